@@ -1,0 +1,5 @@
+"""`python -m covis`."""
+
+from covis.cli import main
+
+main()

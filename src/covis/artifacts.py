@@ -1,0 +1,206 @@
+"""A directory with a manifest: written atomically, checksummed, fingerprinted, verified on open.
+
+Finished things (graphs, models, stores) are written whole through `create`. Things that live longer than one
+write (training runs, maps) are claimed through `claim`, which binds the directory to one configuration and
+locks it against a second process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import covis
+from covis.errors import InputError
+
+MANIFEST = "manifest.json"
+SCHEMA = 1
+_TRACKED = ("numpy", "numba", "scipy", "torch", "timm", "faiss-cpu")
+
+
+@dataclass
+class Draft:
+    """An artefact being written: files go under `path`, facts into `facts`."""
+
+    path: Path
+    facts: dict[str, Any] = field(default_factory=dict)
+
+
+@contextlib.contextmanager
+def create(
+    path: Path | str, kind: str, facts: Mapping[str, Any] | None = None, *, replace: bool = False
+) -> Iterator[Draft]:
+    """Writes an artefact of `kind` at `path`: all of it, or nothing.
+
+    Raises `InputError` if `path` exists, unless `replace` (the old one then stays until the new one is whole).
+    """
+    path = Path(path)
+    if path.exists() and not replace and any(path.iterdir() if path.is_dir() else [path]):
+        raise InputError(f"{path} exists already; choose another output or remove it")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draft = Draft(path.parent / f".{path.name}.{os.getpid()}.partial", dict(facts or {}))
+    shutil.rmtree(draft.path, ignore_errors=True)
+    draft.path.mkdir()
+    try:
+        yield draft
+        _seal(draft, kind)
+        _put_in_place(draft.path, path)
+    except BaseException:
+        shutil.rmtree(draft.path, ignore_errors=True)
+        raise
+
+
+def _seal(draft: Draft, kind: str) -> None:
+    files = {str(f.relative_to(draft.path)): f for f in sorted(draft.path.rglob("*")) if f.is_file()}
+    manifest = {
+        "kind": kind,
+        "schema": SCHEMA,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "versions": versions(),
+        **draft.facts,
+        "files": {name: {"sha256": file_sha256(f), "bytes": f.stat().st_size} for name, f in files.items()},
+    }
+    write_json(draft.path / MANIFEST, manifest)
+    for file in files.values():
+        _sync(file)
+    _sync(draft.path)
+
+
+def _put_in_place(source: Path, target: Path) -> None:
+    old = target.with_name(f".{target.name}.{os.getpid()}.old")
+    if target.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        target.rename(old)
+    source.rename(target)
+    _sync(target.parent)
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def open_manifest(path: Path | str, kind: str, *, verify: bool = True) -> dict[str, Any]:
+    """The manifest of the artefact at `path`, after checking its kind, schema and (with `verify`) every file."""
+    path = Path(path)
+    if not (path / MANIFEST).is_file():
+        raise InputError(f"{path} is not a covis {kind} (no {MANIFEST}); check the path")
+    manifest: dict[str, Any] = read_json(path / MANIFEST)
+    if manifest.get("kind") != kind:
+        raise InputError(f"{path} holds a {manifest.get('kind')!r}, not a {kind!r}; check the path")
+    if manifest.get("schema") != SCHEMA:
+        raise InputError(f"{path} has schema {manifest.get('schema')}, this covis reads {SCHEMA}; make it again")
+    for name, entry in manifest["files"].items():
+        file = path / name
+        if not file.is_file() or file.stat().st_size != entry["bytes"]:
+            raise InputError(f"{file} is missing or cut short; make {path} again")
+        if verify and file_sha256(file) != entry["sha256"]:
+            raise InputError(f"{file} is damaged (SHA-256 differs from its manifest); make {path} again")
+    return manifest
+
+
+@contextlib.contextmanager
+def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Path]:
+    """Holds the living directory at `path` for this process and this `config`; the same config resumes it."""
+    path = Path(path)
+    record = path / f"{kind}.json"
+    if path.is_dir() and not record.exists() and any(p.name != ".lock" for p in path.iterdir()):
+        raise InputError(f"{path} holds other files; choose another output folder")
+    path.mkdir(parents=True, exist_ok=True)
+    with lock(path):
+        wanted = json.loads(json.dumps(config))
+        if record.exists():
+            found = read_json(record)["config"]
+            if found != wanted:
+                raise InputError(
+                    f"{path} belongs to another {kind} ({_difference(found, wanted)}); choose another output folder"
+                )
+        else:
+            write_json(record, {"kind": kind, "config": wanted, "versions": versions(), "command": command()})
+        yield path
+
+
+@contextlib.contextmanager
+def lock(path: Path) -> Iterator[None]:
+    """One process at a time in `path`; the system releases it even after SIGKILL."""
+    with (path / ".lock").open("a+") as handle:
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            handle.seek(0)
+            raise InputError(f"{path} is in use by process {handle.read().strip() or '?'}; wait or stop it") from None
+        handle.truncate(0)
+        handle.write(str(os.getpid()))
+        handle.flush()
+        yield
+
+
+def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    keys = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
+    return ", ".join(f"{k}: {found.get(k)!r} there, {wanted.get(k)!r} now" for k in keys[:3])
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Writes JSON so that a reader sees the old file or the new one, never a part."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
+    _sync(partial)
+    partial.replace(path)
+    _sync(path.parent)
+
+
+def read_json(path: Path) -> Any:
+    """Reads JSON, with an error that names the file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as JSON ({error})") from None
+
+
+def fingerprint(*parts: Any) -> str:
+    """16 hex digits over arrays, bytes and JSON-able values, in order."""
+    digest = hashlib.sha256()
+    for part in parts:
+        if hasattr(part, "tobytes"):
+            digest.update(f"{part.dtype}{part.shape}".encode())
+            digest.update(part.tobytes())
+        else:
+            digest.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode())
+        digest.update(b"\0")
+    return digest.hexdigest()[:16]
+
+
+def file_sha256(path: Path) -> str:
+    """SHA-256 of a file's content."""
+    with path.open("rb") as handle:
+        return hashlib.file_digest(handle, "sha256").hexdigest()
+
+
+def versions() -> dict[str, str]:
+    """What made an artefact: covis, Python, platform and the libraries that decide its numbers."""
+    found = {"covis": covis.__version__, "python": platform.python_version(), "platform": platform.platform()}
+    for name in _TRACKED:
+        with contextlib.suppress(PackageNotFoundError):
+            found[name] = version(name)
+    return found
+
+
+def command() -> str:
+    """The command line of this process, with the program's short name."""
+    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+
+
+def _sync(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,112 @@
+"""The command line: {verb: function}, and nothing that takes time before a verb is chosen."""
+
+from __future__ import annotations
+
+import errno
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any
+
+import typer
+
+from covis.cli import listing
+from covis.errors import InputError
+
+VERBS: dict[str, Callable[..., Any]] = {
+    "list": listing.list_names,
+}
+GROUPS: dict[str, dict[str, Callable[..., Any]]] = {}
+"""Verbs with verbs of their own; the entry "" is what the bare verb does."""
+
+
+def build() -> typer.Typer:
+    """The application with every verb."""
+    app = typer.Typer(
+        name="covis",
+        help="Visual place recognition learned from how much two views share.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+        epilog="Every verb takes --json (data on stdout) and --debug (tracebacks).",
+    )
+    app.callback()(_version)
+    for name, function in VERBS.items():
+        app.command(name)(function)
+    for name, verbs in GROUPS.items():
+        bare = verbs.get("")
+        group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, invoke_without_command=bare is not None)
+        if bare is not None:
+            group.callback()(bare)
+        for verb, function in verbs.items():
+            if verb:
+                group.command(verb)(function)
+        app.add_typer(group, name=name)
+    return app
+
+
+def _version(version: bool = typer.Option(False, "--version", is_eager=True, help="Print the version.")) -> None:
+    if version:
+        from covis import __version__
+
+        print(__version__)
+        raise typer.Exit
+
+
+UsageError: Any = typer.BadParameter.__base__
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, unwound like Ctrl-C so that whatever runs can leave its state whole."""
+
+
+def _terminate(_signal: int, _frame: FrameType | None) -> None:
+    raise Terminated
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 1 a defect of ours."""
+    args = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in args
+    args = [a for a in args if a != "--debug"]
+    signal.signal(signal.SIGTERM, _terminate)
+    try:
+        code = build()(args, standalone_mode=False)
+        sys.exit(code if isinstance(code, int) else 0)
+    except (Exception, KeyboardInterrupt) as error:
+        if debug:
+            traceback.print_exc()
+        status, line = describe(error)
+        print(f"covis: {line}", file=sys.stderr)
+        sys.exit(status)
+
+
+def describe(error: BaseException) -> tuple[int, str]:
+    """Exit code and line of an error."""
+    if isinstance(error, Terminated):
+        return 143, "stopped by SIGTERM; the same command goes on from here"
+    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
+        return 130, "interrupted; the same command goes on from here"
+    if isinstance(error, UsageError):
+        place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
+        return 2, f"error: {' '.join(error.format_message().split())}{place}"
+    if isinstance(error, InputError):
+        return 2, f"error: {error}"
+    if isinstance(error, OSError) and error.errno in _USER_ERRNO:
+        place = f": {error.filename}" if error.filename else ""
+        return 2, f"error: {error.strerror or error}{place}{_USER_ERRNO[error.errno]}"
+    return 1, f"defect: {type(error).__name__}: {error} (run again with --debug and report it)"
+
+
+_USER_ERRNO = {
+    errno.ENOENT: "; check the path",
+    errno.EACCES: "; check the permissions",
+    errno.ENOTDIR: "; check the path",
+    errno.EISDIR: "; give a file, not a folder",
+    errno.ENOSPC: "; free some space, then run the same command again",
+    errno.EROFS: "; choose another output",
+}

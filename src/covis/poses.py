@@ -1,0 +1,262 @@
+"""Where cameras stood and how they looked.
+
+World axes outdoors: x east, y north, z up, metres. Headings: degrees clockwise from north (grid north of the
+frame). Rotations turn camera axes (x right, y down, z forward) into world axes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from covis.artifacts import fingerprint
+from covis.errors import InputError
+
+Floats = NDArray[np.float64]
+Axis = Literal["x", "y", "z", "-x", "-y", "-z"]
+
+
+@dataclass(frozen=True, eq=False)
+class Poses:
+    """Aligned camera poses in one metric frame. NaN means unknown: never zero, never north."""
+
+    xy: Floats
+    """(N, 2) easting and northing in metres; both NaN where unknown."""
+    heading: Floats
+    """(N,) degrees in [0, 360), NaN where unknown."""
+    z: Floats | None = None
+    """(N,) height in metres."""
+    rotation: Floats | None = None
+    """(N, 3, 3) camera-to-world rotations."""
+    frame: str = ""
+    """PROJ string or EPSG code of the frame; empty for a local one without a place on Earth."""
+
+    def __post_init__(self) -> None:
+        xy = _frozen(self.xy, (None, 2), "xy")
+        n = len(xy)
+        heading = np.asarray(self.heading, np.float64)
+        object.__setattr__(self, "xy", xy)
+        object.__setattr__(self, "heading", _frozen(_headings(heading), (n,), "heading"))
+        if np.isinf(xy).any() or (np.isnan(xy[:, 0]) != np.isnan(xy[:, 1])).any():
+            bad = int(np.flatnonzero(np.isinf(xy).any(1) | (np.isnan(xy[:, 0]) != np.isnan(xy[:, 1])))[0])
+            raise InputError(
+                f"position {bad} is {tuple(xy[bad].tolist())}; give both coordinates, or both empty for unknown"
+            )
+        if self.z is not None:
+            object.__setattr__(self, "z", _frozen(self.z, (n,), "z"))
+        if self.rotation is not None:
+            object.__setattr__(self, "rotation", _frozen(_rotations(self.rotation), (n, 3, 3), "rotation"))
+
+    def __len__(self) -> int:
+        return len(self.xy)
+
+    @property
+    def known(self) -> NDArray[np.bool_]:
+        """(N,) where the position is known."""
+        return ~np.isnan(self.xy[:, 0])
+
+    @property
+    def centre(self) -> Floats:
+        """(N, 3) camera centres; height 0 where none was given."""
+        z = np.zeros(len(self)) if self.z is None else self.z
+        return np.column_stack([self.xy, z])
+
+    def subset(self, ids: ArrayLike) -> Poses:
+        """The poses at `ids` (indices or mask), in that order."""
+        pick = np.asarray(ids)
+        return replace(
+            self,
+            xy=self.xy[pick],
+            heading=self.heading[pick],
+            z=None if self.z is None else self.z[pick],
+            rotation=None if self.rotation is None else self.rotation[pick],
+        )
+
+    def fingerprint(self) -> str:
+        """Changes with any position, heading, rotation or the frame."""
+        empty = np.zeros(0)
+        return fingerprint(self.xy, self.heading, _or(self.z, empty), _or(self.rotation, empty), self.frame)
+
+    def latlon(self) -> Floats:
+        """(N, 2) WGS84 degrees; an error where the frame has no place on Earth."""
+        if not self.frame:
+            raise InputError(
+                "these poses are in a local frame without a place on Earth; latitude and longitude are unknown"
+            )
+        from pyproj import Transformer
+
+        lon, lat = Transformer.from_crs(self.frame, 4326, always_xy=True).transform(*self.xy.T)
+        return np.column_stack([lat, lon])
+
+    @classmethod
+    def from_latlon(
+        cls,
+        lat: ArrayLike,
+        lon: ArrayLike,
+        heading: ArrayLike | None = None,
+        *,
+        z: ArrayLike | None = None,
+        frame: str = "",
+    ) -> Poses:
+        """Poses from WGS84 degrees and true-north headings, in one transverse Mercator frame around their middle.
+
+        Headings are turned by the grid convergence, so that they are clockwise from the frame's own north.
+        """
+        from pyproj import Proj, Transformer
+
+        lat, lon = np.asarray(lat, np.float64), np.asarray(lon, np.float64)
+        if lat.shape != lon.shape or lat.ndim != 1:
+            raise InputError(f"latitudes {lat.shape} and longitudes {lon.shape} must be two lists of one length")
+        wrong = (np.abs(lat) > 90) | (np.abs(lon) > 360)
+        if wrong.any():
+            bad = int(np.flatnonzero(wrong)[0])
+            raise InputError(f"row {bad}: latitude {lat[bad]}, longitude {lon[bad]} is not on Earth; expected degrees")
+        frame = frame or local_frame(lat, lon)
+        x, y = (np.asarray(v) for v in Transformer.from_crs(4326, frame, always_xy=True).transform(lon, lat))
+        unknown = np.isnan(lat) | np.isnan(lon)
+        xy = np.where(unknown[:, None], np.nan, np.column_stack([x, y]))
+        angle = np.full(len(lat), np.nan) if heading is None else np.asarray(heading, np.float64)
+        if len(lat) and not unknown.all():
+            factors = Proj(frame).get_factors(
+                np.where(unknown, np.nanmean(lon), lon), np.where(unknown, np.nanmean(lat), lat)
+            )
+            angle = angle - np.asarray(factors.meridian_convergence)
+        return cls(xy, angle, None if z is None else np.asarray(z, np.float64), frame=frame)
+
+    @classmethod
+    def from_matrices(
+        cls, matrices: ArrayLike, *, world_to_camera: bool = False, forward: Axis = "z", up: Axis = "z", frame: str = ""
+    ) -> Poses:
+        """Poses from (N, 3|4, 4) matrices, camera-to-world unless `world_to_camera`.
+
+        `forward` is the camera's own viewing axis; `up` the world axis that points away from the ground, along which
+        positions are flattened. Ground axes follow `up` in right-handed order (z up: x east, y north).
+        """
+        m = np.asarray(matrices, np.float64)
+        if m.ndim != 3 or m.shape[1] not in (3, 4) or m.shape[2] != 4:
+            raise InputError(f"pose matrices have shape {m.shape}; expected (N, 4, 4) or (N, 3, 4)")
+        rotation, translation = m[:, :3, :3], m[:, :3, 3]
+        if world_to_camera:
+            rotation = rotation.transpose(0, 2, 1)
+            translation = -np.einsum("nij,nj->ni", rotation, translation)
+        east, north, height = _ground_axes(up)
+        view = rotation @ _axis(forward)
+        across, along = view @ east, view @ north
+        vertical = np.hypot(across, along) < 1e-9
+        heading = np.where(vertical, np.nan, np.degrees(np.arctan2(across, along)))
+        return cls(
+            np.column_stack([translation @ east, translation @ north]), heading, translation @ height, rotation, frame
+        )
+
+    @classmethod
+    def from_quaternions(
+        cls,
+        quaternions: ArrayLike,
+        positions: ArrayLike,
+        *,
+        order: Literal["wxyz", "xyzw"],
+        world_to_camera: bool = False,
+        forward: Axis = "z",
+        up: Axis = "z",
+        frame: str = "",
+    ) -> Poses:
+        """Poses from (N, 4) quaternions and (N, 3) translations; order and direction must be said."""
+        q, t = np.asarray(quaternions, np.float64), np.asarray(positions, np.float64)
+        if q.ndim != 2 or q.shape[1] != 4 or t.shape != (len(q), 3):
+            raise InputError(f"quaternions {q.shape} and positions {t.shape}; expected (N, 4) and (N, 3)")
+        matrices = np.concatenate([quaternion_matrices(q, order), t[:, :, None]], axis=2)
+        return cls.from_matrices(matrices, world_to_camera=world_to_camera, forward=forward, up=up, frame=frame)
+
+
+def concatenate(parts: Sequence[Poses]) -> Poses:
+    """One set of poses after another; all must share a frame."""
+    frames = {p.frame for p in parts}
+    if len(frames) != 1:
+        raise InputError(f"poses of different frames cannot be joined: {sorted(frames)}")
+    heights = [p.z for p in parts if p.z is not None]
+    rotations = [p.rotation for p in parts if p.rotation is not None]
+    return Poses(
+        np.concatenate([p.xy for p in parts]),
+        np.concatenate([p.heading for p in parts]),
+        np.concatenate(heights) if len(heights) == len(parts) else None,
+        np.concatenate(rotations) if len(rotations) == len(parts) else None,
+        frames.pop(),
+    )
+
+
+def local_frame(lat: Floats, lon: Floats) -> str:
+    """A transverse Mercator frame around the middle of the points, also across zones and the antimeridian."""
+    known = ~(np.isnan(lat) | np.isnan(lon))
+    if not known.any():
+        return ""
+    angle = np.radians(lon[known])
+    middle = np.degrees(np.arctan2(np.sin(angle).mean(), np.cos(angle).mean()))
+    return f"+proj=tmerc +lat_0={lat[known].mean():.6f} +lon_0={middle:.6f} +k=1 +x_0=0 +y_0=0 +datum=WGS84 +units=m"
+
+
+def quaternion_matrices(quaternions: ArrayLike, order: Literal["wxyz", "xyzw"]) -> Floats:
+    """(N, 4) quaternions → (N, 3, 3) rotations; normalised first, zero ones refused."""
+    q = np.asarray(quaternions, np.float64)
+    norm = np.linalg.norm(q, axis=1, keepdims=True)
+    if (norm < 1e-9).any() or not np.isfinite(norm).all():
+        raise InputError(f"quaternion {int(np.flatnonzero(~(norm[:, 0] >= 1e-9))[0])} has no direction (zero or NaN)")
+    q = q / norm
+    w, x, y, z = q.T if order == "wxyz" else np.roll(q, 1, axis=1).T
+    rows = [
+        [1 - 2 * (y * y + z * z), 2 * (x * y - w * z), 2 * (x * z + w * y)],
+        [2 * (x * y + w * z), 1 - 2 * (x * x + z * z), 2 * (y * z - w * x)],
+        [2 * (x * z - w * y), 2 * (y * z + w * x), 1 - 2 * (x * x + y * y)],
+    ]
+    return np.moveaxis(np.array(rows), 2, 0)
+
+
+def angle_between(a: ArrayLike, b: ArrayLike) -> Floats:
+    """Smallest angle between headings, degrees in [0, 180]; NaN where either is unknown."""
+    turn = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)) % 360.0
+    return np.minimum(turn, 360.0 - turn)
+
+
+def _headings(heading: Floats) -> Floats:
+    if np.isinf(heading).any():
+        raise InputError(f"heading {int(np.flatnonzero(np.isinf(heading))[0])} is infinite; expected degrees or empty")
+    return heading % 360.0
+
+
+def _rotations(rotation: ArrayLike) -> Floats:
+    r = np.asarray(rotation, np.float64)
+    if r.ndim == 3 and r.shape[1:] == (3, 3):
+        error = np.abs(r @ r.transpose(0, 2, 1) - np.eye(3)).max(axis=(1, 2), initial=0.0)
+        wrong = ~(error < 1e-2) | (np.linalg.det(r) < 0)
+        if wrong.any():
+            raise InputError(
+                f"rotation {int(np.flatnonzero(wrong)[0])} is not a rotation matrix (not orthonormal, or mirrored)"
+            )
+    return r
+
+
+def _ground_axes(up: Axis) -> tuple[Floats, Floats, Floats]:
+    height = _axis(up)
+    east = np.roll(np.abs(height), 1)
+    return east, np.cross(height, east), height
+
+
+def _axis(name: Axis) -> Floats:
+    vector = np.zeros(3)
+    vector["xyz".index(name[-1])] = -1.0 if name.startswith("-") else 1.0
+    return vector
+
+
+def _frozen(values: ArrayLike, shape: tuple[int | None, ...], name: str) -> Floats:
+    array = np.array(values, np.float64, order="C")
+    if array.ndim != len(shape) or any(w is not None and w != s for w, s in zip(shape, array.shape, strict=True)):
+        raise InputError(f"{name} has shape {array.shape}; expected {tuple('N' if w is None else w for w in shape)}")
+    array.flags.writeable = False
+    return array
+
+
+def _or(array: Floats | None, default: Floats) -> Floats:
+    return default if array is None else array

@@ -1,0 +1,89 @@
+"""Talk and progress, always on stderr, so that stdout carries data alone."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sized
+from typing import TypeVar
+
+T = TypeVar("T")
+_PLAIN_INTERVAL_S = 10.0
+
+
+def say(message: str) -> None:
+    """One line of talk."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def warn(message: str) -> None:
+    """One line that the user should read."""
+    say(f"warning: {message}")
+
+
+class Meter:
+    """Counts work towards `total`, with rate and time left; a bar on a terminal, sparse lines elsewhere."""
+
+    def __init__(self, label: str, total: int | None, unit: str = "items") -> None:
+        self.label, self.total, self.unit, self.done = label, total, unit, 0
+        self._started = self._spoken = time.monotonic()
+        self._live = sys.stderr.isatty()
+        self.note = ""
+
+    def __enter__(self) -> Meter:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._live:
+            sys.stderr.write("\r\x1b[K")
+        if self.done:
+            took = time.monotonic() - self._started
+            say(f"{self.label}: {self.done} {self.unit} in {duration(took)} ({self.done / max(took, 1e-9):.4g}/s)")
+
+    def advance(self, count: int = 1, note: str = "") -> None:
+        """Records `count` more items; `note` is shown behind the figures."""
+        self.done += count
+        self.note = note or self.note
+        now = time.monotonic()
+        if now - self._spoken < (0.1 if self._live else _PLAIN_INTERVAL_S):
+            return
+        self._spoken = now
+        line = self.line(now - self._started)
+        if self._live:
+            sys.stderr.write(f"\r\x1b[K{line}")
+            sys.stderr.flush()
+        else:
+            say(line)
+
+    def line(self, elapsed_s: float) -> str:
+        """The state as text: share done, rate, time left."""
+        rate = self.done / max(elapsed_s, 1e-9)
+        head = f"{self.label}: {self.done}"
+        if self.total:
+            left = (self.total - self.done) / max(rate, 1e-9)
+            filled = min(20, 20 * self.done // self.total)
+            head = f"{self.label} [{'━' * filled}{' ' * (20 - filled)}] {self.done}/{self.total}"
+            tail = f"{rate:.4g} {self.unit}/s, {duration(left)} left"
+        else:
+            tail = f"{rate:.4g} {self.unit}/s"
+        return f"{head}  {tail}  {self.note}".rstrip()
+
+
+def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "items") -> Iterator[T]:
+    """Yields `items` while a `Meter` counts them."""
+    if total is None and isinstance(items, Sized):
+        total = len(items)
+    with Meter(label, total, unit) as meter:
+        for item in items:
+            yield item
+            meter.advance()
+
+
+def duration(seconds: float) -> str:
+    """`75.2` → `1 min 15 s`."""
+    if seconds < 60:
+        return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest} s"
+    return f"{minutes // 60} h {minutes % 60} min"

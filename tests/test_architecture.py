@@ -1,0 +1,48 @@
+"""The house rules of the design: a module imports only from above; torch and web only where they belong."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import covis
+
+SOURCE = Path(covis.__file__).parent
+LAYERS = [
+    "errors", "registry", "progress", "artifacts", "poses", "images", "graph", "decoding", "labels", "datasets",
+    "sampling", "descriptors", "search", "evaluation",
+    # torch from here on
+    "loading", "models", "losses", "embedding", "training", "recipes", "report", "localise", "demo", "cli",
+]  # fmt: skip
+WITHOUT_TORCH = LAYERS[: LAYERS.index("loading")]
+
+
+def modules():
+    for file in sorted(SOURCE.rglob("*.py")):
+        part = file.relative_to(SOURCE).with_suffix("").parts
+        if part[0] not in ("__init__", "__main__"):
+            yield file, part[0]
+
+
+def covis_imports(file):
+    for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "covis":
+            parts = node.module.split(".")
+            yield from [parts[1]] if len(parts) > 1 else [a.name for a in node.names]
+        elif isinstance(node, ast.Import):
+            yield from (a.name.split(".")[1] for a in node.names if a.name.startswith("covis."))
+
+
+@pytest.mark.parametrize(("file", "layer"), list(modules()), ids=lambda v: str(v) if isinstance(v, str) else v.name)
+def test_imports_point_upwards(file, layer):
+    assert layer in LAYERS, f"{file} is in no layer; add it where it belongs"
+    below = [name for name in covis_imports(file) if name in LAYERS and LAYERS.index(name) > LAYERS.index(layer)]
+    assert not below, f"{file} imports {below}, which lie below {layer}"
+
+
+def test_labelling_sampling_search_and_scoring_work_without_torch():
+    present = [name for name in WITHOUT_TORCH if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").exists()]
+    code = "import sys\n" + "".join(f"import covis.{n}\n" for n in present) + "assert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
