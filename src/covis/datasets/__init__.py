@@ -37,3 +37,11 @@ DATASETS: Registry[Dataset] = Registry("dataset")
 def load(name: str, path: Path | str, split: str) -> Split:
     """The `split` of dataset `name` at `path`."""
     return DATASETS[name].load(Path(path), split)
+
+
+def _register() -> None:
+    """Fills the registry: each dataset's module registers itself."""
+    from covis.datasets import campus  # noqa: F401
+
+
+_register()

@@ -1,0 +1,204 @@
+"""Image files → RGB pixels: orientation applied, odd formats converted, bad files refused with a reason code.
+
+Sizes are (height, width) in pixels. JPEG files are decoded at the smallest scale that still covers the wanted size,
+then resized with an antialiasing filter; every other format goes through Pillow. Training, embedding, evaluation and
+service all decode here, so that they see the same pixels.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import simplejpeg
+from numpy.typing import NDArray
+from PIL import Image, UnidentifiedImageError
+
+Pixels = NDArray[np.uint8]
+Size = tuple[int, int]
+
+MAX_PIXELS = 50_000_000
+"""Larger images are refused before they are decoded."""
+MAX_BYTES = 512_000_000
+"""Larger files are refused before they are read."""
+REASONS = {
+    "missing": "the file is not there",
+    "unreadable": "the file cannot be opened",
+    "empty": "the file has no bytes",
+    "not-an-image": "the content is no image format that covis reads",
+    "too-large": f"more than {MAX_PIXELS // 1_000_000} megapixels or {MAX_BYTES // 1_000_000} MB",
+    "truncated": "the file ends before the image does",
+    "corrupt": "the image data is damaged",
+    "float-pixels": "floating-point pixels have no known range",
+}
+"""Reason code → what it means, as `rejects.csv` uses it."""
+_ORIENTATION = 0x0112
+
+
+class Reject(Exception):  # noqa: N818 - a verdict on a file, not a defect
+    """A file that is not used, with one of the `REASONS`."""
+
+    def __init__(self, reason: str, path: str, detail: str = "") -> None:
+        super().__init__(reason, path, detail)
+        self.reason, self.path, self.detail = reason, path, detail
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.reason} ({self.detail or REASONS[self.reason]})"
+
+
+class Decoded(NamedTuple):
+    """Pixels and what had to be done to get them."""
+
+    pixels: Pixels
+    """(H, W, 3) RGB."""
+    orientation: int
+    """EXIF orientation 1–8 that was applied; 1 where there was none."""
+    notes: tuple[str, ...]
+    """What a person may want to know: `first-frame`, `rescaled-16-bit`, `converted-<mode>`, `corrupt-exif`."""
+
+
+def decode(path: Path | str, size: Size | None = None) -> Pixels:
+    """The image at `path` as (H, W, 3) RGB, resized to `size` = (height, width) if given; raises `Reject`."""
+    return decode_noted(path, size).pixels
+
+
+def decode_noted(path: Path | str, size: Size | None = None) -> Decoded:
+    """Like `decode`, with the orientation applied and notes."""
+    return decode_bytes(read(path), size, str(path))
+
+
+def decode_bytes(data: bytes, size: Size | None = None, name: str = "image") -> Decoded:
+    """Like `decode_noted`, from a file's content; `name` is what a `Reject` calls it."""
+    if not data:
+        raise Reject("empty", name)
+    if data[:3] == b"\xff\xd8\xff":
+        quick = _decode_jpeg(data, size, name)
+        if quick is not None:
+            return quick
+    with _rejecting(name), Image.open(io.BytesIO(data)) as image:
+        return _decode_any(image, size, name)
+
+
+def read(path: Path | str) -> bytes:
+    """A file's content; raises `Reject` where it is missing, unreadable or too large to be a photo."""
+    try:
+        with open(path, "rb") as handle:  # noqa: PTH123 - names may be bytes that only open() takes
+            if os.fstat(handle.fileno()).st_size > MAX_BYTES:
+                raise Reject("too-large", str(path))
+            return handle.read()
+    except FileNotFoundError:
+        raise Reject("missing", str(path)) from None
+    except OSError as error:
+        raise Reject("unreadable", str(path), error.strerror or str(error)) from None
+
+
+def orientation_of(data: bytes) -> tuple[int, bool]:
+    """EXIF orientation 1–8 of a JPEG's content, and whether its EXIF block could be read."""
+    at = data.find(b"Exif\0\0", 0, 1 << 16)
+    if at < 0:
+        return 1, True
+    try:
+        exif = Image.Exif()
+        exif.load(data[at:])
+        value = exif.get(_ORIENTATION, 1)
+    except Exception:  # Pillow raises many kinds here, and a damaged EXIF block must not cost the photo
+        return 1, False
+    return (value, True) if value in range(1, 9) else (1, value is None)
+
+
+def turn(pixels: Pixels, orientation: int) -> Pixels:
+    """Pixels as the photographer saw them, for EXIF orientation 1–8."""
+    if orientation >= 5:
+        pixels = pixels.transpose(1, 0, 2)
+    flip_rows = orientation in (3, 4, 7, 8)
+    flip_columns = orientation in (2, 3, 6, 7)
+    return np.ascontiguousarray(pixels[:: -1 if flip_rows else 1, :: -1 if flip_columns else 1])
+
+
+def resize(pixels: Pixels, size: Size | None) -> Pixels:
+    """(H, W, 3) pixels at `size` = (height, width), bilinear with antialiasing."""
+    if size is None or pixels.shape[:2] == tuple(size):
+        return pixels
+    return np.asarray(Image.fromarray(pixels).resize((size[1], size[0]), Image.Resampling.BILINEAR))
+
+
+def _decode_jpeg(data: bytes, size: Size | None, name: str) -> Decoded | None:
+    """The quick way for ordinary JPEG files; None leaves the verdict to Pillow."""
+    try:
+        height, width, colours, _ = simplejpeg.decode_jpeg_header(data)
+    except ValueError:
+        return None
+    if height * width > MAX_PIXELS:
+        raise Reject("too-large", name, f"{width}×{height} pixels")
+    if colours not in ("YCbCr", "Gray", "RGB"):
+        return None
+    orientation, readable = orientation_of(data)
+    wanted = (0, 0) if size is None else (size if orientation < 5 else size[::-1])
+    try:
+        pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=wanted[0], min_width=wanted[1])
+    except ValueError:
+        return None
+    notes = () if readable else ("corrupt-exif",)
+    return Decoded(resize(turn(pixels, orientation), size), orientation, notes)
+
+
+def _decode_any(image: Image.Image, size: Size | None, name: str) -> Decoded:
+    """The thorough way: any format, mode and depth that Pillow opens."""
+    if image.width * image.height > MAX_PIXELS:
+        raise Reject("too-large", name, f"{image.width}×{image.height} pixels")
+    notes = ["first-frame"] if getattr(image, "n_frames", 1) > 1 else []
+    orientation = 1
+    try:
+        orientation = image.getexif().get(_ORIENTATION, 1)
+        orientation = orientation if orientation in range(1, 9) else 1
+    except Exception:  # as above: pixels count, a damaged EXIF block does not
+        notes.append("corrupt-exif")
+    if size is not None:
+        image.draft("RGB", (size[1], size[0]) if orientation < 5 else size)
+    image.load()
+    rgb = _to_rgb(image, name, notes)
+    return Decoded(resize(turn(np.asarray(rgb), orientation), size), orientation, tuple(notes))
+
+
+def _to_rgb(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
+    if image.mode == "F":
+        raise Reject("float-pixels", name)
+    if image.mode.startswith("I"):
+        notes.append("rescaled-16-bit")
+        deep = np.asarray(image).astype(np.float64)
+        if deep.min(initial=0) < 0 or deep.max(initial=0) > 65535:
+            raise Reject("float-pixels", name, "32-bit pixels have no known range")
+        return Image.fromarray(np.rint(deep / 257).astype(np.uint8)).convert("RGB")
+    if image.mode == "RGB":
+        return image
+    notes.append(f"converted-{image.mode}")
+    if image.mode in ("P", "PA", "LA", "La", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+    return image.convert("RGB")
+
+
+@contextlib.contextmanager
+def _rejecting(name: str) -> Iterator[None]:
+    """Turns whatever a decoder raises on a bad file into a `Reject`."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    except Reject:
+        raise
+    except UnidentifiedImageError:
+        raise Reject("not-an-image", name) from None
+    except Image.DecompressionBombError as error:
+        raise Reject("too-large", name, str(error)) from None
+    except (EOFError, OSError) as error:
+        text = str(error)
+        cut = "truncated" in text or "unexpected end" in text.lower() or isinstance(error, EOFError)
+        raise Reject("truncated" if cut else "corrupt", name, text) from None
+    except Exception as error:  # a damaged file can break a decoder in any way; one file must not end the run
+        raise Reject("corrupt", name, f"{type(error).__name__}: {error}") from None
