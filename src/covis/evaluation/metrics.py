@@ -94,7 +94,8 @@ def average_precision_at_k(ranking: Ranked, graph: SimilarityGraph, k: int) -> N
     precision = np.cumsum(hit, axis=1) / np.arange(1, hit.shape[1] + 1)
     relevant = np.diff(graph.indptr)
     possible = np.minimum(relevant, k).astype(np.float64)
-    return np.divide((precision * hit).sum(1), possible, out=np.full(len(hit), np.nan), where=relevant > 0)
+    score: NDArray[np.float64] = (precision * hit).sum(1)
+    return np.where(relevant > 0, score / np.maximum(possible, 1.0), np.nan)
 
 
 def ndcg_at_k(ranking: Ranked, graph: SimilarityGraph, k: int) -> NDArray[np.float64]:
@@ -110,7 +111,8 @@ def ndcg_at_k(ranking: Ranked, graph: SimilarityGraph, k: int) -> NDArray[np.flo
     place = np.arange(len(rows)) - graph.indptr[rows]
     ideal_gain = np.where(place < k, psi[order] * discount[np.minimum(place, k - 1)], 0.0)
     ideal = np.bincount(rows, ideal_gain, minlength=graph.shape[0])
-    return np.divide(gain @ discount[: gain.shape[1]], ideal, out=np.full(len(gain), np.nan), where=ideal > 0)
+    found = gain @ discount[: gain.shape[1]]
+    return np.where(ideal > 0, found / np.where(ideal > 0, ideal, 1.0), np.nan)
 
 
 def repeated(ids: Ids) -> NDArray[np.bool_]:

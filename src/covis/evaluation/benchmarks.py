@@ -1,0 +1,188 @@
+"""A protocol as a value: queries, map, what is relevant, what may match, and over which queries a mean goes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.artifacts import fingerprint
+from covis.errors import InputError
+from covis.evaluation.metrics import KS, Ids, Ranked, positives, ranked_ids, repeated
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet
+from covis.registry import Registry
+
+Groups = Literal["any", "same", "other"]
+Denominator = Literal["answerable", "all"]
+RADII_M = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 75.0, 100.0)
+_BLOCK = 1 << 20
+
+
+@dataclass(frozen=True, eq=False)
+class Benchmark:
+    """A named protocol over given images. Its fingerprint stands beside every figure."""
+
+    name: str
+    queries: ImageSet
+    database: ImageSet
+    """The same object as `queries` where a set is matched with itself; a query then never matches itself."""
+    relevance: SimilarityGraph | None
+    """ψ of each query with each map image; None where the truth is hidden and only a submission can be made."""
+    rule: str
+    """What is relevant, in words."""
+    groups: Groups = "any"
+    """Which map images a query may be matched with, by group: any, of its own (a city), of others (another walk)."""
+    apart: str = ""
+    """A column of both sets: images of equal values never match (TokyoTM's time stamp)."""
+    fold: str = ""
+    """A column of the map: of images of equal values only the best is kept (cut-outs of a panorama)."""
+    search_factor: int = 1
+    """How many times deeper to search than `ks` go, to make up for what `apart` and `fold` take away."""
+    denominator: Denominator = "answerable"
+    """Whether the headline divides by the queries that have a relevant image, or by all."""
+    ks: tuple[int, ...] = KS
+    thresholds: tuple[tuple[float, float], ...] = ()
+    """(metres, degrees) within which the best match's pose counts as localised."""
+    radii_m: tuple[float, ...] = RADII_M
+    """Radii of the curve of recall against threshold."""
+    breakdown: Mapping[str, NDArray[Any]] = field(default_factory=dict)
+    """Labels of each query by which figures are split, such as condition."""
+    pairs: bool = False
+    """Whether average precision over all pairs is part of the protocol."""
+    submission: str = ""
+    """The server's file format where the truth is hidden: "msls" or "visuallocalization"."""
+    published: str = ""
+    """The prefix of its columns in the method's published tables."""
+    notes: tuple[str, ...] = ()
+    """What a reader of its figures should know."""
+
+    def __post_init__(self) -> None:
+        shape = (len(self.queries), len(self.database))
+        if 0 in shape:
+            raise InputError(
+                f"benchmark {self.name!r} has {shape[0]} queries and {shape[1]} map images; both are needed"
+            )
+        if self.relevance is None:
+            return
+        if self.relevance.shape != shape:
+            raise InputError(f"relevance is {self.relevance.shape}, but benchmark {self.name!r} has {shape}")
+        allowed = self.admissible(self.relevance.rows, self.relevance.indices)
+        if not allowed.all():
+            object.__setattr__(self, "relevance", self.relevance.keep(allowed))
+
+    @property
+    def depth(self) -> int:
+        """How many results to search for a query."""
+        return min(max(self.ks) * self.search_factor, len(self.database))
+
+    @property
+    def one_set(self) -> bool:
+        """Whether the set is matched with itself."""
+        return self.queries is self.database
+
+    @cached_property
+    def group_codes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        """Groups of queries and map, in one numbering whatever order each side names them in."""
+        if self.one_set:
+            return self.queries.group, self.database.group
+        code = {name: i for i, name in enumerate(sorted({*self.queries.group_names, *self.database.group_names}))}
+        sides = (self.queries, self.database)
+        first, second = (np.array([code[n] for n in side.group_names], np.int32)[side.group] for side in sides)
+        return first, second
+
+    def admissible(self, query: NDArray[Any], image: NDArray[Any]) -> NDArray[np.bool_]:
+        """Whether each query may be matched with each map image; both broadcast, images must not be −1."""
+        allowed = np.ones(np.broadcast(query, image).shape, bool)
+        if self.one_set:
+            allowed &= query != image
+        if self.groups != "any":
+            mine, theirs = self.group_codes
+            same = mine[query] == theirs[image]
+            allowed &= same if self.groups == "same" else ~same
+        if self.apart:
+            allowed &= self.queries.columns[self.apart][query] != self.database.columns[self.apart][image]
+        return allowed
+
+    def settle(self, ranking: Ranked) -> tuple[Ids, NDArray[np.float32]]:
+        """A raw ranking as the protocol wants it: forbidden and repeated images taken out, cut at the largest k.
+
+        Returns ids (Q, max k), −1 where fewer are left, and distances (NaN where none were given). Doing it twice
+        changes nothing.
+        """
+        ids = ranked_ids(ranking, len(self.queries))
+        if ids.size and int(ids.max()) >= len(self.database):
+            raise InputError(f"the ranking names map image {int(ids.max())}, but the map has {len(self.database)}")
+        given = getattr(ranking, "distances", None)
+        distances = np.full(ids.shape, np.nan, np.float32) if given is None else np.asarray(given, np.float32)
+        width = max(self.ks)
+        out = np.full((len(ids), width), -1, np.int64)
+        far = np.full((len(ids), width), np.nan, np.float32)
+        step = max(1, _BLOCK // max(1, ids.shape[1]))
+        for start in range(0, len(ids), step):
+            part = slice(start, start + step)
+            keep = self._kept(np.arange(start, start + len(ids[part]))[:, None], ids[part])
+            order = np.argsort(~keep, axis=1, kind="stable")[:, :width]
+            kept = np.take_along_axis(keep, order, 1)
+            out[part, : order.shape[1]] = np.where(kept, np.take_along_axis(ids[part], order, 1), -1)
+            far[part, : order.shape[1]] = np.where(kept, np.take_along_axis(distances[part], order, 1), np.nan)
+        return out, far
+
+    def _kept(self, query: Ids, ids: Ids) -> NDArray[np.bool_]:
+        keep: NDArray[np.bool_] = (ids >= 0) & self.admissible(query, np.maximum(ids, 0))
+        key = ids
+        if self.fold:
+            _, codes = np.unique(self.database.columns[self.fold], return_inverse=True)
+            key = codes[np.maximum(ids, 0)]
+        return keep & ~repeated(np.where(keep, key, -1 - np.arange(ids.shape[1])))
+
+    @cached_property
+    def positives(self) -> SimilarityGraph:
+        """The relevant pairs."""
+        if self.relevance is None:
+            raise InputError(
+                f"the truth of {self.name!r} is hidden; write a submission file for its server instead of a score"
+            )
+        return positives(self.relevance)
+
+    def facts(self) -> dict[str, Any]:
+        """The protocol as plain values, for a manifest or a comparison."""
+        measure = {} if self.relevance is None else dict(self.relevance.facts)
+        return {
+            "benchmark": self.name,
+            "rule": self.rule,
+            "measure": {k: v for k, v in measure.items() if k not in ("queries", "database")},
+            "groups": self.groups,
+            "apart": self.apart,
+            "fold": self.fold,
+            "search_factor": self.search_factor,
+            "denominator": self.denominator,
+            "thresholds": [list(t) for t in self.thresholds],
+            "query_images": self.queries.fingerprint(),
+            "map_images": self.database.fingerprint(),
+        }
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes with any image, pose, relevant pair or rule of the protocol; not with its name or notes."""
+        facts = {k: v for k, v in self.facts().items() if k not in ("benchmark", "rule", "measure")}
+        graph = self.relevance
+        pairs = () if graph is None else (np.asarray(graph.indptr), np.asarray(graph.indices), np.asarray(graph.values))
+        columns = [np.asarray(side.columns[c]) for c in (self.apart,) if c for side in (self.queries, self.database)]
+        fold = [np.asarray(self.database.columns[self.fold])] if self.fold else []
+        return fingerprint(facts, *pairs, *columns, *fold)
+
+
+Maker = Callable[[Path | None], Benchmark]
+BENCHMARKS: Registry[Maker] = Registry("benchmark")
+"""Name → function from the dataset's path to the benchmark."""
+
+
+def load_benchmark(name: str, path: Path | str | None = None) -> Benchmark:
+    """Benchmark `name` on the data at `path`."""
+    return BENCHMARKS[name](None if path is None else Path(path))

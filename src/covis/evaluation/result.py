@@ -1,0 +1,105 @@
+"""An evaluation: its figures, and what became of every query, so that two of them can be compared query by query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis import artifacts
+from covis.errors import InputError
+
+KIND = "evaluation"
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """Figures in percent unless a name says otherwise; arrays (Q, …) keep the order of the benchmark's queries."""
+
+    figures: Mapping[str, Any]
+    """What `--json` prints: benchmark, fingerprint, queries, database, recall and the rest."""
+    protocol: Mapping[str, Any]
+    """The benchmark as plain values (`Benchmark.facts`)."""
+    arrays: Mapping[str, NDArray[Any]]
+    """`ids`, `distances`, `psi` (Q, K) of the settled ranking; `first_hit`, `relevant`, `error_m`, `error_deg` (Q,);
+    names, positions and headings of both sides (`query_*`, `map_*`)."""
+    subject: Mapping[str, Any] = field(default_factory=dict)
+    """What was evaluated: model, weights, preprocessing, whitening, dimension, as far as known."""
+
+    def __post_init__(self) -> None:
+        for name in ("figures", "protocol", "arrays", "subject"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @property
+    def benchmark(self) -> str:
+        """The protocol's name."""
+        return str(self.figures["benchmark"])
+
+    @property
+    def fingerprint(self) -> str:
+        """The protocol's fingerprint: figures compare only where it is the same."""
+        return str(self.figures["fingerprint"])
+
+    @property
+    def recall(self) -> dict[int, float]:
+        """Recall@k in percent, over the headline's denominator."""
+        return {int(k): float(v) for k, v in self.figures["recall"].items()}
+
+    @property
+    def label(self) -> str:
+        """A short name of what was evaluated."""
+        return str(self.subject.get("label") or self.subject.get("model") or "ranking")
+
+    @property
+    def counted(self) -> NDArray[np.bool_]:
+        """(Q,) the queries in the headline's denominator."""
+        if self.protocol.get("denominator") == "all":
+            return np.ones(len(self.arrays["relevant"]), bool)
+        return np.asarray(self.arrays["relevant"] > 0)
+
+    def hits(self, k: int) -> NDArray[np.bool_]:
+        """(Q,) whether a relevant image is among the first k."""
+        first = self.arrays["first_hit"]
+        return np.asarray((first > 0) & (first <= k))
+
+    def json(self) -> dict[str, Any]:
+        """Everything but the arrays, as printed by `--json`."""
+        return {**self.figures, "protocol": dict(self.protocol), "subject": dict(self.subject)}
+
+    def save(self, path: Path | str, *, replace: bool = False, config: Mapping[str, Any] | None = None) -> None:
+        """Writes the evaluation as an artefact directory; `config` is what a repeated command is checked against."""
+        facts = {**self.json(), "config": dict(config or {}), "command": artifacts.command()}
+        with artifacts.create(path, KIND, facts, replace=replace) as draft:
+            for name, array in self.arrays.items():
+                np.save(draft.path / f"{name}.npy", array, allow_pickle=False)
+
+    @classmethod
+    def open(cls, path: Path | str, *, verify: bool = True) -> Evaluation:
+        """Opens a saved evaluation, arrays memory-mapped."""
+        path = Path(path)
+        manifest = artifacts.open_manifest(path, KIND, verify=verify)
+        names = [Path(f).stem for f in manifest["files"] if f.endswith(".npy")]
+        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
+        apart = {*_MANIFEST_KEYS, "protocol", "subject"}
+        subject = {**manifest["subject"], "versions": manifest["versions"], "path": str(path)}
+        return cls({k: v for k, v in manifest.items() if k not in apart}, manifest["protocol"], arrays, subject)
+
+
+_MANIFEST_KEYS = ("kind", "schema", "created", "versions", "files", "config", "command")
+
+
+def find_evaluations(path: Path | str) -> list[Path]:
+    """The evaluations at `path`: the directory itself, or those one level below it."""
+    path = Path(path)
+    if (path / artifacts.MANIFEST).is_file():
+        return [path]
+    below = sorted(p.parent for p in path.glob(f"*/{artifacts.MANIFEST}")) if path.is_dir() else []
+    found = [p for p in below if artifacts.read_json(p / artifacts.MANIFEST).get("kind") == KIND]
+    if not found:
+        raise InputError(f"{path} holds no evaluation; make one with `covis evaluate MODEL BENCHMARK -o {path}`")
+    return found

@@ -1,0 +1,192 @@
+"""`evaluate(ranking, benchmark)`: every figure that the protocol and the ranking allow, from one look at each query."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.evaluation.benchmarks import Benchmark
+from covis.evaluation.localisation import limit_name, localised, nearest_admissible, pose_errors, recall_by_radius
+from covis.evaluation.metrics import Ids, Ranked, answerable, average_precision_at_k, ndcg_at_k, ranked_psi
+from covis.evaluation.pairs import precision_recall
+from covis.evaluation.result import Evaluation
+from covis.evaluation.statistics import LEVEL, RESAMPLES, bootstrap_interval
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet
+
+NDCG_K = 10
+Arrays = dict[str, NDArray[Any]]
+
+
+def evaluate(
+    ranking: Ranked,
+    benchmark: Benchmark,
+    *,
+    subject: Mapping[str, Any] | None = None,
+    further: Mapping[str, Any] | None = None,
+    resamples: int = RESAMPLES,
+) -> Evaluation:
+    """Scores a raw or settled ranking (Q, K) of the benchmark's map for each of its queries.
+
+    `subject` says what made the ranking; `further` figures (such as average precision over pairs) travel along.
+    """
+    ids, distances = benchmark.settle(ranking)
+    arrays = _outcomes(ids, distances, benchmark)
+    figures = {**_head(benchmark, arrays), **_recalls(benchmark, arrays, resamples)}
+    figures |= _graded(benchmark, ids, arrays) | _errors(benchmark, arrays) | _matches(arrays)
+    figures |= {"breakdown": _breakdown(benchmark, arrays)} if benchmark.breakdown else {}
+    if benchmark.queries.poses.known.any() and benchmark.database.poses.known.any():
+        figures["recall_by_radius"] = _by_radius(benchmark, ids)
+    figures |= {**(further or {}), "notes": [*benchmark.notes, *_warnings(benchmark, ids)]}
+    return Evaluation(figures, benchmark.facts(), arrays | _sides(benchmark), subject or {})
+
+
+def _outcomes(ids: Ids, distances: NDArray[np.float32], benchmark: Benchmark) -> Arrays:
+    """What became of each query; raises where none has a relevant image."""
+    graph = benchmark.positives
+    answerable(graph)
+    hit = ranked_psi(ids, graph) > 0
+    metres, degrees = pose_errors(benchmark.queries.poses, benchmark.database.poses, ids[:, 0])
+    return {
+        "ids": ids.astype(np.int32),
+        "distances": distances,
+        "psi": ranked_psi(ids, _graph(benchmark)),
+        "first_hit": np.where(hit.any(1), hit.argmax(1) + 1, 0).astype(np.int32),
+        "relevant": np.diff(graph.indptr).astype(np.int32),
+        "error_m": metres.astype(np.float32),
+        "error_deg": degrees.astype(np.float32),
+    }
+
+
+def _graph(benchmark: Benchmark) -> SimilarityGraph:
+    return benchmark.positives if benchmark.relevance is None else benchmark.relevance
+
+
+def _head(benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]:
+    total, with_positive = len(arrays["relevant"]), int((arrays["relevant"] > 0).sum())
+    return {
+        "benchmark": benchmark.name,
+        "fingerprint": benchmark.fingerprint,
+        "queries": total if benchmark.denominator == "all" else with_positive,
+        "database": len(benchmark.database),
+        "queries_total": total,
+        "queries_without_positive": total - with_positive,
+        "relevant_pairs": int(arrays["relevant"].sum()),
+        "denominator": benchmark.denominator,
+        "rule": benchmark.rule,
+        "groups": benchmark.groups,
+    }
+
+
+def recalls(first_hit: NDArray[Any], ks: Sequence[int], counted: NDArray[np.bool_]) -> dict[str, float]:
+    """Recall@k in percent over the `counted` queries."""
+    first = first_hit[counted]
+    return {str(k): float(100.0 * ((first > 0) & (first <= k)).mean()) for k in ks}
+
+
+def _recalls(benchmark: Benchmark, arrays: Arrays, resamples: int) -> dict[str, Any]:
+    """The headline, the same over the other denominator, intervals, and the whole curve."""
+    has, first, ks = arrays["relevant"] > 0, arrays["first_hit"], benchmark.ks
+    every = np.ones_like(has)
+    counted = every if benchmark.denominator == "all" else has
+    hits = np.stack([(first > 0) & (first <= k) for k in ks], axis=1)[counted]
+    clusters = benchmark.queries.group[counted] if _clustered(benchmark) else None
+    interval = 100.0 * bootstrap_interval(hits, clusters, resamples=resamples)
+    figures = {
+        "recall": recalls(first, ks, counted),
+        "recall_interval": {str(k): row.tolist() for k, row in zip(ks, interval, strict=True)},
+        "interval": f"{LEVEL:.0%} bootstrap over {'groups of ' if clusters is not None else ''}queries",
+        "recall_over_answerable": recalls(first, ks, has),
+        "recall_over_all": recalls(first, ks, every),
+    }
+    curve = recalls(first, range(1, max(ks) + 1), counted)
+    precision = {k: average_precision_at_k(arrays["ids"], benchmark.positives, k) for k in ks}
+    return figures | {
+        "recall_curve": list(curve.values()),
+        "map": {str(k): float(100.0 * np.nanmean(v)) for k, v in precision.items()},
+    }
+
+
+def _clustered(benchmark: Benchmark) -> bool:
+    """Whether groups are walks or drives, whose frames stand and fall together."""
+    return benchmark.groups == "other" and len(np.unique(benchmark.queries.group)) > 1
+
+
+def _graded(benchmark: Benchmark, ids: Ids, arrays: Arrays) -> dict[str, Any]:
+    arrays["ndcg"] = ndcg_at_k(ids, _graph(benchmark), NDCG_K).astype(np.float32)
+    return {f"ndcg@{NDCG_K}": float(np.nanmean(arrays["ndcg"]) * 100.0)}
+
+
+def _errors(benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]:
+    figures: dict[str, Any] = {}
+    for name, key in (("error_m", "median_error_m"), ("error_deg", "median_error_deg")):
+        known = arrays[name][~np.isnan(arrays[name])]
+        figures[key] = float(np.median(known)) if len(known) else None
+    if benchmark.thresholds:
+        within = localised(arrays["error_m"], arrays["error_deg"], benchmark.thresholds)
+        figures["localised"] = _percent(benchmark, within[benchmark.queries.poses.known])
+    return figures
+
+
+def _percent(benchmark: Benchmark, within: NDArray[np.bool_]) -> dict[str, float]:
+    names = [limit_name(limit) for limit in benchmark.thresholds]
+    return {name: float(v) for name, v in zip(names, 100.0 * within.mean(axis=0), strict=True)}
+
+
+def _matches(arrays: Arrays) -> dict[str, Any]:
+    """Precision and recall of accepting each query's best match up to a distance; needs distances."""
+    distance = arrays["distances"][:, 0]
+    given = np.isfinite(distance)
+    if not given.any():
+        return {}
+    correct = arrays["first_hit"] == 1
+    curve = precision_recall(distance[given], correct[given], int((arrays["relevant"] > 0).sum()))
+    return {
+        "match_auc": 100.0 * curve.average_precision,
+        "recall_at_100_precision": 100.0 * curve.recall_at_full_precision,
+    }
+
+
+def _by_radius(benchmark: Benchmark, ids: Ids) -> dict[str, list[float]]:
+    queries, database = benchmark.queries.poses, benchmark.database.poses
+    possible = nearest_admissible(queries, database, benchmark.admissible)
+    return recall_by_radius(ids, queries, database, possible, benchmark.radii_m)
+
+
+def _breakdown(benchmark: Benchmark, arrays: Arrays) -> dict[str, dict[str, dict[str, Any]]]:
+    """Counts, recall and share localised for each value of each label."""
+    within = localised(arrays["error_m"], arrays["error_deg"], benchmark.thresholds)
+    out: dict[str, dict[str, dict[str, Any]]] = {}
+    for label, values in benchmark.breakdown.items():
+        out[label] = {}
+        for value in np.unique(values).tolist():
+            mine = values == value
+            counted = mine if benchmark.denominator == "all" else mine & (arrays["relevant"] > 0)
+            entry: dict[str, Any] = {"queries": int(counted.sum())}
+            if counted.any():
+                entry["recall"] = recalls(arrays["first_hit"], benchmark.ks, counted)
+            if benchmark.thresholds:
+                entry["localised"] = _percent(benchmark, within[mine])
+            out[label][str(value)] = entry
+    return out
+
+
+def _warnings(benchmark: Benchmark, ids: Ids) -> list[str]:
+    """What a ranking lacks: fewer results than the largest k although the map has more."""
+    short = int((ids[:, min(max(benchmark.ks), len(benchmark.database)) - 1] < 0).sum())
+    return [f"{short} queries have fewer than {max(benchmark.ks)} results"] if short else []
+
+
+def _sides(benchmark: Benchmark) -> Arrays:
+    sides: dict[str, ImageSet] = {"query": benchmark.queries, "map": benchmark.database}
+    out: Arrays = {}
+    for side, images in sides.items():
+        out |= {
+            f"{side}_names": images.names,
+            f"{side}_xy": images.poses.xy,
+            f"{side}_heading": images.poses.heading.astype(np.float32),
+        }
+    return out | {"query_group": benchmark.group_codes[0]}
