@@ -1,0 +1,79 @@
+"""Losses of graded pairs: (za, zb, psi) → one loss a pair.
+
+za, zb: (B, D) descriptors, unit norm. psi: (B,) similarity in [0, 1]. d is the Euclidean distance of a pair, τ the
+margin. Half-precision descriptors are compared in float32.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from covis.errors import InputError
+from covis.graph import POSITIVE
+
+
+class PairLoss(ABC):
+    """A loss of pairs."""
+
+    @abstractmethod
+    def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
+        """(B,) losses, unreduced."""
+
+
+def check_positive(**values: float) -> None:
+    """Refuses margins and scales that are not above zero."""
+    for name, value in values.items():
+        if not value > 0:
+            raise InputError(f"{name} is {value}; it must be above 0")
+
+
+def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
+    """(…,) squared Euclidean distance over the last axis, at least in float32."""
+    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
+    return (za.to(dtype) - zb.to(dtype)).square().sum(-1)
+
+
+def safe_sqrt(squared: Tensor) -> Tensor:
+    """√x whose gradient at 0 is 0 instead of infinite."""
+    zero = squared <= 0
+    return squared.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
+
+
+def _margin_loss(za: Tensor, zb: Tensor, psi: Tensor, margin: float) -> Tensor:
+    """½·ψ·d² + ½·(1−ψ)·max(τ−d, 0)²."""
+    squared = squared_distance(za, zb)
+    psi = psi.to(squared.dtype)
+    inside = (margin - safe_sqrt(squared)).clamp_min(0)
+    return 0.5 * (psi * squared + (1 - psi) * inside.square())
+
+
+@dataclass(frozen=True)
+class Contrastive(PairLoss):
+    """CL = ½·y·d² + ½·(1−y)·max(τ−d, 0)², with y = 1 where ψ is positive (at least 0.5), else 0."""
+
+    margin: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_positive(margin=self.margin)
+
+    def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
+        """(B,) losses."""
+        return _margin_loss(za, zb, psi >= POSITIVE, self.margin)
+
+
+@dataclass(frozen=True)
+class GeneralizedContrastive(PairLoss):
+    """GCL = ½·ψ·d² + ½·(1−ψ)·max(τ−d, 0)²; for 0 < ψ < 1 its minimum is at d = τ(1−ψ)."""
+
+    margin: float = 0.5
+
+    def __post_init__(self) -> None:
+        check_positive(margin=self.margin)
+
+    def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
+        """(B,) losses."""
+        return _margin_loss(za, zb, psi, self.margin)

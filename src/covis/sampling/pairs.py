@@ -1,0 +1,133 @@
+"""Batches of graded pairs whose composition holds in every batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.errors import InputError
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet
+from covis.sampling.candidates import Candidates
+from covis.sampling.kernels import draw_batches, epoch_key
+from covis.sampling.strategies import Strategy, strategy
+
+
+@dataclass(frozen=True, eq=False)
+class PairBatch:
+    """Index pairs of one training step."""
+
+    queries: NDArray[np.int64]
+    """(B,) rows of the graph."""
+    database: NDArray[np.int64]
+    """(B,) columns of the graph."""
+    psi: NDArray[np.float32]
+    """(B,) similarity of each pair in [0, 1]."""
+    weight: NDArray[np.float32]
+    """(B,) weight of each pair's loss; the whole batch sums to B."""
+    redrawn: int = 0
+    """How many pairs took another query because theirs had no candidate in the band."""
+
+    def __post_init__(self) -> None:
+        lengths = {len(self.queries), len(self.database), len(self.psi), len(self.weight)}
+        if len(lengths) != 1:
+            raise InputError(f"a batch of pairs has arrays of different lengths {sorted(lengths)}")
+        wrong = ~((self.psi >= 0) & (self.psi <= 1))
+        if wrong.any():
+            k = int(np.flatnonzero(wrong)[0])
+            raise InputError(
+                f"similarity of pair ({self.queries[k]}, {self.database[k]}) is {self.psi[k]}; it must be in [0, 1]"
+            )
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def part(self, rank: int, world: int) -> PairBatch:
+        """The share of one rank. The mean over ranks of each rank's mean weighted loss is that of the whole batch.
+
+        Pairs come band by band, so every rank's share keeps the composition to within one pair a band.
+        """
+        if not 0 <= rank < world:
+            raise InputError(f"rank {rank} is not one of {world}")
+        pick = slice(rank, None, world)
+        size = len(self.queries[pick])
+        scale = np.float32(size * world / max(1, len(self)))
+        share = self.redrawn // world + (rank < self.redrawn % world)
+        return PairBatch(self.queries[pick], self.database[pick], self.psi[pick], self.weight[pick] * scale, share)
+
+
+@dataclass(frozen=True, eq=False)
+class PairSampler:
+    """Batches of pairs: one epoch passes once over the queries, every batch holds the strategy's shares.
+
+    Nothing is remembered between calls: `batch(epoch, index)` is a function of its arguments and the fields, so that
+    workers, ranks and a resumed run see the same batches.
+    """
+
+    graph: SimilarityGraph
+    strategy: str | Strategy = "A"
+    batch_size: int = 32
+    seed: int = 0
+    queries: ImageSet | None = None
+    """The graph's two image sets: needed where it was labelled within groups, and to leave out images without a place."""
+    database: ImageSet | None = None
+    labels: SimilarityGraph | None = None
+    """Where ψ of the drawn pairs is looked up instead: batches composed by yes and no, losses by graded ψ."""
+    candidates: Candidates = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1:
+            raise InputError(f"a batch of {self.batch_size} pairs is empty; give batch_size of at least 1")
+        if self.labels is not None and self.labels.shape != self.graph.shape:
+            raise InputError(
+                f"labels are {self.labels.shape}, the graph is {self.graph.shape}; both must be of one set"
+            )
+        chosen = strategy(self.strategy)
+        object.__setattr__(self, "strategy", chosen)
+        object.__setattr__(self, "candidates", Candidates.of(self.graph, chosen, self.queries, self.database))
+
+    def __len__(self) -> int:
+        """Batches an epoch; the last one is filled up with the epoch's first queries."""
+        return -(-len(self.candidates.eligible) // self.batch_size)
+
+    def batch(self, epoch: int, index: int) -> PairBatch:
+        """Batch `index` of `epoch`."""
+        if not 0 <= index < len(self):
+            raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
+        queries, database, psi, weight, redrawn = self._draw(epoch, index, 1)
+        return PairBatch(queries[0], database[0], psi[0], weight[0], int(redrawn[0]))
+
+    def epoch(self, epoch: int, block: int = 1024) -> Iterator[PairBatch]:
+        """All batches of an epoch in order, drawn `block` at a time."""
+        for first in range(0, len(self), block):
+            drawn = self._draw(epoch, first, min(block, len(self) - first))
+            for queries, database, psi, weight, redrawn in zip(*drawn, strict=True):
+                yield PairBatch(queries, database, psi, weight, int(redrawn))
+
+    def _draw(
+        self, epoch: int, first: int, batches: int
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
+        c = self.candidates
+        queries, database, psi, redrawn = draw_batches(
+            c.tables,
+            c.bands,
+            c.zeros,
+            c.counts,
+            c.eligible,
+            c.band_start,
+            c.band_rows,
+            epoch_key(self.seed, epoch),
+            first,
+            self._slot_bands(first, batches),
+        )
+        if self.labels is not None:
+            psi = self.labels.lookup(queries, database)
+        return queries, database, psi, np.ones_like(psi), redrawn
+
+    def _slot_bands(self, first: int, batches: int) -> NDArray[np.int64]:
+        chosen = strategy(self.strategy)
+        bands = np.arange(len(chosen.bands))
+        return np.stack([np.repeat(bands, chosen.quota(self.batch_size, first + b)) for b in range(batches)])
