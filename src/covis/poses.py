@@ -31,7 +31,7 @@ class Poses:
     z: Floats | None = None
     """(N,) height in metres."""
     rotation: Floats | None = None
-    """(N, 3, 3) camera-to-world rotations."""
+    """(N, 3, 3) camera-to-world rotations, all NaN where unknown."""
     frame: str = ""
     """PROJ string or EPSG code of the frame; empty for a local one without a place on Earth."""
 
@@ -230,7 +230,7 @@ def _rotations(rotation: ArrayLike) -> Floats:
     r = np.asarray(rotation, np.float64)
     if r.ndim == 3 and r.shape[1:] == (3, 3):
         error = np.abs(r @ r.transpose(0, 2, 1) - np.eye(3)).max(axis=(1, 2), initial=0.0)
-        wrong = ~(error < 1e-2) | (np.linalg.det(r) < 0)
+        wrong = (~(error < 1e-2) | (np.linalg.det(r) < 0)) & ~np.isnan(r).all(axis=(1, 2))
         if wrong.any():
             raise InputError(
                 f"rotation {int(np.flatnonzero(wrong)[0])} is not a rotation matrix (not orthonormal, or mirrored)"
