@@ -57,8 +57,6 @@ class Benchmark:
     """Whether average precision over all pairs is part of the protocol."""
     submission: str = ""
     """The server's file format where the truth is hidden: "msls" or "visuallocalization"."""
-    published: str = ""
-    """The prefix of its columns in the method's published tables."""
     notes: tuple[str, ...] = ()
     """What a reader of its figures should know."""
 
