@@ -30,6 +30,10 @@ SCHEMA = 1
 _TRACKED = ("numpy", "numba", "scipy", "torch", "timm", "faiss-cpu")
 
 
+class InUse(InputError):
+    """Another process holds the directory."""
+
+
 @dataclass
 class Draft:
     """An artefact being written: files go under `path`, facts into `facts`."""
@@ -64,18 +68,21 @@ def create(
 
 def _seal(draft: Draft, kind: str) -> None:
     files = {str(f.relative_to(draft.path)): f for f in sorted(draft.path.rglob("*")) if f.is_file()}
-    manifest = {
-        "kind": kind,
-        "schema": SCHEMA,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "versions": versions(),
-        **draft.facts,
-        "files": {name: {"sha256": file_sha256(f), "bytes": f.stat().st_size} for name, f in files.items()},
-    }
-    write_json(draft.path / MANIFEST, manifest)
+    write_manifest(draft.path, kind, draft.facts, {name: file_entry(f) for name, f in files.items()})
     for file in files.values():
         _sync(file)
     _sync(draft.path)
+
+
+def write_manifest(path: Path, kind: str, facts: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]]) -> None:
+    """Makes `path` an artefact of `kind`: from this moment readers see exactly `files` (name → `file_entry`)."""
+    head = {"kind": kind, "schema": SCHEMA, "created": datetime.now(UTC).isoformat(timespec="seconds")}
+    write_json(path / MANIFEST, {**head, "versions": versions(), **facts, "files": dict(files)})
+
+
+def file_entry(path: Path) -> dict[str, Any]:
+    """What a manifest says of a file."""
+    return {"sha256": file_sha256(path), "bytes": path.stat().st_size}
 
 
 def _put_in_place(source: Path, target: Path) -> None:
@@ -136,7 +143,7 @@ def lock(path: Path) -> Iterator[None]:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             handle.seek(0)
-            raise InputError(f"{path} is in use by process {handle.read().strip() or '?'}; wait or stop it") from None
+            raise InUse(f"{path} is in use by process {handle.read().strip() or '?'}; wait or stop it") from None
         handle.truncate(0)
         handle.write(str(os.getpid()))
         handle.flush()
@@ -163,6 +170,14 @@ def read_json(path: Path) -> Any:
         return json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read as JSON ({error})") from None
+
+
+def cache_folder() -> Path:
+    """Where things that can be made again are kept: COVIS_CACHE, or `covis` in the user's cache folder."""
+    given = os.environ.get("COVIS_CACHE")
+    if given:
+        return Path(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "covis"
 
 
 def fingerprint(*parts: Any) -> str:

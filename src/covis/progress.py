@@ -28,7 +28,12 @@ class Meter:
         self.label, self.total, self.unit, self.done = label, total, unit, 0
         self._started = self._spoken = time.monotonic()
         self._live = sys.stderr.isatty()
+        self._before = 0
         self.note = ""
+
+    def start_at(self, done: int) -> None:
+        """Counts from `done`, which an earlier run has finished."""
+        self.done = self._before = done
 
     def __enter__(self) -> Meter:
         return self
@@ -36,9 +41,10 @@ class Meter:
     def __exit__(self, *_: object) -> None:
         if self._live:
             sys.stderr.write("\r\x1b[K")
-        if self.done:
+        if self.done > self._before:
             took = time.monotonic() - self._started
-            say(f"{self.label}: {self.done} {self.unit} in {duration(took)} ({self.done / max(took, 1e-9):.4g}/s)")
+            new = self.done - self._before
+            say(f"{self.label}: {new} {self.unit} in {duration(took)} ({new / max(took, 1e-9):.4g}/s)")
 
     def advance(self, count: int = 1, note: str = "") -> None:
         """Records `count` more items; `note` is shown behind the figures."""
@@ -57,7 +63,7 @@ class Meter:
 
     def line(self, elapsed_s: float) -> str:
         """The state as text: share done, rate, time left."""
-        rate = self.done / max(elapsed_s, 1e-9)
+        rate = (self.done - self._before) / max(elapsed_s, 1e-9)
         head = f"{self.label}: {self.done}"
         if self.total:
             left = (self.total - self.done) / max(rate, 1e-9)
