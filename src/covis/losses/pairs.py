@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn.functional import softplus
 
 from covis.errors import InputError
 from covis.graph import POSITIVE
@@ -35,6 +36,12 @@ def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
     """(…,) squared Euclidean distance over the last axis, at least in float32."""
     dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
     return (za.to(dtype) - zb.to(dtype)).square().sum(-1)
+
+
+def cosine(za: Tensor, zb: Tensor) -> Tensor:
+    """(…,) similarity of unit descriptors over the last axis, at least in float32."""
+    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
+    return (za.to(dtype) * zb.to(dtype)).sum(-1)
 
 
 def safe_sqrt(squared: Tensor) -> Tensor:
@@ -77,3 +84,27 @@ class GeneralizedContrastive(PairLoss):
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""
         return _margin_loss(za, zb, psi, self.margin)
+
+
+@dataclass(frozen=True)
+class SoftContrastive(PairLoss):
+    """Pulls by ψ and pushes by 1−ψ, both through a soft plus of the similarity s = max(cos, 0).
+
+    1/α · log(1 + e^(−α(ψ·s − λ))) + 1/β · log(1 + e^(β((1−ψ)·s − λ))), each term only where its weight is above 0:
+    multi-similarity with soft assignments, for an anchor with one partner.
+    """
+
+    alpha: float = 2.0
+    beta: float = 50.0
+    base: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(alpha=self.alpha, beta=self.beta)
+
+    def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
+        """(B,) losses."""
+        similarity = cosine(za, zb).clamp_min(0)
+        psi = psi.to(similarity.dtype)
+        pull = softplus(-self.alpha * (psi * similarity - self.base)) / self.alpha
+        push = softplus(self.beta * ((1 - psi) * similarity - self.base)) / self.beta
+        return pull * (psi > 0) + push * (psi < 1)
