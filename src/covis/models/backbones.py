@@ -1,0 +1,319 @@
+"""One adapter for every backbone of the model library: an ordered chain of steps that can be cut anywhere.
+
+The chain reproduces the network's own `forward_features`; that is checked when a backbone is made, so that a network
+whose structure is not understood is run whole instead of wrongly. Blocks are the units that `trainable` counts:
+
+    VGG           conv1_x … conv5_x, each with the pooling layer behind it
+    ResNet(X)t    layer1 … layer4
+    DenseNet      denseblock1 + transition1 … denseblock4 + norm5
+    others        the items of the network's `blocks`, `stages` or `layers` (MobileNet, EfficientNet, ConvNeXt, Swin)
+    transformers  each transformer block; the final norm belongs to the last
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from covis.errors import InputError, unknown_name
+from covis.models import _torchvision
+from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, StrideOn, Trainable
+
+EMBED = "embed"
+"""The first step of a transformer: patches, positions, class and register tokens."""
+WHOLE = "whole"
+"""The only step of a network that cannot be cut."""
+
+_CONTAINERS = ("blocks", "stages", "layers")
+_HEADS = ("head", "fc", "classifier", "global_pool", "head_drop", "fc_norm", "attn_pool", "pre_logits")
+_CHECK_PIXELS = 64
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A backbone of our own: a library network with other widths."""
+
+    library_name: str
+    options: dict[str, Any]
+
+
+VARIANTS = {
+    "tiny": Variant("resnet10t", {"channels": (32, 64, 128, 256), "stem_width": 16, "stem_type": "deep_tiered"}),
+}
+"""Names that the model library does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The chain of a network: names of its steps, and at which of them each block starts."""
+
+    steps: tuple[str, ...]
+    block_starts: tuple[int, ...]
+
+    def cut(self, trainable: Trainable) -> int:
+        """The first step that learns."""
+        if trainable == "all":
+            return 0
+        if trainable == "none":
+            return len(self.steps)
+        count = int(trainable.removeprefix("last"))
+        if len(self.block_starts) < count:
+            raise InputError(
+                f'trainable="{trainable}" needs a backbone whose blocks are known; use trainable="all" or "none"'
+            )
+        return self.block_starts[-count]
+
+
+class Backbone(nn.Module):
+    """A library network without its head, run step by step."""
+
+    def __init__(self, name: str, net: nn.Module, image_size: tuple[int, int]) -> None:
+        super().__init__()
+        self.name = name
+        self.net = net
+        self.patch = _patch_size(net) if _is_transformer(net) else (1, 1)
+        self.prefix_tokens = int(getattr(net, "num_prefix_tokens", 0))
+        self.plan, self.channels = _checked_plan(self, image_size)
+        _drop_unused(net, self.plan)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, 3, H, W) → the features of the last step, as the network orders them."""
+        return self.run(x, 0, len(self.plan.steps), self.grid(x.shape[-2:]))
+
+    def run(self, x: Tensor, start: int, stop: int, grid: tuple[int, int]) -> Tensor:
+        """Steps `start` … `stop` − 1; `grid` is the number of patches (rows, columns) of the image behind `x`."""
+        rope = None
+        for name in self.plan.steps[start:stop]:
+            if name == WHOLE:
+                x = cast(Tensor, cast(Any, self.net).forward_features(x))
+            elif name == EMBED:
+                x = self._embed(x)
+            elif self._rotary() and name.startswith("blocks."):
+                rope = cast(Any, self.net).rope.get_embed(shape=list(grid)) if rope is None else rope
+                x = cast(Tensor, self.net.get_submodule(name)(x, rope=rope))
+            else:
+                x = cast(Tensor, self.net.get_submodule(name)(x))
+        return x
+
+    def _rotary(self) -> bool:
+        return getattr(self.net, "rope", None) is not None
+
+    def _embed(self, x: Tensor) -> Tensor:
+        net = cast(Any, self.net)
+        tokens = net._pos_embed(net.patch_embed(x))
+        if self._rotary():  # such networks return their rotary positions beside the tokens
+            tokens = tokens[0]
+        elif getattr(net, "patch_drop", None) is not None:
+            tokens = net.patch_drop(tokens)
+        return cast(Tensor, net.norm_pre(tokens))
+
+    def grid(self, image_size: tuple[int, ...]) -> tuple[int, int]:
+        """Patches (rows, columns) of an image of (height, width) pixels."""
+        rows, columns = image_size
+        if rows % self.patch[0] or columns % self.patch[1]:
+            raise InputError(
+                f"{self.name} takes images whose sides are multiples of {self.patch[0]} × {self.patch[1]} pixels, "
+                f"not {rows} × {columns}; resize them to {self.fit((rows, columns))}"
+            )
+        return rows // self.patch[0], columns // self.patch[1]
+
+    def fit(self, image_size: tuple[int, int]) -> tuple[int, int]:
+        """The nearest size of whole patches."""
+        rows, columns = (max(1, round(s / p)) * p for s, p in zip(image_size, self.patch, strict=True))
+        return rows, columns
+
+    def to_map(self, features: Tensor, grid: tuple[int, int]) -> tuple[Tensor, Tensor]:
+        """Features of the last step → map (B, C, h, w) and summary (B, C): the class token, or the map's mean."""
+        if features.ndim == 3:
+            patches = features[:, self.prefix_tokens :]
+            space = patches.transpose(1, 2).reshape(len(features), -1, *grid)
+            return space, features[:, 0] if self.prefix_tokens else patches.mean(1)
+        if _channels_come_last(self.net):
+            features = features.permute(0, 3, 1, 2)
+        return features, features.mean((-2, -1))
+
+    def step_modules(self, start: int, stop: int) -> list[nn.Module]:
+        """The modules of steps `start` … `stop` − 1; those of the embedding step are all that no other step has."""
+        names = self.plan.steps[start:stop]
+        if WHOLE in names:
+            return [self.net]
+        return [self.net.get_submodule(name) for name in names if name != EMBED]
+
+    @property
+    def tokens(self) -> bool:
+        """Whether the steps pass on (B, N, C) tokens instead of maps."""
+        return EMBED in self.plan.steps
+
+
+def create(name: str, image_size: tuple[int, int], stride_on: StrideOn = "conv2") -> Backbone:
+    """The backbone called `name` with random weights."""
+    net = _create_net(name, image_size)
+    if stride_on == "conv1":
+        _move_stride(name, net)
+    return Backbone(name, net, image_size)
+
+
+def names() -> list[str]:
+    """Every backbone there is: our own and the model library's."""
+    _torchvision.ensure()
+    import timm
+
+    return sorted([*VARIANTS, *timm.list_models()])
+
+
+def normalisation(name: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
+    """Mean and standard deviation of RGB in [0, 1] that the weights of this name were trained with."""
+    _torchvision.ensure()
+    import timm
+
+    variant = VARIANTS.get(name)
+    config = timm.get_pretrained_cfg(variant.library_name if variant else name)
+    return (_rgb(config.mean), _rgb(config.std)) if config else (IMAGENET_MEAN, IMAGENET_STD)
+
+
+def _rgb(values: tuple[float, ...]) -> tuple[float, float, float]:
+    red, green, blue = values
+    return red, green, blue
+
+
+def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
+    _torchvision.ensure()
+    import timm
+
+    variant = VARIANTS.get(name)
+    library_name, options = (variant.library_name, variant.options) if variant else (name, {})
+    if not timm.is_model(library_name):
+        raise unknown_name("backbone", name, names())
+    config = timm.get_pretrained_cfg(library_name)
+    attempts: list[dict[str, Any]] = [{}]
+    if config is not None and config.fixed_input_size:  # transformers: any size at call, else the size at birth
+        attempts = [{"dynamic_img_size": True}, {"img_size": image_size}, {}]
+    for size_options in attempts:
+        try:
+            net: nn.Module = timm.create_model(library_name, num_classes=0, **options, **size_options)
+        except TypeError:
+            if size_options is attempts[-1]:
+                raise
+        else:
+            if getattr(net, "dynamic_img_size", False) or "dynamic_img_size" not in size_options:
+                return net  # some networks swallow the option and stay at their size
+    raise AssertionError("unreachable")
+
+
+def _move_stride(name: str, net: nn.Module) -> None:
+    for stage in ("layer2", "layer3", "layer4"):
+        block = cast(Any, getattr(net, stage, None))
+        if block is None or not hasattr(block[0], "conv3"):
+            raise InputError(f'stride_on="conv1" is for ResNets of bottleneck blocks, not for {name}')
+        block[0].conv1.stride, block[0].conv2.stride = (2, 2), (1, 1)
+
+
+def _patch_size(net: nn.Module) -> tuple[int, int]:
+    size = getattr(getattr(net, "patch_embed", None), "patch_size", None)
+    if size is None:
+        return 1, 1
+    return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
+
+
+def _is_transformer(net: nn.Module) -> bool:
+    return all(hasattr(net, part) for part in ("patch_embed", "_pos_embed", "blocks", "norm_pre", "norm"))
+
+
+def _channels_come_last(net: nn.Module) -> bool:
+    return getattr(net, "output_fmt", "NCHW") == "NHWC"
+
+
+def _checked_plan(backbone: Backbone, image_size: tuple[int, int]) -> tuple[Plan, int]:
+    """The plan of a network, or the plan of one step if its steps do not give the network's own features."""
+    net = cast(Any, backbone.net).eval()
+    probe, expected = _probe(backbone, image_size)
+    if expected.ndim == 3:
+        backbone.patch = _patch_size(net)
+        rows, columns = backbone.grid(probe.shape[-2:])
+        if expected.shape[1] != rows * columns + backbone.prefix_tokens:
+            raise InputError(f"{backbone.name} gives no map of local features to pool; choose another backbone")
+    backbone.plan = _plan(net)
+    try:
+        with torch.inference_mode():
+            same = torch.allclose(backbone(probe), expected, rtol=1e-4, atol=1e-6)
+    except (RuntimeError, TypeError, AttributeError, NotImplementedError):
+        same = False
+    axis = -1 if expected.ndim == 3 or _channels_come_last(net) else 1
+    return (backbone.plan if same else Plan((WHOLE,), ())), int(expected.shape[axis])
+
+
+def _probe(backbone: Backbone, image_size: tuple[int, int]) -> tuple[Tensor, Tensor]:
+    """An image and its features: a small one where the network takes it, else one of the model's size."""
+    small = backbone.fit((_CHECK_PIXELS, _CHECK_PIXELS))
+    for size in (small, backbone.fit(image_size)):
+        probe = torch.linspace(-2, 2, 3 * size[0] * size[1]).sin().reshape(1, 3, *size)
+        try:
+            with torch.inference_mode():
+                features = cast(Any, backbone.net).forward_features(probe)
+        except (RuntimeError, AssertionError) as error:
+            cause = " ".join(str(error).split())
+            continue
+        if not isinstance(features, Tensor) or features.ndim not in (3, 4):
+            raise InputError(f"{backbone.name} gives no map of local features to pool; choose another backbone")
+        return probe, features
+    raise InputError(f"{backbone.name} does not take images of {image_size[0]} × {image_size[1]} pixels ({cause})")
+
+
+def _plan(net: nn.Module) -> Plan:
+    if _is_transformer(net):
+        blocks = [f"blocks.{name}" for name, _ in cast(Any, net).blocks.named_children()]
+        return Plan((EMBED, *blocks, "norm"), tuple(range(1, 1 + len(blocks))))
+    if type(net).__name__ in ("VGG", "DenseNet"):
+        return _features_plan(cast(nn.Module, net.features))
+    steps: list[str] = []
+    starts: list[int] = []
+    stages = _stage_names(net)
+    for name, child in net.named_children():
+        if name in _HEADS:
+            break
+        if name in _CONTAINERS:
+            for item, _ in child.named_children():
+                starts.append(len(steps))
+                steps.append(f"{name}.{item}")
+        else:
+            if name in stages:
+                starts.append(len(steps))
+            steps.append(name)
+    return Plan(tuple(steps), tuple(starts))
+
+
+def _stage_names(net: nn.Module) -> set[str]:
+    """Children that the library lists as stages and that have children of their own (layer1, s2 …)."""
+    children = dict(net.named_children())
+    if any(name in children for name in _CONTAINERS):
+        return set()
+    listed = {str(entry["module"]) for entry in cast(Any, getattr(net, "feature_info", None)) or []}
+    return {name for name in listed & set(children) if any(children[name].children()) and name != "stem"}
+
+
+def _features_plan(features: nn.Module) -> Plan:
+    """VGG: a block ends with its pooling layer. DenseNet: a block starts with its dense block."""
+    steps, starts = [], []
+    dense = any(name.startswith("denseblock") for name, _ in features.named_children())
+    after_pool = not dense
+    for index, (name, child) in enumerate(features.named_children()):
+        if after_pool or name.startswith("denseblock"):
+            starts.append(index)
+        steps.append(f"features.{name}")
+        after_pool = not dense and isinstance(child, nn.MaxPool2d)
+    return Plan(tuple(steps), tuple(s for s in starts if s < len(steps)))
+
+
+def _drop_unused(net: nn.Module, plan: Plan) -> None:
+    """Takes out what no step uses (heads), so that it is neither saved nor trained."""
+    if WHOLE in plan.steps:
+        return
+    used = {name.split(".")[0] for name in plan.steps}
+    if EMBED in plan.steps:
+        used |= {"patch_embed", "pos_drop", "patch_drop", "norm_pre", "rope"}
+    for name, _ in list(net.named_children()):
+        if name not in used:
+            setattr(net, name, nn.Identity())

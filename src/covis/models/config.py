@@ -1,0 +1,70 @@
+"""What decides a model: names and numbers, no tensors."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, fields
+from typing import Any, Literal, get_args
+
+from covis.errors import InputError, unknown_name
+
+Trainable = Literal["last2", "last1", "all", "none"]
+StrideOn = Literal["conv2", "conv1"]
+BatchNormStatistics = Literal["with_block", "frozen"]
+
+IMAGENET_MEAN = (0.485, 0.456, 0.406)
+IMAGENET_STD = (0.229, 0.224, 0.225)
+
+
+@dataclass(frozen=True)
+class ModelConfig:
+    """A place model before it has weights."""
+
+    backbone: str = "resnet50"
+    """A name of the model library (timm), or `tiny`."""
+    pool: str = "gem"
+    """A name in `covis.models.POOLS`."""
+    image_size: tuple[int, int] = (480, 640)
+    """Height, width in pixels that every image is resized to; rounded to whole patches for a transformer."""
+    trainable: Trainable = "last2"
+    """Which blocks of the backbone learn; the pooling always does."""
+    weights: str | None = None
+    """None = random, "pretrained" = the model library's for this name, or a .safetensors file or model directory."""
+    stride_on: StrideOn = "conv2"
+    """Which convolution of a ResNet bottleneck halves the map: conv2 today, conv1 in networks of 2015."""
+    batchnorm: BatchNormStatistics = "with_block"
+    """Running statistics: frozen in frozen blocks and live in trained ones, or `frozen` everywhere."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image_size", tuple(int(side) for side in self.image_size))
+        if len(self.image_size) != 2 or min(self.image_size) < 16:
+            raise InputError(f"image_size is (height, width) of at least 16 pixels, not {self.image_size}")
+        choices = {"trainable": Trainable, "stride_on": StrideOn, "batchnorm": BatchNormStatistics}
+        for field, kind in choices.items():
+            if getattr(self, field) not in get_args(kind):
+                raise unknown_name(field, str(getattr(self, field)), get_args(kind))
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return asdict(self) | {"image_size": list(self.image_size)}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> ModelConfig:
+        """Back from `to_dict`; an unknown field is an error that suggests the nearest."""
+        known = [f.name for f in fields(cls)]
+        for name in values:
+            if name not in known:
+                raise unknown_name("model field", name, known)
+        return cls(**values)
+
+
+@dataclass(frozen=True)
+class Preprocessing:
+    """How pixels become the network's input: resize to `image_size`, scale to [0, 1], subtract mean, divide by std."""
+
+    image_size: tuple[int, int]
+    mean: tuple[float, float, float] = IMAGENET_MEAN
+    std: tuple[float, float, float] = IMAGENET_STD
+
+    def __post_init__(self) -> None:
+        for name in ("image_size", "mean", "std"):
+            object.__setattr__(self, name, tuple(getattr(self, name)))

@@ -1,0 +1,200 @@
+"""Weights into a model: by the model library's names, from files in several layouts, from another model.
+
+A file's tensors are matched by name where the names say the same thing (our own, timm's, torchvision's, or the
+numbered children of a `Sequential`), and by order where kinds and shapes of all tensors agree one by one.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import Tensor, nn
+
+from covis.artifacts import file_sha256
+from covis.errors import InputError
+from covis.models import _torchvision
+from covis.models.backbones import VARIANTS
+
+if TYPE_CHECKING:
+    from covis.models.place_model import PlaceModel
+
+PRETRAINED = "pretrained"
+State = dict[str, Tensor]
+
+_WRAPPERS = ("state_dict", "model_state_dict", "model", "teacher", "student", "network")
+_OUTER_NAMES = ("module.", "model.", "_orig_mod.", "encoder.", "net.")
+_HEAD_NAMES = (
+    "fc.",
+    "classifier.",
+    "head.",
+    "head_dist.",
+    "pre_logits.",
+    "mask_token",
+    "aggregator.",
+    "aux",
+    "avgpool.",
+)
+
+
+def fill(model: PlaceModel, weights: str) -> None:
+    """Gives `model` the weights that `ModelConfig.weights` names."""
+    if weights == PRETRAINED:
+        _load_backbone(model, _library_state(model.config.backbone), f"pretrained {model.config.backbone}")
+        model.card["weights"] = {"name": f"{model.config.backbone}, from the model library"}
+        return
+    path = Path(weights).expanduser()
+    if path.is_dir():
+        from covis.models import storage
+
+        storage.fill(model, path)
+        return
+    if path.suffix != ".safetensors":
+        raise InputError(
+            f"{path} is not a .safetensors file; turn it into a model first: "
+            f"covis model import {path} --backbone {model.config.backbone} -o MODEL"
+        )
+    fill_from_file(model, path)
+
+
+def fill_from_file(model: PlaceModel, path: Path) -> None:
+    """Gives `model` the tensors of a .safetensors or (weights only) .pth file, and notes the file on its card."""
+    state = read(path)
+    exponent = state.pop("pool.p", None)
+    _load_backbone(model, state, str(path))
+    if exponent is not None and hasattr(model.pool, "p"):
+        model.pool.p.data = exponent.float().reshape(1).clone()
+    model.card["weights"] = {"file": path.name, "sha256": file_sha256(path)}
+
+
+def read(path: Path) -> State:
+    """The tensors of a file by name, without the wrappings that training scripts put around them."""
+    if not path.is_file():
+        raise InputError(f"{path} is not there; give a .safetensors or .pth file")
+    try:
+        if path.suffix == ".safetensors":
+            content: Any = load_file(path)
+        else:
+            content = torch.load(path, map_location="cpu", weights_only=True)
+    except SafetensorError as error:
+        raise InputError(f"{path} is no safetensors file ({error}); download it again") from None
+    except Exception as error:  # torch raises many kinds for files that are broken or would run code
+        cause = " ".join(str(error).split())[:120]
+        raise InputError(f"{path} holds more than weights or is damaged, and was not loaded ({cause})") from None
+    return _plain_names(_unwrap(content, path))
+
+
+def _unwrap(content: Any, path: Path) -> State:
+    for _ in range(4):
+        if not isinstance(content, dict):
+            break
+        tensors = {name: value for name, value in content.items() if isinstance(value, Tensor)}
+        if len(tensors) > 1:
+            return tensors
+        inner = [content[key] for key in _WRAPPERS if isinstance(content.get(key), dict)]
+        if not inner:
+            break
+        content = inner[0]
+    raise InputError(f"{path} holds no table of tensors; it needs a state dict, alone or under {_WRAPPERS[0]!r}")
+
+
+def _plain_names(state: State) -> State:
+    for _ in range(3):
+        for outer in _OUTER_NAMES:
+            if all(name.startswith(outer) for name in state):
+                state = {name.removeprefix(outer): tensor for name, tensor in state.items()}
+    return state
+
+
+def _load_backbone(model: PlaceModel, state: State, source: str) -> None:
+    net = model.backbone.net
+    wanted = net.state_dict()
+    found = _match(net, state, wanted)
+    if found is None:
+        raise InputError(f"{source} does not fit backbone {model.config.backbone} ({_misfit(state, wanted)})")
+    net.load_state_dict({name: found.get(name, value).to(value.dtype) for name, value in wanted.items()})
+
+
+def _match(net: nn.Module, state: State, wanted: State) -> State | None:
+    for rename in _renamings(net, state):
+        renamed = {rename(name): tensor for name, tensor in state.items()}
+        if all(_fits(name, renamed, wanted) for name in wanted):
+            return {name: renamed[name] for name in wanted if name in renamed}
+    return _match_by_library(net, state, wanted) or _match_by_order(state, wanted)
+
+
+def _fits(name: str, state: State, wanted: State) -> bool:
+    if name not in state:
+        return name.endswith("num_batches_tracked")
+    return state[name].shape == wanted[name].shape
+
+
+def _renamings(net: nn.Module, state: State) -> Iterable[Callable[[str], str]]:
+    """Ways to read a file's names as the network's own."""
+    children = [name for name, _ in net.named_children()]
+
+    def numbered(name: str) -> str:
+        head, _, rest = name.removeprefix("backbone.").partition(".")
+        return f"{children[int(head)]}.{rest}" if head.isdigit() and int(head) < len(children) else name
+
+    yield lambda name: name
+    yield lambda name: name.removeprefix("backbone.")
+    yield lambda name: name.removeprefix("backbone.net.")
+    yield lambda name: f"features.{name.removeprefix('backbone.')}"
+    yield numbered
+    yield lambda name: re.sub(r"\.(norm|conv)\.(\d)\.", r".\1\2.", name.removeprefix("backbone."))  # old DenseNets
+
+
+def _match_by_order(state: State, wanted: State) -> State | None:
+    """Tensor by tensor, if every kind (last part of the name) and shape agrees; heads and counters left out."""
+    given = [n for n in state if not n.startswith(_HEAD_NAMES) and not n.endswith("num_batches_tracked")]
+    needed = [n for n in wanted if not n.endswith("num_batches_tracked")]
+    if len(given) != len(needed):
+        return None
+    pairs = list(zip(given, needed, strict=True))
+    same = (state[g].shape == wanted[n].shape and g.split(".")[-1] == n.split(".")[-1] for g, n in pairs)
+    return {n: state[g] for g, n in pairs} if all(same) else None
+
+
+def _match_by_library(net: nn.Module, state: State, wanted: State) -> State | None:
+    """Through the model library's own converter for this family (transformers as their authors published them)."""
+    convert = getattr(inspect.getmodule(type(net)), "checkpoint_filter_fn", None)
+    if convert is None:
+        return None
+    try:
+        converted = convert({name.removeprefix("backbone."): t.float() for name, t in state.items()}, net)
+    except (KeyError, RuntimeError, AttributeError, ValueError, TypeError):
+        return None
+    fits = all(_fits(name, converted, wanted) for name in wanted)
+    return {name: converted[name] for name in wanted if name in converted} if fits else None
+
+
+def _misfit(state: State, wanted: State) -> str:
+    missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
+    if missing:
+        return f"{len(missing)} of {len(wanted)} tensors are not there by name, the first {missing[0]!r}"
+    name = next(n for n in wanted if n in state and state[n].shape != wanted[n].shape)
+    return f"{name!r} is {tuple(state[name].shape)} there, {tuple(wanted[name].shape)} here"
+
+
+def _library_state(name: str) -> State:
+    _torchvision.ensure()
+    import timm
+
+    if name in VARIANTS:
+        raise InputError(f"{name} has no pretrained weights; give weights=None or a file")
+    try:
+        net: nn.Module = timm.create_model(name, pretrained=True, num_classes=0)
+    except Exception as error:  # networks, proxies and hubs fail in many ways; the way out is the same
+        cause = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        raise InputError(
+            f"pretrained weights of {name} are neither cached nor to be fetched ({cause}); download them elsewhere, "
+            f"then give the file: weights=FILE.safetensors, or covis model import FILE --backbone {name} -o MODEL"
+        ) from None
+    return net.state_dict()
