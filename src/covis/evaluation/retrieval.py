@@ -1,0 +1,132 @@
+"""From descriptors to figures: search as the protocol says, score, and sweep descriptor sizes; any tool's descriptors."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.errors import InputError
+from covis.evaluation.benchmarks import Benchmark
+from covis.evaluation.pairs import average_precision, pair_distances, rank_correlation, sample_pairs
+from covis.evaluation.result import Evaluation
+from covis.evaluation.scoring import evaluate
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet, encode_names
+from covis.search import Ranking, rank
+
+Descriptors = NDArray[np.float32]
+SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Descriptor sizes that a sweep tries, up to the descriptor's own."""
+SAMPLED_PAIRS = 20_000
+UNIT_TOLERANCE = 1e-3
+
+
+def rank_descriptors(queries: Descriptors, database: Descriptors, benchmark: Benchmark) -> Ranking:
+    """The exact ranking of unit descriptors (Q, dim), (M, dim), as deep as the protocol needs."""
+    mine, theirs = benchmark.group_codes
+    itself = np.arange(len(queries)) if benchmark.one_set else None
+    return rank(queries, database, benchmark.depth, mine, theirs, groups=benchmark.groups, exclude=itself)
+
+
+def evaluate_descriptors(
+    queries: Descriptors,
+    database: Descriptors,
+    benchmark: Benchmark,
+    subject: Mapping[str, Any] | None = None,
+    transform: Callable[[Descriptors], Descriptors] | None = None,
+) -> Evaluation:
+    """Scores unit descriptors of the benchmark's images, whitened by `transform` first where one is given."""
+    check_descriptors(queries, benchmark.queries, "queries")
+    check_descriptors(database, benchmark.database, "map")
+    if queries.shape[1] != database.shape[1]:
+        raise InputError(f"query descriptors have {queries.shape[1]} dims, those of the map {database.shape[1]}")
+    if transform is not None:
+        one = queries is database
+        queries = transform(queries)
+        database = queries if one else transform(database)
+    ranking = rank_descriptors(queries, database, benchmark)
+    further = {"dim": int(queries.shape[1]), **pair_figures(queries, database, benchmark)}
+    return evaluate(ranking, benchmark, subject={**(subject or {}), "dim": int(queries.shape[1])}, further=further)
+
+
+def pair_figures(queries: Descriptors, database: Descriptors, benchmark: Benchmark) -> dict[str, Any]:
+    """Spearman between ψ and distance over sampled pairs, and average precision over all where the protocol has it."""
+    graph = benchmark.relevance
+    if graph is None:
+        return {}
+    figures: dict[str, Any] = {}
+    if graded(graph):
+        rows, columns, psi = sample_pairs(graph, SAMPLED_PAIRS)
+        distance = pair_distances(queries, database, rows, columns)
+        similar = psi > 0
+        figures["spearman_psi_distance"] = rank_correlation(psi, distance)
+        figures["spearman_psi_distance_similar"] = rank_correlation(psi[similar], distance[similar])
+    if benchmark.pairs:
+        ap = average_precision(queries, database, benchmark.positives, one_set=benchmark.one_set)
+        figures["average_precision"] = 100.0 * ap
+    return figures
+
+
+def graded(graph: SimilarityGraph) -> bool:
+    """Whether ψ takes more than one value."""
+    return graph.pairs > 0 and float(graph.psi.min()) < float(graph.psi.max())
+
+
+def check_descriptors(descriptors: Descriptors, images: ImageSet, side: str) -> None:
+    """Refuses descriptors that are not one unit vector an image."""
+    if descriptors.ndim != 2 or len(descriptors) != len(images):
+        raise InputError(f"descriptors of the {side} have shape {descriptors.shape}; expected ({len(images)}, dim)")
+    norm = np.linalg.norm(descriptors, axis=1)
+    wrong = ~(np.abs(norm - 1.0) <= UNIT_TOLERANCE)
+    if wrong.any():
+        at = int(np.flatnonzero(wrong)[0])
+        raise InputError(
+            f"the descriptor of {side} image {images.name(at)!r} has length {norm[at]:.4g}, not 1 ({int(wrong.sum())} such)"
+        )
+
+
+def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = True) -> Descriptors:
+    """Descriptors that another tool wrote: `FILE.npy` (N, dim) beside `FILE.txt`, one image name a line, any order.
+
+    Names are matched with the images' own by their whole path or, where that is unambiguous, by file name.
+    """
+    path = Path(path)
+    try:
+        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read as a .npy matrix ({error})") from None
+    listing = path.with_suffix(".txt")
+    if not listing.is_file():
+        raise InputError(f"{listing} is not there; write the image names of {path.name} into it, one a line")
+    given = encode_names(listing.read_bytes().splitlines())
+    if matrix.ndim != 2 or len(given) != len(matrix):
+        raise InputError(f"{path} has shape {matrix.shape}, but {listing} names {len(given)} images; one row a name")
+    order = match_names(given, images, listing)
+    out = np.asarray(matrix[order], np.float32)
+    length = np.linalg.norm(out, axis=1, keepdims=True)
+    if not np.isfinite(length).all() or (length == 0).any():
+        at = int(np.flatnonzero(~(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))[0])
+        raise InputError(f"{path}: the descriptor of {images.name(at)!r} is zero or not finite; compute it again")
+    return out / length if normalise else out
+
+
+def match_names(given: NDArray[np.bytes_], images: ImageSet, listing: Path) -> NDArray[np.int64]:
+    """Row of `given` for each image."""
+    for view in (bytes, _basename):
+        wanted = [view(name) for name in images.names]
+        rows = {view(name): i for i, name in enumerate(given)}
+        if len(rows) == len(given) and all(name in rows for name in wanted):
+            return np.array([rows[name] for name in wanted], np.int64)
+    known = set(given.tolist())
+    missing = [i for i, name in enumerate(images.names) if name not in known]
+    which = f"{images.name(missing[0])!r} is missing ({len(missing)} such)" if missing else "a name is there twice"
+    raise InputError(f"{listing} does not name the benchmark's {len(images)} images: {which}")
+
+
+def _basename(name: bytes) -> bytes:
+    return os.path.basename(name)  # noqa: PTH119 (bytes)
