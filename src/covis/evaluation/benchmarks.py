@@ -66,6 +66,10 @@ class Benchmark:
             raise InputError(
                 f"benchmark {self.name!r} has {shape[0]} queries and {shape[1]} map images; both are needed"
             )
+        absent = [c for c in (self.apart,) if c and c not in self.queries.columns]
+        absent += [c for c in (self.apart, self.fold) if c and c not in self.database.columns]
+        if absent:
+            raise InputError(f"benchmark {self.name!r} needs the column {absent[0]!r}, which its images lack")
         if self.relevance is None:
             return
         if self.relevance.shape != shape:

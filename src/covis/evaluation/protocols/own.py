@@ -5,9 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from covis import datasets
-from covis.errors import InputError
 from covis.evaluation.benchmarks import BENCHMARKS, Benchmark, Groups
-from covis.evaluation.protocols.rules import MAX_ANGLE_DEG, RADIUS_M, within_radius_and_angle
+from covis.evaluation.protocols.rules import MAX_ANGLE_DEG, RADIUS_M, needed, within_radius_and_angle
 from covis.images import ImageSet
 
 RULE = f"within {RADIUS_M:g} m and, where both headings are known, {MAX_ANGLE_DEG:g}°"
@@ -18,13 +17,13 @@ def table(path: Path | None) -> Benchmark:
     """Each photo of a table against the photos of other groups (of the whole table where it names no groups)."""
     from covis.datasets.table import read_table
 
-    return leave_one_group_out("table", read_table(_needed("table", path, "a table (CSV or Parquet) of your photos")))
+    return leave_one_group_out("table", read_table(needed("table", path, "a table (CSV or Parquet) of your photos")))
 
 
 @BENCHMARKS.register("campus_west")
 def campus_west(path: Path | None) -> Benchmark:
     """The western campus, at least 30 m from any training photo: each photo against other people's walks."""
-    folder = _needed("campus_west", path, "the folder that holds west.csv")
+    folder = needed("campus_west", path, "the folder that holds west.csv")
     return leave_one_group_out("campus_west", datasets.load("campus", folder, "west").queries)
 
 
@@ -38,9 +37,3 @@ def leave_one_group_out(name: str, images: ImageSet) -> Benchmark:
     return Benchmark(
         name, images, images, within_radius_and_angle(images, images), rule=RULE, groups=groups, notes=notes
     )
-
-
-def _needed(name: str, path: Path | None, what: str) -> Path:
-    if path is None:
-        raise InputError(f"benchmark {name!r} needs data; give --data {what}")
-    return path
