@@ -1,13 +1,7 @@
 """One adapter for every backbone of the model library: an ordered chain of steps that can be cut anywhere.
 
 The chain reproduces the network's own `forward_features`; that is checked when a backbone is made, so that a network
-whose structure is not understood is run whole instead of wrongly. Blocks are the units that `trainable` counts:
-
-    VGG           conv1_x … conv5_x, each with the pooling layer behind it
-    ResNet(X)t    layer1 … layer4
-    DenseNet      denseblock1 + transition1 … denseblock4 + norm5
-    others        the items of the network's `blocks`, `stages` or `layers` (MobileNet, EfficientNet, ConvNeXt, Swin)
-    transformers  each transformer block; the final norm belongs to the last
+whose structure is not understood is run whole instead of wrongly.
 """
 
 from __future__ import annotations
@@ -20,15 +14,9 @@ from torch import Tensor, nn
 
 from covis.errors import InputError, unknown_name
 from covis.models import _torchvision
-from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, StrideOn, Trainable
+from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, StrideOn
+from covis.models.plans import EMBED, WHOLE, Plan, is_transformer, plan_of
 
-EMBED = "embed"
-"""The first step of a transformer: patches, positions, class and register tokens."""
-WHOLE = "whole"
-"""The only step of a network that cannot be cut."""
-
-_CONTAINERS = ("blocks", "stages", "layers")
-_HEADS = ("head", "fc", "classifier", "global_pool", "head_drop", "fc_norm", "attn_pool", "pre_logits")
 _CHECK_PIXELS = 64
 
 
@@ -46,27 +34,6 @@ VARIANTS = {
 """Names that the model library does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor."""
 
 
-@dataclass(frozen=True)
-class Plan:
-    """The chain of a network: names of its steps, and at which of them each block starts."""
-
-    steps: tuple[str, ...]
-    block_starts: tuple[int, ...]
-
-    def cut(self, trainable: Trainable) -> int:
-        """The first step that learns."""
-        if trainable == "all":
-            return 0
-        if trainable == "none":
-            return len(self.steps)
-        count = int(trainable.removeprefix("last"))
-        if len(self.block_starts) < count:
-            raise InputError(
-                f'trainable="{trainable}" needs a backbone whose blocks are known; use trainable="all" or "none"'
-            )
-        return self.block_starts[-count]
-
-
 class Backbone(nn.Module):
     """A library network without its head, run step by step."""
 
@@ -74,7 +41,7 @@ class Backbone(nn.Module):
         super().__init__()
         self.name = name
         self.net = net
-        self.patch = _patch_size(net) if _is_transformer(net) else (1, 1)
+        self.patch = _patch_size(net) if is_transformer(net) else (1, 1)
         self.prefix_tokens = int(getattr(net, "num_prefix_tokens", 0))
         self.plan, self.channels = _checked_plan(self, image_size)
         _drop_unused(net, self.plan)
@@ -218,10 +185,6 @@ def _patch_size(net: nn.Module) -> tuple[int, int]:
     return (size, size) if isinstance(size, int) else (int(size[0]), int(size[1]))
 
 
-def _is_transformer(net: nn.Module) -> bool:
-    return all(hasattr(net, part) for part in ("patch_embed", "_pos_embed", "blocks", "norm_pre", "norm"))
-
-
 def _channels_come_last(net: nn.Module) -> bool:
     return getattr(net, "output_fmt", "NCHW") == "NHWC"
 
@@ -235,7 +198,7 @@ def _checked_plan(backbone: Backbone, image_size: tuple[int, int]) -> tuple[Plan
         rows, columns = backbone.grid(probe.shape[-2:])
         if expected.shape[1] != rows * columns + backbone.prefix_tokens:
             raise InputError(f"{backbone.name} gives no map of local features to pool; choose another backbone")
-    backbone.plan = _plan(net)
+    backbone.plan = plan_of(net)
     try:
         with torch.inference_mode():
             same = torch.allclose(backbone(probe), expected, rtol=1e-4, atol=1e-6)
@@ -260,51 +223,6 @@ def _probe(backbone: Backbone, image_size: tuple[int, int]) -> tuple[Tensor, Ten
             raise InputError(f"{backbone.name} gives no map of local features to pool; choose another backbone")
         return probe, features
     raise InputError(f"{backbone.name} does not take images of {image_size[0]} × {image_size[1]} pixels ({cause})")
-
-
-def _plan(net: nn.Module) -> Plan:
-    if _is_transformer(net):
-        blocks = [f"blocks.{name}" for name, _ in cast(Any, net).blocks.named_children()]
-        return Plan((EMBED, *blocks, "norm"), tuple(range(1, 1 + len(blocks))))
-    if type(net).__name__ in ("VGG", "DenseNet"):
-        return _features_plan(cast(nn.Module, net.features))
-    steps: list[str] = []
-    starts: list[int] = []
-    stages = _stage_names(net)
-    for name, child in net.named_children():
-        if name in _HEADS:
-            break
-        if name in _CONTAINERS:
-            for item, _ in child.named_children():
-                starts.append(len(steps))
-                steps.append(f"{name}.{item}")
-        else:
-            if name in stages:
-                starts.append(len(steps))
-            steps.append(name)
-    return Plan(tuple(steps), tuple(starts))
-
-
-def _stage_names(net: nn.Module) -> set[str]:
-    """Children that the library lists as stages and that have children of their own (layer1, s2 …)."""
-    children = dict(net.named_children())
-    if any(name in children for name in _CONTAINERS):
-        return set()
-    listed = {str(entry["module"]) for entry in cast(Any, getattr(net, "feature_info", None)) or []}
-    return {name for name in listed & set(children) if any(children[name].children()) and name != "stem"}
-
-
-def _features_plan(features: nn.Module) -> Plan:
-    """VGG: a block ends with its pooling layer. DenseNet: a block starts with its dense block."""
-    steps, starts = [], []
-    dense = any(name.startswith("denseblock") for name, _ in features.named_children())
-    after_pool = not dense
-    for index, (name, child) in enumerate(features.named_children()):
-        if after_pool or name.startswith("denseblock"):
-            starts.append(index)
-        steps.append(f"features.{name}")
-        after_pool = not dense and isinstance(child, nn.MaxPool2d)
-    return Plan(tuple(steps), tuple(s for s in starts if s < len(steps)))
 
 
 def _drop_unused(net: nn.Module, plan: Plan) -> None:

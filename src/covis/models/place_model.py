@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -135,6 +135,22 @@ class PlaceModel(nn.Module):
         grid = self.backbone.grid(x.shape[-2:])
         features = self.backbone.run(self.prefix(x), self._cut, len(self.backbone.plan.steps), grid)
         return self.backbone.to_map(features, grid)[0]
+
+    @torch.no_grad()
+    def initialise_pool(self, batches: Iterable[Tensor], seed: int = 0, per_image: int = 100) -> int:
+        """Starts the pooling from local features of (B, 3, H, W) uint8 batches; returns how many it saw.
+
+        NetVLAD places its cluster centres so, as its authors do with 50,000 features; other poolings need no start.
+        """
+        rng = np.random.default_rng(seed)
+        parts = []
+        for images in batches:
+            places = self.local_features(self.normalise(images)).flatten(2).transpose(1, 2).cpu().float().numpy()
+            picked = min(per_image, places.shape[1])
+            parts += [local[rng.choice(len(local), picked, replace=False)] for local in places]
+        local_features = np.concatenate(parts)
+        self.pool.initialise(local_features, seed)
+        return len(local_features)
 
     def whiten(self, whitening: Whitening | None) -> PlaceModel:
         """Makes a fitted whitening part of this model (None takes it out again); returns the model."""

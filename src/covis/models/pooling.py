@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from covis.registry import Registry
@@ -29,6 +31,9 @@ class Pool(nn.Module):
     def forward(self, space: Tensor, summary: Tensor) -> Tensor:
         """Map (B, C, h, w) and summary (B, C) → (B, dim)."""
         raise NotImplementedError
+
+    def initialise(self, local_features: NDArray[np.float32], seed: int) -> None:
+        """Starts from (N, C) local features of the data; most poolings have nothing to learn from them beforehand."""
 
 
 POOLS: Registry[Callable[[int, Grid], Pool]] = Registry("pooling")

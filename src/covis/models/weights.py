@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import inspect
 import re
+import socket
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 import torch
 from safetensors import SafetensorError
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 
 PRETRAINED = "pretrained"
 State = dict[str, Tensor]
+
+_HUB_FILE = "model.safetensors"
+_CONNECT_TIMEOUT_S = 5.0
 
 _WRAPPERS = ("state_dict", "model_state_dict", "model", "teacher", "student", "network")
 _OUTER_NAMES = ("module.", "model.", "_orig_mod.", "encoder.", "net.")
@@ -184,17 +190,34 @@ def _misfit(state: State, wanted: State) -> str:
 
 
 def _library_state(name: str) -> State:
+    """The model library's weights for `name`: from its cache, else fetched into it."""
     _torchvision.ensure()
     import timm
 
-    if name in VARIANTS:
-        raise InputError(f"{name} has no pretrained weights; give weights=None or a file")
+    config = None if name in VARIANTS else timm.get_pretrained_cfg(name)
+    if config is None or not config.hf_hub_id:
+        raise InputError(f"{name} has no pretrained weights in the model library; give weights=FILE or weights=None")
     try:
-        net: nn.Module = timm.create_model(name, pretrained=True, num_classes=0)
-    except Exception as error:  # networks, proxies and hubs fail in many ways; the way out is the same
-        cause = f"{type(error).__name__}: {' '.join(str(error).split())[:100]}"
+        return read(_fetch(str(config.hf_hub_id)))
+    except OSError as error:
         raise InputError(
-            f"pretrained weights of {name} are neither cached nor to be fetched ({cause}); download them elsewhere, "
-            f"then give the file: weights=FILE.safetensors, or covis model import FILE --backbone {name} -o MODEL"
+            f"pretrained weights of {name} are not in the cache and cannot be fetched here ({error}); download "
+            f"model.safetensors of {config.hf_hub_id} elsewhere and give it: weights=FILE.safetensors"
         ) from None
-    return net.state_dict()
+
+
+def _fetch(hub_id: str) -> Path:
+    from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
+
+    cached = try_to_load_from_cache(hub_id, _HUB_FILE)
+    if isinstance(cached, str):
+        return Path(cached)
+    if constants.HF_HUB_OFFLINE:
+        raise OSError("offline mode")
+    host = urlsplit(constants.ENDPOINT).hostname or ""
+    if not getproxies():  # behind a proxy only the proxy can tell; elsewhere the hub's client would retry for a minute
+        socket.create_connection((host, 443), timeout=_CONNECT_TIMEOUT_S).close()
+    try:
+        return Path(hf_hub_download(hub_id, _HUB_FILE))
+    except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
+        raise OSError(" ".join(str(error).split())[:120]) from None
