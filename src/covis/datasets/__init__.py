@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from covis.errors import InputError
 from covis.images import ImageSet
 from covis.registry import Registry
 
@@ -29,19 +30,40 @@ class Dataset:
     licence: str
     published: dict[str, int] = field(default_factory=dict)
     """Counts to check against, such as {"val/queries": 740}."""
+    volume: Callable[[str], str] | None = None
+    """Image name → the download that holds it, to say what is missing."""
+    default: Callable[[], Path] | None = None
+    """Where it lies if no path is given; None if a path is needed."""
 
 
 DATASETS: Registry[Dataset] = Registry("dataset")
 
 
-def load(name: str, path: Path | str, split: str) -> Split:
-    """The `split` of dataset `name` at `path`."""
-    return DATASETS[name].load(Path(path), split)
+def load(name: str, path: Path | str | None, split: str) -> Split:
+    """The `split` of dataset `name` at `path`; only an embedded dataset, such as the town, needs none."""
+    dataset = DATASETS[name]
+    if path is None:
+        if dataset.default is None:
+            raise InputError(f"dataset {name!r} needs a path to its files; give --data PATH")
+        path = dataset.default()
+    return dataset.load(Path(path), split)
 
 
 def _register() -> None:
     """Fills the registry: each dataset's module registers itself."""
-    from covis.datasets import campus  # noqa: F401
+    from covis.datasets import (  # noqa: F401
+        campus,
+        cmu,
+        gsv,
+        msls,
+        pitts,
+        robotcar,
+        seven_scenes,
+        tb_places,
+        tokyo,
+        town,
+        utm_folders,
+    )
 
 
 _register()

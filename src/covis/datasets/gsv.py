@@ -1,0 +1,114 @@
+"""GSV-Cities style lists: `Dataframes/<City>.csv` and `Images/<City>/…`, places with several views each.
+
+Columns of a list: place_id, year, month, northdeg, city_id, lat, lon, panoid; a view's file name is made of them. A
+group is a city, with its own metric frame. Columns here: `place` (unique over all cities), `year`, `month`, `panorama`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis import images as image_sets
+from covis.datasets import DATASETS, Dataset, Split
+from covis.datasets.columns import Kind, integers, names, read_columns, texts
+from covis.errors import InputError, unknown_name
+from covis.images import ImageSet
+from covis.poses import Poses
+
+NAME = "gsv"
+CITIES = (
+    "Bangkok", "Barcelona", "Boston", "Brussels", "BuenosAires", "Chicago", "Lisbon", "London", "LosAngeles", "Madrid",
+    "Medellin", "Melbourne", "MexicoCity", "Miami", "Minneapolis", "OSL", "Osaka", "PRG", "PRS", "Phoenix", "Rome",
+    "TRT", "WashingtonDC",
+)  # fmt: skip
+PLACES_PER_CITY = 10**5
+_KINDS: dict[str, Kind] = {
+    "place_id": "integer",
+    "year": "integer",
+    "month": "integer",
+    "northdeg": "integer",
+    "city_id": "text",
+    "lat": "text",
+    "lon": "text",
+    "panoid": "name",
+}
+
+
+def load(path: Path, split: str) -> Split:
+    """`train`: every city there is; or one city by name. A set matched with itself."""
+    present = sorted(f.stem for f in (path / "Dataframes").glob("*.csv"))
+    if not present:
+        raise InputError(f"{path / 'Dataframes'} has no <City>.csv; expected Dataframes/ and Images/")
+    if split != "train" and split not in present:
+        raise unknown_name(f"split of {NAME}", split, ["train", *present])
+    images = read(path, present if split == "train" else [split])
+    return Split(images, images)
+
+
+def read(path: Path | str, cities: Sequence[str]) -> ImageSet:
+    """The views of `cities`."""
+    path = Path(path)
+    return image_sets.concatenate([_city(path, city, k) for k, city in enumerate(cities)])
+
+
+def _city(path: Path, city: str, order: int) -> ImageSet:
+    file = path / "Dataframes" / f"{city}.csv"
+    cells = read_columns(file, _KINDS)
+    lost = [name for name in _KINDS if name not in cells]
+    if lost:
+        raise InputError(f"{file} has no column {lost[0]}; expected {', '.join(_KINDS)}")
+    place, year, month, north = (integers(cells[k]) for k in ("place_id", "year", "month", "northdeg"))
+    lat, lon = texts(cells["lat"]), texts(cells["lon"])
+    panorama = names(cells["panoid"])
+    labels = texts(cells["city_id"])
+    poses = Poses.from_latlon(lat.astype(np.float64), lon.astype(np.float64), north.astype(np.float64))
+    local = Poses(poses.xy, poses.heading)  # cities have frames of their own; only their groups keep them apart
+    columns = {
+        "place": place % PLACES_PER_CITY + order * PLACES_PER_CITY,
+        "year": year,
+        "month": month,
+        "panorama": panorama,
+    }
+    listed = _names(city, labels, place, year, month, north, lat, lon, panorama)
+    return ImageSet.of(path, listed, local, city, columns=columns)
+
+
+def _names(
+    city: str,
+    labels: NDArray[np.str_],
+    place: NDArray[np.int64],
+    year: NDArray[np.int64],
+    month: NDArray[np.int64],
+    north: NDArray[np.int64],
+    lat: NDArray[np.str_],
+    lon: NDArray[np.str_],
+    panorama: NDArray[np.bytes_],
+) -> list[bytes]:
+    """File names as the lists' own loader makes them, the numbers as Python prints them."""
+    rows = zip(labels, place, year, month, north, lat, lon, panorama, strict=True)
+    return [
+        f"Images/{city}/{c}_{p % PLACES_PER_CITY:07d}_{y:04d}_{m:02d}_{n:03d}_{float(a)}_{float(o)}_".encode()
+        + pano
+        + b".jpg"
+        for c, p, y, m, n, a, o, pano in rows
+    ]
+
+
+def volume(name: str) -> str:
+    """The folder that a view comes from."""
+    return "/".join(name.split("/")[:2])
+
+
+DATASETS.register(NAME)(
+    Dataset(
+        name=NAME,
+        load=load,
+        splits=("train",),
+        licence="CC BY-NC-SA 4.0; images by Google Street View, non-commercial research",
+        volume=volume,
+    )
+)

@@ -1,0 +1,236 @@
+"""Mapillary Street-Level Sequences: `train_val/<city>/{query,database}` and `test/<city>/…`, CSV files and images.
+
+A group is a city, and images of two cities are never compared: each city has its own metric frame. Columns carry the
+official names: `key`, `sequence_key`, `frame_number`, `pano`, `night`, `view_direction`, `control_panel`,
+`unique_cluster`, `captured_at`, `lat`, `lon`, `ca` (compass, true north) and the subtask flags `all`, `s2w`, `w2s`,
+`o2n`, `n2o`, `d2n`, `n2d`; `row` is the line in the city's CSV files. The test cities have no positions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis import images as image_sets
+from covis.datasets import DATASETS, Dataset, Split
+from covis.datasets.columns import Column, Kind, flags, integers, names, numbers, read_columns, texts
+from covis.datasets.utm import convergence_deg, one_zone
+from covis.errors import InputError, unknown_name
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet
+from covis.poses import Floats, Poses
+from covis.progress import say, warn
+
+NAME = "msls"
+CITIES = {
+    "train": (
+        "trondheim", "london", "boston", "melbourne", "amsterdam", "helsinki", "tokyo", "toronto", "saopaulo",
+        "moscow", "zurich", "paris", "bangkok", "budapest", "austin", "berlin", "ottawa", "phoenix", "goa", "amman",
+        "nairobi", "manila",
+    ),
+    "val": ("cph", "sf"),
+    "test": ("miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala"),
+}  # fmt: skip
+SUBTASKS = ("all", "s2w", "w2s", "o2n", "n2o", "d2n", "n2d")
+SIDES = ("query", "database")
+_KINDS: dict[str, Kind] = {
+    "key": "name",
+    "lon": "number",
+    "lat": "number",
+    "ca": "number",
+    "captured_at": "number",
+    "pano": "flag",
+    "easting": "number",
+    "northing": "number",
+    "unique_cluster": "number",
+    "control_panel": "flag",
+    "night": "flag",
+    "view_direction": "text",
+    "sequence_key": "name",
+    "sequence_id": "name",
+    "frame_number": "integer",
+    "all": "flag",
+    "s2w": "flag",
+    "w2s": "flag",
+    "o2n": "flag",
+    "n2o": "flag",
+    "d2n": "flag",
+    "n2d": "flag",
+}
+
+
+def load(path: Path, split: str) -> Split:
+    """Queries and map of `train`, `val`, `test` or one city, without panoramas (which have no heading of their own)."""
+    known = {**CITIES, **{city: (city,) for cities in CITIES.values() for city in cities}}
+    if split not in known:
+        raise unknown_name(f"split of {NAME}", split, known)
+    return read(path, _present(path, known[split], complete=split != "train"))
+
+
+def read(path: Path | str, cities: Sequence[str], *, panoramas: bool = False) -> Split:
+    """Queries and map of `cities`, in the order of the CSV files; with `panoramas`, those too."""
+    sides = []
+    for side in SIDES:
+        parts = [_city(Path(path), city, side) for city in cities]
+        images = image_sets.concatenate(parts)
+        if not panoramas and images.columns["pano"].any():
+            say(f"{NAME} {side}: {int(images.columns['pano'].sum())} panoramas left out")
+            images = images.subset(~images.columns["pano"])
+        sides.append(images)
+    return Split(*sides)
+
+
+def released_labels(path: Path | str, split: Split, key: str = "fov", *, suffix: str = "_gt.h5") -> SimilarityGraph:
+    """The labels that the method's authors released, `train_val/<city>_gt.h5`, aligned with `split`.
+
+    `key` is `fov` (graded) or `sim` (binary).
+    """
+    rows, columns, values = [], [], []
+    for city in split.queries.group_names:
+        queries, database = (np.flatnonzero(_members(side, city)) for side in split)
+        r, c, v = _city_labels(Path(path) / "train_val" / f"{city}{suffix}", key, split, queries, database)
+        rows.append(queries[r])
+        columns.append(database[c])
+        values.append(v)
+    facts = {
+        "measure": f"released-{key}",
+        "queries": split.queries.fingerprint(),
+        "database": split.database.fingerprint(),
+    }
+    shape = (len(split.queries), len(split.database))
+    r, c, v = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
+    return SimilarityGraph.from_edges(r, c, v, shape, facts)
+
+
+def _city_labels(
+    file: Path, key: str, split: Split, queries: NDArray[np.int64], database: NDArray[np.int64]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Pairs of one city with ψ > 0, as positions in `queries` and `database`; read a band of rows at a time."""
+    import h5py
+
+    if not file.is_file():
+        raise InputError(f"{file} is not there; get the authors' labels, or label from poses")
+    query_rows, map_rows = split.queries.columns["row"][queries], split.database.columns["row"][database]
+    rows, columns, values = [], [], []
+    with h5py.File(file) as handle:
+        if key not in handle:
+            raise InputError(f"{file} has no dataset {key!r}; it has {', '.join(handle)}")
+        labels = handle[key]
+        if labels.shape[0] <= query_rows.max() or labels.shape[1] <= map_rows.max():
+            raise InputError(
+                f"{file} is {labels.shape}, fewer than the rows of the CSV files; take the matching release"
+            )
+        for start in range(0, labels.shape[0], 256):
+            mine = np.flatnonzero((query_rows >= start) & (query_rows < start + 256))
+            band = labels[start : start + 256][query_rows[mine] - start][:, map_rows].astype(np.float64)
+            band[(band > 1) & (band < 1 + 1e-4)] = 1.0  # float16 and float32 rounding in the released files
+            r, c = np.nonzero(band)
+            rows.append(mine[r])
+            columns.append(c)
+            values.append(band[r, c])
+    return np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
+
+
+def _members(images: ImageSet, city: str) -> NDArray[np.bool_]:
+    member: NDArray[np.bool_] = images.group == images.group_names.index(city)
+    return member
+
+
+def _present(path: Path, cities: Iterable[str], complete: bool) -> tuple[str, ...]:
+    """The cities whose metadata is there; a benchmark needs all of them, training takes what there is."""
+    wanted = tuple(cities)
+    found = tuple(city for city in wanted if (path / _volume(city) / city / "query" / "seq_info.csv").is_file())
+    missing = [city for city in wanted if city not in found]
+    if missing and (complete or not found):
+        raise InputError(
+            f"{path / _volume(missing[0]) / missing[0]} has no query/seq_info.csv (missing: {', '.join(missing)}); "
+            "unpack metadata.zip of MSLS there"
+        )
+    if missing:
+        warn(f"{path} lacks {len(missing)} of {len(wanted)} cities: {', '.join(missing)}")
+    return found
+
+
+def _volume(city: str) -> str:
+    return "test" if city in CITIES["test"] else "train_val"
+
+
+def _city(path: Path, city: str, side: str) -> ImageSet:
+    """One side of one city."""
+    folder = path / _volume(city) / city / side
+    cells = _columns(folder, located=city not in CITIES["test"])
+    n = len(cells["key"])
+    if "pano" not in cells:  # the test cities say nothing of it
+        cells["pano"] = np.zeros(n, bool)
+    cells["row"] = np.arange(n)
+    poses = _poses(cells, n)
+    encoded = np.char.add(np.char.add(f"{_volume(city)}/{city}/{side}/images/".encode(), cells["key"]), b".jpg")
+    return ImageSet.of(path, encoded, poses, city, columns=cells)
+
+
+def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
+    """The columns of a folder's CSV files by official name, all in one order."""
+    files = ["seq_info.csv", "subtask_index.csv", *(("raw.csv", "postprocessed.csv") if located else ())]
+    cells: dict[str, NDArray[Any]] = {}
+    for name in files:
+        if name == "subtask_index.csv" and located and not (folder / name).exists():
+            continue  # training needs none; a benchmark asks for its flags by name
+        table = _typed(folder / name)
+        if "key" in cells and "key" in table and not np.array_equal(cells["key"], table["key"]):
+            raise InputError(
+                f"{folder / name}: {_misaligned(cells['key'], table['key'])}; take all files of one release"
+            )
+        if cells and len(next(iter(table.values()))) != len(cells["key"]):
+            raise InputError(
+                f"{folder / name} has {len(next(iter(table.values())))} rows, seq_info.csv has {len(cells['key'])}; "
+                "take all files of one release"
+            )
+        cells.update(table)
+    if "sequence_id" in cells:
+        cells["sequence_key"] = cells.pop("sequence_id")
+    return cells
+
+
+def _misaligned(expected: NDArray[np.bytes_], found: NDArray[np.bytes_]) -> str:
+    if len(expected) != len(found):
+        return f"{len(found)} rows, but seq_info.csv has {len(expected)}"
+    at = int(np.flatnonzero(expected != found)[0])
+    return f"row {at + 2} is {found[at].decode(errors='replace')}, seq_info.csv has {expected[at].decode(errors='replace')}"
+
+
+def _typed(path: Path) -> dict[str, NDArray[Any]]:
+    convert: dict[str, Callable[[Column], NDArray[Any]]] = {
+        "name": names,
+        "text": texts,
+        "number": numbers,
+        "integer": integers,
+        "flag": flags,
+    }
+    table = read_columns(path, _KINDS)
+    return {name: convert[_KINDS[name]](column) for name, column in table.items() if name in _KINDS}
+
+
+def _poses(cells: dict[str, NDArray[Any]], n: int) -> Poses:
+    """Positions as released, in one UTM zone; the compass turned from true to grid north, −1 as unknown."""
+    if "easting" not in cells:
+        return Poses(np.full((n, 2), np.nan), np.full(n, np.nan))
+    lat, lon, compass = cells["lat"], cells["lon"], cells["ca"].copy()
+    xy: Floats = np.column_stack([cells.pop("easting"), cells.pop("northing")])
+    xy, zone = one_zone(xy, lat, lon)
+    compass[compass == -1] = np.nan
+    return Poses(xy, compass - (convergence_deg(lat, lon, zone) if zone else 0.0))
+
+
+DATASETS.register(NAME)(
+    Dataset(
+        name=NAME,
+        load=load,
+        splits=tuple(CITIES),
+        licence="CC BY-NC-SA 4.0 for research; images by Mapillary's contributors, request at mapillary.com",
+        published={"val/database": 18871, "cph/database": 12556, "sf/database": 6315},
+    )
+)

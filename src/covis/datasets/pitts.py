@@ -1,0 +1,71 @@
+"""Pittsburgh 30k and 250k: `datasets/pitts{30k,250k}_{train,val,test}.mat`, images beside them.
+
+Columns: `panorama` (the panorama a cut-out was made from), `pitch` and `yaw_deg` (the cut-out's angle within its
+panorama). How a panorama is turned against north is not known, so headings are unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from covis.datasets import DATASETS, Dataset, Split
+from covis.datasets.matlab import find, read_struct
+from covis.errors import unknown_name
+from covis.images import ImageSet
+from covis.poses import Floats, Poses
+
+SPLITS = ("train", "val", "test")
+QUERIES = "queries_real"
+FRAME = "EPSG:32617"
+YAW_STEP_DEG = 30
+_NAME = re.compile(r"(?P<panorama>\d+)_pitch(?P<pitch>\d+)_yaw(?P<yaw>\d+)\.")
+PUBLISHED = {
+    "pitts30k": {"train": (7416, 10000), "val": (7608, 10000), "test": (6816, 10000)},
+    "pitts250k": {"train": (7824, 91464), "val": (7608, 78648), "test": (8280, 83952)},
+}
+"""(queries, map) of each split."""
+
+
+def load(path: Path, split: str, name: str) -> Split:
+    """Queries and map of `split`."""
+    if split not in SPLITS:
+        raise unknown_name(f"split of {name}", split, SPLITS)
+    struct = read_struct(find(path, f"{name}_{split}.mat"))
+    queries = [f"{QUERIES}/{n}" for n in struct.query_names]
+    return Split(_images(path, queries, struct.query_xy), _images(path, struct.map_names, struct.map_xy))
+
+
+def _images(path: Path, names: list[str], xy: Floats) -> ImageSet:
+    parts = [_NAME.search(name) for name in names]
+    columns = {
+        "panorama": np.array([p["panorama"] if p else "" for p in parts]),
+        "pitch": np.array([int(p["pitch"]) if p else 0 for p in parts]),
+        "yaw_deg": np.array([(int(p["yaw"]) - 1) * YAW_STEP_DEG if p else -1 for p in parts]),
+    }
+    return ImageSet.of(path, names, Poses(xy, np.full(len(xy), np.nan), frame=FRAME), columns=columns)
+
+
+def volume(name: str) -> str:
+    """The archive that an image comes from."""
+    return f"{name.split('/')[0]}.tar"
+
+
+for _name, _counts in PUBLISHED.items():
+    DATASETS.register(_name)(
+        Dataset(
+            name=_name,
+            load=partial(load, name=_name),
+            splits=SPLITS,
+            licence="research use, on request from its authors (Torii et al.)",
+            published={
+                f"{split}/{side}": n
+                for split, both in _counts.items()
+                for side, n in zip(("queries", "database"), both, strict=True)
+            },
+            volume=volume,
+        )
+    )

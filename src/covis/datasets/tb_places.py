@@ -1,0 +1,136 @@
+"""TB-Places: `W17.json` (also `W17/W17.json`) with names and 6DOF poses, `W17_similarity.h5` with labels.
+
+Poses are tx ty tz qx qy qz qw of a robot whose x axis looks ahead and whose z axis points up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.artifacts import read_json
+from covis.datasets import DATASETS, Dataset, Split
+from covis.datasets.files import Listing
+from covis.errors import InputError, unknown_name
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet
+from covis.poses import Poses, quaternion_matrices
+
+NAME = "tb_places"
+SETS = ("W16", "W17", "W18")
+PAIRS = {"w17_w18": ("W18", "W17"), "w18": ("W18_query", "W18_map")}
+"""Split → lists of queries and map."""
+SPLITS = (*PAIRS, "w16_train", "w17_train", "w18_all")
+_BODY_FROM_CAMERA = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
+"""Camera axes (right, down, ahead) in the robot's (ahead, left, up)."""
+_ONE_SET = {"w16_train": "W16", "w17_train": "W17", "w18_all": "W18"}
+
+
+def load(path: Path, split: str) -> Split:
+    """`w17_w18`: queries W18, map W17; `w18`: its published halves; `w17_train` and alike: a set with itself."""
+    if split in _ONE_SET:
+        images = read_set(path, _ONE_SET[split])
+        return Split(images, images)
+    if split not in PAIRS:
+        raise unknown_name(f"split of {NAME}", split, SPLITS)
+    queries, database = PAIRS[split]
+    return Split(read_set(path, queries), read_set(path, database))
+
+
+def read_set(path: Path | str, name: str) -> ImageSet:
+    """The images that `<name>.json` lists."""
+    path = Path(path)
+    file = _find(path, f"{name}.json")
+    data = read_json(file)
+    if not isinstance(data, dict) or not {"im_paths", "poses"} <= set(data):
+        raise InputError(f"{file} has no im_paths and poses; take the file of the TB-Places release")
+    names = [str(n) for n in data["im_paths"]]
+    poses = np.array(data["poses"], np.float64)
+    if poses.shape != (len(names), 7):
+        raise InputError(f"{file}: poses are {poses.shape}; expected ({len(names)}, 7)")
+    rotation = quaternion_matrices(poses[:, 3:], "xyzw") @ _BODY_FROM_CAMERA
+    matrices = np.concatenate([rotation, poses[:, :3, None]], axis=2)
+    prefix = _prefix(path, names, str(data.get("im_prefix", "")))
+    return ImageSet.of(path, [prefix + n for n in names], Poses.from_matrices(matrices), name.split("_")[0])
+
+
+def released_labels(path: Path | str, name: str, images: ImageSet, key: str = "sim") -> SimilarityGraph:
+    """`<name>_similarity.h5` of a set with itself: `sim` (binary) or `fov` (graded), a condensed vector.
+
+    One-set graph: both directions, no diagonal.
+    """
+    import h5py
+
+    file, n = _find(Path(path), f"{name}_similarity.h5"), len(images)
+    with h5py.File(file) as handle:
+        if key not in handle:
+            raise InputError(f"{file} has no dataset {key!r}; it has {', '.join(handle)}")
+        condensed = np.asarray(handle[key]).ravel()
+    if len(condensed) != n * (n - 1) // 2:
+        raise InputError(f"{file}: {len(condensed)} pairs; {n} images have {n * (n - 1) // 2}")
+    at = np.flatnonzero(condensed)
+    i, j = condensed_pairs(at, n)
+    psi = condensed[at].astype(np.float64)
+    facts = {"measure": f"released-{key}", "one_set": True, "queries": images.fingerprint()}
+    rows, columns = np.concatenate([i, j]), np.concatenate([j, i])
+    return SimilarityGraph.from_edges(rows, columns, np.tile(psi, 2), (n, n), {**facts, "database": facts["queries"]})
+
+
+def released_pair_labels(path: Path | str, split: Split, name: str, key: str = "sim") -> SimilarityGraph:
+    """`<name>_gt.h5` (such as `W18_W17_gt.h5`): queries × map, `sim` or `fov`."""
+    import h5py
+
+    file, shape = _find(Path(path), f"{name}_gt.h5"), (len(split.queries), len(split.database))
+    with h5py.File(file) as handle:
+        if key not in handle:
+            raise InputError(f"{file} has no dataset {key!r}; it has {', '.join(handle)}")
+        labels = np.asarray(handle[key])
+    if labels.shape != shape:
+        raise InputError(f"{file} is {labels.shape}; expected {shape} (queries, map)")
+    rows, columns = np.nonzero(labels)
+    facts = {
+        "measure": f"released-{key}",
+        "queries": split.queries.fingerprint(),
+        "database": split.database.fingerprint(),
+    }
+    return SimilarityGraph.from_edges(rows, columns, labels[rows, columns].astype(np.float64), shape, facts)
+
+
+def condensed_pairs(at: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Row and column (i < j) of positions in a condensed vector of n items."""
+    starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])
+    i = np.searchsorted(starts, at, side="right") - 1
+    return i, at - starts[i] + i + 1
+
+
+def _find(path: Path, name: str) -> Path:
+    for candidate in (path / name, path / name.split("_")[0].split(".")[0] / name):
+        if candidate.is_file():
+            return candidate
+    raise InputError(f"{path / name} is not there; get it from the TB-Places release")
+
+
+def _prefix(path: Path, names: list[str], stated: str) -> str:
+    """What lies between `path` and the listed names on this disk: nothing, or the list's own prefix."""
+    listing = Listing(path)
+    stated = f"{stated.strip('/')}/" if stated.strip("/") else ""
+    first = names[0] if names else ""
+    return stated if stated and not listing.has(first) and listing.has(stated + first) else ""
+
+
+DATASETS.register(NAME)(
+    Dataset(
+        name=NAME,
+        load=load,
+        splits=SPLITS,
+        licence="research use; cite Leyva-Vallina et al. 2019 (IEEE Access)",
+        published={
+            "w16_train/queries": 40752,
+            "w17_train/queries": 10948,
+            "w17_w18/queries": 23043,
+            "w17_w18/database": 10948,
+        },
+    )
+)

@@ -1,0 +1,104 @@
+"""Tokyo 24/7 (`tokyo247.mat`) and Tokyo Time Machine (`tokyoTM_{train,val}.mat`), images beside them.
+
+Names in the files say `.jpg` where the map's files are `.png`: whichever is on disk counts. Columns: `panorama` (what
+a map cut-out was made from; of the 12 cut-outs of a panorama only the best counts in Tokyo 24/7), `yaw_deg` (its angle
+within the panorama) and, in Time Machine, `time_stamp`. How a panorama is turned against north is not known, so
+headings are unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.datasets import DATASETS, Dataset, Split
+from covis.datasets.files import existing_names
+from covis.datasets.matlab import Struct, find, read_struct
+from covis.errors import unknown_name
+from covis.images import ImageSet
+from covis.poses import Floats, Poses
+
+FRAME = "EPSG:32654"
+QUERY_FOLDERS = ("247query_subset_v2", "247query_v3", "query", "queries")
+"""Where the queries of Tokyo 24/7 lie in its releases."""
+_CUTOUT = re.compile(r"^(?P<panorama>.*)_\d+_(?P<yaw>\d{3})\.\w+$")
+
+
+def load_247(path: Path, split: str) -> Split:
+    """The 315 phone queries and the street-view map of Tokyo 24/7."""
+    if split != "test":
+        raise unknown_name("split of tokyo247", split, ("test",))
+    struct = read_struct(find(path, "tokyo247.mat"))
+    queries = ImageSet.of(path, _queries(path, struct), _poses(struct.query_xy))
+    return Split(queries, _cutouts(path, struct.map_names, struct.map_xy, {}))
+
+
+def load_tm(path: Path, split: str) -> Split:
+    """Queries and map of Time Machine, each with its time stamp."""
+    if split not in ("train", "val"):
+        raise unknown_name("split of tokyotm", split, ("train", "val"))
+    struct = read_struct(find(path, f"tokyoTM_{split}.mat"))
+    sides = (
+        (struct.query_names, struct.query_xy, struct.query_times),
+        (struct.map_names, struct.map_xy, struct.map_times),
+    )
+    queries, database = (
+        _cutouts(path, names, xy, {} if times is None else {"time_stamp": times}) for names, xy, times in sides
+    )
+    return Split(queries, database)
+
+
+def _cutouts(path: Path, names: list[str], xy: Floats, columns: dict[str, NDArray[Any]]) -> ImageSet:
+    """Cut-outs of panoramas; where their folder is one level down (`images/`, `tokyoTM/`), names say so."""
+    parts = [_CUTOUT.match(name) for name in names]
+    columns = {
+        **columns,
+        "panorama": np.array([p["panorama"] if p else n for p, n in zip(parts, names, strict=True)]),
+        "yaw_deg": np.array([int(p["yaw"]) if p else -1 for p in parts]),
+    }
+    return ImageSet.of(path, existing_names(path, names, _folders(path)), _poses(xy), columns=columns)
+
+
+def _queries(path: Path, struct: Struct) -> list[str]:
+    return existing_names(path, struct.query_names, (*QUERY_FOLDERS, *_folders(path)))
+
+
+def _folders(path: Path) -> tuple[str, ...]:
+    return ("images", "tokyo247", "tokyo247/images", "tokyoTM", "tokyoTM/images")
+
+
+def _poses(xy: Floats) -> Poses:
+    return Poses(xy, np.full(len(xy), np.nan), frame=FRAME)
+
+
+def volume(name: str) -> str:
+    """The archive that an image comes from."""
+    folder = next((part for part in name.split("/") if part.isdigit()), name.split("/")[0])
+    return f"{folder}.tar"
+
+
+_LICENCE = "research use, on request from its authors (Torii et al., Arandjelović et al.)"
+DATASETS.register("tokyo247")(
+    Dataset(
+        name="tokyo247",
+        load=load_247,
+        splits=("test",),
+        licence=_LICENCE,
+        published={"test/queries": 315, "test/database": 75984},
+        volume=volume,
+    )
+)
+DATASETS.register("tokyotm")(
+    Dataset(
+        name="tokyotm",
+        load=load_tm,
+        splits=("train", "val"),
+        licence=_LICENCE,
+        published={"train/queries": 7277, "train/database": 49104, "val/queries": 7186, "val/database": 49056},
+        volume=volume,
+    )
+)
