@@ -14,6 +14,8 @@ from covis.poses import Poses, angle_between
 
 Floats = NDArray[np.float64]
 Limits = Sequence[tuple[float, float]]
+_BLOCK = 1 << 20
+"""Neighbours looked at in one go."""
 LONG_TERM_LIMITS = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
 """(metres, degrees): high, medium and coarse precision of the long-term visual localisation benchmark."""
 
@@ -97,9 +99,10 @@ def nearest_admissible(
     k = 1
     # Most queries find theirs at once; the few whose neighbourhood is forbidden look further each time.
     while len(left) and k // 4 < len(known):
-        near, at = tree.query(queries.xy[left], k=np.arange(1, min(k, len(known)) + 1))
-        allowed = admissible(left[:, None], known[at])
-        out[left] = np.where(allowed, near, np.inf).min(axis=1)
-        left = left[~allowed.any(axis=1)]
+        width = min(k, len(known))
+        for part in np.array_split(left, -(-len(left) * width // _BLOCK)):
+            near, at = tree.query(queries.xy[part], k=np.arange(1, width + 1))
+            out[part] = np.where(admissible(part[:, None], known[at]), near, np.inf).min(axis=1)
+        left = left[np.isinf(out[left])]
         k *= 4
     return out
