@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.kernels import Bands, Tables, count_candidates
+from covis.sampling.kernels import Bands, Tables, count_candidates, pick_zero
 from covis.sampling.strategies import Strategy
 
 
@@ -32,11 +33,8 @@ class Candidates:
     """Queries by band that have a candidate there; band b is band_start[b] … band_start[b + 1]."""
 
     @classmethod
-    def of(
-        cls, graph: SimilarityGraph, strategy: Strategy, queries: ImageSet | None, database: ImageSet | None
-    ) -> Candidates:
-        """Counts the candidates of `graph`; the image sets tell groups and which images have a known place."""
-        tables = make_tables(graph, queries, database)
+    def of(cls, tables: Tables, strategy: Strategy, required: Sequence[int] | None = None) -> Candidates:
+        """Counts the candidates; an error where no query has one in some band (of `required`; None = all)."""
         bands = Bands(
             np.array([b.low for b in strategy.bands], np.float32),
             np.array([b.high for b in strategy.bands], np.float32),
@@ -44,8 +42,8 @@ class Candidates:
         )
         counts, zeros = count_candidates(tables, bands)
         rows = [np.flatnonzero(counts[:, b] > 0).astype(np.int32) for b in range(len(strategy.bands))]
-        for band, some in zip(strategy.bands, rows, strict=True):
-            if not len(some):
+        for b, band in enumerate(strategy.bands):
+            if not len(rows[b]) and (required is None or b in required):
                 raise InputError(
                     f"no query has a pair with ψ in {_interval(band.low, band.high, band.zero)}, which strategy "
                     f"{strategy.name!r} needs; choose another strategy or label with a larger radius"
@@ -54,6 +52,14 @@ class Candidates:
         eligible = np.flatnonzero((counts > 0).any(axis=1)).astype(np.int32)
         return cls(tables, bands, counts, zeros, eligible, start, np.concatenate(rows))
 
+    def limited(self, eligible: NDArray[np.int32]) -> Candidates:
+        """The same with other eligible queries."""
+        return replace(self, eligible=eligible)
+
+    def pick_zeros(self, queries: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(K,) the k-th ψ = 0 partner of each query."""
+        return np.array([pick_zero(self.tables, i, n) for i, n in zip(queries, k, strict=True)], np.int64)
+
 
 def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None) -> Tables:
     """The graph as kernels read it, with a pool of ψ = 0 partners a group (or one, where groups do not matter).
@@ -61,19 +67,22 @@ def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: Imag
     Images whose place is unknown have no label: they are in no pool, for absent there does not mean 0.
     """
     _check_sizes(graph, queries, database)
-    row_pool, pool_of = _pools(graph, queries, database)
+    return tables_of(graph, *pools(graph, queries, database))
+
+
+def tables_of(graph: SimilarityGraph, row_pool: NDArray[np.int32], pool_of: NDArray[np.int32]) -> Tables:
+    """The graph as kernels read it; `row_pool` (rows,) and `pool_of` (columns,) name pools, −1 for none."""
     order = np.argsort(pool_of, kind="stable")
     order = order[pool_of[order] >= 0]
-    groups = max(row_pool.max(initial=-1), pool_of.max(initial=-1)) + 1
-    start = np.searchsorted(pool_of[order], np.arange(groups + 1)).astype(np.int64)
+    number = max(row_pool.max(initial=-1), pool_of.max(initial=-1)) + 1
+    start = np.searchsorted(pool_of[order], np.arange(number + 1)).astype(np.int64)
     rank = np.full(len(pool_of), -1, np.int32)
     rank[order] = np.arange(len(order)) - start[pool_of[order]]
-    scale = np.float32(255 if graph.values.dtype == np.uint8 else 1)
     return Tables(
         _plain(graph.indptr),
         _plain(graph.indices),
         _plain(graph.values),
-        scale,
+        np.float32(255 if graph.values.dtype == np.uint8 else 1),
         row_pool,
         pool_of,
         rank,
@@ -83,9 +92,10 @@ def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: Imag
     )
 
 
-def _pools(
+def pools(
     graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """The pool of each query and of each map image: its group where the graph was labelled within groups."""
     row_pool, pool_of = np.zeros(graph.shape[0], np.int32), np.zeros(graph.shape[1], np.int32)
     if queries is None or database is None:
         if graph.facts.get("within_group"):
@@ -96,14 +106,8 @@ def _pools(
         code = {name: k for k, name in enumerate(names)}
         row_pool = np.array([code[n] for n in queries.group_names], np.int32)[queries.group]
         pool_of = np.array([code[n] for n in database.group_names], np.int32)[database.group]
-    row_pool = np.where(_placed(graph, queries), row_pool, -1).astype(np.int32)
-    return row_pool, np.where(_placed(graph, database), pool_of, -1).astype(np.int32)
-
-
-def _placed(graph: SimilarityGraph, images: ImageSet) -> NDArray[np.bool_]:
-    if "fov_deg" in graph.facts:
-        return images.poses.known & ~np.isnan(images.poses.heading)
-    return images.poses.known
+    row_pool = np.where(queries.poses.known, row_pool, -1).astype(np.int32)
+    return row_pool, np.where(database.poses.known, pool_of, -1).astype(np.int32)
 
 
 def _check_sizes(graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None) -> None:

@@ -70,6 +70,15 @@ def below(key: Key, position: Int, stream: Int, n: Int) -> Int:
 
 
 @njit(cache=True)
+def many_below(key: Key, positions: NDArray[np.int64], stream: Int, n: NDArray[np.int64]) -> NDArray[np.int64]:
+    """(K,) random integers in [0, n[k]), one a position."""
+    out = np.empty(len(positions), np.int64)
+    for k in range(len(positions)):
+        out[k] = below(key, positions[k], stream, n[k])
+    return out
+
+
+@njit(cache=True)
 def _epoch_key(seed: Int, epoch: Int, purpose: Int) -> Key:
     return draw(draw(mix(_U(seed) + _GAMMA), epoch, 0), purpose, 1)
 
@@ -97,6 +106,15 @@ def permute(key: Key, position: Int, n: Int) -> Int:
         x = (left << _U(half)) | right
         if x < _U(n):
             return np.int64(x)
+
+
+@njit(cache=True)
+def permute_many(key: Key, count: Int, n: Int) -> NDArray[np.int64]:
+    """(count,) where the permutation of [0, n) sends 0, 1, …: as many distinct numbers below n."""
+    out = np.empty(count, np.int64)
+    for k in range(count):
+        out[k] = permute(key, k, n)
+    return out
 
 
 @njit(cache=True)
@@ -259,3 +277,45 @@ def draw_batches(
         redrawn[b] = assign_queries(key, at, slot_band[b], eligible, counts, band_start, band_rows, queries[b])
         draw_partners(t, bands, zeros, counts, key, at, queries[b], slot_band[b], database[b], psi[b])
     return queries, database, psi, redrawn
+
+
+@njit(cache=True)
+def draw_tuples(
+    t: Tables,
+    bands: Bands,
+    zeros: NDArray[np.int32],
+    counts: NDArray[np.int32],
+    eligible: NDArray[np.int32],
+    key: Key,
+    first: Int,
+    soft: Int,
+    database: NDArray[np.int64],
+    psi: NDArray[np.float32],
+) -> NDArray[np.int64]:
+    """Fills `database` and `psi` (size, 1 + n): a positive (band 0), then negatives; returns the queries (size,).
+
+    Up to `soft` negatives come from band 1, the others are ψ = 0 (band 2); none is drawn twice unless a query has fewer.
+    """
+    size, width = database.shape
+    queries = np.empty(size, np.int64)
+    for s in range(size):
+        i = np.int64(eligible[permute(key, (first + s) % len(eligible), len(eligible))])
+        queries[s] = i
+        at = (first + s) * np.int64(width)
+        k = below(key, at, 4, counts[i, 0])
+        database[s, 0], psi[s, 0] = pick_stored(t, i, k, bands.low[0], bands.high[0])
+        graded = min(np.int64(soft), np.int64(counts[i, 1]))
+        for c in range(1, width):
+            for attempt in range(64):
+                if c <= graded:
+                    k = below(key, at + c, 5 + attempt, counts[i, 1])
+                    database[s, c], psi[s, c] = pick_stored(t, i, k, bands.low[1], bands.high[1])
+                else:
+                    k = below(key, at + c, 5 + attempt, zeros[i])
+                    database[s, c], psi[s, c] = pick_zero(t, i, k), np.float32(0)
+                fresh = True
+                for before in range(1, c):
+                    fresh = fresh and database[s, before] != database[s, c]
+                if fresh:
+                    break
+    return queries

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.candidates import Candidates
+from covis.sampling.candidates import Candidates, make_tables
 from covis.sampling.kernels import draw_batches, epoch_key
+from covis.sampling.near import NearZeros, Zeros, near_zeros
 from covis.sampling.strategies import Strategy, strategy
 
 
@@ -72,11 +73,15 @@ class PairSampler:
     batch_size: int = 32
     seed: int = 0
     queries: ImageSet | None = None
-    """The graph's two image sets: needed where it was labelled within groups, and to leave out images without a place."""
+    """The graph's two image sets: needed where it was labelled within groups, for near pairs, and to leave out images
+    without a place."""
     database: ImageSet | None = None
     labels: SimilarityGraph | None = None
     """Where ψ of the drawn pairs is looked up instead: batches composed by yes and no, losses by graded ψ."""
+    zeros: Zeros = "uniform"
+    """Which ψ = 0 pairs: any, or `near` ones, among the closest images that do not overlap."""
     candidates: Candidates = field(init=False, repr=False)
+    near: NearZeros | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -87,11 +92,18 @@ class PairSampler:
             )
         chosen = strategy(self.strategy)
         object.__setattr__(self, "strategy", chosen)
-        object.__setattr__(self, "candidates", Candidates.of(self.graph, chosen, self.queries, self.database))
+        tables = make_tables(self.graph, self.queries, self.database)
+        object.__setattr__(self, "candidates", Candidates.of(tables, chosen))
+        object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
 
     def __len__(self) -> int:
         """Batches an epoch; the last one is filled up with the epoch's first queries."""
         return -(-len(self.candidates.eligible) // self.batch_size)
+
+    @property
+    def unused(self) -> int:
+        """Queries without a candidate in any band: they are in no batch."""
+        return self.graph.shape[0] - len(self.candidates.eligible)
 
     def batch(self, epoch: int, index: int) -> PairBatch:
         """Batch `index` of `epoch`."""
@@ -110,7 +122,7 @@ class PairSampler:
     def _draw(
         self, epoch: int, first: int, batches: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
-        c = self.candidates
+        c, key = self.candidates, epoch_key(self.seed, epoch)
         queries, database, psi, redrawn = draw_batches(
             c.tables,
             c.bands,
@@ -119,10 +131,14 @@ class PairSampler:
             c.eligible,
             c.band_start,
             c.band_rows,
-            epoch_key(self.seed, epoch),
+            key,
             first,
             self._slot_bands(first, batches),
         )
+        if self.near is not None:
+            where = psi == 0
+            position = (first * self.batch_size + np.arange(psi.size)).reshape(psi.shape)[where]
+            database[where] = self.near.draw(queries[where], key, position)
         if self.labels is not None:
             psi = self.labels.lookup(queries, database)
         return queries, database, psi, np.ones_like(psi), redrawn

@@ -1,0 +1,190 @@
+"""Batches of tuples: a query, one positive, several negatives."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.errors import InputError
+from covis.graph import POSITIVE, SimilarityGraph
+from covis.images import ImageSet
+from covis.sampling.candidates import Candidates, make_tables
+from covis.sampling.kernels import draw_tuples, epoch_key, many_below
+from covis.sampling.near import NearZeros, Zeros, near_zeros
+from covis.sampling.strategies import Band, Strategy
+
+_THIRD = Fraction(1, 3)
+_BANDS = Strategy("tuples", (Band(POSITIVE, 1, _THIRD), Band(0, POSITIVE, _THIRD), Band(0, 0, _THIRD, zero=True)))
+_PURPOSE, _SHUFFLE, _SECOND, _TRIES = 1, 100, 200, 64
+
+
+@dataclass(frozen=True, eq=False)
+class TupleBatch:
+    """Index tuples of one training step."""
+
+    queries: NDArray[np.int64]
+    """(B,) rows of the graph."""
+    positives: NDArray[np.int64]
+    """(B,) columns of the graph with ψ of at least 0.5."""
+    negatives: NDArray[np.int64]
+    """(B, n) columns of the graph with ψ below 0.5."""
+    psi: NDArray[np.float32]
+    """(B, 1 + n) similarity of the query with the positive and with each negative."""
+
+    def __post_init__(self) -> None:
+        b, n = self.negatives.shape
+        if self.queries.shape != (b,) or self.positives.shape != (b,) or self.psi.shape != (b, 1 + n):
+            raise InputError(
+                f"a batch of {b} tuples with {n} negatives has queries {self.queries.shape}, positives "
+                f"{self.positives.shape} and similarities {self.psi.shape}"
+            )
+
+    def __len__(self) -> int:
+        return len(self.queries)
+
+    def part(self, rank: int, world: int) -> TupleBatch:
+        """The share of one rank."""
+        if not 0 <= rank < world:
+            raise InputError(f"rank {rank} is not one of {world}")
+        pick = slice(rank, None, world)
+        return TupleBatch(self.queries[pick], self.positives[pick], self.negatives[pick], self.psi[pick])
+
+
+@dataclass(frozen=True, eq=False)
+class TupleSampler:
+    """Batches of tuples with random negatives; one epoch passes once over the queries that have a positive.
+
+    Stateless as `PairSampler` is. Negatives that are hard for a model at hand come from `mining`.
+    """
+
+    graph: SimilarityGraph
+    negatives: int = 10
+    batch_size: int = 4
+    """Tuples a batch."""
+    seed: int = 0
+    queries: ImageSet | None = None
+    """The graph's two image sets: needed where it was labelled within groups, for near negatives and for second
+    negatives between two sets."""
+    database: ImageSet | None = None
+    zeros: Zeros = "uniform"
+    """Which ψ = 0 images are negatives: any, or those among the closest."""
+    soft_share: float = 0.0
+    """Share of the negatives with ψ in (0, 0.5), for losses that use graded negatives."""
+    second_negative: bool = False
+    """Whether the last negative must overlap with none of the others (quadruplets)."""
+    candidates: Candidates = field(init=False, repr=False)
+    near: NearZeros | None = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        if self.batch_size < 1 or self.negatives < 1 + self.second_negative or not 0 <= self.soft_share <= 1:
+            raise InputError(
+                f"tuples of {self.negatives} negatives ({self.soft_share:.0%} soft, second negative "
+                f"{self.second_negative}) in batches of {self.batch_size} cannot be drawn; give at least one of each, two "
+                "negatives for quadruplets and a share in [0, 1]"
+            )
+        if self.second_negative and not self._one_set and (self.database is None or self._reach is None):
+            raise InputError("second negatives between two sets are told apart by position; give both image sets")
+        tables = make_tables(self.graph, self.queries, self.database)
+        object.__setattr__(self, "candidates", _with_both_sides(Candidates.of(tables, _BANDS, required=(0, 2))))
+        object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
+
+    def __len__(self) -> int:
+        """Batches an epoch; the last one is filled up with the epoch's first queries."""
+        return -(-len(self.candidates.eligible) // self.batch_size)
+
+    @property
+    def unused(self) -> int:
+        """Queries that no tuple can start from: without a positive, or overlapping with every map image."""
+        return self.graph.shape[0] - len(self.candidates.eligible)
+
+    def batch(self, epoch: int, index: int) -> TupleBatch:
+        """Batch `index` of `epoch`."""
+        if not 0 <= index < len(self):
+            raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
+        return self.draw(epoch, index * self.batch_size, self.batch_size)
+
+    def draw(self, epoch: int, first: int, size: int) -> TupleBatch:
+        """The tuples of positions first … first + size − 1 of `epoch`."""
+        c, key = self.candidates, epoch_key(self.seed, epoch, _PURPOSE)
+        database = np.empty((size, 1 + self.negatives), np.int64)
+        psi = np.empty(database.shape, np.float32)
+        soft = round(self.soft_share * (self.negatives - self.second_negative))
+        queries = draw_tuples(c.tables, c.bands, c.zeros, c.counts, c.eligible, key, first, soft, database, psi)
+        if self.near is not None:
+            self._bring_near(queries, database, psi, epoch, first)
+        batch = TupleBatch(queries, database[:, 0], database[:, 1:], psi)
+        return self.with_second_negatives(batch, epoch, first) if self.second_negative else batch
+
+    def _bring_near(
+        self,
+        queries: NDArray[np.int64],
+        database: NDArray[np.int64],
+        psi: NDArray[np.float32],
+        epoch: int,
+        first: int,
+    ) -> None:
+        """Replaces ψ = 0 negatives by distinct near ones, as many as there are."""
+        assert self.near is not None
+        near = self.near.closest(queries)
+        key = epoch_key(self.seed, epoch, _PURPOSE)
+        for s, row in enumerate(near):
+            there = row[row >= 0]
+            turn = many_below(
+                key, np.arange(len(there)) + (first + s) * len(row), _SHUFFLE, np.full(len(there), 1 << 62)
+            )
+            shuffled = there[np.argsort(turn, kind="stable")]
+            slots = 1 + np.flatnonzero(psi[s, 1:] == 0)[: len(shuffled)]
+            database[s, slots] = shuffled[: len(slots)]
+
+    def with_second_negatives(self, batch: TupleBatch, epoch: int, first: int) -> TupleBatch:
+        """The batch with its last negatives replaced by ψ = 0 images that overlap with no other negative.
+
+        Of up to 64 candidates the first that overlaps with none is taken, else the one that overlaps with the fewest.
+        """
+        key, zeros = epoch_key(self.seed, epoch, _PURPOSE), self.candidates.zeros
+        negatives = batch.negatives.copy()
+        psi = batch.psi.copy()
+        psi[:, -1] = 0
+        position = first + np.arange(len(batch))
+        fewest = np.full(len(batch), self.negatives)
+        for attempt in range(_TRIES):
+            rows = np.flatnonzero(fewest > 0)
+            if not len(rows):
+                break
+            k = many_below(key, position[rows], _SECOND + attempt, zeros[batch.queries[rows]].astype(np.int64))
+            tried = self.candidates.pick_zeros(batch.queries[rows], k)
+            overlaps = self._overlaps(tried, negatives[rows, :-1])
+            better = overlaps < fewest[rows]
+            negatives[rows[better], -1], fewest[rows[better]] = tried[better], overlaps[better]
+        return TupleBatch(batch.queries, batch.positives, negatives, psi)
+
+    def _overlaps(self, other: NDArray[np.int64], negatives: NDArray[np.int64]) -> NDArray[np.int64]:
+        """(K,) with how many of `negatives` (K, n − 1) the images `other` (K,) may overlap; itself counts."""
+        same = negatives == other[:, None]
+        if self._one_set:
+            return np.asarray((same | (self.graph.lookup(other[:, None], negatives) > 0)).sum(1))
+        assert self.database is not None
+        xy = self.database.poses.xy
+        apart = np.linalg.norm(xy[negatives] - xy[other][:, None], axis=-1)
+        return np.asarray((same | (apart < (self._reach or 0.0))).sum(1))
+
+    @property
+    def _one_set(self) -> bool:
+        return bool(self.graph.facts.get("one_set", False))
+
+    @property
+    def _reach(self) -> float | None:
+        """Metres from which on two map images cannot overlap: two depths of view."""
+        radius = self.graph.facts.get("radius_m")
+        return None if radius is None else 2 * float(np.max(radius))
+
+
+def _with_both_sides(candidates: Candidates) -> Candidates:
+    """The same with only those queries eligible that have a positive and a ψ = 0 partner."""
+    both = (candidates.counts[:, 0] > 0) & (candidates.zeros > 0)
+    if not both.any():
+        raise InputError("no query has both a positive and an image without overlap; tuples cannot be drawn")
+    return candidates.limited(np.flatnonzero(both).astype(np.int32))
