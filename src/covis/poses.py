@@ -229,8 +229,9 @@ def _headings(heading: Floats) -> Floats:
 def _rotations(rotation: ArrayLike) -> Floats:
     r = np.asarray(rotation, np.float64)
     if r.ndim == 3 and r.shape[1:] == (3, 3):
-        error = np.abs(r @ r.transpose(0, 2, 1) - np.eye(3)).max(axis=(1, 2), initial=0.0)
-        wrong = (~(error < 1e-2) | (np.linalg.det(r) < 0)) & ~np.isnan(r).all(axis=(1, 2))
+        known = np.where(np.isnan(r).all(axis=(1, 2), keepdims=True), np.eye(3), r)
+        error = np.abs(known @ known.transpose(0, 2, 1) - np.eye(3)).max(axis=(1, 2), initial=0.0)
+        wrong = ~(error < 1e-2) | (np.linalg.det(known) < 0)
         if wrong.any():
             raise InputError(
                 f"rotation {int(np.flatnonzero(wrong)[0])} is not a rotation matrix (not orthonormal, or mirrored)"

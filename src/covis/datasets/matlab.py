@@ -60,7 +60,7 @@ def _fields(path: Path) -> dict[str, Any]:
         return {name: struct[name].item() for name in struct.dtype.names}
     except NotImplementedError:
         raise InputError(f"{path} is a MATLAB 7.3 file; take the original, which is version 7 or older") from None
-    except (KeyError, TypeError, ValueError, OSError) as error:
+    except Exception as error:  # scipy raises many kinds on a damaged file
         raise InputError(f"{path} is not a MATLAB file with a dbStruct ({error})") from None
 
 
