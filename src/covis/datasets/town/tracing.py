@@ -1,0 +1,184 @@
+"""Which surface a ray meets first: exact intersection with walls, boxes and ellipsoids, through a grid of cells."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from numba import njit
+
+from covis.datasets.town import solids as s
+from covis.datasets.town.scene import CELL_M, Scene
+from covis.datasets.town.textures import hash01, outline
+
+FAR_M = 1e6
+"""Distance that stands for the sky."""
+SKY, GROUND = -2, -1
+"""Item numbers of what is neither wall nor solid."""
+
+Hit = tuple[float, int, float, float, float, float]
+"""Distance in metres, item, metres along a wall (or 0), and the unit normal."""
+
+
+@njit(cache=True)
+def _wall(ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, wall: Any, f: Any) -> tuple[float, float]:
+    """Distance and metres along the wall; distance < 0 for a miss."""
+    wx, wy = wall[2] - wall[0], wall[3] - wall[1]
+    det = dx * wy - dy * wx
+    if abs(det) < 1e-12:
+        return -1.0, 0.0
+    px, py = wall[0] - ox, wall[1] - oy
+    t = (px * wy - py * wx) / det
+    share = (px * dy - py * dx) / det
+    if t <= 1e-6 or share < 0.0 or share > 1.0:
+        return -1.0, 0.0
+    z = oz + t * dz
+    if z < 0.0 or z > f[1] + 2.0:
+        return -1.0, 0.0
+    u = share * math.sqrt(wx * wx + wy * wy)
+    if z > outline(u, f):
+        return -1.0, 0.0
+    return t, u
+
+
+@njit(cache=True)
+def _box(ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any) -> tuple[float, float, float, float]:
+    """Distance and normal; distance < 0 for a miss."""
+    c, n = b[s.COS], b[s.SIN]
+    px, py = ox - b[s.X], oy - b[s.Y]
+    lx, ly = px * c + py * n, -px * n + py * c
+    ex, ey = dx * c + dy * n, -dx * n + dy * c
+    near, far, axis = -1e18, 1e18, 0
+    for k in range(3):
+        if k == 0:
+            p, e, low, high = lx, ex, -b[s.HALF_X], b[s.HALF_X]
+        elif k == 1:
+            p, e, low, high = ly, ey, -b[s.HALF_Y], b[s.HALF_Y]
+        else:
+            p, e, low, high = oz, dz, b[s.Z0], b[s.Z1]
+        if abs(e) < 1e-12:
+            if p < low or p > high:
+                return -1.0, 0.0, 0.0, 0.0
+            continue
+        t0, t1 = (low - p) / e, (high - p) / e
+        if t0 > t1:
+            t0, t1 = t1, t0
+        if t0 > near:
+            near, axis = t0, k
+        far = min(far, t1)
+    if near > far or near <= 1e-6:
+        return -1.0, 0.0, 0.0, 0.0
+    if axis == 0:
+        sign = -1.0 if ex > 0 else 1.0
+        return near, sign * c, sign * n, 0.0
+    if axis == 1:
+        sign = -1.0 if ey > 0 else 1.0
+        return near, -sign * n, sign * c, 0.0
+    return near, 0.0, 0.0, -1.0 if dz > 0 else 1.0
+
+
+@njit(cache=True)
+def _ellipsoid(
+    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, leaves: float
+) -> tuple[float, float, float, float]:
+    """Distance and normal; crowns are ragged, and thinner the smaller `leaves` is."""
+    a, v = 1.0 / b[s.HALF_X], 1.0 / b[s.Z1]
+    px, py, pz = (ox - b[s.X]) * a, (oy - b[s.Y]) * a, (oz - b[s.Z0]) * v
+    ex, ey, ez = dx * a, dy * a, dz * v
+    aa = ex * ex + ey * ey + ez * ez
+    bb = px * ex + py * ey + pz * ez
+    root = bb * bb - aa * (px * px + py * py + pz * pz - 1.0)
+    if root <= 0.0:
+        return -1.0, 0.0, 0.0, 0.0
+    root = math.sqrt(root)
+    for side in range(2):
+        t = (-bb - root) / aa if side == 0 else (-bb + root) / aa
+        if t <= 1e-6:
+            continue
+        nx, ny, nz = (px + t * ex) * a, (py + t * ey) * a, (pz + t * ez) * v
+        norm = math.sqrt(nx * nx + ny * ny + nz * nz)
+        nx, ny, nz = nx / norm, ny / norm, nz / norm
+        if b[s.MATERIAL] == s.LEAVES:
+            x, y, z = ox + t * dx, oy + t * dy, oz + t * dz
+            gap = hash01(math.floor(x * 3.0), math.floor(y * 3.0), math.floor(z * 3.0))
+            facing = abs(nx * dx + ny * dy + nz * dz)
+            if gap > leaves * (0.35 + facing):
+                continue
+        elif side == 1:
+            continue
+        return t, nx, ny, nz
+    return -1.0, 0.0, 0.0, 0.0
+
+
+@njit(cache=True)
+def _solid(
+    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, leaves: float
+) -> tuple[float, float, float, float]:
+    if b[s.SHAPE] == s.BOX:
+        return _box(ox, oy, oz, dx, dy, dz, b)
+    return _ellipsoid(ox, oy, oz, dx, dy, dz, b, leaves)
+
+
+@njit(cache=True)
+def trace(
+    scene: Scene, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, leaves: float, any_hit: bool
+) -> Hit:
+    """What a ray from o along the unit vector d meets; `any_hit` stops at the first thing found (for shadows)."""
+    best, item, along, nx, ny, nz = FAR_M, SKY, 0.0, 0.0, 0.0, 0.0
+    if dz < -1e-9:
+        best, item, nz = -oz / dz, GROUND, 1.0
+    elif dz > 1e-9:
+        best = min(FAR_M, (scene.ceiling - oz) / dz)  # above the tallest thing there is only sky
+    walls = len(scene.walls)
+    gx, gy = (ox - scene.x0) / CELL_M, (oy - scene.y0) / CELL_M
+    i, j = math.floor(gx), math.floor(gy)
+    step_i, step_j = (1 if dx > 0 else -1), (1 if dy > 0 else -1)
+    wide_x = CELL_M / abs(dx) if abs(dx) > 1e-12 else 1e18
+    wide_y = CELL_M / abs(dy) if abs(dy) > 1e-12 else 1e18
+    next_x = ((i + 1 - gx) if dx > 0 else (gx - i)) * wide_x
+    next_y = ((j + 1 - gy) if dy > 0 else (gy - j)) * wide_y
+    enter = 0.0
+    while enter < best and i >= 0 and j >= 0 and i < scene.columns and j < scene.rows:
+        leave = min(next_x, next_y)
+        cell = j * scene.columns + i
+        if min(oz + enter * dz, oz + min(leave, best) * dz) <= scene.top[cell]:
+            for k in range(scene.first[cell], scene.first[cell + 1]):
+                n = scene.items[k]
+                if n < walls:
+                    t, u = _wall(ox, oy, oz, dx, dy, dz, scene.walls[n], scene.facades[n])
+                    if t > 0 and t < best:
+                        best, item, along = t, n, u
+                else:
+                    t, ax, ay, az = _solid(ox, oy, oz, dx, dy, dz, scene.solids[n - walls], leaves)
+                    if t > 0 and t < best:
+                        best, item, along, nx, ny, nz = t, n, 0.0, ax, ay, az
+            if any_hit and item >= 0:
+                break
+        enter = leave
+        if next_x < next_y:
+            i += step_i
+            next_x += wide_x
+        else:
+            j += step_j
+            next_y += wide_y
+    if item == SKY:
+        return FAR_M, SKY, 0.0, 0.0, 0.0, 0.0
+    if item >= 0 and item < walls:
+        wall = scene.walls[item]
+        wx, wy = wall[2] - wall[0], wall[3] - wall[1]
+        norm = math.sqrt(wx * wx + wy * wy)
+        nx, ny, nz = wy / norm, -wx / norm, 0.0
+    return best, item, along, nx, ny, nz
+
+
+@njit(cache=True)
+def trace_movers(
+    movers: Any, hit: Hit, first: int, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float
+) -> Hit:
+    """The same after a few things that are there in one image only; they get item numbers from `first`."""
+    best, item, along, nx, ny, nz = hit
+    for k in range(len(movers)):
+        t, ax, ay, az = _solid(ox, oy, oz, dx, dy, dz, movers[k], 1.0)
+        if t > 0 and t < best:
+            best, item, along, nx, ny, nz = t, first + k, 0.0, ax, ay, az
+    return best, item, along, nx, ny, nz

@@ -1,0 +1,89 @@
+"""One traversal made visible: its scene, its light, and a picture or depth of any of its images."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.datasets.town import layout, scene, traversals
+from covis.datasets.town.config import TownConfig
+from covis.datasets.town.traversals import Condition, Traversal
+
+if TYPE_CHECKING:
+    from covis.datasets.town.render import Light
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A traversal with everything needed to render it."""
+
+    config: TownConfig
+    drive: Traversal
+    scene: scene.Scene
+
+    @classmethod
+    def of(cls, config: TownConfig, split: str, condition: str) -> View:
+        """The traversal of `split` under the named condition."""
+        return _view(config, split, condition)
+
+    def image(self, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+        """(height, width, 3) photograph `i`; `size` = (width, height)."""
+        from covis.datasets.town import render
+
+        gain, balance, seed = traversals.exposure(self.config, self.drive, i)
+        return render.image(
+            self.scene,
+            traversals.in_the_way(self.config, self.drive, i),
+            self.drive.position[i],
+            self.drive.rotation[i],
+            intrinsics(self.config, size),
+            _light(self.drive.condition, gain, balance, self.drive.seeds[i]),
+            samples=self.config.samples,
+            seed=seed,
+        )
+
+    def measure(
+        self, i: int, size: tuple[int, int] | None = None, movers: bool = True
+    ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
+        """Depth along the optical axis (inf = sky), item and normal of each pixel."""
+        from covis.datasets.town import render
+
+        moving = traversals.in_the_way(self.config, self.drive, i)
+        return render.measure(
+            self.scene,
+            moving if movers else moving[:0],
+            self.drive.position[i],
+            self.drive.rotation[i],
+            intrinsics(self.config, size),
+            self.drive.condition.leaves,
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def _view(config: TownConfig, split: str, condition: str) -> View:
+    place = layout.district(config, split)
+    weather = traversals.CONDITIONS[condition]
+    drive = traversals.traversal(config, place, weather)
+    return View(config, drive, scene.build(place, traversals.parked_cars(config, place, weather)))
+
+
+def intrinsics(config: TownConfig, size: tuple[int, int] | None = None) -> NDArray[np.float64]:
+    """(6,) fx, fy, cx, cy, width, height of every camera of the town."""
+    width, height = size or (config.width, config.height)
+    focal = 0.5 * width / np.tan(np.radians(config.fov_deg) / 2)
+    return np.array([focal, focal, width / 2, height / 2, width, height], np.float64)
+
+
+def _light(c: Condition, gain: float, balance: tuple[float, float, float], seeds: NDArray[np.int64]) -> Light:
+    from covis.datasets.town.render import Light
+
+    azimuth, height = np.radians([c.sun_from_deg, c.sun_height_deg])
+    return Light(
+        float(np.sin(azimuth) * np.cos(height)), float(np.cos(azimuth) * np.cos(height)), float(np.sin(height)),
+        c.sun, c.ambient, c.zenith, c.horizon, c.haze_per_m, c.leaf, c.leaves, c.snow, c.wet, c.clouds, c.lit,
+        c.headlight, int(seeds[1] * 97 + 3), gain, balance, c.noise,
+    )  # fmt: skip
