@@ -30,7 +30,7 @@ SCHEMA = 1
 _TRACKED = ("numpy", "numba", "scipy", "torch", "timm", "faiss-cpu")
 
 
-class InUse(InputError):
+class InUse(InputError):  # noqa: N818 - a state of affairs, read as one
     """Another process holds the directory."""
 
 
