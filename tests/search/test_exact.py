@@ -51,6 +51,17 @@ def test_equals_a_naive_loop_across_block_borders(small_blocks, k):
     assert_equal(rank(queries, database, k), naive(queries, database, k))
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
+def test_one_or_few_queries_take_a_shorter_way_to_the_same_answer(count):
+    rng = np.random.default_rng(count)
+    queries, database = unit(rng, 4, 96), unit(rng, 700, 96)
+    database[300] = database[10] = queries[0]
+    whole, few = rank(queries.repeat(3, 0), database, 9), rank(queries[:count], database, 9)
+    assert (few.ids == whole.ids[: 3 * count : 3]).all()
+    assert (few.distances == whole.distances[: 3 * count : 3]).all()
+    assert_equal(few, naive(queries[:count], database, 9))
+
+
 @settings(max_examples=40, deadline=None)
 @given(st.integers(0, 2**32 - 1), st.integers(1, 60), st.integers(1, 12), st.sampled_from(["any", "same", "other"]))
 def test_ties_and_groups_on_coarse_grids(seed, n, k, groups):
@@ -131,6 +142,10 @@ def test_empty_sides():
     [
         ({"database": np.zeros((4, 9), np.float32)}, "8 dimensions"),
         ({"database": np.full((4, 8), np.nan, np.float32)}, "descriptor 0 of the map is not finite"),
+        (
+            {"database": np.full((4, 8), np.nan, np.float32), "queries": np.ones((9, 8))},
+            "descriptor 0 of the map is not",
+        ),
         ({"queries": np.full((2, 8), np.inf, np.float32)}, "descriptor 0 of the queries is not finite"),
         ({"groups": "same"}, "needs query_group"),
         ({"groups": "mine"}, "use any, same or other"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -11,21 +11,22 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.descriptors import DescriptorStore, Matrix
 from covis.errors import InputError
 from covis.search.ranking import Ranking, ordered
 
 Groups = Literal["any", "same", "other"]
-Descriptors = NDArray[np.floating[Any]]
 
 _BLOCK_ROWS = 8192
 _QUERY_ROWS = 512
+_FEW_QUERIES = 3
 _STATE_BYTES = 256 << 20
 _CANDIDATE_BYTES = 4 + 8 + 4 + 4
 
 
 def rank(
-    queries: Descriptors,
-    database: Descriptors,
+    queries: Matrix,
+    database: Matrix,
     k: int,
     query_group: ArrayLike | None = None,
     database_group: ArrayLike | None = None,
@@ -39,14 +40,9 @@ def rank(
     groups: "any", or only the query's own group ("same"), or all but it ("other"), by integer codes (Q,) and (N,).
     allowed: (N,) mask or ids of the map images that may be found at all.
     exclude: (Q,) one map id that each query must not find, such as itself; −1 for none.
-    Beside its answer it needs about 300 MB, whatever Q and N are; `database` may be memory-mapped.
+    Beside its answer it needs about 300 MB, whatever Q and N are; either side may be a memory-mapped `DescriptorStore`.
     """
-    queries = _matrix(queries, "queries")
-    database = database if database.ndim == 2 else _matrix(database, "database")
-    if queries.shape[1] != database.shape[1]:
-        raise InputError(f"queries have {queries.shape[1]} dimensions, the map has {database.shape[1]}; use one model")
-    if k < 1:
-        raise InputError(f"k must be at least 1, not {k}")
+    queries = as_queries(queries, database, k)
     width = min(k, len(database))
     answer = Ranking(np.full((len(queries), width), -1), np.full((len(queries), width), np.inf))
     codes = _codes(query_group, database_group, queries, database, groups)
@@ -79,7 +75,7 @@ class _Job:
     """One search: what is asked, among what, under which rule."""
 
     queries: NDArray[np.float32]
-    database: Descriptors
+    database: Matrix
     k: int
     query_group: NDArray[np.int64]
     database_group: NDArray[np.int64]
@@ -94,17 +90,16 @@ class _Job:
     def run(self, part: NDArray[np.int64], among: NDArray[np.int64] | None) -> Ranking:
         """Searches for the queries `part` in one pass over the map rows `among` (None: all)."""
         state = _State.empty(len(part), self.capacity)
-        queries = self.queries[part]
-        norm = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
+        queries = np.ascontiguousarray(self.queries[part], np.float32)
         products = np.empty((min(_QUERY_ROWS, len(part)), _BLOCK_ROWS), np.float32)
         with ThreadPoolExecutor(threads()) as pool:
+            scorer = _Scorer.of(queries, pool)
             for ids, block in blocks(self.database, among):
-                half_norm, reach = _half_norms(block, ids)
-                slack = rounding(queries.shape[1]) * norm * reach + rounding(4) * reach**2
+                half_norm = scorer.prepare(block, ids)
                 for start in range(0, len(part), _QUERY_ROWS):
                     at = slice(start, min(start + _QUERY_ROWS, len(part)))
                     score = products[: at.stop - at.start, : len(ids)]
-                    np.matmul(queries[at], block.T, out=score)
+                    slack = scorer.score(at, block, ids, score)
                     self._scan(pool, at, part[at], queries, ids, block, score, half_norm, slack, state)
         return ordered(np.where(_filled(state), state.ids, -1), state.distance, self.k)
 
@@ -117,11 +112,10 @@ class _Job:
 
         def work(lo: int, hi: int) -> None:
             inner = slice(at.start + lo, at.start + hi)
-            kernel.scan(queries[inner], block, products[lo:hi], half_norm, ids, slack[inner].astype(np.float32), self.k,
+            kernel.scan(queries[inner], block, products[lo:hi], half_norm, ids, slack[lo:hi], self.k,
                         mode, self.query_group[part[lo:hi]], groups, self.exclude[part[lo:hi]], *state.of(inner))  # fmt: skip
 
-        edges = np.linspace(0, at.stop - at.start, threads() + 1).astype(int)
-        list(pool.map(work, edges[:-1], edges[1:])) if len(edges) > 2 else work(0, at.stop - at.start)
+        _spread(pool, work, at.stop - at.start)
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,6 +139,15 @@ class _State:
         return tuple(a[rows] for a in (self.score, self.ids, self.columns, self.distance, self.count, self.bound))
 
 
+def _spread(pool: ThreadPoolExecutor, work: Callable[[int, int], None], total: int) -> None:
+    """Runs work(low, high) over a range, one part a thread."""
+    edges = np.linspace(0, total, threads() + 1).astype(int)
+    if len(edges) > 2:
+        list(pool.map(work, edges[:-1], edges[1:]))
+    else:
+        work(0, total)
+
+
 def _filled(state: _State) -> NDArray[np.bool_]:
     return np.asarray(np.arange(state.ids.shape[1]) < state.count[:, None])
 
@@ -160,13 +163,49 @@ def blocks(database: Any, among: NDArray[np.int64] | None) -> Iterator[tuple[NDA
         yield ids, np.ascontiguousarray(block, np.float32)
 
 
-def _half_norms(block: NDArray[np.float32], ids: NDArray[np.int64]) -> tuple[NDArray[np.float32], float]:
-    """‖x‖²/2 of each row and the largest ‖x‖."""
-    square = np.einsum("nd,nd->n", block, block)
-    if not np.isfinite(square).all():
-        bad = int(ids[~np.isfinite(square)][0])
-        raise InputError(f"descriptor {bad} of the map is not finite; make it again")
-    return square / np.float32(2), float(np.sqrt(square.max(initial=0)))
+@dataclass(eq=False)
+class _Scorer:
+    """Approximate scores of blocks, and how far they may be off."""
+
+    queries: NDArray[np.float32]
+    pool: ThreadPoolExecutor
+    norm: NDArray[np.float64]
+    few: bool
+    reach: float = 0.0
+    """Largest ‖x‖, or for few queries ‖q−x‖, so far."""
+
+    @classmethod
+    def of(cls, queries: NDArray[np.float32], pool: ThreadPoolExecutor) -> _Scorer:
+        norm = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
+        return cls(queries, pool, norm, len(queries) <= _FEW_QUERIES)
+
+    def prepare(self, block: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[np.float32]:
+        """‖x‖²/2 of each row; zeros where the scores come from differences and need no norms."""
+        if self.few:
+            return np.zeros(len(block), np.float32)
+        square = np.einsum("nd,nd->n", block, block)
+        self._grow(square.max(), ids[~np.isfinite(square)])
+        return np.asarray(square / np.float32(2))
+
+    def score(self, at: slice, block: NDArray[np.float32], ids: NDArray[np.int64], out: NDArray[np.float32]) -> Any:
+        """Fills `out` (Q, N) with q·x, or with −‖q−x‖²/2; returns the slack (Q,) of each query's scores."""
+        if not self.few:
+            np.matmul(self.queries[at], block.T, out=out)
+            slack = rounding(block.shape[1]) * self.norm[at] * self.reach + rounding(4) * self.reach**2
+            return slack.astype(np.float32)
+        from covis.search import kernel
+
+        def work(low: int, high: int) -> None:
+            kernel.differences(self.queries[at], block[low:high], out[:, low:high])
+
+        _spread(self.pool, work, len(block))
+        self._grow(-2 * out.min(), ids[~np.isfinite(out).all(0)])
+        return np.full(len(out), rounding(block.shape[1]) * self.reach**2, np.float32)
+
+    def _grow(self, square: float, bad: NDArray[np.int64]) -> None:
+        if len(bad):
+            raise InputError(f"descriptor {int(bad[0])} of the map is not finite; make it again")
+        self.reach = max(self.reach, float(np.sqrt(square)))
 
 
 def rounding(dimensions: int) -> float:
@@ -181,13 +220,21 @@ def threads() -> int:
     return min(cores, int(limit)) if limit.isdigit() and int(limit) else cores
 
 
-def _matrix(array: Any, what: str) -> NDArray[np.float32]:
-    matrix = np.ascontiguousarray(array, np.float32)
-    if matrix.ndim != 2:
-        raise InputError(f"{what} must be (rows, dimensions), not {matrix.shape}")
+def as_queries(queries: Matrix, database: Matrix, k: int) -> NDArray[np.float32]:
+    """Queries as float32 (Q, D), after checking that they fit the map."""
+    if isinstance(queries, DescriptorStore) and isinstance(database, DescriptorStore):
+        database.require(queries.model)
+    matrix = np.ascontiguousarray(queries, np.float32)
+    for what, shape in (("queries", matrix.shape), ("map", database.shape)):
+        if len(shape) != 2:
+            raise InputError(f"descriptors of the {what} must be (rows, dimensions), not {tuple(shape)}")
+    if matrix.shape[1] != database.shape[1]:
+        raise InputError(f"queries have {matrix.shape[1]} dimensions, the map has {database.shape[1]}; use one model")
+    if k < 1:
+        raise InputError(f"k must be at least 1, not {k}")
     if not np.isfinite(matrix).all():
         bad = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
-        raise InputError(f"descriptor {bad} of the {what} is not finite; make it again")
+        raise InputError(f"descriptor {bad} of the queries is not finite; make it again")
     return matrix
 
 

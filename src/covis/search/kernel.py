@@ -25,6 +25,18 @@ def _distance(query, vector):  # type: ignore[no-untyped-def]
     return np.float32(np.sqrt(total))
 
 
+@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+def differences(queries, block, products):  # type: ignore[no-untyped-def]
+    """products (Q, N) = −‖q−x‖²/2: one pass without norms, which a matrix product repays only from a few queries on."""
+    for i in range(queries.shape[0]):
+        for j in range(block.shape[0]):
+            total = np.float32(0)
+            for d in range(queries.shape[1]):
+                difference = queries[i, d] - block[j, d]
+                total += difference * difference
+            products[i, j] = total * np.float32(-0.5)
+
+
 @njit(nogil=True, cache=True, fastmath={"nnan", "ninf", "nsz"})
 def _lowest(products, half_norm, start, stop):  # type: ignore[no-untyped-def]
     """Least score in a stretch: this loop sees every pair, so it must stay free of branches."""

@@ -1,0 +1,230 @@
+"""Descriptors on disk: a matrix in shards, memory-mapped, with the name of every row and the model that made it.
+
+A store is an artefact directory: `shard-00000.npy` (rows, dim) and `names-00000.npy` for each shard, and a manifest.
+A shard appears whole or not at all, and only the manifest makes it part of the store, so that readers never see half
+an append and an interrupted run keeps every finished shard.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from covis import artifacts
+from covis.errors import InputError
+from covis.images import encode_names
+
+KIND = "descriptors"
+Precision = Literal["float32", "float16"]
+NORM_TOLERANCE = 5e-3
+"""How far a stored descriptor's norm may be from 1; float16 alone moves it by up to 5e-4."""
+
+
+class Matrix(Protocol):
+    """Rows of descriptors: an array, or a `DescriptorStore`."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class DescriptorStore:
+    """A matrix (N, dim) of unit descriptors on disk, as it was when it was opened."""
+
+    path: Path
+    model: str
+    """Fingerprint of the model that made every row."""
+    shape: tuple[int, int]
+    dtype: np.dtype[Any]
+    shards: tuple[NDArray[Any], ...]
+    """Memory-mapped parts (rows, dim), in order."""
+    facts: Mapping[str, Any] = field(default_factory=dict)
+    files: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        model: str,
+        dim: int,
+        dtype: Precision = "float32",
+        facts: Mapping[str, Any] | None = None,
+    ) -> DescriptorStore:
+        """An empty store at `path` for descriptors of one model."""
+        head = _head(model, dim, dtype, facts or {})
+        with artifacts.create(path, KIND, {**head, "rows": 0}):
+            pass
+        return cls.open(path)
+
+    @classmethod
+    def open(cls, path: Path | str, *, verify: bool = True) -> DescriptorStore:
+        """Opens a store, memory-mapped; `verify` reads every byte once against its checksum."""
+        path = Path(path)
+        if (path / "embedding.json").is_file() and not (path / artifacts.MANIFEST).is_file():
+            raise InputError(f"{path} is unfinished; run the same covis embed command again to finish it")
+        manifest = artifacts.open_manifest(path, KIND, verify=verify)
+        shards = tuple(np.load(path / name, mmap_mode="r") for name in _shard_names(manifest["files"]))
+        shape = (int(manifest["rows"]), int(manifest["dim"]))
+        if sum(map(len, shards)) != shape[0] or any(s.shape[1] != shape[1] for s in shards):
+            raise InputError(f"{path} holds other rows than its manifest says; make it again")
+        facts = MappingProxyType(manifest["facts"])
+        return cls(path, manifest["model"], shape, np.dtype(manifest["dtype"]), shards, facts, manifest["files"])
+
+    def append(self, names: Iterable[str | bytes], descriptors: ArrayLike, *, model: str) -> DescriptorStore:
+        """The store with one more shard; this one stays as it was, and the change is all or nothing.
+
+        names (n,), descriptors (n, dim) of unit norm, made by the model with fingerprint `model`.
+        """
+        self.require(model)
+        with artifacts.lock(self.path):
+            now = DescriptorStore.open(self.path, verify=False)
+            added = write_shard(self.path, len(now.shards), names, descriptors, now.shape[1], now.dtype)
+            files = {**now.files, **{file.name: artifacts.file_entry(file) for file in added}}
+            rows = now.shape[0] + len(np.load(added[-1], mmap_mode="r"))
+            head = _head(now.model, now.shape[1], now.dtype.name, now.facts)
+            artifacts.write_manifest(self.path, KIND, {**head, "rows": rows}, files)
+        return DescriptorStore.open(self.path, verify=False)
+
+    def require(self, model: str) -> None:
+        """Refuses descriptors of another model."""
+        if model != self.model:
+            raise InputError(
+                f"{self.path} holds descriptors of model {self.model}, these are of model {model}; embed them with one model"
+            )
+
+    @property
+    def ndim(self) -> int:
+        """Always 2."""
+        return 2
+
+    @property
+    def dim(self) -> int:
+        """Numbers a descriptor."""
+        return self.shape[1]
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    @cached_property
+    def names(self) -> NDArray[np.bytes_]:
+        """(N,) the name of each row, as file-system bytes."""
+        parts = [np.load(self.path / f"names-{i:05d}.npy") for i in range(len(self.shards))]
+        return np.concatenate(parts) if parts else np.zeros(0, "S1")
+
+    def name(self, row: int) -> str:
+        """The name of a row as text."""
+        return os.fsdecode(self.names[row])
+
+    def rows(self, names: Iterable[str | bytes]) -> NDArray[np.int64]:
+        """The row of each name; −1 where it is not in the store, the last one where a name is there twice."""
+        wanted = encode_names(names)
+        order = np.argsort(self.names, kind="stable")
+        at = np.searchsorted(self.names, wanted, side="right", sorter=order) - 1
+        found = np.where(at >= 0, order[np.maximum(at, 0)] if len(order) else -1, -1)
+        return np.where((found >= 0) & (self.names[found] == wanted), found, -1) if len(order) else found
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> NDArray[Any]:
+        """Rows by slice (a view where one shard holds them) or by an array of ids, in the stored precision."""
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step == 1:
+                return self._between(start, max(start, stop))
+            rows = np.arange(start, stop, step)
+        return self._picked(np.asarray(rows))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self._between(0, len(self)), dtype)
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum([len(s) for s in self.shards])]).astype(np.int64)
+
+    def _between(self, start: int, stop: int) -> NDArray[Any]:
+        first = int(np.searchsorted(self._starts, start, side="right")) - 1
+        parts = []
+        for i in range(max(first, 0), len(self.shards)):
+            low, high = int(self._starts[i]), int(self._starts[i + 1])
+            if low >= stop:
+                break
+            parts.append(self.shards[i][max(start - low, 0) : min(stop, high) - low])
+        if not parts:
+            return np.zeros((0, self.dim), self.dtype)
+        return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+    def _picked(self, rows: NDArray[Any]) -> NDArray[Any]:
+        if rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        picked = np.empty((len(rows), self.dim), self.dtype)
+        shard = np.searchsorted(self._starts, rows, side="right") - 1
+        for i in np.unique(shard):
+            here = shard == i
+            picked[here] = self.shards[i][rows[here] - self._starts[i]]
+        return picked
+
+    def fingerprint(self) -> str:
+        """Changes with any row, name or model."""
+        return artifacts.fingerprint(self.model, {name: entry["sha256"] for name, entry in self.files.items()})
+
+
+def write_shard(
+    path: Path, number: int, names: Iterable[str | bytes], descriptors: ArrayLike, dim: int, dtype: Any
+) -> list[Path]:
+    """Writes one shard's files, each whole or not at all, the descriptors last: where they are, the shard is."""
+    matrix, encoded = np.asarray(descriptors), encode_names(names)
+    _check(matrix, encoded, dim)
+    files = [path / f"names-{number:05d}.npy", path / shard_name(number)]
+    for file, array in zip(files, (encoded, matrix.astype(dtype)), strict=True):
+        partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
+        with partial.open("wb") as handle:
+            np.save(handle, array)
+            handle.flush()
+            os.fsync(handle.fileno())
+        partial.replace(file)
+    return files
+
+
+def seal(path: Path, shards: int, model: str, dim: int, dtype: str, facts: Mapping[str, Any]) -> DescriptorStore:
+    """Makes a store of the first `shards` shards that lie in `path`."""
+    files = [path / name.format(i) for i in range(shards) for name in ("names-{:05d}.npy", "shard-{:05d}.npy")]
+    rows = sum(len(np.load(path / shard_name(i), mmap_mode="r")) for i in range(shards))
+    head = {**_head(model, dim, dtype, facts), "rows": rows}
+    artifacts.write_manifest(path, KIND, head, {f.name: artifacts.file_entry(f) for f in files})
+    return DescriptorStore.open(path, verify=False)
+
+
+def shard_name(number: int) -> str:
+    """The file of a shard's descriptors."""
+    return f"shard-{number:05d}.npy"
+
+
+def _shard_names(files: Mapping[str, Any]) -> list[str]:
+    return [shard_name(i) for i in range(sum(name.startswith("shard-") for name in files))]
+
+
+def _head(model: str, dim: int, dtype: str, facts: Mapping[str, Any]) -> dict[str, Any]:
+    if dtype not in ("float32", "float16"):
+        raise InputError(f"descriptors are stored as float32 or float16, not {dtype}")
+    return {"model": model, "dim": int(dim), "dtype": dtype, "facts": dict(facts)}
+
+
+def _check(matrix: NDArray[Any], names: NDArray[np.bytes_], dim: int) -> None:
+    if matrix.ndim != 2 or matrix.shape != (len(names), dim):
+        raise InputError(f"expected {len(names)} descriptors of {dim} numbers, got an array of shape {matrix.shape}")
+    norm = np.sqrt(np.einsum("nd,nd->n", matrix, matrix, dtype=np.float64))
+    wrong = ~(np.abs(norm - 1) <= NORM_TOLERANCE)
+    if wrong.any():
+        row = int(np.flatnonzero(wrong)[0])
+        raise InputError(
+            f"descriptor of {os.fsdecode(names[row])} has norm {norm[row]:.4g}, not 1 ({int(wrong.sum())} such); "
+            "check the image and the model"
+        )
