@@ -36,6 +36,8 @@ class Benchmark:
     """ψ of each query with each map image; None where the truth is hidden and only a submission can be made."""
     rule: str
     """What is relevant, in words."""
+    similarity: SimilarityGraph | None = None
+    """Graded ψ for the figures that use grades, where `relevance` itself has none."""
     groups: Groups = "any"
     """Which map images a query may be matched with, by group: any, of its own (a city), of others (another walk)."""
     apart: str = ""
@@ -55,6 +57,8 @@ class Benchmark:
     """Labels of each query by which figures are split, such as condition."""
     pairs: bool = False
     """Whether average precision over all pairs is part of the protocol."""
+    training: Callable[[], ImageSet] | None = None
+    """Images of the same dataset's training split, on which whitening may be fitted."""
     submission: str = ""
     """The server's file format where the truth is hidden: "msls" or "visuallocalization"."""
     notes: tuple[str, ...] = ()
@@ -70,13 +74,13 @@ class Benchmark:
         absent += [c for c in (self.apart, self.fold) if c and c not in self.database.columns]
         if absent:
             raise InputError(f"benchmark {self.name!r} needs the column {absent[0]!r}, which its images lack")
-        if self.relevance is None:
-            return
-        if self.relevance.shape != shape:
-            raise InputError(f"relevance is {self.relevance.shape}, but benchmark {self.name!r} has {shape}")
-        allowed = self.admissible(self.relevance.rows, self.relevance.indices)
-        if not allowed.all():
-            object.__setattr__(self, "relevance", self.relevance.keep(allowed))
+        for side in ("relevance", "similarity"):
+            graph: SimilarityGraph | None = getattr(self, side)
+            if graph is not None and graph.shape != shape:
+                raise InputError(f"{side} is {graph.shape}, but benchmark {self.name!r} has {shape}")
+            if graph is not None:
+                allowed = self.admissible(graph.rows, graph.indices)
+                object.__setattr__(self, side, graph if allowed.all() else graph.keep(allowed))
 
     @property
     def depth(self) -> int:
@@ -143,6 +147,13 @@ class Benchmark:
             key = codes[np.maximum(ids, 0)]
         return keep & ~repeated(np.where(keep, key, -1 - np.arange(ids.shape[1])))
 
+    @property
+    def graded(self) -> SimilarityGraph:
+        """ψ for the figures that use grades: `similarity` where there is one, otherwise `relevance`."""
+        if self.similarity is not None:
+            return self.similarity
+        return self.positives if self.relevance is None else self.relevance
+
     @cached_property
     def positives(self) -> SimilarityGraph:
         """The relevant pairs."""
@@ -173,8 +184,8 @@ class Benchmark:
     def fingerprint(self) -> str:
         """Changes with any image, pose, relevant pair or rule of the protocol; not with its name or notes."""
         facts = {k: v for k, v in self.facts().items() if k not in ("benchmark", "rule", "measure")}
-        graph = self.relevance
-        pairs = () if graph is None else (np.asarray(graph.indptr), np.asarray(graph.indices), np.asarray(graph.values))
+        graphs = [graph for graph in (self.relevance, self.similarity) if graph is not None]
+        pairs = [np.asarray(part) for graph in graphs for part in (graph.indptr, graph.indices, graph.values)]
         columns = [np.asarray(side.columns[c]) for c in (self.apart,) if c for side in (self.queries, self.database)]
         fold = [np.asarray(self.database.columns[self.fold])] if self.fold else []
         return fingerprint(facts, *pairs, *columns, *fold)

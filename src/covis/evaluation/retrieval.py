@@ -56,11 +56,11 @@ def evaluate_descriptors(
 
 def pair_figures(queries: Descriptors, database: Descriptors, benchmark: Benchmark) -> dict[str, Any]:
     """Spearman between ψ and distance over sampled pairs, and average precision over all where the protocol has it."""
-    graph = benchmark.relevance
-    if graph is None:
+    if benchmark.relevance is None:
         return {}
     figures: dict[str, Any] = {}
-    if graded(graph):
+    graph = benchmark.graded
+    if has_grades(graph):
         rows, columns, psi = sample_pairs(graph, SAMPLED_PAIRS)
         distance = pair_distances(queries, database, rows, columns)
         similar = psi > 0
@@ -72,7 +72,7 @@ def pair_figures(queries: Descriptors, database: Descriptors, benchmark: Benchma
     return figures
 
 
-def graded(graph: SimilarityGraph) -> bool:
+def has_grades(graph: SimilarityGraph) -> bool:
     """Whether ψ takes more than one value."""
     return graph.pairs > 0 and float(graph.psi.min()) < float(graph.psi.max())
 

@@ -14,7 +14,6 @@ from covis.evaluation.metrics import Ids, Ranked, answerable, average_precision_
 from covis.evaluation.pairs import precision_recall
 from covis.evaluation.result import Evaluation
 from covis.evaluation.statistics import LEVEL, RESAMPLES, bootstrap_interval
-from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 
 NDCG_K = 10
@@ -53,16 +52,12 @@ def _outcomes(ids: Ids, distances: NDArray[np.float32], benchmark: Benchmark) ->
     return {
         "ids": ids.astype(np.int32),
         "distances": distances,
-        "psi": ranked_psi(ids, _graph(benchmark)),
+        "psi": ranked_psi(ids, benchmark.graded),
         "first_hit": np.where(hit.any(1), hit.argmax(1) + 1, 0).astype(np.int32),
         "relevant": np.diff(graph.indptr).astype(np.int32),
         "error_m": metres.astype(np.float32),
         "error_deg": degrees.astype(np.float32),
     }
-
-
-def _graph(benchmark: Benchmark) -> SimilarityGraph:
-    return benchmark.positives if benchmark.relevance is None else benchmark.relevance
 
 
 def _head(benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]:
@@ -116,7 +111,7 @@ def _clustered(benchmark: Benchmark) -> bool:
 
 
 def _graded(benchmark: Benchmark, ids: Ids, arrays: Arrays) -> dict[str, Any]:
-    arrays["ndcg"] = ndcg_at_k(ids, _graph(benchmark), NDCG_K).astype(np.float32)
+    arrays["ndcg"] = ndcg_at_k(ids, benchmark.graded, NDCG_K).astype(np.float32)
     return {f"ndcg@{NDCG_K}": float(np.nanmean(arrays["ndcg"]) * 100.0)}
 
 

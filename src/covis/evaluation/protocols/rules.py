@@ -2,32 +2,18 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from covis.errors import InputError
-from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.labels import FovOverlap, Radius
 
 RADIUS_M = 25.0
 MAX_ANGLE_DEG = 40.0
-
-
-def within_radius(queries: ImageSet, database: ImageSet, *, within_group: bool = False) -> SimilarityGraph:
-    """Relevant within 25 m, whatever the heading: the usual rule of street-level protocols."""
-    from covis.labels import Radius
-
-    return Radius(RADIUS_M, within_group=within_group)(queries, database)
-
-
-def within_radius_and_angle(queries: ImageSet, database: ImageSet, *, within_group: bool = False) -> SimilarityGraph:
-    """Relevant within 25 m and, where both headings are known, within 40°."""
-    from covis.labels import Radius
-
-    return Radius(RADIUS_M, MAX_ANGLE_DEG, within_group)(queries, database)
-
-
-def needed(name: str, path: Path | None, what: str) -> Path:
-    """The path of a benchmark's data, or an error that says what to give."""
-    if path is None:
-        raise InputError(f"benchmark {name!r} needs data; give --data {what}")
-    return path
+NEAR = Radius(RADIUS_M)
+"""Within 25 m, whatever the heading: the usual rule of street-level protocols."""
+NEAR_IN_CITY = Radius(RADIUS_M, within_group=True)
+NEAR_ALIKE = Radius(RADIUS_M, MAX_ANGLE_DEG)
+"""Within 25 m and, where both headings are known, 40°."""
+NEAR_ALIKE_IN_CITY = Radius(RADIUS_M, MAX_ANGLE_DEG, within_group=True)
+SHARED_VIEW = FovOverlap()
+"""ψ for graded figures: how much two fields of view of 50 m and 90° share."""
+SHARED_VIEW_IN_CITY = FovOverlap(within_group=True)
+NEAR_RULE = f"within {RADIUS_M:g} m"
+NEAR_ALIKE_RULE = f"within {RADIUS_M:g} m and, where both headings are known, {MAX_ANGLE_DEG:g}°"

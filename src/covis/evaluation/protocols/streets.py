@@ -10,19 +10,22 @@ from pathlib import Path
 
 from covis import datasets
 from covis.evaluation.benchmarks import BENCHMARKS, Benchmark
-from covis.evaluation.protocols.rules import RADIUS_M, needed, within_radius
-
-RULE = f"within {RADIUS_M:g} m"
+from covis.evaluation.protocols.rules import NEAR, NEAR_RULE
 
 
 def pittsburgh(path: Path | None, dataset: str) -> Benchmark:
     """The test split of Pittsburgh: one map, no second rule."""
     name = f"{dataset}_test"
-    queries, database = datasets.load(
-        dataset, needed(name, path, "the folder that holds datasets/ and the images"), "test"
-    )
+    queries, database = datasets.load(dataset, path, "test")
     return Benchmark(
-        name, queries, database, within_radius(queries, database), rule=RULE, denominator="all", notes=(_BOTH,)
+        name,
+        queries,
+        database,
+        NEAR(queries, database),
+        rule=NEAR_RULE,
+        denominator="all",
+        notes=(_BOTH,),
+        training=lambda: datasets.load(dataset, path, "train").database,
     )
 
 
@@ -33,13 +36,13 @@ for _name in ("pitts30k", "pitts250k"):
 @BENCHMARKS.register("tokyo247")
 def tokyo247(path: Path | None) -> Benchmark:
     """Tokyo 24/7 as its authors score it: 12·k cut-outs are searched and the best of each panorama is kept."""
-    queries, database = datasets.load("tokyo247", needed("tokyo247", path, _TOKYO), "test")
+    queries, database = datasets.load("tokyo247", path, "test")
     return Benchmark(
         "tokyo247",
         queries,
         database,
-        within_radius(queries, database),
-        rule=RULE,
+        NEAR(queries, database),
+        rule=NEAR_RULE,
         fold="panorama",
         search_factor=12,
         denominator="all",
@@ -50,13 +53,13 @@ def tokyo247(path: Path | None) -> Benchmark:
 @BENCHMARKS.register("tokyo247_cutouts")
 def tokyo247_cutouts(path: Path | None) -> Benchmark:
     """Tokyo 24/7 without that step: cut-outs of one panorama may fill the ranking. Some published figures count so."""
-    queries, database = datasets.load("tokyo247", needed("tokyo247_cutouts", path, _TOKYO), "test")
+    queries, database = datasets.load("tokyo247", path, "test")
     return Benchmark(
         "tokyo247_cutouts",
         queries,
         database,
-        within_radius(queries, database),
-        rule=RULE,
+        NEAR(queries, database),
+        rule=NEAR_RULE,
         denominator="all",
         notes=("cut-outs of one panorama count one by one: not the original protocol", _BOTH),
     )
@@ -65,19 +68,19 @@ def tokyo247_cutouts(path: Path | None) -> Benchmark:
 @BENCHMARKS.register("tokyotm_val")
 def tokyotm_val(path: Path | None) -> Benchmark:
     """TokyoTM's validation: 10·k are searched, and results of the query's own time stamp are dropped."""
-    queries, database = datasets.load("tokyotm", needed("tokyotm_val", path, "the folder of tokyoTM_val.mat"), "val")
+    queries, database = datasets.load("tokyotm", path, "val")
     return Benchmark(
         "tokyotm_val",
         queries,
         database,
-        within_radius(queries, database),
-        rule=f"{RULE}, taken at another time",
+        NEAR(queries, database),
+        rule=f"{NEAR_RULE}, taken at another time",
         apart="time_stamp",
         search_factor=10,
         denominator="all",
+        training=lambda: datasets.load("tokyotm", path, "train").database,
         notes=("results of the query's own time stamp are dropped", _BOTH),
     )
 
 
-_TOKYO = "the folder of tokyo247.mat"
 _BOTH = "the headline divides by all queries, as the original evaluator does"
