@@ -16,7 +16,7 @@ from covis.sampling.kernels import epoch_key, permute_many
 from covis.sampling.tuples import TupleBatch, TupleSampler
 
 _PURPOSE = 2
-_BLOCK_BYTES = 32 << 20
+_BLOCK_BYTES = 16 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,7 +36,7 @@ class MiningPlan:
 
     def bytes_needed(self, dim: int) -> int:
         """Memory that mining this round takes with float32 descriptors of `dim`."""
-        return 4 * dim * (len(self.queries) + len(self.pool)) + 3 * _BLOCK_BYTES
+        return 4 * dim * (len(self.queries) + len(self.pool)) + 8 * _BLOCK_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,20 +119,23 @@ class TupleMiner:
         """(Q, n) the most similar images of the pool without overlap, −1 where there are fewer; ties by id."""
         n = min(self.sampler.negatives - self.sampler.second_negative, len(plan.pool))
         out = np.empty((len(plan.queries), n), np.int64)
-        block = max(1, _BLOCK_BYTES // (4 * len(plan.pool)))
+        indptr = self.sampler.candidates.tables.indptr
+        longest = int((indptr[plan.queries + 1] - indptr[plan.queries]).max(initial=0))
+        block = max(1, _BLOCK_BYTES // (4 * max(len(plan.pool), 2 * longest)))
         for start in range(0, len(plan.queries), block):
             part = slice(start, start + block)
-            similarity = np.asarray(queries[part] @ pool.T, np.float32)
-            similarity[self._forbidden(plan.queries[part], plan.pool)] = -np.inf
-            order = np.argsort(-similarity, axis=1, kind="stable")[:, :n]
-            allowed = np.take_along_axis(similarity, order, 1) > -np.inf
+            farness = np.asarray(queries[part] @ pool.T, np.float32)
+            np.negative(farness, out=farness)
+            farness[self._forbidden(plan.queries[part], plan.pool)] = np.inf
+            order = np.argsort(farness, axis=1, kind="stable")[:, :n]
+            allowed = np.take_along_axis(farness, order, 1) < np.inf
             out[part] = np.where(allowed, plan.pool[order], -1)
         return out
 
     def _forbidden(self, queries: NDArray[np.int64], pool: NDArray[np.int64]) -> NDArray[np.bool_]:
         """(K, P) pairs that are no negatives: overlapping, of another pool, or an image with itself."""
         t = self.sampler.candidates.tables
-        wrong = t.row_pool[queries][:, None] != t.pool_of[pool][None, :]
+        wrong = np.asarray(t.row_pool[queries][:, None] != t.pool_of[pool][None, :])
         if t.one_set:
             wrong |= queries[:, None] == pool[None, :]
         lengths = t.indptr[queries + 1] - t.indptr[queries]

@@ -1,0 +1,137 @@
+"""Batches of neighbouring images in which every pair enters the loss."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.errors import InputError
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet
+from covis.sampling.candidates import Candidates, make_tables, pools, tables_of
+from covis.sampling.kernels import Tables, epoch_key, permute
+from covis.sampling.neighbourhoods import grow
+from covis.sampling.pairs import PairBatch
+from covis.sampling.strategies import Strategy, strategy
+
+_PURPOSE = 3
+
+
+@dataclass(frozen=True, eq=False)
+class AllPairsSampler:
+    """B images a batch, all their pairs with ψ looked up, and weights that restore the strategy's shares.
+
+    A graph of one set gives B(B−1)/2 pairs for B forward passes, one of two sets up to B²/4 (only pairs of a query and
+    a map image are labelled). Every band has at least one pair in every batch. Stateless as `PairSampler` is. An epoch
+    takes as many forward passes as one of `PairSampler`: two a query.
+    """
+
+    graph: SimilarityGraph
+    strategy: str | Strategy = "A"
+    batch_size: int = 32
+    """Images a batch."""
+    seed: int = 0
+    queries: ImageSet | None = None
+    """The graph's two image sets: needed where it was labelled within groups, and to leave out images without a place."""
+    database: ImageSet | None = None
+    labels: SimilarityGraph | None = None
+    """Where ψ of the pairs is looked up instead, after `graph` has decided which images and which weights."""
+    places: int = 2
+    """Neighbourhoods a batch: one around the anchor, the others apart from it, so that pairs without overlap abound."""
+    candidates: Candidates = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        chosen = strategy(self.strategy)
+        least = 2 * len(chosen.bands) + self.places
+        if self.batch_size < least or self.places < 1:
+            raise InputError(
+                f"{self.batch_size} images cannot hold {self.places} neighbourhoods and a pair of every band; "
+                f"give batch_size of at least {least}"
+            )
+        if self.labels is not None and self.labels.shape != self.graph.shape:
+            raise InputError(
+                f"labels are {self.labels.shape}, the graph is {self.graph.shape}; both must be of one set"
+            )
+        object.__setattr__(self, "strategy", chosen)
+        object.__setattr__(self, "candidates", Candidates.of(self._tables(), chosen))
+
+    def __len__(self) -> int:
+        """Batches an epoch."""
+        return -(-2 * len(self._anchors) // self.batch_size)
+
+    @property
+    def _anchors(self) -> NDArray[np.int32]:
+        eligible = self.candidates.eligible
+        return eligible if self._one_set else eligible[: int(np.searchsorted(eligible, self.graph.shape[0]))]
+
+    @property
+    def _one_set(self) -> bool:
+        return bool(self.graph.facts.get("one_set", False))
+
+    def _tables(self) -> Tables:
+        if self._one_set:
+            return make_tables(self.graph, self.queries, self.database)
+        row_pool, pool_of = pools(self.graph, self.queries, self.database)
+        above = np.int32(1 + max(row_pool.max(initial=-1), pool_of.max(initial=-1)))
+        partners = np.concatenate([row_pool, np.where(pool_of >= 0, pool_of + above, -1)])
+        own = np.concatenate([np.where(row_pool >= 0, row_pool + above, -1), pool_of])
+        return tables_of(_both_ways(self.graph), partners.astype(np.int32), own.astype(np.int32))
+
+    def images(self, epoch: int, index: int) -> tuple[NDArray[np.int64], int]:
+        """(≤ B,) the images of a batch (map images counted on after the queries, where the graph has two sets), and
+        how many bands found their first pair away from the anchor."""
+        if not 0 <= index < len(self):
+            raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
+        c, key = self.candidates, epoch_key(self.seed, epoch, _PURPOSE)
+        members = np.empty(self.batch_size, np.int64)
+        members[0] = self._anchors[permute(key, index % len(self._anchors), len(self._anchors))]
+        count, redrawn = grow(
+            c.tables, c.bands, c.zeros, c.counts, c.band_start, c.band_rows, key, index, self.places, members
+        )
+        return members[:count], int(redrawn)
+
+    def batch(self, epoch: int, index: int) -> PairBatch:
+        """Batch `index` of `epoch`: its pairs band by band."""
+        members, redrawn = self.images(epoch, index)
+        queries, database = self._pairs(members)
+        psi = self.graph.lookup(queries, database)
+        chosen = strategy(self.strategy)
+        band = chosen.band_of(psi)
+        order = np.argsort(band, kind="stable")
+        order = order[band[order] >= 0]
+        queries, database, psi, band = queries[order], database[order], psi[order], band[order]
+        share = np.array([float(b.share) for b in chosen.bands])
+        weight = (share * len(band) / np.maximum(1, np.bincount(band, minlength=len(share))))[band]
+        if self.labels is not None:
+            psi = self.labels.lookup(queries, database)
+        return PairBatch(queries, database, psi, weight.astype(np.float32), redrawn)
+
+    def _pairs(self, members: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The labelled pairs among the images."""
+        t = self.candidates.tables
+        if self._one_set:
+            a, b = np.triu_indices(len(members), 1)
+            queries, database = members[a], members[b]
+            same = t.row_pool[queries] == t.pool_of[database]
+            return queries[same], database[same]
+        n = self.graph.shape[0]
+        queries, database = (x.ravel() for x in np.meshgrid(members[members < n], members[members >= n], indexing="ij"))
+        same = t.row_pool[queries] == t.pool_of[database]
+        return queries[same], database[same] - n
+
+
+def _both_ways(graph: SimilarityGraph) -> SimilarityGraph:
+    """The graph of two sets as one over all images, queries first: pairs are stored in both directions."""
+    n, m = graph.shape
+    rows, columns = graph.rows, graph.indices.astype(np.int64)
+    # Rows of the map images: their pairs in order of the column, queries ascending within each.
+    turned = np.argsort(columns, kind="stable")
+    per_column = np.cumsum(np.bincount(columns, minlength=m))
+    return SimilarityGraph(
+        np.concatenate([graph.indptr, graph.pairs + per_column]).astype(np.int64),
+        np.concatenate([columns + n, rows[turned]]).astype(np.int32),
+        np.concatenate([graph.values, graph.values[turned]]),
+        (n + m, n + m),
+    )
