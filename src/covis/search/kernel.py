@@ -47,6 +47,32 @@ def _lowest(products, half_norm, start, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def _nth(values, n):  # type: ignore[no-untyped-def]
+    """The n-th smallest (from 0) by Hoare's selection; np.partition would take seconds to compile."""
+    work = values.copy()
+    low, high = 0, len(work) - 1
+    while low < high:
+        pivot = work[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while work[i] < pivot:
+                i += 1
+            while work[j] > pivot:
+                j -= 1
+            if i <= j:
+                work[i], work[j] = work[j], work[i]
+                i += 1
+                j -= 1
+        if n <= j:
+            high = j
+        elif n >= i:
+            low = i
+        else:
+            break
+    return work[n]
+
+
+@njit(nogil=True, cache=True)
 def _settle(query, block, first, columns, distance, count):  # type: ignore[no-untyped-def]
     """Exact distances of the candidates of this block that have none yet."""
     for c in range(first, count):
@@ -57,7 +83,7 @@ def _settle(query, block, first, columns, distance, count):  # type: ignore[no-u
 @njit(nogil=True, cache=True)
 def _drop_far(score, ids, columns, distance, count, k, slack):  # type: ignore[no-untyped-def]
     """Keeps what lies within `slack` of the k-th best score; returns count and bound."""
-    bound = np.partition(score[:count], k - 1)[k - 1] + slack
+    bound = _nth(score[:count], k - 1) + slack
     kept = 0
     for c in range(count):
         if score[c] <= bound:
@@ -69,15 +95,15 @@ def _drop_far(score, ids, columns, distance, count, k, slack):  # type: ignore[n
 @njit(nogil=True, cache=True)
 def _keep_best(score, ids, columns, distance, count, k):  # type: ignore[no-untyped-def]
     """Keeps exactly the k best by (distance, id); every candidate must have its distance."""
-    worst = np.partition(distance[:count], k - 1)[k - 1]
-    closer = np.sum(distance[:count] < worst)
+    worst = _nth(distance[:count], k - 1)
     tied = np.empty(count, np.int64)
-    ties = 0
+    closer = ties = 0
     for c in range(count):
+        closer += distance[c] < worst
         if distance[c] == worst:
             tied[ties] = ids[c]
             ties += 1
-    last = np.partition(tied[:ties], k - closer - 1)[k - closer - 1]
+    last = _nth(tied[:ties], k - closer - 1)
     kept = 0
     for c in range(count):
         if distance[c] < worst or (distance[c] == worst and ids[c] <= last):
