@@ -287,7 +287,7 @@ def cmu(root, slices=(2, 3, 4, 5, 6, 13, 14, 15, 16, 17, 18, 19, 20, 21), querie
         posed = []
         stamps = (1283347879534213, 1292959379534213)  # 1 Sep 2010, sunny with foliage; 21 Dec 2010, snow
         for i in range(queries):
-            name = f"img_{i:05d}_c{i % 2}_{stamps[i % 2] + i}us.jpg"
+            name = f"img_{i:05d}_c{i % 2}_{stamps[i % 2] + 1000 * n + i}us.jpg"  # the server tells slices apart by it
             names.append(("query", name))
             pose = _wxyz_centre(_camera(5.0 * i + 0.1, 100.0 * n, 46.0 if i % 2 else -44.0))
             if i < queries // 2:
