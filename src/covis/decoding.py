@@ -11,7 +11,7 @@ import contextlib
 import io
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -103,13 +103,24 @@ def orientation_of(data: bytes) -> tuple[int, bool]:
     at = data.find(b"Exif\0\0", 0, 1 << 16)
     if at < 0:
         return 1, True
-    try:
+
+    def parse() -> Image.Exif:
         exif = Image.Exif()
-        exif.load(data[at:])
-        value = exif.get(_ORIENTATION, 1)
+        exif.load(data[at : at + (1 << 16)])
+        return exif
+
+    return _orientation(parse)
+
+
+def _orientation(parse: Callable[[], Image.Exif]) -> tuple[int, bool]:
+    """The orientation that `parse` finds (1 if none), and whether the block was whole."""
+    try:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            value = parse().get(_ORIENTATION, 1)
     except Exception:  # Pillow raises many kinds here, and a damaged EXIF block must not cost the photo
         return 1, False
-    return (value, True) if value in range(1, 9) else (1, value is None)
+    return (value if value in range(1, 9) else 1), not caught
 
 
 def turn(pixels: Pixels, orientation: int) -> Pixels:
@@ -153,12 +164,8 @@ def _decode_any(image: Image.Image, size: Size | None, name: str) -> Decoded:
     if image.width * image.height > MAX_PIXELS:
         raise Reject("too-large", name, f"{image.width}×{image.height} pixels")
     notes = ["first-frame"] if getattr(image, "n_frames", 1) > 1 else []
-    orientation = 1
-    try:
-        orientation = image.getexif().get(_ORIENTATION, 1)
-        orientation = orientation if orientation in range(1, 9) else 1
-    except Exception:  # as above: pixels count, a damaged EXIF block does not
-        notes.append("corrupt-exif")
+    orientation, readable = _orientation(image.getexif)
+    notes += [] if readable else ["corrupt-exif"]
     if size is not None:
         image.draft("RGB", (size[1], size[0]) if orientation < 5 else size)
     image.load()

@@ -68,8 +68,9 @@ def names(column: Column, prefix: bytes = b"", suffix: bytes = b"") -> NDArray[n
     lengths = np.diff(offsets)
     width = max(1, int(lengths.max()))
     padded = np.zeros((len(column), width), np.uint8)
-    for start in range(0, len(column), 1 << 16):
-        part = slice(start, min(start + (1 << 16), len(column)))
+    step = max(1, (1 << 22) // width)
+    for start in range(0, len(column), step):
+        part = slice(start, min(start + step, len(column)))
         inside = np.arange(width) < lengths[part, None]
         padded[part][inside] = data[offsets[part.start] : offsets[part.stop]]
     return padded.view(f"S{width}")[:, 0]
