@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal
@@ -163,6 +163,24 @@ class Benchmark:
             )
         return positives(self.relevance)
 
+    def without(self, queries: NDArray[np.bool_], database: NDArray[np.bool_], why: str) -> Benchmark:
+        """The benchmark without the images where a mask (Q,), (M,) holds: another protocol, and its notes say so."""
+        if self.one_set:
+            queries = database = queries | database
+        lost = int(queries.sum()) + (0 if self.one_set else int(database.sum()))
+        if not lost:
+            return self
+        kept = self.queries.subset(~queries)
+        return replace(
+            self,
+            queries=kept,
+            database=kept if self.one_set else self.database.subset(~database),
+            breakdown={label: values[~queries] for label, values in self.breakdown.items()},
+            notes=(*self.notes, f"{lost} images left out: {why}"),
+            relevance=_restricted(self.relevance, ~queries, ~database),
+            similarity=_restricted(self.similarity, ~queries, ~database),
+        )
+
     def facts(self) -> dict[str, Any]:
         """The protocol as plain values, for a manifest or a comparison."""
         measure = {} if self.relevance is None else dict(self.relevance.facts)
@@ -189,6 +207,20 @@ class Benchmark:
         columns = [np.asarray(side.columns[c]) for c in (self.apart,) if c for side in (self.queries, self.database)]
         fold = [np.asarray(self.database.columns[self.fold])] if self.fold else []
         return fingerprint(facts, *pairs, *columns, *fold)
+
+
+def _restricted(
+    graph: SimilarityGraph | None, rows: NDArray[np.bool_], columns: NDArray[np.bool_]
+) -> SimilarityGraph | None:
+    """The graph of the kept rows and columns, renumbered."""
+    if graph is None:
+        return None
+    keep = rows[graph.rows] & columns[graph.indices]
+    row, column = np.cumsum(rows) - 1, np.cumsum(columns) - 1
+    shape = (int(rows.sum()), int(columns.sum()))
+    return SimilarityGraph.from_edges(
+        row[graph.rows[keep]], column[graph.indices[keep]], graph.psi[keep], shape, graph.facts
+    )
 
 
 Maker = Callable[[Path | None], Benchmark]

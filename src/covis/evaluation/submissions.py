@@ -86,10 +86,10 @@ def check_msls(path: Path | str, queries: Iterable[str], database: Iterable[str]
     path = Path(path)
     text, problems = _msls_text(path)
     rows = [(n, line.split(" ")) for n, line in enumerate(text.split("\n"), 1) if line and not line.startswith("#")]
-    if not problems and not rows:
-        return [f"{path.name} holds no predictions"]
+    if problems or not rows:
+        return problems or [f"{path.name} holds no predictions"]
     wanted, known = list(queries), set(database)
-    return [*problems, *_shape_problems(rows), *_query_problems(rows, wanted), *_image_problems(rows, known)]
+    return [*_shape_problems(rows), *_query_problems(rows, wanted), *_image_problems(rows, known)]
 
 
 def _msls_text(path: Path) -> tuple[str, list[str]]:
