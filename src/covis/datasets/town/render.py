@@ -9,10 +9,10 @@ import math
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
 from covis.datasets.town import solids as s
+from covis.datasets.town.compiling import kernel
 from covis.datasets.town.scene import Scene
 from covis.datasets.town.textures import Colour, facade, ground, hash01, noise
 from covis.datasets.town.tracing import FAR_M, GROUND, SKY, Hit, trace, trace_movers
@@ -49,7 +49,7 @@ class Light(NamedTuple):
     """Standard deviation of the sensor noise, of full scale."""
 
 
-@njit(cache=True)
+@kernel
 def _sky(dx: float, dy: float, dz: float, light: Light) -> Colour:
     rise = max(0.0, dz) ** 0.6
     r = light.horizon[0] + (light.zenith[0] - light.horizon[0]) * rise
@@ -65,21 +65,23 @@ def _sky(dx: float, dy: float, dz: float, light: Light) -> Colour:
     return r + 0.6 * glow * light.sun[0], g + 0.6 * glow * light.sun[1], b + 0.6 * glow * light.sun[2]
 
 
-@njit(cache=True)
-def _solid_colour(b: Any, x: float, y: float, z: float, nz: float, light: Light) -> tuple[float, float, float, float]:
-    r, g, bl = b[s.COLOUR], b[s.COLOUR + 1], b[s.COLOUR + 2]
-    material = b[s.MATERIAL]
+@kernel
+def _solid_colour(
+    b: Any, n: int, x: float, y: float, z: float, nz: float, light: Light
+) -> tuple[float, float, float, float]:
+    r, g, bl = b[n, s.COLOUR], b[n, s.COLOUR + 1], b[n, s.COLOUR + 2]
+    material = b[n, s.MATERIAL]
     if material == s.LEAVES or material == s.HEDGE:
         k = 0.55 + 0.9 * hash01(math.floor(x * 2.5), math.floor(y * 2.5), math.floor(z * 2.5))
         if material == s.HEDGE:
             return r * k, g * k, bl * k, 0.0
         return r * k * light.leaf[0], g * k * light.leaf[1], bl * k * light.leaf[2], 0.0
-    local = (x - b[s.X]) * b[s.COS] + (y - b[s.Y]) * b[s.SIN]
+    local = (x - b[n, s.X]) * b[n, s.COS] + (y - b[n, s.Y]) * b[n, s.SIN]
     if material == s.CAR:
-        wheel = abs(abs(local) - 0.62 * b[s.HALF_X])
+        wheel = abs(abs(local) - 0.62 * b[n, s.HALF_X])
         if z < 0.3 or (wheel < 0.34 and wheel * wheel + (z - 0.33) ** 2 < 0.12):
             return 0.03, 0.03, 0.035, 0.0
-        if b[s.Z1] > 2.0 and z > 1.3 and z < 1.95 and local > 0.25 * b[s.HALF_X]:
+        if b[n, s.Z1] > 2.0 and z > 1.3 and z < 1.95 and local > 0.25 * b[n, s.HALF_X]:
             return 0.06, 0.08, 0.10, 0.0
     elif material == s.CABIN and nz < 0.5 and z < 1.34 and abs(local) % 0.9 > 0.1:
         return 0.06, 0.08, 0.10, 0.0
@@ -90,7 +92,7 @@ def _solid_colour(b: Any, x: float, y: float, z: float, nz: float, light: Light)
     return r, g, bl, 0.0
 
 
-@njit(cache=True)
+@kernel
 def _surface(
     scene: Scene, movers: Any, hit: Hit, x: float, y: float, z: float, blur_m: float, light: Light
 ) -> tuple[float, float, float, float]:
@@ -103,17 +105,20 @@ def _surface(
         k = 1.0 - 0.45 * light.wet
         r, g, b, lit = r * k, g * k, b * k, 0.0
     elif item < walls:
-        r, g, b, lit = facade(along, z, scene.facades[item], blur_m, light.lit, light.evening)
+        r, g, b, lit = facade(along, z, scene.facades, item, blur_m, light.lit, light.evening)
     else:
         n = item - walls
-        row = scene.solids[n] if n < len(scene.solids) else movers[n - len(scene.solids)]
-        r, g, b, lit = _solid_colour(row, x, y, z, nz, light)
-        snow = max(0.0, nz) * (1.0 if row[s.MATERIAL] < s.MOVABLE else 0.6)
+        fixed = n < len(scene.solids)
+        if fixed:
+            r, g, b, lit = _solid_colour(scene.solids, n, x, y, z, nz, light)
+        else:
+            r, g, b, lit = _solid_colour(movers, n - len(scene.solids), x, y, z, nz, light)
+        snow = max(0.0, nz) * (1.0 if fixed else 0.5)
     k = light.snow * snow * (0.55 + 0.45 * noise(x * 0.7, y * 0.7, 5))
     return r + (0.82 - r) * k, g + (0.84 - g) * k, b + (0.88 - b) * k, lit
 
 
-@njit(cache=True)
+@kernel
 def _shade(
     scene: Scene, movers: Any, hit: Hit, origin: Any, dx: float, dy: float, dz: float, pixel: float, light: Light
 ) -> Colour:
@@ -149,7 +154,7 @@ def _shade(
     return hr + (r - hr) * k, hg + (g - hg) * k, hb + (b - hb) * k
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _render(
     scene: Scene, movers: Any, origin: Any, rotation: Any, camera: Any, samples: int, light: Light, seed: int, out: Any
 ) -> None:
@@ -176,7 +181,7 @@ def _render(
             _expose(r, g, b, samples, row, column, width, height, light, seed, out)
 
 
-@njit(cache=True)
+@kernel
 def _expose(
     r: float, g: float, b: float, samples: int, row: int, column: int, width: int, height: int, light: Light,
     seed: int, out: Any,
@@ -193,7 +198,7 @@ def _expose(
         out[row, column, c] = np.uint8(max(0.0, min(255.0, value)))
 
 
-@njit(cache=True, nogil=True)
+@kernel
 def _measure(
     scene: Scene,
     movers: Any,

@@ -8,9 +8,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import njit
-
 from covis.datasets.town import houses as h
+from covis.datasets.town.compiling import kernel
 from covis.datasets.town.scene import CELL_M, Scene
 
 Colour = tuple[float, float, float]
@@ -19,7 +18,7 @@ LIT = 1.0
 """Fourth channel of a facade: glass behind which light may burn."""
 
 
-@njit(cache=True, inline="always")
+@kernel
 def hash01(a: int, b: int, c: int) -> float:
     """A number in [0, 1) that depends on three integers only."""
     k = (a * 374761393 + b * 668265263 + c * 1274126177) & _MASK
@@ -28,7 +27,7 @@ def hash01(a: int, b: int, c: int) -> float:
     return float(k ^ (k >> 15)) / 4294967296.0
 
 
-@njit(cache=True)
+@kernel
 def noise(x: float, y: float, seed: int) -> float:
     """Smooth value noise in [0, 1) with unit cells."""
     i, j = math.floor(x), math.floor(y)
@@ -40,17 +39,17 @@ def noise(x: float, y: float, seed: int) -> float:
     return low * (1 - v) + high * v
 
 
-@njit(cache=True, inline="always")
+@kernel
 def detail(blur_m: float, size_m: float) -> float:
     """How much of a pattern of `size_m` survives the blur: 1 near, 0 far."""
     return max(0.0, min(1.0, 1.6 - 1.2 * blur_m / size_m))
 
 
-@njit(cache=True)
-def outline(u: float, f: Any) -> Any:
+@kernel
+def outline(u: float, f: Any, w: int) -> Any:
     """Height of a wall's upper edge at `u` metres from its left end."""
-    profile, eave, top = f[h.PROFILE], f[h.EAVE], f[h.TOP]
-    share = u / f[h.WIDTH]
+    profile, eave, top = f[w, h.PROFILE], f[w, h.EAVE], f[w, h.TOP]
+    share = u / f[w, h.WIDTH]
     middle = 1.0 - abs(2.0 * share - 1.0)
     if profile == h.GABLE:
         edge = eave + (top - eave) * middle
@@ -62,36 +61,38 @@ def outline(u: float, f: Any) -> Any:
         edge = eave + (top - eave) * min(1.0, 3.0 * middle)
     else:
         edge = top
-    if profile != h.FLAT and profile != h.STEPPED and abs(u - f[h.CHIMNEY] * f[h.WIDTH]) < 0.4:
+    if profile != h.FLAT and profile != h.STEPPED and abs(u - f[w, h.CHIMNEY] * f[w, h.WIDTH]) < 0.4:
         edge = max(edge + 0.4, min(top, edge + 2.0) + h.CHIMNEY_M * 0.6)
     return edge
 
 
-@njit(cache=True)
-def facade(u: float, z: float, f: Any, blur_m: float, lit: float, evening: int) -> tuple[float, float, float, float]:
+@kernel
+def facade(
+    u: float, z: float, f: Any, w: int, blur_m: float, lit: float, evening: int
+) -> tuple[float, float, float, float]:
     """Colour and lamplight of a wall at `u` metres from its left end and `z` above ground.
 
     `lit` is the share of windows with light in them, `evening` tells one evening from another.
     """
-    seed = int(f[h.SEED])
-    if z > f[h.EAVE] and f[h.PROFILE] >= h.EAVES:
-        r, g, b = _roof(u, z, f, blur_m, seed)
+    seed = int(f[w, h.SEED])
+    if z > f[w, h.EAVE] and f[w, h.PROFILE] >= h.EAVES:
+        r, g, b = _roof(u, z, f, w, blur_m, seed)
         return r, g, b, 0.0
-    if z < f[h.GROUND_H] and f[h.GROUND] != h.DWELLING:
-        return _ground_floor(u, z, f, blur_m, lit, evening, seed)
-    r, g, b = _wall(u, z, f, blur_m, seed)
-    if z > f[h.EAVE] - 0.35 and z < f[h.EAVE]:
-        return f[h.TRIM], f[h.TRIM + 1], f[h.TRIM + 2], 0.0
-    if z > f[h.EAVE]:
-        return _attic(u, z, f, r, g, b)
-    return _windows(u, z, f, r, g, b, lit, evening, seed)
+    if z < f[w, h.GROUND_H] and f[w, h.GROUND] != h.DWELLING:
+        return _ground_floor(u, z, f, w, blur_m, lit, evening, seed)
+    r, g, b = _wall(u, z, f, w, blur_m, seed)
+    if z > f[w, h.EAVE] - 0.35 and z < f[w, h.EAVE]:
+        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
+    if z > f[w, h.EAVE]:
+        return _attic(u, z, f, w, r, g, b)
+    return _windows(u, z, f, w, r, g, b, lit, evening, seed)
 
 
-@njit(cache=True)
-def _wall(u: float, z: float, f: Any, blur_m: float, seed: int) -> Colour:
+@kernel
+def _wall(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colour:
     shade = 0.86 + 0.26 * noise(u * 0.45, z * 0.35, seed)
-    r, g, b = f[h.BASE] * shade, f[h.BASE + 1] * shade, f[h.BASE + 2] * shade
-    material = f[h.MATERIAL]
+    r, g, b = f[w, h.BASE] * shade, f[w, h.BASE + 1] * shade, f[w, h.BASE + 2] * shade
+    material = f[w, h.MATERIAL]
     if z < 0.55:
         return r * 0.55, g * 0.55, b * 0.57
     if material == h.BRICK:
@@ -103,49 +104,49 @@ def _wall(u: float, z: float, f: Any, blur_m: float, seed: int) -> Colour:
         k = 0.72 if (z % 0.9) < 0.22 else 1.06
         k = 1.0 + (k - 1.0) * detail(blur_m, 0.9)
         return r * k, g * k, b * k
-    if material == h.TIMBERED and z > f[h.GROUND_H]:
-        bay = f[h.WIDTH] / f[h.COLUMNS]
-        x, y = u % bay, (z - f[h.GROUND_H]) % f[h.FLOOR_H]
-        slant = abs(x / bay - y / f[h.FLOOR_H]) < 0.06 and hash01(int(u / bay), int(z / f[h.FLOOR_H]), seed) < 0.5
+    if material == h.TIMBERED and z > f[w, h.GROUND_H]:
+        bay = f[w, h.WIDTH] / f[w, h.COLUMNS]
+        x, y = u % bay, (z - f[w, h.GROUND_H]) % f[w, h.FLOOR_H]
+        slant = abs(x / bay - y / f[w, h.FLOOR_H]) < 0.06 and hash01(int(u / bay), int(z / f[w, h.FLOOR_H]), seed) < 0.5
         if x < 0.22 or y < 0.25 or slant:
             return 0.14, 0.09, 0.06
     return r, g, b
 
 
-@njit(cache=True)
+@kernel
 def _windows(
-    u: float, z: float, f: Any, r: float, g: float, b: float, lit: float, evening: int, seed: int
+    u: float, z: float, f: Any, w: int, r: float, g: float, b: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
-    bay = f[h.WIDTH] / f[h.COLUMNS]
+    bay = f[w, h.WIDTH] / f[w, h.COLUMNS]
     column = int(u / bay)
-    ground = z < f[h.GROUND_H]
-    storey = -1 if ground else int((z - f[h.GROUND_H]) / f[h.FLOOR_H])
-    height = f[h.GROUND_H] if ground else f[h.FLOOR_H]
+    ground = z < f[w, h.GROUND_H]
+    storey = -1 if ground else int((z - f[w, h.GROUND_H]) / f[w, h.FLOOR_H])
+    height = f[w, h.GROUND_H] if ground else f[w, h.FLOOR_H]
     x = (u / bay - column - 0.5) * bay
-    y = z if ground else z - f[h.GROUND_H] - storey * f[h.FLOOR_H]
-    if ground and column == int(f[h.DOOR]):
-        return _door(x, y, bay, f, r, g, b, seed)
-    half = 0.5 * f[h.WINDOW_W] * bay * (1.5 if f[h.WINDOW] == h.WIDE else 1.0)
+    y = z if ground else z - f[w, h.GROUND_H] - storey * f[w, h.FLOOR_H]
+    if ground and column == int(f[w, h.DOOR]):
+        return _door(x, y, bay, f, w, r, g, b, seed)
+    half = 0.5 * f[w, h.WINDOW_W] * bay * (1.5 if f[w, h.WINDOW] == h.WIDE else 1.0)
     low = 0.24 * height
-    high = min(low + f[h.WINDOW_H] * height, 0.92 * height)
+    high = min(low + f[w, h.WINDOW_H] * height, 0.92 * height)
     if hash01(column, storey, seed) < 0.07:
         return r, g, b, 0.0
-    if f[h.WINDOW] == h.ARCHED and y > high - half:
+    if f[w, h.WINDOW] == h.ARCHED and y > high - half:
         inside = x * x + (y - high + half) ** 2 < half * half
     else:
         inside = abs(x) < half and y > low and y < high
     if not inside:
-        if f[h.WINDOW] == h.SHUTTERED and abs(x) < half * 1.75 and y > low and y < high:
-            return f[h.SIGN] * 0.8, f[h.SIGN + 1] * 0.8, f[h.SIGN + 2] * 0.8, 0.0
+        if f[w, h.WINDOW] == h.SHUTTERED and abs(x) < half * 1.75 and y > low and y < high:
+            return f[w, h.SIGN] * 0.8, f[w, h.SIGN + 1] * 0.8, f[w, h.SIGN + 2] * 0.8, 0.0
         if abs(x) < half + 0.18 and y > low - 0.2 and y < high + 0.2:
-            return f[h.TRIM], f[h.TRIM + 1], f[h.TRIM + 2], 0.0
+            return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
         return r, g, b, 0.0
-    if (abs(x) < 0.06 or abs(y - 0.5 * (low + high)) < 0.06) and f[h.WINDOW] in (h.CROSSED, h.ARCHED):
-        return f[h.TRIM], f[h.TRIM + 1], f[h.TRIM + 2], 0.0
+    if (abs(x) < 0.06 or abs(y - 0.5 * (low + high)) < 0.06) and f[w, h.WINDOW] in (h.CROSSED, h.ARCHED):
+        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
     return _glass(column, storey, (y - low) / height, lit, evening, seed)
 
 
-@njit(cache=True)
+@kernel
 def _glass(
     column: int, storey: int, rise: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
@@ -157,26 +158,26 @@ def _glass(
     return 0.07 * k, 0.10 * k, 0.13 * k, 0.0
 
 
-@njit(cache=True)
+@kernel
 def _door(
-    x: float, y: float, bay: float, f: Any, r: float, g: float, b: float, seed: int
+    x: float, y: float, bay: float, f: Any, w: int, r: float, g: float, b: float, seed: int
 ) -> tuple[float, float, float, float]:
     half = min(0.65, 0.4 * bay)
     if abs(x) < half and y < 2.25:
         panel = 0.7 if (abs(x) < half * 0.6 and (y % 1.0) > 0.25) else 1.0
-        return f[h.SIGN] * panel, f[h.SIGN + 1] * panel, f[h.SIGN + 2] * panel, 0.0
+        return f[w, h.SIGN] * panel, f[w, h.SIGN + 1] * panel, f[w, h.SIGN + 2] * panel, 0.0
     if abs(x) < half + 0.25 and y < 2.7:
-        return f[h.TRIM], f[h.TRIM + 1], f[h.TRIM + 2], 0.0
+        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
     return r, g, b, 0.0
 
 
-@njit(cache=True)
+@kernel
 def _ground_floor(
-    u: float, z: float, f: Any, blur_m: float, lit: float, evening: int, seed: int
+    u: float, z: float, f: Any, w: int, blur_m: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
-    width, high = f[h.WIDTH], f[h.GROUND_H]
-    kind = f[h.GROUND]
-    r, g, b = _wall(u, z, f, blur_m, seed)
+    width, high = f[w, h.WIDTH], f[w, h.GROUND_H]
+    kind = f[w, h.GROUND]
+    r, g, b = _wall(u, z, f, w, blur_m, seed)
     if kind == h.ARCADE:
         bay = width / max(1.0, math.floor(width / 3.2))
         x = (u % bay) - 0.5 * bay
@@ -186,15 +187,15 @@ def _ground_floor(
         k = 0.35 if open_ else 1.0
         return (0.06, 0.055, 0.05, 0.0) if open_ else (r * k, g * k, b * k, 0.0)
     if kind == h.BLANK:
-        return _mural(u, z, f, r, g, b, seed)
+        return _mural(u, z, f, w, r, g, b, seed)
     if z > high - 0.95 and z < high - 0.15 and u > 0.3 and u < width - 0.3:
-        return _sign(u, (z - high + 0.95) / 0.8, f, blur_m, seed)
+        return _sign(u, (z - high + 0.95) / 0.8, f, w, blur_m, seed)
     if z > high - 0.95 or z < 0.45 or u < 0.4 or u > width - 0.4:
-        return f[h.SIGN] * 0.55, f[h.SIGN + 1] * 0.55, f[h.SIGN + 2] * 0.55, 0.0
+        return f[w, h.SIGN] * 0.55, f[w, h.SIGN + 1] * 0.55, f[w, h.SIGN + 2] * 0.55, 0.0
     panes = max(2.0, math.floor((width - 0.8) / 1.7))
     pane = (u - 0.4) / (width - 0.8) * panes
     if abs(pane - math.floor(pane + 0.5)) < 0.05:
-        return f[h.TRIM], f[h.TRIM + 1], f[h.TRIM + 2], 0.0
+        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
     shop_lit = 0.0 if lit == 0.0 else 0.5 + 0.5 * lit
     if hash01(1, evening, seed) < shop_lit:
         return 0.95, 0.80, 0.52, LIT
@@ -204,11 +205,11 @@ def _ground_floor(
     return 0.08, 0.10, 0.12, 0.0
 
 
-@njit(cache=True)
-def _sign(u: float, v: float, f: Any, blur_m: float, seed: int) -> tuple[float, float, float, float]:
+@kernel
+def _sign(u: float, v: float, f: Any, w: int, blur_m: float, seed: int) -> tuple[float, float, float, float]:
     """A shop sign: letters as columns of blocks, light on dark or dark on light."""
-    r, g, b = f[h.SIGN], f[h.SIGN + 1], f[h.SIGN + 2]
-    first = 0.15 * f[h.WIDTH] + 0.3 * f[h.WIDTH] * hash01(seed, 5, 1)
+    r, g, b = f[w, h.SIGN], f[w, h.SIGN + 1], f[w, h.SIGN + 2]
+    first = 0.15 * f[w, h.WIDTH] + 0.3 * f[w, h.WIDTH] * hash01(seed, 5, 1)
     letters = 3 + int(6 * hash01(seed, 6, 1))
     x = (u - first) / 0.5
     if x < 0 or x >= letters or v < 0.18 or v > 0.82 or (x % 1.0) > 0.8:
@@ -220,8 +221,10 @@ def _sign(u: float, v: float, f: Any, blur_m: float, seed: int) -> tuple[float, 
     return r + (pale - r) * mix, g + (pale - g) * mix, b + (pale - b) * mix, 0.0
 
 
-@njit(cache=True)
-def _mural(u: float, z: float, f: Any, r: float, g: float, b: float, seed: int) -> tuple[float, float, float, float]:
+@kernel
+def _mural(
+    u: float, z: float, f: Any, w: int, r: float, g: float, b: float, seed: int
+) -> tuple[float, float, float, float]:
     """Some blank walls carry posters."""
     if seed % 3 or z < 0.8 or z > 2.9:
         return r, g, b, 0.0
@@ -232,35 +235,35 @@ def _mural(u: float, z: float, f: Any, r: float, g: float, b: float, seed: int) 
     return 0.2 + 0.6 * hash01(spot, 1, seed), 0.15 + 0.6 * tone, 0.15 + 0.5 * hash01(spot, 2, seed), 0.0
 
 
-@njit(cache=True)
-def _attic(u: float, z: float, f: Any, r: float, g: float, b: float) -> tuple[float, float, float, float]:
+@kernel
+def _attic(u: float, z: float, f: Any, w: int, r: float, g: float, b: float) -> tuple[float, float, float, float]:
     """Gable field: an oculus or a small window below the ridge."""
-    edge = outline(u, f)
+    edge = outline(u, f, w)
     if edge - z < 0.25:
-        return f[h.TRIM], f[h.TRIM + 1], f[h.TRIM + 2], 0.0
-    x = u - 0.5 * f[h.WIDTH]
-    y = z - f[h.EAVE] - 0.35 * (f[h.TOP] - f[h.EAVE])
+        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
+    x = u - 0.5 * f[w, h.WIDTH]
+    y = z - f[w, h.EAVE] - 0.35 * (f[w, h.TOP] - f[w, h.EAVE])
     if x * x + y * y < 0.3:
         return 0.08, 0.10, 0.12, 0.0
     return r, g, b, 0.0
 
 
-@njit(cache=True)
-def _roof(u: float, z: float, f: Any, blur_m: float, seed: int) -> Colour:
-    if z > f[h.TOP] or (abs(u - f[h.CHIMNEY] * f[h.WIDTH]) < 0.4 and z > f[h.TOP] - 0.8):
+@kernel
+def _roof(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colour:
+    if z > f[w, h.TOP] or (abs(u - f[w, h.CHIMNEY] * f[w, h.WIDTH]) < 0.4 and z > f[w, h.TOP] - 0.8):
         return 0.33, 0.17, 0.12
     k = 0.9 + 0.3 * noise(u * 0.6, z * 0.6, seed)
     k *= 1.0 + 0.3 * ((z / 0.35) % 1.0 - 0.5) * detail(blur_m, 0.35)
-    bay = f[h.WIDTH] / max(2.0, f[h.COLUMNS] - 1.0)
-    x, y = abs(u % bay - 0.5 * bay), z - f[h.EAVE]
+    bay = f[w, h.WIDTH] / max(2.0, f[w, h.COLUMNS] - 1.0)
+    x, y = abs(u % bay - 0.5 * bay), z - f[w, h.EAVE]
     if y > 0.3 and y < 1.7 and x < 0.6 and hash01(int(u / bay), 9, seed) < 0.6:
         if x < 0.4 and y < 1.4:
             return 0.08, 0.10, 0.13
-        return f[h.TRIM], f[h.TRIM + 1], f[h.TRIM + 2]
-    return f[h.ROOF] * k, f[h.ROOF + 1] * k, f[h.ROOF + 2] * k
+        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2]
+    return f[w, h.ROOF] * k, f[w, h.ROOF + 1] * k, f[w, h.ROOF + 2] * k
 
 
-@njit(cache=True)
+@kernel
 def ground(x: float, y: float, scene: Scene, blur_m: float) -> tuple[float, float, float, float]:
     """Colour of the ground and how much of it snow would cover (0 on driven lanes, 1 on grass)."""
     best, lateral, station, length, road, pavement = 1e9, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -269,18 +272,18 @@ def ground(x: float, y: float, scene: Scene, blur_m: float) -> tuple[float, floa
     if i >= 0 and j >= 0 and i < scene.columns and j < scene.rows:
         cell = j * scene.columns + i
         for n in range(scene.street_first[cell], scene.street_first[cell + 1]):
-            street = scene.streets[scene.street_items[n]]
-            dx, dy = street[2] - street[0], street[3] - street[1]
+            e = scene.street_items[n]
+            dx, dy = scene.streets[e, 2] - scene.streets[e, 0], scene.streets[e, 3] - scene.streets[e, 1]
             span = math.sqrt(dx * dx + dy * dy)
             dx, dy = dx / span, dy / span
-            s = (x - street[0]) * dx + (y - street[1]) * dy
-            side = (y - street[1]) * dx - (x - street[0]) * dy
+            s = (x - scene.streets[e, 0]) * dx + (y - scene.streets[e, 1]) * dy
+            side = (y - scene.streets[e, 1]) * dx - (x - scene.streets[e, 0]) * dy
             beyond = max(0.0, -s, s - span)
-            gap = math.sqrt(side * side + beyond * beyond) - street[4]
+            gap = math.sqrt(side * side + beyond * beyond) - scene.streets[e, 4]
             roads += gap < 0.0
             if gap < best:
                 best, lateral, station, length = gap, side, s, span
-                road, pavement = street[4], street[5]
+                road, pavement = scene.streets[e, 4], scene.streets[e, 5]
     grain = noise(x * 0.8, y * 0.8, 1)
     if best < 0.0:
         return _asphalt(lateral, station, length, road, grain, roads == 1)
@@ -293,7 +296,7 @@ def ground(x: float, y: float, scene: Scene, blur_m: float) -> tuple[float, floa
     return 0.17 * k, 0.24 * k, 0.09 * k, 1.0
 
 
-@njit(cache=True)
+@kernel
 def _asphalt(
     lateral: float, station: float, length: float, road: float, grain: float, alone: bool
 ) -> tuple[float, float, float, float]:

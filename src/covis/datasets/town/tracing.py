@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import njit
-
+from covis.datasets.town import houses as h
 from covis.datasets.town import solids as s
+from covis.datasets.town.compiling import kernel
 from covis.datasets.town.scene import CELL_M, Scene
 from covis.datasets.town.textures import hash01, outline
 
@@ -20,42 +20,46 @@ Hit = tuple[float, int, float, float, float, float]
 """Distance in metres, item, metres along a wall (or 0), and the unit normal."""
 
 
-@njit(cache=True)
-def _wall(ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, wall: Any, f: Any) -> tuple[float, float]:
+@kernel
+def _wall(
+    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, walls: Any, facades: Any, n: int
+) -> tuple[float, float]:
     """Distance and metres along the wall; distance < 0 for a miss."""
-    wx, wy = wall[2] - wall[0], wall[3] - wall[1]
+    wx, wy = walls[n, 2] - walls[n, 0], walls[n, 3] - walls[n, 1]
     det = dx * wy - dy * wx
     if abs(det) < 1e-12:
         return -1.0, 0.0
-    px, py = wall[0] - ox, wall[1] - oy
+    px, py = walls[n, 0] - ox, walls[n, 1] - oy
     t = (px * wy - py * wx) / det
     share = (px * dy - py * dx) / det
     if t <= 1e-6 or share < 0.0 or share > 1.0:
         return -1.0, 0.0
     z = oz + t * dz
-    if z < 0.0 or z > f[1] + 2.0:
+    if z < 0.0 or z > facades[n, h.TOP] + h.CHIMNEY_M:
         return -1.0, 0.0
     u = share * math.sqrt(wx * wx + wy * wy)
-    if z > outline(u, f):
+    if z > outline(u, facades, n):
         return -1.0, 0.0
     return t, u
 
 
-@njit(cache=True)
-def _box(ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any) -> tuple[float, float, float, float]:
+@kernel
+def _box(
+    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int
+) -> tuple[float, float, float, float]:
     """Distance and normal; distance < 0 for a miss."""
-    c, n = b[s.COS], b[s.SIN]
-    px, py = ox - b[s.X], oy - b[s.Y]
-    lx, ly = px * c + py * n, -px * n + py * c
-    ex, ey = dx * c + dy * n, -dx * n + dy * c
+    c, d = b[n, s.COS], b[n, s.SIN]
+    px, py = ox - b[n, s.X], oy - b[n, s.Y]
+    lx, ly = px * c + py * d, -px * d + py * c
+    ex, ey = dx * c + dy * d, -dx * d + dy * c
     near, far, axis = -1e18, 1e18, 0
     for k in range(3):
         if k == 0:
-            p, e, low, high = lx, ex, -b[s.HALF_X], b[s.HALF_X]
+            p, e, low, high = lx, ex, -b[n, s.HALF_X], b[n, s.HALF_X]
         elif k == 1:
-            p, e, low, high = ly, ey, -b[s.HALF_Y], b[s.HALF_Y]
+            p, e, low, high = ly, ey, -b[n, s.HALF_Y], b[n, s.HALF_Y]
         else:
-            p, e, low, high = oz, dz, b[s.Z0], b[s.Z1]
+            p, e, low, high = oz, dz, b[n, s.Z0], b[n, s.Z1]
         if abs(e) < 1e-12:
             if p < low or p > high:
                 return -1.0, 0.0, 0.0, 0.0
@@ -70,20 +74,20 @@ def _box(ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: An
         return -1.0, 0.0, 0.0, 0.0
     if axis == 0:
         sign = -1.0 if ex > 0 else 1.0
-        return near, sign * c, sign * n, 0.0
+        return near, sign * c, sign * d, 0.0
     if axis == 1:
         sign = -1.0 if ey > 0 else 1.0
-        return near, -sign * n, sign * c, 0.0
+        return near, -sign * d, sign * c, 0.0
     return near, 0.0, 0.0, -1.0 if dz > 0 else 1.0
 
 
-@njit(cache=True)
+@kernel
 def _ellipsoid(
-    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, leaves: float
+    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int, leaves: float
 ) -> tuple[float, float, float, float]:
     """Distance and normal; crowns are ragged, and thinner the smaller `leaves` is."""
-    a, v = 1.0 / b[s.HALF_X], 1.0 / b[s.Z1]
-    px, py, pz = (ox - b[s.X]) * a, (oy - b[s.Y]) * a, (oz - b[s.Z0]) * v
+    a, v = 1.0 / b[n, s.HALF_X], 1.0 / b[n, s.Z1]
+    px, py, pz = (ox - b[n, s.X]) * a, (oy - b[n, s.Y]) * a, (oz - b[n, s.Z0]) * v
     ex, ey, ez = dx * a, dy * a, dz * v
     aa = ex * ex + ey * ey + ez * ez
     bb = px * ex + py * ey + pz * ez
@@ -98,7 +102,7 @@ def _ellipsoid(
         nx, ny, nz = (px + t * ex) * a, (py + t * ey) * a, (pz + t * ez) * v
         norm = math.sqrt(nx * nx + ny * ny + nz * nz)
         nx, ny, nz = nx / norm, ny / norm, nz / norm
-        if b[s.MATERIAL] == s.LEAVES:
+        if b[n, s.MATERIAL] == s.LEAVES:
             x, y, z = ox + t * dx, oy + t * dy, oz + t * dz
             gap = hash01(math.floor(x * 3.0), math.floor(y * 3.0), math.floor(z * 3.0))
             facing = abs(nx * dx + ny * dy + nz * dz)
@@ -110,16 +114,16 @@ def _ellipsoid(
     return -1.0, 0.0, 0.0, 0.0
 
 
-@njit(cache=True)
+@kernel
 def _solid(
-    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, leaves: float
+    ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int, leaves: float
 ) -> tuple[float, float, float, float]:
-    if b[s.SHAPE] == s.BOX:
-        return _box(ox, oy, oz, dx, dy, dz, b)
-    return _ellipsoid(ox, oy, oz, dx, dy, dz, b, leaves)
+    if b[n, s.SHAPE] == s.BOX:
+        return _box(ox, oy, oz, dx, dy, dz, b, n)
+    return _ellipsoid(ox, oy, oz, dx, dy, dz, b, n, leaves)
 
 
-@njit(cache=True)
+@kernel
 def trace(
     scene: Scene, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, leaves: float, any_hit: bool
 ) -> Hit:
@@ -145,11 +149,11 @@ def trace(
             for k in range(scene.first[cell], scene.first[cell + 1]):
                 n = scene.items[k]
                 if n < walls:
-                    t, u = _wall(ox, oy, oz, dx, dy, dz, scene.walls[n], scene.facades[n])
+                    t, u = _wall(ox, oy, oz, dx, dy, dz, scene.walls, scene.facades, n)
                     if t > 0 and t < best:
                         best, item, along = t, n, u
                 else:
-                    t, ax, ay, az = _solid(ox, oy, oz, dx, dy, dz, scene.solids[n - walls], leaves)
+                    t, ax, ay, az = _solid(ox, oy, oz, dx, dy, dz, scene.solids, n - walls, leaves)
                     if t > 0 and t < best:
                         best, item, along, nx, ny, nz = t, n, 0.0, ax, ay, az
             if any_hit and item >= 0:
@@ -164,21 +168,20 @@ def trace(
     if item == SKY:
         return FAR_M, SKY, 0.0, 0.0, 0.0, 0.0
     if item >= 0 and item < walls:
-        wall = scene.walls[item]
-        wx, wy = wall[2] - wall[0], wall[3] - wall[1]
+        wx, wy = scene.walls[item, 2] - scene.walls[item, 0], scene.walls[item, 3] - scene.walls[item, 1]
         norm = math.sqrt(wx * wx + wy * wy)
         nx, ny, nz = wy / norm, -wx / norm, 0.0
     return best, item, along, nx, ny, nz
 
 
-@njit(cache=True)
+@kernel
 def trace_movers(
     movers: Any, hit: Hit, first: int, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float
 ) -> Hit:
     """The same after a few things that are there in one image only; they get item numbers from `first`."""
     best, item, along, nx, ny, nz = hit
     for k in range(len(movers)):
-        t, ax, ay, az = _solid(ox, oy, oz, dx, dy, dz, movers[k], 1.0)
+        t, ax, ay, az = _solid(ox, oy, oz, dx, dy, dz, movers, k, 1.0)
         if t > 0 and t < best:
             best, item, along, nx, ny, nz = t, first + k, 0.0, ax, ay, az
     return best, item, along, nx, ny, nz
