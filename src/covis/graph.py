@@ -49,6 +49,10 @@ class SimilarityGraph:
         if len(self.values):
             self._validate()
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A read-only mapping does not travel to worker processes by itself.
+        return type(self), (self.indptr, self.indices, self.values, self.shape, dict(self.facts))
+
     def _validate(self) -> None:
         if self.indices.min() < 0 or self.indices.max() >= self.shape[1]:
             raise InputError(f"a pair names map image {int(self.indices.max())}, but the map has {self.shape[1]}")

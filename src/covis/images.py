@@ -47,6 +47,11 @@ class ImageSet:
         if n and (self.group.min() < 0 or self.group.max() >= len(self.group_names)):
             raise InputError(f"group codes go to {self.group.max()}, but there are {len(self.group_names)} group names")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A read-only mapping does not travel to worker processes by itself.
+        fields = (self.root, self.names, self.poses, self.group, self.group_names, self.intrinsics, dict(self.columns))
+        return type(self), fields
+
     @classmethod
     def of(
         cls,
