@@ -1,0 +1,92 @@
+"""The compiled loops against plain Python."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from covis.sampling import STRATEGIES
+from covis.sampling.candidates import Candidates, make_tables
+from covis.sampling.kernels import below, epoch_key, permute_many, pick_stored, pick_zero
+from layouts.worlds import world
+
+WORLDS = [
+    {"one_set": True},
+    {"one_set": False},
+    {"one_set": True, "groups": 3, "within_group": True},
+    {"one_set": False, "groups": 3, "within_group": True, "unknown": 4},
+    {"one_set": True, "unknown": 5},
+    {"one_set": True, "quantised": True},
+]
+
+
+def free_partners(w, i):
+    """ψ = 0 partners of query i, by the definition."""
+    group = [np.array(s.group_names)[s.group] for s in (w.queries, w.database)]
+    within = w.graph.facts["within_group"]
+    return [
+        j
+        for j in range(len(w.database))
+        if w.dense[i, j] == 0
+        and not (w.one_set and i == j)
+        and not (within and group[0][i] != group[1][j])
+        and w.queries.poses.known[i]
+        and w.database.poses.known[j]
+    ]
+
+
+@pytest.mark.parametrize("kind", WORLDS, ids=str)
+def test_partners_without_overlap_are_counted_and_listed_in_order(kind):
+    w = world(**kind)
+    tables = make_tables(w.graph, w.queries, w.database)
+    zeros = Candidates.of(tables, STRATEGIES["A"]).zeros
+    for i in range(len(w.queries)):
+        expected = free_partners(w, i)
+        assert zeros[i] == len(expected)
+        assert [pick_zero(tables, i, k) for k in range(len(expected))] == expected
+
+
+@pytest.mark.parametrize("kind", WORLDS, ids=str)
+@pytest.mark.parametrize("name", sorted(STRATEGIES))
+def test_candidates_of_each_band_are_those_of_the_dense_matrix(kind, name):
+    w = world(**kind)
+    tables = make_tables(w.graph, w.queries, w.database)
+    c = Candidates.of(tables, STRATEGIES[name])
+    for b, band in enumerate(STRATEGIES[name].bands):
+        for i in range(len(w.queries)):
+            stored = [j for j, psi in enumerate(w.dense[i].tolist()) if psi > 0 and psi in band]
+            free = free_partners(w, i) if band.zero else []
+            assert c.counts[i, b] == len(stored) + len(free)
+            picked = [pick_stored(tables, i, k, c.bands.low[b], c.bands.high[b]) for k in range(len(stored))]
+            assert [j for j, _ in picked] == stored
+            assert [float(psi) for _, psi in picked] == pytest.approx(w.dense[i, stored].tolist())
+        rows = c.band_rows[c.band_start[b] : c.band_start[b + 1]]
+        assert rows.tolist() == np.flatnonzero(c.counts[:, b] > 0).tolist()
+
+
+@settings(max_examples=60, deadline=None)
+@given(n=st.integers(1, 3000), seed=st.integers(0, 2**62), epoch=st.integers(0, 1000))
+def test_permutations_send_no_two_places_to_one(n, seed, epoch):
+    assert np.array_equal(np.sort(permute_many(epoch_key(seed, epoch), n, n)), np.arange(n))
+
+
+def test_permutations_differ_between_seeds_epochs_and_purposes():
+    keys = [epoch_key(s, e, p) for s in range(3) for e in range(3) for p in range(3)]
+    orders = {permute_many(k, 50, 50).tobytes() for k in keys}
+    assert len(orders) == len(keys)
+
+
+def test_permutations_are_uniform():
+    """Each of 6 places receives each of 6 numbers equally often: χ² with 25 degrees of freedom."""
+    counts = np.zeros((6, 6))
+    for k in range(6000):
+        counts[np.arange(6), permute_many(epoch_key(k, 0), 6, 6)] += 1
+    assert ((counts - 1000) ** 2 / 1000).sum() < 52.6  # p = 0.001
+
+
+def test_draws_are_uniform_and_independent_of_neighbours():
+    key = epoch_key(7, 0)
+    drawn = np.array([below(key, k, 2, 10) for k in range(20000)])
+    assert ((np.bincount(drawn, minlength=10) - 2000) ** 2 / 2000).sum() < 27.9  # p = 0.001, 9 degrees of freedom
+    both = np.bincount(drawn[:-1] * 10 + drawn[1:], minlength=100)
+    assert ((both - 200) ** 2 / 200).sum() < 149  # p = 0.001, 99 degrees of freedom

@@ -1,0 +1,207 @@
+"""Batches of pairs: what is drawn, how often, and that nothing is remembered."""
+
+import numpy as np
+import pytest
+
+from covis.errors import InputError
+from covis.graph import SimilarityGraph
+from covis.sampling import STRATEGIES, PairBatch, PairSampler
+from covis.sampling.kernels import epoch_key, permute_many
+from covis.sampling.near import NEAREST
+from layouts.worlds import world
+
+
+def every(sampler, epochs=1):
+    return [sampler.batch(e, k) for e in range(epochs) for k in range(len(sampler))]
+
+
+def test_an_epoch_visits_every_query_once_and_fills_up_the_last_batch():
+    w = world(n=60)
+    sampler = PairSampler(w.graph, "D", 16, queries=w.queries, database=w.database)
+    batches = every(sampler)
+    assert sum(b.redrawn for b in batches) == 0
+    assert len(batches) == 4
+    seen = np.concatenate([b.queries for b in batches])
+    assert np.array_equal(np.unique(seen), np.arange(60))
+    assert len(seen) == 64
+    assert np.array_equal(np.sort(seen), np.sort(np.concatenate([np.arange(60), permute_many(epoch_key(0, 0), 4, 60)])))
+
+
+def sparse_positives(n=40, every_nth=8):
+    """Every query has soft negatives; only one in eight has a positive."""
+    edges = [(i, (i + 1) % n, 0.3) for i in range(n)]
+    edges += [(i, (i + 2) % n, 0.8) for i in range(0, n, every_nth)]
+    i, j, psi = zip(*edges, strict=True)
+    return SimilarityGraph.from_edges(i, j, psi, (n, n), {"one_set": False})
+
+
+def test_queries_without_a_candidate_are_redrawn_and_counted():
+    graph = sparse_positives()
+    sampler = PairSampler(graph, "A", 8, seed=3)
+    order = permute_many(epoch_key(3, 0), 40, 40)
+    for k in range(len(sampler)):
+        batch = sampler.batch(0, k)
+        planned = order[8 * k : 8 * k + 8]
+        usable = sum(q % 8 == 0 for q in planned)
+        assert batch.redrawn == max(0, 4 - usable)
+        stayed = np.intersect1d(batch.queries, planned)
+        assert len(stayed) >= 8 - batch.redrawn
+        assert (batch.psi >= 0.5).sum() == 4
+        assert all(q % 8 == 0 for q in batch.queries[batch.psi >= 0.5])
+
+
+def test_queries_that_suit_another_slot_of_the_batch_change_places_instead():
+    """Half of the queries have positives: each batch of eight has its four without losing any query."""
+    n = 64
+    edges = [(i, (i + 1) % n, 0.3) for i in range(n)] + [(i, (i + 2) % n, 0.8) for i in range(n)]
+    few = [(i, j, p) for i, j, p in edges if p < 0.5 or i % 8 < 6]
+    i, j, psi = zip(*few, strict=True)
+    sampler = PairSampler(SimilarityGraph.from_edges(i, j, psi, (n, n)), "A", 16)
+    batches = every(sampler, epochs=5)
+    assert sum(b.redrawn for b in batches) == 0
+    assert np.array_equal(np.sort(np.concatenate([b.queries for b in batches[:4]])), np.arange(n))
+
+
+def test_queries_without_any_candidate_are_in_no_batch_and_counted():
+    w = world(unknown=6)
+    sampler = PairSampler(w.graph, "A", 8, queries=w.queries, database=w.database)
+    assert sampler.unused == 6
+    seen = np.concatenate([np.concatenate([b.queries, b.database]) for b in every(sampler, 3)])
+    assert seen.max() < 54
+
+
+@pytest.mark.parametrize("name", ["A", "D"])
+def test_partners_are_uniform_within_a_band(name):
+    w = world(n=24, seed=5)
+    sampler = PairSampler(w.graph, name, 24, seed=1, queries=w.queries, database=w.database)
+    drawn = np.zeros(w.dense.shape)
+    for b in every(sampler, epochs=4000):
+        np.add.at(drawn, (b.queries, b.database), 1)
+    band = STRATEGIES[name].band_of(w.dense)
+    statistic = freedom = 0
+    for i in range(len(w.queries)):
+        for k in range(len(STRATEGIES[name].bands)):
+            own = drawn[i, (band[i] == k) & (np.arange(24) != i)]
+            if len(own) > 1 and own.sum():
+                statistic += ((own - own.mean()) ** 2 / own.mean()).sum()
+                freedom += len(own) - 1
+    assert drawn.trace() == 0
+    assert abs(statistic - freedom) < 4 * np.sqrt(2 * freedom)
+
+
+def test_batches_do_not_depend_on_how_they_are_asked_for():
+    w = world()
+    sampler = PairSampler(w.graph, "B", 12, seed=4, queries=w.queries, database=w.database)
+    alone = [sampler.batch(2, k) for k in reversed(range(len(sampler)))][::-1]
+    for one, other in zip(alone, sampler.epoch(2, block=2), strict=True):
+        assert np.array_equal(one.queries, other.queries)
+        assert np.array_equal(one.database, other.database)
+        assert np.array_equal(one.psi, other.psi)
+        assert one.redrawn == other.redrawn
+
+
+def test_a_graph_on_disk_gives_the_same_batches(tmp_path):
+    w = world()
+    w.graph.save(tmp_path / "graph")
+    here, there = (PairSampler(g, "C", 10, seed=2) for g in (w.graph, SimilarityGraph.open(tmp_path / "graph")))
+    assert np.array_equal(here.batch(1, 2).database, there.batch(1, 2).database)
+
+
+def test_composition_by_yes_and_no_with_graded_labels():
+    yes_no, graded = world(seed=8, binary=True), world(seed=8)
+    plain = PairSampler(yes_no.graph, "binary", 16, seed=6)
+    looked_up = PairSampler(yes_no.graph, "binary", 16, seed=6, labels=graded.graph)
+    for k in range(len(plain)):
+        one, other = plain.batch(0, k), looked_up.batch(0, k)
+        assert np.array_equal(one.queries, other.queries)
+        assert np.array_equal(one.database, other.database)
+        assert set(one.psi.tolist()) == {0.0, 1.0}
+        assert (one.psi == 1).sum() == 8
+        assert np.array_equal(other.psi, graded.dense[other.queries, other.database])
+    assert len(np.unique(other.psi)) > 4
+
+
+@pytest.mark.parametrize("kind", [{"one_set": True}, {"one_set": False, "groups": 2, "within_group": True}], ids=str)
+def test_near_pairs_are_among_the_closest_that_do_not_overlap(kind):
+    w = world(n=80, m=70, **kind)
+    near = PairSampler(w.graph, "A", 16, seed=2, queries=w.queries, database=w.database, zeros="near")
+    anywhere = PairSampler(w.graph, "A", 16, seed=2, queries=w.queries, database=w.database)
+    away = np.linalg.norm(w.queries.poses.xy[:, None] - w.database.poses.xy[None], axis=-1)
+    group = [np.array(s.group_names)[s.group] for s in (w.queries, w.database)]
+    apart = w.dense > 0
+    if kind.get("within_group"):
+        apart |= group[0][:, None] != group[1][None]
+    if w.one_set:
+        apart |= np.eye(len(away), dtype=bool)
+    distance = {"near": [], "anywhere": []}
+    for e, k in [(e, k) for e in range(4) for k in range(len(near))]:
+        batch, other = near.batch(e, k), anywhere.batch(e, k)
+        assert np.array_equal(batch.psi, other.psi)
+        for i, j in zip(batch.queries[batch.psi == 0], batch.database[batch.psi == 0], strict=True):
+            allowed = np.where(apart[i], np.inf, away[i])
+            assert away[i, j] <= np.sort(allowed)[NEAREST - 1]
+            assert not apart[i, j]
+            distance["near"].append(away[i, j])
+        zero = other.psi == 0
+        distance["anywhere"] += away[other.queries[zero], other.database[zero]].tolist()
+    assert np.mean(distance["near"]) < 0.9 * np.mean(distance["anywhere"])
+
+
+def test_near_pairs_where_few_are_left():
+    """Two images overlap with all others but one: that one is drawn, however far it is."""
+    w = world(n=5, seed=1)
+    dense = np.full((5, 5), 0.7, np.float32)
+    dense[0, 3] = dense[3, 0] = 0
+    dense[0, 4] = dense[4, 0] = 0.2
+    np.fill_diagonal(dense, 0)
+    i, j = np.nonzero(dense)
+    graph = SimilarityGraph.from_edges(i, j, dense[i, j], (5, 5), {"one_set": True})
+    sampler = PairSampler(graph, "A", 4, queries=w.queries, database=w.database, zeros="near")
+    for batch in every(sampler, 10):
+        pairs = set(zip(batch.queries[batch.psi == 0].tolist(), batch.database[batch.psi == 0].tolist(), strict=True))
+        assert pairs <= {(0, 3), (3, 0)}
+
+
+@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
+def test_shares_of_ranks_make_up_the_batch_and_its_mean_loss(world_size):
+    w = world()
+    whole = PairSampler(w.graph, "A", 20, queries=w.queries, database=w.database).batch(0, 0)
+    parts = [whole.part(r, world_size) for r in range(world_size)]
+    pairs = [(q, d) for p in parts for q, d in zip(p.queries.tolist(), p.database.tolist(), strict=True)]
+    assert sorted(pairs) == sorted(zip(whole.queries.tolist(), whole.database.tolist(), strict=True))
+    assert sum(p.redrawn for p in parts) == whole.redrawn
+    loss = (whole.weight * whole.psi).sum() / len(whole)
+    mean_of_means = np.mean([(p.weight * p.psi).sum() / len(p) for p in parts])
+    assert mean_of_means == pytest.approx(loss, rel=1e-6)
+    for p in parts:
+        assert abs((p.psi >= 0.5).sum() - 10 / world_size) <= 1
+
+
+def test_errors_name_what_is_wrong():
+    w = world(groups=2, within_group=True)
+    with pytest.raises(InputError, match="within groups"):
+        PairSampler(w.graph, "A", 8)
+    with pytest.raises(InputError, match="60 database, the image set 59"):
+        PairSampler(w.graph, "A", 8, queries=w.queries, database=w.database.subset(np.arange(59)))
+    plain = world()
+    with pytest.raises(InputError, match="at least 1"):
+        PairSampler(plain.graph, "A", 0)
+    with pytest.raises(InputError, match="position"):
+        PairSampler(plain.graph, "A", 8, zeros="near")
+    with pytest.raises(InputError, match="'near'"):
+        PairSampler(plain.graph, "A", 8, zeros="neer", queries=plain.queries, database=plain.database)
+    with pytest.raises(InputError, match="one set"):
+        PairSampler(plain.graph, "A", 8, labels=world(n=10).graph)
+    with pytest.raises(InputError, match="not one of the epoch's"):
+        PairSampler(plain.graph, "A", 8).batch(0, 8)
+    with pytest.raises(InputError, match=r"no query has a pair with ψ in \(0, 0.5\), which strategy 'A'"):
+        PairSampler(world(binary=True).graph, "A", 8)
+    with pytest.raises(InputError, match="rank 2 is not one of 2"):
+        PairSampler(plain.graph, "A", 8).batch(0, 0).part(2, 2)
+
+
+@pytest.mark.parametrize("psi", [1.5, -0.1, np.nan])
+def test_a_similarity_outside_its_range_is_refused_and_named(psi):
+    ids = np.array([3, 4])
+    with pytest.raises(InputError, match=r"\(4, 4\)"):
+        PairBatch(ids, ids, np.array([0.5, psi], np.float32), np.ones(2, np.float32))
