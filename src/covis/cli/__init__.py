@@ -12,13 +12,17 @@ from typing import Any
 
 import typer
 
-from covis.cli import listing
+from covis.cli import embed, listing, model
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
+    "embed": embed.embed,
     "list": listing.list_names,
+    "export": model.export_model,
 }
-GROUPS: dict[str, dict[str, Callable[..., Any]]] = {}
+GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
+    "model": {"import": model.import_model, "show": model.show_model},
+}
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""
 
 

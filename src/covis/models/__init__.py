@@ -2,8 +2,21 @@
 
 from covis.models import aggregators as _aggregators  # noqa: F401 - fills POOLS
 from covis.models.backbones import names as backbone_names
-from covis.models.config import ModelConfig, Preprocessing
+from covis.models.config import ModelConfig
+from covis.models.export import OnnxPlaceModel, export_onnx, load_fast
 from covis.models.place_model import PlaceModel
 from covis.models.pooling import POOLS
+from covis.models.preprocessing import Preprocessing
+from covis.models.whitening import Whitening
 
-__all__ = ["POOLS", "ModelConfig", "PlaceModel", "Preprocessing", "backbone_names"]
+__all__ = [
+    "POOLS",
+    "ModelConfig",
+    "OnnxPlaceModel",
+    "PlaceModel",
+    "Preprocessing",
+    "Whitening",
+    "backbone_names",
+    "export_onnx",
+    "load_fast",
+]

@@ -96,7 +96,7 @@ class Backbone(nn.Module):
         """Features of the last step → map (B, C, h, w) and summary (B, C): the class token, or the map's mean."""
         if features.ndim == 3:
             patches = features[:, self.prefix_tokens :]
-            space = patches.transpose(1, 2).reshape(len(features), -1, *grid)
+            space = patches.transpose(1, 2).reshape(features.shape[0], -1, *grid)
             return space, features[:, 0] if self.prefix_tokens else patches.mean(1)
         if _channels_come_last(self.net):
             features = features.permute(0, 3, 1, 2)

@@ -55,16 +55,3 @@ class ModelConfig:
             if name not in known:
                 raise unknown_name("model field", name, known)
         return cls(**values)
-
-
-@dataclass(frozen=True)
-class Preprocessing:
-    """How pixels become the network's input: resize to `image_size`, scale to [0, 1], subtract mean, divide by std."""
-
-    image_size: tuple[int, int]
-    mean: tuple[float, float, float] = IMAGENET_MEAN
-    std: tuple[float, float, float] = IMAGENET_STD
-
-    def __post_init__(self) -> None:
-        for name in ("image_size", "mean", "std"):
-            object.__setattr__(self, name, tuple(getattr(self, name)))

@@ -16,8 +16,9 @@ from torch.nn import functional
 from covis.artifacts import fingerprint
 from covis.models import backbones
 from covis.models.backbones import Backbone
-from covis.models.config import ModelConfig, Preprocessing
+from covis.models.config import ModelConfig
 from covis.models.pooling import POOLS, Pool
+from covis.models.preprocessing import Preprocessing
 from covis.progress import say
 
 if TYPE_CHECKING:
@@ -82,16 +83,7 @@ class PlaceModel(nn.Module):
 
     def preprocess(self, image: Any) -> Tensor:
         """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W) float, ready for the model."""
-        from covis import decoding
-
-        if isinstance(image, (str, Path)):
-            pixels = decoding.decode(image, self.preprocessing.image_size)
-        else:
-            array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
-            if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-                raise ValueError(f"an image is (H, W, 3) uint8 RGB, not {array.shape} {array.dtype}")
-            pixels = decoding.resize(array, self.preprocessing.image_size)
-        return self.normalise(torch.from_numpy(np.array(pixels)).permute(2, 0, 1)[None])[0]
+        return self.normalise(self.preprocessing.pixels(image)[None])[0]
 
     def normalise(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 RGB → float, as the backbone's weights expect it."""

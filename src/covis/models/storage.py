@@ -12,8 +12,9 @@ from safetensors.torch import save as serialise
 
 from covis import artifacts
 from covis.errors import InputError
-from covis.models.config import ModelConfig, Preprocessing, Trainable
+from covis.models.config import ModelConfig, Trainable
 from covis.models.place_model import PlaceModel
+from covis.models.preprocessing import Preprocessing
 
 KIND = "model"
 WEIGHTS = "weights.safetensors"

@@ -1,0 +1,105 @@
+"""`covis model` and `covis export`: weights in from elsewhere, models out to elsewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from covis.cli.common import Json, emit
+from covis.errors import InputError
+
+
+def import_model(
+    file: Annotated[Path, typer.Argument(help="A .safetensors or .pth file of weights.")],
+    backbone: Annotated[str, typer.Option(help="The network it is for: a name of `covis list backbones`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model directory to write.")],
+    pool: Annotated[str, typer.Option(help="Pooling on top.")] = "gem",
+    image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels.")] = "480x640",
+    stride_on: Annotated[str, typer.Option(help="conv1 for ResNets of 2015, else conv2.")] = "conv2",
+    licence: Annotated[str, typer.Option(help="The weights' licence, for the model card.")] = "",
+    json: Json = False,
+) -> None:
+    """Make a model directory from backbone weights or a published checkpoint. Code inside a .pth is never run.
+
+    \b
+    Examples:
+      covis model import mobilenetv2_100.safetensors --backbone mobilenetv2_100 -o mobilenet
+      covis model import MSLS_resnet50_GeM_480_GCL.pth --backbone resnet50 --pool gem -o r50-gcl
+      covis model import resnet50_2015.safetensors --backbone resnet50 --stride-on conv1 -o r50
+    """
+    from covis.models import ModelConfig, PlaceModel, weights
+
+    values = {"backbone": backbone, "pool": pool, "image_size": _size(image_size), "stride_on": stride_on}
+    if not file.is_file():
+        raise InputError(f"{file} is not there; give a .safetensors or .pth file")
+    if output.exists():
+        raise InputError(f"{output} exists already; choose another output or remove it")
+    model = PlaceModel.build(ModelConfig.from_dict(values))
+    weights.fill_from_file(model, file)
+    model.save(output, {"licence": licence} if licence else {})
+    facts = _facts(model, output)
+    emit(facts, json, f"{output}: {backbone} + {pool}, {model.dim} dims, fingerprint {facts['fingerprint']}")
+
+
+def show_model(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    json: Json = False,
+) -> None:
+    """Show what a model is: its card, with data, licence, dims and fingerprints.
+
+    \b
+    Examples:
+      covis model show runs/quick/model
+      covis model show runs/quick/model --json
+    """
+    from covis.artifacts import open_manifest, read_json
+
+    manifest = open_manifest(model, "model")
+    facts = {
+        **read_json(model / "card.json"),
+        "config": read_json(model / "config.json"),
+        "preprocessing": read_json(model / "preprocessing.json"),
+        "created": manifest["created"],
+    }
+    emit(facts, json, "\n".join(f"{key:<14} {value}" for key, value in facts.items()))
+
+
+def export_model(
+    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
+    json: Json = False,
+) -> None:
+    """Write a model as one ONNX file: uint8 RGB pixels of its size in, unit descriptors out, checked against torch.
+
+    \b
+    Examples:
+      covis export runs/quick/model --onnx place.onnx
+    """
+    from covis.models import PlaceModel, export_onnx
+
+    loaded = PlaceModel.load(model)
+    difference = export_onnx(loaded, onnx)
+    facts = _facts(loaded, onnx) | {"largest_difference": difference, "bytes": onnx.stat().st_size}
+    height, width = loaded.preprocessing.image_size
+    text = f"{onnx}: (batch, 3, {height}, {width}) uint8 → (batch, {loaded.dim}), within {difference:.1e} of torch"
+    emit(facts, json, text)
+
+
+def _facts(model: Any, path: Path) -> dict[str, Any]:
+    return {
+        "path": str(path),
+        "backbone": model.config.backbone,
+        "pool": model.config.pool,
+        "dim": model.dim,
+        "image_size": list(model.preprocessing.image_size),
+        "fingerprint": model.fingerprint(),
+    }
+
+
+def _size(text: str) -> tuple[int, int]:
+    sides = text.lower().replace("×", "x").split("x")
+    if len(sides) != 2 or not all(side.strip().isdigit() for side in sides):
+        raise InputError(f"--image-size is HEIGHTxWIDTH in pixels, such as 480x640, not {text!r}")
+    return int(sides[0]), int(sides[1])
