@@ -24,7 +24,7 @@ class World:
         return self.queries is self.database
 
 
-def photos(n, rng, groups=1, unknown=0, extent_m=150.0):
+def photos(n, rng, groups, unknown, extent_m):
     """Photos strewn over a square, the last `unknown` of them without a place."""
     xy = rng.uniform(0, extent_m, (n, 2))
     xy[n - unknown :] = np.nan
@@ -41,11 +41,20 @@ def similarity(a, b, reach_m=60.0):
 
 
 def world(
-    seed=0, one_set=True, n=60, m=45, groups=1, within_group=False, unknown=0, quantised=False, binary=False
+    seed=0,
+    one_set=True,
+    n=60,
+    m=45,
+    groups=1,
+    within_group=False,
+    unknown=0,
+    quantised=False,
+    binary=False,
+    extent_m=150.0,
 ) -> World:
     rng = np.random.default_rng(seed)
-    queries = photos(n, rng, groups, unknown)
-    database = queries if one_set else photos(m, rng, groups, unknown)
+    queries = photos(n, rng, groups, unknown, extent_m)
+    database = queries if one_set else photos(m, rng, groups, unknown, extent_m)
     dense = similarity(queries, database)
     if one_set:
         np.fill_diagonal(dense, 0)
