@@ -12,15 +12,18 @@ from typing import Any
 
 import typer
 
-from covis.cli import embed, listing, model
+from covis.cli import embed, evaluate, listing, model
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
+    "evaluate": evaluate.evaluate,
+    "compare": evaluate.compare,
     "embed": embed.embed,
     "list": listing.list_names,
     "export": model.export_model,
 }
 GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
+    "submission": {"check": evaluate.submission_check},
     "model": {"import": model.import_model, "show": model.show_model},
 }
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""

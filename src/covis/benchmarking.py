@@ -1,0 +1,322 @@
+"""A model on benchmarks: embed, whiten, rank, score; a submission file where the truth is hidden.
+
+What is scored is a model folder, a descriptor store, or a matrix that another tool wrote. Embeddings are kept in the
+cache and resumed there; an evaluation that is there already is opened, not made again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis import artifacts
+from covis.descriptors import KIND as STORE_KIND
+from covis.descriptors import DescriptorStore
+from covis.embedding import BATCH_SIZE, embed
+from covis.errors import InputError
+from covis.evaluation.benchmarks import Benchmark
+from covis.evaluation.result import KIND as EVALUATION_KIND
+from covis.evaluation.result import Evaluation
+from covis.evaluation.retrieval import SIZES, evaluate_descriptors, rank_descriptors, read_descriptors
+from covis.evaluation.submissions import MSLS, write_submission
+from covis.images import ImageSet
+from covis.models import PlaceModel
+from covis.models.whitening import Whitening
+from covis.progress import say
+
+Fit = Literal["map", "train"]
+Floats = NDArray[np.float32]
+SUBMISSION_KIND = "submission"
+
+
+class Source(Protocol):
+    """What gives descriptors."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it is, for the evaluation's record; `label` names it, `fingerprint` tells it from others."""
+        ...
+
+    def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
+        """Unit descriptors of the images that have one, and (N,) which have none."""
+        ...
+
+
+@dataclass(frozen=True, eq=False)
+class ModelSource:
+    """A model that embeds what is asked for, through the cache."""
+
+    model: PlaceModel
+    label: str = "model"
+    batch_size: int = BATCH_SIZE
+    workers: int | None = None
+    cache: Path | None = None
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Architecture, preprocessing, weights."""
+        whitening = self.model.whitening
+        return {
+            "label": self.label,
+            "fingerprint": self.model.fingerprint(),
+            "config": self.model.config.to_dict(),
+            "preprocessing": asdict(self.model.preprocessing),
+            "model_whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
+        }
+
+    def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
+        """Embeds, or opens what was embedded before from the same files."""
+        folder = (self.cache or artifacts.cache_folder()) / "descriptors"
+        key = artifacts.fingerprint(self.model.fingerprint(), str(images.root.resolve()), *_files(images))
+        store = embed(self.model, images, folder / key, batch_size=self.batch_size, workers=self.workers)
+        return _rows(store, images)
+
+
+@dataclass(frozen=True, eq=False)
+class StoreSource:
+    """Descriptors that `covis embed` wrote."""
+
+    store: DescriptorStore
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The store and the model that made it."""
+        return {"label": self.store.path.name, "fingerprint": self.store.model, "store": self.store.fingerprint()}
+
+    def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
+        """Looks the images up by name."""
+        found, lost = _rows(self.store, images)
+        if lost.mean() > 0.01:
+            at = int(np.flatnonzero(lost)[0])
+            raise InputError(
+                f"{self.store.path} lacks {int(lost.sum())} of {len(images)} images, such as {images.name(at)!r}; embed them"
+            )
+        return found, lost
+
+
+@dataclass(frozen=True, eq=False)
+class FileSource:
+    """Another tool's matrix: FILE.npy, with the names of its rows in FILE.txt."""
+
+    path: Path
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """The file and its content's fingerprint."""
+        digests = [artifacts.file_sha256(p) for p in (self.path, self.path.with_suffix(".txt")) if p.is_file()]
+        return {"label": self.path.stem, "fingerprint": artifacts.fingerprint(*digests), "descriptors": self.path.name}
+
+    def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
+        """Rows by name, scaled to unit length."""
+        return read_descriptors(self.path, images), np.zeros(len(images), bool)
+
+
+def open_source(
+    path: Path | str, batch_size: int = BATCH_SIZE, workers: int | None = None, cache: Path | None = None
+) -> Source:
+    """What lies at `path`: a model folder, a run (its model), a descriptor store, or a .npy matrix."""
+    path = Path(path)
+    if path.suffix == ".npy":
+        return FileSource(path)
+    if not path.is_dir():
+        raise InputError(f"{path} is not there; give a model folder, a descriptor store or a .npy file")
+    record = path / artifacts.MANIFEST
+    if record.is_file() and artifacts.read_json(record).get("kind") == STORE_KIND:
+        return StoreSource(DescriptorStore.open(path))
+    folder = path / "model" if not record.is_file() and (path / "model" / artifacts.MANIFEST).is_file() else path
+    label = folder.resolve().parent.name if folder.name == "model" else folder.name
+    return ModelSource(PlaceModel.load(folder), label, batch_size, workers, cache)
+
+
+@dataclass(frozen=True)
+class WhiteningPlan:
+    """Which whitened variants to score besides the plain one, and what they are fitted on."""
+
+    sizes: tuple[int, ...] = ()
+    sweep: bool = False
+    """All of `SIZES` up to the descriptor's own."""
+    fit: Fit = "map"
+    fit_images: int = 10_000
+    """Images drawn to fit on, at most."""
+    training: ImageSet | None = field(default=None, compare=False)
+    """What `fit="train"` fits on, instead of the benchmark's own training split."""
+
+    def facts(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        training = None if self.training is None else self.training.fingerprint()
+        return {"fit": self.fit, "fit_images": self.fit_images, "training": training}
+
+
+def evaluate_source(source: Source, benchmark: Benchmark, plan: WhiteningPlan | None = None) -> Iterator[Evaluation]:
+    """The evaluation of plain descriptors, then one for each whitened size."""
+    plan = plan or WhiteningPlan()
+    queries, database, benchmark = _described(source, benchmark)
+    facts = source.facts
+    yield evaluate_descriptors(queries, database, benchmark, {**facts, "whitening": None})
+    for whitening in fit_whitenings(source, benchmark, database, plan):
+        subject = {
+            **facts,
+            "label": f"{facts['label']}, whitened {whitening.dim} ({plan.fit})",
+            "whitening": {"dim": whitening.dim, **whitening.facts},
+        }
+        yield evaluate_descriptors(queries, database, benchmark, subject, whitening)
+
+
+def evaluate_model(model: PlaceModel, benchmark: Benchmark, label: str = "model") -> Evaluation:
+    """The evaluation of a model as it is."""
+    return next(evaluate_source(ModelSource(model, label), benchmark))
+
+
+def _described(source: Source, benchmark: Benchmark) -> tuple[Floats, Floats, Benchmark]:
+    """Descriptors of both sides, and the benchmark without the images that have none."""
+    queries, lost = source.describe(benchmark.queries)
+    database, gone = (queries, lost) if benchmark.one_set else source.describe(benchmark.database)
+    return queries, database, benchmark.without(lost, gone, "their files cannot be read")
+
+
+def fit_whitenings(source: Source, benchmark: Benchmark, database: Floats, plan: WhiteningPlan) -> Iterator[Whitening]:
+    """The whitenings of a plan, all cut from one fit, smallest first."""
+    if not plan.sizes and not plan.sweep:
+        return
+    sample = _sample(source, benchmark, database, plan)
+    sizes = set(plan.sizes)
+    if plan.sweep:
+        rank = int(Whitening.fit(sample, 1).facts["rank"])
+        sizes |= {size for size in (*SIZES, sample.shape[1]) if size <= min(rank, sample.shape[1])}
+    facts = {"fit": plan.fit, "benchmark": benchmark.name if plan.fit == "map" else None}
+    largest = Whitening.fit(sample, max(sizes), facts=facts)
+    for size in sorted(sizes):
+        yield replace(largest, projection=largest.projection[:, :size])
+
+
+def _sample(source: Source, benchmark: Benchmark, database: Floats, plan: WhiteningPlan) -> Floats:
+    """Up to `fit_images` descriptors of the map or of training images, drawn once for all."""
+    rng = np.random.default_rng(0)
+    if plan.fit == "map":
+        chosen = np.sort(rng.permutation(len(database))[: plan.fit_images])
+        return database[chosen]
+    images = plan.training
+    if images is None:
+        if benchmark.training is None:
+            raise InputError(
+                f"benchmark {benchmark.name!r} has no training split; give --train-data, or fit on the map (--fit map)"
+            )
+        images = benchmark.training()
+    chosen = np.sort(rng.permutation(len(images))[: plan.fit_images])
+    return source.describe(images.subset(chosen))[0]
+
+
+# On disk
+
+
+def evaluate_to(
+    source: Source, benchmark: Benchmark, output: Path | None, plan: WhiteningPlan | None = None, *, alone: bool = True
+) -> list[Evaluation]:
+    """Scores `source` and saves every evaluation: at `output` if it is `alone`, otherwise in folders below it."""
+    plan = plan or WhiteningPlan()
+    alone = alone and not plan.sizes and not plan.sweep
+    config = {"subject": source.facts["fingerprint"], "benchmark": benchmark.fingerprint}
+    if output is None:
+        return list(evaluate_source(source, benchmark, plan))
+    done = _opened(output, benchmark, plan, config, alone)
+    if done:
+        say(f"{output}: {benchmark.name} is evaluated already")
+        return done
+    results = []
+    for evaluation in evaluate_source(source, benchmark, plan):
+        whitening = evaluation.subject["whitening"]
+        size = None if whitening is None else int(whitening["dim"])
+        target = _target(output, benchmark.name, size, plan, alone)
+        wanted = {**config, **_variant(size, plan)}
+        if _is_there(target):
+            _same(artifacts.open_manifest(target, EVALUATION_KIND), wanted, target)
+        else:
+            evaluation.save(target, config=wanted)
+        results.append(evaluation)
+    return results
+
+
+def submit(source: Source, benchmark: Benchmark, output: Path) -> dict[str, Any]:
+    """The file for the benchmark's server, in an artefact with the protocol and what made it."""
+    name = "predictions.zip" if benchmark.submission == MSLS else f"{benchmark.name}.txt"
+    facts = {
+        "benchmark": benchmark.name,
+        "fingerprint": benchmark.fingerprint,
+        "queries": len(benchmark.queries),
+        "database": len(benchmark.database),
+        "submission": str(output / name),
+        "notes": list(benchmark.notes),
+    }
+    subject = source.facts
+    config = {"subject": subject["fingerprint"], "benchmark": benchmark.fingerprint}
+    if (output / artifacts.MANIFEST).is_file():
+        _same(artifacts.open_manifest(output, SUBMISSION_KIND), config, output)
+        say(f"{output}: the submission is there already")
+        return facts
+    queries, database, kept = _described(source, benchmark)
+    if kept is not benchmark:
+        raise InputError(f"{kept.notes[-1]}; the server wants every query, so mend the files first")
+    ranking = rank_descriptors(queries, database, benchmark)
+    record = {**facts, "protocol": benchmark.facts(), "subject": subject, "config": config}
+    with artifacts.create(output, SUBMISSION_KIND, record) as draft:
+        write_submission(ranking, benchmark, draft.path / name)
+    return facts
+
+
+def _target(output: Path, name: str, size: int | None, plan: WhiteningPlan, alone: bool) -> Path:
+    if alone:
+        return output
+    return output / (name if size is None else f"{name}-whiten{size}-{plan.fit}")
+
+
+def _variant(size: int | None, plan: WhiteningPlan) -> dict[str, Any]:
+    return {} if size is None else {"whiten": size, **plan.facts()}
+
+
+def _opened(
+    output: Path, benchmark: Benchmark, plan: WhiteningPlan, config: dict[str, Any], alone: bool
+) -> list[Evaluation]:
+    """The evaluations of an earlier run of the same command; none where one is missing or a sweep was asked for."""
+    sizes = (None, *sorted(set(plan.sizes)))
+    targets = {size: _target(output, benchmark.name, size, plan, alone) for size in sizes}
+    for size, target in targets.items():
+        if _is_there(target):
+            _same(artifacts.open_manifest(target, EVALUATION_KIND), {**config, **_variant(size, plan)}, target)
+    if plan.sweep or not all(_is_there(target) for target in targets.values()):
+        return []
+    return [Evaluation.open(target) for target in targets.values()]
+
+
+def _is_there(target: Path) -> bool:
+    return (target / artifacts.MANIFEST).is_file()
+
+
+def _same(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> None:
+    found = manifest["config"]
+    if found != config:
+        other = [key for key in {**found, **config} if found.get(key) != config.get(key)]
+        raise InputError(f"{target} holds an evaluation of another {', '.join(other)}; choose another output folder")
+
+
+def _rows(store: DescriptorStore, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
+    rows = store.rows(images.names)
+    lost = rows < 0
+    return np.asarray(store[rows[~lost]], np.float32), lost
+
+
+def _files(images: ImageSet) -> Sequence[Any]:
+    """Names, sizes and times of the image files, so that changed photos are embedded again."""
+    stats = []
+    for i in range(len(images)):
+        try:
+            found = images.path(i).stat()
+            stats.append((found.st_size, found.st_mtime_ns))
+        except OSError:
+            stats.append((-1, -1))
+    width = max(1, int(np.char.str_len(images.names).max(initial=1)))
+    return images.names.astype(f"S{width}"), np.array(stats, np.int64).reshape(-1, 2)

@@ -1,0 +1,154 @@
+"""`covis evaluate`, `covis compare`, `covis submission check`: figures, what they are worth, files for servers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covis.cli.common import Json, emit
+from covis.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from covis.benchmarking import WhiteningPlan
+
+SWEEP = "sweep"
+
+
+def evaluate(
+    model: Annotated[
+        Path, typer.Argument(help="A model or run folder, a descriptor store, or another tool's FILE.npy + FILE.txt.")
+    ],
+    benchmarks: Annotated[list[str], typer.Argument(help="Names from `covis list benchmarks`.")],
+    data: Annotated[
+        list[str] | None, typer.Option(help="Where the data lies; BENCHMARK=PATH where benchmarks differ, repeatable.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="The evaluation's folder; with several, one each below it.")
+    ] = None,
+    whiten: Annotated[
+        list[str] | None,
+        typer.Option(help="PCA-whiten to so many dims as well, repeatable; `sweep`: 32, 64, … up to the full size."),
+    ] = None,
+    fit: Annotated[str, typer.Option(help="Fit the whitening on images of the `map` or of the `train` split.")] = "map",
+    train_data: Annotated[
+        Path | None, typer.Option(help="Table or folder of images for --fit train, instead of the train split.")
+    ] = None,
+    fit_images: Annotated[int, typer.Option(help="Images drawn to fit the whitening on, at most.")] = 10_000,
+    batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
+    workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
+    published: Annotated[bool, typer.Option("--published", help="Show the method's published figures beside.")] = False,
+    json: Json = False,
+) -> None:
+    """Score a model on benchmarks, with intervals, protocol and fingerprint; hidden truth gives a submission file.
+
+    \b
+    Examples:
+      covis evaluate runs/quick/model town -o evals/quick
+      covis evaluate MODEL msls_val pitts30k_test --data msls_val=/data/msls --data pitts30k_test=/data/pitts -o evals/m
+      covis evaluate MODEL msls_val --data /data/msls --whiten sweep --fit train -o evals/sweep
+      covis evaluate MODEL msls_test --data /data/msls -o submission
+      covis evaluate theirs.npy table --data photos.csv -o evals/theirs
+    """
+    from covis.benchmarking import evaluate_to, open_source, submit
+    from covis.cli.figures import describe
+    from covis.evaluation import load_benchmark
+
+    paths = _paths(data or [], benchmarks)
+    plan = _plan(whiten or [], fit, train_data, fit_images)
+    source = open_source(model, batch_size, workers, cache)
+    printed: list[dict[str, Any]] = []
+    text: list[str] = []
+    for name in benchmarks:
+        benchmark = load_benchmark(name, paths.get(name))
+        if benchmark.submission:
+            target = _submission_folder(output, name, len(benchmarks))
+            printed.append(submit(source, benchmark, target))
+            text.append(f"{name}: {printed[-1]['submission']} is checked and ready for the server")
+            continue
+        for evaluation in evaluate_to(source, benchmark, output, plan, alone=len(benchmarks) == 1):
+            printed.append(evaluation.json())
+            text.append(describe(evaluation, published))
+            if published:
+                from covis.evaluation.published import beside
+
+                printed[-1]["published"] = beside(evaluation)
+    emit(printed[0] if len(printed) == 1 else printed, json, "\n\n".join(text))
+
+
+def compare(
+    evaluations: Annotated[list[Path], typer.Argument(help="Folders of `covis evaluate`, or folders that hold some.")],
+    json: Json = False,
+) -> None:
+    """Set evaluations side by side: what differs, and whether it could be chance. Only like is ranked with like.
+
+    \b
+    Examples:
+      covis compare evals/cl evals/gcl
+      covis compare evals/sweep --json
+    """
+    from covis.cli.figures import describe_comparison
+    from covis.evaluation.compare import compare as compared
+    from covis.evaluation.result import Evaluation, find_evaluations
+
+    found = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
+    result = compared(found)
+    emit(result, json, describe_comparison(result))
+
+
+def submission_check(
+    benchmark: Annotated[str, typer.Argument(help="msls_test, robotcar_v2, cmu_extended, …")],
+    file: Annotated[Path, typer.Argument(help="The file that is to be uploaded.")],
+    data: Annotated[Path | None, typer.Option(help="Where the benchmark's data lies.")] = None,
+    json: Json = False,
+) -> None:
+    """Check a submission file before it is uploaded, and say what is wrong with it.
+
+    \b
+    Examples:
+      covis submission check msls_test predictions.zip --data /data/msls
+      covis submission check robotcar_v2 poses.txt --data /data/robotcar
+    """
+    from covis.evaluation import load_benchmark
+    from covis.evaluation.submissions import check_submission
+
+    problems = check_submission(file, load_benchmark(benchmark, data))
+    emit({"file": str(file), "benchmark": benchmark, "problems": problems}, json, "\n".join(problems))
+    if problems:
+        raise InputError(f"{file} has {len(problems)} faults; mend them before uploading (the first: {problems[0]})")
+
+
+def _paths(data: list[str], benchmarks: list[str]) -> dict[str, Path]:
+    """Benchmark → path of its data."""
+    paths: dict[str, Path] = {}
+    for entry in data:
+        name, equals, path = entry.partition("=")
+        if equals and name in benchmarks:
+            paths[name] = Path(path)
+        elif equals and not Path(entry).exists():
+            raise unknown_name("benchmark in --data", name, benchmarks)
+        else:
+            paths = {**dict.fromkeys(benchmarks, Path(entry)), **paths}
+    return paths
+
+
+def _plan(whiten: list[str], fit: str, train_data: Path | None, fit_images: int) -> WhiteningPlan:
+    from covis.benchmarking import WhiteningPlan
+    from covis.cli.embed import images_at
+
+    if fit not in ("map", "train"):
+        raise unknown_name("--fit", fit, ("map", "train"))
+    wrong = [value for value in whiten if value != SWEEP and not (value.isdigit() and int(value) > 0)]
+    if wrong:
+        raise InputError(f"--whiten {wrong[0]!r} is no number of dims; give one from 1, or `sweep`")
+    sizes = tuple(int(value) for value in whiten if value != SWEEP)
+    training = None if train_data is None else images_at(train_data)
+    return WhiteningPlan(sizes, SWEEP in whiten, "train" if fit == "train" else "map", fit_images, training)
+
+
+def _submission_folder(output: Path | None, name: str, count: int) -> Path:
+    if output is None:
+        raise InputError(f"the truth of {name!r} is hidden, so a submission file is written; give -o FOLDER")
+    return output if count == 1 else output / name
