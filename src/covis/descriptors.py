@@ -193,12 +193,14 @@ def write_shard(
     return files
 
 
-def seal(path: Path, shards: int, model: str, dim: int, dtype: str, facts: Mapping[str, Any]) -> DescriptorStore:
-    """Makes a store of the first `shards` shards that lie in `path`."""
+def seal(
+    path: Path, shards: int, model: str, dim: int, dtype: str, facts: Mapping[str, Any], others: Iterable[Path] = ()
+) -> DescriptorStore:
+    """Makes a store of the first `shards` shards that lie in `path`; `others` are files that belong to it too."""
     files = [path / name.format(i) for i in range(shards) for name in ("names-{:05d}.npy", "shard-{:05d}.npy")]
     rows = sum(len(np.load(path / shard_name(i), mmap_mode="r")) for i in range(shards))
     head = {**_head(model, dim, dtype, facts), "rows": rows}
-    artifacts.write_manifest(path, KIND, head, {f.name: artifacts.file_entry(f) for f in files})
+    artifacts.write_manifest(path, KIND, head, {f.name: artifacts.file_entry(f) for f in [*files, *others]})
     return DescriptorStore.open(path, verify=False)
 
 
