@@ -28,7 +28,7 @@ def embed(
 ) -> None:
     """Compute the descriptors of images. Stopped at any point, the same command goes on at the last shard.
 
-    \\b
+    \b
     Examples:
       covis embed runs/quick/model photos/ -o photos.store
       covis embed runs/quick/model map.csv -o map.store --dtype float16
