@@ -7,13 +7,16 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
+from numpy.typing import NDArray
 
-from covis.labels.neighbours import build_grid, by_place, chunks, count_nearby, nearby
+from covis.labels.fov import similarity
+from covis.labels.neighbours import Grid, build_grid, by_place, chunks, count_nearby, heading_difference, nearby
 from covis.labels.rows import Rows
-from covis.labels.sectors import convex_area
-from covis.labels.views import Pieces, Views
+from covis.labels.sectors import SIMD, convex_area
+from covis.labels.views import RADIANS, Split, Views, empty_pieces, gather, split, view_area
 
-_SIMD = {"contract", "nsz", "nnan"}
+_LANES = 8
+"""Candidate lists are padded to whole SIMD registers."""
 
 
 class Options(NamedTuple):
@@ -22,7 +25,7 @@ class Options(NamedTuple):
     measure: int
     """Index into `fov.MEASURES`."""
     max_angle_deg: float
-    """Pairs whose known headings differ by more are left out; 360 = no gate."""
+    """Pairs whose known headings differ by more are left out."""
     facing: bool
     """Weigh pairs that look at each other down."""
     zero_below: float
@@ -31,107 +34,114 @@ class Options(NamedTuple):
     """Only pairs (i, j) with j > i."""
 
 
+class City(NamedTuple):
+    """Both sides ready for the compiled loop; the database's pieces lie in the order of the grid."""
+
+    queries: Views
+    query_pieces: Split
+    second: NDArray[np.int64]
+    """(N,) position of a query's second piece, −1 where it has none."""
+    database: Views
+    database_pieces: Split
+    grid: Grid
+
+
 def label_rows(queries: Views, database: Views, options: Options) -> Iterator[Rows]:
     """ψ of every overlapping pair, in chunks of queries that lie near each other."""
-    a, b = queries.pieces, database.pieces
-    if not len(a.x) or not len(b.x):
+    if not len(queries.x) or not len(database.x):
         return
-    grid = build_grid(b.middle_x, b.middle_y, float(a.reach.max() + b.reach.max()) * (1 + 1e-12))
-    b = Pieces(*(array[grid.order] for array in b))
-    first = np.searchsorted(a.camera, np.arange(len(queries.x) + 1))
-    bound = np.add.reduceat(count_nearby(grid, a.middle_x, a.middle_y), first[:-1])
-    ids = by_place(grid, queries.x, queries.y)
+    city = _prepare(queries, database)
+    count = count_nearby(city.grid, city.query_pieces.middle_x, city.query_pieces.middle_y)
+    bound = count[: len(queries.x)] + np.where(city.second >= 0, count[city.second], 0)
+    ids = by_place(city.grid, queries.x, queries.y)
     for part in chunks(bound[ids]):
         some = ids[part]
-        columns = np.empty(int(bound[some].sum()), np.int32)
-        psi = np.empty(len(columns), np.float32)
+        columns, psi = np.empty(int(bound[some].sum()), np.int32), np.empty(int(bound[some].sum()), np.float32)
         counts = np.zeros(len(some), np.int64)
-        widest = int(bound[some].max())
-        n = _label(some, a, first, queries, b, database, grid, options, widest, columns, psi, counts)
+        room = empty_pieces(int(bound[some].max()) + _LANES)
+        n = _label(some, city, options, room, columns, psi, counts)
         yield Rows(some, counts, columns[:n].copy(), psi[:n].copy())
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SIMD)
-def _label(ids, a, first, queries, b, database, grid, options, widest, columns, psi, counts):  # type: ignore[no-untyped-def]
+def _prepare(queries: Views, database: Views) -> City:
+    a, b = split(queries), split(database)
+    second = np.full(len(queries.x), -1)
+    second[a.camera[len(queries.x) :]] = np.arange(len(queries.x), len(a.camera))
+    grid = build_grid(b.middle_x, b.middle_y, float(a.reach.max() + b.reach.max()) * (1 + 1e-12))
+    return City(queries, a, second, database, b.take(grid.order), grid)
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _label(ids, city, options, room, columns, psi, counts):  # type: ignore[no-untyped-def]
     """Labels the queries `ids`; returns how many pairs it wrote."""
     ranges = np.empty(18, np.int64)
-    candidate = np.empty(widest, np.int64)
-    area = np.empty(widest)
-    key = np.empty(widest, np.int64)
+    at, area = np.empty(len(room.x), np.int64), np.empty(len(room.x))
+    key, share = np.empty(len(room.x), np.int64), np.empty(len(room.x))
     written = 0
     for row in range(len(ids)):
-        i = ids[row]
-        n = 0
-        for p in range(first[i], first[i + 1]):
-            before = n
-            n = _candidates(a, p, i, b, grid, options.one_set, ranges, candidate, n)
-            _areas(a, p, b, candidate, before, n, area)
-        m = 0
-        for k in range(n):
-            if area[k] > 0.0:
-                key[m] = (np.int64(b.camera[candidate[k]]) << 32) | k
-                m += 1
+        i, start, m = ids[row], written, 0
+        for p in (i, city.second[i]):
+            if p >= 0:
+                n = _candidates(city, p, options.one_set, ranges, at)
+                _areas(city.query_pieces.pieces, p, city.database_pieces.pieces, at, n, room, area)
+                for k in range(n):
+                    key[m] = (np.int64(city.database_pieces.camera[at[k]]) << 32) | m
+                    share[m] = area[k]
+                    m += area[k] > 0.0
         key[:m].sort()
-        start = written
-        k = 0
-        while k < m:
-            j = key[k] >> 32
-            shared = 0.0
-            while k < m and key[k] >> 32 == j:
-                shared += area[key[k] & 0xFFFFFFFF]
-                k += 1
-            value = _psi(shared, queries.area[i], database.area[j], queries.heading[i], database.heading[j], options)
-            if value >= options.zero_below:
-                columns[written], psi[written] = j, value
-                written += 1
+        written = _write(city, i, key, m, share, options, columns, psi, written)
         counts[row] = written - start
     return written
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SIMD)
-def _candidates(a, p, i, b, grid, one_set, ranges, candidate, n):  # type: ignore[no-untyped-def]
-    """Sorted positions whose enclosing circles meet that of piece p."""
-    x, y, reach = a.middle_x[p], a.middle_y[p], a.reach[p]
-    for r in range(0, nearby(grid, x, y, ranges), 2):
+@njit(cache=True, nogil=True, error_model="numpy")
+def _candidates(city, p, one_set, ranges, at):  # type: ignore[no-untyped-def]
+    """Database pieces whose enclosing circles meet that of query piece p."""
+    a, b = city.query_pieces, city.database_pieces
+    x, y, reach, i = a.middle_x[p], a.middle_y[p], a.reach[p], (a.camera[p] if one_set else -1)
+    n = 0
+    for r in range(0, nearby(city.grid, x, y, ranges), 2):
         for k in range(ranges[r], ranges[r + 1]):
             dx, dy, limit = b.middle_x[k] - x, b.middle_y[k] - y, b.reach[k] + reach
-            candidate[n] = k
-            n += (dx * dx + dy * dy < limit * limit) & ((not one_set) | (b.camera[k] > i))
+            at[n] = k
+            n += (dx * dx + dy * dy < limit * limit) & (b.camera[k] > i)
     return n
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath=_SIMD)
-def _areas(a, p, b, candidate, start, end, area):  # type: ignore[no-untyped-def]
-    """Areas that piece p shares with its candidates."""
-    x, y, angle = a.x[p], a.y[p], a.angle[p]
-    axis_x, axis_y, radius, half, cosine, sine = (
-        a.axis_x[p], a.axis_y[p], a.radius[p], a.half[p], a.cosine[p], a.sine[p],
-    )  # fmt: skip
-    for n in range(start, end):
-        k = candidate[n]
-        area[n] = convex_area(
-            b.x[k] - x, b.y[k] - y, b.angle[k] - angle,
-            axis_x, axis_y, radius, half, cosine, sine,
-            b.axis_x[k], b.axis_y[k], b.radius[k], b.half[k], b.cosine[k], b.sine[k],
+@njit(**SIMD)
+def _areas(a, p, b, at, n, room, out):  # type: ignore[no-untyped-def]
+    """Areas that query piece p shares with the database pieces at the first n indices."""
+    padded = n + (-n % _LANES)
+    for k in range(n, padded):
+        at[k] = at[n - 1]
+    gather(b, at, padded, room)
+    x, y, heading = a.x[p], a.y[p], a.heading[p]
+    ax, ay, radius, half, cosine, sine = a.axis_x[p], a.axis_y[p], a.radius[p], a.half[p], a.cosine[p], a.sine[p]
+    for k in range(padded):
+        out[k] = convex_area(
+            room.x[k] - x, room.y[k] - y, (heading - room.heading[k]) * RADIANS,
+            ax, ay, radius, half, cosine, sine,
+            room.axis_x[k], room.axis_y[k], room.radius[k], room.half[k], room.cosine[k], room.sine[k],
         )  # fmt: skip
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _psi(shared, area_a, area_b, heading_a, heading_b, options):  # type: ignore[no-untyped-def]
-    whole = min(area_a, area_b)
-    if options.measure == 1:
-        whole = area_a
-    elif options.measure == 2:
-        whole = area_a + area_b - shared
-    value = min(1.0, shared / whole)
-    if heading_a >= 0.0 and heading_b >= 0.0:
-        turn = abs(heading_a - heading_b)
-        turn = min(turn, 360.0 - turn)
-        if turn > options.max_angle_deg:
-            return 0.0
-        if options.facing:
-            value *= facing_weight(turn)
-    return value
+def _write(city, i, key, m, share, options, columns, psi, written):  # type: ignore[no-untyped-def]
+    """Adds the shares of one camera's pieces and writes the pairs of query i, ascending."""
+    area, heading = view_area(city.queries, i), city.queries.heading[i]
+    k = 0
+    while k < m:
+        j, shared = key[k] >> 32, 0.0
+        while k < m and key[k] >> 32 == j:
+            shared += share[key[k] & 0xFFFFFFFF]
+            k += 1
+        value = similarity(shared, area, view_area(city.database, j), options.measure)
+        turn = heading_difference(heading, city.database.heading[j])
+        value *= facing_weight(turn) if options.facing else 1.0
+        if value >= options.zero_below and turn <= options.max_angle_deg:
+            columns[written], psi[written] = j, value
+            written += 1
+    return written
 
 
 @njit(cache=True, nogil=True, error_model="numpy")

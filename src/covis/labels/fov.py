@@ -9,13 +9,13 @@ from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from covis.errors import InputError, unknown_name
-from covis.labels.sectors import TAU, convex_area
-from covis.labels.views import Floats, Pieces, Views, views
+from covis.labels.sectors import PI, SIMD, convex_area
+from covis.labels.views import RADIANS, Floats, Pieces, cameras, empty_pieces, empty_views, fill_pieces, gather, load, view_area
 
 Measure = Literal["overlap", "query_overlap", "iou"]
 MEASURES: tuple[str, ...] = get_args(Measure)
 """Shared area ÷ the smaller field of view, ÷ the query's own, ÷ the union."""
-_CHUNK = 1 << 16
+BLOCK = 512
 
 
 def fov_similarity(
@@ -35,16 +35,16 @@ def fov_similarity(
     """
     check_measure(measure)
     (ra, rb), (fa, fb) = sides(radius_m), sides(fov_deg)
-    a, b = views(xy_a, heading_a, ra, fa), views(xy_b, heading_b, rb, fb)
-    if len(a.x) != len(b.x):
-        raise InputError(f"{len(a.x)} cameras on one side, {len(b.x)} on the other; the pairs must be aligned")
-    shared = np.empty(len(a.x))
-    for start in range(0, len(shared), _CHUNK):
-        part = slice(start, start + _CHUNK)
-        shared[part] = _shared_area(_part(a, part), _part(b, part))
-    psi = ratio(shared, a.area, b.area, measure)
-    psi[np.isnan(a.x + a.y + b.x + b.y)] = np.nan
+    a, b = cameras(xy_a, heading_a, ra, fa), cameras(xy_b, heading_b, rb, fb)
+    if len(a.xy) != len(b.xy):
+        raise InputError(f"{len(a.xy)} cameras on one side, {len(b.xy)} on the other; the pairs must be aligned")
+    psi = np.empty(len(a.xy))
+    _similarities(a, b, MEASURES.index(measure), (empty_views(BLOCK), empty_views(BLOCK)), _rooms(), psi)
     return psi
+
+
+def _rooms() -> tuple[Pieces, Pieces, Pieces, Pieces]:
+    return empty_pieces(BLOCK), empty_pieces(BLOCK), empty_pieces(BLOCK), empty_pieces(BLOCK)
 
 
 def check_measure(measure: str) -> None:
@@ -58,48 +58,82 @@ def sides(value: ArrayLike | tuple[ArrayLike, ArrayLike]) -> tuple[ArrayLike, Ar
     return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (value, value)
 
 
-def ratio(shared: Floats, area_a: Floats, area_b: Floats, measure: str) -> Floats:
-    """Shared areas as ψ."""
-    whole = {
-        "overlap": lambda: np.minimum(area_a, area_b),
-        "query_overlap": lambda: area_a,
-        "iou": lambda: area_a + area_b - shared,
-    }[measure]()
-    result: Floats = np.minimum(shared / whole, 1.0)
-    return result
+@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+def similarity(shared: float, area_a: float, area_b: float, measure: int) -> float:
+    """A shared area as ψ by `MEASURES[measure]`."""
+    whole = min(area_a, area_b) if measure == 0 else area_a if measure == 1 else area_a + area_b - shared
+    return min(1.0, shared / whole)
 
 
-def _part(view: Views, part: slice) -> Views:
-    return Views(*(array[part] for array in view))
+@njit(cache=True, nogil=True, error_model="numpy")
+def _similarities(given_a, given_b, measure, rooms, pieces, psi):  # type: ignore[no-untyped-def]
+    """ψ of aligned cameras, block by block; views wider than 180° are two pieces, whose shares are added."""
+    a, b = rooms
+    shared = np.empty(BLOCK)
+    for start in range(0, len(psi), BLOCK):
+        n = min(BLOCK, len(psi) - start)
+        load(given_a, start, n, a)
+        load(given_b, start, n, b)
+        shared[:] = 0.0
+        wide_a, wide_b = a.fov[:n].max() > 180.0, b.fov[:n].max() > 180.0
+        for second_a in range(1 + wide_a):
+            for second_b in range(1 + wide_b):
+                _add_shares(a, b, n, second_a == 1, second_b == 1, pieces, shared)
+        _ratios(shared, a, b, n, measure, psi[start : start + n])
 
 
-def _shared_area(a: Views, b: Views) -> Floats:
-    """Shared areas of aligned views, summed over their convex pieces."""
-    pa, pb = a.pieces, b.pieces
-    first_a, first_b = (np.searchsorted(p.camera, np.arange(len(a.x))) for p in (pa, pb))
-    double_a, double_b = a.fov > 180.0, b.fov > 180.0
-    total = np.zeros(len(a.x))
-    for i, mask_a in ((0, np.ones_like(double_a)), (1, double_a)):
-        for j, mask_b in ((0, np.ones_like(double_b)), (1, double_b)):
-            at = np.flatnonzero(mask_a & mask_b)
-            total[at] += aligned_areas(_take(pa, first_a[at] + i), _take(pb, first_b[at] + j))
-    return total
+@njit(cache=True, nogil=True, error_model="numpy")
+def _ratios(shared, a, b, n, measure, psi):  # type: ignore[no-untyped-def]
+    """Shared areas as ψ; NaN where a position is unknown."""
+    for k in range(n):
+        psi[k] = similarity(shared[k], view_area(a, k), view_area(b, k), measure)
+    for k in range(n):
+        known = (a.x[k] == a.x[k]) & (a.y[k] == a.y[k]) & (b.x[k] == b.x[k]) & (b.y[k] == b.y[k])  # noqa: PLR0124
+        psi[k] = psi[k] if known else np.nan
 
 
-def _take(pieces: Pieces, at: NDArray[np.int64]) -> Pieces:
-    if len(at) == len(pieces.x):
-        return pieces
-    return Pieces(*(array[at] for array in pieces))
+@njit(cache=True, nogil=True, error_model="numpy")
+def _add_shares(a, b, n, second_a, second_b, pieces, shared):  # type: ignore[no-untyped-def]
+    """Adds the areas that the first (or second) pieces of aligned views share."""
+    first_a, first_b, some_a, some_b = pieces
+    fill_pieces(a, n, second_a, first_a)
+    fill_pieces(b, n, second_b, first_b)
+    gap, at, area = np.empty(BLOCK), np.empty(BLOCK, np.int64), np.empty(BLOCK)
+    _gaps(first_a, first_b, n, gap)
+    least_a, least_b = (180.0 if second_a else 0.0), (180.0 if second_b else 0.0)
+    m = 0
+    for k in range(n):
+        at[m] = k
+        m += (gap[k] < 0.0) & (a.fov[k] > least_a) & (b.fov[k] > least_b)
+    if m == n:
+        _aligned_areas(first_a, first_b, n, area)
+    else:
+        gather(first_a, at, m, some_a)
+        gather(first_b, at, m, some_b)
+        _aligned_areas(some_a, some_b, m, area)
+    for k in range(m):
+        shared[at[k]] += area[k]
 
 
-@njit(cache=True, nogil=True, error_model="numpy", fastmath={"contract", "nsz", "nnan"})
-def aligned_areas(a: Pieces, b: Pieces) -> Floats:
-    """Shared areas (N,) of aligned convex sectors."""
-    out = np.empty(len(a.x))
-    for k in range(len(out)):
+@njit(**SIMD)
+def _gaps(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
+    """Below 0 where circles around both pieces meet: radius r/√2 up to 90°, r beyond."""
+    for k in range(n):
+        reach_a = a.radius[k] * (0.7071067811865477 if a.half[k] <= 0.25 * PI else 1.0)
+        reach_b = b.radius[k] * (0.7071067811865477 if b.half[k] <= 0.25 * PI else 1.0)
+        ahead_a = reach_a if a.half[k] <= 0.25 * PI else 0.0
+        ahead_b = reach_b if b.half[k] <= 0.25 * PI else 0.0
+        dx = b.x[k] - a.x[k] + ahead_b * b.axis_x[k] - ahead_a * a.axis_x[k]
+        dy = b.y[k] - a.y[k] + ahead_b * b.axis_y[k] - ahead_a * a.axis_y[k]
+        out[k] = dx * dx + dy * dy - (reach_a + reach_b) * (reach_a + reach_b)
+
+
+@njit(**SIMD)
+def _aligned_areas(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
+    """Areas that n aligned convex sectors share."""
+    for k in range(n):
         out[k] = convex_area(
-            b.x[k] - a.x[k], b.y[k] - a.y[k], b.angle[k] - a.angle[k],
+            b.x[k] - a.x[k], b.y[k] - a.y[k], (a.heading[k] - b.heading[k]) * RADIANS,
             a.axis_x[k], a.axis_y[k], a.radius[k], a.half[k], a.cosine[k], a.sine[k],
             b.axis_x[k], b.axis_y[k], b.radius[k], b.half[k], b.cosine[k], b.sine[k],
         )  # fmt: skip
-    return out

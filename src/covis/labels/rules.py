@@ -16,7 +16,7 @@ from covis.labels.cities import Options, label_rows
 from covis.labels.fov import MEASURES, Measure, check_measure, sides
 from covis.labels.neighbours import Places, radius_rows
 from covis.labels.rows import Rows, assemble
-from covis.labels.views import Views, views
+from covis.labels.views import Views, cameras, views
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class FovOverlap:
         (ra, rb), (fa, fb) = sides(self.radius_m), sides(self.fov_deg)
         if one_set and (ra != rb or fa != fb):
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
-        a = views(queries.poses.xy, queries.poses.heading, ra, fa)
-        b = a if one_set else views(database.poses.xy, database.poses.heading, rb, fb)
+        a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
+        b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
         options = Options(
             MEASURES.index(self.measure),
             360.0 if self.max_angle_deg is None else float(self.max_angle_deg),

@@ -19,12 +19,13 @@ from numba import njit
 PI = math.pi
 TAU = 2.0 * math.pi
 _TINY = 1e-300
-INLINE: dict[str, Any] = {
+SIMD: dict[str, Any] = {
     "cache": True,
-    "forceinline": True,
+    "nogil": True,
     "error_model": "numpy",
     "fastmath": {"contract", "nsz", "nnan"},  # not reassoc: the order of operations is part of the exactness
 }
+INLINE: dict[str, Any] = {**SIMD, "forceinline": True}
 
 
 @njit(**INLINE)
@@ -49,6 +50,41 @@ def upper_angle(x: float, h: float) -> float:
     angle = z + z * (y * p) + (0.25 * PI if steep else 0.0)
     angle = 0.5 * PI - angle if h > ax else angle
     return PI - angle if x < 0.0 else angle
+
+
+@njit(**INLINE)
+def nearest_integer(x: float) -> float:
+    """x rounded to an integer, without a call: beyond 2⁵² a double has no fraction left."""
+    return (x + 6755399441055744.0) - 6755399441055744.0
+
+
+@njit(**INLINE)
+def sine_cosine(degrees: float) -> tuple[float, float]:
+    """Sine and cosine of an angle in degrees, exact at multiples of 90."""
+    quarters = nearest_integer(degrees / 90.0)
+    x = (degrees - 90.0 * quarters) * (PI / 180.0)
+    y = x * x
+    p = 1.5918115263265974e-10
+    p = p * y - 2.505113165023518e-08
+    p = p * y + 2.7557316101617874e-06
+    p = p * y - 0.00019841269836756774
+    p = p * y + 0.008333333333330948
+    p = p * y - 0.16666666666666666
+    sine = x + x * (y * p)
+    p = -1.1382623647474604e-11
+    p = p * y + 2.087614614655861e-09
+    p = p * y - 2.7557317271145144e-07
+    p = p * y + 2.480158729876456e-05
+    p = p * y - 0.0013888888888887398
+    p = p * y + 0.041666666666666664
+    cosine = 1.0 - 0.5 * y + y * y * p
+    turn = quarters - 4.0 * nearest_integer(0.25 * quarters)  # −2 … 2
+    odd = abs(turn) == 1.0
+    s, c = (cosine if odd else sine), (sine if odd else cosine)
+    s = -s if turn == -1.0 else s
+    c = -c if turn == 1.0 else c
+    back = abs(turn) == 2.0
+    return (-s if back else s), (-c if back else c)
 
 
 @njit(**INLINE)

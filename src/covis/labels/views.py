@@ -1,97 +1,208 @@
-"""Fields of view as arrays: each camera's sector, cut into convex pieces that the kernel can take."""
+"""Fields of view as arrays, and the convex pieces of them that the exact kernel takes."""
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from covis.errors import InputError
+from covis.labels.sectors import INLINE, SIMD, sine_cosine
 
 Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
+RADIANS = math.pi / 180.0
 
 
-class Pieces(NamedTuple):
-    """Convex sectors, one or two a camera, (M,) each; the pieces of one camera follow each other."""
+class Views(NamedTuple):
+    """Fields of view of N cameras, (N,) each."""
 
     x: Floats
     y: Floats
+    heading: Floats
+    """Degrees clockwise from north in [0, 360); −1 where unknown."""
+    radius: Floats
+    fov: Floats
+    """Opening in degrees; 360 where the heading is unknown."""
+
+
+class Pieces(NamedTuple):
+    """Convex sectors, (M,) each: one a camera up to 180°, two halves beyond."""
+
+    x: Floats
+    y: Floats
+    heading: Floats
+    """Degrees clockwise from north, in [−90, 450)."""
     axis_x: Floats
     axis_y: Floats
-    angle: Floats
-    """Axis in radians, counter-clockwise from east."""
     radius: Floats
     half: Floats
     """Half opening, radians in (0, π/2]."""
     cosine: Floats
     sine: Floats
-    middle_x: Floats
-    middle_y: Floats
-    """Centre of the smallest enclosing circle."""
-    reach: Floats
-    """Its radius."""
-    camera: NDArray[np.int32]
 
 
-class Views(NamedTuple):
-    """Fields of view of N cameras."""
+class Cameras(NamedTuple):
+    """What a user gives, in shape and range but otherwise as it came."""
 
-    x: Floats
-    y: Floats
+    xy: Floats
+    """(N, 2) metres; NaN = unknown."""
     heading: Floats
-    """Degrees clockwise from north; −1 where unknown."""
+    """(N,) any degrees clockwise from north; NaN = unknown."""
     radius: Floats
     fov: Floats
-    """Opening in degrees, 360 where the heading is unknown."""
-    area: Floats
-
-    @property
-    def pieces(self) -> Pieces:
-        """The convex pieces of all cameras."""
-        return _pieces(self, np.arange(len(self.x), dtype=np.int32))
+    """Both (1,) or both (N,)."""
 
 
-def views(xy: ArrayLike, heading: ArrayLike, radius_m: ArrayLike, fov_deg: ArrayLike) -> Views:
-    """Fields of view from positions (N, 2) in metres and headings (N,) in degrees; NaN heading = full circle."""
-    xy, heading = np.asarray(xy, np.float64), np.asarray(heading, np.float64)
+def cameras(xy: ArrayLike, heading: ArrayLike, radius_m: ArrayLike, fov_deg: ArrayLike) -> Cameras:
+    """Checks the fields of view of N cameras; radius and opening are one number or (N,)."""
+    xy, heading = np.ascontiguousarray(xy, np.float64), np.ascontiguousarray(heading, np.float64)
     if xy.ndim != 2 or xy.shape[1] != 2 or heading.shape != (len(xy),):
         raise InputError(f"positions {xy.shape} and headings {heading.shape}; expected (N, 2) and (N,)")
-    if np.isinf(heading).any():
-        raise InputError(f"heading {int(np.flatnonzero(np.isinf(heading))[0])} is infinite; expected degrees or NaN")
-    radius = _per_camera(radius_m, len(xy), "radius_m")
-    fov = _per_camera(fov_deg, len(xy), "fov_deg")
-    if not ((radius > 0) & np.isfinite(radius)).all():
-        raise InputError(f"radius_m is {radius[~((radius > 0) & np.isfinite(radius))][0]}; expected metres above 0")
-    if not ((fov > 0) & (fov <= 360)).all():
-        raise InputError(f"fov_deg is {fov[~((fov > 0) & (fov <= 360))][0]}; expected degrees in (0, 360]")
-    unknown = np.isnan(heading)
-    fov = np.where(unknown, 360.0, fov)
-    x, y = np.ascontiguousarray(xy.T)
-    return Views(x, y, np.where(unknown, -1.0, heading % 360.0), radius, fov, 0.5 * radius * radius * np.radians(fov))
+    if infinite(xy.ravel()) or infinite(heading):
+        raise InputError("a position or heading is infinite; expected metres and degrees, or NaN where unknown")
+    radius = _per_camera(radius_m, len(xy), "radius_m", np.inf, "metres above 0")
+    fov = _per_camera(fov_deg, len(xy), "fov_deg", 360.0, "degrees above 0, up to 360")
+    if len(radius) != len(fov):
+        radius, fov = np.broadcast_arrays(radius, fov)
+    return Cameras(xy, heading, np.ascontiguousarray(radius), np.ascontiguousarray(fov))
 
 
-def _per_camera(value: ArrayLike, n: int, name: str) -> Floats:
-    array = np.asarray(value, np.float64)
-    if array.shape not in ((), (n,)):
+def _per_camera(value: ArrayLike, n: int, name: str, most: float, expected: str) -> Floats:
+    array = np.ascontiguousarray(value, np.float64)
+    if array.shape not in ((), (1,), (n,)):
         raise InputError(f"{name} has shape {array.shape}; expected one number or ({n},)")
-    return np.ascontiguousarray(np.broadcast_to(array, (n,)))
+    wrong = ~((array > 0) & (array <= most) & (array < np.inf))
+    if wrong.any():
+        raise InputError(f"{name} is {array[wrong][0]}; expected {expected}")
+    return np.atleast_1d(array)
 
 
-def _pieces(view: Views, camera: NDArray[np.int32]) -> Pieces:
-    """One piece up to 180°, two halves beyond."""
-    double = view.fov > 180.0
-    at = np.repeat(camera, np.where(double, 2, 1))
-    first = np.concatenate([[True], at[1:] != at[:-1]]) if len(at) else np.zeros(0, bool)
-    half = np.radians(np.where(double, 0.25, 0.5) * view.fov)[at]
-    offset = np.where(double[at], np.where(first, -0.25, 0.25) * view.fov[at], 0.0)
-    heading = np.radians(np.maximum(view.heading[at], 0.0) + offset)
-    axis_x, axis_y, cosine, sine = np.sin(heading), np.cos(heading), np.cos(half), np.sin(half)
-    radius, x, y = view.radius[at], view.x[at], view.y[at]
-    narrow = half <= 0.25 * np.pi
-    reach = radius * np.where(narrow, 0.5 / cosine, sine)
-    ahead = radius * np.where(narrow, 0.5 / cosine, cosine)
-    return Pieces(
-        x, y, axis_x, axis_y, 0.5 * np.pi - heading, radius, half, cosine, sine,
-        x + ahead * axis_x, y + ahead * axis_y, reach, at.astype(np.int32),
-    )  # fmt: skip
+@njit(cache=True, nogil=True)
+def infinite(values: Floats) -> bool:
+    """Whether any value is infinite; NaN is not."""
+    found = False
+    for value in values:
+        found |= abs(value) == np.inf
+    return found
+
+
+def views(given: Cameras) -> Views:
+    """Fields of view of all cameras."""
+    out = empty_views(len(given.xy))
+    load(given, 0, len(given.xy), out)
+    return out
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def load(given: Cameras, start: int, n: int, out: Views) -> None:
+    """Writes the views of cameras start … start + n to the front of `out`."""
+    for k in range(n):
+        out.x[k] = given.xy[start + k, 0]
+    for k in range(n):
+        out.y[k] = given.xy[start + k, 1]
+    if len(given.radius) == 1:
+        out.radius[:n], out.fov[:n] = given.radius[0], given.fov[0]
+    else:
+        out.radius[:n], out.fov[:n] = given.radius[start : start + n], given.fov[start : start + n]
+    for k in range(n):
+        heading = given.heading[start + k]
+        turned = heading - 360.0 * np.floor(heading / 360.0)
+        out.heading[k] = turned if heading == heading else -1.0  # noqa: PLR0124
+    for k in range(n):
+        out.fov[k] = 360.0 if out.heading[k] < 0.0 else out.fov[k]
+
+
+def empty_views(n: int) -> Views:
+    """Room for n views."""
+    return Views(*np.empty((len(Views._fields), n)))
+
+
+def empty_pieces(n: int) -> Pieces:
+    """Room for n pieces."""
+    return Pieces(*np.empty((len(Pieces._fields), n)))
+
+
+@njit(**INLINE)
+def piece(heading: float, fov: float, second: bool) -> tuple[float, float]:
+    """Axis and half opening, degrees, of a view's only, first or second convex piece."""
+    wide = fov > 180.0
+    quarter = 0.25 * fov
+    offset = (quarter if second else -quarter) if wide else 0.0
+    return max(heading, 0.0) + offset, quarter if wide else 0.5 * fov
+
+
+@njit(**SIMD)
+def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
+    """Writes the first (or, of wide views, the second) convex pieces of n views.
+
+    Several loops with few outputs each: the compiler gives up on SIMD where too many arrays might overlap.
+    """
+    for k in range(n):
+        out.heading[k], out.half[k] = piece(view.heading[k], view.fov[k], second)
+    for k in range(n):
+        out.axis_x[k], out.axis_y[k] = sine_cosine(out.heading[k])
+    if n and out.half[:n].min() == out.half[:n].max():
+        out.sine[:n], out.cosine[:n] = sine_cosine(out.half[0])
+    else:
+        for k in range(n):
+            out.sine[k], out.cosine[k] = sine_cosine(out.half[k])
+    for k in range(n):
+        out.half[k] *= RADIANS
+    out.x[:n], out.y[:n], out.radius[:n] = view.x[:n], view.y[:n], view.radius[:n]
+
+
+@njit(cache=True, nogil=True)
+def gather(pieces: Pieces, at: Ids, n: int, out: Pieces) -> None:
+    """Copies the pieces at the first n indices together: SIMD loops need neighbours in memory."""
+    for k in range(n):
+        i = at[k]
+        out.x[k], out.y[k], out.heading[k] = pieces.x[i], pieces.y[i], pieces.heading[i]
+        out.axis_x[k], out.axis_y[k], out.radius[k] = pieces.axis_x[i], pieces.axis_y[i], pieces.radius[i]
+        out.half[k], out.cosine[k], out.sine[k] = pieces.half[i], pieces.cosine[i], pieces.sine[i]
+
+
+class Split(NamedTuple):
+    """All convex pieces of some views, with the circles that enclose them."""
+
+    pieces: Pieces
+    camera: NDArray[np.int32]
+    """(M,) whose piece it is."""
+    middle_x: Floats
+    middle_y: Floats
+    """(M,) centre of the smallest enclosing circle."""
+    reach: Floats
+    """(M,) its radius."""
+
+    def take(self, order: Ids) -> Split:
+        """The pieces in another order."""
+        pieces = empty_pieces(len(order))
+        gather(self.pieces, order, len(order), pieces)
+        return Split(pieces, self.camera[order], self.middle_x[order], self.middle_y[order], self.reach[order])
+
+
+def split(view: Views) -> Split:
+    """All pieces of all views: the first ones in order, behind them the second ones of wide views."""
+    wide = np.flatnonzero(view.fov > 180.0)
+    first, second = empty_pieces(len(view.x)), empty_pieces(len(wide))
+    fill_pieces(view, len(view.x), False, first)
+    fill_pieces(Views(*(array[wide] for array in view)), len(wide), True, second)
+    p = Pieces(*(np.concatenate(both) for both in zip(first, second, strict=True)))
+    narrow = p.half <= 0.25 * math.pi
+    ahead = p.radius * np.where(narrow, 0.5 / p.cosine, p.cosine)
+    return Split(
+        p,
+        np.concatenate([np.arange(len(view.x)), wide]).astype(np.int32),
+        p.x + ahead * p.axis_x,
+        p.y + ahead * p.axis_y,
+        p.radius * np.where(narrow, 0.5 / p.cosine, p.sine),
+    )
+
+
+@njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+def view_area(view: Views, i: int) -> float:
+    """Area of camera i's field of view, m²."""
+    return 0.5 * view.radius[i] * view.radius[i] * view.fov[i] * RADIANS
