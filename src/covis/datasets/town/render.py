@@ -6,232 +6,117 @@ Pixel (row, column) has its centre at (column + 0.5, row + 0.5) in the units of 
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.datasets.town import solids as s
 from covis.datasets.town.compiling import kernel
 from covis.datasets.town.scene import Scene
-from covis.datasets.town.textures import Colour, facade, ground, hash01, noise
-from covis.datasets.town.tracing import FAR_M, GROUND, SKY, Hit, trace, trace_movers
+from covis.datasets.town.shading import Light, shade
+from covis.datasets.town.textures import Colour, hash01
+from covis.datasets.town.tracing import SKY, trace, trace_movers
 
-
-class Light(NamedTuple):
-    """Time of day, season, weather and camera of one image. Colours are linear RGB."""
-
-    sun_x: float
-    sun_y: float
-    sun_z: float
-    """Unit vector towards the sun."""
-    sun: Colour
-    ambient: Colour
-    zenith: Colour
-    horizon: Colour
-    haze_per_m: float
-    leaf: Colour
-    """Factor on the colour of leaves."""
-    leaves: float
-    """How dense crowns are: 1 in summer, 0.3 in winter."""
-    snow: float
-    wet: float
-    clouds: float
-    lit: float
-    """Share of windows with light in them."""
-    headlight: float
-    evening: int
-    """Tells one traversal's clouds and lit windows from another's."""
-    exposure: float
-    balance: Colour
-    """White balance of the camera."""
-    noise: float
-    """Standard deviation of the sensor noise, of full scale."""
+Floats = NDArray[np.float64]
+_CONTRAST = 0.06
+"""Corners of a pixel that differ by more, in displayed brightness, call for rays inside it."""
 
 
 @kernel
-def _sky(dx: float, dy: float, dz: float, light: Light) -> Colour:
-    rise = max(0.0, dz) ** 0.6
-    r = light.horizon[0] + (light.zenith[0] - light.horizon[0]) * rise
-    g = light.horizon[1] + (light.zenith[1] - light.horizon[1]) * rise
-    b = light.horizon[2] + (light.zenith[2] - light.horizon[2]) * rise
-    if dz > 0.02 and light.clouds > 0.0:
-        x, y = 1.5 * dx / (dz + 0.15), 1.5 * dy / (dz + 0.15)
-        k = 0.65 * noise(x, y, light.evening) + 0.35 * noise(2.7 * x, 2.7 * y, light.evening + 1)
-        k = light.clouds * max(0.0, min(1.0, 3.0 * (k - 0.42)))
-        pale = 0.5 * (light.sun[0] + light.sun[1] + light.sun[2]) / 3.0 + light.ambient[1]
-        r, g, b = r + (pale - r) * k, g + (pale - g) * k, b + (pale - b) * k
-    glow = max(0.0, dx * light.sun_x + dy * light.sun_y + dz * light.sun_z) ** 24
-    return r + 0.6 * glow * light.sun[0], g + 0.6 * glow * light.sun[1], b + 0.6 * glow * light.sun[2]
+def _ray(rotation: Any, camera: Any, x: float, y: float) -> tuple[float, float, float, float]:
+    """Unit direction through image point (x, y), and the depth of one metre along it."""
+    vx, vy = (x - camera[2]) / camera[0], (y - camera[3]) / camera[1]
+    norm = 1.0 / math.sqrt(vx * vx + vy * vy + 1.0)
+    dx = (rotation[0, 0] * vx + rotation[0, 1] * vy + rotation[0, 2]) * norm
+    dy = (rotation[1, 0] * vx + rotation[1, 1] * vy + rotation[1, 2]) * norm
+    dz = (rotation[2, 0] * vx + rotation[2, 1] * vy + rotation[2, 2]) * norm
+    return dx, dy, dz, norm
 
 
 @kernel
-def _solid_colour(
-    b: Any, n: int, x: float, y: float, z: float, nz: float, light: Light
-) -> tuple[float, float, float, float]:
-    r, g, bl = b[n, s.COLOUR], b[n, s.COLOUR + 1], b[n, s.COLOUR + 2]
-    material = b[n, s.MATERIAL]
-    if material == s.LEAVES or material == s.HEDGE:
-        k = 0.55 + 0.9 * hash01(math.floor(x * 2.5), math.floor(y * 2.5), math.floor(z * 2.5))
-        if material == s.HEDGE:
-            return r * k, g * k, bl * k, 0.0
-        return r * k * light.leaf[0], g * k * light.leaf[1], bl * k * light.leaf[2], 0.0
-    local = (x - b[n, s.X]) * b[n, s.COS] + (y - b[n, s.Y]) * b[n, s.SIN]
-    if material == s.CAR:
-        wheel = abs(abs(local) - 0.62 * b[n, s.HALF_X])
-        if z < 0.3 or (wheel < 0.34 and wheel * wheel + (z - 0.33) ** 2 < 0.12):
-            return 0.03, 0.03, 0.035, 0.0
-        if b[n, s.Z1] > 2.0 and z > 1.3 and z < 1.95 and local > 0.25 * b[n, s.HALF_X]:
-            return 0.06, 0.08, 0.10, 0.0
-    elif material == s.CABIN and nz < 0.5 and z < 1.34 and abs(local) % 0.9 > 0.1:
-        return 0.06, 0.08, 0.10, 0.0
-    elif material == s.WOVEN and (local % 0.8) < 0.4:
-        return 0.75, 0.73, 0.68, 0.0
-    elif material == s.LAMP and light.lit > 0:
-        return 1.0, 0.8, 0.5, 1.0
-    return r, g, bl, 0.0
-
-
-@kernel
-def _surface(
-    scene: Scene, movers: Any, hit: Hit, x: float, y: float, z: float, blur_m: float, light: Light
-) -> tuple[float, float, float, float]:
-    """Colour before light falls on it, and lamplight."""
-    _, item, along, _, _, nz = hit
-    walls = len(scene.walls)
-    snow = 0.0
-    if item == GROUND:
-        r, g, b, snow = ground(x, y, scene, blur_m)
-        k = 1.0 - 0.45 * light.wet
-        r, g, b, lit = r * k, g * k, b * k, 0.0
-    elif item < walls:
-        r, g, b, lit = facade(along, z, scene.facades, item, blur_m, light.lit, light.evening)
-    else:
-        n = item - walls
-        fixed = n < len(scene.solids)
-        if fixed:
-            r, g, b, lit = _solid_colour(scene.solids, n, x, y, z, nz, light)
-        else:
-            r, g, b, lit = _solid_colour(movers, n - len(scene.solids), x, y, z, nz, light)
-        snow = max(0.0, nz) * (1.0 if fixed else 0.5)
-    k = light.snow * snow * (0.55 + 0.45 * noise(x * 0.7, y * 0.7, 5))
-    return r + (0.82 - r) * k, g + (0.84 - g) * k, b + (0.88 - b) * k, lit
-
-
-@kernel
-def _shade(
-    scene: Scene, movers: Any, hit: Hit, origin: Any, dx: float, dy: float, dz: float, pixel: float, light: Light
+def _look(
+    scene: Scene, movers: Any, origin: Any, rotation: Any, camera: Any, light: Light, x: float, y: float
 ) -> Colour:
-    t, item, _, nx, ny, nz = hit
-    if item == SKY:
-        return _sky(dx, dy, dz, light)
-    x, y, z = origin[0] + t * dx, origin[1] + t * dy, origin[2] + t * dz
-    facing = nx * dx + ny * dy + nz * dz
-    if facing > 0:
-        nx, ny, nz, facing = -nx, -ny, -nz, -facing
-    r, g, b, lit = _surface(scene, movers, hit, x, y, z, t * pixel / max(0.25, -facing), light)
-    direct = nx * light.sun_x + ny * light.sun_y + nz * light.sun_z
-    if direct > 0 and light.sun[0] > 0:
-        px, py, pz = x + 0.02 * nx, y + 0.02 * ny, z + 0.02 * nz
-        shadow = trace(scene, px, py, pz, light.sun_x, light.sun_y, light.sun_z, light.leaves, True)
-        if shadow[1] >= 0:
-            direct = 0.0
-    else:
-        direct = 0.0
-    low = 0.62 + 0.38 * min(1.0, z / 5.0) if item != GROUND else 0.9
-    open_ = (0.75 + 0.25 * nz) * low
-    lamp = light.headlight * -facing / (1.0 + (t / 9.0) ** 2)
-    k = math.exp(-light.haze_per_m * t)
-    glow = 1.4 * lit
-    r = r * (light.ambient[0] * open_ + light.sun[0] * direct + lamp + glow)
-    g = g * (light.ambient[1] * open_ + light.sun[1] * direct + lamp + glow)
-    b = b * (light.ambient[2] * open_ + light.sun[2] * direct + lamp * 0.85 + glow)
-    if light.wet > 0.0 and item == GROUND:  # a wet road mirrors some sky at grazing angles
-        k_wet = 0.5 * light.wet * (1.0 + facing) ** 3
-        sky_r, sky_g, sky_b = light.horizon
-        r, g, b = r + (sky_r - r) * k_wet, g + (sky_g - g) * k_wet, b + (sky_b - b) * k_wet
-    hr, hg, hb = light.horizon
-    return hr + (r - hr) * k, hg + (g - hg) * k, hb + (b - hb) * k
+    """What the camera sees at image point (x, y): tone-mapped, in [0, 1]."""
+    dx, dy, dz, _ = _ray(rotation, camera, x, y)
+    hit = trace(scene, origin[0], origin[1], origin[2], dx, dy, dz, light.leaves, False)
+    first = len(scene.walls) + len(scene.solids)
+    hit = trace_movers(movers, hit, first, origin[0], origin[1], origin[2], dx, dy, dz)
+    r, g, b = shade(scene, movers, hit, origin, dx, dy, dz, 1.0 / camera[0], light)
+    across, down = x / camera[4] - 0.5, y / camera[5] - 0.5
+    gain = -1.6 * light.exposure * (1.0 - 0.5 * (across * across + down * down))
+    return (
+        math.sqrt(1.0 - math.exp(gain * max(0.0, r * light.balance[0]))),
+        math.sqrt(1.0 - math.exp(gain * max(0.0, g * light.balance[1]))),
+        math.sqrt(1.0 - math.exp(gain * max(0.0, b * light.balance[2]))),
+    )
 
 
 @kernel
 def _render(
     scene: Scene, movers: Any, origin: Any, rotation: Any, camera: Any, samples: int, light: Light, seed: int, out: Any
 ) -> None:
+    """A pixel is the mean of its corners, which it shares with its neighbours, and of rays inside it at edges."""
     height, width = out.shape[0], out.shape[1]
-    fx, fy, cx, cy = camera[0], camera[1], camera[2], camera[3]
-    first = len(scene.walls) + len(scene.solids)
-    pixel = 1.0 / fx
-    for row in range(height):
+    upper = np.empty((width + 1, 3))
+    lower = np.empty((width + 1, 3))
+    total = np.empty(3)
+    for row in range(height + 1):
+        upper, lower = lower, upper
+        for column in range(width + 1):
+            r, g, b = _look(scene, movers, origin, rotation, camera, light, float(column), float(row))
+            lower[column, 0], lower[column, 1], lower[column, 2] = r, g, b
+        if row == 0:
+            continue
         for column in range(width):
-            r, g, b = 0.0, 0.0, 0.0
-            for k in range(samples * samples):
-                # jittered within its part of the pixel, by a fixed hash
-                a = (k % samples + hash01(row * width + column, k, 11)) / samples
-                c = (k // samples + hash01(row * width + column, k, 13)) / samples
-                vx, vy = (column + a - cx) / fx, (row + c - cy) / fy
-                norm = 1.0 / math.sqrt(vx * vx + vy * vy + 1.0)
-                dx = (rotation[0, 0] * vx + rotation[0, 1] * vy + rotation[0, 2]) * norm
-                dy = (rotation[1, 0] * vx + rotation[1, 1] * vy + rotation[1, 2]) * norm
-                dz = (rotation[2, 0] * vx + rotation[2, 1] * vy + rotation[2, 2]) * norm
-                hit = trace(scene, origin[0], origin[1], origin[2], dx, dy, dz, light.leaves, False)
-                hit = trace_movers(movers, hit, first, origin[0], origin[1], origin[2], dx, dy, dz)
-                sr, sg, sb = _shade(scene, movers, hit, origin, dx, dy, dz, pixel, light)
-                r, g, b = r + sr, g + sg, b + sb
-            _expose(r, g, b, samples, row, column, width, height, light, seed, out)
+            spread = 0.0
+            for c in range(3):
+                a, b, d, e = upper[column, c], upper[column + 1, c], lower[column, c], lower[column + 1, c]
+                total[c] = a + b + d + e
+                spread = max(spread, max(a, b, d, e) - min(a, b, d, e))
+            weight = 4.0
+            if spread > _CONTRAST:
+                for k in range(samples * samples):
+                    x, y = column + (k % samples + 0.5) / samples, row - 1 + (k // samples + 0.5) / samples
+                    r, g, b = _look(scene, movers, origin, rotation, camera, light, x, y)
+                    total[0], total[1], total[2] = total[0] + 2.0 * r, total[1] + 2.0 * g, total[2] + 2.0 * b
+                    weight += 2.0
+            _expose(total, weight, light.noise, seed, out, row - 1, column)
 
 
 @kernel
-def _expose(
-    r: float, g: float, b: float, samples: int, row: int, column: int, width: int, height: int, light: Light,
-    seed: int, out: Any,
-) -> None:  # fmt: skip
-    """Lens, film and sensor: vignette, exposure, tone curve, noise."""
-    away = ((column + 0.5) / width - 0.5) ** 2 + ((row + 0.5) / height - 0.5) ** 2
-    gain = light.exposure * (1.0 - 0.5 * away) / (samples * samples)
+def _expose(total: Any, weight: float, sigma: float, seed: int, out: Any, row: int, column: int) -> None:
+    """The sensor: noise of nearly normal distribution, then eight bits."""
     for c in range(3):
-        value = (r if c == 0 else g if c == 1 else b) * light.balance[c]
-        value = (1.0 - math.exp(-1.6 * max(0.0, value * gain))) ** (1.0 / 2.2)
-        pixel = (row * width + column) * 3 + c
-        grain = hash01(pixel, seed, 17) + hash01(pixel, seed, 19) + hash01(pixel, seed, 23) - 1.5
-        value = 255.0 * (value + 2.0 * light.noise * grain) + 0.5
+        n = 3 * (row * out.shape[1] + column) + c
+        grain = 2.0 * (hash01(n, seed, 17) + hash01(n, seed, 19) + hash01(n, seed, 23) - 1.5)
+        value = 255.0 * (total[c] / weight + sigma * grain) + 0.5
         out[row, column, c] = np.uint8(max(0.0, min(255.0, value)))
 
 
 @kernel
 def _measure(
-    scene: Scene,
-    movers: Any,
-    origin: Any,
-    rotation: Any,
-    camera: Any,
-    leaves: float,
-    depth: Any,
-    items: Any,
+    scene: Scene, movers: Any, origin: Any, rotation: Any, camera: Any, leaves: float, depth: Any, items: Any,
     normals: Any,
-) -> None:
+) -> None:  # fmt: skip
     height, width = depth.shape
     first = len(scene.walls) + len(scene.solids)
     for row in range(height):
         for column in range(width):
-            vx, vy = (column + 0.5 - camera[2]) / camera[0], (row + 0.5 - camera[3]) / camera[1]
-            norm = 1.0 / math.sqrt(vx * vx + vy * vy + 1.0)
-            dx = (rotation[0, 0] * vx + rotation[0, 1] * vy + rotation[0, 2]) * norm
-            dy = (rotation[1, 0] * vx + rotation[1, 1] * vy + rotation[1, 2]) * norm
-            dz = (rotation[2, 0] * vx + rotation[2, 1] * vy + rotation[2, 2]) * norm
+            dx, dy, dz, unit = _ray(rotation, camera, column + 0.5, row + 0.5)
             hit = trace(scene, origin[0], origin[1], origin[2], dx, dy, dz, leaves, False)
             t, item, _, nx, ny, nz = trace_movers(movers, hit, first, origin[0], origin[1], origin[2], dx, dy, dz)
-            depth[row, column] = np.inf if item == SKY else t * norm
+            depth[row, column] = np.inf if item == SKY else t * unit
             items[row, column] = item
             normals[row, column, 0], normals[row, column, 1], normals[row, column, 2] = nx, ny, nz
 
 
 def image(
     scene: Scene,
-    movers: NDArray[np.float64],
-    position: NDArray[np.float64],
-    rotation: NDArray[np.float64],
-    intrinsics: NDArray[np.float64],
+    movers: Floats,
+    position: Floats,
+    rotation: Floats,
+    intrinsics: Floats,
     light: Light,
     *,
     samples: int,
@@ -244,18 +129,10 @@ def image(
 
 
 def measure(
-    scene: Scene,
-    movers: NDArray[np.float64],
-    position: NDArray[np.float64],
-    rotation: NDArray[np.float64],
-    intrinsics: NDArray[np.float64],
-    leaves: float,
-) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
+    scene: Scene, movers: Floats, position: Floats, rotation: Floats, intrinsics: Floats, leaves: float
+) -> tuple[Floats, NDArray[np.int32], Floats]:
     """Depth along the optical axis (inf = sky), item and normal at each pixel's centre."""
     shape = int(intrinsics[5]), int(intrinsics[4])
     depth, items, normals = np.empty(shape), np.empty(shape, np.int32), np.empty((*shape, 3))
     _measure(scene, movers, position, rotation, intrinsics, leaves, depth, items, normals)
     return depth, items, normals
-
-
-__all__ = ["FAR_M", "Light", "image", "measure"]

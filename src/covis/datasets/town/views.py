@@ -14,7 +14,7 @@ from covis.datasets.town.config import TownConfig
 from covis.datasets.town.traversals import Condition, Traversal
 
 if TYPE_CHECKING:
-    from covis.datasets.town.render import Light
+    from covis.datasets.town.shading import Light
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ def intrinsics(config: TownConfig, size: tuple[int, int] | None = None) -> NDArr
 
 
 def _light(c: Condition, gain: float, balance: tuple[float, float, float], seeds: NDArray[np.int64]) -> Light:
-    from covis.datasets.town.render import Light
+    from covis.datasets.town.shading import Light
 
     azimuth, height = np.radians([c.sun_from_deg, c.sun_height_deg])
     return Light(
