@@ -36,9 +36,11 @@ REASONS = {
     "truncated": "the file ends before the image does",
     "corrupt": "the image data is damaged",
     "float-pixels": "floating-point pixels have no known range",
+    "panorama": "a full panorama has no one heading; left out unless asked for",
 }
 """Reason code → what it means, as `rejects.csv` uses it."""
 _ORIENTATION = 0x0112
+_DAMAGE = {"premature end of data segment": "corrupt", "Premature end of JPEG file": "truncated"}
 
 
 class Reject(Exception):  # noqa: N818 - a verdict on a file, not a defect
@@ -153,7 +155,10 @@ def _decode_jpeg(data: bytes, size: Size | None, name: str) -> Decoded | None:
     wanted = (0, 0) if size is None else (size if orientation < 5 else size[::-1])
     try:
         pixels = simplejpeg.decode_jpeg(data, "RGB", min_height=wanted[0], min_width=wanted[1])
-    except ValueError:
+    except ValueError as error:
+        for text, reason in _DAMAGE.items():  # Pillow would fill the lost part with grey and say nothing
+            if text in str(error):
+                raise Reject(reason, name, str(error)) from None
         return None
     notes = () if readable else ("corrupt-exif",)
     return Decoded(resize(turn(pixels, orientation), size), orientation, notes)

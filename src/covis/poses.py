@@ -116,16 +116,19 @@ class Poses:
             bad = int(np.flatnonzero(wrong)[0])
             raise InputError(f"row {bad}: latitude {lat[bad]}, longitude {lon[bad]} is not on Earth; expected degrees")
         frame = frame or local_frame(lat, lon)
+        angle = np.full(len(lat), np.nan) if heading is None else np.asarray(heading, np.float64)
+        height = None if z is None else np.asarray(z, np.float64)
+        if not frame:  # not one position is known
+            return cls(np.full((len(lat), 2), np.nan), angle, height)
         x, y = (np.asarray(v) for v in Transformer.from_crs(4326, frame, always_xy=True).transform(lon, lat))
         unknown = np.isnan(lat) | np.isnan(lon)
         xy = np.where(unknown[:, None], np.nan, np.column_stack([x, y]))
-        angle = np.full(len(lat), np.nan) if heading is None else np.asarray(heading, np.float64)
         if len(lat) and not unknown.all():
             factors = Proj(frame).get_factors(
                 np.where(unknown, np.nanmean(lon), lon), np.where(unknown, np.nanmean(lat), lat)
             )
             angle = angle - np.asarray(factors.meridian_convergence)
-        return cls(xy, angle, None if z is None else np.asarray(z, np.float64), frame=frame)
+        return cls(xy, angle, height, frame=frame)
 
     @classmethod
     def from_matrices(

@@ -32,6 +32,10 @@ class Dataset:
     """Counts to check against, such as {"val/queries": 740}."""
     volume: Callable[[str], str] | None = None
     """Image name → the download that holds it, to say what is missing."""
+    left_out: Callable[[Path, str], list[str]] | None = None
+    """(path, split) → panoramas that the split leaves out, for the doctor to list."""
+    positive_radius_m: float | None = 25.0
+    """Within which a map image answers a query, for the doctor; None where distance alone does not tell."""
     default: Callable[[], Path] | None = None
     """Where it lies if no path is given; None if a path is needed."""
 
@@ -56,6 +60,7 @@ def _register() -> None:
         cmu,
         gsv,
         msls,
+        own,
         pitts,
         robotcar,
         seven_scenes,

@@ -150,5 +150,6 @@ DATASETS.register(NAME)(
         splits=("test", "train"),
         licence="CC BY-NC-SA 4.0, non-commercial; cite Sattler et al. 2018 and Badino et al. 2011",
         volume=volume,
+        positive_radius_m=5.0,
     )
 )

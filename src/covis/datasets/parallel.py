@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import multiprocessing
 import os
+import signal
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -26,7 +30,7 @@ def in_processes(function: Callable[[A], B], pieces: Iterable[A], workers: int, 
         return
     # children of a plain fork start at once and need no importable main module; they only decode and hash
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method))
+    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method), initializer=_settle)
     try:
         queue: deque[Future[B]] = deque()
         remaining = iter(pieces)
@@ -38,3 +42,12 @@ def in_processes(function: Callable[[A], B], pieces: Iterable[A], workers: int, 
                 queue.append(pool.submit(function, piece))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def _settle() -> None:
+    """A worker leaves interrupts to its parent, and does not outlive it even after SIGKILL."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -149,5 +149,6 @@ DATASETS.register(NAME)(
         licence="CC BY-NC-SA 4.0, non-commercial; cite Sattler et al. 2018 and Maddern et al. 2017",
         published={"train/queries": 1906, "test/queries": 1872, "reference/database": 20862},
         volume=volume,
+        positive_radius_m=5.0,
     )
 )

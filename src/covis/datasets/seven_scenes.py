@@ -121,5 +121,6 @@ DATASETS.register(NAME)(
             for side, n in zip(("queries", "database"), both, strict=True)
         },
         volume=volume,
+        positive_radius_m=None,
     )
 )

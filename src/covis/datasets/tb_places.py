@@ -132,5 +132,6 @@ DATASETS.register(NAME)(
             "w17_w18/queries": 23043,
             "w17_w18/database": 10948,
         },
+        positive_radius_m=3.5,
     )
 )

@@ -1,0 +1,33 @@
+"""One's own data as datasets: a table, or a folder of photos, matched with itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from covis.datasets import DATASETS, Dataset, Split
+from covis.datasets.table import read_table
+from covis.errors import unknown_name
+
+SPLIT = "all"
+
+
+def load_table(path: Path, split: str) -> Split:
+    """The images of a table."""
+    if split != SPLIT:
+        raise unknown_name("split of table", split, (SPLIT,))
+    images = read_table(path)
+    return Split(images, images)
+
+
+def load_photos(path: Path, split: str) -> Split:
+    """The photos of a folder, with what EXIF or a track beside them says."""
+    from covis.datasets.photos import import_photos
+
+    if split != SPLIT:
+        raise unknown_name("split of photos", split, (SPLIT,))
+    images = import_photos(path, positions=False).images()
+    return Split(images, images)
+
+
+DATASETS.register("table")(Dataset(name="table", load=load_table, splits=(SPLIT,), licence="your own"))
+DATASETS.register("photos")(Dataset(name="photos", load=load_photos, splits=(SPLIT,), licence="your own"))
