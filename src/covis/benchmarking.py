@@ -135,16 +135,22 @@ def open_source(
 
 @dataclass(frozen=True)
 class WhiteningPlan:
-    """Which whitened variants to score besides the plain one, and what they are fitted on."""
+    """Which variants to score, and what a whitening is fitted on."""
 
-    sizes: tuple[int, ...] = ()
+    sizes: tuple[int | None, ...] = (None,)
+    """Dims to whiten to; None = as the descriptors are."""
     sweep: bool = False
-    """All of `SIZES` up to the descriptor's own."""
+    """All of `SIZES` up to the descriptor's own, and None."""
     fit: Fit = "map"
     fit_images: int = 10_000
     """Images drawn to fit on, at most."""
     training: ImageSet | None = field(default=None, compare=False)
     """What `fit="train"` fits on, instead of the benchmark's own training split."""
+
+    @property
+    def single(self) -> bool:
+        """Whether it gives one evaluation."""
+        return len(set(self.sizes)) == 1 and not self.sweep
 
     def facts(self) -> dict[str, Any]:
         """As JSON knows it."""
@@ -153,11 +159,12 @@ class WhiteningPlan:
 
 
 def evaluate_source(source: Source, benchmark: Benchmark, plan: WhiteningPlan | None = None) -> Iterator[Evaluation]:
-    """The evaluation of plain descriptors, then one for each whitened size."""
+    """The evaluation of plain descriptors where the plan has it, then one for each whitened size."""
     plan = plan or WhiteningPlan()
     queries, database, benchmark = _described(source, benchmark)
     facts = source.facts
-    yield evaluate_descriptors(queries, database, benchmark, {**facts, "whitening": None})
+    if None in plan.sizes or plan.sweep:
+        yield evaluate_descriptors(queries, database, benchmark, {**facts, "whitening": None})
     for whitening in fit_whitenings(source, benchmark, database, plan):
         subject = {
             **facts,
@@ -181,10 +188,10 @@ def _described(source: Source, benchmark: Benchmark) -> tuple[Floats, Floats, Be
 
 def fit_whitenings(source: Source, benchmark: Benchmark, database: Floats, plan: WhiteningPlan) -> Iterator[Whitening]:
     """The whitenings of a plan, all cut from one fit, smallest first."""
-    if not plan.sizes and not plan.sweep:
+    sizes = {size for size in plan.sizes if size is not None}
+    if not sizes and not plan.sweep:
         return
     sample = _sample(source, benchmark, database, plan)
-    sizes = set(plan.sizes)
     if plan.sweep:
         rank = int(Whitening.fit(sample, 1).facts["rank"])
         sizes |= {size for size in (*SIZES, sample.shape[1]) if size <= min(rank, sample.shape[1])}
@@ -219,7 +226,7 @@ def evaluate_to(
 ) -> list[Evaluation]:
     """Scores `source` and saves every evaluation: at `output` if it is `alone`, otherwise in folders below it."""
     plan = plan or WhiteningPlan()
-    alone = alone and not plan.sizes and not plan.sweep
+    alone = alone and plan.single
     config = {"subject": source.facts["fingerprint"], "benchmark": benchmark.fingerprint}
     if output is None:
         return list(evaluate_source(source, benchmark, plan))
@@ -282,8 +289,7 @@ def _opened(
     output: Path, benchmark: Benchmark, plan: WhiteningPlan, config: dict[str, Any], alone: bool
 ) -> list[Evaluation]:
     """The evaluations of an earlier run of the same command; none where one is missing or a sweep was asked for."""
-    sizes = (None, *sorted(set(plan.sizes)))
-    targets = {size: _target(output, benchmark.name, size, plan, alone) for size in sizes}
+    targets = {size: _target(output, benchmark.name, size, plan, alone) for size in dict.fromkeys(plan.sizes)}
     for size, target in targets.items():
         if _is_there(target):
             _same(artifacts.open_manifest(target, EVALUATION_KIND), {**config, **_variant(size, plan)}, target)

@@ -13,7 +13,7 @@ from covis.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from covis.benchmarking import WhiteningPlan
 
-SWEEP = "sweep"
+SWEEP, PLAIN = "sweep", "none"
 
 
 def evaluate(
@@ -29,7 +29,7 @@ def evaluate(
     ] = None,
     whiten: Annotated[
         list[str] | None,
-        typer.Option(help="PCA-whiten to so many dims as well, repeatable; `sweep`: 32, 64, … up to the full size."),
+        typer.Option(help="PCA-whiten to so many dims; repeatable, also with `none`; `sweep`: none, 32, 64, … full."),
     ] = None,
     fit: Annotated[str, typer.Option(help="Fit the whitening on images of the `map` or of the `train` split.")] = "map",
     train_data: Annotated[
@@ -140,10 +140,10 @@ def _plan(whiten: list[str], fit: str, train_data: Path | None, fit_images: int)
 
     if fit not in ("map", "train"):
         raise unknown_name("--fit", fit, ("map", "train"))
-    wrong = [value for value in whiten if value != SWEEP and not (value.isdigit() and int(value) > 0)]
+    wrong = [value for value in whiten if value not in (SWEEP, PLAIN) and not (value.isdigit() and int(value) > 0)]
     if wrong:
-        raise InputError(f"--whiten {wrong[0]!r} is no number of dims; give one from 1, or `sweep`")
-    sizes = tuple(int(value) for value in whiten if value != SWEEP)
+        raise InputError(f"--whiten {wrong[0]!r} is no number of dims; give one from 1, `none` or `sweep`")
+    sizes = tuple(None if value == PLAIN else int(value) for value in whiten if value != SWEEP) or (None,)
     training = None if train_data is None else images_at(train_data)
     return WhiteningPlan(sizes, SWEEP in whiten, "train" if fit == "train" else "map", fit_images, training)
 
