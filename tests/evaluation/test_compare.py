@@ -1,0 +1,155 @@
+"""Comparisons: like with like alone, the right one ahead, chance called chance, and what differs named."""
+
+import numpy as np
+import pytest
+from toy_benchmarks import descriptors, drive
+
+from covis.errors import InputError
+from covis.evaluation.compare import compare, differences
+from covis.evaluation.published import PROTOCOLS, TABLES, beside, published, rows
+from covis.evaluation.result import Evaluation, find_evaluations
+from covis.evaluation.retrieval import evaluate_descriptors
+
+
+def scored(noise, label, benchmark=None, seed=0, **subject):
+    benchmark = benchmark or drive(queries=120, images=240)
+    return evaluate_descriptors(*descriptors(benchmark, noise, seed), benchmark, {"label": label, **subject})
+
+
+def test_the_better_model_is_found_and_the_difference_tested():
+    result = compare([scored(1.5, "poor"), scored(0.2, "good"), scored(1.5, "poor again", seed=1)])["comparisons"]
+    assert len(result) == 1
+    first, good, again = result[0]["rows"]
+    assert result[0]["best"] == "good"
+    assert first["against_first"] == {}
+    assert good["against_first"]["1"]["significant"]
+    assert good["against_first"]["1"]["difference"] == pytest.approx(good["recall"]["1"] - first["recall"]["1"])
+    assert good["against_first"]["1"]["low"] > 0
+    assert not again["against_first"]["1"]["significant"]
+
+
+def test_comparing_a_model_with_itself_finds_nothing():
+    a = scored(0.8, "a")
+    entry = compare([a, a])["comparisons"][0]
+    assert entry["rows"][1]["against_first"]["1"]["p_value"] == 1
+    assert entry["differences"] == {}
+
+
+def test_what_differs_is_named():
+    a = scored(0.5, "a", preprocessing={"image_size": [64, 64], "mean": 0.5}, whitening=None)
+    b = scored(0.5, "b", preprocessing={"image_size": [96, 96], "mean": 0.5}, whitening={"fit": "map"})
+    found = compare([a, b])["comparisons"][0]["differences"]
+    assert found == {
+        "label": ["a", "b"],
+        "preprocessing.image_size": [[64, 64], [96, 96]],
+        "whitening.fit": [None, "map"],
+    }
+
+
+def test_figures_of_one_name_and_two_protocols_are_refused():
+    other = drive(queries=119, images=240)
+    with pytest.raises(InputError, match=r"not on the same protocol \(queries: 120 against 119"):
+        compare([scored(0.5, "a"), scored(0.5, "b", other)])
+
+
+def test_figures_of_different_benchmarks_are_not_ranked():
+    from dataclasses import replace
+
+    other = replace(drive(queries=120, images=240), name="elsewhere", denominator="all")
+    with pytest.raises(InputError, match="different protocols"):
+        compare([scored(0.5, "a"), scored(0.5, "b", other)])
+    result = compare([scored(0.5, "a"), scored(0.7, "b"), scored(0.5, "c", other)])
+    assert result["alone"] == ["c on elsewhere"]
+
+
+def test_one_alone_has_nothing_to_be_compared_with():
+    with pytest.raises(InputError, match="two or more"):
+        compare([scored(0.5, "a")])
+
+
+def test_differences_of_nested_facts():
+    assert differences([{"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}]) == {"a.c": [2, None]}
+
+
+def test_evaluations_are_found_one_level_down(tmp_path):
+    a, b = scored(0.5, "a"), scored(0.9, "b")
+    a.save(tmp_path / "all" / "a")
+    b.save(tmp_path / "all" / "b")
+    assert [p.name for p in find_evaluations(tmp_path / "all")] == ["a", "b"]
+    assert find_evaluations(tmp_path / "all" / "a") == [tmp_path / "all" / "a"]
+    with pytest.raises(InputError, match="holds no evaluation"):
+        find_evaluations(tmp_path)
+    entry = compare([Evaluation.open(p) for p in find_evaluations(tmp_path / "all")])["comparisons"][0]
+    assert [row["label"] for row in entry["rows"]] == ["a", "b"]
+
+
+# Published figures
+
+
+def test_every_table_is_there_and_every_cell_is_read():
+    cells = sum(bool(v) for t in TABLES for row in rows(t) for k, v in row.items() if _is_figure(t, k))
+    assert len(published()) == cells
+    assert len(TABLES) == 11
+
+
+def _is_figure(table, column):
+    if table == "table11_7scenes_ap":
+        return column != "scene"
+    return (column[-1].isdigit() and "_r" in column) or column.endswith("deg")
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "method", "figure", "value"),
+    [
+        ("msls_val", "VGG-GeM-GCL", "recall@1", 65.9),
+        ("pitts30k_test", "ResNet152-GeM-GCL", "recall@5", 91.5),
+        ("cmu_extended", "ResNext-GeM-GCL*", "localised@5m_10deg", 74.9),
+        ("7scenes_stairs", "resnet34_gcl", "average_precision", 94.4),
+        ("msls_val", "VGG-GeM-GCL, strategy B", "recall@5", 78.8),
+    ],
+)
+def test_some_figures_as_printed(benchmark, method, figure, value):
+    assert value in [p.value for p in published(benchmark) if p.method == method and p.figure == figure and not p.part]
+
+
+def test_known_misprints_are_never_targets():
+    doubtful = {(p.table, p.method) for p in published() if p.doubtful}
+    assert ("table7_robotcar_detailed", "ResNet152-GeM-GCL") in doubtful
+    assert ("table7_robotcar_detailed", "ResNext-avg-GCL*") in doubtful
+    assert not any(p.doubtful for p in published("msls_val"))
+
+
+def test_whitened_figures_say_what_they_were_fitted_on():
+    assert all(any("map images" in c for c in p.caveats) for p in published() if p.whitened)
+    stars = [p for p in published() if p.method.endswith("*")]
+    assert all(p.whitened for p in stars if p.table.startswith(("table6", "table7")))
+    assert not any(p.whitened for p in stars if p.table == "table2_sota" and "Patch" not in p.method)
+
+
+def test_published_figures_stand_beside_the_same_protocol_alone():
+    from dataclasses import replace
+
+    figures = {"benchmark": "msls_val", "fingerprint": "f", "queries": 740, "database": 18871}
+    ours = Evaluation({**figures, "recall": {"1": 70.0, "5": 80.0}}, {}, {}, {})
+    table = beside(ours)
+    entry = next(
+        r for r in table if r["method"] == "VGG-GeM GCL" and r["figure"] == "recall@1" and r["whitened"] is False
+    )
+    assert (entry["published"], entry["ours"], entry["difference"]) == (65.9, 70.0, 4.1)
+    assert {r["figure"] for r in table} == {"recall@1", "recall@5"}
+    assert beside(replace(ours, figures={**ours.figures, "queries": 739})) == []
+    assert beside(replace(ours, figures={**ours.figures, "benchmark": "table"})) == []
+
+
+def test_parts_are_matched_with_the_breakdown():
+    figures = {"benchmark": "cmu_extended", "fingerprint": "f", "queries": 10, "database": 10}
+    part = {"environment": {"urban": {"localised": {"0.25m_2deg": 5.0}}}}
+    table = beside(Evaluation({**figures, "breakdown": part}, {}, {}, {}))
+    assert {(r["part"], r["figure"]) for r in table} == {("urban", "localised@0.25m_2deg")}
+    assert np.isclose(next(r for r in table if r["method"] == "NetVLAD-64")["difference"], 2.1)
+
+
+def test_every_prefix_names_a_benchmark():
+    from covis.evaluation import BENCHMARKS
+
+    assert all(name in BENCHMARKS for name in PROTOCOLS.values())

@@ -1,0 +1,100 @@
+"""Descriptors of any tool: matched by name, searched as the protocol says, refused where they cannot be right."""
+
+import numpy as np
+import pytest
+from toy_benchmarks import descriptors, drive, graph, street
+
+from covis.errors import InputError
+from covis.evaluation import Benchmark
+from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors, read_descriptors
+
+
+def write(path, matrix, names):
+    np.save(path, matrix)
+    path.with_suffix(".txt").write_text("\n".join(names) + "\n")
+    return path
+
+
+def test_rows_are_found_by_name_in_any_order_and_scaled(tmp_path):
+    images = street(4)
+    matrix = np.arange(1, 11, dtype=np.float64).reshape(5, 2)
+    path = write(tmp_path / "theirs.npy", matrix, ["m3.jpg", "m1.jpg", "other.jpg", "m0.jpg", "m2.jpg"])
+    found = read_descriptors(path, images)
+    expected = matrix[[3, 1, 4, 0]]
+    np.testing.assert_allclose(found, expected / np.linalg.norm(expected, axis=1, keepdims=True), rtol=1e-6)
+    assert found.dtype == np.float32
+
+
+def test_file_names_are_enough_where_they_are_unambiguous(tmp_path):
+    path = write(tmp_path / "theirs.npy", np.eye(2), ["/data/map/m1.jpg", "/data/map/m0.jpg"])
+    assert read_descriptors(path, street(2)).tolist() == [[0, 1], [1, 0]]
+    path = write(tmp_path / "twice.npy", np.eye(3), ["a/m1.jpg", "b/m1.jpg", "a/m0.jpg"])
+    with pytest.raises(InputError, match=r"'m0.jpg' is missing"):
+        read_descriptors(path, street(2))
+
+
+@pytest.mark.parametrize(
+    ("matrix", "names", "message"),
+    [
+        (np.eye(2), ["m0.jpg"], r"shape \(2, 2\), but .*names 1 images"),
+        (np.eye(2), ["m0.jpg", "m9.jpg"], r"'m1.jpg' is missing \(1 such\)"),
+        (np.zeros((2, 2)), ["m0.jpg", "m1.jpg"], "zero or not finite"),
+        (np.full((2, 2), np.nan), ["m0.jpg", "m1.jpg"], "zero or not finite"),
+        (np.zeros(2), ["m0.jpg", "m1.jpg"], "shape"),
+    ],
+)
+def test_a_matrix_that_does_not_fit_is_named(tmp_path, matrix, names, message):
+    with pytest.raises(InputError, match=message):
+        read_descriptors(write(tmp_path / "theirs.npy", matrix, names), street(2))
+
+
+def test_missing_names_and_pickles_are_refused(tmp_path):
+    np.save(tmp_path / "alone.npy", np.eye(2))
+    with pytest.raises(InputError, match=r"alone.txt is not there"):
+        read_descriptors(tmp_path / "alone.npy", street(2))
+    np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_descriptors(tmp_path / "objects.npy", street(2))
+
+
+def test_the_ranking_is_the_sort_of_all_distances():
+    benchmark = drive()
+    queries, database = descriptors(benchmark, 0.5)
+    ranking = rank_descriptors(queries, database, benchmark)
+    gap = np.linalg.norm(queries[:, None] - database[None], axis=2)
+    assert ranking.ids.tolist() == np.argsort(gap, axis=1, kind="stable")[:, :20].tolist()
+
+
+def test_one_set_reaches_its_full_depth_without_the_query():
+    walk = street(30)
+    pairs = [(i, j) for i in range(30) for j in range(30) if abs(i - j) == 1]
+    benchmark = Benchmark("walk", walk, walk, graph((30, 30), pairs), "next one", ks=(1, 20))
+    queries, database = descriptors(benchmark, 0.05)
+    ids, _ = benchmark.settle(rank_descriptors(queries, database, benchmark))
+    assert (ids >= 0).all()
+    assert (ids != np.arange(30)[:, None]).all()
+
+
+def test_a_transform_is_applied_to_both_sides_and_recorded():
+    benchmark = drive()
+    queries, database = descriptors(benchmark, 0.1)
+    half = lambda z: z[:, :8] / np.linalg.norm(z[:, :8], axis=1, keepdims=True)  # noqa: E731
+    evaluation = evaluate_descriptors(queries, database, benchmark, {"label": "x"}, half)
+    again = evaluate_descriptors(half(queries), half(database), benchmark)
+    assert evaluation.recall == again.recall
+    assert evaluation.subject["dim"] == evaluation.figures["dim"] == 8
+
+
+@pytest.mark.parametrize(
+    ("spoil", "message"),
+    [
+        (lambda q, d: (q[:-1], d), r"queries have shape \(29, 16\)"),
+        (lambda q, d: (q, d[:, :8] / np.linalg.norm(d[:, :8], axis=1, keepdims=True)), "16 dims, those of the map 8"),
+        (lambda q, d: (q * 2, d), "has length 2, not 1"),
+        (lambda q, d: (q, d * np.nan), "has length nan"),
+    ],
+)
+def test_descriptors_that_cannot_be_right_are_refused(spoil, message):
+    benchmark = drive()
+    with pytest.raises(InputError, match=message):
+        evaluate_descriptors(*spoil(*descriptors(benchmark, 0.1)), benchmark)
