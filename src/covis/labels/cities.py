@@ -7,13 +7,23 @@ from typing import NamedTuple
 
 import numpy as np
 from numba import njit
-from numpy.typing import NDArray
 
 from covis.labels.fov import similarity
-from covis.labels.neighbours import Grid, build_grid, by_place, chunks, count_nearby, heading_difference, nearby
+from covis.labels.neighbours import Grid, build_grid, chunks, heading_difference, list_nearby, visit
 from covis.labels.rows import Rows
 from covis.labels.sectors import SIMD, convex_area
-from covis.labels.views import RADIANS, Split, Views, empty_pieces, gather, split, view_area
+from covis.labels.views import (
+    RADIANS,
+    Circles,
+    Ids,
+    Pieces,
+    Views,
+    empty_pieces,
+    enclosing_circles,
+    fill_pieces,
+    gather,
+    view_area,
+)
 
 _LANES = 8
 """Candidate lists are padded to whole SIMD registers."""
@@ -34,83 +44,121 @@ class Options(NamedTuple):
     """Only pairs (i, j) with j > i."""
 
 
-class City(NamedTuple):
-    """Both sides ready for the compiled loop; the database's pieces lie in the order of the grid."""
+class Side(NamedTuple):
+    """Cameras of one side, ready for the compiled loop."""
 
-    queries: Views
-    query_pieces: Split
-    second: NDArray[np.int64]
-    """(N,) position of a query's second piece, −1 where it has none."""
-    database: Views
-    database_pieces: Split
-    grid: Grid
+    views: Views
+    circle: Circles
+    first: Pieces
+    second: Pieces
+    """Second pieces of views wider than 180°, aligned with the first; empty where there is none."""
+
+
+class Room(NamedTuple):
+    """Working memory for one query: as many places as a 3×3 neighbourhood may hold."""
+
+    ranges: Ids
+    key: Ids
+    """Neighbourhood, ascending: camera << 32 | position."""
+    at: Ids
+    camera: Ids
+    wide: Ids
+    at_wide: Ids
+    area: np.ndarray[tuple[int], np.dtype[np.float64]]
+    more: np.ndarray[tuple[int], np.dtype[np.float64]]
+    pieces: Pieces
 
 
 def label_rows(queries: Views, database: Views, options: Options) -> Iterator[Rows]:
     """ψ of every overlapping pair, in chunks of queries that lie near each other."""
     if not len(queries.x) or not len(database.x):
         return
-    city = _prepare(queries, database)
-    count = count_nearby(city.grid, city.query_pieces.middle_x, city.query_pieces.middle_y)
-    bound = count[: len(queries.x)] + np.where(city.second >= 0, count[city.second], 0)
-    ids = by_place(city.grid, queries.x, queries.y)
-    for part in chunks(bound[ids]):
-        some = ids[part]
-        columns, psi = np.empty(int(bound[some].sum()), np.int32), np.empty(int(bound[some].sum()), np.float32)
-        counts = np.zeros(len(some), np.int64)
-        room = empty_pieces(int(bound[some].max()) + _LANES)
-        n = _label(some, city, options, room, columns, psi, counts)
-        yield Rows(some, counts, columns[:n].copy(), psi[:n].copy())
+    here, there = enclosing_circles(queries), enclosing_circles(database)
+    grid = build_grid(there.x, there.y, float(here.reach.max() + there.reach.max()) * (1 + 1e-12))
+    a, b = _side(queries, here), _side(_take(database, grid.order), _take(there, grid.order))
+    visits = visit(grid, here.x, here.y)
+    for part in chunks(visits.bound):
+        ids, codes, bound = (array[part] for array in visits)
+        columns, psi = np.empty(int(bound.sum()), np.int32), np.empty(int(bound.sum()), np.float32)
+        counts = np.zeros(len(ids), np.int64)
+        n = _label(ids, codes, a, b, grid, options, _room(int(bound.max())), columns, psi, counts)
+        yield Rows(ids, counts, columns[:n].copy(), psi[:n].copy())
 
 
-def _prepare(queries: Views, database: Views) -> City:
-    a, b = split(queries), split(database)
-    second = np.full(len(queries.x), -1)
-    second[a.camera[len(queries.x) :]] = np.arange(len(queries.x), len(a.camera))
-    grid = build_grid(b.middle_x, b.middle_y, float(a.reach.max() + b.reach.max()) * (1 + 1e-12))
-    return City(queries, a, second, database, b.take(grid.order), grid)
+def _take(arrays, order):  # type: ignore[no-untyped-def]
+    return type(arrays)(*(array[order] for array in arrays))
+
+
+def _side(view: Views, circle: Circles) -> Side:
+    n = len(view.x)
+    wide = n if (view.fov > 180.0).any() else 0
+    first, second = empty_pieces(n), empty_pieces(wide)
+    fill_pieces(view, n, False, first)
+    fill_pieces(view, wide, True, second)
+    return Side(view, circle, first, second)
+
+
+def _room(most: int) -> Room:
+    n = most + _LANES
+    ids = np.empty((5, n), np.int64)
+    return Room(np.empty(18, np.int64), *ids, np.empty(n), np.empty(n), empty_pieces(n))
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _label(ids, city, options, room, columns, psi, counts):  # type: ignore[no-untyped-def]
-    """Labels the queries `ids`; returns how many pairs it wrote."""
-    ranges = np.empty(18, np.int64)
-    at, area = np.empty(len(room.x), np.int64), np.empty(len(room.x))
-    key, share = np.empty(len(room.x), np.int64), np.empty(len(room.x))
-    written = 0
+def _label(ids, codes, a, b, grid, options, room, columns, psi, counts):  # type: ignore[no-untyped-def]
+    """Labels the queries `ids`, which lie in the cells `codes`; returns how many pairs it wrote."""
+    written, near = 0, 0
     for row in range(len(ids)):
-        i, start, m = ids[row], written, 0
-        for p in (i, city.second[i]):
-            if p >= 0:
-                n = _candidates(city, p, options.one_set, ranges, at)
-                _areas(city.query_pieces.pieces, p, city.database_pieces.pieces, at, n, room, area)
-                for k in range(n):
-                    key[m] = (np.int64(city.database_pieces.camera[at[k]]) << 32) | m
-                    share[m] = area[k]
-                    m += area[k] > 0.0
-        key[:m].sort()
-        written = _write(city, i, key, m, share, options, columns, psi, written)
+        if row == 0 or codes[row] != codes[row - 1]:
+            near = list_nearby(grid, codes[row], room.ranges, room.key)
+        i, start = ids[row], written
+        n = _candidates(a.circle, i, b.circle, near, options.one_set, room)
+        if n == 0:
+            continue
+        _shared(a, i, b, n, room)
+        written = _write(a.views, i, b.views, n, room, options, columns, psi, written)
         counts[row] = written - start
     return written
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _candidates(city, p, one_set, ranges, at):  # type: ignore[no-untyped-def]
-    """Database pieces whose enclosing circles meet that of query piece p."""
-    a, b = city.query_pieces, city.database_pieces
-    x, y, reach, i = a.middle_x[p], a.middle_y[p], a.reach[p], (a.camera[p] if one_set else -1)
+def _candidates(a, i, b, near, one_set, room):  # type: ignore[no-untyped-def]
+    """Lists the cameras of the neighbourhood whose enclosing circles meet that of query i."""
+    x, y, reach, least = a.x[i], a.y[i], a.reach[i], (i if one_set else -1)
     n = 0
-    for r in range(0, nearby(city.grid, x, y, ranges), 2):
-        for k in range(ranges[r], ranges[r + 1]):
-            dx, dy, limit = b.middle_x[k] - x, b.middle_y[k] - y, b.reach[k] + reach
-            at[n] = k
-            n += (dx * dx + dy * dy < limit * limit) & (b.camera[k] > i)
+    for t in range(near):
+        k, camera = room.key[t] & 0xFFFFFFFF, room.key[t] >> 32
+        dx, dy, limit = b.x[k] - x, b.y[k] - y, b.reach[k] + reach
+        room.at[n], room.camera[n] = k, camera
+        n += (dx * dx + dy * dy < limit * limit) & (camera > least)
     return n
+
+
+@njit(cache=True, nogil=True, error_model="numpy")
+def _shared(a, i, b, n, room):  # type: ignore[no-untyped-def]
+    """Areas that query i shares with its n candidates, summed over the pieces of wide views, into room.area."""
+    _areas(a.first, i, b.first, room.at, n, room.pieces, room.area)
+    twice = a.views.fov[i] > 180.0
+    if twice:
+        _areas(a.second, i, b.first, room.at, n, room.pieces, room.more)
+        for k in range(n):
+            room.area[k] += room.more[k]
+    if len(b.second.x):
+        m = 0
+        for k in range(n):
+            room.wide[m] = k
+            m += b.views.fov[room.at[k]] > 180.0
+        for k in range(m):
+            room.at_wide[k] = room.at[room.wide[k]]
+        for piece in range(1 + twice):
+            _areas(a.second if piece else a.first, i, b.second, room.at_wide, m, room.pieces, room.more)
+            for k in range(m):
+                room.area[room.wide[k]] += room.more[k]
 
 
 @njit(**SIMD)
 def _areas(a, p, b, at, n, room, out):  # type: ignore[no-untyped-def]
-    """Areas that query piece p shares with the database pieces at the first n indices."""
+    """Areas that query piece p shares with the database pieces at the first n positions."""
     padded = n + (-n % _LANES)
     for k in range(n, padded):
         at[k] = at[n - 1]
@@ -126,21 +174,18 @@ def _areas(a, p, b, at, n, room, out):  # type: ignore[no-untyped-def]
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
-def _write(city, i, key, m, share, options, columns, psi, written):  # type: ignore[no-untyped-def]
-    """Adds the shares of one camera's pieces and writes the pairs of query i, ascending."""
-    area, heading = view_area(city.queries, i), city.queries.heading[i]
-    k = 0
-    while k < m:
-        j, shared = key[k] >> 32, 0.0
-        while k < m and key[k] >> 32 == j:
-            shared += share[key[k] & 0xFFFFFFFF]
-            k += 1
-        value = similarity(shared, area, view_area(city.database, j), options.measure)
-        turn = heading_difference(heading, city.database.heading[j])
-        value *= facing_weight(turn) if options.facing else 1.0
-        if value >= options.zero_below and turn <= options.max_angle_deg:
-            columns[written], psi[written] = j, value
-            written += 1
+def _write(a, i, b, n, room, options, columns, psi, written):  # type: ignore[no-untyped-def]
+    """Writes the pairs of query i, ascending."""
+    area, heading = view_area(a, i), a.heading[i]
+    for k in range(n):
+        if room.area[k] > 0.0:
+            j = room.at[k]
+            value = similarity(room.area[k], area, view_area(b, j), options.measure)
+            turn = heading_difference(heading, b.heading[j])
+            value *= facing_weight(turn) if options.facing else 1.0
+            if value >= options.zero_below and turn <= options.max_angle_deg:
+                columns[written], psi[written] = room.camera[k], value
+                written += 1
     return written
 
 

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from covis.labels.rows import Rows
 
 Floats = NDArray[np.float64]
+Ids = NDArray[np.int64]
 _CANDIDATES_A_CHUNK = 1 << 22
 
 
@@ -28,8 +29,8 @@ class Grid(NamedTuple):
     cell: float
     columns: int
     rows: int
-    start: NDArray[np.int64]
-    order: NDArray[np.int64]
+    start: Ids
+    order: Ids
 
 
 def build_grid(x: Floats, y: Floats, cell: float) -> Grid:
@@ -43,59 +44,85 @@ def build_grid(x: Floats, y: Floats, cell: float) -> Grid:
     )
     while columns * rows > most * most:
         columns, rows = (max(4, columns // 2), rows) if columns >= rows else (columns, max(4, rows // 2))
-    code = _cells(x, y, left, bottom, cell, columns, rows)
+    code = cells(x, y, left, bottom, cell, columns, rows)
     order = np.argsort(code, kind="stable")
     start = np.zeros(columns * rows + 1, np.int64)
     np.cumsum(np.bincount(code, minlength=columns * rows), out=start[1:])
     return Grid(left, bottom, cell, columns, rows, start, order)
 
 
-def _cells(x: Floats, y: Floats, left: float, bottom: float, cell: float, columns: int, rows: int) -> NDArray[np.int64]:
-    i = np.floor((x - left) / cell).astype(np.int64) % columns
-    j = np.floor((y - bottom) / cell).astype(np.int64) % rows
-    return j * columns + i
+@njit(cache=True, nogil=True)
+def cells(x: Floats, y: Floats, left: float, bottom: float, cell: float, columns: int, rows: int) -> Ids:
+    """(N,) code of the cell of each point."""
+    code = np.empty(len(x), np.int64)
+    for k in range(len(x)):
+        i = int(np.floor((x[k] - left) / cell)) % columns
+        j = int(np.floor((y[k] - bottom) / cell)) % rows
+        code[k] = j * columns + i
+    return code
+
+
+class Visits(NamedTuple):
+    """Queries in the order in which they are labelled: those of one cell together, neighbouring cells near."""
+
+    order: Ids
+    cell: Ids
+    """(N,) in that order."""
+    bound: Ids
+    """(N,) in that order: how many points the 3×3 cells around hold."""
+
+
+def visit(grid: Grid, x: Floats, y: Floats) -> Visits:
+    """The order for queries at (x, y)."""
+    code = cells(x, y, grid.left, grid.bottom, grid.cell, grid.columns, grid.rows)
+    order = np.argsort(code, kind="stable")
+    return Visits(order, code[order], _bounds(grid, code[order]))
 
 
 @njit(cache=True, nogil=True)
-def nearby(grid: Grid, x: float, y: float, found: NDArray[np.int64]) -> int:
-    """Writes the ranges of sorted positions in the 3×3 cells around (x, y) into `found` as (start, end) pairs."""
-    i = int(np.floor((x - grid.left) / grid.cell)) % grid.columns
-    j = int(np.floor((y - grid.bottom) / grid.cell)) % grid.rows
+def _bounds(grid: Grid, codes: Ids) -> Ids:
+    ranges = np.empty(18, np.int64)
+    bound = np.zeros(len(codes), np.int64)
+    for k in range(len(codes)):
+        if k and codes[k] == codes[k - 1]:
+            bound[k] = bound[k - 1]
+            continue
+        for r in range(0, nearby(grid, codes[k], ranges), 2):
+            bound[k] += ranges[r + 1] - ranges[r]
+    return bound
+
+
+@njit(cache=True, nogil=True)
+def nearby(grid: Grid, code: int, ranges: Ids) -> int:
+    """Writes the ranges (start, end) of grid positions in the 3×3 cells around a cell; returns their number × 2."""
+    j, i = divmod(code, grid.columns)
     n = 0
     for dj in range(-1, 2):
         row = ((j + dj) % grid.rows) * grid.columns
         if 0 < i < grid.columns - 1:
-            found[n], found[n + 1] = grid.start[row + i - 1], grid.start[row + i + 2]
+            ranges[n], ranges[n + 1] = grid.start[row + i - 1], grid.start[row + i + 2]
             n += 2
         else:
             for di in range(-1, 2):
                 cell = row + (i + di) % grid.columns
-                found[n], found[n + 1] = grid.start[cell], grid.start[cell + 1]
+                ranges[n], ranges[n + 1] = grid.start[cell], grid.start[cell + 1]
                 n += 2
     return n
 
 
 @njit(cache=True, nogil=True)
-def count_nearby(grid: Grid, x: Floats, y: Floats) -> NDArray[np.int64]:
-    """(N,) how many points lie in the 3×3 cells around each (x, y): a bound on its candidates."""
-    found = np.empty(18, np.int64)
-    count = np.zeros(len(x), np.int64)
-    for k in range(len(x)):
-        n = nearby(grid, x[k], y[k], found)
-        for r in range(0, n, 2):
-            count[k] += found[r + 1] - found[r]
-    return count
+def list_nearby(grid: Grid, code: int, ranges: Ids, key: Ids) -> int:
+    """Writes (id << 32 | grid position) of all points in the 3×3 cells, by ascending id; returns how many."""
+    n = 0
+    for r in range(0, nearby(grid, code, ranges), 2):
+        for k in range(ranges[r], ranges[r + 1]):
+            key[n] = (grid.order[k] << 32) | k
+            n += 1
+    key[:n].sort()
+    return n
 
 
-def by_place(grid: Grid, x: Floats, y: Floats) -> NDArray[np.int64]:
-    """Ids in an order in which neighbours in the list are neighbours on the ground."""
-    i = np.floor((x - grid.left) / grid.cell).astype(np.int64)
-    j = np.floor((y - grid.bottom) / grid.cell).astype(np.int64)
-    order: NDArray[np.int64] = np.lexsort((i, j))
-    return order
-
-
-def chunks(bound: NDArray[np.int64]) -> Iterator[slice]:
+def chunks(bound: Ids) -> Iterator[slice]:
     """Runs of rows that have about `_CANDIDATES_A_CHUNK` candidates together."""
     number = np.cumsum(bound) // _CANDIDATES_A_CHUNK
     edges = (np.flatnonzero(np.diff(number)) + 1).tolist()
@@ -119,33 +146,32 @@ def radius_rows(
     if not len(queries.x) or not len(database.x):
         return
     grid = build_grid(database.x, database.y, radius_m * (1 + 1e-12))
-    bound = count_nearby(grid, queries.x, queries.y)
-    ids = by_place(grid, queries.x, queries.y)
-    for part in chunks(bound[ids]):
-        some = ids[part]
-        columns = np.empty(int(bound[some].sum()), np.int32)
-        counts = np.zeros(len(some), np.int64)
-        n = _within(some, queries, database, grid, radius_m, max_angle_deg, one_set, columns, counts)
-        yield Rows(some, counts, columns[:n].copy(), np.ones(n, np.float32))
+    visits = visit(grid, queries.x, queries.y)
+    for part in chunks(visits.bound):
+        ids, codes, bound = (array[part] for array in visits)
+        columns, counts = np.empty(int(bound.sum()), np.int32), np.zeros(len(ids), np.int64)
+        key = np.empty(int(bound.max()), np.int64)
+        n = _within(ids, codes, queries, database, grid, radius_m, max_angle_deg, one_set, key, columns, counts)
+        yield Rows(ids, counts, columns[:n].copy(), np.ones(n, np.float32))
 
 
 @njit(cache=True, nogil=True)
-def _within(ids, a, b, grid, radius_m, max_angle_deg, one_set, columns, counts):  # type: ignore[no-untyped-def]
+def _within(ids, codes, a, b, grid, radius_m, max_angle_deg, one_set, key, columns, counts):  # type: ignore[no-untyped-def]
     ranges = np.empty(18, np.int64)
-    written = 0
+    written, near = 0, 0
     for row in range(len(ids)):
+        if row == 0 or codes[row] != codes[row - 1]:
+            near = list_nearby(grid, codes[row], ranges, key)
         i, start = ids[row], written
-        for r in range(0, nearby(grid, a.x[i], a.y[i], ranges), 2):
-            for k in range(ranges[r], ranges[r + 1]):
-                j = grid.order[k]
-                if one_set and j <= i:
-                    continue
-                if np.hypot(b.x[j] - a.x[i], b.y[j] - a.y[i]) > radius_m:
-                    continue
-                if heading_difference(a.heading[i], b.heading[j]) <= max_angle_deg:
-                    columns[written] = j
-                    written += 1
-        columns[start:written].sort()
+        for k in range(near):
+            j = key[k] >> 32
+            if one_set and j <= i:
+                continue
+            if np.hypot(b.x[j] - a.x[i], b.y[j] - a.y[i]) > radius_m:
+                continue
+            if heading_difference(a.heading[i], b.heading[j]) <= max_angle_deg:
+                columns[written] = j
+                written += 1
         counts[row] = written - start
     return written
 

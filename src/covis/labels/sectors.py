@@ -36,17 +36,16 @@ def upper_angle(x: float, h: float) -> float:
     steep = low > 0.41421356237309503 * high
     z = (low - high if steep else low) / max(high + low if steep else high, _TINY)
     y = z * z
-    p = -0.019175404711104935
-    p = p * y + 0.03923044778479309
-    p = p * y - 0.050854078345894844
-    p = p * y + 0.05858140904866328
-    p = p * y - 0.06664510525508936
-    p = p * y + 0.07692183125376892
-    p = p * y - 0.0909090457530649
-    p = p * y + 0.11111111015187018
-    p = p * y - 0.14285714284665682
-    p = p * y + 0.19999999999995516
-    p = p * y - 0.3333333333333333
+    p = 0.022748939747779046
+    p = p * y - 0.04483218628995374
+    p = p * y + 0.057362969593526145
+    p = p * y - 0.06649607953399717
+    p = p * y + 0.07691054614825647
+    p = p * y - 0.09090852527088297
+    p = p * y + 0.11111109635603796
+    p = p * y - 0.1428571426608229
+    p = p * y + 0.19999999999898324
+    p = p * y - 0.3333333333333325
     angle = z + z * (y * p) + (0.25 * PI if steep else 0.0)
     angle = 0.5 * PI - angle if h > ax else angle
     return PI - angle if x < 0.0 else angle
@@ -96,17 +95,10 @@ def wrapped(angle: float) -> float:
 
 @njit(**INLINE)
 def minus_sine(angle: float, sine: float) -> float:
-    """angle − sine, without cancellation for small angles."""
+    """angle − sine, without cancellation where that matters: on arcs much wider than the other sector."""
     y = angle * angle
-    p = 2.8114572543455206e-15
-    p = p * y - 7.647163731819816e-13
-    p = p * y + 1.6059043836821613e-10
-    p = p * y - 2.505210838544172e-08
-    p = p * y + 2.7557319223985893e-06
-    p = p * y - 1.984126984126984e-04
-    p = p * y + 8.333333333333333e-03
-    p = p * y - 1.6666666666666666e-01
-    return -angle * y * p if y < 1.0 else angle - sine
+    series = angle * y * (1.0 / 6.0 + y * (-1.0 / 120.0 + y * (1.0 / 5040.0 - y * (1.0 / 362880.0))))
+    return series if y < 0.0025 else angle - sine
 
 
 @njit(**INLINE)
@@ -203,10 +195,10 @@ def clipped_edge(
 
 
 @njit(**INLINE)
-def arc_value(t: float, origin: float, cross: float, distance: float, rb: float) -> float:
-    """B's boundary integral up to its arc's angle t: ½ (rb² τ + rb b×e(t)), τ = t − direction of A's apex."""
+def arc_value(t: float, origin: float, sine: float, distance: float, rb: float) -> float:
+    """B's boundary integral up to its arc's angle t: ½ rb (rb τ − d sin τ), τ = t − direction of A's apex."""
     tau = wrapped(t) - origin
-    return 0.5 * rb * ((rb - distance) * tau + distance * minus_sine(tau, -cross / distance))
+    return 0.5 * rb * ((rb - distance) * tau + distance * minus_sine(tau, sine))
 
 
 @njit(**INLINE)
@@ -257,12 +249,15 @@ def convex_area(
     gr = math.sqrt(max(0.0, (rb - nr) * (rb + nr)))
     tl, vl = wrapped(fa - 0.5 * PI - turn), upper_angle(-nl, gl)
     tr, vr = wrapped(0.5 * PI - fa - turn), upper_angle(-nr, gr)
-    origin = wrapped(bearing + PI - turn)
-    xl, xr = -nl * (-ca * px - sa * py) / rb, -nr * (ca * px - sa * py) / rb
+    # sines of the angles between A's apex and every meeting point, seen from B's apex
+    origin, over_d, over_rb = wrapped(bearing + PI - turn), 1.0 / d, 1.0 / rb
+    sb1, over = h * over_rb, over_d * over_rb
+    xl, yl = -nl * (ca * px + sa * py) * over, gl * nl * over
+    xr, yr = nr * (ca * px - sa * py) * over, gr * nr * over
     arc_b = allowed(
-        fb, arc_value(-fb, origin, cross_r, d, rb), arc_value(fb, origin, cross_l, d, rb),
-        origin, wb, arc_value(origin - wb, origin, h * d / rb, d, rb), arc_value(origin + wb, origin, -h * d / rb, d, rb),
-        tl, vl, arc_value(tl - vl, origin, xl - gl * nl / rb, d, rb), arc_value(tl + vl, origin, xl + gl * nl / rb, d, rb),
-        tr, vr, arc_value(tr - vr, origin, xr - gr * nr / rb, d, rb), arc_value(tr + vr, origin, xr + gr * nr / rb, d, rb),
+        fb, arc_value(-fb, origin, -cross_r * over_d, d, rb), arc_value(fb, origin, -cross_l * over_d, d, rb),
+        origin, wb, arc_value(origin - wb, origin, -sb1, d, rb), arc_value(origin + wb, origin, sb1, d, rb),
+        tl, vl, arc_value(tl - vl, origin, xl + yl, d, rb), arc_value(tl + vl, origin, xl - yl, d, rb),
+        tr, vr, arc_value(tr - vr, origin, xr + yr, d, rb), arc_value(tr + vr, origin, xr - yr, d, rb),
     )  # fmt: skip
     return max(0.0, 0.5 * (ra * ra * arc_a + edges) + arc_b)

@@ -165,41 +165,22 @@ def gather(pieces: Pieces, at: Ids, n: int, out: Pieces) -> None:
         out.half[k], out.cosine[k], out.sine[k] = pieces.half[i], pieces.cosine[i], pieces.sine[i]
 
 
-class Split(NamedTuple):
-    """All convex pieces of some views, with the circles that enclose them."""
+class Circles(NamedTuple):
+    """Circles that enclose fields of view, (N,) each, metres."""
 
-    pieces: Pieces
-    camera: NDArray[np.int32]
-    """(M,) whose piece it is."""
-    middle_x: Floats
-    middle_y: Floats
-    """(M,) centre of the smallest enclosing circle."""
+    x: Floats
+    y: Floats
     reach: Floats
-    """(M,) its radius."""
-
-    def take(self, order: Ids) -> Split:
-        """The pieces in another order."""
-        pieces = empty_pieces(len(order))
-        gather(self.pieces, order, len(order), pieces)
-        return Split(pieces, self.camera[order], self.middle_x[order], self.middle_y[order], self.reach[order])
 
 
-def split(view: Views) -> Split:
-    """All pieces of all views: the first ones in order, behind them the second ones of wide views."""
-    wide = np.flatnonzero(view.fov > 180.0)
-    first, second = empty_pieces(len(view.x)), empty_pieces(len(wide))
-    fill_pieces(view, len(view.x), False, first)
-    fill_pieces(Views(*(array[wide] for array in view)), len(wide), True, second)
-    p = Pieces(*(np.concatenate(both) for both in zip(first, second, strict=True)))
-    narrow = p.half <= 0.25 * math.pi
-    ahead = p.radius * np.where(narrow, 0.5 / p.cosine, p.cosine)
-    return Split(
-        p,
-        np.concatenate([np.arange(len(view.x)), wide]).astype(np.int32),
-        p.x + ahead * p.axis_x,
-        p.y + ahead * p.axis_y,
-        p.radius * np.where(narrow, 0.5 / p.cosine, p.sine),
-    )
+def enclosing_circles(view: Views) -> Circles:
+    """The smallest circle around each field of view: half the area of the camera's own circle, at 90°."""
+    half = np.radians(0.5 * view.fov)
+    cosine, sine = np.cos(half), np.sin(half)
+    reach = np.where(view.fov <= 90.0, 0.5 / np.maximum(cosine, 0.5), np.where(view.fov <= 180.0, sine, 1.0))
+    ahead = np.where(view.fov <= 90.0, reach, np.where(view.fov <= 180.0, cosine, 0.0)) * view.radius
+    heading = np.radians(view.heading)
+    return Circles(view.x + ahead * np.sin(heading), view.y + ahead * np.cos(heading), reach * view.radius)
 
 
 @njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
