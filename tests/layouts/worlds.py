@@ -57,6 +57,7 @@ def world(
     database = queries if one_set else photos(m, rng, groups, unknown, extent_m)
     dense = similarity(queries, database)
     if one_set:
+        dense = np.maximum(dense, dense.T)
         np.fill_diagonal(dense, 0)
     if within_group:
         names = [np.array(s.group_names)[s.group] for s in (queries, database)]

@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.sampling import STRATEGIES
-from covis.sampling.candidates import Candidates, make_tables
-from covis.sampling.kernels import below, epoch_key, permute_many, pick_stored, pick_zero
+from covis.sampling.candidates import find_candidates, make_tables
+from covis.sampling.hashing import below, epoch_key, permute_many
+from covis.sampling.kernels import pick, pick_zero, pick_zeros
 from layouts.worlds import world
 
 WORLDS = [
@@ -39,11 +40,12 @@ def free_partners(w, i):
 def test_partners_without_overlap_are_counted_and_listed_in_order(kind):
     w = world(**kind)
     tables = make_tables(w.graph, w.queries, w.database)
-    zeros = Candidates.of(tables, STRATEGIES["A"]).zeros
+    zeros = find_candidates(tables, STRATEGIES["A"]).zeros
     for i in range(len(w.queries)):
         expected = free_partners(w, i)
         assert zeros[i] == len(expected)
         assert [pick_zero(tables, i, k) for k in range(len(expected))] == expected
+        assert pick_zeros(tables, np.full(len(expected), i), np.arange(len(expected))).tolist() == expected
 
 
 @pytest.mark.parametrize("kind", WORLDS, ids=str)
@@ -51,15 +53,15 @@ def test_partners_without_overlap_are_counted_and_listed_in_order(kind):
 def test_candidates_of_each_band_are_those_of_the_dense_matrix(kind, name):
     w = world(**kind)
     tables = make_tables(w.graph, w.queries, w.database)
-    c = Candidates.of(tables, STRATEGIES[name])
+    c = find_candidates(tables, STRATEGIES[name])
     for b, band in enumerate(STRATEGIES[name].bands):
         for i in range(len(w.queries)):
             stored = [j for j, psi in enumerate(w.dense[i].tolist()) if psi > 0 and psi in band]
             free = free_partners(w, i) if band.zero else []
             assert c.counts[i, b] == len(stored) + len(free)
-            picked = [pick_stored(tables, i, k, c.bands.low[b], c.bands.high[b]) for k in range(len(stored))]
-            assert [j for j, _ in picked] == stored
-            assert [float(psi) for _, psi in picked] == pytest.approx(w.dense[i, stored].tolist())
+            picked = [pick(c, i, b, k) for k in range(c.counts[i, b])]
+            assert [j for j, _ in picked] == stored + free
+            assert [float(psi) for _, psi in picked] == pytest.approx(w.dense[i, stored + free].tolist())
         rows = c.band_rows[c.band_start[b] : c.band_start[b + 1]]
         assert rows.tolist() == np.flatnonzero(c.counts[:, b] > 0).tolist()
 

@@ -6,7 +6,7 @@ import pytest
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.sampling import STRATEGIES, PairBatch, PairSampler
-from covis.sampling.kernels import epoch_key, permute_many
+from covis.sampling.hashing import epoch_key, permute_many
 from covis.sampling.near import NEAREST
 from layouts.worlds import world
 
@@ -196,6 +196,9 @@ def test_errors_name_what_is_wrong():
         PairSampler(plain.graph, "A", 8).batch(0, 8)
     with pytest.raises(InputError, match=r"no query has a pair with ψ in \(0, 0.5\), which strategy 'A'"):
         PairSampler(world(binary=True).graph, "A", 8)
+    itself = SimilarityGraph.from_edges([0, 1, 2], [1, 1, 0], [0.9, 1.0, 0.3], (3, 3), {"one_set": True})
+    with pytest.raises(InputError, match=r"pair \(1, 1\)"):
+        PairSampler(itself, "A", 8)
     with pytest.raises(InputError, match="rank 2 is not one of 2"):
         PairSampler(plain.graph, "A", 8).batch(0, 0).part(2, 2)
 

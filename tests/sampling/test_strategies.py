@@ -55,6 +55,11 @@ def test_shares_that_do_not_add_up_are_refused():
         Strategy("mine", (Band(0.5, 1, Fraction(1, 2)), Band(0, 0, Fraction(1, 4), zero=True)))
 
 
+def test_bands_that_overlap_are_refused():
+    with pytest.raises(InputError, match=r"overlap: \[0.4, 1\], \[0, 0.5\)"):
+        Strategy("mine", (Band(0.4, 1, Fraction(1, 2)), Band(0, 0.5, Fraction(1, 2), zero=True)))
+
+
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(InputError, match="binary"):
         strategy("binry")

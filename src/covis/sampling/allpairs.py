@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.candidates import Candidates, make_tables, pools, tables_of
-from covis.sampling.kernels import Tables, epoch_key, permute
+from covis.sampling.candidates import find_candidates, make_tables, pools, tables_of
+from covis.sampling.hashing import epoch_key, permute
+from covis.sampling.kernels import Candidates, Tables
 from covis.sampling.neighbourhoods import grow
 from covis.sampling.pairs import PairBatch
 from covis.sampling.strategies import Strategy, strategy
@@ -55,7 +56,7 @@ class AllPairsSampler:
                 f"labels are {self.labels.shape}, the graph is {self.graph.shape}; both must be of one set"
             )
         object.__setattr__(self, "strategy", chosen)
-        object.__setattr__(self, "candidates", Candidates.of(self._tables(), chosen))
+        object.__setattr__(self, "candidates", find_candidates(self._tables(), chosen))
 
     def __len__(self) -> int:
         """Batches an epoch."""
@@ -84,12 +85,10 @@ class AllPairsSampler:
         how many bands found their first pair away from the anchor."""
         if not 0 <= index < len(self):
             raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
-        c, key = self.candidates, epoch_key(self.seed, epoch, _PURPOSE)
+        key = epoch_key(self.seed, epoch, _PURPOSE)
         members = np.empty(self.batch_size, np.int64)
         members[0] = self._anchors[permute(key, index % len(self._anchors), len(self._anchors))]
-        count, redrawn = grow(
-            c.tables, c.bands, c.zeros, c.counts, c.band_start, c.band_rows, key, index, self.places, members
-        )
+        count, redrawn = grow(self.candidates, key, index, self.places, members)
         return members[:count], int(redrawn)
 
     def batch(self, epoch: int, index: int) -> PairBatch:

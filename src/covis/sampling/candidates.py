@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -12,53 +11,29 @@ from numpy.typing import NDArray
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.kernels import Bands, Tables, count_candidates, pick_zero
+from covis.sampling.kernels import Candidates, Tables, count_zeros, find_stray, order_by_band
 from covis.sampling.strategies import Strategy
 
 
-@dataclass(frozen=True, eq=False)
-class Candidates:
-    """The partners of every query in every band of a strategy, counted once."""
-
-    tables: Tables
-    bands: Bands
-    counts: NDArray[np.int32]
-    """(queries, bands) candidates."""
-    zeros: NDArray[np.int32]
-    """(queries,) ψ = 0 partners."""
-    eligible: NDArray[np.int32]
-    """Queries with a candidate in some band: one epoch passes over these."""
-    band_start: NDArray[np.int64]
-    band_rows: NDArray[np.int32]
-    """Queries by band that have a candidate there; band b is band_start[b] … band_start[b + 1]."""
-
-    @classmethod
-    def of(cls, tables: Tables, strategy: Strategy, required: Sequence[int] | None = None) -> Candidates:
-        """Counts the candidates; an error where no query has one in some band (of `required`; None = all)."""
-        bands = Bands(
-            np.array([b.low for b in strategy.bands], np.float32),
-            np.array([b.high for b in strategy.bands], np.float32),
-            np.array([b.zero for b in strategy.bands], np.bool_),
-        )
-        counts, zeros = count_candidates(tables, bands)
-        rows = [np.flatnonzero(counts[:, b] > 0).astype(np.int32) for b in range(len(strategy.bands))]
-        for b, band in enumerate(strategy.bands):
-            if not len(rows[b]) and (required is None or b in required):
-                raise InputError(
-                    f"no query has a pair with ψ in {_interval(band.low, band.high, band.zero)}, which strategy "
-                    f"{strategy.name!r} needs; choose another strategy or label with a larger radius"
-                )
-        start = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
-        eligible = np.flatnonzero((counts > 0).any(axis=1)).astype(np.int32)
-        return cls(tables, bands, counts, zeros, eligible, start, np.concatenate(rows))
-
-    def limited(self, eligible: NDArray[np.int32]) -> Candidates:
-        """The same with other eligible queries."""
-        return replace(self, eligible=eligible)
-
-    def pick_zeros(self, queries: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(K,) the k-th ψ = 0 partner of each query."""
-        return np.array([pick_zero(self.tables, i, n) for i, n in zip(queries, k, strict=True)], np.int64)
+def find_candidates(tables: Tables, strategy: Strategy, required: Sequence[int] | None = None) -> Candidates:
+    """The candidates of every band; an error where no query has one in some band (of `required`; None = all)."""
+    low = np.array([_limit(b.low, tables) for b in strategy.bands], np.float32)
+    high = np.array([_limit(b.high, tables) if b.high < 1 else np.inf for b in strategy.bands], np.float32)
+    longest = int(np.diff(tables.indptr).max(initial=0))
+    order = np.empty(len(tables.indices), np.uint16 if longest <= 1 << 16 else np.int32)
+    edges, zeros = order_by_band(tables, low, high, order), count_zeros(tables)
+    with_zero = np.array([b.zero for b in strategy.bands], np.int32)
+    counts = (np.diff(edges, axis=1) + zeros[:, None] * with_zero).astype(np.int32)
+    rows = [np.flatnonzero(counts[:, b] > 0).astype(np.int32) for b in range(len(strategy.bands))]
+    for b, band in enumerate(strategy.bands):
+        if not len(rows[b]) and (required is None or b in required):
+            raise InputError(
+                f"no query has a pair with ψ in {band}, which strategy {strategy.name!r} needs; choose another strategy "
+                "or label with a larger radius"
+            )
+    start = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
+    eligible = np.flatnonzero((counts > 0).any(axis=1)).astype(np.int32)
+    return Candidates(tables, order, edges, zeros, counts, eligible, start, np.concatenate(rows))
 
 
 def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None) -> Tables:
@@ -66,7 +41,9 @@ def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: Imag
 
     Images whose place is unknown have no label: they are in no pool, for absent there does not mean 0.
     """
-    _check_sizes(graph, queries, database)
+    for side, images, n in (("queries", queries, graph.shape[0]), ("database", database, graph.shape[1])):
+        if images is not None and len(images) != n:
+            raise InputError(f"the graph has {n} {side}, the image set {len(images)}; give the set it was made from")
     return tables_of(graph, *pools(graph, queries, database))
 
 
@@ -78,7 +55,7 @@ def tables_of(graph: SimilarityGraph, row_pool: NDArray[np.int32], pool_of: NDAr
     start = np.searchsorted(pool_of[order], np.arange(number + 1)).astype(np.int64)
     rank = np.full(len(pool_of), -1, np.int32)
     rank[order] = np.arange(len(order)) - start[pool_of[order]]
-    return Tables(
+    tables = Tables(
         _plain(graph.indptr),
         _plain(graph.indices),
         _plain(graph.values),
@@ -90,6 +67,14 @@ def tables_of(graph: SimilarityGraph, row_pool: NDArray[np.int32], pool_of: NDAr
         order.astype(np.int32),
         bool(graph.facts.get("one_set", False)),
     )
+    stray = int(find_stray(tables))
+    if stray >= 0:
+        row = int(np.searchsorted(graph.indptr, stray, side="right")) - 1
+        raise InputError(
+            f"the graph holds the pair ({row}, {graph.indices[stray]}) of an image with itself, of another group or without "
+            "a place; label the image sets again"
+        )
+    return tables
 
 
 def pools(
@@ -110,12 +95,6 @@ def pools(
     return row_pool, np.where(database.poses.known, pool_of, -1).astype(np.int32)
 
 
-def _check_sizes(graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None) -> None:
-    for side, images, n in (("queries", queries, graph.shape[0]), ("database", database, graph.shape[1])):
-        if images is not None and len(images) != n:
-            raise InputError(f"the graph has {n} {side}, the image set {len(images)}; give the set it was made from")
-
-
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
     # Memory-mapped and writable arrays are types of their own to the compiler; one read-only view serves for all.
     view = np.asarray(array).view()
@@ -123,7 +102,8 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
     return view
 
 
-def _interval(low: float, high: float, zero: bool) -> str:
-    if high == 0:
-        return "{0}"
-    return f"{'[' if zero or low > 0 else '('}{low:g}, {high:g}{']' if high == 1 else ')'}"
+def _limit(psi: float, tables: Tables) -> float:
+    """The least stored value whose ψ is at least `psi`, so that bands can be told without decoding."""
+    if tables.values.dtype != np.uint8:
+        return psi
+    return float(np.searchsorted(np.arange(256, dtype=np.float32) / tables.scale, np.float32(psi)))

@@ -13,7 +13,8 @@ from scipy.spatial import cKDTree
 from covis.errors import InputError, unknown_name
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.kernels import Key, Tables, many_below
+from covis.sampling.hashing import Key, many_below
+from covis.sampling.kernels import Tables
 
 Zeros = Literal["uniform", "near"]
 NEAREST = 16

@@ -6,7 +6,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from covis.sampling.kernels import Bands, Int, Key, Tables, below, pick_stored, pick_zero
+from covis.sampling.hashing import Int, Key, below
+from covis.sampling.kernels import Candidates, pick, pick_zero
 
 _START, _SEED, _GROW = 300, 400, 500
 _STUCK = 8
@@ -29,16 +30,7 @@ def _add(members: NDArray[np.int64], place: NDArray[np.int64], count: Int, image
 
 @njit(cache=True)
 def _start(
-    t: Tables,
-    bands: Bands,
-    zeros: NDArray[np.int32],
-    counts: NDArray[np.int32],
-    band_start: NDArray[np.int64],
-    band_rows: NDArray[np.int32],
-    key: Key,
-    position: Int,
-    members: NDArray[np.int64],
-    place: NDArray[np.int64],
+    c: Candidates, key: Key, position: Int, members: NDArray[np.int64], place: NDArray[np.int64]
 ) -> tuple[Int, Int]:
     """Puts a pair of every band among the members: the anchor's, or another's where it has none.
 
@@ -47,20 +39,15 @@ def _start(
     """
     count: Int = 1
     redrawn = 0
-    for b in range(len(bands.low)):
+    for b in range(c.counts.shape[1]):
         i = members[0]
-        if counts[i, b] == 0:
-            rows = band_start[b + 1] - band_start[b]
-            i = np.int64(band_rows[band_start[b] + below(key, position, _START + 2 * b, rows)])
+        if c.counts[i, b] == 0:
+            suited = c.band_start[b + 1] - c.band_start[b]
+            i = np.int64(c.band_rows[c.band_start[b] + below(key, position, _START + 2 * b, suited)])
             count = _add(members, place, count, i, 0)
             redrawn += 1
-        k = below(key, position, _START + 2 * b + 1, counts[i, b])
-        stored = counts[i, b] - (zeros[i] if bands.zero[b] else 0)
-        if k < stored:
-            partner, _ = pick_stored(t, i, k, bands.low[b], bands.high[b])
-            count = _add(members, place, count, partner, 0)
-        else:
-            count = _add(members, place, count, pick_zero(t, i, k - stored), 1)
+        partner, psi = pick(c, i, b, below(key, position, _START + 2 * b + 1, c.counts[i, b]))
+        count = _add(members, place, count, partner, 0 if psi > 0 else 1)
     return count, redrawn
 
 
@@ -82,18 +69,7 @@ def _member_of(members: NDArray[np.int64], place: NDArray[np.int64], count: Int,
 
 
 @njit(cache=True)
-def grow(
-    t: Tables,
-    bands: Bands,
-    zeros: NDArray[np.int32],
-    counts: NDArray[np.int32],
-    band_start: NDArray[np.int64],
-    band_rows: NDArray[np.int32],
-    key: Key,
-    position: Int,
-    places: Int,
-    members: NDArray[np.int64],
-) -> tuple[Int, Int]:
+def grow(c: Candidates, key: Key, position: Int, places: Int, members: NDArray[np.int64]) -> tuple[Int, Int]:
     """Fills `members`, whose first is the anchor, with images around it and around places apart from it.
 
     In turn each place adds an image that overlaps with one of its own; where it finds no new one for a while, it goes
@@ -102,7 +78,8 @@ def grow(
     """
     size, anchor = len(members), members[0]
     place = np.zeros(size, np.int64)
-    count, redrawn = _start(t, bands, zeros, counts, band_start, band_rows, key, position, members, place)
+    count, redrawn = _start(c, key, position, members, place)
+    t, zeros = c.tables, c.zeros
     for where in range(2, places):
         if zeros[anchor] > 0:
             k = below(key, position, _SEED + where, zeros[anchor])

@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.candidates import Candidates, make_tables
-from covis.sampling.kernels import draw_batches, epoch_key
+from covis.sampling.candidates import find_candidates, make_tables
+from covis.sampling.hashing import epoch_key
+from covis.sampling.kernels import Candidates, draw_batches
 from covis.sampling.near import NearZeros, Zeros, near_zeros
 from covis.sampling.strategies import Strategy, strategy
 
@@ -36,9 +37,8 @@ class PairBatch:
         lengths = {len(self.queries), len(self.database), len(self.psi), len(self.weight)}
         if len(lengths) != 1:
             raise InputError(f"a batch of pairs has arrays of different lengths {sorted(lengths)}")
-        wrong = ~((self.psi >= 0) & (self.psi <= 1))
-        if wrong.any():
-            k = int(np.flatnonzero(wrong)[0])
+        if len(self.psi) and not (self.psi.min() >= 0 and self.psi.max() <= 1):
+            k = int(np.flatnonzero(~((self.psi >= 0) & (self.psi <= 1)))[0])
             raise InputError(
                 f"similarity of pair ({self.queries[k]}, {self.database[k]}) is {self.psi[k]}; it must be in [0, 1]"
             )
@@ -93,7 +93,7 @@ class PairSampler:
         chosen = strategy(self.strategy)
         object.__setattr__(self, "strategy", chosen)
         tables = make_tables(self.graph, self.queries, self.database)
-        object.__setattr__(self, "candidates", Candidates.of(tables, chosen))
+        object.__setattr__(self, "candidates", find_candidates(tables, chosen))
         object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
 
     def __len__(self) -> int:
@@ -112,6 +112,11 @@ class PairSampler:
         queries, database, psi, weight, redrawn = self._draw(epoch, index, 1)
         return PairBatch(queries[0], database[0], psi[0], weight[0], int(redrawn[0]))
 
+    def draw(self, epoch: int, first: int, batches: int) -> PairBatch:
+        """The batches first … first + batches − 1 of `epoch` as one, for those who want many pairs at once."""
+        queries, database, psi, weight, redrawn = self._draw(epoch, first, batches)
+        return PairBatch(queries.ravel(), database.ravel(), psi.ravel(), weight.ravel(), int(redrawn.sum()))
+
     def epoch(self, epoch: int, block: int = 1024) -> Iterator[PairBatch]:
         """All batches of an epoch in order, drawn `block` at a time."""
         for first in range(0, len(self), block):
@@ -122,19 +127,9 @@ class PairSampler:
     def _draw(
         self, epoch: int, first: int, batches: int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32], NDArray[np.int64]]:
-        c, key = self.candidates, epoch_key(self.seed, epoch)
-        queries, database, psi, redrawn = draw_batches(
-            c.tables,
-            c.bands,
-            c.zeros,
-            c.counts,
-            c.eligible,
-            c.band_start,
-            c.band_rows,
-            key,
-            first,
-            self._slot_bands(first, batches),
-        )
+        key = epoch_key(self.seed, epoch)
+        slots = self._slot_bands(first, batches)
+        queries, database, psi, redrawn = draw_batches(self.candidates, key, first, slots)
         if self.near is not None:
             where = psi == 0
             position = (first * self.batch_size + np.arange(psi.size)).reshape(psi.shape)[where]
@@ -144,6 +139,7 @@ class PairSampler:
         return queries, database, psi, np.ones_like(psi), redrawn
 
     def _slot_bands(self, first: int, batches: int) -> NDArray[np.int64]:
-        chosen = strategy(self.strategy)
-        bands = np.arange(len(chosen.bands))
-        return np.stack([np.repeat(bands, chosen.quota(self.batch_size, first + b)) for b in range(batches)])
+        """(batches, size) the band of each slot, band by band."""
+        quota = strategy(self.strategy).quota(self.batch_size, np.arange(first, first + batches))
+        bands = np.tile(np.arange(quota.shape[1]), batches)
+        return np.repeat(bands, quota.ravel()).reshape(batches, self.batch_size)

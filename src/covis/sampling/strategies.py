@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +28,11 @@ class Band:
     share: Fraction
     zero: bool = False
 
+    def __str__(self) -> str:
+        if self.high == 0:
+            return "{0}"
+        return f"{'[' if self.zero or self.low > 0 else '('}{self.low:g}, {self.high:g}{']' if self.high == 1 else ')'}"
+
     def __contains__(self, psi: float) -> bool:
         if psi == 0:
             return self.zero
@@ -43,20 +49,22 @@ class Strategy:
     def __post_init__(self) -> None:
         if not self.bands or sum(b.share for b in self.bands) != 1 or any(b.share <= 0 for b in self.bands):
             raise InputError(f"the shares of strategy {self.name!r} must be positive and add up to 1")
+        stored = sorted((b.low, b.high) for b in self.bands if b.high > 0)
+        if any(a[1] > b[0] for a, b in pairwise(stored)) or sum(b.zero for b in self.bands) > 1:
+            raise InputError(f"the bands of strategy {self.name!r} overlap: {', '.join(map(str, self.bands))}")
 
-    def quota(self, size: int, index: int) -> NDArray[np.int64]:
-        """(bands,) how many of `size` pairs come from each band in batch `index`.
+    def quota(self, size: int, index: int | NDArray[np.int64]) -> NDArray[np.int64]:
+        """(…, bands) how many of `size` pairs come from each band in batch `index` (one, or an array of them).
 
         Each count is the share rounded down or up; which of the two rotates with the index, so that the shares are
         exact over many batches.
         """
-        exact = [b.share * size for b in self.bands]
-        whole = [int(e) for e in exact]
-        rest = np.cumsum([float(e - w) for e, w in zip(exact, whole, strict=True)])
-        rest[-1] = size - sum(whole)
-        turn = (index * _GOLDEN) % 1.0
+        whole = np.array([int(b.share * size) for b in self.bands])
+        rest = np.cumsum([float(b.share * size % 1) for b in self.bands])
+        rest[-1] = size - whole.sum()
+        turn = (np.asarray(index)[..., None] * _GOLDEN) % 1.0
         extra = np.diff(np.floor(rest + turn + 1e-12), prepend=0.0)
-        return np.array(whole, np.int64) + extra.astype(np.int64)
+        return whole + extra.astype(np.int64)
 
     def band_of(self, psi: NDArray[np.float32]) -> NDArray[np.int64]:
         """(N,) the band that each ψ lies in, −1 for none."""

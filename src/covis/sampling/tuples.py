@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 from covis.errors import InputError
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.candidates import Candidates, make_tables
-from covis.sampling.kernels import draw_tuples, epoch_key, many_below
+from covis.sampling.candidates import find_candidates, make_tables
+from covis.sampling.hashing import epoch_key, many_below
+from covis.sampling.kernels import Candidates, draw_tuples, pick_zeros
 from covis.sampling.near import NearZeros, Zeros, near_zeros
 from covis.sampling.strategies import Band, Strategy
 
@@ -88,7 +89,7 @@ class TupleSampler:
         if self.second_negative and not self._one_set and (self.database is None or self._reach is None):
             raise InputError("second negatives between two sets are told apart by position; give both image sets")
         tables = make_tables(self.graph, self.queries, self.database)
-        object.__setattr__(self, "candidates", _with_both_sides(Candidates.of(tables, _BANDS, required=(0, 2))))
+        object.__setattr__(self, "candidates", _with_both_sides(find_candidates(tables, _BANDS, required=(0, 2))))
         object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
 
     def __len__(self) -> int:
@@ -108,11 +109,11 @@ class TupleSampler:
 
     def draw(self, epoch: int, first: int, size: int) -> TupleBatch:
         """The tuples of positions first … first + size − 1 of `epoch`."""
-        c, key = self.candidates, epoch_key(self.seed, epoch, _PURPOSE)
+        key = epoch_key(self.seed, epoch, _PURPOSE)
         database = np.empty((size, 1 + self.negatives), np.int64)
         psi = np.empty(database.shape, np.float32)
         soft = round(self.soft_share * (self.negatives - self.second_negative))
-        queries = draw_tuples(c.tables, c.bands, c.zeros, c.counts, c.eligible, key, first, soft, database, psi)
+        queries = draw_tuples(self.candidates, key, first, soft, database, psi)
         if self.near is not None:
             self._bring_near(queries, database, psi, epoch, first)
         batch = TupleBatch(queries, database[:, 0], database[:, 1:], psi)
@@ -155,7 +156,7 @@ class TupleSampler:
             if not len(rows):
                 break
             k = many_below(key, position[rows], _SECOND + attempt, zeros[batch.queries[rows]].astype(np.int64))
-            tried = self.candidates.pick_zeros(batch.queries[rows], k)
+            tried = pick_zeros(self.candidates.tables, batch.queries[rows], k)
             overlaps = self._overlaps(tried, negatives[rows, :-1])
             better = overlaps < fewest[rows]
             negatives[rows[better], -1], fewest[rows[better]] = tried[better], overlaps[better]
@@ -187,4 +188,4 @@ def _with_both_sides(candidates: Candidates) -> Candidates:
     both = (candidates.counts[:, 0] > 0) & (candidates.zeros > 0)
     if not both.any():
         raise InputError("no query has both a positive and an image without overlap; tuples cannot be drawn")
-    return candidates.limited(np.flatnonzero(both).astype(np.int32))
+    return candidates._replace(eligible=np.flatnonzero(both).astype(np.int32))
