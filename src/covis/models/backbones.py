@@ -33,6 +33,13 @@ VARIANTS = {
 }
 """Names that the model library does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor."""
 
+RECOMMENDED = (
+    "tiny", "vgg16", "resnet18", "resnet34", "resnet50", "resnet152", "resnext101_32x8d", "densenet161",
+    "mobilenetv2_100", "mobilenetv3_small_100", "efficientnet_b0", "convnext_atto",
+    "vit_small_patch14_reg4_dinov2", "vit_small_patch14_dinov2", "vit_tiny_patch16_224", "vit_small_patch16_dinov3",
+)  # fmt: skip
+"""Backbones whose blocks are defined here for certain: every one of them is held to the model contract by tests."""
+
 
 class Backbone(nn.Module):
     """A library network without its head, run step by step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -61,13 +62,18 @@ class PlaceModel(nn.Module):
     @classmethod
     def skeleton(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
         """A model of `config` with random weights, whatever `config.weights` says."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with _drawn_from(seed):
             backbone = backbones.create(config.backbone, config.image_size, config.stride_on)
-            size = backbone.fit(config.image_size)
-            if size != config.image_size:
-                say(f"{config.backbone} takes whole patches: image size {config.image_size} becomes {size}")
-                config = replace(config, image_size=size)
+        return cls.around(backbone, config, seed)
+
+    @classmethod
+    def around(cls, backbone: Backbone, config: ModelConfig, seed: int = 0) -> PlaceModel:
+        """A model of `config` on a backbone that is there already; its pooling is drawn from `seed`."""
+        size = backbone.fit(config.image_size)
+        if size != config.image_size:
+            say(f"{config.backbone} takes whole patches: image size {config.image_size} becomes {size}")
+            config = replace(config, image_size=size)
+        with _drawn_from(seed):
             pool = POOLS[config.pool](backbone.channels, lambda: _map_size(backbone, size))
         mean, std = backbones.normalisation(config.backbone)
         model = cls(config, backbone, pool, Preprocessing(size, mean, std), {})
@@ -217,6 +223,14 @@ class PlaceModel(nn.Module):
         from covis.models import storage
 
         return storage.load(Path(path), trainable)
+
+
+@contextlib.contextmanager
+def _drawn_from(seed: int) -> Iterator[None]:
+    """Random weights from `seed`, with the caller's random state left as it was."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
 
 
 def _map_size(backbone: Backbone, image_size: tuple[int, int]) -> tuple[int, int]:

@@ -23,7 +23,8 @@ WHITENING = "whitening.safetensors"
 
 def save(model: PlaceModel, path: Path, card: Mapping[str, Any], *, replace: bool = False) -> None:
     """Writes `model` at `path`, all or nothing."""
-    facts = {"fingerprint": model.fingerprint(), "dim": model.dim}
+    identity = model.fingerprint()
+    facts = {"fingerprint": identity, "dim": model.dim}
     with artifacts.create(path, KIND, facts, replace=replace) as draft:
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         (draft.path / WEIGHTS).write_bytes(serialise(state))
@@ -31,7 +32,7 @@ def save(model: PlaceModel, path: Path, card: Mapping[str, Any], *, replace: boo
         artifacts.write_json(draft.path / "preprocessing.json", asdict(model.preprocessing))
         if model.whitening is not None:
             model.whitening.save(draft.path / WHITENING)
-        artifacts.write_json(draft.path / "card.json", _card(model, card))
+        artifacts.write_json(draft.path / "card.json", _card(model, card) | {"fingerprint": identity})
 
 
 def _card(model: PlaceModel, card: Mapping[str, Any]) -> dict[str, Any]:
@@ -42,7 +43,6 @@ def _card(model: PlaceModel, card: Mapping[str, Any]) -> dict[str, Any]:
         "dim": model.dim,
         "whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
         "parameters": sum(p.numel() for p in model.parameters()),
-        "fingerprint": model.fingerprint(),
     }
     return {**model.card, **card, **own}
 

@@ -1,0 +1,100 @@
+"""The adapter: sizes, strides, cuts, and what it refuses."""
+
+import pytest
+import torch
+
+from covis.errors import InputError
+from covis.models import ModelConfig, PlaceModel, backbone_names, backbones
+from covis.models.plans import WHOLE, Plan
+
+
+def test_names_hold_our_own_and_the_librarys():
+    names = backbone_names()
+    assert {"tiny", "resnet50", "vgg16", "vit_small_patch14_reg4_dinov2"} <= set(names)
+    assert set(backbones.RECOMMENDED) <= set(names)
+
+
+def test_an_unknown_name_suggests_the_nearest():
+    with pytest.raises(InputError, match="did you mean 'resnet50'"):
+        backbones.create("resnet5O", (64, 64))
+
+
+def test_a_name_may_carry_its_weights_tag():
+    assert backbones.create("resnet18.tv_in1k", (64, 64)).channels == 512
+
+
+def test_the_length_of_a_descriptor_is_asked_of_the_network():
+    for name, channels in {"tiny": 256, "resnet18": 512, "vit_tiny_patch16_224": 192, "mobilenetv2_100": 1280}.items():
+        assert backbones.create(name, (64, 64)).channels == channels
+
+
+@pytest.mark.parametrize(("asked", "given"), [((224, 224), (224, 224)), ((160, 150), (154, 154)), ((480, 640), (476, 644))])
+def test_images_for_a_transformer_are_whole_patches(asked, given):
+    backbone = backbones.create("vit_small_patch14_reg4_dinov2", asked)
+    assert backbone.fit(asked) == given
+    model = PlaceModel.around(backbone, ModelConfig(backbone.name, "token", asked))
+    assert model.config.image_size == model.preprocessing.image_size == given
+
+
+def test_a_transformer_takes_other_sizes_but_only_whole_patches():
+    model = PlaceModel.build(ModelConfig("vit_tiny_patch16_224", "gem", (64, 64), "last1"))
+    x = torch.rand(1, 3, 96, 64)
+    with torch.inference_mode():
+        assert torch.equal(model(x), model.suffix(model.prefix(x), grid=(6, 4)))
+    with pytest.raises(InputError, match="multiples of 16 × 16"):
+        model(torch.rand(1, 3, 60, 64))
+
+
+def test_convolutional_networks_take_any_size():
+    model = PlaceModel.build(ModelConfig("tiny", "gem", (64, 64)))
+    with torch.inference_mode():
+        assert model(torch.rand(2, 3, 75, 131)).shape == (2, 256)
+
+
+def test_a_window_transformer_with_channels_last_is_understood():
+    model = PlaceModel.build(ModelConfig("swin_tiny_patch4_window7_224", "gem", (64, 64), "last1"))
+    x = torch.rand(2, 3, 64, 64)
+    with torch.inference_mode():
+        space = model.local_features(x)
+        own = model.backbone.net.forward_features(x)
+    assert space.shape == (2, 768, 2, 2)
+    assert torch.equal(space, own.permute(0, 3, 1, 2))
+
+
+def test_a_network_that_cannot_be_taken_apart_runs_whole():
+    backbone = backbones.create("beit_base_patch16_224", (64, 64))
+    assert backbone.plan == Plan((WHOLE,), ())
+    assert backbone.channels == 768
+    with pytest.raises(InputError, match='use trainable="all" or "none"'):
+        backbone.plan.cut("last2")
+    model = PlaceModel.around(backbone, ModelConfig(backbone.name, "token", (64, 64), "none")).train()
+    assert not model.backbone.net.training
+    assert not list(model.trained_parameters())
+
+
+def test_strides_of_2015():
+    today, then = (PlaceModel.build(ModelConfig("resnet50", "avg", (64, 64), stride_on=s)) for s in ("conv2", "conv1"))
+    for parameter in today.parameters():  # the library starts the last BatchNorm of each block at zero
+        torch.nn.init.normal_(parameter, std=0.05)
+    then.load_state_dict(today.state_dict())
+    x = torch.rand(1, 3, 64, 64)
+    with torch.inference_mode():
+        a, b = today.local_features(x), then.local_features(x)
+    assert a.shape == b.shape == (1, 2048, 2, 2)
+    assert not torch.allclose(a, b)
+    assert today.fingerprint() != then.fingerprint()
+    block = then.backbone.net.layer3[0]
+    assert (block.conv1.stride, block.conv2.stride) == ((2, 2), (1, 1))
+    with pytest.raises(InputError, match="bottleneck"):
+        backbones.create("resnet18", (64, 64), "conv1")
+
+
+def test_heads_are_gone():
+    names = backbones.create("resnet18", (64, 64)).net.state_dict()
+    assert not any(name.startswith("fc") for name in names)
+    assert not any("head" in name for name in backbones.create("vit_tiny_patch16_224", (64, 64)).net.state_dict())
+
+
+def test_a_size_that_a_network_refuses_is_one_line():
+    with pytest.raises(InputError, match="does not take images of 32 × 32 pixels"):
+        backbones.create("inception_v3", (32, 32))

@@ -1,0 +1,120 @@
+"""Model directories: whole, honest about damage, and complete."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from covis.errors import InputError
+from covis.models import ModelConfig, PlaceModel
+from covis.models.preprocessing import Preprocessing
+
+
+@pytest.fixture
+def model():
+    return PlaceModel.build(ModelConfig("tiny", "gem", (64, 96)), seed=1)
+
+
+def test_a_directory_holds_weights_config_preprocessing_and_card(model, tmp_path):
+    model.save(tmp_path / "m", {"data": "a town", "licence": "MIT", "recall": {"1": 61.5}})
+    files = {p.name for p in (tmp_path / "m").iterdir()}
+    assert files == {"manifest.json", "weights.safetensors", "config.json", "preprocessing.json", "card.json"}
+    card = json.loads((tmp_path / "m" / "card.json").read_text())
+    assert card["data"] == "a town"
+    assert card["recall"] == {"1": 61.5}
+    assert card["dim"] == 256
+    assert card["fingerprint"] == model.fingerprint()
+    assert PlaceModel.load(tmp_path / "m").card["licence"] == "MIT"
+
+
+def test_an_existing_directory_is_kept_unless_told(model, tmp_path):
+    model.save(tmp_path / "m")
+    with pytest.raises(InputError, match="exists already"):
+        model.save(tmp_path / "m")
+    model.pool.p.data.fill_(2.0)
+    model.save(tmp_path / "m", replace=True)
+    assert PlaceModel.load(tmp_path / "m").pool.p.item() == 2.0
+
+
+@pytest.mark.parametrize("name", ["weights.safetensors", "config.json", "preprocessing.json", "card.json"])
+def test_damage_is_found(model, tmp_path, name):
+    model.save(tmp_path / "m")
+    file = tmp_path / "m" / name
+    content = bytearray(file.read_bytes())
+    content[-3] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(InputError, match=f"{name} is damaged"):
+        PlaceModel.load(tmp_path / "m")
+    file.unlink()
+    with pytest.raises(InputError, match=f"{name} is missing"):
+        PlaceModel.load(tmp_path / "m")
+
+
+def test_another_part_may_learn_after_loading(model, tmp_path):
+    model.save(tmp_path / "m")
+    loaded = PlaceModel.load(tmp_path / "m", trainable="none")
+    assert [name for name, _ in loaded.trained_parameters()] == ["pool.p"]
+    assert loaded.fingerprint() == model.fingerprint()
+    assert loaded.prefix_fingerprint() != model.prefix_fingerprint()
+
+
+def test_fingerprints_follow_what_changes_descriptors(model):
+    whole, prefix = model.fingerprint(), model.prefix_fingerprint()
+    model.train()
+    assert (model.fingerprint(), model.prefix_fingerprint()) == (whole, prefix)
+    model.backbone.net.layer4[0].conv1.weight.data += 1e-3
+    assert model.fingerprint() != whole
+    assert model.prefix_fingerprint() == prefix
+    whole = model.fingerprint()
+    model.backbone.net.layer2[0].bn1.running_mean += 1e-3
+    assert model.fingerprint() != whole
+    assert model.prefix_fingerprint() != prefix
+    prefix = model.prefix_fingerprint()
+    model.set_preprocessing(Preprocessing((64, 96), mean=(0.5, 0.5, 0.5)))
+    assert model.prefix_fingerprint() != prefix
+
+
+def test_preprocessing_is_one_thing_for_paths_arrays_and_pillow(model, tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (120, 200, 3), dtype=np.uint8)
+    image = Image.fromarray(pixels)
+    image.save(tmp_path / "photo.png")
+    x = model.preprocess(pixels)
+    assert x.shape == (3, 64, 96)
+    assert torch.equal(x, model.preprocess(image))
+    assert torch.equal(x, model.preprocess(tmp_path / "photo.png"))
+    assert torch.equal(x, model.preprocess(str(tmp_path / "photo.png")))
+    with pytest.raises(ValueError, match=r"\(H, W, 3\) uint8 RGB"):
+        model.preprocess(pixels.astype(np.float32))
+
+
+def test_normalise_is_the_published_formula(model):
+    pixels = torch.randint(0, 256, (2, 3, 4, 5), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    mean, std = np.array([0.485, 0.456, 0.406]), np.array([0.229, 0.224, 0.225])
+    expected = (pixels.numpy() / 255 - mean[:, None, None]) / std[:, None, None]
+    np.testing.assert_allclose(model.normalise(pixels).numpy(), expected, atol=1e-6)
+
+
+def test_configuration_errors_name_the_field():
+    with pytest.raises(InputError, match="did you mean 'last2'"):
+        ModelConfig(trainable="last_2")
+    with pytest.raises(InputError, match="image_size"):
+        ModelConfig(image_size=(480,))
+    with pytest.raises(InputError, match="unknown model field 'backbon'; did you mean 'backbone'"):
+        ModelConfig.from_dict({"backbon": "tiny"})
+    with pytest.raises(InputError, match="unknown pooling 'gems'; did you mean 'gem'"):
+        PlaceModel.build(ModelConfig("tiny", "gems", (64, 64)))
+    config = ModelConfig("tiny", "mix", (64, 96), "last1", "x.safetensors")
+    assert ModelConfig.from_dict(json.loads(json.dumps(config.to_dict()))) == config
+
+
+def test_batchnorm_statistics_follow_their_block_or_stay(model):
+    x = torch.randn(4, 3, 64, 96)
+    for batchnorm, moves in (("with_block", True), ("frozen", False)):
+        model = PlaceModel.build(ModelConfig("tiny", "gem", (64, 96), "last1", batchnorm=batchnorm)).train()
+        before = {name: b.clone() for name, b in model.named_buffers() if "running" in name}
+        model(x)
+        moved = {name for name, b in model.named_buffers() if "running" in name and not torch.equal(b, before[name])}
+        assert bool(moved) == moves
+        assert all(".layer4." in name for name in moved)
