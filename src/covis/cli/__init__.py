@@ -12,13 +12,14 @@ from typing import Any
 
 import typer
 
-from covis.cli import data, embed, evaluate, listing, model
+from covis.cli import data, embed, evaluate, listing, model, train
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate.evaluate,
     "compare": evaluate.compare,
     "embed": embed.embed,
+    "train": train.train,
     "list": listing.list_names,
     "export": model.export_model,
 }

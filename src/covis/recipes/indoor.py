@@ -1,0 +1,42 @@
+"""The method's experiments on small sets: TB-Places (a garden) and 7Scenes (rooms).
+
+30 epochs, the rate divided by ten after every 5, average pooling.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+from covis.labels import FovOverlap
+from covis.models import ModelConfig
+from covis.recipes.variants import Variant, cl, gcl
+from covis.training.recipe import RECIPES, Optimiser, Recipe
+
+EPOCHS = 30
+
+
+def tb_places(backbone: str) -> Recipe:
+    """All pairs of W17, fields of view of 3.5 m and 90°."""
+    return Recipe(
+        dataset="tb_places",
+        split="W17",
+        model=ModelConfig(backbone, "avg", image_size=(224, 224), trainable="last2", weights="pretrained"),
+        labels=FovOverlap(radius_m=3.5, fov_deg=90.0),
+        optimiser=Optimiser(decay_every=5 / EPOCHS),
+        epochs=EPOCHS,
+        validation="tb_places_w17_w18",
+    )
+
+
+def _small(variant: Variant, backbone: str) -> Recipe:
+    return variant(tb_places(backbone))
+
+
+def _register() -> None:
+    variants: dict[str, Variant] = {"gcl": gcl, "cl": partial(cl, same_place=None)}
+    for loss, variant in variants.items():
+        for backbone in ("resnet18", "resnet34", "densenet161"):
+            RECIPES.register(f"tb_places_{backbone}_{loss}")(partial(_small, variant, backbone))
+
+
+_register()

@@ -1,0 +1,265 @@
+"""The training loop: batches in, steps out, stopped at any point and resumed exactly."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import time
+from collections import deque
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+from covis.errors import InputError
+from covis.models import PlaceModel
+from covis.progress import Meter, warn
+from covis.training import checkpoint
+from covis.training.batches import Ids, Needed, needed, relabelled, weight_of, weighted_loss
+from covis.training.data import TrainingData
+from covis.training.mining import Miner
+from covis.training.ranks import Ranks
+from covis.training.recipe import Recipe
+from covis.training.signals import Deferred
+from covis.training.sources import Fetched, Source
+from covis.training.state import Progress, Record
+from covis.training.validation import Validator
+
+BAD_STEPS = 3
+"""So many steps in a row without a finite loss end the run."""
+RECORD_EVERY = 10
+
+
+class _Trained(nn.Module):
+    """The trained part as the module that is stepped, compiled and kept equal across ranks."""
+
+    def __init__(self, model: PlaceModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, features: Tensor) -> Tensor:
+        return self.model.suffix(features)
+
+
+@dataclass
+class Loop:
+    """One run from its first or any later step to its last."""
+
+    recipe: Recipe
+    run: Path
+    seed: int
+    model: PlaceModel
+    data: TrainingData
+    source: Source
+    ranks: Ranks
+    validator: Validator | None
+    miner: Miner | None
+    checkpoint_seconds: float = 60.0
+    tensorboard: bool = True
+    progress: Progress = field(default_factory=Progress)
+
+    def __post_init__(self) -> None:
+        self.total = self.recipe.steps or max(1, self.recipe.epochs * len(self.data.sampler) // self.recipe.accumulate)
+        self.optimiser = make_optimiser(self.recipe, self.model)
+        self.scaler = torch.amp.GradScaler(self.ranks.device.type, enabled=self.recipe.precision == "float16")
+        trained: nn.Module = _Trained(self.model)
+        if self.recipe.compile:
+            trained = torch.compile(trained)  # type: ignore[assignment]
+        if self.ranks.world > 1:
+            trained = DistributedDataParallel(trained)
+        self.trained = trained
+
+    # From start to end
+
+    def resume(self) -> None:
+        """Takes up the newest whole checkpoint, if there is one."""
+        found = checkpoint.latest(self.run / "checkpoints")
+        if found is None:
+            return
+        _, tensors, facts = found
+        self.model.load_state_dict(tensors["model"])
+        self.optimiser.load_state_dict(tensors["optimiser"])
+        self.scaler.load_state_dict(tensors["scaler"])
+        if self.miner is not None:
+            self.miner.restore(tensors["miner"])
+        self.progress = Progress(**facts)
+
+    def save(self) -> None:
+        """Writes a checkpoint; every rank waits until it is whole."""
+        if self.ranks.first:
+            tensors = {
+                "model": self.model.state_dict(),
+                "optimiser": self.optimiser.state_dict(),
+                "scaler": self.scaler.state_dict(),
+                "miner": {} if self.miner is None else self.miner.state(),
+            }
+            checkpoint.save(self.run / "checkpoints", self.progress.step, tensors, self.progress.to_dict())
+        self.ranks.wait()
+
+    def complete(self) -> None:
+        """Runs every step that is left. An interruption waits for the step under way, then leaves a checkpoint."""
+        record = Record(self.run, self.progress.step, self.tensorboard) if self.ranks.first else None
+        saved = time.monotonic()
+        with Meter("training", self.total, "steps") as meter, Deferred() as signals:
+            meter.start_at(self.progress.step)
+            for row in self._steps():
+                self._validate(row)
+                if record is not None:
+                    self._tell(record, meter, row)
+                stop = self.ranks.agree(signals.received is not None)
+                if stop or "recall@5" in row or self.ranks.agree(time.monotonic() - saved > self.checkpoint_seconds):
+                    self.save()
+                    saved = time.monotonic()
+                if stop:
+                    break
+        if record is not None:
+            record.close()
+        signals.deliver()
+
+    def _tell(self, record: Record, meter: Meter, row: dict[str, Any]) -> None:
+        if row["step"] % RECORD_EVERY == 0 or row["step"] in (1, self.total) or "recall@5" in row:
+            record.add(row)
+        speed = self.progress.images / max(self.progress.seconds, 1e-9)
+        meter.advance(1, f"loss {row['loss']:.4f}, {speed:.0f} images/s")
+
+    # One step
+
+    def _steps(self) -> Iterator[dict[str, Any]]:
+        """Each remaining step, done, as a row of the record."""
+        while self.progress.step < self.total:
+            last = self.total
+            if self.miner is not None:
+                last = min(last, self._mine(self.miner))
+            stream = self._stream(self.progress.step, last)
+            for step in range(self.progress.step, last):
+                yield self._step(step, list(itertools.islice(stream, self.recipe.accumulate)))
+
+    def _stream(self, first: int, last: int) -> Iterator[tuple[Needed, Fetched]]:
+        """The batches of steps `first` to `last` with this rank's share of their features, fetched ahead."""
+        waiting: deque[Needed] = deque()
+
+        def requests() -> Iterator[tuple[Ids, ...]]:
+            for step in range(first, last):
+                for wanted in self._micro(step):
+                    waiting.append(wanted)
+                    yield self._request(wanted)
+
+        for fetched in self.source.fetch(requests()):
+            yield waiting.popleft(), fetched
+
+    def _micro(self, step: int) -> list[Needed]:
+        """The batches of one optimiser step."""
+        first = step * self.recipe.accumulate
+        batches = [self.data.batch(first + k, self.miner) for k in range(self.recipe.accumulate)]
+        return [needed(batch, self.data.one_set) for batch in batches]
+
+    def _request(self, wanted: Needed) -> tuple[Ids, ...]:
+        """What this rank fetches of a batch: its share of the images, set by set."""
+        mine = self.ranks.share(wanted.images)
+        limits = np.cumsum([len(part) for part in wanted.request])[:-1]
+        return tuple(np.split(np.concatenate(wanted.request)[mine], np.searchsorted(mine, limits)))
+
+    def _step(self, step: int, micro: list[tuple[Needed, Fetched]]) -> dict[str, Any]:
+        started = time.monotonic()
+        torch.manual_seed(int(np.random.SeedSequence((self.seed, step)).generate_state(1)[0]))
+        rate = self._set_rate(step)
+        self.model.train()
+        self.optimiser.zero_grad(set_to_none=True)
+        total_weight = sum(weight_of(wanted.batch) for wanted, _ in micro)
+        loss = 0.0
+        for k, (wanted, fetched) in enumerate(micro):
+            loss += self._backward(wanted, fetched, total_weight, last=k == len(micro) - 1)
+        self._update(step, loss, micro[0][0])
+        p = self.progress
+        p.step = step + 1
+        p.images += sum(wanted.images for wanted, _ in micro)
+        p.pairs += sum(len(wanted.batch) for wanted, _ in micro)
+        p.redrawn += sum(getattr(wanted.batch, "redrawn", 0) for wanted, _ in micro)
+        p.seconds += time.monotonic() - started
+        told = {"step": p.step, "images": p.images, "pairs": p.pairs, "loss": loss, "learning_rate": rate}
+        return told | {"redrawn": p.redrawn, "seconds": round(p.seconds, 3)}
+
+    def _backward(self, wanted: Needed, fetched: Fetched, total_weight: float, *, last: bool) -> float:
+        mixed = self.recipe.precision != "float32"
+        with self._unsynchronised() if not last else contextlib.nullcontext():
+            with torch.autocast(self.ranks.device.type, getattr(torch, self.recipe.precision), enabled=mixed):
+                descriptors = self.trained(fetched.features)
+            everyone = self.ranks.gather(descriptors.float(), wanted.images)
+            came = self.ranks.gather_ids(np.concatenate(fetched.ids), wanted.images)
+            wanted = relabelled(wanted, came, self.data.labels)
+            loss = weighted_loss(self.recipe.loss, wanted, everyone) / total_weight
+            if torch.isfinite(loss):
+                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+            return float(loss.detach())
+
+    def _unsynchronised(self) -> contextlib.AbstractContextManager[None]:
+        """Ranks exchange gradients only with the last batch of a step."""
+        if isinstance(self.trained, DistributedDataParallel):
+            return self.trained.no_sync()
+        return contextlib.nullcontext()
+
+    def _update(self, step: int, loss: float, wanted: Needed) -> None:
+        if np.isfinite(loss):
+            self.scaler.step(self.optimiser)
+            self.scaler.update()
+            self.progress.skipped = 0
+            return
+        self.progress.skipped += 1
+        names = self.data.names(wanted.request)
+        warn(f"step {step}: the loss is not finite and the step is skipped; images: {', '.join(names[:6])}, …")
+        if self.progress.skipped >= BAD_STEPS:
+            raise InputError(
+                f"the loss was not finite {BAD_STEPS} steps in a row, the last at step {step} (images {', '.join(names[:3])}, …); "
+                "look at these images or lower optimiser.learning_rate"
+            )
+
+    def _set_rate(self, step: int) -> float:
+        rate = self.recipe.optimiser.learning_rate * self.recipe.optimiser.rate(step / self.total)
+        for group in self.optimiser.param_groups:
+            group["lr"] = rate * group["factor"]
+        return rate
+
+    # Around the steps
+
+    def _mine(self, miner: Miner) -> int:
+        """Has negatives mined for the coming steps; returns the step from which on they must be mined anew."""
+        started = time.monotonic()
+        last = miner.renew(self.progress.step, self.model, self.source)
+        self.progress.mining_seconds += time.monotonic() - started
+        return last
+
+    def _validate(self, row: dict[str, Any]) -> None:
+        """At every validation point: scores the model and keeps the best."""
+        if self.validator is None or not self._due(row["step"]):
+            return
+        recall = self.validator.recall(self.model)
+        row.update({f"recall@{k}": v for k, v in recall.items()})
+        if self.ranks.first and recall["5"] > self.progress.best.get("5", -1.0):
+            self.progress.best = {**recall, "step": row["step"]}
+            self.model.save(self.run / "best", replace=True)
+        self.ranks.wait()
+
+    def _due(self, step: int) -> bool:
+        every = max(1, self.total // max(1, self.recipe.validations))
+        return step == self.total or (step % every == 0 and self.total - step >= every // 2)
+
+
+def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
+    """The optimiser over what learns; the pooling's own parameters with their own factor."""
+    o = recipe.optimiser
+    named = list(model.trained_parameters())
+    groups = [
+        {"params": [p for n, p in named if not n.startswith("pool.")], "factor": 1.0},
+        {"params": [p for n, p in named if n.startswith("pool.")], "factor": o.head_rate},
+    ]
+    groups = [g for g in groups if g["params"]]
+    if not groups:
+        raise InputError("nothing in this model learns; choose trainable=last1, last2 or all, or a pooling that learns")
+    if o.name == "sgd":
+        return torch.optim.SGD(groups, lr=o.learning_rate, momentum=o.momentum, weight_decay=o.weight_decay)
+    return torch.optim.AdamW(groups, lr=o.learning_rate, weight_decay=o.weight_decay)

@@ -1,0 +1,59 @@
+"""Hard negatives for tuple batches: describes what a mining round asks for with the model as it is now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from covis.models import PlaceModel
+from covis.sampling import MinedRound, TupleBatch, TupleMiner, TupleSampler
+from covis.training.sources import Source
+from covis.training.validation import describe_images
+
+_ARRAYS = ("queries", "positives", "negatives", "psi")
+
+
+class Miner:
+    """The round of mined tuples that training is in; part of every checkpoint."""
+
+    def __init__(self, sampler: TupleSampler, refresh: int, pool: int, one_set: bool) -> None:
+        self.rounds = TupleMiner(sampler, refresh, pool)
+        self.one_set = one_set
+        self.round: MinedRound | None = None
+
+    def batch(self, number: int) -> TupleBatch:
+        """The run's `number`-th batch, with mined negatives."""
+        assert self.round is not None
+        return self.round.batch(*divmod(number, len(self.rounds.sampler)))
+
+    def renew(self, number: int, model: PlaceModel, source: Source) -> int:
+        """Mines the round of batch `number` unless it is at hand; returns the first batch after the round."""
+        epoch, index = divmod(number, len(self.rounds.sampler))
+        if self.round is None or (epoch, index) not in self.round:
+            plan = self.rounds.plan(epoch, index)
+            queries = describe_images(model, source, 0, plan.queries)
+            pool = describe_images(model, source, 0 if self.one_set else 1, plan.pool)
+            self.round = self.rounds.mine(plan, queries, pool)
+        left = len(self.round.tuples) // self.round.batch_size - (index - self.round.first)
+        return number + left
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        if self.round is None:
+            return {}
+        arrays = {name: torch.from_numpy(_owned(getattr(self.round.tuples, name))) for name in _ARRAYS}
+        return {"epoch": self.round.epoch, "first": self.round.first, "mined": self.round.mined, **arrays}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Back from `state`."""
+        if state:
+            tuples = TupleBatch(*(state[name].numpy() for name in _ARRAYS))
+            size = self.rounds.sampler.batch_size
+            self.round = MinedRound(state["epoch"], state["first"], size, tuples, state["mined"])
+
+
+def _owned(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array).copy()

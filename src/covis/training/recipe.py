@@ -1,0 +1,122 @@
+"""Everything that decides a training run, as one value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from covis.errors import InputError
+from covis.labels import FovOverlap, Radius
+from covis.losses import LOSSES, GeneralizedContrastive, PairLoss, TupleLoss
+from covis.models import ModelConfig
+from covis.registry import Registry
+from covis.training.fields import apply, describe
+
+LabelRule = FovOverlap | Radius
+Precision = Literal["float32", "bfloat16", "float16"]
+
+
+@dataclass(frozen=True)
+class Batches:
+    """How batches are put together."""
+
+    strategy: str = "A"
+    """A, B, C, D or binary; `all_pairs` (every pair of a neighbourhood's images); `triplet` for tuple losses."""
+    size: int = 32
+    """Pairs (or tuples) a batch; images a batch for `all_pairs`."""
+    composed_by: LabelRule | None = None
+    """Rule that decides which pairs are drawn, where it is not the rule that grades them (yes/no batches)."""
+    zeros: Literal["uniform", "near"] = "uniform"
+    """How pairs without overlap are drawn."""
+    negatives: int = 10
+    """Negatives a tuple."""
+    mined: bool = False
+    """Whether a tuple's negatives are the hardest of a cache of descriptors, renewed every `refresh` batches."""
+    refresh: int = 250
+    pool: int = 1000
+    """How many candidates the cache holds."""
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """Who steps, how far, and when the steps shrink."""
+
+    name: Literal["sgd", "adamw"] = "sgd"
+    learning_rate: float = 0.1
+    head_rate: float = 1.0
+    """Factor on the learning rate of the pooling's own parameters."""
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+    schedule: Literal["step", "cosine"] = "step"
+    decay: float = 0.1
+    """Factor of each decrease of the `step` schedule."""
+    decay_every: float = 0.5
+    """Share of the run after which the rate decreases: 1/2 is once, after half of the pairs."""
+    warmup: float = 0.0
+    """Share of the run over which the rate rises from 0."""
+
+    def rate(self, done: float) -> float:
+        """Factor on the learning rate when the share `done` of the run lies behind."""
+        rise = min(1.0, done / self.warmup) if self.warmup else 1.0
+        if self.schedule == "cosine":
+            import math
+
+            return rise * 0.5 * (1 + math.cos(math.pi * done))
+        return rise * float(self.decay ** int(done / self.decay_every + 1e-9))
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """One training run, without its seed and the place of its data."""
+
+    dataset: str
+    model: ModelConfig
+    labels: LabelRule = field(default_factory=FovOverlap)
+    loss: PairLoss | TupleLoss = field(default_factory=GeneralizedContrastive)
+    batches: Batches = field(default_factory=Batches)
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    split: str = "train"
+    epochs: int = 1
+    steps: int | None = None
+    """Optimiser steps of the run, where it is not a whole number of epochs."""
+    accumulate: int = 1
+    """Batches whose gradients make one step."""
+    validation: str = ""
+    """Benchmark whose Recall@5 picks the best model; empty = keep the last."""
+    validations: int = 4
+    """How often a run validates, evenly spread, the end included."""
+    whiten: int = 0
+    """Dimensions of a PCA-whitening fitted on the training images after the last step; 0 = none."""
+    precision: Precision = "float32"
+    compile: bool = False
+    deterministic: bool = True
+    cache_gb: float = 8.0
+    """Up to this size the frozen part's output (or, where nothing is frozen, the decoded images) is kept on disk."""
+
+    def __post_init__(self) -> None:
+        if self.epochs < 1 or self.accumulate < 1 or (self.steps is not None and self.steps < 1):
+            raise InputError("epochs, steps and accumulate must be at least 1")
+        if isinstance(self.loss, TupleLoss) != (self.batches.strategy == "triplet"):
+            raise InputError(
+                f"loss {type(self.loss).__name__} and batches of strategy {self.batches.strategy!r} do not fit; "
+                "tuple losses take strategy 'triplet', pair losses any other"
+            )
+        if self.batches.mined and self.accumulate > 1:
+            raise InputError("mined batches are made for one step each; set accumulate=1 and a larger batches.size")
+
+
+RECIPES: Registry[Callable[[], Recipe]] = Registry("recipe")
+"""Name → function that returns the recipe."""
+
+
+def configure(recipe: Recipe, settings: Iterable[str]) -> Recipe:
+    """The recipe with each FIELD=VALUE applied, such as `loss.margin=0.7` or `loss=contrastive`."""
+    choices: dict[str, dict[str, Any]] = {"loss": {name: kind() for name, kind in LOSSES.items()}}
+    return apply(recipe, settings, choices)
+
+
+def describe_recipe(recipe: Recipe) -> dict[str, Any]:
+    """The recipe as JSON."""
+    told: dict[str, Any] = describe(recipe)
+    return told

@@ -1,0 +1,178 @@
+"""`train`: a recipe, a seed and a folder; the same call again goes on or says that it is done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+
+from covis import artifacts
+from covis.evaluation import load_benchmark
+from covis.images import ImageSet
+from covis.loading import image_batches
+from covis.models import PlaceModel
+from covis.models.pooling import Pool
+from covis.progress import say
+from covis.training.data import make_miner, prepare
+from covis.training.loop import Loop
+from covis.training.plan import make_plan
+from covis.training.ranks import Ranks
+from covis.training.recipe import Recipe, describe_recipe
+from covis.training.sources import open_source
+from covis.training.validation import Validator, describe_all
+
+RESULT = "result.json"
+INITIAL_IMAGES = 500
+"""So many images give the local features that a clustered pooling starts from."""
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Resources:
+    """How a run uses the machine; none of it changes the result."""
+
+    workers: int | None = None
+    """Processes that decode images; None = one a core, at most 8."""
+    cache: Path | None = None
+    """Where features are cached; None = beside other caches of this user."""
+    checkpoint_seconds: float = 60.0
+    tensorboard: bool = True
+    plan: bool = True
+
+
+def train(
+    recipe: Recipe,
+    run: Path | str,
+    *,
+    data: Path | str | None = None,
+    seed: int = 0,
+    resources: Resources | None = None,
+) -> dict[str, Any]:
+    """Trains `recipe` into the folder `run`; returns what `run/result.json` holds.
+
+    `run/model` is the best model by validation (the last one without validation), `run/last` the last one.
+    """
+    run, resources = Path(run), resources or Resources()
+    ranks = Ranks.join()
+    config = {"recipe": describe_recipe(recipe), "seed": seed}
+    try:
+        if not ranks.first:
+            ranks.wait()
+            return _work(recipe, run, _path(data), seed, resources, ranks)
+        with artifacts.claim(run, "run", config):
+            if (run / RESULT).exists():
+                say(f"{run} is done already; its model is {run / 'model'}")
+                ranks.wait()
+                return dict(artifacts.read_json(run / RESULT))
+            ranks.wait()
+            return _work(recipe, run, _path(data), seed, resources, ranks)
+    finally:
+        ranks.leave()
+
+
+def _work(
+    recipe: Recipe, run: Path, data: Path | None, seed: int, resources: Resources, ranks: Ranks
+) -> dict[str, Any]:
+    if (run / RESULT).exists():
+        return dict(artifacts.read_json(run / RESULT))
+    with _arithmetic(recipe.deterministic):
+        loop = _set_up(recipe, run, data, seed, resources, ranks)
+        loop.resume()
+        if ranks.first and resources.plan:
+            say(str(make_plan(loop)))
+        loop.complete()
+        return _finish(loop, seed, ranks)
+
+
+def _set_up(recipe: Recipe, run: Path, data: Path | None, seed: int, resources: Resources, ranks: Ranks) -> Loop:
+    training = _first_then_all(ranks, lambda: prepare(recipe, data, run, seed))
+    model = PlaceModel.build(recipe.model, seed).to(ranks.device)
+    recipe = replace(recipe, model=model.config)
+    workers = min(8, os.cpu_count() or 1) if resources.workers is None else resources.workers
+    cache = resources.cache or artifacts.cache_folder() / "features"
+    common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device}
+    bound = int(recipe.cache_gb * 1e9)
+    source = _first_then_all(ranks, lambda: open_source(model, training.sets, cache_bytes=bound, **common))
+    _initialise(model, training.split.database, seed, workers)
+    validator = None
+    if recipe.validation:
+        benchmark = load_benchmark(recipe.validation, data)
+        sets = Validator.sets(benchmark)
+        opened = _first_then_all(ranks, lambda: open_source(model, sets, cache_bytes=bound, **common))
+        validator = Validator(benchmark, opened)
+    miner = make_miner(recipe, training)
+    return Loop(
+        recipe, run, seed, model, training, source, ranks, validator, miner,
+        resources.checkpoint_seconds, resources.tensorboard,
+    )  # fmt: skip
+
+
+def _finish(loop: Loop, seed: int, ranks: Ranks) -> dict[str, Any]:
+    """Writes the models and the result; the result last, so that it stands for all of it."""
+    p, run = loop.progress, loop.run
+    model = loop.model.eval()
+    facts: dict[str, Any] = {
+        "recipe": describe_recipe(loop.recipe),
+        "seed": seed,
+        "data": {"name": loop.recipe.dataset, "split": loop.recipe.split, "labels": loop.data.labels.fingerprint()},
+        "training": p.to_dict(),
+    }
+    if ranks.first:
+        best = PlaceModel.load(run / "best").to(ranks.device) if (run / "best").exists() else model
+        for name, chosen in (("last", model), ("model", best)):
+            _whiten(loop, chosen)
+            chosen.save(run / name, card=facts, replace=True)
+        result = {"model": str(run / "model"), **facts["training"], "dim": best.dim, "fingerprint": best.fingerprint()}
+        artifacts.write_json(run / RESULT, result)
+    ranks.wait()
+    return dict(artifacts.read_json(run / RESULT))
+
+
+def _whiten(loop: Loop, model: PlaceModel) -> None:
+    if not loop.recipe.whiten or model.whitening is not None:
+        return
+    from covis.models.whitening import Whitening
+
+    descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(loop.data.split.database))
+    model.whiten(Whitening.fit(descriptors, loop.recipe.whiten))
+
+
+def _initialise(model: PlaceModel, images: ImageSet, seed: int, workers: int) -> None:
+    """Starts a pooling that begins with clusters of local features (NetVLAD) from some training images."""
+    if type(model.pool).initialise is Pool.initialise:
+        return
+    ids = np.sort(np.random.default_rng(seed).permutation(len(images))[:INITIAL_IMAGES])
+    batches = image_batches(images, ids, model.config.image_size, 32, workers)
+    model.initialise_pool((pixels for _, pixels in batches), seed)
+
+
+def _first_then_all(ranks: Ranks, work: Callable[[], T]) -> T:
+    """The first rank does the work and leaves its result on disk; the others then find it there."""
+    if not ranks.first:
+        ranks.wait()
+        return work()
+    result = work()
+    ranks.wait()
+    return result
+
+
+@contextmanager
+def _arithmetic(deterministic: bool) -> Iterator[None]:
+    """Deterministic algorithms while a run that asks for them lasts."""
+    before = torch.are_deterministic_algorithms_enabled()
+    torch.use_deterministic_algorithms(deterministic)
+    torch.backends.cudnn.benchmark = not deterministic
+    try:
+        yield
+    finally:
+        torch.use_deterministic_algorithms(before)
+
+
+def _path(data: Path | str | None) -> Path | None:
+    return None if data is None else Path(data)

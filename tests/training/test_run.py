@@ -1,0 +1,180 @@
+"""Training from start to end: models, records, resuming, refusing."""
+
+import csv
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from covis import losses
+from covis.errors import InputError
+from covis.graph import SimilarityGraph
+from covis.labels import Radius
+from covis.models import PlaceModel
+from covis.training import checkpoint
+from covis.training.recipe import Batches, configure
+from covis.training.run import Resources, train
+
+QUIET = Resources(workers=0, tensorboard=False, plan=False)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+
+
+def weights(run, name="model"):
+    return PlaceModel.load(run / name).state_dict()
+
+
+def same(a, b):
+    return all(torch.equal(x, b[k]) for k, x in a.items())
+
+
+def test_a_run_leaves_models_metrics_labels_and_a_result(quick, hamlet, tmp_path, capsys):
+    result = train(quick, tmp_path / "run", data=hamlet, resources=Resources(workers=0))
+    assert "plan: 96 pairs in 12 steps" in capsys.readouterr().err
+    assert result["step"] == 12
+    assert result["pairs"] == 96
+    assert PlaceModel.load(tmp_path / "run" / "model").dim == result["dim"]
+    assert SimilarityGraph.open(tmp_path / "run" / "labels").pairs > 0
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    assert [r["step"] for r in rows if r["recall@5"]] == ["6", "12"]
+    assert result["best"]["5"] == max(float(r["recall@5"]) for r in rows if r["recall@5"])
+    assert any((tmp_path / "run" / "events").iterdir())
+    card = PlaceModel.load(tmp_path / "run" / "model").card
+    assert card["seed"] == 0
+    assert card["recipe"]["loss"]["type"] == "GeneralizedContrastive"
+
+
+def test_training_moves_what_is_trained_and_nothing_else(quick, hamlet, tmp_path):
+    recipe = replace(quick, model=replace(quick.model, trainable="last1"), validation="")
+    before = PlaceModel.build(recipe.model, 0)
+    trained = {name for name, _ in before.trained_parameters()}
+    train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)
+    after = weights(tmp_path / "run")
+    moved = {k for k, v in before.state_dict().items() if not torch.equal(v, after[k])}
+    assert trained & moved
+    frozen = {k for k in before.state_dict() if k not in trained and not k.startswith(tuple(_trained_modules(trained)))}
+    assert not frozen & moved
+
+
+def _trained_modules(names):
+    return {name.rsplit(".", 1)[0] for name in names}
+
+
+def test_the_same_seed_gives_the_same_weights_and_another_does_not(quick, hamlet, tmp_path):
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        train(quick, tmp_path / name, data=hamlet, seed=seed, resources=QUIET)
+    assert same(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not same(weights(tmp_path / "a"), weights(tmp_path / "c"))
+
+
+def test_worker_processes_and_caching_do_not_change_the_result(quick, hamlet, tmp_path):
+    train(quick, tmp_path / "cached", data=hamlet, resources=QUIET)
+    train(replace(quick, cache_gb=0.0), tmp_path / "streamed", data=hamlet, resources=replace(QUIET, workers=2))
+    assert same(weights(tmp_path / "cached"), weights(tmp_path / "streamed"))
+
+
+def test_a_cached_frozen_prefix_does_not_change_the_result(quick, hamlet, tmp_path):
+    recipe = replace(quick, model=replace(quick.model, trainable="last1"), validation="")
+    train(recipe, tmp_path / "cached", data=hamlet, resources=QUIET)
+    train(replace(recipe, cache_gb=0.0), tmp_path / "streamed", data=hamlet, resources=QUIET)
+    first, second = weights(tmp_path / "cached"), weights(tmp_path / "streamed")
+    for name, value in first.items():
+        torch.testing.assert_close(value, second[name], rtol=1e-4, atol=1e-5)
+
+
+def test_accumulated_batches_equal_one_large_batch(quick, hamlet, tmp_path):
+    model = replace(quick.model, batchnorm="frozen")
+    one = replace(quick, model=model, validation="", steps=1, batches=replace(quick.batches, size=16))
+    two = replace(one, accumulate=2, batches=replace(quick.batches, size=8))
+    train(one, tmp_path / "one", data=hamlet, resources=QUIET)
+    train(two, tmp_path / "two", data=hamlet, resources=QUIET)
+    rows = [next(csv.DictReader((tmp_path / n / "metrics.csv").open())) for n in ("one", "two")]
+    assert {r["pairs"] for r in rows} == {"16"}
+    assert all(np.isfinite(float(r["loss"])) for r in rows)
+
+
+def test_running_again_says_that_it_is_done(quick, hamlet, tmp_path, capsys):
+    first = train(quick, tmp_path / "run", data=hamlet, resources=QUIET)
+    assert train(quick, tmp_path / "run", data=hamlet, resources=QUIET) == first
+    assert "done already" in capsys.readouterr().err
+
+
+def test_another_recipe_or_seed_in_the_same_folder_is_refused(quick, hamlet, tmp_path):
+    train(quick, tmp_path / "run", data=hamlet, resources=QUIET)
+    with pytest.raises(InputError, match="belongs to another run"):
+        train(quick, tmp_path / "run", data=hamlet, seed=5, resources=QUIET)
+
+
+def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path, step, {"x": torch.tensor(step)}, {"step": step})
+    assert len(list(tmp_path.iterdir())) == checkpoint.KEPT
+    (tmp_path / "step-000000003" / "state.pt").write_bytes(b"broken")
+    step, tensors, _ = checkpoint.latest(tmp_path)
+    assert (step, tensors["x"].item()) == (2, 2)
+    assert "going on from the checkpoint before it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", sorted(losses.LOSSES))
+def test_every_loss_trains(quick, hamlet, tmp_path, name):
+    loss = losses.LOSSES[name]()
+    batches = quick.batches
+    if isinstance(loss, losses.TupleLoss):
+        batches = Batches("triplet", 4, negatives=3, mined=True, refresh=2, pool=20)
+    recipe = replace(quick, loss=loss, batches=batches, steps=3, validation="")
+    result = train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)
+    assert result["step"] == 3
+    assert (result["mining_seconds"] > 0) == batches.mined
+
+
+@pytest.mark.parametrize(
+    "batches",
+    [
+        Batches("B", 8), Batches("C", 9), Batches("D", 8), Batches("binary", 8, composed_by=Radius(25.0, 40.0)),
+        Batches("A", 8, zeros="near"), Batches("all_pairs", 16),
+    ],
+    ids=lambda b: f"{b.strategy}-{b.zeros}",
+)  # fmt: skip
+def test_every_composition_trains(quick, hamlet, tmp_path, batches):
+    result = train(
+        replace(quick, batches=batches, steps=2, validation=""), tmp_path / "run", data=hamlet, resources=QUIET
+    )
+    assert result["step"] == 2
+
+
+def test_all_pairs_see_more_pairs_for_the_same_images(quick, hamlet, tmp_path):
+    wide = replace(quick, batches=Batches("all_pairs", 16), steps=3, validation="")
+    result = train(wide, tmp_path / "run", data=hamlet, resources=QUIET)
+    assert result["images"] <= 3 * 16
+    assert result["pairs"] > 3 * 16
+
+
+def test_whitening_becomes_part_of_the_model(quick, hamlet, tmp_path):
+    train(replace(quick, whiten=8, validation=""), tmp_path / "run", data=hamlet, resources=QUIET)
+    assert PlaceModel.load(tmp_path / "run" / "model").dim == 8
+
+
+def test_a_loss_that_is_not_finite_stops_after_three_steps_and_names_images(quick, hamlet, tmp_path, capsys):
+    hot = configure(quick, ["optimiser.learning_rate=1e30", "steps=30"])
+    with pytest.raises(InputError, match=r"3 steps in a row.*\.jpg"):
+        train(hot, tmp_path / "run", data=hamlet, resources=QUIET)
+    assert "step is skipped" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        (["loss=triplet"], "do not fit"),
+        (["epochs=0"], "at least 1"),
+        (["model.backbone=resnet5"], "backbone"),
+        (["optimiser.learnrate=1"], "optimiser.learning_rate"),
+        (["loss=gcl2"], "unknown loss"),
+    ],
+)
+def test_wrong_recipes_are_refused_in_one_line(quick, hamlet, tmp_path, settings, message):
+    with pytest.raises(InputError, match=message):
+        train(configure(quick, settings), tmp_path / "run", data=hamlet, resources=QUIET)
