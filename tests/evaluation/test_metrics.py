@@ -149,12 +149,3 @@ def test_a_wrong_ranking_is_named(ranking, message):
 def test_recall_at_zero_is_refused():
     with pytest.raises(InputError, match="from 1"):
         recall_at_k([[0]], [[0]], (0,))
-
-
-def test_blocks_do_not_change_the_answer(monkeypatch):
-    rng = np.random.default_rng(0)
-    ranking = rng.integers(-1, 50, (97, 13))
-    relevant = [np.flatnonzero(rng.random(50) < 0.1) for _ in range(97)]
-    whole = recall_at_k(ranking, relevant)
-    monkeypatch.setattr(metrics, "_BLOCK", 40)
-    assert recall_at_k(ranking, relevant) == whole

@@ -13,12 +13,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis.errors import InputError
+from covis.evaluation import lookup
 from covis.graph import POSITIVE, SimilarityGraph
 
 Ids = NDArray[np.int64]
 KS = (1, 5, 10, 20)
-_BLOCK = 1 << 20
-"""Ranked ids looked at in one go: bounds memory at some 100 MB."""
 
 
 class HasIds(Protocol):
@@ -40,8 +39,8 @@ def recall_at_k(ranking: Ranked, relevant: Relevant, ks: Sequence[int] = KS) -> 
     """
     graph = positives(relevant)
     counted = answerable(graph)
-    first = first_hits(ranking, graph)[counted]
-    return {int(k): float(100.0 * ((first > 0) & (first <= k)).mean()) for k in _checked(ks)}
+    first = first_hits(ranking, graph, max(_checked(ks)))[counted]
+    return {int(k): float(100.0 * ((first > 0) & (first <= k)).mean()) for k in ks}
 
 
 def positives(relevant: Relevant) -> SimilarityGraph:
@@ -69,20 +68,16 @@ def answerable(graph: SimilarityGraph) -> NDArray[np.bool_]:
 def ranked_psi(ranking: Ranked, graph: SimilarityGraph, depth: int | None = None) -> NDArray[np.float32]:
     """(Q, depth) ψ of each ranked image, 0 where absent or padded."""
     ids = ranked_ids(ranking, graph.shape[0])[:, :depth]
+    at = lookup.find(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
     psi = np.zeros(ids.shape, np.float32)
-    step = max(1, _BLOCK // max(1, ids.shape[1]))
-    for start in range(0, len(ids), step):
-        part = slice(start, start + step)
-        psi[part] = graph.lookup(np.arange(start, min(start + step, len(ids)))[:, None], ids[part])
+    psi[at >= 0] = graph.psi[at[at >= 0]]
     return psi
 
 
-def first_hits(ranking: Ranked, graph: SimilarityGraph) -> NDArray[np.int32]:
-    """(Q,) rank, from 1, of the first ranked image with a stored pair; 0 where none is."""
-    hit = ranked_psi(ranking, graph) > 0
-    if not hit.shape[1]:
-        return np.zeros(len(hit), np.int32)
-    return np.where(hit.any(1), hit.argmax(1) + 1, 0).astype(np.int32)
+def first_hits(ranking: Ranked, graph: SimilarityGraph, depth: int | None = None) -> NDArray[np.int32]:
+    """(Q,) rank, from 1, of the first ranked image (of `depth`) with a stored pair; 0 where none is."""
+    ids = ranked_ids(ranking, graph.shape[0])[:, :depth]
+    return lookup.first(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
 
 
 def average_precision_at_k(ranking: Ranked, graph: SimilarityGraph, k: int) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from covis.evaluation.benchmarks import Benchmark
 from covis.evaluation.localisation import limit_name, localised, nearest_admissible, pose_errors, recall_by_radius
-from covis.evaluation.metrics import Ids, Ranked, answerable, average_precision_at_k, ndcg_at_k, ranked_psi
+from covis.evaluation.metrics import Ids, Ranked, answerable, average_precision_at_k, first_hits, ndcg_at_k, ranked_psi
 from covis.evaluation.pairs import precision_recall
 from covis.evaluation.result import Evaluation
 from covis.evaluation.statistics import LEVEL, RESAMPLES, bootstrap_interval
@@ -47,13 +47,12 @@ def _outcomes(ids: Ids, distances: NDArray[np.float32], benchmark: Benchmark) ->
     """What became of each query; raises where none has a relevant image."""
     graph = benchmark.positives
     answerable(graph)
-    hit = ranked_psi(ids, graph) > 0
     metres, degrees = pose_errors(benchmark.queries.poses, benchmark.database.poses, ids[:, 0])
     return {
         "ids": ids.astype(np.int32),
         "distances": distances,
         "psi": ranked_psi(ids, benchmark.graded),
-        "first_hit": np.where(hit.any(1), hit.argmax(1) + 1, 0).astype(np.int32),
+        "first_hit": first_hits(ids, graph),
         "relevant": np.diff(graph.indptr).astype(np.int32),
         "error_m": metres.astype(np.float32),
         "error_deg": degrees.astype(np.float32),
