@@ -69,12 +69,16 @@ def _version(version: bool = typer.Option(False, "--version", is_eager=True, hel
 UsageError: Any = typer.BadParameter.__base__
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, unwound like Ctrl-C so that whatever runs can leave its state whole."""
+class Stopped(BaseException):
+    """Ctrl-C or SIGTERM, unwound so that whatever runs can leave its state whole."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
 
 
-def _terminate(_signal: int, _frame: FrameType | None) -> None:
-    raise Terminated
+def _stop(number: int, _frame: FrameType | None) -> None:
+    raise Stopped(number)
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -82,11 +86,12 @@ def main(argv: list[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
     args = [a for a in args if a != "--debug"]
-    signal.signal(signal.SIGTERM, _terminate)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, _stop)
     try:
         code = build()(args, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
-    except (Exception, KeyboardInterrupt) as error:
+    except (Exception, Stopped) as error:
         if debug:
             traceback.print_exc()
         status, line = describe(error)
@@ -96,10 +101,9 @@ def main(argv: list[str] | None = None) -> None:
 
 def describe(error: BaseException) -> tuple[int, str]:
     """Exit code and line of an error."""
-    if isinstance(error, Terminated):
-        return 143, "stopped by SIGTERM; the same command goes on from here"
-    if isinstance(error, (KeyboardInterrupt, typer.Abort)):
-        return 130, "interrupted; the same command goes on from here"
+    if isinstance(error, Stopped):
+        name = {signal.SIGTERM: "stopped", signal.SIGINT: "interrupted"}[signal.Signals(error.number)]
+        return 128 + error.number, f"{name}; the same command goes on from here"
     if isinstance(error, UsageError):
         place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return 2, f"error: {' '.join(error.format_message().split())}{place}"

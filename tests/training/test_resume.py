@@ -1,0 +1,110 @@
+"""Killed at any point, the same command gives the same weights, bit for bit."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import torch
+
+from covis.models import PlaceModel
+
+STOPS = 20
+SETTINGS = [
+    "model.image_size=[32,32]", "batches.size=8", "steps=40", "validations=8", "accumulate=2", "cache_gb=0.5",
+]  # fmt: skip
+
+
+def command(run, hamlet):
+    settings = [part for s in SETTINGS for part in ("--set", s)]
+    code = ["-m", "covis", "train", "town_quick", "-o", str(run), "--data", str(hamlet), "--workers", "0"]
+    return [sys.executable, *code, "--checkpoint-seconds", "0.05", *settings]
+
+
+def environment(tmp_path):
+    return os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+def weights(run):
+    return {name: PlaceModel.load(run / name).state_dict() for name in ("model", "last")}
+
+
+def run_to_end(run, hamlet, tmp_path):
+    subprocess.run(command(run, hamlet), check=True, env=environment(tmp_path), timeout=240, capture_output=True)
+    return weights(run)
+
+
+def assert_same(a, b):
+    for name, state in a.items():
+        for key, value in state.items():
+            assert torch.equal(value, b[name][key]), f"{name}: {key} differs"
+
+
+def steps_seen(run):
+    path = run / "metrics.csv"
+    return max((int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]), default=0) if path.exists() else 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_random_kills_change_nothing(hamlet, tmp_path):
+    undisturbed = run_to_end(tmp_path / "whole", hamlet, tmp_path)
+    rng = random.Random(0)
+    kills = 0
+    for trial in range(3 * STOPS):
+        run = tmp_path / f"stopped-{kills // 7}"
+        process = subprocess.Popen(
+            command(run, hamlet), env=environment(tmp_path), stderr=subprocess.PIPE, text=True, bufsize=1
+        )
+        assert process.stderr is not None
+        for line in process.stderr:  # the plan is printed when the loop is about to start
+            if line.startswith("plan"):
+                break
+        time.sleep(rng.uniform(0.0, 0.7))
+        if process.poll() is None:
+            kills += 1
+        process.send_signal(signal.SIGKILL)
+        process.communicate(timeout=60)
+        if kills >= STOPS:
+            break
+    assert kills >= STOPS, f"only {kills} stops hit a running process in {trial + 1} trials"
+    for folder in sorted(tmp_path.glob("stopped-*")):
+        assert_same(undisturbed, run_to_end(folder, hamlet, tmp_path))
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+@pytest.mark.slow
+def test_a_polite_stop_checkpoints_and_says_how_to_go_on(hamlet, tmp_path, number, code):
+    run = tmp_path / "run"
+    slow = [c if c != "steps=40" else "steps=4000" for c in command(run, hamlet)]
+    slow[slow.index("--checkpoint-seconds") + 1] = "1000"
+    process = subprocess.Popen(slow, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while steps_seen(run) < 10 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(number)
+    _, talk = process.communicate(timeout=60)
+    assert process.returncode == code, talk
+    assert "the same command goes on from here" in talk
+    kept = sorted((run / "checkpoints").glob("step-*"))
+    assert kept, "no checkpoint was left"
+    assert int(kept[-1].name.split("-")[1]) >= 10
+
+
+@pytest.mark.slow
+def test_two_runs_at_once_are_refused_with_the_process_id(hamlet, tmp_path):
+    run = tmp_path / "run"
+    slow = [c if c != "steps=40" else "steps=4000" for c in command(run, hamlet)]
+    first = subprocess.Popen(slow, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    deadline = time.monotonic() + 120
+    while steps_seen(run) < 1 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    second = subprocess.run(slow, env=environment(tmp_path), capture_output=True, text=True, timeout=120)
+    first.kill()
+    first.communicate(timeout=60)
+    assert second.returncode == 2
+    assert f"process {first.pid}" in second.stderr
+    assert len(second.stderr.strip().splitlines()) == 1
