@@ -39,9 +39,9 @@ def tb_places(path: Path | None, split: str) -> Benchmark:
 
 def seven_scenes(path: Path | None, scene: str) -> Benchmark:
     """Test frames of one scene against its training frames."""
+    queries, database = datasets.load("7scenes", path, scene)
     from covis.labels import SurfaceOverlap
 
-    queries, database = datasets.load("7scenes", path, scene)
     return Benchmark(
         f"7scenes_{scene}",
         queries,
