@@ -11,10 +11,10 @@ import covis
 
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
-    "errors", "registry", "progress", "artifacts", "poses", "images", "graph", "decoding", "labels", "datasets",
+    "errors", "compiling", "registry", "progress", "artifacts", "poses", "images", "graph", "decoding", "labels", "datasets",
     "sampling", "descriptors", "search", "evaluation",
     # torch from here on
-    "loading", "models", "losses", "embedding", "benchmarking", "training", "recipes", "report", "localise", "demo", "cli",
+    "loading", "models", "losses", "embedding", "benchmarking", "training", "experiments", "recipes", "report", "localise", "demo", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = LAYERS[: LAYERS.index("loading")]
 

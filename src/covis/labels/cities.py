@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
-from numba import njit
+from numpy.typing import NDArray
 
+from covis.compiling import kernel
 from covis.labels.fov import similarity
 from covis.labels.neighbours import Grid, build_grid, chunks, heading_difference, list_nearby, visit
 from covis.labels.rows import Rows
@@ -15,6 +17,7 @@ from covis.labels.sectors import SIMD, convex_area
 from covis.labels.views import (
     RADIANS,
     Circles,
+    Floats,
     Ids,
     Pieces,
     Views,
@@ -25,6 +28,7 @@ from covis.labels.views import (
     view_area,
 )
 
+T = TypeVar("T", Views, Circles)
 _LANES = 8
 """Candidate lists are padded to whole SIMD registers."""
 
@@ -64,8 +68,8 @@ class Room(NamedTuple):
     camera: Ids
     wide: Ids
     at_wide: Ids
-    area: np.ndarray[tuple[int], np.dtype[np.float64]]
-    more: np.ndarray[tuple[int], np.dtype[np.float64]]
+    area: Floats
+    more: Floats
     pieces: Pieces
 
 
@@ -85,7 +89,7 @@ def label_rows(queries: Views, database: Views, options: Options) -> Iterator[Ro
         yield Rows(ids, counts, columns[:n].copy(), psi[:n].copy())
 
 
-def _take(arrays, order):  # type: ignore[no-untyped-def]
+def _take(arrays: T, order: Ids) -> T:
     return type(arrays)(*(array[order] for array in arrays))
 
 
@@ -100,12 +104,24 @@ def _side(view: Views, circle: Circles) -> Side:
 
 def _room(most: int) -> Room:
     n = most + _LANES
-    ids = np.empty((5, n), np.int64)
-    return Room(np.empty(18, np.int64), *ids, np.empty(n), np.empty(n), empty_pieces(n))
+    key, at, camera, wide, at_wide = np.empty((5, n), np.int64)
+    area, more = np.empty((2, n))
+    return Room(np.empty(18, np.int64), key, at, camera, wide, at_wide, area, more, empty_pieces(n))
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _label(ids, codes, a, b, grid, options, room, columns, psi, counts):  # type: ignore[no-untyped-def]
+@kernel()
+def _label(
+    ids: Ids,
+    codes: Ids,
+    a: Side,
+    b: Side,
+    grid: Grid,
+    options: Options,
+    room: Room,
+    columns: NDArray[np.int32],
+    psi: NDArray[np.float32],
+    counts: Ids,
+) -> int:
     """Labels the queries `ids`, which lie in the cells `codes`; returns how many pairs it wrote."""
     written, near = 0, 0
     for row in range(len(ids)):
@@ -121,8 +137,8 @@ def _label(ids, codes, a, b, grid, options, room, columns, psi, counts):  # type
     return written
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _candidates(a, i, b, near, one_set, room):  # type: ignore[no-untyped-def]
+@kernel()
+def _candidates(a: Circles, i: int, b: Circles, near: int, one_set: bool, room: Room) -> int:
     """Lists the cameras of the neighbourhood whose enclosing circles meet that of query i."""
     x, y, reach, least = a.x[i], a.y[i], a.reach[i], (i if one_set else -1)
     n = 0
@@ -134,8 +150,8 @@ def _candidates(a, i, b, near, one_set, room):  # type: ignore[no-untyped-def]
     return n
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _shared(a, i, b, n, room):  # type: ignore[no-untyped-def]
+@kernel()
+def _shared(a: Side, i: int, b: Side, n: int, room: Room) -> None:
     """Areas that query i shares with its n candidates, summed over the pieces of wide views, into room.area."""
     _areas(a.first, i, b.first, room.at, n, room.pieces, room.area)
     twice = a.views.fov[i] > 180.0
@@ -156,8 +172,8 @@ def _shared(a, i, b, n, room):  # type: ignore[no-untyped-def]
                 room.area[room.wide[k]] += room.more[k]
 
 
-@njit(**SIMD)
-def _areas(a, p, b, at, n, room, out):  # type: ignore[no-untyped-def]
+@kernel(**SIMD)
+def _areas(a: Pieces, p: int, b: Pieces, at: Ids, n: int, room: Pieces, out: Floats) -> None:
     """Areas that query piece p shares with the database pieces at the first n positions."""
     padded = n + (-n % _LANES)
     for k in range(n, padded):
@@ -173,8 +189,18 @@ def _areas(a, p, b, at, n, room, out):  # type: ignore[no-untyped-def]
         )  # fmt: skip
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _write(a, i, b, n, room, options, columns, psi, written):  # type: ignore[no-untyped-def]
+@kernel()
+def _write(
+    a: Views,
+    i: int,
+    b: Views,
+    n: int,
+    room: Room,
+    options: Options,
+    columns: NDArray[np.int32],
+    psi: NDArray[np.float32],
+    written: int,
+) -> int:
     """Writes the pairs of query i, ascending."""
     area, heading = view_area(a, i), a.heading[i]
     for k in range(n):
@@ -189,7 +215,7 @@ def _write(a, i, b, n, room, options, columns, psi, written):  # type: ignore[no
     return written
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def facing_weight(turn_deg: float) -> float:
     """1 up to a right angle between the headings, then 1 + cos down to 0 for cameras that look at each other."""
-    return min(1.0, 1.0 + np.cos(np.radians(turn_deg)))
+    return min(1.0, 1.0 + math.cos(turn_deg * RADIANS))

@@ -5,16 +5,30 @@ from __future__ import annotations
 from typing import Literal, get_args
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from covis.compiling import kernel
 from covis.errors import InputError, unknown_name
 from covis.labels.sectors import PI, SIMD, convex_area
-from covis.labels.views import RADIANS, Floats, Pieces, cameras, empty_pieces, empty_views, fill_pieces, gather, load, view_area
+from covis.labels.views import (
+    RADIANS,
+    Cameras,
+    Floats,
+    Pieces,
+    Views,
+    cameras,
+    empty_pieces,
+    empty_views,
+    fill_pieces,
+    gather,
+    load,
+    view_area,
+)
 
 Measure = Literal["overlap", "query_overlap", "iou"]
 MEASURES: tuple[str, ...] = get_args(Measure)
 """Shared area ÷ the smaller field of view, ÷ the query's own, ÷ the union."""
+FourPieces = tuple[Pieces, Pieces, Pieces, Pieces]
 BLOCK = 512
 
 
@@ -43,7 +57,7 @@ def fov_similarity(
     return psi
 
 
-def _rooms() -> tuple[Pieces, Pieces, Pieces, Pieces]:
+def _rooms() -> FourPieces:
     return empty_pieces(BLOCK), empty_pieces(BLOCK), empty_pieces(BLOCK), empty_pieces(BLOCK)
 
 
@@ -58,15 +72,17 @@ def sides(value: ArrayLike | tuple[ArrayLike, ArrayLike]) -> tuple[ArrayLike, Ar
     return (value[0], value[1]) if isinstance(value, tuple) and len(value) == 2 else (value, value)
 
 
-@njit(cache=True, nogil=True, error_model="numpy", forceinline=True)
+@kernel(forceinline=True)
 def similarity(shared: float, area_a: float, area_b: float, measure: int) -> float:
     """A shared area as ψ by `MEASURES[measure]`."""
     whole = min(area_a, area_b) if measure == 0 else area_a if measure == 1 else area_a + area_b - shared
     return min(1.0, shared / whole)
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _similarities(given_a, given_b, measure, rooms, pieces, psi):  # type: ignore[no-untyped-def]
+@kernel()
+def _similarities(
+    given_a: Cameras, given_b: Cameras, measure: int, rooms: tuple[Views, Views], pieces: FourPieces, psi: Floats
+) -> None:
     """ψ of aligned cameras, block by block; views wider than 180° are two pieces, whose shares are added."""
     a, b = rooms
     shared = np.empty(BLOCK)
@@ -82,18 +98,18 @@ def _similarities(given_a, given_b, measure, rooms, pieces, psi):  # type: ignor
         _ratios(shared, a, b, n, measure, psi[start : start + n])
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _ratios(shared, a, b, n, measure, psi):  # type: ignore[no-untyped-def]
+@kernel()
+def _ratios(shared: Floats, a: Views, b: Views, n: int, measure: int, psi: Floats) -> None:
     """Shared areas as ψ; NaN where a position is unknown."""
     for k in range(n):
         psi[k] = similarity(shared[k], view_area(a, k), view_area(b, k), measure)
     for k in range(n):
-        known = (a.x[k] == a.x[k]) & (a.y[k] == a.y[k]) & (b.x[k] == b.x[k]) & (b.y[k] == b.y[k])  # noqa: PLR0124
+        known = (a.x[k] == a.x[k]) & (a.y[k] == a.y[k]) & (b.x[k] == b.x[k]) & (b.y[k] == b.y[k])
         psi[k] = psi[k] if known else np.nan
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
-def _add_shares(a, b, n, second_a, second_b, pieces, shared):  # type: ignore[no-untyped-def]
+@kernel()
+def _add_shares(a: Views, b: Views, n: int, second_a: bool, second_b: bool, pieces: FourPieces, shared: Floats) -> None:
     """Adds the areas that the first (or second) pieces of aligned views share."""
     first_a, first_b, some_a, some_b = pieces
     fill_pieces(a, n, second_a, first_a)
@@ -115,7 +131,7 @@ def _add_shares(a, b, n, second_a, second_b, pieces, shared):  # type: ignore[no
         shared[at[k]] += area[k]
 
 
-@njit(**SIMD)
+@kernel(**SIMD)
 def _gaps(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
     """Below 0 where circles around both pieces meet: radius r/√2 up to 90°, r beyond."""
     for k in range(n):
@@ -128,7 +144,7 @@ def _gaps(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
         out[k] = dx * dx + dy * dy - (reach_a + reach_b) * (reach_a + reach_b)
 
 
-@njit(**SIMD)
+@kernel(**SIMD)
 def _aligned_areas(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
     """Areas that n aligned convex sectors share."""
     for k in range(n):

@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from covis.compiling import kernel
 from covis.labels.rows import Rows
 
 Floats = NDArray[np.float64]
@@ -51,7 +51,7 @@ def build_grid(x: Floats, y: Floats, cell: float) -> Grid:
     return Grid(left, bottom, cell, columns, rows, start, order)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def cells(x: Floats, y: Floats, left: float, bottom: float, cell: float, columns: int, rows: int) -> Ids:
     """(N,) code of the cell of each point."""
     code = np.empty(len(x), np.int64)
@@ -79,7 +79,7 @@ def visit(grid: Grid, x: Floats, y: Floats) -> Visits:
     return Visits(order, code[order], _bounds(grid, code[order]))
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _bounds(grid: Grid, codes: Ids) -> Ids:
     ranges = np.empty(18, np.int64)
     bound = np.zeros(len(codes), np.int64)
@@ -92,7 +92,7 @@ def _bounds(grid: Grid, codes: Ids) -> Ids:
     return bound
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def nearby(grid: Grid, code: int, ranges: Ids) -> int:
     """Writes the ranges (start, end) of grid positions in the 3×3 cells around a cell; returns their number × 2."""
     j, i = divmod(code, grid.columns)
@@ -110,7 +110,7 @@ def nearby(grid: Grid, code: int, ranges: Ids) -> int:
     return n
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def list_nearby(grid: Grid, code: int, ranges: Ids, key: Ids) -> int:
     """Writes (id << 32 | grid position) of all points in the 3×3 cells, by ascending id; returns how many."""
     n = 0
@@ -155,8 +155,21 @@ def radius_rows(
         yield Rows(ids, counts, columns[:n].copy(), np.ones(n, np.float32))
 
 
-@njit(cache=True, nogil=True)
-def _within(ids, codes, a, b, grid, radius_m, max_angle_deg, one_set, key, columns, counts):  # type: ignore[no-untyped-def]
+@kernel()
+def _within(
+    ids: Ids,
+    codes: Ids,
+    a: Places,
+    b: Places,
+    grid: Grid,
+    radius_m: float,
+    max_angle_deg: float,
+    one_set: bool,
+    key: Ids,
+    columns: NDArray[np.int32],
+    counts: Ids,
+) -> int:
+    """Writes the columns of the pairs of each query; returns how many."""
     ranges = np.empty(18, np.int64)
     written, near = 0, 0
     for row in range(len(ids)):
@@ -176,7 +189,7 @@ def _within(ids, codes, a, b, grid, radius_m, max_angle_deg, one_set, key, colum
     return written
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def heading_difference(a: float, b: float) -> float:
     """Degrees in [0, 180] between two headings; 0 where one is unknown (−1)."""
     if a < 0.0 or b < 0.0:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from covis.compiling import kernel
 
 
 class Rows(NamedTuple):
@@ -42,8 +43,8 @@ def assemble(rows: Iterable[Rows], n_rows: int, *, mirror: bool) -> Matrix:
     return _mirrored(matrix) if mirror else matrix
 
 
-@njit(cache=True, nogil=True)
-def _place(part, indptr, indices, values):  # type: ignore[no-untyped-def]
+@kernel()
+def _place(part: Rows, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
     at = 0
     for k in range(len(part.ids)):
         to, n = indptr[part.ids[k]], part.counts[k]
@@ -52,8 +53,8 @@ def _place(part, indptr, indices, values):  # type: ignore[no-untyped-def]
         at += n
 
 
-@njit(cache=True, nogil=True)
-def _mirrored(upper):  # type: ignore[no-untyped-def]
+@kernel()
+def _mirrored(upper: Matrix) -> Matrix:
     """The full symmetric matrix of an upper triangle; rows stay ascending because i ascends."""
     n = len(upper.indptr) - 1
     indptr = np.zeros(n + 1, np.int64)

@@ -52,19 +52,16 @@ class FovOverlap:
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
         a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
         b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
+        mirror = one_set and (self.measure != "query_overlap" or len(np.unique(a.fov)) <= 1)
         options = Options(
-            MEASURES.index(self.measure),
-            360.0 if self.max_angle_deg is None else float(self.max_angle_deg),
-            self.facing,
-            float(self.zero_below),
-            one_set,
+            MEASURES.index(self.measure), gate_deg(self.max_angle_deg), self.facing, float(self.zero_below), mirror
         )
         rows = (
-            Rows(i[part.ids], part.counts, j[part.columns], part.psi)
+            _renumbered(part, i, j)
             for i, j in group_pairs(queries, database, self.within_group)
             for part in label_rows(_some(a, i), _some(b, j), options)
         )
-        return _graph(self, rows, queries, database)
+        return _graph(self, rows, queries, database, mirror)
 
 
 @dataclass(frozen=True)
@@ -84,16 +81,17 @@ class Radius:
             raise InputError(f"radius_m is {self.radius_m}; expected metres above 0")
         one_set = queries is database
         require_positions(queries, database)
-        gate = 360.0 if self.max_angle_deg is None else float(self.max_angle_deg)
+        gate = gate_deg(self.max_angle_deg)
         rows = (
-            Rows(i[part.ids], part.counts, j[part.columns], part.psi)
+            _renumbered(part, i, j)
             for i, j in group_pairs(queries, database, self.within_group)
             for part in radius_rows(_places(queries, i), _places(database, j), self.radius_m, gate, one_set)
         )
-        return _graph(self, rows, queries, database)
+        return _graph(self, rows, queries, database, one_set)
 
 
 Rule = FovOverlap | Radius
+Members = NDArray[np.int32] | None
 
 
 def require_positions(*sets: ImageSet) -> None:
@@ -107,12 +105,19 @@ def require_positions(*sets: ImageSet) -> None:
             )
 
 
-def group_pairs(
-    queries: ImageSet, database: ImageSet, within_group: bool
-) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
-    """Ids on both sides that are to be compared: all with all, or group by group (by name)."""
+def gate_deg(max_angle_deg: float | None) -> float:
+    """A heading gate as a number; none is 360."""
+    if max_angle_deg is None:
+        return 360.0
+    if not 0 <= max_angle_deg <= 180:
+        raise InputError(f"max_angle_deg is {max_angle_deg}; expected degrees from 0 to 180, or None")
+    return float(max_angle_deg)
+
+
+def group_pairs(queries: ImageSet, database: ImageSet, within_group: bool) -> Iterator[tuple[Members, Members]]:
+    """Ids on both sides that are to be compared: all with all (None), or group by group (by name)."""
     if not within_group:
-        yield np.arange(len(queries), dtype=np.int32), np.arange(len(database), dtype=np.int32)
+        yield None, None
         return
     here, there = _members(queries), _members(database)
     for name in sorted(here.keys() & there.keys()):
@@ -129,19 +134,26 @@ def _members(images: ImageSet) -> dict[str, NDArray[np.int32]]:
     }
 
 
-def _some(view: Views, ids: NDArray[np.int32]) -> Views:
-    return view if len(ids) == len(view.x) else Views(*(array[ids] for array in view))
+def _some(view: Views, ids: Members) -> Views:
+    return view if ids is None else Views(*(array[ids] for array in view))
 
 
-def _places(images: ImageSet, ids: NDArray[np.int32]) -> Places:
-    xy, heading = images.poses.xy[ids], images.poses.heading[ids]
+def _places(images: ImageSet, ids: Members) -> Places:
+    pick = slice(None) if ids is None else ids
+    xy, heading = images.poses.xy[pick], images.poses.heading[pick]
     return Places(xy[:, 0].copy(), xy[:, 1].copy(), np.where(np.isnan(heading), -1.0, heading))
 
 
-def _graph(rule: Rule, rows: Iterable[Rows], queries: ImageSet, database: ImageSet) -> SimilarityGraph:
-    one_set = queries is database
-    matrix = assemble(rows, len(queries), mirror=one_set)
-    return SimilarityGraph(*matrix, (len(queries), len(database)), facts_of(rule, queries, database))
+def _renumbered(part: Rows, i: Members, j: Members) -> Rows:
+    if i is None or j is None:
+        return part
+    return Rows(i[part.ids].astype(np.int64), part.counts, j[part.columns], part.psi)
+
+
+def _graph(rule: Rule, rows: Iterable[Rows], queries: ImageSet, database: ImageSet, mirror: bool) -> SimilarityGraph:
+    matrix = assemble(rows, len(queries), mirror=mirror)
+    graph = SimilarityGraph(*matrix, (len(queries), len(database)), facts_of(rule, queries, database))
+    return graph.keep(graph.rows != graph.indices) if queries is database and not mirror else graph
 
 
 def facts_of(rule: Any, queries: ImageSet, database: ImageSet) -> dict[str, Any]:

@@ -14,21 +14,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from numba import njit
+from covis.compiling import kernel
 
 PI = math.pi
 TAU = 2.0 * math.pi
 _TINY = 1e-300
-SIMD: dict[str, Any] = {
-    "cache": True,
-    "nogil": True,
-    "error_model": "numpy",
-    "fastmath": {"contract", "nsz", "nnan"},  # not reassoc: the order of operations is part of the exactness
-}
+SIMD: dict[str, Any] = {"fastmath": {"contract", "nsz", "nnan"}}
+"""Not reassoc: the order of operations is part of the exactness."""
 INLINE: dict[str, Any] = {**SIMD, "forceinline": True}
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def upper_angle(x: float, h: float) -> float:
     """Angle of the point (x, h ≥ 0) in [0, π], to about one unit in the last place."""
     ax = abs(x)
@@ -51,13 +47,13 @@ def upper_angle(x: float, h: float) -> float:
     return PI - angle if x < 0.0 else angle
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def nearest_integer(x: float) -> float:
     """x rounded to an integer, without a call: beyond 2⁵² a double has no fraction left."""
     return (x + 6755399441055744.0) - 6755399441055744.0
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def sine_cosine(degrees: float) -> tuple[float, float]:
     """Sine and cosine of an angle in degrees, exact at multiples of 90."""
     quarters = nearest_integer(degrees / 90.0)
@@ -86,14 +82,14 @@ def sine_cosine(degrees: float) -> tuple[float, float]:
     return (-s if back else s), (-c if back else c)
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def wrapped(angle: float) -> float:
     """An angle in (−3π, 3π) brought into [−π, π]."""
     angle = angle - TAU if angle > PI else angle
     return angle + TAU if angle < -PI else angle
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def minus_sine(angle: float, sine: float) -> float:
     """angle − sine, without cancellation where that matters: on arcs much wider than the other sector."""
     y = angle * angle
@@ -101,7 +97,7 @@ def minus_sine(angle: float, sine: float) -> float:
     return series if y < 0.0025 else angle - sine
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def forbidden(middle: float, width: float) -> tuple[float, float, float, float]:
     """What the condition |t − middle| ≤ width (mod 2π) leaves of [−π/2, π/2].
 
@@ -117,7 +113,7 @@ def forbidden(middle: float, width: float) -> tuple[float, float, float, float]:
     )
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def ordered(
     a0: float, pa0: float, a1: float, pa1: float, b0: float, pb0: float, b1: float, pb1: float
 ) -> tuple[float, float, float, float, float, float, float, float]:
@@ -135,7 +131,7 @@ def ordered(
     )
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def up_to(
     total: float, cur: float, pcur: float, hi: float, phi: float, b0: float, p0: float, b1: float, p1: float
 ) -> tuple[float, float, float]:
@@ -147,7 +143,7 @@ def up_to(
     return total, (b1 if behind else cur), (p1 if behind else pcur)
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def allowed(
     half: float, plow: float, phigh: float,
     m1: float, w1: float, pl1: float, pu1: float,
@@ -177,7 +173,7 @@ def allowed(
     return total + (phigh - pcur if hi > cur else 0.0)
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def clipped_edge(
     bx: float, by: float, ex: float, ey: float, rb: float, chord: float, sine: float, cosine: float
 ) -> float:
@@ -194,14 +190,14 @@ def clipped_edge(
     return max(0.0, end - start)
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def arc_value(t: float, origin: float, sine: float, distance: float, rb: float) -> float:
     """B's boundary integral up to its arc's angle t: ½ rb (rb τ − d sin τ), τ = t − direction of A's apex."""
     tau = wrapped(t) - origin
     return 0.5 * rb * ((rb - distance) * tau + distance * minus_sine(tau, sine))
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def convex_area(
     dx: float, dy: float, turn: float,
     ax: float, ay: float, ra: float, fa: float, ca: float, sa: float,

@@ -6,9 +6,9 @@ import math
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from covis.compiling import kernel
 from covis.errors import InputError
 from covis.labels.sectors import INLINE, SIMD, sine_cosine
 
@@ -81,7 +81,7 @@ def _per_camera(value: ArrayLike, n: int, name: str, most: float, expected: str)
     return np.atleast_1d(array)
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def infinite(values: Floats) -> bool:
     """Whether any value is infinite; NaN is not."""
     found = False
@@ -97,7 +97,7 @@ def views(given: Cameras) -> Views:
     return out
 
 
-@njit(cache=True, nogil=True, error_model="numpy")
+@kernel()
 def load(given: Cameras, start: int, n: int, out: Views) -> None:
     """Writes the views of cameras start … start + n to the front of `out`."""
     for k in range(n):
@@ -111,7 +111,7 @@ def load(given: Cameras, start: int, n: int, out: Views) -> None:
     for k in range(n):
         heading = given.heading[start + k]
         turned = heading - 360.0 * np.floor(heading / 360.0)
-        out.heading[k] = turned if heading == heading else -1.0  # noqa: PLR0124
+        out.heading[k] = turned if heading == heading else -1.0
     for k in range(n):
         out.fov[k] = 360.0 if out.heading[k] < 0.0 else out.fov[k]
 
@@ -126,7 +126,7 @@ def empty_pieces(n: int) -> Pieces:
     return Pieces(*np.empty((len(Pieces._fields), n)))
 
 
-@njit(**INLINE)
+@kernel(**INLINE)
 def piece(heading: float, fov: float, second: bool) -> tuple[float, float]:
     """Axis and half opening, degrees, of a view's only, first or second convex piece."""
     wide = fov > 180.0
@@ -135,7 +135,7 @@ def piece(heading: float, fov: float, second: bool) -> tuple[float, float]:
     return max(heading, 0.0) + offset, quarter if wide else 0.5 * fov
 
 
-@njit(**SIMD)
+@kernel(**SIMD)
 def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
     """Writes the first (or, of wide views, the second) convex pieces of n views.
 
@@ -155,7 +155,7 @@ def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
     out.x[:n], out.y[:n], out.radius[:n] = view.x[:n], view.y[:n], view.radius[:n]
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def gather(pieces: Pieces, at: Ids, n: int, out: Pieces) -> None:
     """Copies the pieces at the first n indices together: SIMD loops need neighbours in memory."""
     for k in range(n):
@@ -183,7 +183,8 @@ def enclosing_circles(view: Views) -> Circles:
     return Circles(view.x + ahead * np.sin(heading), view.y + ahead * np.cos(heading), reach * view.radius)
 
 
-@njit(cache=True, nogil=True, forceinline=True, error_model="numpy")
+@kernel(forceinline=True)
 def view_area(view: Views, i: int) -> float:
     """Area of camera i's field of view, m²."""
-    return 0.5 * view.radius[i] * view.radius[i] * view.fov[i] * RADIANS
+    area: float = 0.5 * view.radius[i] * view.radius[i] * view.fov[i] * RADIANS
+    return area

@@ -1,0 +1,43 @@
+"""How numeric kernels are compiled: once for each state of their package's sources, never at each start."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def kernel(**options: Any) -> Callable[[F], F]:
+    """A decorator like `numba.njit(cache=True, nogil=True, error_model="numpy", **options)`.
+
+    numba's own cache overlooks changes in functions called from other files; this one is keyed by every source of the
+    function's package. Where that folder cannot be written numba keeps its files in the user's cache folder, and
+    where there is none of that either, kernels are compiled at each start.
+    """
+
+    def decorate(function: F) -> F:
+        settings: Any = numba.config
+        before = settings.CACHE_DIR
+        settings.CACHE_DIR = before or _folder(Path(function.__code__.co_filename).parent)
+        compile_ = functools.partial(numba.njit, **{"nogil": True, "error_model": "numpy", **options})
+        try:
+            return cast(F, compile_(cache=True)(function))
+        except RuntimeError:  # no place for a cache
+            return cast(F, compile_(cache=False)(function))
+        finally:
+            settings.CACHE_DIR = before
+
+    return decorate
+
+
+@functools.cache
+def _folder(package: Path) -> str:
+    """Where a package's kernels are kept: another folder for any change in any of its sources."""
+    digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(package.glob("*.py"))))
+    return str(package / "__pycache__" / f"kernels-{digest.hexdigest()[:12]}")
