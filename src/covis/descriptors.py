@@ -28,6 +28,9 @@ NORM_TOLERANCE = 5e-3
 """How far a stored descriptor's norm may be from 1; float16 alone moves it by up to 5e-4."""
 
 
+_SMALL_ROWS = 4096
+
+
 class Matrix(Protocol):
     """Rows of descriptors: an array, or a `DescriptorStore`."""
 
@@ -35,6 +38,71 @@ class Matrix(Protocol):
     def shape(self) -> tuple[int, ...]: ...
     def __len__(self) -> int: ...
     def __getitem__(self, rows: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Stacked:
+    """Several matrices as one above the other, without copying them."""
+
+    parts: tuple[Matrix, ...]
+    dim: int
+    dtype: Any = np.float32
+    """What an empty answer has; others keep the type of their part."""
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(rows, dim)."""
+        return int(self._starts[-1]), self.dim
+
+    def __len__(self) -> int:
+        return int(self._starts[-1])
+
+    def extended(self, part: Matrix) -> Stacked:
+        """The same with one more part below; a small array is joined to a small one, so that parts stay few."""
+        last = self.parts[-1] if self.parts else None
+        if isinstance(last, np.ndarray) and isinstance(part, np.ndarray) and len(last) + len(part) <= _SMALL_ROWS:
+            return Stacked((*self.parts[:-1], np.concatenate([last, part])), self.dim, self.dtype)
+        return Stacked((*self.parts, part), self.dim, self.dtype)
+
+    def __getitem__(self, rows: slice | NDArray[Any]) -> NDArray[Any]:
+        """Rows by slice (a view where one part holds them) or by an array of row numbers."""
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step == 1:
+                return self._between(start, max(start, stop))
+            rows = np.arange(start, stop, step)
+        return self._picked(np.asarray(rows))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.asarray(self._between(0, len(self)), dtype)
+
+    @cached_property
+    def _starts(self) -> NDArray[np.int64]:
+        return np.concatenate([[0], np.cumsum([len(p) for p in self.parts])]).astype(np.int64)
+
+    def _between(self, start: int, stop: int) -> NDArray[Any]:
+        first = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
+        found = []
+        for part, low in zip(self.parts[first:], self._starts[first:-1].tolist(), strict=True):
+            if low >= stop:
+                break
+            found.append(np.asarray(part[max(start - low, 0) : stop - low]))
+        if not found:
+            return np.zeros((0, self.dim), self.dtype)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+    def _picked(self, rows: NDArray[Any]) -> NDArray[Any]:
+        if rows.dtype == bool:
+            rows = np.flatnonzero(rows)
+        which = np.searchsorted(self._starts, rows, side="right") - 1
+        present = np.unique(which).tolist()
+        if len(present) == 1:
+            return np.asarray(self.parts[present[0]][rows - self._starts[present[0]]])
+        picked = np.empty((len(rows), self.dim), self.dtype)
+        for i in present:
+            here = which == i
+            picked[here] = self.parts[i][rows[here] - self._starts[i]]
+        return picked
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,41 +203,14 @@ class DescriptorStore:
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> NDArray[Any]:
         """Rows by slice (a view where one shard holds them) or by an array of ids, in the stored precision."""
-        if isinstance(rows, slice):
-            start, stop, step = rows.indices(len(self))
-            if step == 1:
-                return self._between(start, max(start, stop))
-            rows = np.arange(start, stop, step)
-        return self._picked(np.asarray(rows))
+        return self._stacked[rows]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
-        return np.asarray(self._between(0, len(self)), dtype)
+        return np.asarray(self._stacked, dtype)
 
     @cached_property
-    def _starts(self) -> NDArray[np.int64]:
-        return np.concatenate([[0], np.cumsum([len(s) for s in self.shards])]).astype(np.int64)
-
-    def _between(self, start: int, stop: int) -> NDArray[Any]:
-        first = int(np.searchsorted(self._starts, start, side="right")) - 1
-        parts = []
-        for i in range(max(first, 0), len(self.shards)):
-            low, high = int(self._starts[i]), int(self._starts[i + 1])
-            if low >= stop:
-                break
-            parts.append(self.shards[i][max(start - low, 0) : min(stop, high) - low])
-        if not parts:
-            return np.zeros((0, self.dim), self.dtype)
-        return parts[0] if len(parts) == 1 else np.concatenate(parts)
-
-    def _picked(self, rows: NDArray[Any]) -> NDArray[Any]:
-        if rows.dtype == bool:
-            rows = np.flatnonzero(rows)
-        picked = np.empty((len(rows), self.dim), self.dtype)
-        shard = np.searchsorted(self._starts, rows, side="right") - 1
-        for i in np.unique(shard):
-            here = shard == i
-            picked[here] = self.shards[i][rows[here] - self._starts[i]]
-        return picked
+    def _stacked(self) -> Stacked:
+        return Stacked(self.shards, self.dim, self.dtype)
 
     def fingerprint(self) -> str:
         """Changes with any row, name or model."""

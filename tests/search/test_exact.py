@@ -122,6 +122,19 @@ def test_allowed_rows_and_excluded_ids(small_blocks):
     assert_equal(rank(database[:9], database, 6, allowed=np.flatnonzero(mask), exclude=np.arange(9)), expected)
 
 
+@pytest.mark.parametrize("share", [0.02, 0.4, 0.95])
+def test_rows_with_ids_of_their_own(small_blocks, share):
+    """Ids in another order than rows: they decide ties and are what comes back."""
+    rng = np.random.default_rng(7)
+    database = rng.integers(-1, 2, (300, 3)).astype(np.float32)
+    ids = rng.permutation(1000)[:300]
+    mask = rng.random(300) < share
+    ranking = rank(database[:5], database, 12, allowed=mask, ids=ids)
+    for q in range(5):
+        distance = np.sqrt(((database[q].astype(float) - database) ** 2).sum(1)).astype(np.float32)
+        assert ranking.row(q)[0].tolist() == [i for _, i in sorted(zip(distance[mask], ids[mask], strict=True))][:12]
+
+
 def test_memory_mapped_half_precision(tmp_path):
     rng = np.random.default_rng(5)
     queries, database = unit(rng, 4, 32), unit(rng, 90, 32).astype(np.float16)

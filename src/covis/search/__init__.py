@@ -1,6 +1,15 @@
 """Nearest descriptors: exact and approximate, in memory, on disk and in an engine."""
 
+from covis.search.approximate import Approximate
+from covis.search.area import Area, Circle, Polygon
+from covis.search.building import Measured, build_index, tune
 from covis.search.exact import rank
+from covis.search.index import Exact, Index, LocalIndex
+from covis.search.kinds import KINDS
 from covis.search.ranking import Ranking
+from covis.search.storage import open_index
 
-__all__ = ["Ranking", "rank"]
+__all__ = [
+    "KINDS", "Approximate", "Area", "Circle", "Exact", "Index", "LocalIndex", "Measured", "Polygon", "Ranking",
+    "build_index", "open_index", "rank", "tune",
+]  # fmt: skip

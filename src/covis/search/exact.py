@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -34,12 +34,14 @@ def rank(
     *,
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
+    ids: ArrayLike | None = None,
 ) -> Ranking:
     """The k nearest of `database` (N, D) for each of `queries` (Q, D); the answer is (Q, min(k, N)).
 
     groups: "any", or only the query's own group ("same"), or all but it ("other"), by integer codes (Q,) and (N,).
-    allowed: (N,) mask or ids of the map images that may be found at all.
+    allowed: (N,) mask, or the rows of the map, that may be found at all.
     exclude: (Q,) one map id that each query must not find, such as itself; −1 for none.
+    ids: (N,) what the rows of the map are called, if not 0 … N − 1.
     Beside its answer it needs about 300 MB, whatever Q and N are; either side may be a memory-mapped `DescriptorStore`.
     """
     queries = as_queries(queries, database, k)
@@ -50,9 +52,10 @@ def rank(
     if not width:
         return answer
     barred = np.full(len(queries), -1, np.int64) if exclude is None else np.asarray(exclude, np.int64)
-    job = _Job(queries, database, width, *codes, groups == "other", barred)
+    names = None if ids is None else np.asarray(ids, np.int64)
+    job = _Job(queries, database, width, *codes, groups == "other", barred, names)
     for part, among in _jobs(job, rows, groups):
-        step = max(_QUERY_ROWS, _STATE_BYTES // (job.capacity * _CANDIDATE_BYTES))
+        step = max(1, _STATE_BYTES // (job.capacity * _CANDIDATE_BYTES))
         for start in range(0, len(part), step):
             chunk = part[start : start + step]
             found = job.run(chunk, among)
@@ -81,11 +84,12 @@ class _Job:
     database_group: NDArray[np.int64]
     other: bool
     exclude: NDArray[np.int64]
+    ids: NDArray[np.int64] | None
 
     @property
     def capacity(self) -> int:
         """Candidates kept for a query; more room means fewer clean-ups."""
-        return max(2 * self.k, self.k + 128)
+        return min(max(2 * self.k, self.k + 128), len(self.database))
 
     def run(self, part: NDArray[np.int64], among: NDArray[np.int64] | None) -> Ranking:
         """Searches for the queries `part` in one pass over the map rows `among` (None: all)."""
@@ -94,28 +98,58 @@ class _Job:
         products = np.empty((min(_QUERY_ROWS, len(part)), _BLOCK_ROWS), np.float32)
         with ThreadPoolExecutor(threads()) as pool:
             scorer = _Scorer.of(queries, pool)
-            for ids, block in blocks(self.database, among):
-                half_norm = scorer.prepare(block, ids)
+            for block in self._blocks(among):
+                half_norm = scorer.prepare(block)
                 for start in range(0, len(part), _QUERY_ROWS):
                     at = slice(start, min(start + _QUERY_ROWS, len(part)))
-                    score = products[: at.stop - at.start, : len(ids)]
-                    slack = scorer.score(at, block, ids, score)
-                    self._scan(pool, at, part[at], queries, ids, block, score, half_norm, slack, state)
+                    score = products[: at.stop - at.start, : len(block.ids)]
+                    slack = scorer.score(at, block, score)
+                    _spread(pool, self._scan(part, at, queries, block, score, half_norm, slack, state), len(score))
         return ordered(np.where(_filled(state), state.ids, -1), state.distance, self.k)
 
-    def _scan(self, pool: ThreadPoolExecutor, at: slice, part: NDArray[np.int64], queries: Any, ids: Any, block: Any,
-              products: Any, half_norm: Any, slack: Any, state: _State) -> None:  # fmt: skip
+    def _scan(self, part: Any, at: slice, queries: Any, block: _Block, products: Any, half_norm: Any, slack: Any,
+              state: _State) -> Callable[[int, int], None]:  # fmt: skip
+        """The work on the rows low … high of `products`, for one thread."""
         from covis.search import kernel
 
         mode = kernel.OTHER if self.other else kernel.ANY
-        groups = self.database_group[ids] if self.other else ids
 
-        def work(lo: int, hi: int) -> None:
-            inner = slice(at.start + lo, at.start + hi)
-            kernel.scan(queries[inner], block, products[lo:hi], half_norm, ids, slack[lo:hi], self.k,
-                        mode, self.query_group[part[lo:hi]], groups, self.exclude[part[lo:hi]], *state.of(inner))  # fmt: skip
+        def work(low: int, high: int) -> None:
+            here = slice(at.start + low, at.start + high)
+            kernel.scan(queries[here], block.vectors, products[low:high], half_norm, block.ids, slack[low:high], self.k,
+                        mode, self.query_group[part[here]], block.group, self.exclude[part[here]], *state.of(here))  # fmt: skip
 
-        _spread(pool, work, at.stop - at.start)
+        return work
+
+    def _blocks(self, among: NDArray[np.int64] | None) -> Iterator[_Block]:
+        """The map (or its rows `among`) a bounded number of rows at a time, as views where possible."""
+        step = _BLOCK_ROWS if among is None else max(1, _BLOCK_ROWS // 2)
+        total = len(self.database) if among is None else len(among)
+        for start in range(0, total, step):
+            rows = np.arange(start, min(start + step, total)) if among is None else among[start : start + step]
+            wanted = rows
+            if rows[-1] - rows[0] < min(
+                _BLOCK_ROWS, 4 * len(rows)
+            ):  # dense enough: look at the rows between too rather than copy
+                rows = np.arange(rows[0], rows[-1] + 1)
+                vectors = self.database[int(rows[0]) : int(rows[-1]) + 1]
+            else:
+                vectors = self.database[rows]
+            ids = rows if self.ids is None else self.ids[rows]
+            if len(wanted) < len(rows):
+                ids = np.where(np.isin(rows, wanted, assume_unique=True), ids, -1)
+            group = self.database_group[rows] if self.other else ids
+            yield _Block(ids, group, np.ascontiguousarray(vectors, np.float32), int(rows[0]))
+
+
+class _Block(NamedTuple):
+    """Some rows of the map."""
+
+    ids: NDArray[np.int64]
+    """−1 for rows that are not asked for."""
+    group: NDArray[np.int64]
+    vectors: NDArray[np.float32]
+    start: int
 
 
 @dataclass(frozen=True, eq=False)
@@ -152,17 +186,6 @@ def _filled(state: _State) -> NDArray[np.bool_]:
     return np.asarray(np.arange(state.ids.shape[1]) < state.count[:, None])
 
 
-def blocks(database: Any, among: NDArray[np.int64] | None) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Ids and float32 rows of the map (or of the rows `among`), a bounded number at a time, views where possible."""
-    total = len(database) if among is None else len(among)
-    for start in range(0, total, _BLOCK_ROWS):
-        stop = min(start + _BLOCK_ROWS, total)
-        ids = np.arange(start, stop) if among is None else among[start:stop]
-        whole = among is None or ids[-1] - ids[0] + 1 == len(ids)
-        block = database[int(ids[0]) : int(ids[-1]) + 1] if whole else database[ids]
-        yield ids, np.ascontiguousarray(block, np.float32)
-
-
 @dataclass(eq=False)
 class _Scorer:
     """Approximate scores of blocks, and how far they may be off."""
@@ -179,32 +202,34 @@ class _Scorer:
         norm = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
         return cls(queries, pool, norm, len(queries) <= _FEW_QUERIES)
 
-    def prepare(self, block: NDArray[np.float32], ids: NDArray[np.int64]) -> NDArray[np.float32]:
+    def prepare(self, block: _Block) -> NDArray[np.float32]:
         """‖x‖²/2 of each row; zeros where the scores come from differences and need no norms."""
         if self.few:
-            return np.zeros(len(block), np.float32)
-        square = np.einsum("nd,nd->n", block, block)
-        self._grow(square.max(), ids[~np.isfinite(square)])
+            return np.zeros(len(block.ids), np.float32)
+        square = np.einsum("nd,nd->n", block.vectors, block.vectors)
+        self._grow(square.max(), block, ~np.isfinite(square))
         return np.asarray(square / np.float32(2))
 
-    def score(self, at: slice, block: NDArray[np.float32], ids: NDArray[np.int64], out: NDArray[np.float32]) -> Any:
+    def score(self, at: slice, block: _Block, out: NDArray[np.float32]) -> NDArray[np.float32]:
         """Fills `out` (Q, N) with q·x, or with −‖q−x‖²/2; returns the slack (Q,) of each query's scores."""
-        if not self.few:
-            np.matmul(self.queries[at], block.T, out=out)
-            slack = rounding(block.shape[1]) * self.norm[at] * self.reach + rounding(4) * self.reach**2
-            return slack.astype(np.float32)
         from covis.search import kernel
 
+        unit = rounding(block.vectors.shape[1])
+        if not self.few:
+            np.matmul(self.queries[at], block.vectors.T, out=out)
+            slack = unit * self.norm[at] * self.reach + rounding(4) * self.reach**2
+            return np.asarray(slack, np.float32)
+
         def work(low: int, high: int) -> None:
-            kernel.differences(self.queries[at], block[low:high], out[:, low:high])
+            kernel.differences(self.queries[at], block.vectors[low:high], out[:, low:high])
 
-        _spread(self.pool, work, len(block))
-        self._grow(-2 * out.min(), ids[~np.isfinite(out).all(0)])
-        return np.full(len(out), rounding(block.shape[1]) * self.reach**2, np.float32)
+        _spread(self.pool, work, len(block.ids))
+        self._grow(-2 * out.min(), block, np.asarray(~np.isfinite(out).all(0)))
+        return np.full(len(out), unit * self.reach**2, np.float32)
 
-    def _grow(self, square: float, bad: NDArray[np.int64]) -> None:
-        if len(bad):
-            raise InputError(f"descriptor {int(bad[0])} of the map is not finite; make it again")
+    def _grow(self, square: float, block: _Block, bad: NDArray[np.bool_]) -> None:
+        if bad.any():
+            raise InputError(f"descriptor {block.start + int(bad.argmax())} of the map is not finite; make it again")
         self.reach = max(self.reach, float(np.sqrt(square)))
 
 

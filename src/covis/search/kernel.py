@@ -47,6 +47,14 @@ def _lowest(products, half_norm, start, stop):  # type: ignore[no-untyped-def]
 
 
 @njit(nogil=True, cache=True)
+def pairs(queries, vectors, distance):  # type: ignore[no-untyped-def]
+    """distance (Q, C) of queries (Q, D) to each one's own candidates, vectors (Q, C, D)."""
+    for i in range(vectors.shape[0]):
+        for c in range(vectors.shape[1]):
+            distance[i, c] = _distance(queries[i], vectors[i, c])
+
+
+@njit(nogil=True, cache=True)
 def _nth(values, n):  # type: ignore[no-untyped-def]
     """The n-th smallest (from 0) by Hoare's selection; np.partition would take seconds to compile."""
     work = values.copy()
@@ -132,7 +140,7 @@ def scan(  # type: ignore[no-untyped-def]
                 continue
             for j in range(start, stop):
                 s = half_norm[j] - products[i, j]
-                if s > bound[i] or block_ids[j] == exclude[i]:
+                if s > bound[i] or block_ids[j] < 0 or block_ids[j] == exclude[i]:
                     continue
                 if mode == OTHER and query_group[i] == block_group[j]:
                     continue

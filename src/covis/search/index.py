@@ -1,0 +1,166 @@
+"""What every index offers, and the exact one."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from covis.descriptors import DescriptorStore, Matrix, Stacked
+from covis.errors import InputError
+from covis.search.area import Area
+from covis.search.exact import as_queries, rank
+from covis.search.ranking import Ranking
+
+Ids = NDArray[np.int64]
+
+
+class Index(ABC):
+    """Descriptors under ids of the caller's choice, to be searched. Ids are not negative; adding one again replaces it."""
+
+    kind: str
+    dim: int
+
+    @abstractmethod
+    def add(self, ids: ArrayLike, descriptors: Matrix, xy: ArrayLike | None = None) -> None:
+        """Adds descriptors (n, dim) under ids (n,), or replaces them; xy (n, 2) are their positions in metres."""
+
+    @abstractmethod
+    def remove(self, ids: ArrayLike) -> int:
+        """Removes ids, and says how many were there."""
+
+    @abstractmethod
+    def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
+        """The k nearest of each of `queries` (Q, dim), only those inside `area` if given; fewer where there are fewer."""
+
+    @abstractmethod
+    def __len__(self) -> int:
+        """How many descriptors can be found."""
+
+    @property
+    @abstractmethod
+    def ids(self) -> Ids:
+        """Ids that can be found, ascending."""
+
+
+class LocalIndex(Index):
+    """An index of this process: rows are only ever appended, and a removed or replaced row is left out of answers."""
+
+    def __init__(self, dim: int, model: str | None = None) -> None:
+        self.dim = dim
+        self.model = model
+        """Fingerprint of the model of all descriptors, once known."""
+        self.vectors = Stacked((), dim)
+        self.row_ids = np.zeros(0, np.int64)
+        self.live = np.zeros(0, bool)
+        self.xy = np.zeros((0, 2))
+
+    def add(self, ids: ArrayLike, descriptors: Matrix, xy: ArrayLike | None = None) -> None:
+        """Adds or replaces descriptors; a `DescriptorStore` or an array is kept as it is, not copied."""
+        new = check_ids(ids, descriptors, self.dim)
+        places = check_places(xy, len(new))
+        self._bind(descriptors)
+        check_vectors(descriptors)
+        self.live[np.isin(self.row_ids, new)] = False
+        self.vectors = self.vectors.extended(descriptors)
+        self.row_ids = np.concatenate([self.row_ids, new])
+        self.live = np.concatenate([self.live, np.ones(len(new), bool)])
+        self.xy = np.concatenate([self.xy, places])
+        self._appended(len(new))
+
+    def remove(self, ids: ArrayLike) -> int:
+        """Removes ids, and says how many were there."""
+        gone = self.live & np.isin(self.row_ids, np.asarray(ids, np.int64))
+        self.live = self.live & ~gone
+        return int(gone.sum())
+
+    def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
+        """The k nearest of each query, by exact distance, ties by id."""
+        self._bind(queries, says="queries")
+        matrix = as_queries(queries, self.vectors, k)
+        rows = np.flatnonzero(self._allowed(area))
+        return self._search(matrix, min(k, len(rows)), rows)
+
+    def __len__(self) -> int:
+        return int(self.live.sum())
+
+    @property
+    def ids(self) -> Ids:
+        """Ids that can be found, ascending."""
+        return np.sort(self.row_ids[self.live])
+
+    @property
+    def dead_share(self) -> float:
+        """Share of rows that were removed or replaced: memory and time that `build_index` would win back."""
+        return 1 - len(self) / max(1, len(self.live))
+
+    def save(self, path: Path | str, *, with_vectors: bool = True, replace: bool = False) -> None:
+        """Writes the index as an artefact; without vectors, `open_index` must be given the same ones again."""
+        from covis.search.storage import save_index
+
+        save_index(self, Path(path), with_vectors, replace)
+
+    def _allowed(self, area: Area | None) -> NDArray[np.bool_]:
+        return self.live if area is None else self.live & area.contains(self.xy)
+
+    def _bind(self, descriptors: Matrix, says: str = "these") -> None:
+        if isinstance(descriptors, DescriptorStore):
+            if self.model is not None and self.model != descriptors.model:
+                raise InputError(
+                    f"the index holds descriptors of model {self.model}, {says} are of model {descriptors.model}; use one model"
+                )
+            self.model = descriptors.model
+
+    def _appended(self, count: int) -> None:
+        """Called when `count` rows were appended."""
+
+    @abstractmethod
+    def _search(self, queries: NDArray[np.float32], k: int, rows: Ids) -> Ranking:
+        """The k nearest among the rows; k is at most their number."""
+
+
+class Exact(LocalIndex):
+    """Looks at every descriptor: no loss, nothing to build, no memory but the vectors themselves (which may be mapped)."""
+
+    kind = "exact"
+
+    def _search(self, queries: NDArray[np.float32], k: int, rows: Ids) -> Ranking:
+        allowed = None if len(rows) == len(self.vectors) else rows
+        return rank(queries, self.vectors, max(k, 1), allowed=allowed, ids=self.row_ids).top(k)
+
+
+def check_ids(ids: ArrayLike, descriptors: Any, dim: int) -> Ids:
+    """Ids as int64, after checking that there is one for each descriptor, each once."""
+    new = np.asarray(ids, np.int64)
+    if len(descriptors.shape) != 2 or descriptors.shape[1] != dim:
+        raise InputError(f"the index holds descriptors of {dim} numbers, these have shape {tuple(descriptors.shape)}")
+    if new.shape != (len(descriptors),):
+        raise InputError(f"{len(descriptors)} descriptors need as many ids, not an array of shape {new.shape}")
+    if len(new) and (new.min() < 0 or len(np.unique(new)) < len(new)):
+        raise InputError("ids must not be negative, and each given once")
+    return new
+
+
+def check_places(xy: ArrayLike | None, count: int) -> NDArray[np.float64]:
+    """Positions as (count, 2); NaN where nothing is known."""
+    places = np.full((count, 2), np.nan) if xy is None else np.asarray(xy, np.float64)
+    if places.shape != (count, 2):
+        raise InputError(f"{count} descriptors need positions of shape ({count}, 2), not {places.shape}")
+    return places
+
+
+def check_vectors(descriptors: Matrix) -> None:
+    """Refuses descriptors that are not finite or have no direction; a store was checked when it was written."""
+    if isinstance(descriptors, DescriptorStore):
+        return
+    for start in range(0, len(descriptors), 1 << 14):
+        part = np.asarray(descriptors[start : start + (1 << 14)])
+        norm = np.einsum("nd,nd->n", part, part, dtype=np.float64)
+        bad = ~(np.isfinite(norm) & (norm > 0))
+        if bad.any():
+            raise InputError(
+                f"descriptor {start + int(bad.argmax())} has norm {norm[bad][0] ** 0.5}; it has no place in an index"
+            )

@@ -1,0 +1,79 @@
+"""Local indexes on disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covis import artifacts
+from covis.descriptors import Matrix
+from covis.errors import InputError
+from covis.search.approximate import Approximate
+from covis.search.index import Exact, LocalIndex
+
+KIND = "index"
+_ROWS = 16384
+
+
+def save_index(index: LocalIndex, path: Path, with_vectors: bool, replace: bool) -> None:
+    """Writes an index as an artefact at `path`."""
+    facts: dict[str, Any] = {
+        "index": index.kind, "dim": index.dim, "rows": len(index.row_ids), "model": index.model,
+        "vectors": "inside" if with_vectors else "outside",
+    }  # fmt: skip
+    with artifacts.create(path, KIND, facts, replace=replace) as draft:
+        np.save(draft.path / "ids.npy", index.row_ids)
+        np.save(draft.path / "live.npy", index.live)
+        np.save(draft.path / "xy.npy", index.xy)
+        if with_vectors:
+            _write_vectors(index, draft.path / "vectors.npy")
+        if isinstance(index, Approximate):
+            draft.facts |= {"effort": index.effort, "seed": index.seed}
+            np.save(draft.path / "order.npy", index.order)
+            if index.structure is not None:
+                import faiss
+
+                faiss.write_index(index.structure, str(draft.path / "structure.faiss"))
+
+
+def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool = True) -> LocalIndex:
+    """Opens a saved index; `vectors` are needed, row for row the same, where it was saved without them."""
+    path = Path(path)
+    manifest = artifacts.open_manifest(path, KIND, verify=verify)
+    dim, model = manifest["dim"], manifest["model"]
+    index: LocalIndex = Exact(dim, model)
+    if manifest["index"] != Exact.kind:
+        index = approximate = Approximate(dim, manifest["index"], model, seed=manifest["seed"])
+        approximate.effort = manifest["effort"]
+        approximate.order = np.load(path / "order.npy")
+        if (path / "structure.faiss").exists():
+            import faiss
+
+            approximate.structure = faiss.read_index(str(path / "structure.faiss"))
+    index.row_ids, index.live = np.load(path / "ids.npy"), np.load(path / "live.npy")
+    index.xy = np.load(path / "xy.npy")
+    if manifest["vectors"] == "inside":
+        vectors = np.load(path / "vectors.npy", mmap_mode="r")
+    if vectors is None or vectors.shape != (manifest["rows"], dim):
+        found = "none were given" if vectors is None else f"these are {tuple(vectors.shape)}"
+        raise InputError(
+            f"{path} was saved without its ({manifest['rows']}, {dim}) vectors, and {found}; give its store"
+        )
+    index._bind(vectors)
+    index.vectors = index.vectors.extended(vectors)
+    return index
+
+
+def _write_vectors(index: LocalIndex, path: Path) -> None:
+    """All rows as one .npy, a bounded number at a time."""
+    rows = len(index.row_ids)
+    dtype = np.asarray(index.vectors[:1]).dtype
+    target = np.lib.format.open_memmap(path, "w+", dtype, (rows, index.dim)) if rows else None
+    if target is None:
+        np.save(path, np.zeros((0, index.dim), np.float32))
+        return
+    for start in range(0, rows, _ROWS):
+        target[start : start + _ROWS] = index.vectors[start : start + _ROWS]
+    target.flush()

@@ -1,0 +1,155 @@
+"""Approximate indexes: measured, tuned, bounded in memory, and the same after a round trip to disk."""
+
+import numpy as np
+import pytest
+
+from covis.descriptors import DescriptorStore
+from covis.errors import InputError
+from covis.search import KINDS, Approximate, Circle, Exact, approximate, build_index, building, open_index, rank
+from covis.search.kinds import choose, clusters, parse_size, size, subvectors
+
+DIM = 48
+
+
+def unit(x):
+    return (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+
+
+def drive(count, seed=0, dim=DIM):
+    """Descriptors in the order of a drive: each place looks like the one before."""
+    rng = np.random.default_rng(seed)
+    places = np.repeat(rng.standard_normal((-(-count // 10), dim)), 10, 0)[:count]
+    return unit(places + 0.5 * rng.standard_normal((count, dim)))
+
+
+@pytest.fixture(scope="module")
+def descriptors():
+    return drive(6000)
+
+
+@pytest.fixture(autouse=True)
+def structures(monkeypatch):
+    monkeypatch.setattr(approximate, "_EXACT_ROWS", 8)
+
+
+@pytest.mark.parametrize("kind", ["exact", *KINDS])
+def test_the_loss_that_is_printed_is_the_loss(descriptors, kind, capsys):
+    index, measured = build_index(descriptors, kind, queries=drive(300, 1))
+    found, truth = index.search(drive(300, 1), 10), rank(drive(300, 1), descriptors, 10)
+    hits = np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.ids.tolist(), truth.ids.tolist(), strict=True)])
+    assert measured.recall == pytest.approx(hits, abs=1e-3)
+    assert f"misses {100 * measured.loss:.2f} %" in capsys.readouterr().err
+    assert measured.to_dict()["loss"] == pytest.approx(1 - measured.recall)
+    assert measured.loss == 0 or kind != "exact"
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_effort_rises_until_the_target_is_met(descriptors, kind):
+    low, _ = build_index(descriptors, kind, target_recall=0.0)
+    high, measured = build_index(descriptors, kind, target_recall=0.98)
+    assert low.effort == low.spec.efforts[0]
+    assert high.effort > low.effort or measured.recall >= 0.98
+    assert measured.recall >= 0.98 or high.effort == high.spec.efforts[-1]
+
+
+def test_own_descriptors_as_queries_do_not_count_themselves(descriptors):
+    """Without that, a structure that finds only the query itself would already look right at rank one."""
+    index, measured = build_index(descriptors, "hnsw", target_recall=2.0)
+    rows = np.sort(np.random.default_rng(0).choice(len(descriptors), building.SAMPLE, replace=False))
+    truth = rank(descriptors[rows], descriptors, 10, exclude=rows)
+    found = index.search(descriptors[rows], 11)
+    assert (found.ids[:, 0] == rows).mean() > 0.99
+    assert building.overlap(building._without(found, rows), truth) == pytest.approx(measured.recall)
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_memory_is_as_estimated(descriptors, kind):
+    faiss = pytest.importorskip("faiss")
+    index, measured = build_index(descriptors, kind)
+    arrays = sum(a.nbytes for a in (index.row_ids, index.live, index.xy, index.order))
+    real = len(faiss.serialize_index(index.structure)) + arrays
+    assert measured.ram_bytes == pytest.approx(real, rel=0.12)
+
+
+def test_graphs_are_filled_in_random_order(descriptors):
+    graph, clusters_ = Approximate(DIM, "hnsw"), Approximate(DIM, "scalar")
+    for index in (graph, clusters_):
+        index.add(np.arange(2000), descriptors[:2000])
+    assert (np.sort(graph.order) == np.arange(2000)).all()
+    assert (np.abs(np.diff(graph.order)) > 10).mean() > 0.9
+    assert (clusters_.order == np.arange(2000)).all()
+
+
+@pytest.mark.parametrize("kind", ["exact", *KINDS])
+@pytest.mark.parametrize("with_vectors", [True, False])
+def test_round_trip(descriptors, kind, with_vectors, tmp_path):
+    store = DescriptorStore.create(tmp_path / "store", "m", DIM)
+    store = store.append(map(str, range(1500)), descriptors[:1500], model="m")
+    index, _ = build_index(store, kind, ids=np.arange(1500) * 3, xy=np.arange(3000.0).reshape(-1, 2))
+    index.remove([0, 3, 300])
+    index.save(tmp_path / "i", with_vectors=with_vectors)
+    again = open_index(tmp_path / "i", None if with_vectors else store)
+    assert type(again) is type(index)
+    assert again.model == "m"
+    for area in (None, Circle(500, 500, 400)):
+        before, after = index.search(descriptors[:40], 7, area=area), again.search(descriptors[:40], 7, area=area)
+        assert (before.ids == after.ids).all()
+        assert (before.distances == after.distances).all()
+    again.add([1], descriptors[1600:1601])
+    assert again.search(descriptors[1600:1601], 1).ids[0, 0] == 1
+    if not with_vectors:
+        for wrong in (None, descriptors[:10]):
+            with pytest.raises(InputError, match="without its"):
+                open_index(tmp_path / "i", wrong)
+
+
+def test_an_empty_index_round_trips(tmp_path):
+    Exact(DIM).save(tmp_path / "i")
+    assert len(open_index(tmp_path / "i")) == 0
+
+
+def test_memory_decides_the_kind():
+    million = {k: v.ram(10**6, 512) for k, v in KINDS.items()}
+    assert choose("auto", 10**6, 512, None) == "hnsw"
+    assert choose("auto", 1000, 512, None) == "exact"
+    for kind, need in million.items():
+        assert million[choose("auto", 10**6, 512, need)] <= need
+        assert choose(kind, 10**6, 512, need) == kind
+    with pytest.raises(
+        InputError, match=r"hnsw over 1000000 × 512 needs .* --max-ram allows 1 GB; these fit: hnsw-sq8"
+    ):
+        choose("hnsw", 10**6, 512, parse_size("1G"))
+    with pytest.raises(InputError, match="use more memory or an engine"):
+        choose("binary", 10**9, 512, parse_size("1G"))
+    with pytest.raises(InputError, match="did you mean 'hnsw'"):
+        choose("hnws", 10, 8, None)
+
+
+def test_sizes():
+    assert parse_size("2G") == 2 << 30
+    assert parse_size("1.5 MiB") == 3 << 19
+    assert parse_size("1000") == 1000
+    assert size(1536) == "1.5 kB"
+    with pytest.raises(InputError, match="500M or 2G"):
+        parse_size("lots")
+
+
+def test_structures_fit_any_dimension():
+    assert [subvectors(d) for d in (512, 2208, 250, 7, 2)] == [128, 552, 50, 1, 1]
+    assert clusters(0) == 1
+    for dim in (7, 30):
+        data = drive(1100, dim=dim)
+        for kind in KINDS:
+            index, measured = build_index(data, kind)
+            assert index.structure is not None
+            assert measured.recall > 0.5
+
+
+def test_short_rows_are_filled_by_looking_everywhere(descriptors):
+    """An effort too small for what an area leaves must not cost results."""
+    index, _ = build_index(descriptors, "scalar", xy=np.column_stack([np.arange(6000.0), np.zeros(6000)]))
+    index.effort = 1
+    area = Circle(3000, 0, 600)
+    ranking = index.search(drive(20, 9), 1000, area=area)
+    assert (ranking.ids >= 0).all()
+    assert (np.abs(ranking.ids - 3000) <= 600).all()
