@@ -28,7 +28,9 @@ def test_the_length_of_a_descriptor_is_asked_of_the_network():
         assert backbones.create(name, (64, 64)).channels == channels
 
 
-@pytest.mark.parametrize(("asked", "given"), [((224, 224), (224, 224)), ((160, 150), (154, 154)), ((480, 640), (476, 644))])
+@pytest.mark.parametrize(
+    ("asked", "given"), [((224, 224), (224, 224)), ((160, 150), (154, 154)), ((480, 640), (476, 644))]
+)
 def test_images_for_a_transformer_are_whole_patches(asked, given):
     backbone = backbones.create("vit_small_patch14_reg4_dinov2", asked)
     assert backbone.fit(asked) == given

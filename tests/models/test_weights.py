@@ -92,7 +92,11 @@ def test_published_checkpoints_of_the_method_resnet(wrap, tmp_path):
 
 @pytest.mark.parametrize(("name", "convert"), [("densenet121", torch.relu), ("vgg11", lambda x: x)])
 def test_published_checkpoints_of_the_method_others(name, convert, tmp_path):
-    net = Authors(shaken(getattr(torchvision.models, name)(weights=None).features))
+    vgg = torchvision.models.vgg
+    features = (
+        vgg.make_layers(vgg.cfgs["A"]) if name == "vgg11" else torchvision.models.densenet121(weights=None).features
+    )
+    net = Authors(shaken(features))
     torch.save({f"module.{k}": v for k, v in net.state_dict().items()}, tmp_path / "published.pth")
     model = imported(name, tmp_path / "published.pth")
     same_features(model, lambda x: convert(net.backbone(x)))

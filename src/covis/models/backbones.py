@@ -18,6 +18,8 @@ from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, StrideOn
 from covis.models.plans import EMBED, WHOLE, Plan, is_transformer, plan_of
 
 _CHECK_PIXELS = 64
+_SMALL_HEAD = 1 / 4096
+"""Share of a VGG's usual head, 120 M parameters that would be drawn only to be dropped."""
 
 
 @dataclass(frozen=True)
@@ -161,6 +163,8 @@ def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
     library_name, options = (variant.library_name, variant.options) if variant else (name, {})
     if not timm.is_model(library_name):
         raise unknown_name("backbone", name, names())
+    if library_name.startswith("vgg"):
+        options = {**options, "mlp_ratio": _SMALL_HEAD}
     config = timm.get_pretrained_cfg(library_name)
     attempts: list[dict[str, Any]] = [{}]
     if config is not None and config.fixed_input_size:  # transformers: any size at call, else the size at birth

@@ -1,0 +1,104 @@
+"""Descriptors a second of one core: eager torch in both layouts, TorchScript, ONNX Runtime; and learning speed of `tiny`.
+
+The peer is torch in its own default layout, the way most place recognition code runs; every runtime gets the same
+pixels and normalises them itself. Run: python benchmarks/bench_inference.py [--quick]
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from _common import cpu_seconds, report
+
+from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
+
+CASES = (
+    ("tiny", "gem", (96, 96)),
+    ("mobilenetv2_100", "gem", (224, 224)),
+    ("resnet18", "gem", (240, 320)),
+    ("resnet50", "gem", (240, 320)),
+    ("vit_small_patch14_reg4_dinov2", "token", (224, 224)),
+)
+BATCH = 8
+PEER = "torch, default layout"
+
+
+def runtimes(model: PlaceModel, pixels: torch.Tensor, folder: Path) -> dict[str, Callable[[], torch.Tensor]]:
+    """Name → one batch of descriptors."""
+    plain = PlaceModel.build(model.config)
+    plain.load_state_dict(model.state_dict())
+    for parameter in plain.parameters():
+        parameter.data = parameter.data.contiguous()
+    traced = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, model.normalise(pixels))))
+    export_onnx(model, folder / "model.onnx")
+    onnx = OnnxPlaceModel.open(folder / "model.onnx", threads=1)
+
+    def default_layout() -> torch.Tensor:
+        grid = plain.backbone.grid(pixels.shape[-2:])
+        x = plain.normalise(pixels).contiguous()
+        features = plain.backbone.run(x, 0, len(plain.backbone.plan.steps), grid)
+        return torch.nn.functional.normalize(plain.pool(*plain.backbone.to_map(features, grid)), dim=-1)
+
+    return {
+        PEER: default_layout,
+        "torch, channels last": lambda: model(model.normalise(pixels)),
+        "TorchScript, frozen": lambda: traced(model.normalise(pixels)),
+        "ONNX Runtime": lambda: onnx(onnx.normalise(pixels)),
+    }
+
+
+def inference(cases: tuple[tuple[str, str, tuple[int, int]], ...], repeats: int) -> list[dict[str, object]]:
+    """One row a network and runtime, with the ratio to the peer."""
+    rows: list[dict[str, object]] = []
+    for backbone, pool, size in cases:
+        model = PlaceModel.build(ModelConfig(backbone, pool, size, "none"))
+        pixels = torch.randint(0, 256, (BATCH, 3, *model.config.image_size), dtype=torch.uint8)
+        with tempfile.TemporaryDirectory() as folder, torch.inference_mode(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ways = runtimes(model, pixels, Path(folder))
+            expected = ways[PEER]()
+            seconds = {name: cpu_seconds(work, repeats) for name, work in ways.items()}
+            difference = {name: float((work() - expected).abs().max()) for name, work in ways.items()}
+        for name, spent in seconds.items():
+            rows.append(
+                {
+                    "backbone": backbone, "pixels": "×".join(map(str, size)), "runtime": name,
+                    "images/s": BATCH / spent, "ratio": seconds[PEER] / spent, "largest difference": difference[name],
+                }
+            )  # fmt: skip
+    return rows
+
+
+def learning(repeats: int) -> dict[str, float]:
+    """Images a second of `tiny` through forward and backward, everything trained."""
+    rates = {}
+    for side in (64, 96):
+        model = PlaceModel.build(ModelConfig("tiny", "gem", (side, side), "all")).train()
+        pixels = torch.randint(0, 256, (32, 3, side, side), dtype=torch.uint8)
+
+        def step(model: PlaceModel = model, pixels: torch.Tensor = pixels) -> None:
+            model.zero_grad(set_to_none=True)
+            model(model.normalise(pixels))[:, 0].sum().backward()
+
+        rates[f"{side} px"] = 32 / cpu_seconds(step, repeats)
+    return rates
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="two networks only")
+    quick = parser.parse_args().quick
+    torch.set_num_threads(1)
+    rates = learning(3)
+    rows = inference(CASES[:2] if quick else CASES, 3)
+    report("inference", rows, {"threads": 1, "batch": BATCH, "tiny_learning_images_per_second": rates})
+    print("tiny, forward and backward:", ", ".join(f"{rate:.0f} images/s at {side}" for side, rate in rates.items()))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,80 @@
+"""The exported file says what the model says, through the same call."""
+
+import numpy as np
+import pytest
+import torch
+
+from covis.errors import InputError
+from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, Whitening, export_onnx, load_fast
+
+pytest.importorskip("onnxscript")
+pytest.importorskip("onnxruntime")
+
+
+def pixels(model, count):
+    generator = torch.Generator().manual_seed(0)
+    return torch.randint(0, 256, (count, 3, *model.preprocessing.image_size), dtype=torch.uint8, generator=generator)
+
+
+def agree(model, exported):
+    for count in (1, 5):
+        images = pixels(model, count)
+        with torch.inference_mode():
+            expected = model(model.normalise(images))
+        got = exported(exported.normalise(images))
+        assert got.shape == (count, model.dim)
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("backbone", "pool"),
+    [("tiny", "transport16"), ("vit_tiny_patch16_224", "gem"), ("mobilenetv3_small_050", "netvlad16")],
+)
+def test_families_and_poolings_export(backbone, pool, tmp_path):
+    model = PlaceModel.build(ModelConfig(backbone, pool, (64, 80)), seed=1).train()
+    assert export_onnx(model, tmp_path / "m.onnx") < 1e-5
+    assert model.training, "exporting leaves the model as it was"
+    agree(model.eval(), OnnxPlaceModel.open(tmp_path / "m.onnx"))
+
+
+@pytest.mark.slow
+def test_the_fast_runtime_is_made_once_and_stands_in_for_the_model(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    model = PlaceModel.build(ModelConfig("tiny", "gem", (64, 80)), seed=1)
+    rng = np.random.default_rng(0)
+    model.whiten(Whitening.fit(rng.normal(size=(300, 256)), 32))
+    model.save(tmp_path / "model")
+    fast = load_fast(tmp_path / "model")
+    assert "once" in capsys.readouterr().err
+    agree(model, fast)
+    assert fast.dim == 32
+    assert fast.fingerprint() == model.fingerprint()
+    assert fast.preprocessing == model.preprocessing
+    photo = rng.integers(0, 256, (100, 100, 3), dtype=np.uint8)
+    with torch.inference_mode():
+        expected = model(model.preprocess(photo)[None])
+    torch.testing.assert_close(fast(fast.preprocess(photo)[None]), expected, atol=1e-5, rtol=0)
+    again = load_fast(tmp_path / "model", threads=1)
+    assert "once" not in capsys.readouterr().err
+    agree(model, again)
+    assert fast.eval().to("cpu") is fast
+    with pytest.raises(InputError, match="runs on the CPU"):
+        fast.to("cuda")
+
+
+def test_other_files_are_refused_in_one_line(tmp_path):
+    with pytest.raises(InputError, match="is not there"):
+        OnnxPlaceModel.open(tmp_path / "absent.onnx")
+    (tmp_path / "broken.onnx").write_bytes(b"no graph")
+    with pytest.raises(InputError, match="cannot be opened by ONNX Runtime"):
+        OnnxPlaceModel.open(tmp_path / "broken.onnx")
+    onnx = pytest.importorskip("onnx")
+    value = onnx.helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [1])
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Identity", ["x"], ["y"])], "g", [value], [
+        onnx.helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, [1])
+    ])  # fmt: skip
+    model = onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 18)], ir_version=10)
+    onnx.save(model, tmp_path / "foreign.onnx")
+    with pytest.raises(InputError, match="was not written by covis"):
+        OnnxPlaceModel.open(tmp_path / "foreign.onnx")

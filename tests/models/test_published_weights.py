@@ -1,0 +1,128 @@
+"""Published weights give the features they were published with (needs the files beside the project)."""
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from covis.decoding import decode
+from covis.models import ModelConfig, PlaceModel, Whitening, _torchvision
+
+MOBILENET = "mobilenetv2_100_imagenet.safetensors"
+RESNET = "resnet50_v1_imagenet_fp16.safetensors"
+
+
+def model_of(shared_data, backbone, file, size, pool="gem", **options):
+    config = ModelConfig(backbone, pool, size, "none", str(shared_data / "weights" / file), **options)
+    return PlaceModel.build(config)
+
+
+def street_photos(shared_data, model, count=29):
+    files = sorted((shared_data / "photos_exif").rglob("*.jpg"))[:count]
+    size = model.preprocessing.image_size
+    return torch.stack([torch.from_numpy(decode(f, size).copy()).permute(2, 0, 1) for f in files])
+
+
+def classes(model, head, photos):
+    """Class scores of the network that the weights came from: its own classifier on averaged features."""
+    with torch.inference_mode():
+        pooled = model.local_features(model.normalise(photos)).mean((-2, -1))
+        return pooled @ head["weight"].float().T + head["bias"].float()
+
+
+def head_of(shared_data, file, name):
+    state = load_file(shared_data / "weights" / file)
+    return {part: state[f"{name}.{part}"] for part in ("weight", "bias")}
+
+
+def test_mobilenet_gives_torchvisions_features(shared_data):
+    _torchvision.ensure()
+    import torchvision
+
+    state = load_file(shared_data / "weights" / MOBILENET)
+    peer = torchvision.models.mobilenet_v2(weights=None).eval()
+    names = [n for n in peer.state_dict() if not n.startswith("classifier")]
+    model = model_of(shared_data, "mobilenetv2_100", MOBILENET, (160, 160))
+    ours = model.backbone.net.state_dict()
+    peer.load_state_dict(dict(zip(names, ours.values(), strict=True)), strict=False)
+    assert torch.equal(ours["conv_stem.weight"], state["conv_stem.weight"])
+    photos = street_photos(shared_data, model, 4)
+    with torch.inference_mode():
+        x = model.normalise(photos)
+        torch.testing.assert_close(model.local_features(x), peer.features(x), rtol=1e-4, atol=1e-4)
+
+
+def test_resnet_of_2015_needs_its_strides_in_their_old_place(shared_data):
+    """Two networks trained on one task name the same things; with strides misplaced they agree less."""
+    mobile = model_of(shared_data, "mobilenetv2_100", MOBILENET, (224, 224))
+    photos = street_photos(shared_data, mobile)
+    wanted = classes(mobile, head_of(shared_data, MOBILENET, "classifier"), photos)
+    head = head_of(shared_data, RESNET, "fc")
+    agreement = {}
+    for place in ("conv1", "conv2"):
+        model = model_of(shared_data, "resnet50", RESNET, (224, 224), stride_on=place)
+        scores = classes(model, head, photos)
+        agreement[place] = float(torch.nn.functional.cosine_similarity(scores, wanted).mean())
+    assert agreement["conv1"] > agreement["conv2"] + 0.02
+    assert agreement["conv1"] > 0.5
+
+
+def test_vgg_and_dinov2_load(shared_data):
+    for backbone, file, size, dim in (
+        ("vgg16", "vgg16_features_imagenet_fp16.safetensors", (96, 128), 512),
+        ("vit_small_patch14_reg4_dinov2", "dinov2_vits14_reg_fp16.safetensors", (98, 126), 384),
+    ):
+        model = model_of(shared_data, backbone, file, size)
+        photos = street_photos(shared_data, model, 3)
+        with torch.inference_mode():
+            similar = model(model.normalise(photos))
+            similar = similar @ similar.T
+        assert model.dim == dim
+        assert (similar - torch.eye(3)).max() < 0.999
+
+
+def test_dinov2_is_the_librarys_own_reading_of_the_file(shared_data):
+    _torchvision.ensure()
+    import timm
+
+    path = shared_data / "weights" / "dinov2_vits14_reg_fp16.safetensors"
+    name = "vit_small_patch14_reg4_dinov2"
+    overlay = {"file": str(path)}
+    peer = timm.create_model(
+        name, pretrained=True, num_classes=0, dynamic_img_size=True, pretrained_cfg_overlay=overlay
+    ).eval()
+    model = model_of(shared_data, name, path.name, (98, 126), pool="token")
+    x = model.normalise(street_photos(shared_data, model, 2))
+    with torch.inference_mode():
+        torch.testing.assert_close(model.backbone(x), peer.forward_features(x), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.slow
+def test_frozen_mobilenet_finds_places_on_the_campus(shared_data):
+    """A part of the campus table: 28 % R@1 on all of it; an untrained network is near 6 %."""
+    from covis.datasets.table import read_table
+    from covis.embedding import embed
+
+    west = read_table(shared_data / "campus" / "west.csv")
+    west = west.subset(np.flatnonzero(west.poses.xy[:, 0] < np.median(west.poses.xy[:, 0])))
+    trained = model_of(shared_data, "mobilenetv2_100", MOBILENET, (160, 160))
+    blank = PlaceModel.build(ModelConfig("mobilenetv2_100", "gem", (160, 160), "none"))
+    found = {}
+    for name, model in (("trained", trained), ("blank", blank)):
+        descriptors = embed(model, west, workers=0)
+        found[name] = recall_at_1(descriptors, west)
+        if name == "trained":
+            found["whitened"] = recall_at_1(Whitening.fit(descriptors, 128)(descriptors), west)
+    assert found["trained"] > 25
+    assert found["whitened"] > found["trained"] - 1
+    assert found["trained"] > 2 * found["blank"]
+
+
+def recall_at_1(descriptors, images):
+    distance = np.linalg.norm(images.poses.xy[:, None] - images.poses.xy, axis=-1)
+    turn = np.abs((images.poses.heading[:, None] - images.poses.heading + 180) % 360 - 180)
+    other = images.group[:, None] != images.group
+    positive = (distance <= 15) & (turn <= 45) & other
+    similarity = np.where(other, descriptors @ descriptors.T, -2)
+    judged = positive.any(1)
+    return 100 * positive[np.arange(len(images)), similarity.argmax(1)][judged].mean()
