@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from covis.cli import data, embed, evaluate, listing, model, train
+from covis.cli import data, embed, evaluate, listing, model, search, train
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -24,6 +24,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "export": model.export_model,
 }
 GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
+    "search": {"build": search.build, "query": search.query},
     "data": {"check": data.check, "import": data.import_},
     "submission": {"check": evaluate.submission_check},
     "model": {"import": model.import_model, "show": model.show_model},

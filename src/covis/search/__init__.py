@@ -2,7 +2,7 @@
 
 from covis.search.approximate import Approximate
 from covis.search.area import Area, Circle, Polygon
-from covis.search.building import Measured, build_index, tune
+from covis.search.building import TARGET_RECALL, Measured, build_index, tune
 from covis.search.exact import rank
 from covis.search.index import Exact, Index, LocalIndex
 from covis.search.kinds import KINDS
@@ -10,6 +10,6 @@ from covis.search.ranking import Ranking
 from covis.search.storage import open_index
 
 __all__ = [
-    "KINDS", "Approximate", "Area", "Circle", "Exact", "Index", "LocalIndex", "Measured", "Polygon", "Ranking",
+    "KINDS", "TARGET_RECALL", "Approximate", "Area", "Circle", "Exact", "Index", "LocalIndex", "Measured", "Polygon", "Ranking",
     "build_index", "open_index", "rank", "tune",
 ]  # fmt: skip

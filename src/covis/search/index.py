@@ -97,11 +97,21 @@ class LocalIndex(Index):
         """Share of rows that were removed or replaced: memory and time that `build_index` would win back."""
         return 1 - len(self) / max(1, len(self.live))
 
-    def save(self, path: Path | str, *, with_vectors: bool = True, replace: bool = False) -> None:
-        """Writes the index as an artefact; without vectors, `open_index` must be given the same ones again."""
+    def save(
+        self,
+        path: Path | str,
+        *,
+        with_vectors: bool = True,
+        store: DescriptorStore | None = None,
+        replace: bool = False,
+    ) -> None:
+        """Writes the index as an artefact.
+
+        It holds its vectors, or names the `store` that does, row for row; with neither, `open_index` must be given them.
+        """
         from covis.search.storage import save_index
 
-        save_index(self, Path(path), with_vectors, replace)
+        save_index(self, Path(path), with_vectors and store is None, store, replace)
 
     def _allowed(self, area: Area | None) -> NDArray[np.bool_]:
         return self.live if area is None else self.live & area.contains(self.xy)

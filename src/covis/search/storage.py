@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from covis import artifacts
-from covis.descriptors import Matrix
+from covis.descriptors import DescriptorStore, Matrix
 from covis.errors import InputError
 from covis.search.approximate import Approximate
 from covis.search.index import Exact, LocalIndex
@@ -17,12 +18,19 @@ KIND = "index"
 _ROWS = 16384
 
 
-def save_index(index: LocalIndex, path: Path, with_vectors: bool, replace: bool) -> None:
+def save_index(index: LocalIndex, path: Path, with_vectors: bool, store: DescriptorStore | None, replace: bool) -> None:
     """Writes an index as an artefact at `path`."""
+    if store is not None and store.shape != index.vectors.shape:
+        raise InputError(
+            f"{store.path} holds {store.shape} descriptors, the index {index.vectors.shape}; save the vectors"
+        )
     facts: dict[str, Any] = {
         "index": index.kind, "dim": index.dim, "rows": len(index.row_ids), "model": index.model,
         "vectors": "inside" if with_vectors else "outside",
     }  # fmt: skip
+    if store is not None:
+        place = os.path.relpath(store.path.resolve(), path.resolve())
+        facts["store"] = {"path": place, "fingerprint": store.fingerprint()}
     with artifacts.create(path, KIND, facts, replace=replace) as draft:
         np.save(draft.path / "ids.npy", index.row_ids)
         np.save(draft.path / "live.npy", index.live)
@@ -56,6 +64,8 @@ def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool 
     index.xy = np.load(path / "xy.npy")
     if manifest["vectors"] == "inside":
         vectors = np.load(path / "vectors.npy", mmap_mode="r")
+    elif vectors is None and "store" in manifest:
+        vectors = _named_store(path, manifest["store"])
     if vectors is None or vectors.shape != (manifest["rows"], dim):
         found = "none were given" if vectors is None else f"these are {tuple(vectors.shape)}"
         raise InputError(
@@ -64,6 +74,14 @@ def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool 
     index._bind(vectors)
     index.vectors = index.vectors.extended(vectors)
     return index
+
+
+def _named_store(path: Path, store: dict[str, str]) -> DescriptorStore:
+    """The store that an index was made over, unchanged."""
+    found = DescriptorStore.open((path / store["path"]).resolve(), verify=False)
+    if found.fingerprint() != store["fingerprint"]:
+        raise InputError(f"{found.path} is not what {path} was made over any more; build the index again")
+    return found
 
 
 def _write_vectors(index: LocalIndex, path: Path) -> None:
