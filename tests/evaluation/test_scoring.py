@@ -102,12 +102,28 @@ def test_short_rankings_are_said(four):
     assert evaluate(ranking.top(2), benchmark).figures["notes"] == ["4 queries have fewer than 3 results"]
 
 
+def test_a_query_that_is_a_map_image_too_is_said():
+    queries, database = street(2, prefix="m"), street(3, group=["x", "y", "y"])
+    both = Benchmark("both", queries, database, graph((2, 3), [(0, 0), (1, 1)]), "itself", ks=(1,))
+    assert "2 queries may find the very file" in evaluate([[0], [1]], both).figures["notes"][0]
+
+
 def test_graded_figures_use_the_graded_similarity():
     benchmark = drive()
     good, bad = (evaluate_descriptors(*descriptors(benchmark, noise), benchmark).figures for noise in (0.05, 2.0))
     assert good["ndcg@10"] > 70 > bad["ndcg@10"]
     assert good["spearman_psi_distance"] < -0.4 < bad["spearman_psi_distance"]
     assert good["recall"]["1"] > bad["recall"]["1"]
+
+
+def test_sampled_pairs_are_kept_for_plots():
+    benchmark = drive()
+    queries, database = descriptors(benchmark, 0.3)
+    arrays = evaluate_descriptors(queries, database, benchmark).arrays
+    rows, columns = arrays["pair_query"], arrays["pair_map"]
+    assert arrays["pair_psi"].tolist() == benchmark.graded.lookup(rows, columns).tolist()
+    gap = np.linalg.norm(queries[rows] - database[columns], axis=1)
+    np.testing.assert_allclose(arrays["pair_distance"], gap, rtol=1e-5, atol=1e-6)
 
 
 def test_average_precision_over_pairs_where_the_protocol_has_it():

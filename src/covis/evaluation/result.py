@@ -27,7 +27,7 @@ class Evaluation:
     """The benchmark as plain values (`Benchmark.facts`)."""
     arrays: Mapping[str, NDArray[Any]]
     """`ids`, `distances`, `psi` (Q, K) of the settled ranking; `first_hit`, `relevant`, `error_m`, `error_deg` (Q,);
-    names, positions and headings of both sides (`query_*`, `map_*`)."""
+    names, positions and headings of both sides (`query_*`, `map_*`); sampled pairs (`pair_*`) where ψ is graded."""
     subject: Mapping[str, Any] = field(default_factory=dict)
     """What was evaluated: model, weights, preprocessing, whitening, dimension, as far as known."""
 

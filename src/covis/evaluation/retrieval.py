@@ -50,26 +50,33 @@ def evaluate_descriptors(
         queries = transform(queries)
         database = queries if one else transform(database)
     ranking = rank_descriptors(queries, database, benchmark)
-    further = {"dim": int(queries.shape[1]), **pair_figures(queries, database, benchmark)}
-    return evaluate(ranking, benchmark, subject={**(subject or {}), "dim": int(queries.shape[1])}, further=further)
+    size = {"dim": int(queries.shape[1])}
+    figures, samples = pair_figures(queries, database, benchmark)
+    return evaluate(ranking, benchmark, subject={**(subject or {}), **size}, further=size | figures, samples=samples)
 
 
-def pair_figures(queries: Descriptors, database: Descriptors, benchmark: Benchmark) -> dict[str, Any]:
-    """Spearman between ψ and distance over sampled pairs, and average precision over all where the protocol has it."""
-    if benchmark.relevance is None:
-        return {}
+def pair_figures(
+    queries: Descriptors, database: Descriptors, benchmark: Benchmark
+) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Spearman between ψ and distance over sampled pairs, average precision over all where the protocol has it.
+
+    Also the sample itself: `pair_query`, `pair_map`, `pair_psi`, `pair_distance`, each (N,).
+    """
     figures: dict[str, Any] = {}
-    graph = benchmark.graded
-    if has_grades(graph):
-        rows, columns, psi = sample_pairs(graph, SAMPLED_PAIRS)
+    samples: dict[str, NDArray[Any]] = {}
+    if benchmark.relevance is None:
+        return figures, samples
+    if has_grades(benchmark.graded):
+        rows, columns, psi = sample_pairs(benchmark.graded, SAMPLED_PAIRS)
         distance = pair_distances(queries, database, rows, columns)
         similar = psi > 0
         figures["spearman_psi_distance"] = rank_correlation(psi, distance)
         figures["spearman_psi_distance_similar"] = rank_correlation(psi[similar], distance[similar])
+        samples = {"pair_query": rows, "pair_map": columns, "pair_psi": psi, "pair_distance": distance}
     if benchmark.pairs:
         ap = average_precision(queries, database, benchmark.positives, one_set=benchmark.one_set)
         figures["average_precision"] = 100.0 * ap
-    return figures
+    return figures, samples
 
 
 def has_grades(graph: SimilarityGraph) -> bool:

@@ -26,11 +26,13 @@ def evaluate(
     *,
     subject: Mapping[str, Any] | None = None,
     further: Mapping[str, Any] | None = None,
+    samples: Mapping[str, NDArray[Any]] | None = None,
     resamples: int = RESAMPLES,
 ) -> Evaluation:
     """Scores a raw or settled ranking (Q, K) of the benchmark's map for each of its queries.
 
-    `subject` says what made the ranking; `further` figures (such as average precision over pairs) travel along.
+    `subject` says what made the ranking; `further` figures (such as average precision over pairs) and arrays (such as
+    `samples` of pairs) travel along.
     """
     ids, distances = benchmark.settle(ranking)
     arrays = _outcomes(ids, distances, benchmark)
@@ -40,7 +42,8 @@ def evaluate(
     if benchmark.queries.poses.known.any() and benchmark.database.poses.known.any():
         figures["recall_by_radius"] = _by_radius(benchmark, ids)
     figures |= {**(further or {}), "notes": [*benchmark.notes, *_warnings(benchmark, ids)]}
-    return Evaluation(figures, benchmark.facts(), arrays | _sides(benchmark), subject or {})
+    figures["roots"] = {"query": str(benchmark.queries.root), "map": str(benchmark.database.root)}
+    return Evaluation(figures, benchmark.facts(), {**arrays, **_sides(benchmark), **(samples or {})}, subject or {})
 
 
 def _outcomes(ids: Ids, distances: NDArray[np.float32], benchmark: Benchmark) -> Arrays:
@@ -169,9 +172,24 @@ def _breakdown(benchmark: Benchmark, arrays: Arrays) -> dict[str, dict[str, dict
 
 
 def _warnings(benchmark: Benchmark, ids: Ids) -> list[str]:
-    """What a ranking lacks: fewer results than the largest k although the map has more."""
+    """What a reader should know of this ranking and these images."""
+    found = []
     short = int((ids[:, min(max(benchmark.ks), len(benchmark.database)) - 1] < 0).sum())
-    return [f"{short} queries have fewer than {max(benchmark.ks)} results"] if short else []
+    if short:
+        found.append(f"{short} queries have fewer than {max(benchmark.ks)} results")
+    twice = _in_both(benchmark)
+    if twice:
+        found.append(f"{twice} queries may find the very file that was asked about: the same image is in the map")
+    return found
+
+
+def _in_both(benchmark: Benchmark) -> int:
+    """How many queries are map images too, and may match themselves there."""
+    queries, database = benchmark.queries, benchmark.database
+    if benchmark.one_set or queries.root != database.root:
+        return 0
+    _, mine, theirs = np.intersect1d(queries.names, database.names, return_indices=True)
+    return int(benchmark.admissible(mine, theirs).sum())
 
 
 def _sides(benchmark: Benchmark) -> Arrays:
