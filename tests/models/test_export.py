@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 
 from covis.errors import InputError
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, Whitening, export_onnx, load_fast
@@ -45,6 +46,7 @@ def test_the_fast_runtime_is_made_once_and_stands_in_for_the_model(tmp_path, mon
     rng = np.random.default_rng(0)
     model.whiten(Whitening.fit(rng.normal(size=(300, 256)), 32))
     model.save(tmp_path / "model")
+    assert isinstance(load_fast(tmp_path / "model", images=10), PlaceModel), "ten images are not worth an export"
     fast = load_fast(tmp_path / "model")
     assert "once" in capsys.readouterr().err
     agree(model, fast)
@@ -59,8 +61,26 @@ def test_the_fast_runtime_is_made_once_and_stands_in_for_the_model(tmp_path, mon
     assert "once" not in capsys.readouterr().err
     agree(model, again)
     assert fast.eval().to("cpu") is fast
+    embedded_alike(model, tmp_path, rng)
     with pytest.raises(InputError, match="runs on the CPU"):
         fast.to("cuda")
+
+
+def embedded_alike(model, folder, rng):
+    from covis.cli.embed import embed as embed_verb
+    from covis.descriptors import DescriptorStore
+
+    (folder / "photos").mkdir()
+    for i in range(3):
+        pixels = rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)
+        Image.fromarray(pixels).save(folder / "photos" / f"{i}.png")
+    rows = {}
+    for runtime in ("torch", "onnx"):
+        embed_verb(folder / "model", folder / "photos", folder / runtime, runtime=runtime, workers=0)
+        store = DescriptorStore.open(folder / runtime)
+        assert store.model == model.fingerprint()
+        rows[runtime] = np.asarray(store[:])
+    np.testing.assert_allclose(rows["onnx"], rows["torch"], atol=1e-5)
 
 
 def test_other_files_are_refused_in_one_line(tmp_path):

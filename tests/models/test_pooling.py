@@ -6,7 +6,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covis.models import POOLS
+from covis.models import POOLS, ModelConfig, PlaceModel
 from covis.models.pooling import GEM_RANGE, GeneralizedMean
 
 GRID = lambda: (3, 4)  # noqa: E731
@@ -91,3 +91,14 @@ def test_an_exponent_out_of_range_is_held_at_the_border():
         out = pool(x, x[..., 0, 0])
         pool.p.data.fill_(held)
         assert torch.equal(out, pool(x, x[..., 0, 0]))
+
+
+@pytest.mark.parametrize("pool", ["avg", "max", "gem", "token", "netvlad16", "mix", "transport16"])
+def test_a_blank_map_gives_finite_descriptors_and_gradients(pool):
+    model = PlaceModel.build(ModelConfig("tiny", pool, (64, 64), "none"))
+    features = torch.zeros(2, 256, 2, 2, requires_grad=True)
+    out = model.suffix(features)
+    out.sum().backward()
+    assert torch.isfinite(out).all()
+    assert torch.isfinite(features.grad).all()
+    assert all(torch.isfinite(p.grad).all() for p in model.pool.parameters())

@@ -29,6 +29,14 @@ def test_a_directory_holds_weights_config_preprocessing_and_card(model, tmp_path
     assert PlaceModel.load(tmp_path / "m").card["licence"] == "MIT"
 
 
+def test_the_place_of_the_first_weights_stays_out_of_the_directory(model, tmp_path):
+    model.save(tmp_path / "first")
+    second = PlaceModel.build(ModelConfig("tiny", "gem", (64, 96), weights=str(tmp_path / "first")))
+    second.save(tmp_path / "second")
+    assert str(tmp_path) not in "".join(f.read_text() for f in (tmp_path / "second").glob("*.json"))
+    assert PlaceModel.load(tmp_path / "second").card["weights"]["model"] == "first"
+
+
 def test_an_existing_directory_is_kept_unless_told(model, tmp_path):
     model.save(tmp_path / "m")
     with pytest.raises(InputError, match="exists already"):

@@ -7,6 +7,7 @@ inside, so that whoever runs it cannot get that wrong. What else a reader needs 
 from __future__ import annotations
 
 import contextlib
+import importlib.util
 import io
 import json
 import logging
@@ -31,6 +32,8 @@ from covis.progress import say
 INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
+WORTH_EXPORTING = 2000
+"""An export takes ten to twenty seconds of CPU time: so many images earn it back with any network measured here."""
 _INSTALL = "install it with: pip install 'covis[onnx]'"
 
 
@@ -168,16 +171,22 @@ class OnnxPlaceModel:
         return self._fingerprint
 
 
-def load_fast(path: Path | str, threads: int | None = None) -> PlaceModel | OnnxPlaceModel:
-    """The model directory at `path` in the fastest runtime installed; its ONNX file is made once and kept in the cache."""
-    try:
-        import onnxruntime  # noqa: F401
-        import onnxscript  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
-    except ImportError:
+Describer = PlaceModel | OnnxPlaceModel
+"""Whatever turns a batch into descriptors: `model(model.normalise(uint8 batch))`."""
+
+
+def load_fast(path: Path | str, images: int | None = None, threads: int | None = None) -> Describer:
+    """The model directory at `path` in the fastest runtime there is: torch on a GPU, else ONNX Runtime if installed.
+
+    The ONNX file is made once and kept in the cache; not for fewer `images` than it takes to earn that time back.
+    """
+    if torch.cuda.is_available() or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
         return PlaceModel.load(path)
     manifest = open_manifest(path, storage.KIND)
     file = cache_folder() / "onnx" / f"{manifest['fingerprint']}.onnx"
     if not file.is_file():
+        if images is not None and images < WORTH_EXPORTING:
+            return PlaceModel.load(path)
         say(f"preparing {path} for ONNX Runtime, once")
         export_onnx(PlaceModel.load(path), file)
     return OnnxPlaceModel.open(file, threads)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
+from dataclasses import replace as replace_fields
 from pathlib import Path
 from typing import Any, cast
 
@@ -28,7 +29,8 @@ def save(model: PlaceModel, path: Path, card: Mapping[str, Any], *, replace: boo
     with artifacts.create(path, KIND, facts, replace=replace) as draft:
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
         (draft.path / WEIGHTS).write_bytes(serialise(state))
-        artifacts.write_json(draft.path / "config.json", model.config.to_dict())
+        config = replace_fields(model.config, weights=None)  # they are here now; where they came from is on the card
+        artifacts.write_json(draft.path / "config.json", config.to_dict())
         artifacts.write_json(draft.path / "preprocessing.json", asdict(model.preprocessing))
         if model.whitening is not None:
             model.whitening.save(draft.path / WHITENING)
@@ -54,7 +56,7 @@ def load(path: Path, trainable: str | None = None) -> PlaceModel:
     manifest = artifacts.open_manifest(path, KIND)
     config = ModelConfig.from_dict(artifacts.read_json(path / "config.json"))
     if trainable is not None:
-        config = replace(config, trainable=cast(Trainable, trainable))
+        config = replace_fields(config, trainable=cast(Trainable, trainable))
     model = PlaceModel.skeleton(config)
     try:
         model.load_state_dict(load_file(path / WEIGHTS))
@@ -79,7 +81,7 @@ def fill(model: PlaceModel, path: Path) -> None:
     model.backbone.load_state_dict(other.backbone.state_dict())
     if other.config.pool == model.config.pool:
         model.pool.load_state_dict(other.pool.state_dict())
-    model.set_preprocessing(replace(other.preprocessing, image_size=model.config.image_size))
+    model.set_preprocessing(replace_fields(other.preprocessing, image_size=model.config.image_size))
     model.card["weights"] = {"model": path.name, "fingerprint": other.fingerprint()}
 
 
