@@ -122,11 +122,11 @@ def _add_shares(a: Views, b: Views, n: int, second_a: bool, second_b: bool, piec
         at[m] = k
         m += (gap[k] < 0.0) & (a.fov[k] > least_a) & (b.fov[k] > least_b)
     if m == n:
-        _aligned_areas(first_a, first_b, n, area)
+        aligned_areas(first_a, first_b, n, area)
     else:
         gather(first_a, at, m, some_a)
         gather(first_b, at, m, some_b)
-        _aligned_areas(some_a, some_b, m, area)
+        aligned_areas(some_a, some_b, m, area)
     for k in range(m):
         shared[at[k]] += area[k]
 
@@ -145,7 +145,7 @@ def _gaps(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
 
 
 @kernel(**SIMD)
-def _aligned_areas(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
+def aligned_areas(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
     """Areas that n aligned convex sectors share."""
     for k in range(n):
         out[k] = convex_area(
