@@ -101,6 +101,13 @@ def test_sampled_pairs_carry_their_similarity():
     assert {(0, 2), (1, 0), (1, 3)} <= set(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
+def test_pairs_that_may_not_match_are_not_sampled():
+    graph = SimilarityGraph.from_edges([0, 1], [1, 0], [0.5, 0.5], (6, 6))
+    rows, columns, _ = pairs.sample_pairs(graph, 100, lambda q, m: q != m)
+    assert len(rows) == 100
+    assert (rows != columns).all()
+
+
 def test_no_correct_pair_is_an_error_not_a_zero():
     with pytest.raises(InputError, match="no pair"):
         pairs.precision_recall([0.1], [False])

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -118,12 +119,21 @@ def rank_correlation(psi: ArrayLike, distance: ArrayLike) -> float:
 
 
 def sample_pairs(
-    graph: SimilarityGraph, count: int, seed: int = 0
+    graph: SimilarityGraph,
+    count: int,
+    admissible: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]] | None = None,
+    seed: int = 0,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats32]:
-    """Query ids, map ids and ψ of up to `count` pairs: half of them similar (ψ > 0, any of them), half at random."""
+    """Query ids, map ids and ψ of up to `count` pairs: half of them similar (ψ > 0, any of them), half at random.
+
+    Random ones that are not `admissible` are left out: an image beside itself has no ψ, but is not dissimilar either.
+    """
     rng = np.random.default_rng(seed)
     stored = np.sort(rng.choice(graph.pairs, min(count // 2, graph.pairs), replace=False))
-    drawn = rng.integers(0, graph.shape[0], count - len(stored)), rng.integers(0, graph.shape[1], count - len(stored))
-    rows = np.concatenate([np.searchsorted(graph.indptr, stored, side="right") - 1, drawn[0]])
-    columns = np.concatenate([graph.indices[stored].astype(np.int64), drawn[1]])
+    drawn = rng.integers(0, graph.shape, (4 * (count - len(stored)), 2))
+    if admissible is not None:
+        drawn = drawn[admissible(drawn[:, 0], drawn[:, 1])]
+    drawn = drawn[: count - len(stored)]
+    rows = np.concatenate([np.searchsorted(graph.indptr, stored, side="right") - 1, drawn[:, 0]])
+    columns = np.concatenate([graph.indices[stored].astype(np.int64), drawn[:, 1]])
     return rows, columns, graph.lookup(rows, columns)

@@ -67,7 +67,7 @@ def pair_figures(
     if benchmark.relevance is None:
         return figures, samples
     if has_grades(benchmark.graded):
-        rows, columns, psi = sample_pairs(benchmark.graded, SAMPLED_PAIRS)
+        rows, columns, psi = sample_pairs(benchmark.graded, SAMPLED_PAIRS, benchmark.admissible)
         distance = pair_distances(queries, database, rows, columns)
         similar = psi > 0
         figures["spearman_psi_distance"] = rank_correlation(psi, distance)
