@@ -6,13 +6,14 @@ ahead of the consumer. Batches are uint8 (B, 3, H, W) in channels-last memory, t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from covis.decoding import Pixels, Reject, Size, decode
 from covis.errors import InputError
@@ -119,6 +120,14 @@ class _Lazy:
             yield tuple(np.asarray(part, np.int64) for part in request)
 
 
+def _buffer(shape: tuple[int, ...]) -> torch.Tensor:
+    """Room for a batch; in a worker it is shared memory from the start, which saves a copy on the way out."""
+    if get_worker_info() is None:
+        return torch.empty(shape, dtype=torch.uint8)
+    storage: torch.UntypedStorage = torch.UntypedStorage._new_shared(math.prod(shape))  # type: ignore[no-untyped-call]
+    return torch.empty(0, dtype=torch.uint8).set_(storage).view(shape)
+
+
 class _Files(Dataset[_Answer]):
     """Decodes one request at a time; what a worker process holds."""
 
@@ -133,7 +142,7 @@ class _Files(Dataset[_Answer]):
             return error, bad
 
     def _load(self, which: int, ids: Ids, bad: list[BadFile]) -> Loaded:
-        pixels = torch.empty((len(ids), *self.size, 3), dtype=torch.uint8)
+        pixels = _buffer((len(ids), *self.size, 3))
         kept: list[int] = []
         for i in ids.tolist():
             found = self._usable(which, i, bad)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,14 +19,14 @@ Kind = Literal["name", "text", "number", "integer", "flag"]
 """What a column holds: file-system bytes, text, float64, int64, True/False."""
 
 
-def read_columns(path: Path, kinds: Mapping[str, Kind], *, only: Iterable[str] | None = None) -> dict[str, Column]:
-    """The columns of a CSV or Parquet file by name, those in `kinds` with that type, the others as they look.
+def read_columns(path: Path, kinds: Mapping[str, Kind], *, others: bool = True) -> dict[str, Column]:
+    """The columns of a CSV or Parquet file by name, those in `kinds` with that type.
 
-    `only` leaves out all other columns; an empty cell of a number is null.
+    Other columns are taken as they look, or left out without `others`. An empty cell of a number is null.
     """
-    if not path.is_file():
-        raise InputError(f"{path} is not there; check the path")
+    found = header(path)
     types = {name: _type(kind) for name, kind in kinds.items()}
+    only = None if others else [name for name in found if name in kinds]
     if path.suffix.lower() in (".parquet", ".pq"):
         table = _read_parquet(path, types, only)
     else:
@@ -57,7 +57,7 @@ def names(column: Column, prefix: bytes = b"", suffix: bytes = b"") -> NDArray[n
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    column = column.cast(pa.binary()).fill_null(b"")
+    column = _filled(column.cast(pa.binary()), b"")
     if prefix or suffix:
         column = pc.binary_join_element_wise(prefix, column, suffix, b"")
     # a copy through Python objects would take 10 times the memory of the names at a million rows
@@ -67,6 +67,8 @@ def names(column: Column, prefix: bytes = b"", suffix: bytes = b"") -> NDArray[n
     data = np.frombuffer(column.buffers()[2], np.uint8)
     lengths = np.diff(offsets)
     width = max(1, int(lengths.max()))
+    if int(lengths.min()) == width:
+        return data[offsets[0] : offsets[-1]].view(f"S{width}").copy()
     padded = np.zeros((len(column), width), np.uint8)
     step = max(1, (1 << 22) // width)
     for start in range(0, len(column), step):
@@ -80,28 +82,28 @@ def numbers(column: Column) -> NDArray[np.float64]:
     """(N,) float64, NaN where empty."""
     import pyarrow as pa
 
-    return np.asarray(column.cast(pa.float64()).fill_null(float("nan")), np.float64).copy()
+    return np.array(_filled(column.cast(pa.float64()), float("nan")), np.float64)
 
 
 def integers(column: Column, empty: int = -1) -> NDArray[np.int64]:
     """(N,) int64, `empty` where a cell is."""
     import pyarrow as pa
 
-    return np.asarray(column.cast(pa.int64()).fill_null(empty), np.int64).copy()
+    return np.array(_filled(column.cast(pa.int64()), empty), np.int64)
 
 
 def flags(column: Column) -> NDArray[np.bool_]:
     """(N,) bool, False where empty."""
     import pyarrow as pa
 
-    return np.asarray(column.cast(pa.bool_()).fill_null(False).to_numpy(zero_copy_only=False), np.bool_)
+    return np.asarray(_filled(column.cast(pa.bool_()), False).to_numpy(zero_copy_only=False), np.bool_)
 
 
 def texts(column: Column) -> NDArray[np.str_]:
     """(N,) text, empty where a cell is."""
     import pyarrow as pa
 
-    coded = column.cast(pa.string()).fill_null("").dictionary_encode()
+    coded = _filled(column.cast(pa.string()), "").dictionary_encode()
     labels = np.array(coded.dictionary.to_pylist(), dtype=str)
     return labels[np.asarray(coded.indices)] if len(labels) else np.zeros(len(column), "U1")
 
@@ -119,7 +121,11 @@ def any_values(column: Column) -> NDArray[Any]:
     return texts(column)
 
 
-def _read_csv(path: Path, types: Mapping[str, Any], only: Iterable[str] | None) -> Any:
+def _filled(column: Column, empty: Any) -> Column:
+    return column.fill_null(empty) if column.null_count else column
+
+
+def _read_csv(path: Path, types: Mapping[str, Any], only: list[str] | None) -> Any:
     import pyarrow as pa
     import pyarrow.csv
 
@@ -130,7 +136,7 @@ def _read_csv(path: Path, types: Mapping[str, Any], only: Iterable[str] | None) 
             parse_options=pyarrow.csv.ParseOptions(newlines_in_values=True),
             convert_options=pyarrow.csv.ConvertOptions(
                 column_types=dict(types),
-                include_columns=list(only) if only is not None else None,
+                include_columns=only,
                 true_values=["True", "true", "1"],
                 false_values=["False", "false", "0"],
             ),
@@ -146,12 +152,12 @@ def _read_csv(path: Path, types: Mapping[str, Any], only: Iterable[str] | None) 
         raise InputError(f"{path}: {_explain(error)}") from None
 
 
-def _read_parquet(path: Path, types: Mapping[str, Any], only: Iterable[str] | None) -> Any:
+def _read_parquet(path: Path, types: Mapping[str, Any], only: list[str] | None) -> Any:
     import pyarrow as pa
     import pyarrow.parquet
 
     try:
-        table = pyarrow.parquet.read_table(path, columns=list(only) if only is not None else None)
+        table = pyarrow.parquet.read_table(path, columns=only)
         for name in set(table.column_names) & set(types):
             at = table.column_names.index(name)
             table = table.set_column(at, name, table.column(at).cast(types[name]))

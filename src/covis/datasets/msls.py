@@ -8,6 +8,7 @@ official names: `key`, `sequence_key`, `frame_number`, `pano`, `night`, `view_di
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
@@ -62,6 +63,14 @@ _KINDS: dict[str, Kind] = {
     "n2d": "flag",
 }
 
+_CONVERT: dict[str, Callable[[Column], NDArray[Any]]] = {
+    "name": names,
+    "text": texts,
+    "number": numbers,
+    "integer": integers,
+    "flag": flags,
+}
+
 
 def load(path: Path, split: str) -> Split:
     """Queries and map of `train`, `val`, `test` or one city, without panoramas (which have no heading of their own)."""
@@ -83,12 +92,17 @@ def read(path: Path | str, cities: Sequence[str], *, panoramas: bool = False) ->
     sides = []
     for side in SIDES:
         parts = [_city(Path(path), city, side) for city in cities]
-        images = image_sets.concatenate(parts)
-        if not panoramas and images.columns["pano"].any():
-            say(f"{NAME} {side}: {int(images.columns['pano'].sum())} panoramas left out")
-            images = images.subset(~images.columns["pano"])
-        sides.append(images)
+        kept = parts if panoramas else [_without_panoramas(part) for part in parts]
+        sides.append(image_sets.concatenate(kept))
+        left = sum(map(len, parts)) - len(sides[-1])
+        if left:
+            say(f"{NAME} {side}: {left} panoramas left out")
     return Split(*sides)
+
+
+def _without_panoramas(images: ImageSet) -> ImageSet:
+    panorama = images.columns["pano"]
+    return images.subset(~panorama) if panorama.any() else images
 
 
 def released_labels(path: Path | str, split: Split, key: str = "fov", *, suffix: str = "_gt.h5") -> SimilarityGraph:
@@ -183,42 +197,29 @@ def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
     """The columns of a folder's CSV files by official name, all in one order."""
     files = ["seq_info.csv", "subtask_index.csv", *(("raw.csv", "postprocessed.csv") if located else ())]
     cells: dict[str, NDArray[Any]] = {}
+    keys: Column = None
     for name in files:
         if name == "subtask_index.csv" and located and not (folder / name).exists():
             continue  # training needs none; a benchmark asks for its flags by name
-        table = _typed(folder / name)
-        if "key" in cells and "key" in table and not np.array_equal(cells["key"], table["key"]):
-            raise InputError(
-                f"{folder / name}: {_misaligned(cells['key'], table['key'])}; take all files of one release"
-            )
-        if cells and len(next(iter(table.values()))) != len(cells["key"]):
-            raise InputError(
-                f"{folder / name} has {len(next(iter(table.values())))} rows, seq_info.csv has {len(cells['key'])}; "
-                "take all files of one release"
-            )
-        cells.update(table)
+        table = read_columns(folder / name, _KINDS, others=False)
+        found = table.pop("key", keys) if keys is not None else table["key"]
+        if keys is not None and not found.equals(keys):
+            raise InputError(f"{folder / name}: {_misaligned(keys, found)}; take all files of one release")
+        keys = found
+        cells |= {column: _CONVERT[_KINDS[column]](values) for column, values in table.items()}
+        if any(len(values) != len(keys) for values in cells.values()):
+            raise InputError(f"{folder / name} has other rows than seq_info.csv; take all files of one release")
     if "sequence_id" in cells:
         cells["sequence_key"] = cells.pop("sequence_id")
     return cells
 
 
-def _misaligned(expected: NDArray[np.bytes_], found: NDArray[np.bytes_]) -> str:
+def _misaligned(expected: Column, found: Column) -> str:
     if len(expected) != len(found):
         return f"{len(found)} rows, but seq_info.csv has {len(expected)}"
-    at = int(np.flatnonzero(expected != found)[0])
-    return f"row {at + 2} is {found[at].decode(errors='replace')}, seq_info.csv has {expected[at].decode(errors='replace')}"
-
-
-def _typed(path: Path) -> dict[str, NDArray[Any]]:
-    convert: dict[str, Callable[[Column], NDArray[Any]]] = {
-        "name": names,
-        "text": texts,
-        "number": numbers,
-        "integer": integers,
-        "flag": flags,
-    }
-    table = read_columns(path, _KINDS)
-    return {name: convert[_KINDS[name]](column) for name, column in table.items() if name in _KINDS}
+    ours, theirs = names(expected), names(found)
+    at = int(np.flatnonzero(ours != theirs)[0])
+    return f"row {at + 2} is {os.fsdecode(theirs[at])}, seq_info.csv has {os.fsdecode(ours[at])}"
 
 
 def _poses(cells: dict[str, NDArray[Any]], n: int) -> Poses:
