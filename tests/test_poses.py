@@ -126,3 +126,23 @@ def test_frames_are_not_mixed_and_arrays_are_frozen():
         a.xy[0, 0] = 1
     assert a.fingerprint() != b.fingerprint()
     assert a.subset([0]).fingerprint() == a.fingerprint()
+
+
+def test_positions_and_rotations_are_turned_into_the_same_ground_axes():
+    rng = np.random.default_rng(4)
+    rotation = np.linalg.qr(rng.normal(size=(3, 3)))[0]
+    rotation *= np.sign(np.linalg.det(rotation))
+    centre, point = rng.normal(size=3), rng.normal(size=3)
+    matrix = np.eye(4)
+    matrix[:3, :3], matrix[:3, 3] = rotation, centre
+    for up in ("x", "y", "z", "-x", "-y", "-z"):
+        poses = Poses.from_matrices(matrix[None], up=up)
+        at = Poses.from_matrices(_shifted(point)[None], up=up).centre[0]
+        seen = poses.rotation[0].T @ (at - poses.centre[0])
+        assert seen == pytest.approx(rotation.T @ (point - centre))
+
+
+def _shifted(point):
+    matrix = np.eye(4)
+    matrix[:3, 3] = point
+    return matrix

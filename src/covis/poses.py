@@ -137,7 +137,8 @@ class Poses:
         """Poses from (N, 3|4, 4) matrices, camera-to-world unless `world_to_camera`.
 
         `forward` is the camera's own viewing axis; `up` the world axis that points away from the ground, along which
-        positions are flattened. Ground axes follow `up` in right-handed order (z up: x east, y north).
+        positions are flattened. Ground axes follow `up` in right-handed order (z up: x east, y north); positions and
+        rotations are both turned into them.
         """
         m = np.asarray(matrices, np.float64)
         if m.ndim != 3 or m.shape[1] not in (3, 4) or m.shape[2] != 4:
@@ -151,9 +152,9 @@ class Poses:
         across, along = view @ east, view @ north
         vertical = np.hypot(across, along) < 1e-9
         heading = np.where(vertical, np.nan, np.degrees(np.arctan2(across, along)))
-        return cls(
-            np.column_stack([translation @ east, translation @ north]), heading, translation @ height, rotation, frame
-        )
+        ground = np.stack([east, north, height])
+        position = translation @ ground.T
+        return cls(position[:, :2], heading, position[:, 2], ground @ rotation, frame)
 
     @classmethod
     def from_quaternions(

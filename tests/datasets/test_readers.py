@@ -302,7 +302,8 @@ class TestSevenScenes:
         depth = layouts["7scenes"] / queries.columns["depth"][0].decode()
         assert depth.name == "frame-000000.depth.png"
         assert depth.is_file()
-        assert database.poses.rotation[1][0, 2] == pytest.approx(np.sin(np.radians(5.0)), abs=1e-7)
+        # the file's x is the south of the ground axes
+        assert database.poses.rotation[1][1, 2] == pytest.approx(-np.sin(np.radians(5.0)), abs=1e-7)
         assert np.linalg.norm(queries.poses.centre[1] - database.poses.centre[0]) == pytest.approx(np.hypot(0.05, 0.02))
         assert (queries.poses.z == 0).all()  # y points down, and these cameras are all at y = 0
         assert angle_between(database.poses.heading[0], database.poses.heading[1]) == pytest.approx(4.0, abs=1e-5)
