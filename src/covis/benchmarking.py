@@ -32,6 +32,8 @@ from covis.progress import say
 Fit = Literal["map", "train"]
 Floats = NDArray[np.float32]
 SUBMISSION_KIND = "submission"
+ORIGIN = ("recipe", "seed", "data", "weights", "imported")
+"""What a model's card says of where it came from, for comparisons."""
 
 
 class Source(Protocol):
@@ -59,7 +61,7 @@ class ModelSource:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Architecture, preprocessing, weights."""
+        """Architecture, preprocessing, weights and where they came from."""
         whitening = self.model.whitening
         return {
             "label": self.label,
@@ -67,6 +69,7 @@ class ModelSource:
             "config": self.model.config.to_dict(),
             "preprocessing": asdict(self.model.preprocessing),
             "model_whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
+            **{key: self.model.card[key] for key in ORIGIN if key in self.model.card},
         }
 
     def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
