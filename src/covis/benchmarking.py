@@ -32,7 +32,7 @@ from covis.progress import say
 Fit = Literal["map", "train"]
 Floats = NDArray[np.float32]
 SUBMISSION_KIND = "submission"
-ORIGIN = ("recipe", "seed", "data", "weights", "imported")
+ORIGIN = ("recipe", "seed", "data", "weights")
 """What a model's card says of where it came from, for comparisons."""
 
 
