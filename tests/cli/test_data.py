@@ -1,12 +1,14 @@
 """`covis data` as a user runs it."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 from PIL import Image
 
+from covis.datasets.table import read_table
 from layouts import builders
 
 
@@ -42,6 +44,22 @@ def test_import_writes_a_table(photos, tmp_path):
     lines = (tmp_path / "out/set.csv").read_text().splitlines()
     assert lines[0].startswith("image,lat,lon,easting,northing,heading,")
     assert lines[1].startswith("../photos/walk/0.jpg,55.69722222,13.19538889,")
+
+
+def test_import_keeps_odd_names_and_lists_rejects(photos, tmp_path):
+    picture = (photos / "walk" / "0.jpg").read_bytes()
+    for i in range(30):
+        (photos / f"{i}.jpg").write_bytes(picture)
+    odd = os.fsdecode(b"caf\xe9, @1@ .jpg")
+    (photos / odd).write_bytes(picture)
+    (photos / "bad.jpg").write_bytes(b"")
+    done = covis("data", "import", photos, "-o", photos / "set.csv", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "left out: 1 empty" in done.stdout
+    assert "bad.jpg,empty" in (photos / "rejects.csv").read_text(errors="surrogateescape")
+    images = read_table(photos / "set.csv")
+    assert odd in [images.name(i) for i in range(len(images))]
+    assert all(images.path(i).is_file() for i in range(len(images)))
 
 
 def test_import_says_what_is_wrong_in_one_line(tmp_path):
