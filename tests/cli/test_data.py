@@ -53,9 +53,12 @@ def test_import_keeps_odd_names_and_lists_rejects(photos, tmp_path):
     odd = os.fsdecode(b"caf\xe9, @1@ .jpg")
     (photos / odd).write_bytes(picture)
     (photos / "bad.jpg").write_bytes(b"")
+    builders.image(photos / "nowhere.jpg")
+    covis("data", "import", photos, "-o", photos / "set.csv", cwd=tmp_path)  # what it wrote is no source next time
     done = covis("data", "import", photos, "-o", photos / "set.csv", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "left out: 1 empty" in done.stdout
+    assert "1 of 35 photos have no position" in done.stderr
     assert "bad.jpg,empty" in (photos / "rejects.csv").read_text(errors="surrogateescape")
     images = read_table(photos / "set.csv")
     assert odd in [images.name(i) for i in range(len(images))]

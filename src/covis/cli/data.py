@@ -68,7 +68,7 @@ def import_(
 
     if output.suffix.lower() not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{output} must end in .csv or .parquet")
-    imported = import_photos(photos, track, utc_offset_s=_offset_s(utc_offset), panoramas=panoramas)
+    imported = import_photos(photos, track, utc_offset_s=_offset_s(utc_offset), panoramas=panoramas, output=output)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_table(imported, output)
     if imported.rejects:

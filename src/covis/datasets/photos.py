@@ -73,13 +73,14 @@ def import_photos(
     utc_offset_s: float | None = None,
     panoramas: bool = False,
     positions: bool = True,
+    output: Path | None = None,
     workers: int | None = None,
 ) -> Imported:
     """Reads every photo below `folder`.
 
     `track` is a table or track file; without one, a single such file in the folder is used where photos lack a
     position. `utc_offset_s` is the camera clock's offset where photos do not say it. With `positions`, a folder where
-    nothing has a position is an error.
+    nothing has a position is an error. `output` is the table to be written, which is no source even if it is there.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -94,7 +95,7 @@ def import_photos(
             f"{root}: none of {len(names)} files is a usable photo ({rejects[0].reason}); expected {LAYOUT}"
         )
     imported = _collect(root, found, rejects)
-    file = Path(track) if track is not None else _found_track(root, imported)
+    file = Path(track) if track is not None else _found_track(root, imported, output)
     if file is not None:
         imported = _with_track(imported, file, utc_offset_s)
     if positions and np.isnan(imported.lat).all():
@@ -205,11 +206,11 @@ def _collect(root: Path, found: Iterable[tuple[str, Photo]], rejects: Iterable[R
     )
 
 
-def _found_track(root: Path, imported: Imported) -> Path | None:
+def _found_track(root: Path, imported: Imported, output: Path | None) -> Path | None:
     """The one table or track in the folder, if photos lack positions; several are a question for the user."""
     if not np.isnan(imported.lat).any():
         return None
-    candidates = tracks.beside(root)
+    candidates = tracks.beside(root, output)
     if len(candidates) > 1:
         listed = ", ".join(p.name for p in candidates)
         raise InputError(f"{root} has {len(candidates)} files with positions ({listed}); choose one with --track")

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from covis.artifacts import read_json
 from covis.datasets.columns import any_values, header, numbers, read_columns
+from covis.datasets.screening import REJECTS
 from covis.errors import InputError
 from covis.poses import Floats
 
@@ -166,9 +167,12 @@ def _plain(tag: str) -> str:
     return tag.rsplit("}", 1)[-1]
 
 
-def beside(folder: Path) -> list[Path]:
-    """Tables and tracks that lie directly in a folder."""
-    return sorted(p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+def beside(folder: Path, output: Path | None = None) -> list[Path]:
+    """Tables and tracks that lie directly in a folder; what covis itself writes there is none."""
+    own = {folder / REJECTS, *([] if output is None else [output])}
+    skipped = {path.resolve() for path in own}
+    found = (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+    return sorted(p for p in found if p.resolve() not in skipped)
 
 
 def same_file(name: str, base: Path) -> str:
