@@ -98,31 +98,38 @@ def test_dinov2_is_the_librarys_own_reading_of_the_file(shared_data):
 
 
 @pytest.mark.slow
-def test_frozen_mobilenet_finds_places_on_the_campus(shared_data):
-    """A part of the campus table: 28 % R@1 on all of it; an untrained network is near 6 %."""
+def test_frozen_mobilenet_knows_the_campus_better_than_a_blank_network(shared_data):
     from covis.datasets.table import read_table
     from covis.embedding import embed
 
     west = read_table(shared_data / "campus" / "west.csv")
-    west = west.subset(np.flatnonzero(west.poses.xy[:, 0] < np.median(west.poses.xy[:, 0])))
+    west = west.subset(np.flatnonzero(west.poses.xy[:, 0] < np.quantile(west.poses.xy[:, 0], 0.25)))
     trained = model_of(shared_data, "mobilenetv2_100", MOBILENET, (160, 160))
     blank = PlaceModel.build(ModelConfig("mobilenetv2_100", "gem", (160, 160), "none"))
-    found = {}
-    for name, model in (("trained", trained), ("blank", blank)):
-        descriptors = embed(model, west, workers=0)
-        found[name] = recall_at_1(descriptors, west)
-        if name == "trained":
-            found["whitened"] = recall_at_1(Whitening.fit(descriptors, 128)(descriptors), west)
-    assert found["trained"] > 25
-    assert found["whitened"] > found["trained"] - 1
-    assert found["trained"] > 2 * found["blank"]
+    found = {name: recall(embed(m, west, workers=0), west)[1] for name, m in (("trained", trained), ("blank", blank))}
+    assert found["trained"] > 2 * found["blank"], found
 
 
-def recall_at_1(descriptors, images):
+@pytest.mark.drill
+def test_frozen_mobilenet_gives_the_recalls_it_came_with(shared_data):
+    """GeM(3) at 160 × 160, whitened to 256 dims on train: R@1/5/10 = 28.1/54.6/65.9 on west, within 15 m and 45°."""
+    from covis.datasets.table import read_table
+    from covis.embedding import embed
+
+    train, west = (read_table(shared_data / "campus" / f"{split}.csv") for split in ("train", "west"))
+    model = model_of(shared_data, "mobilenetv2_100", MOBILENET, (160, 160))
+    model.whiten(Whitening.fit(embed(model, train, workers=0), 256))
+    got = recall(embed(model, west, workers=0), west)
+    np.testing.assert_allclose([got[k] for k in (1, 5, 10)], [28.1, 54.6, 65.9], atol=1.0)
+
+
+def recall(descriptors, images):
+    """R@k in percent: positives within 15 m and 45°, photos of other walks only."""
     distance = np.linalg.norm(images.poses.xy[:, None] - images.poses.xy, axis=-1)
     turn = np.abs((images.poses.heading[:, None] - images.poses.heading + 180) % 360 - 180)
     other = images.group[:, None] != images.group
     positive = (distance <= 15) & (turn <= 45) & other
     similarity = np.where(other, descriptors @ descriptors.T, -2)
-    judged = positive.any(1)
-    return 100 * positive[np.arange(len(images)), similarity.argmax(1)][judged].mean()
+    ranking = np.argsort(-similarity, axis=1, kind="stable")[:, :10]
+    hits = np.take_along_axis(positive, ranking, axis=1)[positive.any(1)]
+    return {k: 100 * hits[:, :k].any(1).mean() for k in (1, 5, 10)}
