@@ -25,7 +25,7 @@ from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Precision, seal, 
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.loading import BadFile, image_batches, joint_batches
-from covis.models import PlaceModel
+from covis.models import Describer
 from covis.progress import Meter, say
 
 KIND = "embedding"
@@ -53,7 +53,7 @@ class Runner:
         chosen = torch.device(device)
         return cls(chosen, chosen.type == "cuda" if half is None else half)
 
-    def describe(self, model: PlaceModel, images: Tensor) -> Tensor:
+    def describe(self, model: Describer, images: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 → (B, dim) float32, on the device."""
         context = torch.autocast(self.device.type) if self.half else nullcontext()
         with torch.inference_mode(), context:
@@ -63,7 +63,7 @@ class Runner:
 
 @overload
 def embed(
-    model: PlaceModel,
+    model: Describer,
     images: ImageSet,
     path: None = None,
     *,
@@ -75,7 +75,7 @@ def embed(
 ) -> NDArray[np.float32]: ...
 @overload
 def embed(
-    model: PlaceModel,
+    model: Describer,
     images: ImageSet,
     path: Path | str,
     *,
@@ -87,7 +87,7 @@ def embed(
     half: bool | None = None,
 ) -> DescriptorStore: ...
 def embed(
-    model: PlaceModel,
+    model: Describer,
     images: ImageSet,
     path: Path | str | None = None,
     *,
@@ -126,7 +126,7 @@ def decoders(workers: int | None, count: int) -> int:
 
 
 def _in_memory(
-    model: PlaceModel, images: ImageSet, ids: NDArray[np.int64], runner: Runner, batch_size: int, workers: int
+    model: Describer, images: ImageSet, ids: NDArray[np.int64], runner: Runner, batch_size: int, workers: int
 ) -> NDArray[np.float32]:
     found = np.empty((len(ids), model.dim), np.float32)
     done = 0
@@ -144,7 +144,7 @@ def _in_memory(
 class _Plan:
     """One store to be made: what decides its content, and which part of it this rank does."""
 
-    model: PlaceModel
+    model: Describer
     images: ImageSet
     path: Path
     runner: Runner

@@ -12,6 +12,7 @@ from covis.errors import InputError
 
 if TYPE_CHECKING:
     from covis.images import ImageSet
+    from covis.models import Describer
 
 
 def embed(
@@ -24,6 +25,7 @@ def embed(
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")] = None,
     half: Annotated[bool | None, typer.Option("--half/--single", help="Precision (default: half on a GPU).")] = None,
+    runtime: Annotated[str, typer.Option(help="auto (the fastest that pays), torch or onnx.")] = "auto",
     json: Json = False,
 ) -> None:
     """Compute the descriptors of images. Stopped at any point, the same command goes on at the last shard.
@@ -35,12 +37,12 @@ def embed(
       torchrun --nproc-per-node 4 -m covis embed runs/r50/model /data/images -o images.store
     """
     from covis import embedding
-    from covis.models import PlaceModel
 
     if dtype not in ("float32", "float16"):
         raise InputError(f"--dtype is float32 or float16, not {dtype}")
+    found = images_at(images)
     store = embedding.embed(
-        PlaceModel.load(model), images_at(images), output, dtype="float16" if dtype == "float16" else "float32",
+        _load(model, len(found), runtime, device), found, output, dtype="float16" if dtype == "float16" else "float32",
         batch_size=batch_size or embedding.BATCH_SIZE, shard_rows=shard_rows or embedding.SHARD_ROWS, workers=workers, device=device, half=half,
     )  # fmt: skip
     left_out = store.facts["count"] - len(store)
@@ -49,6 +51,19 @@ def embed(
         "left_out": left_out, "fingerprint": store.fingerprint(),
     }  # fmt: skip
     emit(result, json, f"{output}: {len(store)} × {store.dim} {store.dtype.name}, {left_out} images left out")
+
+
+def _load(model: Path, images: int, runtime: str, device: str | None) -> Describer:
+    from covis.models import OnnxPlaceModel, PlaceModel, load_fast
+
+    if runtime not in ("auto", "torch", "onnx"):
+        raise InputError(f"--runtime is auto, torch or onnx, not {runtime}")
+    if runtime == "torch" or (runtime == "auto" and device not in (None, "cpu")):
+        return PlaceModel.load(model)
+    loaded = load_fast(model, images if runtime == "auto" else None)
+    if runtime == "onnx" and not isinstance(loaded, OnnxPlaceModel):
+        raise InputError("--runtime onnx is for processors, with ONNX Runtime: pip install 'covis[onnx]'")
+    return loaded
 
 
 def images_at(path: Path) -> ImageSet:
