@@ -32,10 +32,15 @@ def check_positive(**values: float) -> None:
             raise InputError(f"{name} is {value}; it must be above 0")
 
 
+def difference(za: Tensor, zb: Tensor) -> Tensor:
+    """za − zb, at least in float32."""
+    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
+    return za.to(dtype) - zb.to(dtype)
+
+
 def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
     """(…,) squared Euclidean distance over the last axis, at least in float32."""
-    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
-    return (za.to(dtype) - zb.to(dtype)).square().sum(-1)
+    return difference(za, zb).square().sum(-1)
 
 
 def cosine(za: Tensor, zb: Tensor) -> Tensor:
@@ -44,18 +49,12 @@ def cosine(za: Tensor, zb: Tensor) -> Tensor:
     return (za.to(dtype) * zb.to(dtype)).sum(-1)
 
 
-def safe_sqrt(squared: Tensor) -> Tensor:
-    """√x whose gradient at 0 is 0 instead of infinite."""
-    zero = squared <= 0
-    return squared.masked_fill(zero, 1).sqrt().masked_fill(zero, 0)
-
-
 def _margin_loss(za: Tensor, zb: Tensor, psi: Tensor, margin: float) -> Tensor:
     """½·ψ·d² + ½·(1−ψ)·max(τ−d, 0)²."""
-    squared = squared_distance(za, zb)
-    psi = psi.to(squared.dtype)
-    inside = (margin - safe_sqrt(squared)).clamp_min(0)
-    return 0.5 * (psi * squared + (1 - psi) * inside.square())
+    # The gradient of this norm is 0 at identical descriptors, where that of a plain square root is not finite.
+    d = torch.linalg.vector_norm(difference(za, zb), dim=-1)
+    gap = torch.relu(margin - d)
+    return torch.lerp(gap * gap, d * d, psi.to(d.dtype)) * 0.5
 
 
 @dataclass(frozen=True)
