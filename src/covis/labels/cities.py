@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.compiling import kernel
-from covis.labels.fov import similarity
+from covis.labels.aligned import similarity
 from covis.labels.neighbours import Grid, build_grid, chunks, heading_difference, list_nearby, visit
 from covis.labels.rows import Rows
 from covis.labels.sectors import SIMD, convex_area

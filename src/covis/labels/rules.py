@@ -1,22 +1,28 @@
-"""Label rules: (queries, database) → graph of graded similarities."""
+"""Label rules: (queries, database) → graph of graded similarities.
+
+A rule is a value: its fields are all that decides the labels, and they travel with the graph. Matching a set with
+itself (one object twice) gives a symmetric graph without its diagonal. `advance` is called with the number of
+queries that were labelled since it was called before.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, fields
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from covis.errors import InputError
+from covis.errors import InputError, unknown_name
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.cities import Options, label_rows
-from covis.labels.fov import MEASURES, Measure, check_measure, sides
-from covis.labels.neighbours import Places, radius_rows
-from covis.labels.rows import Rows, assemble
-from covis.labels.views import Views, cameras, views
+from covis.labels.fov import Measure, check_measure, sides
+
+if TYPE_CHECKING:
+    from covis.labels.pointclouds import PointCloud
+
+Advance = Callable[[int], None] | None
+Occlusion = Literal["none", "zbuffer"]
 
 
 @dataclass(frozen=True)
@@ -24,7 +30,7 @@ class FovOverlap:
     """ψ = how much the fields of view of two cameras share on the ground.
 
     A field of view is the sector of `radius_m` and `fov_deg` around the heading; a camera of unknown heading sees the
-    full circle. One set matched with itself gives a symmetric graph without its diagonal.
+    full circle.
     """
 
     radius_m: float | tuple[float, float] = 50.0
@@ -42,26 +48,17 @@ class FovOverlap:
     zero_below: float = 1e-9
     """ψ below this counts as 0; the kernel is exact to about 1e-11."""
 
-    def __call__(self, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
+        from covis.labels.whole_sets import fov_graph
+
         check_measure(self.measure)
-        one_set = queries is database
-        require_positions(queries, database)
+        check_gate(self.max_angle_deg)
         (ra, rb), (fa, fb) = sides(self.radius_m), sides(self.fov_deg)
-        if one_set and (ra != rb or fa != fb):
+        if queries is database and (ra != rb or fa != fb):
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
-        a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
-        b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
-        mirror = one_set and (self.measure != "query_overlap" or len(np.unique(a.fov)) <= 1)
-        options = Options(
-            MEASURES.index(self.measure), gate_deg(self.max_angle_deg), self.facing, float(self.zero_below), mirror
-        )
-        rows = (
-            _renumbered(part, i, j)
-            for i, j in group_pairs(queries, database, self.within_group)
-            for part in label_rows(_some(a, i), _some(b, j), options)
-        )
-        return _graph(self, rows, queries, database, mirror)
+        require_positions(queries, database)
+        return fov_graph(self, queries, database, advance)
 
 
 @dataclass(frozen=True)
@@ -75,23 +72,44 @@ class Radius:
     within_group: bool = False
     """Only pairs of one group (cities may share coordinates)."""
 
-    def __call__(self, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
-        if not self.radius_m > 0:
+        from covis.labels.whole_sets import radius_graph
+
+        if not 0 < self.radius_m < np.inf:
             raise InputError(f"radius_m is {self.radius_m}; expected metres above 0")
-        one_set = queries is database
+        check_gate(self.max_angle_deg)
         require_positions(queries, database)
-        gate = gate_deg(self.max_angle_deg)
-        rows = (
-            _renumbered(part, i, j)
-            for i, j in group_pairs(queries, database, self.within_group)
-            for part in radius_rows(_places(queries, i), _places(database, j), self.radius_m, gate, one_set)
-        )
-        return _graph(self, rows, queries, database, one_set)
+        return radius_graph(self, queries, database, advance)
 
 
-Rule = FovOverlap | Radius
-Members = NDArray[np.int32] | None
+@dataclass(frozen=True)
+class SurfaceOverlap:
+    """ψ = how much two cameras with 6DOF poses and intrinsics see of the same points of a scene."""
+
+    cloud: PointCloud | None = None
+    """The scene's points in the images' frame; without one they are fused from the images' depth maps."""
+    occlusion: Occlusion = "none"
+    """`none`: points that project into the image are seen; `zbuffer`: unless nearer ones hide them."""
+    measure: Measure = "iou"
+    """Shared points ÷ those seen by either (`iou`), by the one that sees fewer (`overlap`), by the query."""
+    within_group: bool = False
+    """Only pairs of one group, each group with its own cloud where clouds are fused."""
+    zero_below: float = 1e-9
+    """ψ below this counts as 0."""
+
+    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
+        """Labels of every pair."""
+        from covis.labels.surface import OCCLUSIONS, surface_graph
+
+        check_measure(self.measure)
+        if self.occlusion not in OCCLUSIONS:
+            raise unknown_name("occlusion", self.occlusion, OCCLUSIONS)
+        require_positions(queries, database)
+        return surface_graph(self, queries, database, advance)
+
+
+Rule = FovOverlap | Radius | SurfaceOverlap
 
 
 def require_positions(*sets: ImageSet) -> None:
@@ -105,64 +123,20 @@ def require_positions(*sets: ImageSet) -> None:
             )
 
 
-def gate_deg(max_angle_deg: float | None) -> float:
-    """A heading gate as a number; none is 360."""
-    if max_angle_deg is None:
-        return 360.0
-    if not 0 <= max_angle_deg <= 180:
+def check_gate(max_angle_deg: float | None) -> None:
+    """An error for a heading gate that is none."""
+    if max_angle_deg is not None and not 0 <= max_angle_deg <= 180:
         raise InputError(f"max_angle_deg is {max_angle_deg}; expected degrees from 0 to 180, or None")
-    return float(max_angle_deg)
 
 
-def group_pairs(queries: ImageSet, database: ImageSet, within_group: bool) -> Iterator[tuple[Members, Members]]:
-    """Ids on both sides that are to be compared: all with all (None), or group by group (by name)."""
-    if not within_group:
-        yield None, None
-        return
-    here, there = _members(queries), _members(database)
-    for name in sorted(here.keys() & there.keys()):
-        yield here[name], there[name]
-
-
-def _members(images: ImageSet) -> dict[str, NDArray[np.int32]]:
-    order = np.argsort(images.group, kind="stable").astype(np.int32)
-    edges = np.searchsorted(images.group[order], np.arange(len(images.group_names) + 1))
-    return {
-        name: order[edges[code] : edges[code + 1]]
-        for code, name in enumerate(images.group_names)
-        if edges[code + 1] > edges[code]
-    }
-
-
-def _some(view: Views, ids: Members) -> Views:
-    return view if ids is None else Views(*(array[ids] for array in view))
-
-
-def _places(images: ImageSet, ids: Members) -> Places:
-    pick = slice(None) if ids is None else ids
-    xy, heading = images.poses.xy[pick], images.poses.heading[pick]
-    return Places(xy[:, 0].copy(), xy[:, 1].copy(), np.where(np.isnan(heading), -1.0, heading))
-
-
-def _renumbered(part: Rows, i: Members, j: Members) -> Rows:
-    if i is None or j is None:
-        return part
-    return Rows(i[part.ids].astype(np.int64), part.counts, j[part.columns], part.psi)
-
-
-def _graph(rule: Rule, rows: Iterable[Rows], queries: ImageSet, database: ImageSet, mirror: bool) -> SimilarityGraph:
-    matrix = assemble(rows, len(queries), mirror=mirror)
-    graph = SimilarityGraph(*matrix, (len(queries), len(database)), facts_of(rule, queries, database))
-    return graph.keep(graph.rows != graph.indices) if queries is database and not mirror else graph
-
-
-def facts_of(rule: Any, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+def facts_of(rule: Rule, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
     """What travels with a graph: the rule, its parameters and both sides' fingerprints."""
     here = queries.fingerprint()
+    given = {f.name: getattr(rule, f.name) for f in fields(rule)} if isinstance(rule, SurfaceOverlap) else asdict(rule)
     return {
         "rule": type(rule).__name__,
         "measure": "radius",
-        **asdict(rule),
+        **given,
         "one_set": queries is database,
         "queries": here,
         "database": here if queries is database else database.fingerprint(),

@@ -1,0 +1,175 @@
+"""Points of a scene's surfaces: read from PLY or NPZ, or fused from depth maps with poses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from covis.artifacts import fingerprint
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.labels.ply import read_ply
+from covis.poses import Axis, Poses
+from covis.progress import warn
+
+Floats = NDArray[np.float64]
+MAX_POINTS = 100_000
+"""Enough for a room: ψ of two views changes by less than 0.01 with ten times as many."""
+_MOST_UNREADABLE = 0.05
+
+
+@dataclass(frozen=True, eq=False)
+class PointCloud:
+    """Surface points in the images' frame."""
+
+    xyz: Floats
+    """(N, 3) metres, finite."""
+    source: str = ""
+    """Where they come from, for manifests."""
+
+    def __post_init__(self) -> None:
+        xyz = np.array(self.xyz, np.float64, order="C")
+        if xyz.ndim != 2 or xyz.shape[1] != 3 or not len(xyz):
+            raise InputError(f"a point cloud has shape {xyz.shape}; expected (N, 3) with at least one point")
+        known = np.isfinite(xyz).all(axis=1)
+        if not known.any():
+            raise InputError(f"none of {len(xyz)} points is finite; check {self.source or 'the cloud'}")
+        if not known.all():
+            warn(f"{int((~known).sum())} of {len(xyz)} points are not finite and are left out ({self.source})")
+        xyz = xyz[known]
+        xyz.flags.writeable = False
+        object.__setattr__(self, "xyz", xyz)
+
+    def __len__(self) -> int:
+        return len(self.xyz)
+
+    def describe(self) -> dict[str, object]:
+        """What a manifest says of it."""
+        return {"source": self.source, "points": len(self), "fingerprint": fingerprint(self.xyz)}
+
+
+@dataclass(frozen=True)
+class DepthCamera:
+    """How depth images are to be read; the default is the Kinect of 7Scenes."""
+
+    fx: float = 585.0
+    fy: float = 585.0
+    cx: float = 320.0
+    cy: float = 240.0
+    scale_m: float = 1e-3
+    """Metres a step."""
+    invalid: tuple[int, ...] = (0, 65535)
+
+
+def read_points(path: Path | str, *, up: Axis = "z", max_points: int | None = MAX_POINTS) -> PointCloud:
+    """A cloud from `.ply` or `.npz`/`.npy` (an array `points`, or the only one), thinned evenly to `max_points`.
+
+    `up` is the file's axis that points away from the ground, as in `Poses.from_matrices`: points and poses of one
+    scene take the same.
+    """
+    path = Path(path)
+    readers = {".ply": read_ply, ".npz": _read_npz, ".npy": _read_npz}
+    if path.suffix.lower() not in readers:
+        raise InputError(f"{path} is not a point cloud that is read here; give .ply, .npz or .npy")
+    if not path.is_file():
+        raise InputError(f"{path} is not there; check the path")
+    xyz = _turned(readers[path.suffix.lower()](path), up)
+    return PointCloud(xyz if max_points is None else thin(xyz, max_points), path.name)
+
+
+def _read_npz(path: Path) -> Floats:
+    try:
+        loaded = np.load(path, allow_pickle=False)
+        arrays = {k: loaded[k] for k in loaded.files} if hasattr(loaded, "files") else {"points": loaded}
+    except (OSError, ValueError, EOFError) as error:
+        raise InputError(f"{path} cannot be read as NumPy arrays ({error})") from None
+    if "points" not in arrays and len(arrays) != 1:
+        raise InputError(f"{path} holds {sorted(arrays)}; expected an array `points` of shape (N, 3)")
+    xyz = arrays["points"] if "points" in arrays else next(iter(arrays.values()))
+    return np.asarray(xyz, np.float64)
+
+
+def _turned(xyz: Floats, up: Axis) -> Floats:
+    """Points from a file's axes into ground axes (east, north, up)."""
+    if xyz.ndim != 2 or xyz.shape[1] != 3 or up == "z":
+        return xyz
+    axes = Poses.from_matrices(np.concatenate([np.tile(np.eye(3), (3, 1, 1)), np.eye(3)[:, :, None]], axis=2), up=up)
+    turned: Floats = xyz @ axes.centre
+    return turned
+
+
+def thin(xyz: ArrayLike, max_points: int) -> Floats:
+    """At most `max_points` of them, even over the surface: one a voxel, voxels as small as the number allows."""
+    points = np.asarray(xyz, np.float64)
+    points = points[np.isfinite(points).all(axis=1)]
+    if len(points) <= max_points:
+        return points
+    extent = float(np.ptp(points, axis=0).max())
+    size = max(extent / 2048, 1e-9)
+    while True:
+        kept = points[_one_a_voxel(points, size)]
+        if len(kept) <= max_points:
+            return kept
+        size *= max(1.05, (len(kept) / max_points) ** 0.5)
+
+
+def _one_a_voxel(points: Floats, size: float) -> NDArray[np.int64]:
+    cell = np.floor((points - points.min(axis=0)) / size).astype(np.int64)
+    code = (cell[:, 0] << 42) | (cell[:, 1] << 21) | cell[:, 2]
+    return np.sort(np.unique(code, return_index=True)[1])
+
+
+def fuse_depth(
+    sets: Sequence[ImageSet],
+    camera: DepthCamera | None = None,
+    *,
+    frames: int = 400,
+    step_px: int = 8,
+    max_points: int = MAX_POINTS,
+) -> PointCloud:
+    """A cloud from the depth maps that the images' column `depth` names: `frames` of them, every `step_px` pixels."""
+    listed = [(images, int(i)) for images in sets for i in _spread(len(images), frames // len(sets))]
+    if any("depth" not in images.columns for images in sets):
+        raise InputError("these images name no depth maps; give a point cloud (PLY or NPZ)")
+    camera = camera or DepthCamera()
+    parts, lost = [], []
+    for images, i in listed:
+        path = images.root / images.columns["depth"][i].decode()
+        try:
+            parts.append(_surface(path, images.poses, i, camera, step_px))
+        except (OSError, ValueError, SyntaxError):
+            lost.append(path)
+    if len(lost) > _MOST_UNREADABLE * max(1, len(listed)) or not parts:
+        raise InputError(
+            f"{len(lost)} of {len(listed)} depth maps cannot be read (first: {(lost or [None])[0]}); unpack again"
+        )
+    if lost:
+        warn(f"{len(lost)} of {len(listed)} depth maps cannot be read and are left out (first: {lost[0]})")
+    return PointCloud(thin(np.concatenate(parts), max_points), f"{len(parts)} depth maps")
+
+
+def _spread(n: int, most: int) -> NDArray[np.int64]:
+    return (
+        np.unique(np.linspace(0, n - 1, min(n, max(1, most))).round().astype(np.int64)) if n else np.zeros(0, np.int64)
+    )
+
+
+def _surface(path: Path, poses: Poses, i: int, camera: DepthCamera, step_px: int) -> Floats:
+    """Points (M, 3) of one depth map in the world."""
+    from PIL import Image
+
+    with Image.open(path) as image:
+        depth = np.asarray(image)[step_px // 2 :: step_px, step_px // 2 :: step_px]
+    if depth.ndim != 2 or poses.rotation is None:
+        raise ValueError(f"{path} is not a depth map")
+    v, u = np.nonzero(~np.isin(depth, camera.invalid))
+    z = depth[v, u] * camera.scale_m
+    offset = step_px // 2
+    x = (u * step_px + offset - camera.cx) * z / camera.fx
+    y = (v * step_px + offset - camera.cy) * z / camera.fy
+    points: Floats = np.stack([x, y, z], axis=1) @ poses.rotation[i].T + poses.centre[i]
+    return points
