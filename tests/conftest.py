@@ -14,3 +14,15 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the real photographs and weights beside the project (../shared/data)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def hamlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A rendered town of the smallest size, with all its splits."""
+    from covis.datasets.town import TownConfig
+    from covis.datasets.town.dataset import load
+
+    folder = tmp_path_factory.mktemp("town") / "hamlet"
+    for split in ("train", "val", "test"):
+        load(folder, split, TownConfig.small())
+    return folder

@@ -210,7 +210,8 @@ def versions() -> dict[str, str]:
 
 def command() -> str:
     """The command line of this process, with the program's short name."""
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+    program = Path(sys.argv[0]).name
+    return " ".join(["covis" if program == "__main__.py" else program, *sys.argv[1:]])
 
 
 def _sync(path: Path) -> None:

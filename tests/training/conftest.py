@@ -1,24 +1,12 @@
-"""A hamlet to train on, and a recipe that takes seconds."""
+"""A recipe that takes seconds."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
 from covis import recipes
-from covis.datasets.town import TownConfig
-from covis.datasets.town.dataset import load
 from covis.models import ModelConfig
 from covis.training.recipe import Recipe
-
-
-@pytest.fixture(scope="session")
-def hamlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A rendered town of the smallest size."""
-    folder = tmp_path_factory.mktemp("town") / "hamlet"
-    for split in ("train", "val"):
-        load(folder, split, TownConfig.small())
-    return folder
 
 
 @pytest.fixture

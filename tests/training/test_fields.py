@@ -55,3 +55,12 @@ def test_description_carries_class_names():
     assert told["type"] == "Outer"
     assert told["inner"] == {"type": "Inner", "rate": 0.1, "name": "sgd", "flag": False}
     assert told["size"] == [4, 5]
+
+
+def test_a_described_recipe_comes_back_the_same():
+    from covis import recipes
+    from covis.training.recipe import describe_recipe, restore_recipe
+
+    for name in recipes.RECIPES:
+        recipe = recipes.get(name)
+        assert restore_recipe(describe_recipe(recipe)) == recipe, name

@@ -22,7 +22,15 @@ def train(run, hamlet, tmp_path, processes, settings):
     options = [part for s in [*COMMON, *settings] for part in ("--set", s)]
     launch = [sys.executable]
     if processes > 1:
-        launch += ["-m", "torch.distributed.run", "--nproc-per-node", str(processes), "--master-port", "0", "--standalone"]
+        launch += [
+            "-m",
+            "torch.distributed.run",
+            "--nproc-per-node",
+            str(processes),
+            "--master-port",
+            "0",
+            "--standalone",
+        ]
     environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run([*launch, *verb, *options], env=environment, capture_output=True, text=True, timeout=240)
     assert done.returncode == 0, done.stderr

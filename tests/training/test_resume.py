@@ -45,7 +45,9 @@ def assert_same(a, b):
 
 def steps_seen(run):
     path = run / "metrics.csv"
-    return max((int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]), default=0) if path.exists() else 0
+    return (
+        max((int(line.split(",")[0]) for line in path.read_text().splitlines()[1:]), default=0) if path.exists() else 0
+    )
 
 
 @pytest.mark.slow
@@ -54,7 +56,7 @@ def test_random_kills_change_nothing(hamlet, tmp_path):
     undisturbed = run_to_end(tmp_path / "whole", hamlet, tmp_path)
     rng = random.Random(0)
     kills = 0
-    for trial in range(3 * STOPS):
+    for _ in range(3 * STOPS):
         run = tmp_path / f"stopped-{kills // 7}"
         process = subprocess.Popen(
             command(run, hamlet), env=environment(tmp_path), stderr=subprocess.PIPE, text=True, bufsize=1
@@ -70,7 +72,7 @@ def test_random_kills_change_nothing(hamlet, tmp_path):
         process.communicate(timeout=60)
         if kills >= STOPS:
             break
-    assert kills >= STOPS, f"only {kills} stops hit a running process in {trial + 1} trials"
+    assert kills >= STOPS, f"only {kills} stops hit a running process"
     for folder in sorted(tmp_path.glob("stopped-*")):
         assert_same(undisturbed, run_to_end(folder, hamlet, tmp_path))
 

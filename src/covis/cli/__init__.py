@@ -12,10 +12,13 @@ from typing import Any
 
 import typer
 
-from covis.cli import data, embed, evaluate, listing, model, search, train
+from covis.cli import data, demo, embed, evaluate, experiments, listing, model, search, train
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
+    "demo": demo.demo,
+    "sweep": experiments.sweep,
+    "reproduce": experiments.reproduce,
     "evaluate": evaluate.evaluate,
     "compare": evaluate.compare,
     "embed": embed.embed,
@@ -59,12 +62,18 @@ def build() -> typer.Typer:
     return app
 
 
-def _version(version: bool = typer.Option(False, "--version", is_eager=True, help="Print the version.")) -> None:
-    if version:
+def _print_version(wanted: bool) -> None:
+    if wanted:
         from covis import __version__
 
         print(__version__)
         raise typer.Exit
+
+
+def _version(
+    version: bool = typer.Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
+) -> None:
+    """Visual place recognition learned from how much two views share."""
 
 
 UsageError: Any = typer.BadParameter.__base__

@@ -9,7 +9,7 @@ from functools import partial
 
 from covis.labels import FovOverlap
 from covis.models import ModelConfig
-from covis.recipes.variants import Variant, cl, gcl
+from covis.recipes.variants import Variant, at_methods_rate, cl, gcl
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 EPOCHS = 30
@@ -29,7 +29,7 @@ def tb_places(backbone: str) -> Recipe:
 
 
 def _small(variant: Variant, backbone: str) -> Recipe:
-    return variant(tb_places(backbone))
+    return at_methods_rate(variant(tb_places(backbone)))
 
 
 def _register() -> None:

@@ -12,7 +12,7 @@ from functools import partial
 from covis.labels import FovOverlap, Radius
 from covis.losses import LOSSES, TupleLoss
 from covis.models import ModelConfig
-from covis.recipes.variants import SAME_PLACE, Variant, binary_batches, gcl, graded_batches
+from covis.recipes.variants import SAME_PLACE, Variant, at_methods_rate, binary_batches, cl_graded, gcl, graded_batches
 from covis.recipes.variants import cl as plain_cl
 from covis.training.recipe import RECIPES, Batches, Optimiser, Recipe
 
@@ -25,7 +25,7 @@ BACKBONES = {
 """Names in the tables → names in the model library. The tables' ResNeXt was trained on Instagram images first."""
 POOLS = ("gem", "avg")
 TABLE4_LOSSES = (
-    "triplet", "quadruplet", "lazy_triplet", "lazy_quadruplet", "huber_triplet", "log_ratio", "multi_similarity",
+    "triplet", "quadruplet", "lazy_triplet", "lazy_quadruplet", "triplet_huber", "log_ratio", "multi_similarity",
     "soft_contrastive",
 )  # fmt: skip
 
@@ -61,17 +61,22 @@ def other_loss(name: str) -> Recipe:
 
 def netvlad_triplet(pool: str) -> Recipe:
     """The baseline that the method beats on cost (Table 5): NetVLAD, triplet loss, cached hard negatives, 30 epochs."""
-    recipe = replace(base("vgg16", pool), labels=Radius(25.0, within_group=True), loss=LOSSES["triplet"](), epochs=30)
-    optimiser = Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001, decay=0.5, decay_every=5 / 30)
-    return replace(recipe, optimiser=optimiser, batches=Batches("triplet", 4, negatives=10, mined=True))
+    return replace(
+        base("vgg16", pool),
+        labels=Radius(25.0, within_group=True),
+        loss=LOSSES["triplet"](),
+        batches=Batches("triplet", 4, negatives=10, mined=True),
+        optimiser=Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001, decay=0.5, decay_every=5 / 30),
+        epochs=30,
+    )
 
 
 def _with(variant: Variant, backbone: str, pool: str = "gem") -> Recipe:
-    return variant(base(backbone, pool))
+    return at_methods_rate(variant(base(backbone, pool)))
 
 
 def _strategy(backbone: str, strategy: str) -> Recipe:
-    return graded_batches(gcl(base(backbone)), strategy)
+    return at_methods_rate(graded_batches(gcl(base(backbone)), strategy))
 
 
 def _register() -> None:
@@ -82,8 +87,8 @@ def _register() -> None:
                 RECIPES.register(f"msls_{short}_{pool}_{loss}")(partial(_with, variant, backbone, pool))
         for strategy in "BCD":
             RECIPES.register(f"msls_{short}_gem_gcl_{strategy.lower()}")(partial(_strategy, backbone, strategy))
-    RECIPES.register("msls_vgg16_gem_gcl_binary")(lambda: binary_batches(gcl(base()), _IN_CITY))
-    RECIPES.register("msls_vgg16_gem_cl_graded")(lambda: graded_batches(cl(base())))
+    RECIPES.register("msls_vgg16_gem_gcl_binary")(lambda: at_methods_rate(binary_batches(gcl(base()), _IN_CITY)))
+    RECIPES.register("msls_vgg16_gem_cl_graded")(lambda: at_methods_rate(cl_graded(base())))
     for loss, variant in variants.items():
         RECIPES.register(f"msls_vgg16_netvlad64_{loss}")(partial(_with, variant, "vgg16", "netvlad64"))
     for pool in ("netvlad16", "netvlad64"):

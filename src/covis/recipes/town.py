@@ -1,4 +1,7 @@
-"""Recipes on the simulated town: the small network from scratch, everything trained."""
+"""Recipes on the simulated town: the small network from scratch, everything trained.
+
+Streets are driven in both directions, so cameras that look at each other abound: labels weigh how much they face.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import replace
 
 from covis.labels import FovOverlap
 from covis.models import ModelConfig
-from covis.recipes.variants import binary_batches, cl, gcl, graded_batches
+from covis.recipes.variants import binary_batches, cl, cl_graded, gcl
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 
@@ -31,22 +34,22 @@ def town_gcl_binary() -> Recipe:
 @RECIPES.register("town_cl_graded")
 def town_cl_graded() -> Recipe:
     """Contrastive loss, graded batches."""
-    return graded_batches(cl(base()))
+    return cl_graded(base())
 
 
 @RECIPES.register("town_quick")
 def town_quick() -> Recipe:
     """`town_gcl` in about a minute on two cores."""
-    return replace(town_gcl(), steps=300, validations=1)
+    return replace(town_gcl(), validations=1)
 
 
 def base() -> Recipe:
     """What these recipes share."""
     return Recipe(
         dataset="town",
-        model=ModelConfig("tiny", "gem", image_size=(72, 96), trainable="all"),
-        labels=FovOverlap(radius_m=50.0, fov_deg=90.0),
-        optimiser=Optimiser(momentum=0.9),
+        model=ModelConfig("tiny", "gem", image_size=(48, 64), trainable="all"),
+        labels=FovOverlap(radius_m=50.0, fov_deg=90.0, facing=True),
+        optimiser=Optimiser("adamw", learning_rate=0.002, schedule="cosine", warmup=0.05),
         steps=600,
         validation="town_val",
         validations=2,

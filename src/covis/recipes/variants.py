@@ -17,27 +17,35 @@ SAME_PLACE = Radius(25.0, max_angle_deg=40.0)
 
 
 def gcl(recipe: Recipe) -> Recipe:
-    """Generalised contrastive loss, graded batches (strategy A), learning rate 0.1."""
-    return _rated(replace(recipe, loss=GeneralizedContrastive()), GCL_RATE)
+    """Generalised contrastive loss with graded batches (strategy A)."""
+    return replace(recipe, loss=GeneralizedContrastive())
 
 
 def cl(recipe: Recipe, same_place: Radius | None = SAME_PLACE) -> Recipe:
-    """The baseline: contrastive loss, yes/no batches, learning rate 0.01."""
-    return binary_batches(_rated(replace(recipe, loss=Contrastive()), CL_RATE), same_place)
-
-
-def binary_batches(recipe: Recipe, same_place: Radius | None = SAME_PLACE) -> Recipe:
-    """Half of each batch the same place, half not; the loss still sees what the recipe's own labels say.
+    """The baseline: contrastive loss, labels and batches of yes and no.
 
     Without `same_place`, a pair is of one place where its graded label is positive.
     """
+    labels = recipe.labels if same_place is None else same_place
+    return replace(recipe, loss=Contrastive(), labels=labels, batches=replace(recipe.batches, strategy="binary"))
+
+
+def cl_graded(recipe: Recipe) -> Recipe:
+    """Contrastive loss, graded batches: a pair is of one place where its graded label is positive."""
+    return replace(recipe, loss=Contrastive())
+
+
+def at_methods_rate(recipe: Recipe) -> Recipe:
+    """The method's learning rate for the recipe's loss: 0.1 for the generalised contrastive one, 0.01 for the plain."""
+    rate = GCL_RATE if isinstance(recipe.loss, GeneralizedContrastive) else CL_RATE
+    return replace(recipe, optimiser=replace(recipe.optimiser, learning_rate=rate))
+
+
+def binary_batches(recipe: Recipe, same_place: Radius = SAME_PLACE) -> Recipe:
+    """Half of each batch the same place, half not; the loss still sees the recipe's graded labels."""
     return replace(recipe, batches=replace(recipe.batches, strategy="binary", composed_by=same_place))
 
 
 def graded_batches(recipe: Recipe, strategy: str = "A") -> Recipe:
     """Batches composed by the graded labels, as strategy A, B, C or D says."""
     return replace(recipe, batches=replace(recipe.batches, strategy=strategy, composed_by=None))
-
-
-def _rated(recipe: Recipe, rate: float) -> Recipe:
-    return replace(recipe, optimiser=replace(recipe.optimiser, learning_rate=rate))

@@ -22,6 +22,17 @@ def describe(value: Any) -> Any:
     return value
 
 
+def restore(told: Any, kinds: Mapping[str, type]) -> Any:
+    """Back from `describe`, with the classes of `kinds` by name."""
+    if isinstance(told, dict) and "type" in told:
+        if told["type"] not in kinds:
+            raise unknown_name("class", told["type"], kinds)
+        return kinds[told["type"]](**{k: restore(v, kinds) for k, v in told.items() if k != "type"})
+    if isinstance(told, list):
+        return tuple(restore(v, kinds) for v in told)
+    return told
+
+
 def apply(value: T, settings: Iterable[str], choices: Mapping[str, Mapping[str, Any]]) -> T:
     """`value` with each `FIELD=VALUE` applied; FIELD may be dotted, VALUE is JSON or plain text.
 

@@ -11,8 +11,9 @@ from covis.labels import FovOverlap, Radius
 from covis.losses import LOSSES, GeneralizedContrastive, PairLoss, TupleLoss
 from covis.models import ModelConfig
 from covis.registry import Registry
-from covis.training.fields import apply, describe
+from covis.training.fields import apply, describe, restore
 
+LABEL_RULES = (FovOverlap, Radius)
 LabelRule = FovOverlap | Radius
 Precision = Literal["float32", "bfloat16", "float16"]
 
@@ -120,3 +121,10 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """The recipe as JSON."""
     told: dict[str, Any] = describe(recipe)
     return told
+
+
+def restore_recipe(told: dict[str, Any]) -> Recipe:
+    """Back from `describe_recipe`."""
+    kinds = {kind.__name__: kind for kind in (Recipe, Batches, Optimiser, ModelConfig, *LABEL_RULES, *LOSSES.values())}
+    recipe: Recipe = restore(told, kinds)
+    return recipe

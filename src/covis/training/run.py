@@ -19,11 +19,11 @@ from covis.loading import image_batches
 from covis.models import PlaceModel
 from covis.models.pooling import Pool
 from covis.progress import say
-from covis.training.data import make_miner, prepare
+from covis.training.data import Sampler, make_miner, prepare
 from covis.training.loop import Loop
-from covis.training.plan import make_plan
+from covis.training.plan import Plan, make_plan
 from covis.training.ranks import Ranks
-from covis.training.recipe import Recipe, describe_recipe
+from covis.training.recipe import Recipe, describe_recipe, restore_recipe
 from covis.training.sources import open_source
 from covis.training.validation import Validator, describe_all
 
@@ -84,10 +84,11 @@ def _work(
     with _arithmetic(recipe.deterministic):
         loop = _set_up(recipe, run, data, seed, resources, ranks)
         loop.resume()
+        plan = make_plan(loop)
         if ranks.first and resources.plan:
-            say(str(make_plan(loop)))
+            say(str(plan))
         loop.complete()
-        return _finish(loop, seed, ranks)
+        return _finish(loop, plan, seed, ranks)
 
 
 def _set_up(recipe: Recipe, run: Path, data: Path | None, seed: int, resources: Resources, ranks: Ranks) -> Loop:
@@ -113,7 +114,7 @@ def _set_up(recipe: Recipe, run: Path, data: Path | None, seed: int, resources: 
     )  # fmt: skip
 
 
-def _finish(loop: Loop, seed: int, ranks: Ranks) -> dict[str, Any]:
+def _finish(loop: Loop, plan: Plan, seed: int, ranks: Ranks) -> dict[str, Any]:
     """Writes the models and the result; the result last, so that it stands for all of it."""
     p, run = loop.progress, loop.run
     model = loop.model.eval()
@@ -121,7 +122,7 @@ def _finish(loop: Loop, seed: int, ranks: Ranks) -> dict[str, Any]:
         "recipe": describe_recipe(loop.recipe),
         "seed": seed,
         "data": {"name": loop.recipe.dataset, "split": loop.recipe.split, "labels": loop.data.labels.fingerprint()},
-        "training": p.to_dict(),
+        "training": {**p.to_dict(), "memory_gib": plan.memory_gib},
     }
     if ranks.first:
         best = PlaceModel.load(run / "best").to(ranks.device) if (run / "best").exists() else model
@@ -150,6 +151,12 @@ def _initialise(model: PlaceModel, images: ImageSet, seed: int, workers: int) ->
     ids = np.sort(np.random.default_rng(seed).permutation(len(images))[:INITIAL_IMAGES])
     batches = image_batches(images, ids, model.config.image_size, 32, workers)
     model.initialise_pool((pixels for _, pixels in batches), seed)
+
+
+def open_sampler(run: Path, data: Path | None = None) -> Sampler:
+    """The sampler of a run, as its recipe and seed say."""
+    config = artifacts.read_json(run / "run.json")["config"]
+    return prepare(restore_recipe(config["recipe"]), data, run, int(config["seed"])).sampler
 
 
 def _first_then_all(ranks: Ranks, work: Callable[[], T]) -> T:

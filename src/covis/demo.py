@@ -1,0 +1,100 @@
+"""The main job on the embedded default: the simulated town, contrastive against generalised contrastive loss.
+
+    DIR/untrained              the network before training
+    DIR/runs/LOSS-seed-N       a training run each
+    DIR/evals/…                their evaluations on the town's unseen streets
+    DIR/report.html            all of it to look at
+
+Every step is kept when it is done, so a killed demo goes on where it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covis import artifacts, recipes
+from covis.benchmarking import evaluate_to, open_source
+from covis.evaluation import Benchmark, Evaluation, load_benchmark
+from covis.models import PlaceModel
+from covis.progress import say
+from covis.report import write_report
+from covis.training.recipe import Recipe, configure
+from covis.training.run import Resources, train
+
+LOSSES = {"CL": "town_cl", "GCL": "town_gcl"}
+UNTRAINED = "untrained"
+SEEDS = 2
+BENCHMARK = "town"
+
+
+def run_demo(
+    output: Path | str,
+    seed: int = 0,
+    *,
+    data: Path | None = None,
+    settings: Sequence[str] = (),
+    workers: int | None = None,
+) -> dict[str, Any]:
+    """Labels, trains, embeds, searches, evaluates and reports; returns the table and the report's path.
+
+    `data` is the folder of a town (default: rendered into the user's cache), `settings` change the recipes.
+    """
+    output = Path(output)
+    with artifacts.claim(output, "demo", {"seed": seed, "settings": list(settings)}):
+        benchmark = load_benchmark(BENCHMARK, data)
+        chosen = {loss: configure(recipes.get(name), settings) for loss, name in LOSSES.items()}
+        evaluations = {UNTRAINED: _untrained(output, chosen["GCL"], benchmark, seed)}
+        runs: dict[str, list[Path]] = {}
+        for loss, recipe in chosen.items():
+            runs[loss] = [output / "runs" / f"{loss}-seed-{s}" for s in range(seed, seed + SEEDS)]
+            for s, run in zip(range(seed, seed + SEEDS), runs[loss], strict=True):
+                say(f"{run.name}:")
+                train(recipe, run, data=data, seed=s, resources=Resources(workers, tensorboard=False))
+            evaluations[loss] = [_evaluated(run, output / "evals" / run.name, benchmark) for run in runs[loss]]
+        report = output / "report.html"
+        title = "The town: contrastive against generalised contrastive loss"
+        write_report(report, evaluations, benchmark, runs=runs, data=data, title=title)
+        table = [summarise(name, found) for name, found in evaluations.items()]
+        return {
+            "table": table,
+            "report": str(report),
+            "seeds": list(range(seed, seed + SEEDS)),
+            "verdict": verdict(table),
+        }
+
+
+def _untrained(output: Path, recipe: Recipe, benchmark: Benchmark, seed: int) -> list[Evaluation]:
+    folder = output / UNTRAINED
+    if not folder.exists():
+        PlaceModel.build(recipe.model, seed).save(folder)
+    return [_evaluated(folder, output / "evals" / UNTRAINED, benchmark)]
+
+
+def _evaluated(subject: Path, target: Path, benchmark: Benchmark) -> Evaluation:
+    [evaluation] = evaluate_to(open_source(subject), benchmark, target)
+    return evaluation
+
+
+def summarise(name: str, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
+    """Mean and spread (standard deviation) of Recall@1, 5 and 10 over the seeds, in percent."""
+    row: dict[str, Any] = {"model": name, "seeds": len(evaluations)}
+    for k in (1, 5, 10):
+        values = [e.recall[k] for e in evaluations]
+        row[f"recall@{k}"] = round(float(np.mean(values)), 2)
+        row[f"spread@{k}"] = round(float(np.std(values, ddof=1)), 2) if len(values) > 1 else None
+    return row
+
+
+def verdict(table: Sequence[Mapping[str, Any]]) -> str:
+    """What the table says about the method, in a sentence, whichever way it went."""
+    by_name = {row["model"]: row for row in table}
+    gain = {k: by_name["GCL"][f"recall@{k}"] - by_name["CL"][f"recall@{k}"] for k in (1, 5, 10)}
+    told = ", ".join(f"{g:+.1f} at {k}" for k, g in gain.items())
+    won = all(g > 0 for g in gain.values())
+    lost = all(g <= 0 for g in gain.values())
+    judgement = "GCL beats CL" if won else "GCL does not beat CL" if lost else "GCL and CL are mixed"
+    return f"{judgement} on the mean of {by_name['GCL']['seeds']} seeds (recall {told})"

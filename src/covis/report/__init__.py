@@ -1,0 +1,48 @@
+"""Reports: one self-contained HTML file from evaluations and runs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from covis.errors import InputError
+from covis.evaluation import Benchmark, Evaluation
+from covis.report import sections
+from covis.report.page import write_page
+
+__all__ = ["write_report"]
+
+
+def write_report(
+    path: Path | str,
+    evaluations: Mapping[str, Sequence[Evaluation]],
+    benchmark: Benchmark,
+    *,
+    runs: Mapping[str, Sequence[Path]] | None = None,
+    data: Path | None = None,
+    title: str = "Evaluation",
+) -> None:
+    """Writes a report on evaluations of one protocol, grouped by name (several of a name are seeds of one thing).
+
+    `runs` adds what training shows: example pairs with their ψ and the composition of batches; `data` is where the
+    runs' dataset lies.
+    """
+    found = [e for group in evaluations.values() for e in group]
+    if not found:
+        raise InputError("a report needs at least one evaluation")
+    other = {e.fingerprint for e in found} - {benchmark.fingerprint}
+    if other:
+        raise InputError(f"evaluations of other protocols ({', '.join(sorted(other))}) do not go into one report")
+    margin = next((sections.margin_of(run) for group in (runs or {}).values() for run in group), None)
+    parts = [
+        sections.recalls(evaluations),
+        sections.map_and_gallery(evaluations, benchmark),
+        sections.distances(evaluations, margin),
+        *([sections.examples(_last(runs), data), sections.batches(runs, data)] if runs else []),
+        sections.published(evaluations),
+    ]
+    write_page(Path(path), title, sections.lead(evaluations), [part for part in parts if part is not None])
+
+
+def _last(runs: Mapping[str, Sequence[Path]]) -> Path:
+    return list(runs.values())[-1][0]

@@ -1,0 +1,106 @@
+"use strict";
+const DATA = JSON.parse(document.getElementById("data").textContent);
+
+// Tables, copied as text
+
+const FORMATS = {
+  Markdown: rows => rows.map((r, i) => "| " + r.join(" | ") + " |" + (i ? "" : "\n|" + r.map(() => " --- |").join(""))).join("\n"),
+  LaTeX: rows => "\\begin{tabular}{" + "l".repeat(rows[0].length) + "}\n" + rows.map(r => r.map(c => c.replace(/[%&_#]/g, "\\$&").replace(/±/g, "$\\pm$")).join(" & ") + " \\\\").join("\n") + "\n\\end{tabular}",
+  CSV: rows => rows.map(r => r.map(c => /[",\n]/.test(c) ? '"' + c.replace(/"/g, '""') + '"' : c).join(",")).join("\n"),
+};
+for (const button of document.querySelectorAll("button[data-copy]")) {
+  button.addEventListener("click", async () => {
+    const rows = [...button.closest(".copyable").querySelectorAll("tr")].map(r => [...r.children].map(c => c.textContent));
+    const words = FORMATS[button.dataset.copy](rows);
+    button.dataset.copied = words;
+    try { await navigator.clipboard.writeText(words); } catch { window.prompt && null; }
+    button.classList.add("on");
+    setTimeout(() => button.classList.remove("on"), 900);
+  });
+}
+
+// The map of right and wrong queries, linked to the gallery
+
+if (DATA.map) startMap(DATA.map);
+
+function startMap(map) {
+  const canvas = document.getElementById("map-canvas"), look = document.getElementById("look"), gallery = document.getElementById("gallery-entries");
+  const pen = canvas.getContext("2d");
+  let model = 0, chosen = -1;
+  const xs = map.queries.map(q => q.x).concat(map.places.map(p => p[0])), ys = map.queries.map(q => q.y).concat(map.places.map(p => p[1]));
+  const box = [Math.min(...xs), Math.min(...ys), Math.max(...xs), Math.max(...ys)];
+
+  function project(x, y) {
+    const w = canvas.width, h = canvas.height, pad = 18 * devicePixelRatio;
+    const scale = Math.min((w - 2 * pad) / Math.max(1, box[2] - box[0]), (h - 2 * pad) / Math.max(1, box[3] - box[1]));
+    return [pad + (x - box[0]) * scale + (w - 2 * pad - (box[2] - box[0]) * scale) / 2, h - pad - (y - box[1]) * scale - (h - 2 * pad - (box[3] - box[1]) * scale) / 2];
+  }
+  function ink(name) { return getComputedStyle(document.documentElement).getPropertyValue(name).trim(); }
+  function answer(i) { return map.models[model].answers[i]; }
+
+  function draw() {
+    const width = canvas.clientWidth || 460;
+    canvas.width = width * devicePixelRatio;
+    canvas.height = width * 0.8 * devicePixelRatio;
+    pen.fillStyle = ink("--line");
+    for (const [x, y] of map.places) { const [px, py] = project(x, y); pen.fillRect(px - 1, py - 1, 2, 2); }
+    map.queries.forEach((q, i) => {
+      const [px, py] = project(q.x, q.y), a = answer(i), r = (i === chosen ? 7 : 4) * devicePixelRatio;
+      pen.strokeStyle = pen.fillStyle = ink(a.right ? "--right" : "--wrong");
+      if (i === chosen && a.x !== null) { const [mx, my] = project(a.x, a.y); pen.lineWidth = 2 * devicePixelRatio; pen.beginPath(); pen.moveTo(px, py); pen.lineTo(mx, my); pen.stroke(); }
+      pen.beginPath();
+      if (a.right) pen.arc(px, py, r, 0, 7); else { pen.moveTo(px - r, py - r); pen.lineTo(px + r, py - r); pen.lineTo(px, py + r); }
+      pen.fill();
+    });
+  }
+  function nearest(event) {
+    const rect = canvas.getBoundingClientRect(), x = (event.clientX - rect.left) * canvas.width / rect.width, y = (event.clientY - rect.top) * canvas.height / rect.height;
+    let best = -1, least = (16 * devicePixelRatio) ** 2;
+    map.queries.forEach((q, i) => { const [px, py] = project(q.x, q.y), d = (px - x) ** 2 + (py - y) ** 2; if (d < least) { least = d; best = i; } });
+    return best;
+  }
+  function shot(source, words, kind) {
+    const f = document.createElement("figure"); f.className = kind || "";
+    if (source) { const img = document.createElement("img"); img.src = source; img.alt = words; f.append(img); }
+    const c = document.createElement("figcaption"); c.textContent = words; f.append(c);
+    return f;
+  }
+  function show(i) {
+    chosen = i; draw(); look.replaceChildren();
+    if (i < 0) return;
+    const q = map.queries[i], a = answer(i), shots = document.createElement("div"), words = document.createElement("p");
+    shots.className = "shots";
+    shots.append(shot(map.thumbs["q" + q.id], "query"), shot(map.thumbs["m" + a.id], "best match", a.right ? "right" : "wrong"));
+    words.innerHTML = `<b class="${a.right ? "right" : "wrong"}-ink">${a.right ? "right" : "wrong"}</b>`;
+    words.append(` ${q.name} → ${a.name}` + (a.metres === null ? "" : `, ${a.metres} m apart`) + `, descriptor distance ${a.distance}` + (a.rank ? `, first right match at rank ${a.rank}` : ", no right match found"));
+    look.append(shots, words);
+  }
+  function fill() {
+    gallery.replaceChildren();
+    const order = map.queries.map((_, i) => i).filter(i => !answer(i).right).sort((i, j) => answer(j).worst - answer(i).worst).slice(0, map.gallery);
+    for (const i of order) {
+      const q = map.queries[i], a = answer(i), entry = document.createElement("div"), shots = document.createElement("div"), words = document.createElement("p");
+      entry.className = "entry"; entry.id = "entry-" + q.id; shots.className = "shots";
+      shots.append(shot(map.thumbs["q" + q.id], "query"), shot(map.thumbs["m" + a.id], "best match", "wrong"), shot(map.thumbs["m" + a.truth], "a right one", "right"));
+      words.textContent = `${q.name}: ` + (a.metres === null ? "" : `${a.metres} m away, `) + `distance ${a.distance}` + (a.rank ? `, right at rank ${a.rank}` : ", right nowhere in the ranking");
+      entry.append(shots, words); entry.addEventListener("click", () => pick(i, false)); gallery.append(entry);
+    }
+  }
+  function pick(i, scroll) {
+    show(i);
+    document.querySelectorAll(".entry.chosen").forEach(e => e.classList.remove("chosen"));
+    const entry = i >= 0 && document.getElementById("entry-" + map.queries[i].id);
+    if (entry) { entry.classList.add("chosen"); if (scroll) entry.scrollIntoView({ behavior: "smooth", block: "nearest" }); }
+  }
+  const bar = document.getElementById("map-models");
+  map.models.forEach((m, k) => {
+    const b = document.createElement("button"); b.textContent = m.name;
+    b.addEventListener("click", () => { model = k; [...bar.children].forEach((c, j) => c.classList.toggle("on", j === k)); fill(); pick(chosen, false); draw(); });
+    bar.append(b);
+  });
+  canvas.addEventListener("mousemove", e => { const i = nearest(e); if (i >= 0 && i !== chosen) show(i); });
+  canvas.addEventListener("click", e => pick(nearest(e), true));
+  addEventListener("resize", draw);
+  bar.lastElementChild.click();
+  window.covisReport = { map, project, pick, answer, canvas };
+}

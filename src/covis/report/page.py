@@ -1,0 +1,88 @@
+"""A self-contained HTML page: sections in, one file out, nothing loaded from anywhere."""
+
+from __future__ import annotations
+
+import html
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Section:
+    """A heading and what stands below it; `data` is what the page's script finds under its name."""
+
+    title: str
+    body: str
+    name: str = ""
+    data: Any = None
+
+
+def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -> None:
+    """Writes the page; a reader of an older one never sees half of the new."""
+    data = {s.name: s.data for s in sections if s.data is not None}
+    # A closing tag inside a string would end the script element.
+    script = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    body = "\n".join(f'<section id="{s.name}"><h2>{text(s.title)}</h2>\n{s.body}\n</section>' for s in sections)
+    page = _PAGE.format(
+        title=text(title), lead=lead, body=body, data=script, style=_asset("report.css"), script=_asset("report.js")
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.partial")
+    partial.write_text(page, encoding="utf-8")
+    partial.replace(path)
+
+
+def text(value: object) -> str:
+    """Escaped for HTML."""
+    return html.escape(str(value))
+
+
+def table(rows: Sequence[dict[str, Any]], name: str) -> str:
+    """Rows of equal keys as a table that can be copied as Markdown, LaTeX or CSV."""
+    if not rows:
+        return "<p>none</p>"
+    head = "".join(f"<th>{text(key)}</th>" for key in rows[0])
+    lines = "".join("<tr>" + "".join(f"<td>{text(v)}</td>" for v in row.values()) + "</tr>" for row in rows)
+    buttons = "".join(f'<button data-copy="{kind}">{kind}</button>' for kind in ("Markdown", "LaTeX", "CSV"))
+    return f'<div class="copyable" id="table-{name}"><table><thead><tr>{head}</tr></thead><tbody>{lines}</tbody></table><p class="copy">copy as {buttons}</p></div>'
+
+
+def figure(svg: str, caption: str = "") -> str:
+    """A drawing with its caption."""
+    below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
+    return f"<figure>{svg}{below}</figure>"
+
+
+def _asset(name: str) -> str:
+    return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
+
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<link rel="icon" href="data:,">
+<title>{title}</title>
+<style>
+{style}
+</style>
+</head>
+<body>
+<header><h1>{title}</h1>
+{lead}
+</header>
+<main>
+{body}
+</main>
+<script type="application/json" id="data">{data}</script>
+<script>
+{script}
+</script>
+</body>
+</html>
+"""

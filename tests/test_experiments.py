@@ -1,0 +1,111 @@
+"""Sweeps and tables: rows × seeds, intervals, what the data allows."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import bootstrap
+
+from covis import recipes
+from covis.errors import InputError
+from covis.experiments import (
+    TABLES,
+    Row,
+    dataset_of,
+    lacking,
+    markdown,
+    needs,
+    parse_data,
+    run_rows,
+    summary,
+    write_outcomes,
+)
+from covis.models import ModelConfig
+from covis.recipes import tables
+from covis.training.run import Resources
+
+assert tables
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    base = recipes.get("town_quick")
+    small = replace(
+        base, model=ModelConfig("tiny", "gem", (32, 32), "all"), batches=replace(base.batches, size=8), steps=3,
+        validation="", cache_gb=0.5,
+    )  # fmt: skip
+    return [Row("A one", small, ("town",)), Row("B two", replace(small, steps=4), ("town",))]
+
+
+def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_path, capsys):
+    quiet = Resources(0, tensorboard=False, plan=False)
+    out = tmp_path / "sweep"
+    outcomes = run_rows(rows, out, data={"town": hamlet}, seeds=[0, 1], resources=quiet)
+    values = outcomes[0].figures["town"]["recall@5"]
+    assert len(values) == 2
+    assert outcomes[1].costs["images"][0] > outcomes[0].costs["images"][0]
+    told = write_outcomes(out, "A sweep", outcomes, [0, 1])
+    assert json.loads((out / "table.json").read_text())["rows"] == json.loads(json.dumps(told["rows"]))
+    assert "| A one |" in (out / "table.md").read_text()
+    capsys.readouterr()
+    again = run_rows(rows, out, data={"town": hamlet}, seeds=[0, 1], resources=quiet)
+    assert [o.figures for o in again] == [o.figures for o in outcomes]
+    talk = capsys.readouterr().err
+    assert talk.count("is done already") == talk.count("is evaluated already") == 4
+
+
+def test_the_interval_is_students_over_seeds():
+    found = summary([10.0, 12.0, 14.0])
+    assert found["mean"] == 12.0
+    assert found["half"] == pytest.approx(4.303 * 2 / math.sqrt(3), rel=1e-3)
+    assert summary([3.0])["half"] is None
+    wide = bootstrap(([10.0, 12.0, 14.0],), np.mean, confidence_level=0.95, random_state=0).confidence_interval
+    assert found["half"] > (wide.high - wide.low) / 2  # few seeds deserve more doubt than resampling them shows
+
+
+def test_a_row_without_its_data_is_told_and_not_run(rows, tmp_path):
+    msls = Row("needs MSLS", recipes.get("msls_vgg16_gem_gcl"), ("msls_val",))
+    assert "--data msls=PATH" in lacking(msls, {})
+    assert lacking(rows[0], {}) == ""
+    [outcome] = run_rows([msls], tmp_path, data={}, seeds=[0])
+    assert "not run" in markdown([outcome])
+
+
+def test_data_is_given_by_dataset_or_as_one_path(rows):
+    assert parse_data(["msls=/a", "town=/b"], rows) == {"msls": Path("/a"), "town": Path("/b")}
+    assert parse_data(["/c"], rows) == {"town": Path("/c")}
+    mixed = [*rows, Row("x", recipes.get("msls_vgg16_gem_gcl"), ("msls_val",))]
+    with pytest.raises(InputError, match="DATASET=PATH"):
+        parse_data(["/c"], mixed)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "dataset"),
+    [
+        ("msls_val_s2w", "msls"),
+        ("pitts30k_test", "pitts30k"),
+        ("campus_west", "campus"),
+        ("town", "town"),
+        ("tokyo247_cutouts", "tokyo247"),
+    ],
+)
+def test_benchmarks_name_their_dataset(benchmark, dataset):
+    assert dataset_of(benchmark) == dataset
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_every_table_can_be_listed_with_what_it_needs(name):
+    table = TABLES[name]()
+    assert table.rows
+    assert len({row.label for row in table.rows}) == len(table.rows)
+    assert all(needs(row) for row in table.rows)
+
+
+@pytest.mark.parametrize("name", ["table1", "table3", "table9", "table10", "table8"])
+def test_published_figures_stand_beside_every_row(name):
+    for row in TABLES[name]().rows:
+        assert row.published, row.label
