@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from functools import partial
 
-from covis.labels import FovOverlap
+from covis.labels import FovOverlap, SurfaceOverlap
 from covis.models import ModelConfig
 from covis.recipes.variants import Variant, at_methods_rate, cl, gcl
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
+SCENES = ("chess", "fire", "heads", "office", "pumpkin", "redkitchen", "stairs")
 EPOCHS = 30
 
 
@@ -28,8 +29,21 @@ def tb_places(backbone: str) -> Recipe:
     )
 
 
-def _small(variant: Variant, backbone: str) -> Recipe:
-    return at_methods_rate(variant(tb_places(backbone)))
+def seven_scenes(backbone: str, scene: str) -> Recipe:
+    """One scene, labelled by the surface that two images share."""
+    return Recipe(
+        dataset="7scenes",
+        split=f"{scene}/train",
+        model=ModelConfig(backbone, "avg", image_size=(240, 320), trainable="last2", weights="pretrained"),
+        labels=SurfaceOverlap(),
+        optimiser=Optimiser(decay_every=5 / EPOCHS),
+        epochs=EPOCHS,
+        validation=f"7scenes_{scene}",
+    )
+
+
+def _small(variant: Variant, backbone: str, scene: str = "") -> Recipe:
+    return at_methods_rate(variant(seven_scenes(backbone, scene) if scene else tb_places(backbone)))
 
 
 def _register() -> None:
@@ -37,6 +51,9 @@ def _register() -> None:
     for loss, variant in variants.items():
         for backbone in ("resnet18", "resnet34", "densenet161"):
             RECIPES.register(f"tb_places_{backbone}_{loss}")(partial(_small, variant, backbone))
+        for backbone in ("resnet18", "resnet34"):
+            for scene in SCENES:
+                RECIPES.register(f"7scenes_{scene}_{backbone}_{loss}")(partial(_small, variant, backbone, scene))
 
 
 _register()

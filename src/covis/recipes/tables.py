@@ -7,7 +7,7 @@ from dataclasses import replace
 from covis.evaluation.published import Published, published
 from covis.experiments import TABLES, Row, Table
 from covis.losses import LOSSES, TupleLoss
-from covis.recipes import msls, town
+from covis.recipes import indoor, msls, town
 from covis.recipes.variants import binary_batches, cl, cl_graded, gcl
 from covis.training.recipe import RECIPES, Batches, Recipe
 
@@ -106,6 +106,20 @@ def table10() -> Table:
             recipe = RECIPES[f"msls_{short}_gem_gcl{suffix}"]()
             rows.append(Row(f"{name}-GeM-GCL, strategy {strategy}", recipe, ("msls_val",), published=figures))
     return Table("Table 10: batch compositions", tuple(rows))
+
+
+@TABLES.register("table11")
+def table11() -> Table:
+    """Average precision on 7Scenes."""
+    rows = []
+    for scene in indoor.SCENES:
+        for backbone in ("resnet18", "resnet34"):
+            for loss in ("cl", "gcl"):
+                name = f"7scenes_{scene}"
+                figures = tuple(p for p in published(name) if p.method == f"{backbone}_{loss}")
+                recipe = RECIPES[f"{name}_{backbone}_{loss}"]()
+                rows.append(Row(f"{scene} {backbone} {loss.upper()}", recipe, (name,), published=figures))
+    return Table("Table 11: average precision, 7Scenes", tuple(rows))
 
 
 @TABLES.register("town_table1")

@@ -7,14 +7,14 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from covis.errors import InputError
-from covis.labels import FovOverlap, Radius
+from covis.labels import FovOverlap, Radius, SurfaceOverlap
 from covis.losses import LOSSES, GeneralizedContrastive, PairLoss, TupleLoss
 from covis.models import ModelConfig
 from covis.registry import Registry
 from covis.training.fields import apply, describe, restore
 
-LABEL_RULES = (FovOverlap, Radius)
-LabelRule = FovOverlap | Radius
+LabelRule = FovOverlap | SurfaceOverlap | Radius
+LABEL_RULES = (FovOverlap, SurfaceOverlap, Radius)
 Precision = Literal["float32", "bfloat16", "float16"]
 
 
