@@ -1,0 +1,194 @@
+"""`covis index`, `add`, `remove` and `locate`: a map from photos, and where another photo was taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covis.cli.common import Json, emit
+from covis.errors import InputError
+
+if TYPE_CHECKING:
+    from covis.localise import Answer, Map
+    from covis.models import PlaceModel
+    from covis.search import Area
+
+Track = Annotated[Path | None, typer.Option(help="A table or track (GPX) with the positions of the photos.")]
+Given = Annotated[
+    Path | None, typer.Option(help="A store with the photos' descriptors (covis embed), if there is one.")
+]
+
+
+def index(
+    photos: Annotated[Path, typer.Argument(help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The map; the same command resumes it.")],
+    model: Annotated[Path | None, typer.Option(help="A model directory, or a training run.")] = None,
+    track: Track = None,
+    kind: Annotated[
+        str, typer.Option(help="Search: auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")
+    ] = "auto",
+    descriptors: Given = None,
+    json: Json = False,
+) -> None:
+    """Make a map from photos whose positions are known: import, check, embed, index and calibrate.
+
+    \b
+    Examples:
+      covis index photos/ -o town.map --model runs/quick/model
+      covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
+    """
+    from covis.localise import Map, read_given
+
+    loaded = _model(model)
+    given = read_given(photos, track)
+    made = Map.create(output, given.images, loaded, index=kind, descriptors=_store(descriptors), rejects=given.rejects)
+    _report(made, json, {"left_out": len(given.images) + len(given.rejects) - len(made)})
+
+
+def add(
+    map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
+    photos: Annotated[list[Path], typer.Argument(help="Folders, tables or photos, with positions.")],
+    prefix: Annotated[str, typer.Option(help="Put before the names, where folders use the same ones.")] = "",
+    track: Track = None,
+    descriptors: Given = None,
+    json: Json = False,
+) -> None:
+    """Add photos to a map. Each folder, table or photo is one change: whole or not at all.
+
+    \b
+    Examples:
+      covis add town.map photos/autumn/ --prefix autumn/
+      covis add town.map IMG_2041.jpg
+    """
+    from covis.localise import Map, read_given
+
+    now = Map.open(map_path)
+    before = len(now)
+    for path in photos:
+        given = read_given(path, track)
+        now = now.add(given.images, prefix=prefix, descriptors=_store(descriptors), rejects=given.rejects)
+    _report(now, json, {"added": len(now) - before})
+
+
+def remove(
+    map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
+    names: Annotated[list[str], typer.Argument(help="Names of photos, as covis locate prints them.")],
+    json: Json = False,
+) -> None:
+    """Remove photos from a map, all of them in one change.
+
+    \b
+    Examples:
+      covis remove town.map walk-1/IMG_0007.jpg walk-1/IMG_0008.jpg
+    """
+    from covis.localise import Map
+
+    now = Map.open(map_path).remove(names)
+    _report(now, json, {"removed": len(set(names))})
+
+
+def locate(
+    map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
+    photos: Annotated[list[Path], typer.Argument(help="Photos to locate.")],
+    k: Annotated[int, typer.Option("-k", min=1, help="Matches a photo.")] = 5,
+    near: Annotated[
+        str, typer.Option(help="LAT,LON,RADIUS_M: only places this near (EASTING,NORTHING in a map of metres).")
+    ] = "",
+    sequence: Annotated[bool, typer.Option("--sequence", help="The photos are one walk, in order: one query.")] = False,
+    precision: Annotated[
+        float | None, typer.Option(help="Share of confident answers that shall be right (0.99).")
+    ] = None,
+    rate: Annotated[float | None, typer.Option(help="Share of true positions within the radius (0.9).")] = None,
+    geojson: Annotated[Path | None, typer.Option(help="Write positions and matches as GeoJSON.")] = None,
+    kml: Annotated[Path | None, typer.Option(help="Write them as KML.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with thumbnails.")] = None,
+    json: Json = False,
+) -> None:
+    """Say where photos were taken, how sure that is, and which photos of the map show it.
+
+    \b
+    Examples:
+      covis locate town.map IMG_2041.jpg
+      covis locate town.map new/*.jpg -k 3 --html found.html --geojson found.geojson
+      covis locate town.map walk/*.jpg --sequence --near 55.7047,13.1910,500
+    """
+    from covis.localise import Map
+    from covis.localise.calibration import PRECISION, RATE
+
+    opened = Map.open(map_path)
+    if (geojson or kml) and not opened.images.poses.frame:
+        raise InputError(f"{map_path} is in metres without a place on Earth; GeoJSON and KML need a map of lat and lon")
+    shares = {"precision": precision or PRECISION, "rate": rate or RATE}
+    answers = opened.locate(photos, k, area=_area(opened, near), **shares)
+    walk: dict[str, Any] | None = None
+    if sequence:
+        raise InputError("--sequence is not there yet")
+    _write(answers, opened, geojson, kml, html)
+    unusable = [a for a in answers if not a.matches and a.note.startswith("the photo ")]
+    if len(unusable) == len(photos):
+        raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
+    data = [a.to_dict() for a in answers]
+    emit(data if walk is None else walk, json, "\n".join(line for a in answers for line in a.lines()))
+
+
+def _write(answers: list[Answer], opened: Map, geojson: Path | None, kml: Path | None, html: Path | None) -> None:
+    from covis.localise.answers import write_geojson, write_kml
+
+    if geojson:
+        write_geojson(geojson, answers)
+    if kml:
+        write_kml(kml, answers)
+    if html:
+        from covis.localise.page import write_answers
+
+        write_answers(html, answers, opened)
+
+
+def _model(path: Path | None) -> PlaceModel:
+    """The model of a directory, or of a training run."""
+    if path is None:
+        raise InputError(
+            "no model was given (none is bundled); add --model MODEL, from: covis train RECIPE --data PATH -o RUN (then "
+            "RUN/model), or: covis model import WEIGHTS.safetensors --backbone NAME -o MODEL"
+        )
+    from covis.artifacts import MANIFEST
+    from covis.models import PlaceModel
+
+    inside = path / "model"
+    return PlaceModel.load(inside if not (path / MANIFEST).is_file() and (inside / MANIFEST).is_file() else path)
+
+
+def _store(path: Path | None) -> Any:
+    from covis.descriptors import DescriptorStore
+
+    return None if path is None else DescriptorStore.open(path)
+
+
+def _area(opened: Map, text: str) -> Area | None:
+    """`LAT,LON,RADIUS` as a circle in the map's own metres."""
+    if not text:
+        return None
+    from covis.poses import Poses
+    from covis.search import Circle
+
+    try:
+        first, second, radius_m = map(float, text.split(","))
+    except ValueError:
+        raise InputError(f"--near is LAT,LON,RADIUS (degrees, degrees, metres), not {text!r}") from None
+    frame = opened.images.poses.frame
+    if not frame:
+        return Circle(first, second, radius_m)
+    (x, y) = Poses.from_latlon([first], [second], frame=frame).xy[0]
+    return Circle(float(x), float(y), radius_m)
+
+
+def _report(made: Map, json: bool, facts: dict[str, Any]) -> None:
+    calibration = made.calibration
+    summary = None if calibration is None else calibration.summary()
+    data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model, "dim": made.dim,
+            "index": made.index.kind, **facts, "calibration": summary}  # fmt: skip
+    changed = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in facts.items())
+    note = "" if summary is None or summary["calibrated"] else f"\nnot calibrated: {summary['note']}"
+    emit(data, json, f"{made.path}: {len(made)} photos, version {made.version}, {changed}{note}")

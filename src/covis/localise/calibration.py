@@ -1,0 +1,271 @@
+"""How far a map's answers can be trusted, learned from its own photos asked as if they were new.
+
+Three things are fitted: ψ̂, how much two views share, from their descriptor distance; P, the probability that a match
+stands within `PLACE_RADIUS_M` of the photo, from distance, the lead over the next other place, and how many of the
+matches agree; and the radius that the fused position stays within, by rank of the errors seen (conformal), among
+answers of similar P. What is reported of P comes from folds that its fit did not see.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis import artifacts
+from covis.labels import fov_similarity
+from covis.localise import storage
+from covis.localise.fusion import PLACE_RADIUS_M, fuse, weights
+from covis.localise.heldout import CONTEXT, MIN_QUERIES, HeldOut, hold_out
+from covis.localise.probability import (
+    Falling,
+    Logistic,
+    conformal_radius,
+    expected_calibration_error,
+    reliability,
+    threshold_for,
+)
+from covis.progress import say
+
+if TYPE_CHECKING:
+    from covis.localise.map import Map
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+PRECISION = 0.99
+"""Share of confident answers that shall be right."""
+RATE = 0.9
+"""Share of photos whose true position shall lie within the stated radius."""
+_FOLDS = 5
+_MIN_CLASS = 10
+_MIN_PAIRS = 200
+_BIN_QUERIES = 40
+_MAX_BINS = 5
+_RECALIBRATE_SHARE = 0.1
+
+
+@dataclass(frozen=True)
+class Overlap:
+    """ψ̂ from descriptor distance: GCL's own line 1 − d/τ, or a falling function fitted to views of known overlap."""
+
+    margin: float | None = None
+    fitted: Falling | None = None
+    mean_error: float | None = None
+    """Mean |ψ̂ − ψ| over held-out matches whose headings are known."""
+
+    def __call__(self, distances: Floats) -> Floats:
+        """ψ̂ in [0, 1] of each distance; infinitely far shares nothing."""
+        if self.margin is not None:
+            return np.clip(1.0 - distances / self.margin, 0.0, 1.0)
+        assert self.fitted is not None
+        return np.clip(self.fitted(np.minimum(distances, 2.0)), 0.0, 1.0)
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """What a map knows of its own answers."""
+
+    photos: int
+    """Photos of the map when it was fitted."""
+    overlap: Overlap | None
+    probability: Logistic | None
+    method: str = ""
+    note: str = ""
+    """Why there is no probability."""
+    held_out: Floats | None = None
+    """(Q, 3) of each photo asked: P by a fit without its fold, whether it was right, metres to its fused position."""
+    changes: int = 0
+    """Photos added or removed since."""
+
+    @property
+    def calibration_error(self) -> float | None:
+        """Expected calibration error of P on held-out photos."""
+        return None if self.held_out is None else expected_calibration_error(self.held_out[:, 0], self.held_out[:, 1])
+
+    def reliability(self) -> list[dict[str, float]]:
+        """P beside the share that was right, on held-out photos."""
+        return [] if self.held_out is None else reliability(self.held_out[:, 0], self.held_out[:, 1])
+
+    def threshold(self, precision: float = PRECISION) -> float | None:
+        """P from which on an answer is confident; None where the held-out photos do not carry this precision."""
+        return None if self.held_out is None else threshold_for(precision, self.held_out[:, 0], self.held_out[:, 1])
+
+    def radius_m(self, probability: Floats, rate: float = RATE) -> Floats:
+        """(Q,) radius around fused positions, by the errors of held-out answers of similar P; NaN where unknown."""
+        if self.held_out is None:
+            return np.full(len(probability), np.nan)
+        edges = self._edges()
+        bins = np.searchsorted(edges, self.held_out[:, 0], side="right")
+        radii = [conformal_radius(self.held_out[bins == b, 2], rate) for b in range(len(edges) + 1)]
+        known = np.array([np.nan if r is None else r for r in radii])
+        return known[np.searchsorted(edges, probability, side="right")]
+
+    def _edges(self) -> Floats:
+        """Borders of P between answers whose errors are counted apart."""
+        assert self.held_out is not None
+        bins = int(np.clip(len(self.held_out) // _BIN_QUERIES, 1, _MAX_BINS))
+        return np.unique(np.quantile(self.held_out[:, 0], np.arange(1, bins) / bins))
+
+    def summary(self, precision: float = PRECISION) -> dict[str, Any]:
+        """For reports, as JSON knows it."""
+        held = self.held_out
+        threshold = self.threshold(precision)
+        told: dict[str, Any] = {"calibrated": held is not None, "note": self.note, "method": self.method or None,
+                                "overlap": None if self.overlap is None else _overlap_facts(self.overlap)}  # fmt: skip
+        if held is None:
+            return told
+        confident = held[:, 0] >= (2.0 if threshold is None else threshold)
+        return told | {
+            "queries": len(held), "right_within_m": PLACE_RADIUS_M, "right": float(held[:, 1].mean()),
+            "expected_calibration_error": self.calibration_error, "reliability": self.reliability(),
+            "precision": precision, "threshold": threshold, "confident": float(confident.mean()),
+            "median_error_m": float(np.median(held[:, 2])),
+        }  # fmt: skip
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        told = asdict(self)
+        return told | {"held_out": None if self.held_out is None else np.round(self.held_out, 6).tolist()}
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Calibration:
+        """Back from `to_dict`."""
+        overlap = told["overlap"]
+        if overlap is not None:
+            fitted = overlap["fitted"]
+            curve = None if fitted is None else Falling(tuple(fitted["x"]), tuple(fitted["y"]))
+            overlap = Overlap(overlap["margin"], curve, overlap["mean_error"])
+        logistic = told["probability"]
+        if logistic is not None:
+            logistic = Logistic(
+                tuple(logistic["weights"]), logistic["bias"], tuple(logistic["mean"]), tuple(logistic["scale"])
+            )
+        held = None if told["held_out"] is None else np.array(told["held_out"], np.float64)
+        return cls(told["photos"], overlap, logistic, told["method"], told["note"], held, told["changes"])
+
+
+def refreshed(map_: Map, changes: int) -> dict[str, Any]:
+    """The map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` are the latest."""
+    old = map_.state.calibration
+    if old is not None:
+        changed = old["changes"] + changes
+        if changed <= _RECALIBRATE_SHARE * old["photos"]:
+            return dict(old) | {"changes": changed}
+    return calibrate(map_).to_dict()
+
+
+def calibrate(map_: Map) -> Calibration:
+    """Fits all that the map's photos allow."""
+    margin = gcl_margin(map_)
+    line = None if margin is None else Overlap(margin)
+    photos = len(map_)
+    if len(map_) < MIN_QUERIES:
+        note = f"the map's {len(map_)} photos are too few to calibrate ({MIN_QUERIES} are needed)"
+        return Calibration(photos, line, None, note=note)
+    held = hold_out(map_, _FOLDS)
+    overlap = fit_overlap(map_, held, margin)
+    poses = map_.images.poses
+    found = held.ids >= 0
+    xy, heading = poses.xy[held.ids], poses.heading[held.ids]
+    features = match_features(xy, held.distances, found)
+    right = np.hypot(*np.moveaxis(xy - poses.xy[held.queries][:, None], 2, 0)) <= PLACE_RADIUS_M
+    fewest = min(int((right & found).sum()), int((~right & found).sum()), int(found[:, 0].sum()))
+    if fewest < _MIN_CLASS:
+        note = f"only {fewest} of the map's held-out matches are right or wrong, too few to tell them apart"
+        return Calibration(photos, overlap, None, held.method, note)
+    scored = _scored_apart(features, right, found, held.fold)
+    psi = None if overlap is None else overlap(held.distances)
+    fused = fuse(xy, heading, weights(held.distances, psi), found)
+    error_m = np.hypot(*(fused.xy - poses.xy[held.queries]).T)
+    asked = found[:, 0]
+    table = np.column_stack([scored, right[:, 0], error_m])[asked]
+    logistic = Logistic.fit(features[found], right[found])
+    result = Calibration(photos, overlap, logistic, held.method, held_out=table)
+    _tell(result)
+    return result
+
+
+def match_features(xy: Floats, distances: Floats, found: Bools) -> Floats:
+    """(Q, K, 5) what P is told from: first or not, distance (also for the first alone), lead, agreement.
+
+    xy (Q, K, 2), distances (Q, K), found (Q, K) of the first `CONTEXT` matches, best first.
+    """
+    q, k = distances.shape
+    d = np.where(found, distances, 2.0)
+    far = (
+        np.where(found[:, None, :], np.hypot(*np.moveaxis(xy[:, :, None] - xy[:, None], 3, 0)), np.inf) > PLACE_RADIUS_M
+    )
+    other = np.where(far & found[:, None, :], d[:, None, :], np.inf).min(axis=2, initial=np.inf)
+    # Where all matches are at one place, the next other place is at least as far as the last of them.
+    last = np.where(found, d, -np.inf).max(axis=1, initial=0.0)
+    lead = np.minimum(other, np.maximum(last, 0.0)[:, None]) - d
+    agree = (~far & found[:, None, :]).sum(axis=2) / np.maximum(found.sum(axis=1), 1)[:, None]
+    first = np.zeros((q, k))
+    first[:, :1] = 1.0
+    return np.stack([first, d, first * d, lead, agree], axis=2)
+
+
+def _scored_apart(features: Floats, right: Bools, found: Bools, fold: NDArray[np.int64]) -> Floats:
+    """(Q,) P of each first match, by a fit that did not see its fold."""
+    scored = np.empty(len(fold))
+    for part in np.unique(fold):
+        inside = fold == part
+        train = found & ~inside[:, None]
+        fit = (
+            Logistic.fit(features[train], right[train]) if train.any() else Logistic.fit(features[found], right[found])
+        )
+        scored[inside] = fit(features[inside, 0])
+    return scored
+
+
+def gcl_margin(map_: Map) -> float | None:
+    """τ of a model trained with the generalised contrastive loss, whose distances then mean overlap; None otherwise.
+
+    Whitening moves distances, so a whitened model has no such line.
+    """
+    folder = map_.path / storage.MODEL
+    card = artifacts.read_json(folder / "card.json")
+    loss = (card.get("recipe") or {}).get("loss") or {}
+    if card.get("whitening") is not None or loss.get("type") != "GeneralizedContrastive":
+        return None
+    return float(loss["margin"])
+
+
+def fit_overlap(map_: Map, held: HeldOut, margin: float | None) -> Overlap | None:
+    """ψ̂ by GCL's line, or fitted where headings tell the true ψ of enough held-out matches; None otherwise."""
+    poses = map_.images.poses
+    found = held.ids >= 0
+    near, asked = held.ids[found], np.broadcast_to(held.queries[:, None], held.ids.shape)[found]
+    known = ~np.isnan(poses.heading[near]) & ~np.isnan(poses.heading[asked])
+    distances, near, asked = held.distances[found][known], near[known], asked[known]
+    line = None if margin is None else Overlap(margin)
+    if len(near) < _MIN_PAIRS:
+        return line
+    psi = fov_similarity(poses.xy[asked], poses.heading[asked], poses.xy[near], poses.heading[near])
+    chosen = line or Overlap(fitted=Falling.fit(distances, psi))
+    return Overlap(chosen.margin, chosen.fitted, float(np.abs(chosen(distances) - psi).mean()))
+
+
+def _overlap_facts(overlap: Overlap) -> dict[str, Any]:
+    method = "fitted" if overlap.margin is None else "gcl"
+    return {"method": method, "margin": overlap.margin, "mean_error": overlap.mean_error}
+
+
+def _tell(result: Calibration) -> None:
+    told = result.summary()
+    threshold = told["threshold"]
+    sure = (
+        f"no threshold reaches {told['precision']:.0%}"
+        if threshold is None
+        else f"{told['confident']:.0%} of answers are confident at {told['precision']:.0%}"
+    )
+    say(
+        f"calibrated on {told['queries']} held-out photos: {told['right']:.1%} right within {PLACE_RADIUS_M:g} m, "
+        f"expected calibration error {told['expected_calibration_error']:.3f}, {sure}"
+    )
+
+
+__all__ = ["CONTEXT", "PRECISION", "RATE", "Calibration", "Overlap", "calibrate", "match_features", "refreshed"]
