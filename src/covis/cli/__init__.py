@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from covis.cli import data, demo, embed, evaluate, experiments, listing, model, search, train
+from covis.cli import data, demo, embed, evaluate, experiments, listing, localise, model, search, train
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -22,6 +22,10 @@ VERBS: dict[str, Callable[..., Any]] = {
     "evaluate": evaluate.evaluate,
     "compare": evaluate.compare,
     "embed": embed.embed,
+    "index": localise.index,
+    "add": localise.add,
+    "remove": localise.remove,
+    "locate": localise.locate,
     "train": train.train,
     "list": listing.list_names,
     "export": model.export_model,
