@@ -49,7 +49,7 @@ def base() -> Recipe:
         dataset="town",
         model=ModelConfig("tiny", "gem", image_size=(48, 64), trainable="all"),
         labels=FovOverlap(radius_m=50.0, fov_deg=90.0, facing=True),
-        optimiser=Optimiser("adamw", learning_rate=0.002, schedule="cosine", warmup=0.05),
+        optimiser=Optimiser("adamw", learning_rate=0.005, schedule="cosine", warmup=0.05),
         steps=600,
         validation="town_val",
         validations=2,

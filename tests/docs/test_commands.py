@@ -1,0 +1,107 @@
+"""Every command in the README and the documentation is understood, and those that need no download are run.
+
+Runs go through the documents in order, in one folder each, on the smallest town and with a few training steps; all
+else is as written.
+"""
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+
+from covis.cli import build
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+NEEDS = re.compile(
+    r"/data/|msls|pitts|tokyo|robotcar|cmu|tb_places|7scenes|campus|torchrun|MODEL|PHOTO|MAP|[A-Z]{4,}|…|\.\.\."
+)
+"""Commands with these need data, weights or files of the reader's own."""
+SHORT = {"train", "sweep", "reproduce", "demo"}
+STEPS = ["--set", "steps=3", "--set", "validations=1"]
+
+
+def commands(page):
+    text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
+    fenced = re.findall(r"^```(?:console|bash|sh)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.removeprefix("$ ") for block in fenced for line in block.splitlines()]
+    inline = re.findall(r"`(covis [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    found = [line.split("#")[0].strip() for line in [*lines, *inline]]
+    return [c[c.index("covis ") :] for c in found if re.match(r"(covis |torchrun .*-m covis )", c)]
+
+
+def understood(words):
+    """Finds the verb and hands it the words, without running it."""
+    command = typer.main.get_command(build())
+    context = command.make_context("covis", [], resilient_parsing=True)
+    while hasattr(command, "resolve_command") and words and words[0] in getattr(command, "commands", {}):
+        name, command, words = command.resolve_command(context, words)
+        context = typer.Context(command, info_name=name, parent=context)
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    options |= {"--help", "-h", "--debug", "--version"}
+    unknown = [w for w in words if w.startswith("-") and w.split("=")[0] not in options and not re.match(r"-\d", w)]
+    return command, unknown
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_every_command_is_understood(page):
+    for line in commands(page):
+        command, unknown = understood(shlex.split(line)[1:])
+        assert command.name != "covis" or line.startswith("covis --"), f"{page.name}: no such verb in {line!r}"
+        assert not unknown, f"{page.name}: {unknown} in {line!r}"
+
+
+def shortened(line):
+    words = shlex.split(line)
+    if words[1] in SHORT and "list" not in words and "--dry-run" not in words:
+        words += STEPS + (["--workers", "0"] if "--workers" not in words else [])
+    return [sys.executable, "-m", "covis", *words[1:]]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("page", ["README.md", "docs/training.md", "docs/town.md"])
+def test_commands_that_need_no_download_run(page, hamlet, tmp_path):
+    from covis.datasets.town.dataset import default_folder
+
+    environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / default_folder().name).symlink_to(hamlet)
+    (tmp_path / "work").mkdir()
+    lines = [line for line in commands(ROOT / page) if not NEEDS.search(line)]
+    assert lines or page != "README.md"
+    for line in dict.fromkeys(lines):
+        done = subprocess.run(
+            shortened(line), cwd=tmp_path / "work", env=environment, capture_output=True, text=True, timeout=400
+        )
+        assert done.returncode == 0, f"{page}: {line}\n{done.stderr}"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_the_readmes_python_runs(hamlet, tmp_path):
+    from covis.datasets.town.dataset import default_folder
+
+    (tmp_path / "cache").mkdir()
+    (tmp_path / "cache" / default_folder().name).symlink_to(hamlet)
+    [block] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    short = block.replace('recipes.get("town_quick")', 'dataclasses.replace(recipes.get("town_quick"), steps=3)')
+    assert short != block
+    environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", f"import dataclasses\n{short}"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\{1: [\d.]+, 5: [\d.]+", done.stdout)
+
+
+def test_make_runs_what_the_readme_says():
+    for target, program in (("demo", "covis demo"), ("test", "pytest")):
+        dry = subprocess.run(["make", "-n", target], cwd=ROOT, capture_output=True, text=True, check=True, timeout=60)
+        assert program in dry.stdout
