@@ -141,11 +141,12 @@ class Benchmark:
 
     def _kept(self, query: Ids, ids: Ids) -> NDArray[np.bool_]:
         keep: NDArray[np.bool_] = (ids >= 0) & self.admissible(query, np.maximum(ids, 0))
-        key = ids
-        if self.fold:
-            _, codes = np.unique(self.database.columns[self.fold], return_inverse=True)
-            key = codes[np.maximum(ids, 0)]
+        key = self._folds[np.maximum(ids, 0)] if self.fold else ids
         return keep & ~repeated(np.where(keep, key, -1 - np.arange(ids.shape[1])))
+
+    @cached_property
+    def _folds(self) -> NDArray[np.int64]:
+        return np.unique(self.database.columns[self.fold], return_inverse=True)[1]
 
     @property
     def graded(self) -> SimilarityGraph:

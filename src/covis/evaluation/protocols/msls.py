@@ -27,8 +27,6 @@ from covis.evaluation.protocols.rules import (
 from covis.evaluation.submissions import MSLS
 from covis.images import ImageSet
 
-TEST_KS = (1, 5, 10, 20)
-
 
 def validation(path: Path | None, name: str, subtask: str) -> Benchmark:
     """The official validation: one subtask's queries and map, each city by itself."""
@@ -80,7 +78,7 @@ def validation_40deg(path: Path | None) -> Benchmark:
     )
 
 
-def test(path: Path | None, name: str, subtask: str) -> Benchmark:
+def server_test(path: Path | None, name: str, subtask: str) -> Benchmark:
     """The test cities, whose positions only the server knows."""
     queries, database = _sides(path, "test", subtask)
     return Benchmark(
@@ -90,7 +88,6 @@ def test(path: Path | None, name: str, subtask: str) -> Benchmark:
         None,
         rule=f"{NEAR_RULE}, known to the server alone",
         groups="same",
-        ks=TEST_KS,
         submission=MSLS,
         training=partial(training, path),
         notes=(f"hidden truth, subtask {subtask!r}: write a submission file",),
@@ -140,6 +137,6 @@ def as_sequences(images: ImageSet, length: int) -> ImageSet:
 for _subtask in SUBTASKS:
     _suffix = "" if _subtask == "all" else f"_{_subtask}"
     BENCHMARKS.register(f"msls_val{_suffix}")(partial(validation, name=f"msls_val{_suffix}", subtask=_subtask))
-    BENCHMARKS.register(f"msls_test{_suffix}")(partial(test, name=f"msls_test{_suffix}", subtask=_subtask))
+    BENCHMARKS.register(f"msls_test{_suffix}")(partial(server_test, name=f"msls_test{_suffix}", subtask=_subtask))
 BENCHMARKS.register("msls_val_all")(validation_all)
 BENCHMARKS.register("msls_val_40deg")(validation_40deg)
