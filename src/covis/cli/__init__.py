@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from covis.cli import data, demo, embed, evaluate, experiments, listing, localise, model, search, train
+from covis.cli import data, demo, embed, evaluate, experiments, listing, localise, model, report, search, train
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -21,6 +21,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "reproduce": experiments.reproduce,
     "evaluate": evaluate.evaluate,
     "compare": evaluate.compare,
+    "report": report.report,
     "embed": embed.embed,
     "index": localise.index,
     "add": localise.add,

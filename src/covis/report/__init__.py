@@ -33,11 +33,11 @@ def write_report(
     other = {e.fingerprint for e in found} - {benchmark.fingerprint}
     if other:
         raise InputError(f"evaluations of other protocols ({', '.join(sorted(other))}) do not go into one report")
-    margin = next((sections.margin_of(run) for group in (runs or {}).values() for run in group), None)
     parts = [
         sections.recalls(evaluations),
         sections.map_and_gallery(evaluations, benchmark),
-        sections.distances(evaluations, margin),
+        sections.distances(evaluations, runs or {}),
+        sections.sizes(evaluations),
         *([sections.examples(_last(runs), data), sections.batches(runs, data)] if runs else []),
         sections.published(evaluations),
     ]

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from covis import artifacts, datasets
 from covis.datasets import Split
+from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation
 from covis.evaluation.published import beside
 from covis.graph import POSITIVE, SimilarityGraph
@@ -50,8 +52,7 @@ def recalls(evaluations: Groups) -> Section:
             spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
             row[f"Recall@{k} %"] = f"{np.mean(values):.1f}{spread}"
         rows.append(row)
-    curves = {name: [e.figures["recall_curve"] for e in found] for name, found in evaluations.items()}
-    drawn = plots.svg(plots.recall_curves(curves))
+    drawn = plots.svg(recall_figure(evaluations))
     caption = "± is the standard deviation over runs; the band is their range"
     return Section("Recall", table(rows, "recall") + figure(drawn, caption), "recall")
 
@@ -67,13 +68,9 @@ def map_and_gallery(evaluations: Groups, benchmark: Benchmark) -> Section:
     return Section("Right and wrong queries", body, "map", data)
 
 
-def distances(evaluations: Groups, margin: float | None) -> Section | None:
+def distances(evaluations: Groups, runs: Runs) -> Section | None:
     """Descriptor distance against ψ."""
-    pairs = {
-        name: (np.asarray(found[0].arrays["pair_psi"]), np.asarray(found[0].arrays["pair_distance"]))
-        for name, found in evaluations.items()
-        if "pair_psi" in found[0].arrays
-    }
+    pairs = _sampled(evaluations)
     if not pairs:
         return None
     rows = [
@@ -81,7 +78,7 @@ def distances(evaluations: Groups, margin: float | None) -> Section | None:
         for name, found in evaluations.items()
         if name in pairs
     ]
-    drawn = plots.svg(plots.distance_against_similarity(pairs, margin))
+    drawn = plots.svg(distance_figure(evaluations, runs))
     return Section("Distance against similarity", table(rows, "spearman") + figure(drawn), "distance")
 
 
@@ -121,9 +118,8 @@ def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> str:
 
 def batches(runs: Runs, data: Path | None) -> Section:
     """How ψ is distributed in what each loss saw."""
-    drawn = {name: _batch_psi(found[0], data) for name, found in runs.items()}
     caption = f"the first {BATCHES} batches of each run"
-    return Section("Similarity in the batches", figure(plots.svg(plots.batch_histograms(drawn)), caption), "batches")
+    return Section("Similarity in the batches", figure(plots.svg(batch_figure(runs, data)), caption), "batches")
 
 
 def _batch_psi(run: Path, data: Path | None) -> NDArray[np.float32]:
@@ -144,7 +140,64 @@ def run_recipe(run: Path) -> dict[str, Any]:
     return recipe
 
 
-def margin_of(run: Path) -> float | None:
-    """The margin of the run's loss, where it has one."""
-    margin = run_recipe(run)["loss"].get("margin")
-    return None if margin is None else float(margin)
+def sizes(evaluations: Groups) -> Section | None:
+    """Recall against descriptor size, where evaluations differ in it."""
+    if len({e.figures["dim"] for e in _all(evaluations) if "dim" in e.figures}) < 2:
+        return None
+    return Section("Descriptor size", figure(plots.svg(size_figure(evaluations))), "sizes")
+
+
+# Each figure by itself, for the page and for files
+
+
+def recall_figure(evaluations: Groups) -> Figure:
+    """Recall@k against k."""
+    return plots.recall_curves(
+        {name: [e.figures["recall_curve"] for e in found] for name, found in evaluations.items()}
+    )
+
+
+def distance_figure(evaluations: Groups, runs: Runs) -> Figure:
+    """Distance against ψ, with the line of the first run's margin."""
+    pairs = _sampled(evaluations)
+    if not pairs:
+        raise InputError("these evaluations hold no sampled pairs with graded similarity")
+    margins = [run_recipe(run)["loss"].get("margin") for found in runs.values() for run in found]
+    return plots.distance_against_similarity(pairs, margins[0] if margins else None)
+
+
+def batch_figure(runs: Runs, data: Path | None) -> Figure:
+    """Histograms of ψ in the batches of each run."""
+    if not runs:
+        raise InputError("batches are those of a run; give run folders, not evaluations")
+    return plots.batch_histograms({name: _batch_psi(found[0], data) for name, found in runs.items()})
+
+
+def size_figure(evaluations: Groups) -> Figure:
+    """Recall@5 against descriptor size, one line each model, whitened or not."""
+    curves: dict[str, list[tuple[int, float]]] = {}
+    for e in _all(evaluations):
+        name = e.label.split(",")[0]
+        curves.setdefault(name, []).append((int(e.figures["dim"]), e.recall[5]))
+    return plots.size_curves(curves, 5)
+
+
+def _sampled(evaluations: Groups) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
+    return {
+        name: (np.asarray(found[0].arrays["pair_psi"]), np.asarray(found[0].arrays["pair_distance"]))
+        for name, found in evaluations.items()
+        if "pair_psi" in found[0].arrays
+    }
+
+
+def _all(evaluations: Groups) -> list[Evaluation]:
+    return [e for found in evaluations.values() for e in found]
+
+
+FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
+    "recall": lambda evaluations, runs, data: recall_figure(evaluations),
+    "distance": lambda evaluations, runs, data: distance_figure(evaluations, runs),
+    "batches": lambda evaluations, runs, data: batch_figure(runs, data),
+    "sizes": lambda evaluations, runs, data: size_figure(evaluations),
+}
+"""Figures that can be written to a file, by name."""

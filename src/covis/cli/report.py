@@ -1,0 +1,71 @@
+"""`covis report`: evaluations and runs as one HTML file, or one of its figures as a picture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covis.cli.common import Json, emit
+from covis.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from covis.evaluation import Evaluation
+
+PICTURES = (".png", ".svg", ".pdf")
+
+
+def report(
+    sources: Annotated[list[Path], typer.Argument(help="Folders of `covis evaluate`, or runs with evaluations below.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="FILE.html; FILE.png, .svg or .pdf with --figure.")],
+    data: Annotated[Path | None, typer.Option(help="Where the benchmark's data lies, for the photos.")] = None,
+    figure: Annotated[str, typer.Option(help="Only this figure: recall, distance, batches or sizes.")] = "",
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
+    json: Json = False,
+) -> None:
+    """Write a self-contained report: tables, curves, map of right and wrong queries, gallery, distances.
+
+    Evaluations of one label are taken as seeds of one model.
+
+    \b
+    Examples:
+      covis report evals/cl evals/gcl -o report.html
+      covis report runs/quick -o report.html --data /data/msls
+      covis report evals/cl evals/gcl -o recall.svg --figure recall
+    """
+    from covis.evaluation import load_benchmark
+    from covis.report import write_report
+    from covis.report.plots import save
+    from covis.report.sections import FIGURES
+
+    groups, runs = _gather(sources)
+    if figure:
+        if figure not in FIGURES:
+            raise unknown_name("figure", figure, FIGURES)
+        if output.suffix not in PICTURES:
+            raise InputError(f"{output} is no picture; give a name that ends in {', '.join(PICTURES)}")
+        save(FIGURES[figure](groups, runs, data), output)
+    else:
+        first = next(iter(groups.values()))[0]
+        benchmark = load_benchmark(first.benchmark, data)
+        write_report(
+            output, groups, benchmark, runs=runs or None, data=data, title=title or f"Evaluation on {first.benchmark}"
+        )
+    emit({"report": str(output), "models": list(groups)}, json, f"{output}: {', '.join(groups)}")
+
+
+def _gather(sources: list[Path]) -> tuple[dict[str, list[Evaluation]], dict[str, list[Path]]]:
+    """Evaluations by label, and the runs among the sources by the label of their first evaluation."""
+    from covis.evaluation.result import Evaluation, find_evaluations
+
+    groups: dict[str, list[Evaluation]] = {}
+    runs: dict[str, list[Path]] = {}
+    for source in sources:
+        is_run = (source / "run.json").is_file()
+        found = [Evaluation.open(p) for p in find_evaluations(source / "evals" if is_run else source)]
+        for evaluation in found:
+            groups.setdefault(evaluation.label, []).append(evaluation)
+        if is_run:
+            runs.setdefault(found[0].label, []).append(source)
+    return groups, runs

@@ -1,0 +1,88 @@
+"""The report in a real browser: it opens, a wrong query on the map leads to its gallery entry, nothing complains."""
+
+import os
+import shutil
+
+import pytest
+
+from covis.benchmarking import ModelSource, evaluate_to
+from covis.evaluation import load_benchmark
+from covis.models import ModelConfig, PlaceModel
+from covis.report import write_report
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run", "--disable-quic",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        hint = "no Chromium found; install the system's package `chromium` (make browser)"
+        if os.environ.get("CI"):
+            pytest.fail(hint)
+        pytest.skip(hint)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=path, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture(scope="module")
+def page_file(hamlet, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("report")
+    benchmark = load_benchmark("town", hamlet)
+    groups = {}
+    for seed, name in ((0, "one"), (1, "two")):
+        model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), seed)
+        source = ModelSource(model, name, workers=0, cache=folder / "cache")
+        groups[name] = evaluate_to(source, benchmark, folder / name)
+    write_report(folder / "report.html", groups, benchmark, title="A <test> & more")
+    return folder / "report.html"
+
+
+WRONG = """() => {
+  const r = window.covisReport, wrong = r.map.queries.findIndex((q, i) => !r.answer(i).right && document.getElementById("entry-" + q.id));
+  const [x, y] = r.project(r.map.queries[wrong].x, r.map.queries[wrong].y), c = r.canvas.getBoundingClientRect();
+  return {x: c.left + x * c.width / r.canvas.width, y: c.top + y * c.height / r.canvas.height};
+}"""
+
+
+def test_a_wrong_query_on_the_map_leads_to_its_gallery_entry(browser, page_file):
+    page = browser.new_page(viewport={"width": 1200, "height": 1600})
+    complaints = []
+    page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
+    page.on("pageerror", lambda e: complaints.append(str(e)))
+    page.on("request", lambda r: complaints.append(r.url) if r.url.startswith("http") else None)
+    page.goto(page_file.as_uri())
+    assert page.title() == "A <test> & more"
+    page.locator("#map-canvas").scroll_into_view_if_needed()
+    at = page.evaluate(WRONG)
+    page.mouse.click(at["x"], at["y"])
+    entry = page.locator(".entry.chosen")
+    entry.wait_for(timeout=5000)
+    assert entry.locator("img").count() == 3
+    assert page.locator("#look .wrong-ink").inner_text() == "wrong"
+    assert page.locator("#look img").count() == 2
+    page.get_by_role("button", name="one").click()
+    assert page.get_by_role("button", name="one").get_attribute("class") == "on"
+    assert not complaints
+    page.close()
+
+
+@pytest.mark.parametrize(
+    ("kind", "start"), [("Markdown", "| model"), ("LaTeX", "\\begin{tabular}"), ("CSV", "model,runs")]
+)
+def test_tables_are_copied_as_text(browser, page_file, kind, start):
+    page = browser.new_page()
+    page.goto(page_file.as_uri())
+    button = page.locator(f"#table-recall button[data-copy={kind}]")
+    button.click()
+    page.wait_for_function("b => b.dataset.copied", arg=button.element_handle(), timeout=5000)
+    assert button.get_attribute("data-copied").startswith(start)
+    page.close()
