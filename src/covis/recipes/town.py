@@ -1,6 +1,7 @@
 """Recipes on the simulated town: the small network from scratch, everything trained.
 
 Streets are driven in both directions, so cameras that look at each other abound: labels weigh how much they face.
+Houses end the view early: fields of view reach 30 m, which did better on the validation streets than 50 m or 80 m.
 """
 
 from __future__ import annotations
@@ -48,9 +49,9 @@ def base() -> Recipe:
     return Recipe(
         dataset="town",
         model=ModelConfig("tiny", "gem", image_size=(48, 64), trainable="all"),
-        labels=FovOverlap(radius_m=50.0, fov_deg=90.0, facing=True),
+        labels=FovOverlap(radius_m=30.0, fov_deg=90.0, facing=True),
         optimiser=Optimiser("adamw", learning_rate=0.005, schedule="cosine", warmup=0.05),
-        steps=600,
+        steps=500,
         validation="town_val",
         validations=2,
     )
