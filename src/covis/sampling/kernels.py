@@ -179,12 +179,37 @@ def assign_queries(c: Candidates, key: Key, first: Int, slot_band: NDArray[np.in
 
 
 @njit(cache=True)
+def draw_partners(
+    c: Candidates,
+    key: Key,
+    first: Int,
+    queries: NDArray[np.int64],
+    slot_band: NDArray[np.int64],
+    database: NDArray[np.int64],
+    psi: NDArray[np.float32],
+) -> None:
+    """Fills `database` and `psi` (size,) with a partner of each query, uniform among its candidates in the slot's band."""
+    # Arrays are taken out of their tuples first: reaching into those for each pair costs five times the draw itself.
+    counts, edges, order = c.counts, c.edges, c.order
+    indptr, indices, values, scale = c.tables.indptr, c.tables.indices, c.tables.values, c.tables.scale
+    for s in range(len(queries)):
+        i, b = queries[s], slot_band[s]
+        k = below(key, first + s, _PARTNER, counts[i, b])
+        stored = np.int64(edges[i, b + 1] - edges[i, b])
+        if k < stored:
+            at = indptr[i] + np.int64(order[indptr[i] + edges[i, b] + k])
+            database[s], psi[s] = indices[at], np.float32(values[at]) / scale
+        else:
+            database[s], psi[s] = pick_zero(c.tables, i, k - stored), np.float32(0)
+
+
+@njit(cache=True)
 def draw_batches(
     c: Candidates, key: Key, first: Int, slot_band: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
     """Queries, map images and ψ (batches, size), and redrawn (batches,), of the batches first, first + 1, …
 
-    `slot_band` (batches, size) is the band of each slot; a partner is uniform among the query's candidates there.
+    `slot_band` (batches, size) is the band of each slot.
     """
     batches, size = slot_band.shape
     queries = np.empty((batches, size), np.int64)
@@ -194,10 +219,7 @@ def draw_batches(
     for n in range(batches):
         start = (first + n) * size
         redrawn[n] = assign_queries(c, key, start, slot_band[n], queries[n])
-        for s in range(size):
-            i, b = queries[n, s], slot_band[n, s]
-            k = below(key, start + s, _PARTNER, c.counts[i, b])
-            database[n, s], psi[n, s] = pick(c, i, b, k)
+        draw_partners(c, key, start, queries[n], slot_band[n], database[n], psi[n])
     return queries, database, psi, redrawn
 
 

@@ -59,12 +59,14 @@ class Strategy:
         Each count is the share rounded down or up; which of the two rotates with the index, so that the shares are
         exact over many batches.
         """
-        whole = np.array([int(b.share * size) for b in self.bands])
-        rest = np.cumsum([float(b.share * size % 1) for b in self.bands])
+        halves = [divmod(size * b.share.numerator, b.share.denominator) for b in self.bands]
+        whole = np.array([count for count, _ in halves])
+        rest = np.cumsum([left / b.share.denominator for (_, left), b in zip(halves, self.bands, strict=True)])
         rest[-1] = size - whole.sum()
         turn = (np.asarray(index)[..., None] * _GOLDEN) % 1.0
-        extra = np.diff(np.floor(rest + turn + 1e-12), prepend=0.0)
-        return whole + extra.astype(np.int64)
+        reached = np.floor(rest + turn + 1e-12).astype(np.int64)
+        reached[..., 1:] -= reached[..., :-1].copy()
+        return whole + reached
 
     def band_of(self, psi: NDArray[np.float32]) -> NDArray[np.int64]:
         """(N,) the band that each ψ lies in, −1 for none."""
