@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -45,19 +44,23 @@ class Seen(NamedTuple):
 
 
 class ZBuffer(NamedTuple):
-    """A coarse depth image: coarse enough that a surface of points has no holes."""
+    """A coarse depth image into which points are drawn as patches, so that a surface of points has no holes."""
 
+    spacing: float
+    """Metres between points of the cloud; a patch reaches this far around its point."""
     columns: int = 40
     """Cells across the image; as many a pixel downwards."""
-    tolerance: float = 0.1
-    """A point is hidden when it lies this share of its cell's least depth behind it."""
+    slack: float = 3.0
+    """Spacings that a point may lie behind its cell's least depth: patches do not tilt with their surface."""
+    tolerance: float = 0.05
+    """Share of the depth that it may lie behind as well."""
 
 
 def _popcount(_context: Any, _word: Any) -> Any:
     return types.int64(types.uint64), lambda _c, builder, _s, args: builder.ctpop(args[0])
 
 
-popcount: Callable[[Any], int] = intrinsic(_popcount)
+popcount: Any = intrinsic(_popcount)
 """How many bits of a word are set."""
 
 
@@ -107,27 +110,45 @@ def _word(cloud: Cloud, p: Floats, w: int, inside: NDArray[np.uint64]) -> int:
 def hide(cloud: Cloud, turn: Floats, centre: Floats, intrinsics: Floats, buffer: ZBuffer, words: Words) -> None:
     """Clears the bits of points behind nearer ones; `turn` is world-to-camera (N, 3, 3)."""
     for i in range(len(words)):
-        fx, fy, cx, cy, width, height = intrinsics[i]
-        size = width / buffer.columns
-        rows = int(np.ceil(height / size)) + 1
-        near = np.full((rows, buffer.columns + 1), np.inf)
-        for collect in (True, False):
-            for w in range(words.shape[1]):
-                for k in range(64 if words[i, w] else 0):
-                    bit = np.uint64(1) << np.uint64(k)
-                    if not words[i, w] & bit:
-                        continue
-                    n = 64 * w + k
-                    px, py, pz = cloud.x[n] - centre[i, 0], cloud.y[n] - centre[i, 1], cloud.z[n] - centre[i, 2]
-                    x = turn[i, 0, 0] * px + turn[i, 0, 1] * py + turn[i, 0, 2] * pz
-                    y = turn[i, 1, 0] * px + turn[i, 1, 1] * py + turn[i, 1, 2] * pz
-                    z = turn[i, 2, 0] * px + turn[i, 2, 1] * py + turn[i, 2, 2] * pz
-                    column = min(buffer.columns, max(0, int((fx * x / z + cx) / size)))
-                    row = min(rows - 1, max(0, int((fy * y / z + cy) / size)))
-                    if collect:
-                        near[row, column] = min(near[row, column], z)
-                    elif z > near[row, column] * (1.0 + buffer.tolerance):
+        size = intrinsics[i, 4] / buffer.columns
+        near = np.full((int(np.ceil(intrinsics[i, 5] / size)), buffer.columns), np.inf)
+        for w in range(words.shape[1]):
+            for k in range(64 if words[i, w] else 0):
+                if words[i, w] >> np.uint64(k) & np.uint64(1):
+                    u, v, z = _pixel(cloud, 64 * w + k, turn[i], centre[i], intrinsics[i])
+                    _draw(near, u / size, v / size, z, buffer.spacing * intrinsics[i, 0] / (z * size))
+        for w in range(words.shape[1]):
+            for k in range(64 if words[i, w] else 0):
+                bit = np.uint64(1) << np.uint64(k)
+                if words[i, w] & bit:
+                    u, v, z = _pixel(cloud, 64 * w + k, turn[i], centre[i], intrinsics[i])
+                    row, column = (
+                        min(len(near) - 1, max(0, int(v / size))),
+                        min(near.shape[1] - 1, max(0, int(u / size))),
+                    )
+                    if z > near[row, column] * (1.0 + buffer.tolerance) + buffer.slack * buffer.spacing:
                         words[i, w] &= ~bit
+
+
+@kernel(forceinline=True)
+def _pixel(cloud: Cloud, n: int, turn: Floats, centre: Floats, intrinsics: Floats) -> tuple[float, float, float]:
+    """Column, row and depth of point n."""
+    px, py, pz = cloud.x[n] - centre[0], cloud.y[n] - centre[1], cloud.z[n] - centre[2]
+    x = turn[0, 0] * px + turn[0, 1] * py + turn[0, 2] * pz
+    y = turn[1, 0] * px + turn[1, 1] * py + turn[1, 2] * pz
+    z = turn[2, 0] * px + turn[2, 1] * py + turn[2, 2] * pz
+    return intrinsics[0] * x / z + intrinsics[2], intrinsics[1] * y / z + intrinsics[3], z
+
+
+@kernel()
+def _draw(near: Floats, x: float, y: float, z: float, reach: float) -> None:
+    """Draws a patch at (x, y) cells: its own cell, and those whose middle it reaches."""
+    rows, columns = near.shape
+    top, bottom = min(int(y), int(np.ceil(y - reach - 0.5))), max(int(y), int(np.floor(y + reach - 0.5)))
+    left, right = min(int(x), int(np.ceil(x - reach - 0.5))), max(int(x), int(np.floor(x + reach - 0.5)))
+    for row in range(max(0, top), min(rows - 1, bottom) + 1):
+        for column in range(max(0, left), min(columns - 1, right) + 1):
+            near[row, column] = min(near[row, column], z)
 
 
 @kernel()

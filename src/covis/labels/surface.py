@@ -87,17 +87,30 @@ def look(points: Cloud, images: ImageSet, occlusion: str) -> Seen:
     if occlusion == "zbuffer":
         rotation, intrinsics = _cameras(images)
         turn = np.ascontiguousarray(rotation.transpose(0, 2, 1))
-        hide(points, turn, images.poses.centre - points.middle, intrinsics, ZBuffer(), words)
+        hide(points, turn, images.poses.centre - points.middle, intrinsics, ZBuffer(_spacing(points)), words)
     count = bit_counts(words)
     if (count == 0).any():
         warn(f"{int((count == 0).sum())} of {len(images)} images see no point of the cloud; check poses and axes")
     return Seen(words, _occupied(words), count)
 
 
+def _spacing(points: Cloud) -> float:
+    """About how far neighbouring points are apart, metres: a word's 64 points fill its disc evenly."""
+    return float(np.median(points.reach) * np.sqrt(np.pi / WORD))
+
+
 def _cameras(images: ImageSet) -> tuple[Floats, Floats]:
     """Rotations and intrinsics, which surface overlap cannot do without."""
     if images.intrinsics is None or images.poses.rotation is None:
         raise InputError("surface overlap needs images with intrinsics and rotations; these have none")
+    unknown = np.flatnonzero(
+        ~np.isfinite(images.poses.rotation).all(axis=(1, 2)) | ~np.isfinite(images.poses.centre[:, 2])
+    )
+    if len(unknown):
+        raise InputError(
+            f"{len(unknown)} of {len(images)} images have no 6DOF pose (first: {images.name(int(unknown[0]))}); "
+            "leave them out with images.subset"
+        )
     return images.poses.rotation, images.intrinsics
 
 
