@@ -1,1 +1,57 @@
-"""Recipes on the campus photographs."""
+"""Recipes on photographs of a campus: pretrained backbones, the last block trained on cached features.
+
+Nothing is validated while training: the other part of the campus is kept for the end. Give the backbone's weights with
+`--set model.weights=FILE` where the model library cannot fetch them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from covis.labels import FovOverlap
+from covis.models import ModelConfig
+from covis.recipes.variants import Variant, binary_batches, cl, cl_graded, gcl
+from covis.training.recipe import RECIPES, Optimiser, Recipe
+
+MODELS = {
+    "mobilenetv2": ModelConfig("mobilenetv2_100", "gem", (160, 160), "last1", "pretrained", batchnorm="frozen"),
+    "resnet50": ModelConfig("resnet50", "gem", (160, 160), "last1", "pretrained", batchnorm="frozen"),
+    "vgg16": ModelConfig("vgg16", "gem", (160, 160), "last1", "pretrained"),
+    "dinov2": ModelConfig("vit_small_patch14_reg4_dinov2", "avg", (224, 224), "last1", "pretrained"),
+}
+VARIANTS: dict[str, Variant] = {
+    "gcl": gcl,
+    "cl": cl,
+    "gcl_binary": binary_batches,
+    "cl_graded": cl_graded,
+}
+
+
+def base(model: str) -> Recipe:
+    """What these recipes share: phones point anywhere, so labels weigh how much two cameras face each other."""
+    rate = 1e-4 if model == "dinov2" else 5e-4
+    return Recipe(
+        dataset="campus",
+        model=MODELS[model],
+        labels=FovOverlap(radius_m=50.0, fov_deg=90.0, facing=True),
+        optimiser=Optimiser("adamw", learning_rate=rate, weight_decay=1e-4, schedule="cosine", warmup=0.1),
+        steps=200,
+        whiten=256,
+    )
+
+
+def _recipe(model: str, variant: Variant) -> Recipe:
+    return variant(base(model))
+
+
+def all_pairs(model: str) -> Recipe:
+    """GCL over every pair of a batch's images."""
+    recipe = gcl(base(model))
+    return replace(recipe, batches=replace(recipe.batches, strategy="all_pairs", size=64))
+
+
+for _model in MODELS:
+    for _name, _variant in VARIANTS.items():
+        RECIPES.register(f"campus_{_model}_{_name}")(partial(_recipe, _model, _variant))
+    RECIPES.register(f"campus_{_model}_gcl_all_pairs")(partial(all_pairs, _model))
