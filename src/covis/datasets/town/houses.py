@@ -34,8 +34,9 @@ PLASTER, BRICK, BANDED, TIMBERED = range(4)
 
 WALLS = np.array(
     [
-        [0.62, 0.30, 0.20], [0.74, 0.58, 0.34], [0.70, 0.66, 0.58], [0.48, 0.52, 0.54], [0.66, 0.42, 0.36],
-        [0.52, 0.60, 0.48], [0.78, 0.70, 0.50], [0.40, 0.24, 0.18], [0.56, 0.62, 0.70], [0.80, 0.78, 0.74],
+        [0.62, 0.20, 0.12], [0.80, 0.56, 0.20], [0.72, 0.68, 0.60], [0.22, 0.36, 0.52], [0.74, 0.36, 0.34],
+        [0.26, 0.46, 0.28], [0.84, 0.72, 0.40], [0.34, 0.18, 0.13], [0.48, 0.64, 0.74], [0.82, 0.80, 0.76],
+        [0.50, 0.28, 0.44], [0.78, 0.42, 0.14],
     ]
 )  # fmt: skip
 TRIMS = np.array([[0.85, 0.84, 0.80], [0.30, 0.22, 0.16], [0.62, 0.60, 0.56], [0.16, 0.20, 0.22]])
@@ -49,8 +50,8 @@ ROOFS = np.array([[0.42, 0.16, 0.10], [0.20, 0.20, 0.23], [0.32, 0.24, 0.18]])
 
 
 def street_style(rng: np.random.Generator) -> Floats:
-    """(10,) preference of one side of a street for each wall colour."""
-    return rng.dirichlet(np.full(len(WALLS), 0.7)) * 0.6 + 0.4 / len(WALLS)
+    """Preference of one side of a street for each wall colour; sums to 1."""
+    return rng.dirichlet(np.full(len(WALLS), 0.3)) * 0.7 + 0.3 / len(WALLS)
 
 
 def house(rng: np.random.Generator, widths: list[float], style: Floats) -> list[Floats]:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
+from covis.compiling import kernel
 from covis.datasets.town import solids as s
-from covis.datasets.town.compiling import kernel
+from covis.datasets.town.options import ENTRY, INNER
 from covis.datasets.town.scene import Scene
 from covis.datasets.town.textures import Colour, facade, ground, hash01, noise
 from covis.datasets.town.tracing import GROUND, SKY, Hit, trace
@@ -43,7 +44,7 @@ class Light(NamedTuple):
     """Standard deviation of the sensor noise, of full scale."""
 
 
-@kernel
+@kernel(**INNER)
 def _sky(dx: float, dy: float, dz: float, light: Light) -> Colour:
     rise = max(0.0, dz) ** 0.6
     r = light.horizon[0] + (light.zenith[0] - light.horizon[0]) * rise
@@ -59,7 +60,7 @@ def _sky(dx: float, dy: float, dz: float, light: Light) -> Colour:
     return r + 0.6 * glow * light.sun[0], g + 0.6 * glow * light.sun[1], b + 0.6 * glow * light.sun[2]
 
 
-@kernel
+@kernel(**INNER)
 def _solid_colour(
     b: Any, n: int, x: float, y: float, z: float, nz: float, light: Light
 ) -> tuple[float, float, float, float]:
@@ -86,7 +87,7 @@ def _solid_colour(
     return r, g, bl, 0.0
 
 
-@kernel
+@kernel(**INNER)
 def _surface(
     scene: Scene, movers: Any, hit: Hit, x: float, y: float, z: float, blur_m: float, light: Light
 ) -> tuple[float, float, float, float]:
@@ -112,11 +113,10 @@ def _surface(
     return r + (0.82 - r) * k, g + (0.84 - g) * k, b + (0.88 - b) * k, lit
 
 
-@kernel
-def shade(
+@kernel(**INNER)
+def _colour(
     scene: Scene, movers: Any, hit: Hit, origin: Any, dx: float, dy: float, dz: float, pixel: float, light: Light
 ) -> Colour:
-    """Light that comes from the point `hit` towards the camera; `pixel` is the width of a pixel at 1 m."""
     t, item, _, nx, ny, nz = hit
     if item == SKY:
         return _sky(dx, dy, dz, light)
@@ -147,3 +147,17 @@ def shade(
         r, g, b = r + (sky_r - r) * k_wet, g + (sky_g - g) * k_wet, b + (sky_b - b) * k_wet
     hr, hg, hb = light.horizon
     return hr + (r - hr) * k, hg + (g - hg) * k, hb + (b - hb) * k
+
+
+@kernel(**ENTRY)
+def shade(
+    scene: Scene, movers: Any, origin: Any, directions: Any, hits: Any, pixel: float, light: Light, out: Any
+) -> Any:
+    """Fills `out` (R, 3) with the light that comes back along each ray; `pixel` is a pixel's width at 1 m."""
+    for k in range(len(directions)):
+        hit = hits[k, 0], int(hits[k, 1]), hits[k, 2], hits[k, 3], hits[k, 4], hits[k, 5]
+        r, g, b = _colour(
+            scene, movers, hit, origin, directions[k, 0], directions[k, 1], directions[k, 2], pixel, light
+        )
+        out[k, 0], out[k, 1], out[k, 2] = r, g, b
+    return out

@@ -8,8 +8,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from covis.compiling import kernel
 from covis.datasets.town import houses as h
-from covis.datasets.town.compiling import kernel
+from covis.datasets.town.options import INNER
 from covis.datasets.town.scene import CELL_M, Scene
 
 Colour = tuple[float, float, float]
@@ -18,7 +19,7 @@ LIT = 1.0
 """Fourth channel of a facade: glass behind which light may burn."""
 
 
-@kernel
+@kernel(**INNER)
 def hash01(a: int, b: int, c: int) -> float:
     """A number in [0, 1) that depends on three integers only."""
     k = (a * 374761393 + b * 668265263 + c * 1274126177) & _MASK
@@ -27,7 +28,7 @@ def hash01(a: int, b: int, c: int) -> float:
     return float(k ^ (k >> 15)) / 4294967296.0
 
 
-@kernel
+@kernel(**INNER)
 def noise(x: float, y: float, seed: int) -> float:
     """Smooth value noise in [0, 1) with unit cells."""
     i, j = math.floor(x), math.floor(y)
@@ -39,13 +40,13 @@ def noise(x: float, y: float, seed: int) -> float:
     return low * (1 - v) + high * v
 
 
-@kernel
+@kernel(**INNER)
 def detail(blur_m: float, size_m: float) -> float:
     """How much of a pattern of `size_m` survives the blur: 1 near, 0 far."""
     return max(0.0, min(1.0, 1.6 - 1.2 * blur_m / size_m))
 
 
-@kernel
+@kernel(**INNER)
 def outline(u: float, f: Any, w: int) -> Any:
     """Height of a wall's upper edge at `u` metres from its left end."""
     profile, eave, top = f[w, h.PROFILE], f[w, h.EAVE], f[w, h.TOP]
@@ -66,7 +67,7 @@ def outline(u: float, f: Any, w: int) -> Any:
     return edge
 
 
-@kernel
+@kernel(**INNER)
 def facade(
     u: float, z: float, f: Any, w: int, blur_m: float, lit: float, evening: int
 ) -> tuple[float, float, float, float]:
@@ -88,7 +89,7 @@ def facade(
     return _windows(u, z, f, w, r, g, b, lit, evening, seed)
 
 
-@kernel
+@kernel(**INNER)
 def _wall(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colour:
     shade = 0.86 + 0.26 * noise(u * 0.45, z * 0.35, seed)
     r, g, b = f[w, h.BASE] * shade, f[w, h.BASE + 1] * shade, f[w, h.BASE + 2] * shade
@@ -113,7 +114,7 @@ def _wall(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colou
     return r, g, b
 
 
-@kernel
+@kernel(**INNER)
 def _windows(
     u: float, z: float, f: Any, w: int, r: float, g: float, b: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
@@ -146,7 +147,7 @@ def _windows(
     return _glass(column, storey, (y - low) / height, lit, evening, seed)
 
 
-@kernel
+@kernel(**INNER)
 def _glass(
     column: int, storey: int, rise: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
@@ -158,7 +159,7 @@ def _glass(
     return 0.07 * k, 0.10 * k, 0.13 * k, 0.0
 
 
-@kernel
+@kernel(**INNER)
 def _door(
     x: float, y: float, bay: float, f: Any, w: int, r: float, g: float, b: float, seed: int
 ) -> tuple[float, float, float, float]:
@@ -171,7 +172,7 @@ def _door(
     return r, g, b, 0.0
 
 
-@kernel
+@kernel(**INNER)
 def _ground_floor(
     u: float, z: float, f: Any, w: int, blur_m: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
@@ -205,7 +206,7 @@ def _ground_floor(
     return 0.08, 0.10, 0.12, 0.0
 
 
-@kernel
+@kernel(**INNER)
 def _sign(u: float, v: float, f: Any, w: int, blur_m: float, seed: int) -> tuple[float, float, float, float]:
     """A shop sign: letters as columns of blocks, light on dark or dark on light."""
     r, g, b = f[w, h.SIGN], f[w, h.SIGN + 1], f[w, h.SIGN + 2]
@@ -221,7 +222,7 @@ def _sign(u: float, v: float, f: Any, w: int, blur_m: float, seed: int) -> tuple
     return r + (pale - r) * mix, g + (pale - g) * mix, b + (pale - b) * mix, 0.0
 
 
-@kernel
+@kernel(**INNER)
 def _mural(
     u: float, z: float, f: Any, w: int, r: float, g: float, b: float, seed: int
 ) -> tuple[float, float, float, float]:
@@ -235,7 +236,7 @@ def _mural(
     return 0.2 + 0.6 * hash01(spot, 1, seed), 0.15 + 0.6 * tone, 0.15 + 0.5 * hash01(spot, 2, seed), 0.0
 
 
-@kernel
+@kernel(**INNER)
 def _attic(u: float, z: float, f: Any, w: int, r: float, g: float, b: float) -> tuple[float, float, float, float]:
     """Gable field: an oculus or a small window below the ridge."""
     edge = outline(u, f, w)
@@ -248,7 +249,7 @@ def _attic(u: float, z: float, f: Any, w: int, r: float, g: float, b: float) -> 
     return r, g, b, 0.0
 
 
-@kernel
+@kernel(**INNER)
 def _roof(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colour:
     if z > f[w, h.TOP] or (abs(u - f[w, h.CHIMNEY] * f[w, h.WIDTH]) < 0.4 and z > f[w, h.TOP] - 0.8):
         return 0.33, 0.17, 0.12
@@ -263,7 +264,7 @@ def _roof(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colou
     return f[w, h.ROOF] * k, f[w, h.ROOF + 1] * k, f[w, h.ROOF + 2] * k
 
 
-@kernel
+@kernel(**INNER)
 def ground(x: float, y: float, scene: Scene, blur_m: float) -> tuple[float, float, float, float]:
     """Colour of the ground and how much of it snow would cover (0 on driven lanes, 1 on grass)."""
     best, lateral, station, length, road, pavement = 1e9, 0.0, 0.0, 0.0, 0.0, 0.0
@@ -296,7 +297,7 @@ def ground(x: float, y: float, scene: Scene, blur_m: float) -> tuple[float, floa
     return 0.17 * k, 0.24 * k, 0.09 * k, 1.0
 
 
-@kernel
+@kernel(**INNER)
 def _asphalt(
     lateral: float, station: float, length: float, road: float, grain: float, alone: bool
 ) -> tuple[float, float, float, float]:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from covis.compiling import kernel
 from covis.datasets.town import houses as h
 from covis.datasets.town import solids as s
-from covis.datasets.town.compiling import kernel
+from covis.datasets.town.options import ENTRY, INNER
 from covis.datasets.town.scene import CELL_M, Scene
 from covis.datasets.town.textures import hash01, outline
 
@@ -18,9 +19,11 @@ SKY, GROUND = -2, -1
 
 Hit = tuple[float, int, float, float, float, float]
 """Distance in metres, item, metres along a wall (or 0), and the unit normal."""
+END_M = 400.0
+"""Ground farther away is lost in the sky."""
 
 
-@kernel
+@kernel(**INNER)
 def _wall(
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, walls: Any, facades: Any, n: int
 ) -> tuple[float, float]:
@@ -43,7 +46,7 @@ def _wall(
     return t, u
 
 
-@kernel
+@kernel(**INNER)
 def _box(
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int
 ) -> tuple[float, float, float, float]:
@@ -81,7 +84,7 @@ def _box(
     return near, 0.0, 0.0, -1.0 if dz > 0 else 1.0
 
 
-@kernel
+@kernel(**INNER)
 def _ellipsoid(
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int, leaves: float
 ) -> tuple[float, float, float, float]:
@@ -114,7 +117,7 @@ def _ellipsoid(
     return -1.0, 0.0, 0.0, 0.0
 
 
-@kernel
+@kernel(**INNER)
 def _solid(
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int, leaves: float
 ) -> tuple[float, float, float, float]:
@@ -123,7 +126,7 @@ def _solid(
     return _ellipsoid(ox, oy, oz, dx, dy, dz, b, n, leaves)
 
 
-@kernel
+@kernel(**INNER)
 def trace(
     scene: Scene, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, leaves: float, any_hit: bool
 ) -> Hit:
@@ -165,7 +168,7 @@ def trace(
         else:
             j += step_j
             next_y += wide_y
-    if item == SKY:
+    if item == SKY or (item == GROUND and best > END_M):
         return FAR_M, SKY, 0.0, 0.0, 0.0, 0.0
     if item >= 0 and item < walls:
         wx, wy = scene.walls[item, 2] - scene.walls[item, 0], scene.walls[item, 3] - scene.walls[item, 1]
@@ -174,14 +177,21 @@ def trace(
     return best, item, along, nx, ny, nz
 
 
-@kernel
-def trace_movers(
-    movers: Any, hit: Hit, first: int, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float
-) -> Hit:
-    """The same after a few things that are there in one image only; they get item numbers from `first`."""
-    best, item, along, nx, ny, nz = hit
-    for k in range(len(movers)):
-        t, ax, ay, az = _solid(ox, oy, oz, dx, dy, dz, movers, k, 1.0)
-        if t > 0 and t < best:
-            best, item, along, nx, ny, nz = t, first + k, 0.0, ax, ay, az
-    return best, item, along, nx, ny, nz
+@kernel(**ENTRY)
+def cast(scene: Scene, movers: Any, origin: Any, directions: Any, leaves: float, hits: Any) -> Any:
+    """Fills the (R, 6) `hits` of rays from one `origin` along (R, 3) unit `directions`.
+
+    `movers` (M, solids.FIELDS) are a few things that are there in one image only; they follow the scene's items.
+    """
+    ox, oy, oz = origin[0], origin[1], origin[2]
+    first = len(scene.walls) + len(scene.solids)
+    for k in range(len(directions)):
+        dx, dy, dz = directions[k, 0], directions[k, 1], directions[k, 2]
+        best, item, along, nx, ny, nz = trace(scene, ox, oy, oz, dx, dy, dz, leaves, False)
+        for m in range(len(movers)):
+            t, ax, ay, az = _solid(ox, oy, oz, dx, dy, dz, movers, m, 1.0)
+            if t > 0 and t < best:
+                best, item, along, nx, ny, nz = t, first + m, 0.0, ax, ay, az
+        hits[k, 0], hits[k, 1], hits[k, 2] = best, item, along
+        hits[k, 3], hits[k, 4], hits[k, 5] = nx, ny, nz
+    return hits

@@ -61,22 +61,22 @@ MAP = Condition(
 )  # fmt: skip
 QUERIES = (
     Condition(
-        "autumn-evening", 255.0, 16.0, (1.15, 0.62, 0.28), (0.30, 0.27, 0.33), (0.22, 0.26, 0.46), (0.78, 0.52, 0.34),
-        haze_per_m=0.003, leaf=(2.6, 0.95, 0.5), leaves=0.75, clouds=0.8, lit=0.1, exposure=1.15, exposure_spread=0.2,
-        balance=(1.08, 1.0, 0.88), noise=0.012, parked=0.45, traffic=0.9, lateral_m=0.5, lateral_spread_m=0.6,
-        heading_spread_deg=4.0,
+        "autumn-evening", 255.0, 24.0, (1.00, 0.72, 0.44), (0.34, 0.34, 0.40), (0.22, 0.28, 0.48), (0.74, 0.56, 0.42),
+        haze_per_m=0.003, leaf=(2.6, 0.95, 0.5), leaves=0.75, clouds=0.8, lit=0.05, exposure=1.1, exposure_spread=0.2,
+        balance=(1.06, 1.0, 0.92), noise=0.012, parked=0.4, traffic=0.9, lateral_m=0.5, lateral_spread_m=0.6,
+        heading_spread_deg=5.0,
     ),
     Condition(
-        "winter-haze", 140.0, 20.0, (0.0, 0.0, 0.0), (0.62, 0.66, 0.72), (0.56, 0.60, 0.66), (0.66, 0.69, 0.73),
-        haze_per_m=0.009, leaf=(0.9, 0.6, 0.7), leaves=0.22, snow=0.9, clouds=0.3, exposure=0.95, exposure_spread=0.2,
-        balance=(0.93, 1.0, 1.08), noise=0.014, parked=0.4, traffic=0.8, lateral_m=-0.6, lateral_spread_m=0.6,
-        heading_spread_deg=4.0, height_m=1.6,
+        "winter-haze", 140.0, 20.0, (0.0, 0.0, 0.0), (0.72, 0.76, 0.82), (0.56, 0.60, 0.66), (0.66, 0.69, 0.73),
+        haze_per_m=0.008, leaf=(0.9, 0.6, 0.7), leaves=0.22, snow=0.9, clouds=0.3, exposure=0.9, exposure_spread=0.2,
+        balance=(0.95, 1.0, 1.06), noise=0.014, parked=0.35, traffic=0.8, lateral_m=-0.6, lateral_spread_m=0.6,
+        heading_spread_deg=5.0, height_m=1.6,
     ),
     Condition(
         "dusk-rain", 290.0, 5.0, (0.0, 0.0, 0.0), (0.20, 0.22, 0.28), (0.10, 0.13, 0.22), (0.28, 0.29, 0.34),
-        haze_per_m=0.004, leaf=(0.8, 0.9, 0.9), wet=1.0, clouds=0.5, lit=0.35, headlight=0.16, exposure=1.9,
-        exposure_spread=0.2, balance=(1.05, 0.98, 1.0), noise=0.02, parked=0.55, traffic=0.8, lateral_m=0.3,
-        lateral_spread_m=0.8, heading_spread_deg=5.0, height_m=2.0,
+        haze_per_m=0.004, leaf=(0.8, 0.9, 0.9), wet=1.0, clouds=0.5, lit=0.2, headlight=0.16, exposure=1.9,
+        exposure_spread=0.2, balance=(1.04, 0.99, 1.0), noise=0.02, parked=0.45, traffic=0.8, lateral_m=0.3,
+        lateral_spread_m=0.8, heading_spread_deg=6.0, height_m=2.0,
     ),
 )  # fmt: skip
 CONDITIONS = {c.name: c for c in (MAP, *QUERIES)}

@@ -37,7 +37,7 @@ class View:
         gain, balance, seed = traversals.exposure(self.config, self.drive, i)
         return render.image(
             self.scene,
-            traversals.in_the_way(self.config, self.drive, i),
+            self.movers(i),
             self.drive.position[i],
             self.drive.rotation[i],
             intrinsics(self.config, size),
@@ -46,13 +46,17 @@ class View:
             seed=seed,
         )
 
+    def movers(self, i: int) -> NDArray[np.float64]:
+        """(M, solids.FIELDS) cars and people that are there in image `i` alone."""
+        return traversals.in_the_way(self.config, self.drive, i)
+
     def measure(
         self, i: int, size: tuple[int, int] | None = None, movers: bool = True
     ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
         """Depth along the optical axis (inf = sky), item and normal of each pixel."""
         from covis.datasets.town import render
 
-        moving = traversals.in_the_way(self.config, self.drive, i)
+        moving = self.movers(i)
         return render.measure(
             self.scene,
             moving if movers else moving[:0],
