@@ -121,6 +121,18 @@ def test_the_fingerprint_moves_with_what_decides_a_figure_and_with_nothing_else(
     assert len({b.fingerprint for b in [toy, *others]}) == 7
 
 
+def test_the_fingerprint_does_not_hang_on_the_last_digit_of_a_grade():
+    """Another processor may round ψ otherwise; the rule that made it and the relevant pairs are the same."""
+    walk, rule = images(3), {"measure": "overlap", "radius_m": 50.0}
+    prints = set()
+    for psi in (0.7, np.nextafter(np.float32(0.7), np.float32(1))):
+        graded = SimilarityGraph.from_edges([0, 1], [1, 0], [psi, psi], (3, 3), rule)
+        prints.add(Benchmark("toy", walk, walk, graded, "shared view", graded).fingerprint)
+    assert len(prints) == 1
+    other = SimilarityGraph.from_edges([0, 1], [1, 0], [0.7, 0.7], (3, 3), {**rule, "radius_m": 25.0})
+    assert Benchmark("toy", walk, walk, other, "shared view", other).fingerprint not in prints
+
+
 def test_leaving_images_out_renumbers_the_truth_and_says_so():
     queries, database = images(3), images(4, prefix="m")
     toy = benchmark(queries, database, [(0, 0), (1, 3), (2, 1)], breakdown={"condition": np.array(["a", "b", "b"])})

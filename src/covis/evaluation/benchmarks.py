@@ -184,30 +184,51 @@ class Benchmark:
 
     def facts(self) -> dict[str, Any]:
         """The protocol as plain values, for a manifest or a comparison."""
-        measure = {} if self.relevance is None else dict(self.relevance.facts)
         return {
             "benchmark": self.name,
             "rule": self.rule,
-            "measure": {k: v for k, v in measure.items() if k not in ("queries", "database")},
+            "measure": _measure(self.relevance),
+            "graded_measure": _measure(self.similarity),
             "groups": self.groups,
             "apart": self.apart,
             "fold": self.fold,
             "search_factor": self.search_factor,
             "denominator": self.denominator,
             "thresholds": [list(t) for t in self.thresholds],
-            "query_images": self.queries.fingerprint(),
-            "map_images": self.database.fingerprint(),
+            "query_images": _identity(self.queries, bool(self.thresholds)),
+            "map_images": _identity(self.database, bool(self.thresholds)),
         }
 
     @cached_property
     def fingerprint(self) -> str:
-        """Changes with any image, pose, relevant pair or rule of the protocol; not with its name or notes."""
-        facts = {k: v for k, v in self.facts().items() if k not in ("benchmark", "rule", "measure")}
-        graphs = [graph for graph in (self.relevance, self.similarity) if graph is not None]
-        pairs = [np.asarray(part) for graph in graphs for part in (graph.indptr, graph.indices, graph.values)]
+        """Changes with any image, group, relevant pair or rule of the protocol; not with its name or notes.
+
+        Grades count by the rule that made them, not by their last digits, which may differ between processors.
+        """
+        facts = {k: v for k, v in self.facts().items() if k not in ("benchmark", "rule")}
         columns = [np.asarray(side.columns[c]) for c in (self.apart,) if c for side in (self.queries, self.database)]
         fold = [np.asarray(self.database.columns[self.fold])] if self.fold else []
-        return fingerprint(facts, *pairs, *columns, *fold)
+        return fingerprint(facts, *self._pairs(), *columns, *fold)
+
+    def _pairs(self) -> list[NDArray[Any]]:
+        """The relevant pairs, and grades that no stated rule made."""
+        certain = [] if self.relevance is None else [self.positives]
+        unstated = [g for g in (self.relevance, self.similarity) if g is not None and not g.facts]
+        parts: list[NDArray[Any]] = [part for graph in certain for part in (graph.indptr, graph.indices)]
+        parts += [part for graph in unstated for part in (graph.indptr, graph.indices, graph.values)]
+        return [np.asarray(part) for part in parts]
+
+
+def _measure(graph: SimilarityGraph | None) -> dict[str, Any]:
+    facts = {} if graph is None else dict(graph.facts)
+    return {key: value for key, value in facts.items() if key not in ("queries", "database")}
+
+
+def _identity(images: ImageSet, with_poses: bool) -> str:
+    """Names and groups of images, and their poses where figures are made of them directly."""
+    width = max(1, int(np.char.str_len(images.names).max(initial=1)))
+    groups = np.array(images.group_names)[images.group]
+    return fingerprint(images.names.astype(f"S{width}"), groups, images.poses.fingerprint() if with_poses else "")
 
 
 def _restricted(
