@@ -14,7 +14,7 @@ LAYERS = [
     "errors", "compiling", "registry", "progress", "artifacts", "poses", "images", "graph", "decoding", "labels", "datasets",
     "sampling", "descriptors", "search", "evaluation",
     # torch from here on
-    "loading", "models", "losses", "embedding", "reranking", "benchmarking", "training", "experiments", "recipes", "report", "localise", "demo", "cli",
+    "loading", "models", "losses", "embedding", "benchmarking", "reranking", "training", "experiments", "recipes", "report", "localise", "demo", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = LAYERS[: LAYERS.index("loading")]
 

@@ -1,10 +1,13 @@
 """Patches from the model's own map: right windows, right images, and a better head where views moved."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from covis.cli import main
 from covis.cli.embed import images_at
 from covis.models import ModelConfig, PlaceModel
 from covis.reranking import spatial_reranking
@@ -55,3 +58,32 @@ def test_moved_views_find_their_place(model, places, tmp_path):
     again = spatial_reranking(model, queries, database, ranking, tmp_path, dim=64)(ranking)
     assert (ranking.ids[:, 0] == np.arange(12)).sum() == 0
     assert (again.ids[:, 0] == np.arange(12)).sum() >= 9
+
+
+def test_command_line_puts_recall_and_cost_side_by_side(model, places, tmp_path, capsys):
+    rows = ["image,easting,northing,heading,group"]
+    for side, (images, group) in enumerate(zip(places, ("walk a", "walk b"), strict=True)):
+        rows += [f"{images.path(i)},{100 * i + side},0,90,{group}" for i in range(12)]
+    (tmp_path / "photos.csv").write_text("\n".join(rows))
+    model.save(tmp_path / "model")
+    line = [
+        "rerank",
+        tmp_path / "model",
+        "table",
+        "--data",
+        tmp_path / "photos.csv",
+        "-o",
+        tmp_path / "out",
+        "--depth",
+        6,
+    ]
+    with pytest.raises(SystemExit) as stop:
+        main([*map(str, line), "--cache", str(tmp_path / "cache"), "--json"])
+    assert not stop.value.code
+    told = json.loads(capsys.readouterr().out)
+    assert set(told) == {"plain", "reranked", "cost"}
+    assert told["cost"]["depth"] == 6
+    assert told["cost"]["bytes_an_image"] > 0
+    assert told["reranked"]["fingerprint"] == told["plain"]["fingerprint"]
+    assert 0 <= told["plain"]["recall"]["1"] <= told["reranked"]["recall"]["1"] <= 100
+    assert {p.name for p in (tmp_path / "out").iterdir()} == {"plain", "reranked"}

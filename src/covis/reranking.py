@@ -6,6 +6,7 @@ however many there are.
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,13 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from covis.benchmarking import ModelSource
 from covis.embedding import BATCH_SIZE, Runner, decoders
+from covis.evaluation.benchmarks import Benchmark
+from covis.evaluation.result import Evaluation
+from covis.evaluation.scoring import evaluate
 from covis.images import ImageSet
 from covis.loading import image_batches
 from covis.models import PlaceModel
 from covis.models.whitening import Whitening
 from covis.progress import Meter
-from covis.search.ranking import Ranking
+from covis.search import Ranking, rank
 from covis.search.rerank import DEPTH, SpatialRerank, windows
 
 SIDE = 2
@@ -47,6 +52,19 @@ class Patches:
         return np.asarray(self.vectors[np.searchsorted(self.ids, ids)])
 
 
+@dataclass(frozen=True, eq=False)
+class PatchRerank(SpatialRerank):
+    """A re-ranking that knows the files its patches lie in."""
+
+    @property
+    def sources(self) -> tuple[Patches, ...]:
+        """The map's patches and, where they are others, the queries'."""
+        assert isinstance(self.map_patches, Patches)
+        assert isinstance(self.query_patches, Patches)
+        one = self.map_patches is self.query_patches
+        return (self.map_patches,) if one else (self.map_patches, self.query_patches)
+
+
 def spatial_reranking(
     model: PlaceModel,
     queries: ImageSet,
@@ -59,7 +77,7 @@ def spatial_reranking(
     dim: int = DIM,
     workers: int | None = None,
     device: str | None = None,
-) -> SpatialRerank:
+) -> PatchRerank:
     """A re-ranking of the first `depth` results of `ranking`; whitening is fitted on map images, without labels.
 
     Patches are written below `folder` (a temporary one if None): about P · dim · 2 bytes an image.
@@ -72,7 +90,50 @@ def spatial_reranking(
     mine = theirs
     if queries is not database or len(np.setdiff1d(np.arange(len(queries)), wanted)):
         mine = cutter.cut(queries, np.arange(len(queries)), folder / "queries.npy")
-    return SpatialRerank(mine, theirs, mine.places, depth)
+    return PatchRerank(mine, theirs, mine.places, depth)
+
+
+def evaluate_reranked(
+    source: ModelSource, benchmark: Benchmark, folder: Path | str | None = None, *, depth: int = DEPTH
+) -> tuple[Evaluation, Evaluation]:
+    """A model on a benchmark without and with re-ranking; the second says what it cost, in CPU time and disk."""
+    queries, lost = source.describe(benchmark.queries)
+    database, gone = (queries, lost) if benchmark.one_set else source.describe(benchmark.database)
+    benchmark = benchmark.without(lost, gone, "their files cannot be read")
+    mine, theirs = benchmark.group_codes
+    itself = np.arange(len(queries)) if benchmark.one_set else None
+    k = max(depth, benchmark.depth)
+    plain = rank(queries, database, k, mine, theirs, benchmark.groups, exclude=itself)
+    start = _cpu_seconds()
+    reranking = spatial_reranking(
+        source.model, benchmark.queries, benchmark.database, plain, folder, depth=depth, workers=source.workers
+    )
+    cut = _cpu_seconds()
+    better = reranking(plain)
+    images = sum(len(p.ids) for p in reranking.sources)
+    vectors = reranking.sources[0].vectors
+    cost = {
+        "depth": depth,
+        "cpu_ms_an_image": 1000 * (cut - start) / max(1, images),
+        "cpu_ms_a_query": 1000 * (_cpu_seconds() - cut) / max(1, len(plain)),
+        "bytes_an_image": vectors.nbytes // max(1, len(vectors)),
+    }
+    label = source.facts["label"]
+    return (
+        evaluate(plain, benchmark, subject=source.facts),
+        evaluate(
+            better,
+            benchmark,
+            subject={**source.facts, "label": f"{label}, re-ranked {depth}", "rerank": cost},
+            further={"rerank": cost},
+        ),
+    )
+
+
+def _cpu_seconds() -> float:
+    """CPU time of this process and of its finished workers."""
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from covis.cli import data, demo, embed, evaluate, experiments, listing, localise, model, report, search, train
+from covis.cli import data, demo, embed, evaluate, experiments, listing, localise, model, report, rerank, search, train
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -23,6 +23,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "compare": evaluate.compare,
     "report": report.report,
     "embed": embed.embed,
+    "rerank": rerank.rerank,
     "index": localise.index,
     "add": localise.add,
     "remove": localise.remove,

@@ -34,7 +34,7 @@ class SpatialRerank:
     places: NDArray[np.float32]
     """(P, 2) where each patch's middle lies, in any unit."""
     depth: int = DEPTH
-    distance_weight: float = 1.0
+    distance_weight: float = 0.5
     """How much the descriptors' own similarity counts beside the patches; 0 leaves it out."""
 
     def __call__(self, ranking: Ranking) -> Ranking:
