@@ -116,21 +116,25 @@ def locate(
     """
     from covis.localise import Map
     from covis.localise.calibration import PRECISION, RATE
+    from covis.localise.sequence import locate_sequence
 
     opened = Map.open(map_path)
     if (geojson or kml) and not opened.images.poses.frame:
         raise InputError(f"{map_path} is in metres without a place on Earth; GeoJSON and KML need a map of lat and lon")
-    shares = {"precision": precision or PRECISION, "rate": rate or RATE}
-    answers = opened.locate(photos, k, area=_area(opened, near), **shares)
-    walk: dict[str, Any] | None = None
-    if sequence:
-        raise InputError("--sequence is not there yet")
-    _write(answers, opened, geojson, kml, html)
-    unusable = [a for a in answers if not a.matches and a.note.startswith("the photo ")]
+    shares = {"precision": PRECISION if precision is None else precision, "rate": RATE if rate is None else rate}
+    area = _area(opened, near)
+    walk = locate_sequence(opened, photos, k, area=area, **shares) if sequence else None
+    answers = opened.locate(photos, k, area=area, **shares) if walk is None else list(walk.answers)
+    unusable = [a for a in answers if a.unusable]
     if len(unusable) == len(photos):
         raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
-    data = [a.to_dict() for a in answers]
-    emit(data if walk is None else walk, json, "\n".join(line for a in answers for line in a.lines()))
+    _write(answers, opened, geojson, kml, html)
+    text = "\n".join(line for a in answers for line in a.lines())
+    if walk is None:
+        emit([a.to_dict() for a in answers], json, text)
+    else:
+        verdict = "confident" if walk.confident else f"no confident match ({walk.note})"
+        emit(walk.to_dict(), json, f"{text}\nthe walk: {verdict}, {walk.agreement:.0%} of its photos agree")
 
 
 def _write(answers: list[Answer], opened: Map, geojson: Path | None, kml: Path | None, html: Path | None) -> None:

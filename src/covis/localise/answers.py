@@ -81,6 +81,8 @@ class Answer:
     """Whether the best place is right with the precision asked for, by the map's own calibration."""
     note: str = ""
     """Why it is not confident, or has no position or probability."""
+    unusable: bool = False
+    """Whether the file gave no descriptor."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON knows it."""

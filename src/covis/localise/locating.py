@@ -51,7 +51,7 @@ def locate(map_: Map, photos: Sequence[Path], k: int, area: Area | None, precisi
     judged = judge(map_, vectors, k, area, rate)
     sound = iter(range(len(vectors)))
     return [
-        Answer(photo, (), None, None, False, bad[i]) if i in bad else answer(map_, photo, judged, next(sound), k, precision, rate)
+        Answer(photo, (), None, None, False, bad[i], unusable=True) if i in bad else answer(map_, photo, judged, next(sound), k, precision, rate)
         for i, photo in enumerate(photos)
     ]  # fmt: skip
 

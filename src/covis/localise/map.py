@@ -328,6 +328,6 @@ class Map:
 
     def _xy(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n, 2) positions of rows; NaN for removed ones."""
-        at = np.searchsorted(self.state.rows, rows)
-        there = (at < len(self)) & (self.state.rows[np.minimum(at, len(self) - 1)] == rows) if len(self) else at < 0
-        return np.where(there[:, None], self.images.poses.xy[np.where(there, at, 0)] if len(self) else np.nan, np.nan)
+        places = np.full((len(self.descriptors), 2), np.nan)
+        places[self.state.rows] = self.images.poses.xy
+        return places[rows]

@@ -1,0 +1,213 @@
+"""`covis index`, `add`, `remove` and `locate`: from photos to places, with errors that say what to do."""
+
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from covis.cli import main
+from covis.models import ModelConfig, PlaceModel
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in arguments])
+    return stop.value.code or 0, *capsys.readouterr()
+
+
+def photos(folder, start, count):
+    """Blobs of colour along a street in Lund, northwards, 22 m apart."""
+    folder.mkdir(exist_ok=True)
+    lines = ["image,lat,lon,heading"]
+    for i in range(start, start + count):
+        small = np.random.default_rng(i).integers(0, 256, (4, 5, 3), np.uint8)
+        Image.fromarray(small).resize((48, 36)).save(folder / f"{i} é.png")
+        lines.append(f"{i} é.png,{55.7 + 0.0002 * i},13.19,{(10 * i) % 360}")
+    (folder / "photos.csv").write_text("\n".join(lines), encoding="utf-8")
+    return folder / "photos.csv"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    """A model, a map of twelve photos, and three more photos."""
+    root = tmp_path_factory.mktemp("verbs")
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=1).save(root / "model")
+    table = photos(root / "walk", 0, 12)
+    photos(root / "later", 20, 3)
+    with pytest.raises(SystemExit):
+        main(["index", str(table), "-o", str(root / "map"), "--model", str(root / "model")])
+    return root
+
+
+@pytest.fixture
+def place(made, tmp_path):
+    """A copy of it that a test may change."""
+    shutil.copytree(made, tmp_path / "w")
+    return tmp_path / "w"
+
+
+def test_a_map_says_where_its_own_photo_was_taken(made, capsys):
+    code, out, _ = run(
+        capsys, "locate", made / "map", made / "walk" / "3 é.png", made / "walk" / "7 é.png", "-k", 2, "--json"
+    )
+    first, second = json.loads(out)
+    assert code == 0
+    assert set(first) >= {"photo", "confident", "position", "matches"}
+    assert set(first["matches"][0]) >= {"image", "distance", "overlap", "probability", "lat", "lon", "heading"}
+    assert [m["image"] for m in (first["matches"][0], second["matches"][0])] == ["3 é.png", "7 é.png"]
+    assert first["matches"][0]["distance"] < 1e-3
+    assert first["matches"][0]["lat"] == pytest.approx(55.7006)
+    assert first["matches"][0]["heading"] == pytest.approx(30)
+    assert len(first["matches"]) == 2
+    assert (first["confident"], first["matches"][0]["probability"]) == (False, None)
+    assert "12 photos are too few" in first["note"]
+    assert first["position"]["radius_m"] is None
+
+
+def test_people_read_it_too(made, capsys):
+    code, out, _ = run(capsys, "locate", made / "map", made / "walk" / "3 é.png")
+    assert code == 0
+    assert "no confident match" in out
+    assert re.search(r"1\. 3 é\.png +55\.700600, 13\.190000, heading 30°", out)
+
+
+def test_k_larger_than_the_map(made, capsys):
+    _, out, _ = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "-k", 99, "--json")
+    assert len(json.loads(out)[0]["matches"]) == 12
+
+
+def test_near_a_rough_position(made, capsys):
+    _, out, _ = run(
+        capsys, "locate", made / "map", made / "walk" / "3 é.png", "--near", "55.7016,13.19,30", "--json", "-k", 9
+    )
+    assert sorted(m["image"] for m in json.loads(out)[0]["matches"]) == ["7 é.png", "8 é.png", "9 é.png"]
+    _, out, _ = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "--near", "10,10,30", "--json")
+    assert (json.loads(out)[0]["matches"], json.loads(out)[0]["position"]) == ([], None)
+    code, _, err = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "--near", "here")
+    assert (code, "LAT,LON,RADIUS" in err) == (2, True)
+
+
+def test_files_for_other_programs(made, tmp_path, capsys):
+    outputs = [tmp_path / name for name in ("a.geojson", "a.kml", "a.html")]
+    code, _, _ = run(
+        capsys, "locate", made / "map", made / "walk" / "3 é.png", "-k", 2,
+        "--geojson", outputs[0], "--kml", outputs[1], "--html", outputs[2],
+    )  # fmt: skip
+    assert code == 0
+    features = json.loads(outputs[0].read_text(encoding="utf-8"))["features"]
+    assert [f["properties"]["kind"] for f in features] == ["position", "match", "match"]
+    assert features[1]["geometry"]["coordinates"] == pytest.approx([13.19, 55.7006])
+    tree = ElementTree.fromstring(outputs[1].read_bytes())
+    names = [e.text for e in tree.iter("{http://www.opengis.net/kml/2.2}name")]
+    assert "1. 3 é.png" in names
+    page = outputs[2].read_text(encoding="utf-8")
+    assert page.count("data:image/jpeg;base64,") == 3
+    assert not re.search(r'(src|href)="(?!data:)', page)
+
+
+def test_a_walk_is_one_query(made, capsys):
+    walk = [made / "walk" / f"{i} é.png" for i in (2, 3, 4)]
+    code, out, _ = run(capsys, "locate", made / "map", *walk, "--sequence", "--json", "-k", 1)
+    told = json.loads(out)
+    assert code == 0
+    assert [p["matches"][0]["image"] for p in told["photos"]] == ["2 é.png", "3 é.png", "4 é.png"]
+    assert (told["photo"], told["agreement"], told["confident"]) == (str(walk[-1]), 1.0, False)
+
+
+def test_add_and_remove(place, capsys):
+    code, out, _ = run(capsys, "add", place / "map", place / "later" / "photos.csv", "--json")
+    told = json.loads(out)
+    assert (code, told["added"], told["photos"], told["version"]) == (0, 3, 15, 2)
+    _, out, _ = run(capsys, "locate", place / "map", place / "later" / "21 é.png", "-k", 1, "--json")
+    assert json.loads(out)[0]["matches"][0]["image"] == "21 é.png"
+    code, _, _ = run(capsys, "remove", place / "map", "21 é.png", "3 é.png")
+    assert code == 0
+    _, out, _ = run(capsys, "locate", place / "map", place / "later" / "21 é.png", "-k", 99, "--json")
+    found = [m["image"] for m in json.loads(out)[0]["matches"]]
+    assert len(found) == 13
+    assert "21 é.png" not in found
+    code, _, err = run(capsys, "remove", place / "map", "21 é.png")
+    assert (code, "has no photo '21 é.png'" in err) == (2, True)
+
+
+def test_an_empty_map_answers_with_nothing(place, capsys):
+    run(capsys, "remove", place / "map", *[f"{i} é.png" for i in range(12)])
+    code, out, _ = run(capsys, "locate", place / "map", place / "walk" / "3 é.png", "--json")
+    assert code == 0
+    assert (json.loads(out)[0]["matches"], json.loads(out)[0]["note"]) == ([], "the map is empty")
+
+
+def test_without_a_model_it_tells_how_to_get_one(made, tmp_path, capsys):
+    code, _, err = run(capsys, "index", made / "walk" / "photos.csv", "-o", tmp_path / "m")
+    assert code == 2
+    assert "covis model import" in err
+    assert "covis train" in err
+    assert len(err.strip().splitlines()) == 1
+    assert not (tmp_path / "m").exists()
+
+
+def test_photos_that_cannot_be_used(made, tmp_path, capsys):
+    (tmp_path / "text.jpg").write_text("not a photo")
+    code, _, err = run(capsys, "locate", made / "map", tmp_path / "text.jpg")
+    assert (code, "not-an-image" in err) == (2, True)
+    code, out, _ = run(
+        capsys, "locate", made / "map", tmp_path / "text.jpg", tmp_path / "no.jpg", made / "walk" / "3 é.png", "--json"
+    )
+    told = json.loads(out)
+    assert (code, [bool(t["matches"]) for t in told]) == (0, [False, False, True])
+    assert "missing" in told[1]["note"]
+
+
+def test_photos_without_positions(made, tmp_path, capsys):
+    folder = tmp_path / "bare"
+    shutil.copytree(made / "walk", folder, ignore=shutil.ignore_patterns("*.csv"))
+    code, _, err = run(capsys, "index", folder, "-o", tmp_path / "m", "--model", made / "model")
+    assert (code, "position" in err) == (2, True)
+    assert not (tmp_path / "m").exists()
+
+
+def test_what_is_no_map(tmp_path, made, capsys):
+    code, _, err = run(capsys, "locate", tmp_path, made / "walk" / "3 é.png")
+    assert (code, "covis index" in err) == (2, True)
+    code, _, err = run(capsys, "index", made / "walk" / "photos.csv", "-o", made / "walk", "--model", made / "model")
+    assert (code, "other files" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
+    """Streets of Lund: of six photos left out of the map, at least five are placed within 40 m of their own GPS."""
+    from covis.datasets.exif import read_photo
+    from covis.poses import Poses
+
+    folder, held = tmp_path / "lund", [tmp_path / f"{i:02d}.jpg" for i in (3, 8, 13, 18, 23, 28)]
+    shutil.copytree(shared_data / "photos_exif" / "lund", folder, copy_function=shutil.copyfile)
+    folder.chmod(0o755)
+    for file in held:
+        shutil.move(folder / file.name, file)
+    weights = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
+    code, _, _ = run(
+        capsys,
+        "model",
+        "import",
+        weights,
+        "--backbone",
+        "mobilenetv2_100",
+        "--image-size",
+        "240x320",
+        "-o",
+        tmp_path / "model",
+    )
+    assert code == 0
+    assert run(capsys, "index", folder, "-o", tmp_path / "map", "--model", tmp_path / "model")[0] == 0
+    code, out, _ = run(capsys, "locate", tmp_path / "map", *held, "--json")
+    assert code == 0
+    near = 0
+    for told, file in zip(json.loads(out), held, strict=True):
+        truth, found = read_photo(file), told["position"]
+        xy = Poses.from_latlon([truth.lat, found["lat"]], [truth.lon, found["lon"]]).xy
+        near += np.hypot(*(xy[0] - xy[1])) < 40
+    assert near >= 5
