@@ -22,6 +22,7 @@ import numpy as np
 
 from covis import artifacts, images
 from covis.datasets import DATASETS, Dataset, Split
+from covis.datasets.parallel import cpu_count
 from covis.datasets.town.config import SPLITS, TownConfig
 from covis.datasets.town.traversals import MAP, QUERIES
 from covis.datasets.town.views import View, intrinsics
@@ -84,12 +85,12 @@ def _prepare(folder: Path, config: TownConfig, split: str) -> None:
             raise InputError(f"{folder} holds a town of another configuration; choose another folder")
     elif folder.is_dir() and any(p.name != ".lock" for p in folder.iterdir()):
         raise InputError(f"{folder} holds other files; choose another folder for the town")
-    if not any(_missing(folder, split)):
+    if not any(_missing(folder, config, split)):
         return
     folder.mkdir(parents=True, exist_ok=True)
     with _patient_lock(folder):
         artifacts.write_json(folder / _RECORD, {"config": asdict(config), "fingerprint": config.fingerprint()})
-        missing = list(_missing(folder, split))
+        missing = list(_missing(folder, config, split))
         views = [View.of(config, split, name) for name in missing]
         if missing:
             say(f"rendering the {split} streets of the town into {folder}")
@@ -98,9 +99,14 @@ def _prepare(folder: Path, config: TownConfig, split: str) -> None:
                 _write(folder, view, meter)
 
 
-def _missing(folder: Path, split: str) -> Iterator[str]:
+def _missing(folder: Path, config: TownConfig, split: str) -> Iterator[str]:
+    """Conditions whose traversal is not there, or not whole."""
     for condition in (MAP, *QUERIES):
-        if not (folder / split / condition.name / artifacts.MANIFEST).is_file():
+        try:
+            manifest = artifacts.open_manifest(folder / split / condition.name, KIND, verify=False)
+            if manifest["town"] != config.fingerprint():
+                yield condition.name
+        except InputError:
             yield condition.name
 
 
@@ -136,7 +142,7 @@ def _write(folder: Path, view: View, meter: Meter) -> None:
     facts = {"town": view.config.fingerprint(), "images": len(drive)}
     with artifacts.create(target, KIND, facts, replace=True) as draft:
         _write_table(draft.path / "poses.csv", _image_set(folder, view.config, drive.split, drive.condition.name))
-        with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        with ThreadPoolExecutor(cpu_count()) as pool:
             for _ in pool.map(lambda i: _write_image(view, i, draft.path / _file(i)), range(len(drive))):
                 meter.advance(note=drive.condition.name)
 

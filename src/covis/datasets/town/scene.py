@@ -84,14 +84,14 @@ def _cells(boxes: Floats, low: Floats, columns: int, rows: int, lines: Floats, r
     limits = np.clip(limits, 0, [columns - 1, rows - 1, columns - 1, rows - 1])
     slack = CELL_M * np.sqrt(0.5) + reach_m + 1e-6
     for item, (i0, j0, i1, j1) in enumerate(limits.tolist()):
-        for j in range(j0, j1 + 1):
-            for i in range(i0, i1 + 1):
-                if item < len(lines):
-                    x, y = low + CELL_M * np.array([i + 0.5, j + 0.5]) - lines[item, :2]
-                    dx, dy = lines[item, 2:] - lines[item, :2]
-                    if abs(dx * y - dy * x) > slack * np.hypot(dx, dy):
-                        continue
-                lists[j * columns + i].append(item)
+        i, j = np.meshgrid(np.arange(i0, i1 + 1), np.arange(j0, j1 + 1))
+        near = np.ones(i.shape, bool)
+        if item < len(lines):
+            dx, dy = lines[item, 2:] - lines[item, :2]
+            x, y = low[0] + CELL_M * (i + 0.5) - lines[item, 0], low[1] + CELL_M * (j + 0.5) - lines[item, 1]
+            near = np.abs(dx * y - dy * x) <= slack * np.hypot(dx, dy)
+        for cell in (j * columns + i)[near].tolist():
+            lists[cell].append(item)
     return lists
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.datasets.parallel import cpu_count
 from covis.datasets.town import solids
 from covis.datasets.town.config import TownConfig
 from covis.datasets.town.dataset import folder_config
@@ -52,7 +52,7 @@ def point_cloud(
 ) -> PointCloud:
     """The surfaces that the map of `split` saw, one point in each cube of `spacing_m`."""
     view = View.of(config or TownConfig(), split, MAP.name)
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(cpu_count()) as pool:
         parts = list(pool.map(lambda i: _surface(view, i, size), range(len(view.drive))))
     points, normals, items = (np.concatenate(part) for part in zip(*parts, strict=True))
     _, first = np.unique(np.floor(points / spacing_m).astype(np.int64), axis=0, return_index=True)
@@ -71,7 +71,7 @@ def covisibility(
     ids = np.asarray(pairs, np.int64).reshape(-1, 2)
     eyes = {(side, i): None for side, column in enumerate(ids.T) for i in np.unique(column).tolist()}
     sets = (queries, database)
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+    with ThreadPoolExecutor(cpu_count()) as pool:
         found = dict(zip(eyes, pool.map(lambda key: _eye(sets[key[0]], key[1], size), eyes), strict=True))
         rows = pool.map(lambda ij: _share(found[0, ij[0]], found[1, ij[1]]), ids.tolist())
         return np.array(list(rows), np.float64).reshape(-1, 2)

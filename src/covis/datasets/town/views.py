@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.datasets.town import layout, scene, traversals
+from covis.datasets.town import traversals
 from covis.datasets.town.config import TownConfig
+from covis.datasets.town.layout import District, district
+from covis.datasets.town.scene import Scene, build
 from covis.datasets.town.traversals import Condition, Traversal
 
 if TYPE_CHECKING:
@@ -22,13 +24,18 @@ class View:
     """A traversal with everything needed to render it."""
 
     config: TownConfig
+    place: District
     drive: Traversal
-    scene: scene.Scene
 
     @classmethod
     def of(cls, config: TownConfig, split: str, condition: str) -> View:
         """The traversal of `split` under the named condition."""
         return _view(config, split, condition)
+
+    @functools.cached_property
+    def scene(self) -> Scene:
+        """The district with this traversal's parked cars."""
+        return build(self.place, traversals.parked_cars(self.config, self.place, self.drive.condition))
 
     def image(self, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """(height, width, 3) photograph `i`; `size` = (width, height)."""
@@ -69,10 +76,13 @@ class View:
 
 @functools.lru_cache(maxsize=16)
 def _view(config: TownConfig, split: str, condition: str) -> View:
-    place = layout.district(config, split)
-    weather = traversals.CONDITIONS[condition]
-    drive = traversals.traversal(config, place, weather)
-    return View(config, drive, scene.build(place, traversals.parked_cars(config, place, weather)))
+    place = _place(config, split)
+    return View(config, place, traversals.traversal(config, place, traversals.CONDITIONS[condition]))
+
+
+@functools.lru_cache(maxsize=8)
+def _place(config: TownConfig, split: str) -> District:
+    return district(config, split)
 
 
 def intrinsics(config: TownConfig, size: tuple[int, int] | None = None) -> NDArray[np.float64]:
