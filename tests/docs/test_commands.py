@@ -65,7 +65,7 @@ def shortened(line):
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("page", ["README.md", "docs/training.md", "docs/town.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/index.md", "docs/training.md", "docs/reports.md", "docs/town.md"])
 def test_commands_that_need_no_download_run(page, hamlet, tmp_path):
     from covis.datasets.town.dataset import default_folder
 

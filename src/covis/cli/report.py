@@ -20,7 +20,12 @@ def report(
     sources: Annotated[list[Path], typer.Argument(help="Folders of `covis evaluate`, or runs with evaluations below.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="FILE.html; FILE.png, .svg or .pdf with --figure.")],
     data: Annotated[Path | None, typer.Option(help="Where the benchmark's data lies, for the photos.")] = None,
-    figure: Annotated[str, typer.Option(help="Only this figure: recall, distance, batches or sizes.")] = "",
+    figure: Annotated[
+        str,
+        typer.Option(
+            help="Only this figure: recall, distance, sizes; of runs also batches, differences, activations, overlap."
+        ),
+    ] = "",
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
     json: Json = False,
 ) -> None:
@@ -33,11 +38,12 @@ def report(
       covis report evals/cl evals/gcl -o report.html
       covis report runs/quick -o report.html --data /data/msls
       covis report evals/cl evals/gcl -o recall.svg --figure recall
+      covis report runs/cl runs/gcl -o maps.png --figure activations
     """
     from covis.evaluation import load_benchmark
     from covis.report import write_report
+    from covis.report.figures import FIGURES
     from covis.report.plots import save
-    from covis.report.sections import FIGURES
 
     groups, runs = _gather(sources)
     if figure:

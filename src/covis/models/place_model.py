@@ -130,9 +130,13 @@ class PlaceModel(nn.Module):
 
     def local_features(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) normalised → the map (B, C, h, w) that the pooling sees."""
+        return self.pooling_input(x)[0]
+
+    def pooling_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, 3, H, W) normalised → all that the pooling sees: map (B, C, h, w) and summary (B, C)."""
         grid = self.backbone.grid(x.shape[-2:])
         features = self.backbone.run(self.prefix(x), self._cut, len(self.backbone.plan.steps), grid)
-        return self.backbone.to_map(features, grid)[0]
+        return self.backbone.to_map(features, grid)
 
     @torch.no_grad()
     def initialise_pool(self, batches: Iterable[Tensor], seed: int = 0, per_image: int = 100) -> int:

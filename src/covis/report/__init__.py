@@ -7,8 +7,8 @@ from pathlib import Path
 
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation
-from covis.report import sections
-from covis.report.page import write_page
+from covis.report import pairs, sections
+from covis.report.page import Section, write_page
 
 __all__ = ["write_report"]
 
@@ -24,8 +24,8 @@ def write_report(
 ) -> None:
     """Writes a report on evaluations of one protocol, grouped by name (several of a name are seeds of one thing).
 
-    `runs` adds what training shows: example pairs with their ψ and the composition of batches; `data` is where the
-    runs' dataset lies.
+    `runs` adds what training and models show: differences of descriptors, activation maps, example pairs with their ψ,
+    overlap against poses and the composition of batches; `data` is where the runs' dataset lies.
     """
     found = [e for group in evaluations.values() for e in group]
     if not found:
@@ -38,10 +38,25 @@ def write_report(
         sections.map_and_gallery(evaluations, benchmark),
         sections.distances(evaluations, runs or {}),
         sections.sizes(evaluations),
-        *([sections.examples(_last(runs), data), sections.batches(runs, data)] if runs else []),
+        *(_of_runs(evaluations, benchmark, runs, data) if runs else []),
         sections.published(evaluations),
     ]
     write_page(Path(path), title, sections.lead(evaluations), [part for part in parts if part is not None])
+
+
+def _of_runs(
+    evaluations: Mapping[str, Sequence[Evaluation]],
+    benchmark: Benchmark,
+    runs: Mapping[str, Sequence[Path]],
+    data: Path | None,
+) -> list[Section | None]:
+    return [
+        pairs.differences(evaluations, runs, benchmark),
+        pairs.activations(evaluations, runs, benchmark),
+        sections.examples(_last(runs), data),
+        pairs.overlap(_last(runs), data),
+        sections.batches(evaluations, runs, data),
+    ]
 
 
 def _last(runs: Mapping[str, Sequence[Path]]) -> Path:

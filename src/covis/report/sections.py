@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -109,17 +109,19 @@ def _pairs(graph: SimilarityGraph) -> list[tuple[int, int]]:
 def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> str:
     sides = ((split.queries, i), (split.database, j))
     poses = [(float(s.poses.xy[k, 0]), float(s.poses.xy[k, 1]), float(s.poses.heading[k])) for s, k in sides]
-    radius, fov = (float(np.max(graph.facts[key])) for key in ("radius_m", "fov_deg"))
-    drawn = plots.svg(plots.fields_of_view(poses, radius, fov))
+    # Labels from surfaces have no sectors on the ground to draw.
+    sector = [float(np.max(graph.facts[key])) for key in ("radius_m", "fov_deg") if key in graph.facts]
+    drawn = plots.svg(plots.fields_of_view(poses, *sector)) if len(sector) == 2 else ""
     shots = "".join(f'<figure><img alt="{text(s.name(k))}" src="{thumbnail(s, k)}"></figure>' for s, k in sides)
     psi = float(graph.lookup([i], [j])[0])
     return f'<div><div class="shots">{shots}</div>{figure(drawn, f"ψ = {psi:.2f}")}</div>'
 
 
-def batches(runs: Runs, data: Path | None) -> Section:
+def batches(evaluations: Groups, runs: Runs, data: Path | None) -> Section:
     """How ψ is distributed in what each loss saw."""
     caption = f"the first {BATCHES} batches of each run"
-    return Section("Similarity in the batches", figure(plots.svg(batch_figure(runs, data)), caption), "batches")
+    drawn = plots.svg(batch_figure(evaluations, runs, data))
+    return Section("Similarity in the batches", figure(drawn, caption), "batches")
 
 
 def _batch_psi(run: Path, data: Path | None) -> NDArray[np.float32]:
@@ -153,7 +155,8 @@ def sizes(evaluations: Groups) -> Section | None:
 def recall_figure(evaluations: Groups) -> Figure:
     """Recall@k against k."""
     return plots.recall_curves(
-        {name: [e.figures["recall_curve"] for e in found] for name, found in evaluations.items()}
+        {name: [e.figures["recall_curve"] for e in found] for name, found in evaluations.items()},
+        colours(evaluations),
     )
 
 
@@ -163,14 +166,15 @@ def distance_figure(evaluations: Groups, runs: Runs) -> Figure:
     if not pairs:
         raise InputError("these evaluations hold no sampled pairs with graded similarity")
     margins = [run_recipe(run)["loss"].get("margin") for found in runs.values() for run in found]
-    return plots.distance_against_similarity(pairs, margins[0] if margins else None)
+    return plots.distance_against_similarity(pairs, margins[0] if margins else None, colours(evaluations))
 
 
-def batch_figure(runs: Runs, data: Path | None) -> Figure:
+def batch_figure(evaluations: Groups, runs: Runs, data: Path | None) -> Figure:
     """Histograms of ψ in the batches of each run."""
     if not runs:
         raise InputError("batches are those of a run; give run folders, not evaluations")
-    return plots.batch_histograms({name: _batch_psi(found[0], data) for name, found in runs.items()})
+    found = {name: _batch_psi(paths[0], data) for name, paths in runs.items()}
+    return plots.batch_histograms(found, colours(evaluations, runs))
 
 
 def size_figure(evaluations: Groups) -> Figure:
@@ -179,7 +183,12 @@ def size_figure(evaluations: Groups) -> Figure:
     for e in _all(evaluations):
         name = e.label.split(",")[0]
         curves.setdefault(name, []).append((int(e.figures["dim"]), e.recall[5]))
-    return plots.size_curves(curves, 5)
+    return plots.size_curves(curves, 5, colours(evaluations, curves))
+
+
+def colours(evaluations: Groups, further: Iterable[str] = ()) -> dict[str, str]:
+    """The colour of each name, the same in every figure of a report."""
+    return plots.palette([*evaluations, *further])
 
 
 def _sampled(evaluations: Groups) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
@@ -192,12 +201,3 @@ def _sampled(evaluations: Groups) -> dict[str, tuple[NDArray[Any], NDArray[Any]]
 
 def _all(evaluations: Groups) -> list[Evaluation]:
     return [e for found in evaluations.values() for e in found]
-
-
-FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
-    "recall": lambda evaluations, runs, data: recall_figure(evaluations),
-    "distance": lambda evaluations, runs, data: distance_figure(evaluations, runs),
-    "batches": lambda evaluations, runs, data: batch_figure(runs, data),
-    "sizes": lambda evaluations, runs, data: size_figure(evaluations),
-}
-"""Figures that can be written to a file, by name."""

@@ -1,0 +1,215 @@
+"""What models make of pairs of photos: differences of descriptors, activation maps; and ψ against poses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from covis import datasets
+from covis.benchmarking import ModelSource
+from covis.decoding import Reject, decode
+from covis.errors import InputError
+from covis.evaluation import Benchmark, Evaluation
+from covis.graph import POSITIVE, SimilarityGraph
+from covis.images import ImageSet
+from covis.models import PlaceModel
+from covis.report import plots
+from covis.report.activations import contributions
+from covis.report.embedding2d import pca, tsne
+from covis.report.page import Section, figure
+from covis.report.sections import Groups, Runs, colours, run_recipe
+
+EACH = 120
+"""So many positive and as many negative pairs are laid out."""
+CHOSEN = (0.9, 0.6, 0.3, 0.0)
+"""ψ of the pairs whose activation maps are shown."""
+_POSE_PAIRS = 4_000_000
+
+
+# Differences of descriptors
+
+
+def differences(evaluations: Groups, runs: Runs, benchmark: Benchmark) -> Section | None:
+    """Differences of descriptors of positive and negative pairs on a plane, a column each run."""
+    if not runs or not _graded(evaluations):
+        return None
+    caption = f"z(query) − z(map) of {EACH} positive (ψ ≥ {POSITIVE}) and {EACH} negative pairs of the benchmark"
+    drawn = plots.svg(difference_figure(evaluations, runs, benchmark))
+    return Section("Differences of descriptors", figure(drawn, caption), "differences")
+
+
+def difference_figure(evaluations: Groups, runs: Runs, benchmark: Benchmark) -> Figure:
+    """PCA and t-SNE of the differences of sampled pairs, for the first run of each name."""
+    rows, columns, positive = _balanced(_sample(evaluations, benchmark))
+    found = {
+        name: _described(_model(paths[0]), benchmark.queries, rows)
+        - _described(_model(paths[0]), benchmark.database, columns)
+        for name, paths in _needed(runs).items()
+    }
+    planes = {
+        "PCA": {name: pca(vectors) for name, vectors in found.items()},
+        "t-SNE": {name: tsne(vectors) for name, vectors in found.items()},
+    }
+    return plots.differences(planes, positive, colours(evaluations, runs))
+
+
+def _balanced(sample: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
+    """Queries, map images and which are positive: `EACH` of either kind, or as many as both kinds have."""
+    positive = np.asarray(sample["pair_psi"]) >= POSITIVE
+    rng = np.random.default_rng(0)
+    kinds = [rng.permutation(np.flatnonzero(kind)) for kind in (positive, ~positive)]
+    each = min(EACH, *map(len, kinds))
+    chosen = np.concatenate([kind[:each] for kind in kinds])
+    return np.asarray(sample["pair_query"])[chosen], np.asarray(sample["pair_map"])[chosen], positive[chosen]
+
+
+def _described(model: PlaceModel, images: ImageSet, ids: NDArray[Any]) -> NDArray[np.float32]:
+    """(N, dim) descriptors of the images at `ids`, each embedded once and kept in the cache."""
+    distinct, at = np.unique(ids, return_inverse=True)
+    vectors, lost = ModelSource(model, workers=0).describe(images.subset(distinct))
+    if lost.any():
+        raise InputError(f"{images.path(int(distinct[lost][0]))} cannot be read; mend it or evaluate again without it")
+    return vectors[at]
+
+
+# Activation maps
+
+
+def activations(evaluations: Groups, runs: Runs, benchmark: Benchmark) -> Section | None:
+    """Where each run's model finds two photos alike."""
+    if not runs or not _graded(evaluations):
+        return None
+    try:
+        drawn = plots.svg(activation_figure(evaluations, runs, benchmark))
+    except InputError as reason:  # such as a pooling that takes nothing from the map
+        return Section("Activation maps", f"<p>{reason}</p>", "activations")
+    caption = "query, map image; bright places add most to the similarity of the pooled descriptors (one scale a pair)"
+    return Section("Activation maps", figure(drawn, caption), "activations")
+
+
+def activation_figure(evaluations: Groups, runs: Runs, benchmark: Benchmark) -> Figure:
+    """Sampled pairs with ψ near `CHOSEN`, seen by the first run of each name."""
+    sample = _sample(evaluations, benchmark)
+    psi = np.asarray(sample["pair_psi"])
+    at = [int(np.argmin(np.abs(psi - wanted))) for wanted in CHOSEN]
+    pairs = [(int(sample["pair_query"][k]), int(sample["pair_map"][k])) for k in at]
+    models = {name: _model(paths[0]) for name, paths in _needed(runs).items()}
+    return pair_activations(models, benchmark.queries, benchmark.database, pairs, [f"ψ = {psi[k]:.2f}" for k in at])
+
+
+def pair_activations(
+    models: Mapping[str, PlaceModel],
+    queries: ImageSet,
+    database: ImageSet,
+    pairs: list[tuple[int, int]],
+    captions: list[str],
+) -> Figure:
+    """Activation maps of chosen pairs (query id, map id), a column each model."""
+    paths = [(queries.path(i), database.path(j)) for i, j in pairs]
+    try:
+        photos = [(_photo(a), _photo(b)) for a, b in paths]
+        shares = {
+            name: [contributions(m, m.preprocessing.pixels(a), m.preprocessing.pixels(b)) for a, b in paths]
+            for name, m in models.items()
+        }
+    except Reject as reject:
+        raise InputError(f"{reject}; mend the file or evaluate again without it") from reject
+    return plots.activation_maps(photos, captions, shares)
+
+
+def _photo(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    picture = Image.fromarray(decode(path))
+    picture.thumbnail((200, 200))
+    return np.asarray(picture)
+
+
+# ψ against poses
+
+
+def overlap(run: Path, data: Path | None) -> Section | None:
+    """How a run's labels depend on the distance and angle between two cameras."""
+    found = _posed_pairs(run, data)
+    if found is None:
+        return None
+    caption = "training labels; pairs that share nothing count as ψ = 0"
+    return Section("Overlap against distance and angle", figure(plots.svg(_overlap(found)), caption), "overlap")
+
+
+def overlap_figure(runs: Runs, data: Path | None) -> Figure:
+    """ψ against metres and degrees, from the labels of the last name's first run."""
+    found = _posed_pairs(list(_needed(runs).values())[-1][0], data)
+    if found is None:
+        raise InputError("the run's labels hold no pair with known positions and headings")
+    return _overlap(found)
+
+
+Posed = tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]
+
+
+def _overlap(found: Posed) -> Figure:
+    return plots.overlap_against_pose(*found)
+
+
+def _posed_pairs(run: Path, data: Path | None) -> Posed | None:
+    """Metres, degrees and ψ of every pair of some evenly drawn queries, up to the reach of the labels, in metres."""
+    recipe = run_recipe(run)
+    split = datasets.load(recipe["dataset"], data, recipe["split"])
+    graph = SimilarityGraph.open(run / "labels")
+    a, b = split.queries, split.database
+    reach = _reach(graph, a, b)
+    most = max(1, _POSE_PAIRS // max(1, len(b)))
+    parts = []
+    for i in np.unique(np.linspace(0, len(a) - 1, min(most, len(a))).astype(int)):
+        metres = np.hypot(*(b.poses.xy - a.poses.xy[i]).T)
+        degrees = np.abs((b.poses.heading - a.poses.heading[i] + 180) % 360 - 180)
+        near = (metres <= reach) & ~np.isnan(degrees)
+        if graph.facts.get("within_group"):
+            near &= np.array(b.group_names)[b.group] == a.group_names[a.group[i]]
+        if graph.facts.get("one_set"):
+            near[i] = False
+        j = np.flatnonzero(near)
+        parts.append(np.stack([metres[j], degrees[j], graph.lookup(np.full(len(j), i), j)]))
+    metres, degrees, psi = np.concatenate(parts, axis=1)
+    return (metres, degrees, psi, reach) if len(psi) else None
+
+
+def _reach(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> float:
+    """Metres within which pairs can share something, as the stored ones tell."""
+    some = slice(None, None, max(1, graph.pairs // 100_000))
+    apart = a.poses.xy[graph.rows[some]] - b.poses.xy[graph.indices[some]]
+    metres = np.hypot(*apart.T)
+    return float(np.nanmax(metres, initial=0.0)) or 1.0
+
+
+# What there is
+
+
+def _graded(evaluations: Groups) -> list[Evaluation]:
+    return [e for found in evaluations.values() for e in found if "pair_psi" in e.arrays]
+
+
+def _sample(evaluations: Groups, benchmark: Benchmark) -> Mapping[str, NDArray[Any]]:
+    """The sampled pairs of the first evaluation that has some; ids are those of the benchmark's images."""
+    graded = _graded(evaluations)
+    if not graded:
+        raise InputError("these evaluations hold no sampled pairs with graded similarity")
+    if graded[0].fingerprint != benchmark.fingerprint:
+        raise InputError(f"the evaluation's {benchmark.name!r} is another than the data's; evaluate again")
+    return graded[0].arrays
+
+
+def _needed(runs: Runs) -> Runs:
+    if not runs:
+        raise InputError("this figure needs models and labels; give run folders, not evaluations")
+    return runs
+
+
+def _model(run: Path) -> PlaceModel:
+    return PlaceModel.load(run / "model")

@@ -1,0 +1,129 @@
+"""What models make of pairs: planes, activation maps, overlap against poses, on two short runs."""
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+
+from covis import recipes
+from covis.benchmarking import evaluate_to, open_source
+from covis.errors import InputError
+from covis.evaluation import load_benchmark
+from covis.models import ModelConfig, PlaceModel
+from covis.report import write_report
+from covis.report.activations import contributions
+from covis.report.embedding2d import MOST, pca, tsne
+from covis.report.figures import FIGURES
+from covis.report.plots import save
+from covis.training.recipe import configure
+from covis.training.run import Resources, train
+
+
+def two_clusters(n=40):
+    rng = np.random.default_rng(3)
+    return np.concatenate([rng.normal(size=(n, 20)), rng.normal(size=(n, 20)) + 1.5]), np.arange(2 * n) < n
+
+
+def test_tsne_keeps_two_clusters_apart_and_is_repeatable():
+    vectors, first = two_clusters()
+    plane = tsne(vectors)
+    distance = cdist(plane, plane) + np.diag(np.full(len(plane), np.inf))
+    assert plane.shape == (80, 2)
+    assert (first[distance.argmin(1)] == first).all()
+    np.testing.assert_array_equal(plane, tsne(vectors))
+
+
+def test_tsne_keeps_neighbours_as_well_as_scikit_learn():
+    manifold = pytest.importorskip("sklearn.manifold")
+    vectors, _ = two_clusters()
+    theirs = manifold.TSNE(init="pca", method="exact", perplexity=20, random_state=0).fit_transform(vectors)
+    trust = [manifold.trustworthiness(vectors, plane) for plane in (tsne(vectors, perplexity=20), theirs)]
+    assert trust[0] > trust[1] - 0.03
+
+
+def test_tsne_bears_equal_vectors_and_refuses_too_many():
+    assert np.isfinite(tsne(np.ones((10, 3)))).all()
+    with pytest.raises(ValueError, match=str(MOST)):
+        tsne(np.zeros((MOST + 1, 2)))
+
+
+def test_pca_is_that_of_the_covariance():
+    vectors, _ = two_clusters()
+    values = np.linalg.eigvalsh(np.cov(vectors.T))[::-1]
+    np.testing.assert_allclose(pca(vectors).var(0, ddof=1), values[:2], rtol=1e-9)
+    assert pca(np.arange(5.0)[:, None]).shape == (5, 2)
+
+
+@pytest.mark.parametrize("pool", ["avg", "max", "gem"])
+def test_contributions_sum_to_the_cosine(pool):
+    model = PlaceModel.build(ModelConfig("tiny", pool, (64, 96), "all"), 0)
+    a, b = torch.randint(0, 255, (2, 3, 64, 96), dtype=torch.uint8, generator=torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        za, zb = model(model.normalise(torch.stack([a, b])))
+    for shares in contributions(model, a, b):
+        assert shares.shape == tuple(model.local_features(model.normalise(a[None])).shape[-2:])
+        assert shares.sum() == pytest.approx(float(za @ zb), abs=1e-4)
+
+
+def test_a_pooling_that_ignores_the_map_is_told():
+    model = PlaceModel.build(ModelConfig("tiny", "token", (64, 64), "all"), 0)
+    photo = torch.zeros(3, 64, 64, dtype=torch.uint8)
+    with pytest.raises(InputError, match="token"):
+        contributions(model, photo, photo)
+
+
+@pytest.fixture(scope="module")
+def trained(hamlet, tmp_path_factory):
+    """Evaluations and runs by name, and their benchmark."""
+    folder = tmp_path_factory.mktemp("runs")
+    benchmark = load_benchmark("town", hamlet)
+    groups, runs = {}, {}
+    for name, recipe in (("CL", "town_cl"), ("GCL", "town_gcl")):
+        short = configure(recipes.get(recipe), ["steps=2", "validations=0"])
+        train(short, folder / name, data=hamlet, resources=Resources(0, tensorboard=False))
+        runs[name] = [folder / name]
+        source = open_source(folder / name, workers=0, cache=folder / "cache")
+        groups[name] = evaluate_to(source, benchmark, folder / "evals" / name)
+    return groups, runs, benchmark
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path_factory, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path_factory.getbasetemp() / "cache"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["differences", "activations", "overlap", "batches"])
+def test_figures_of_runs(trained, hamlet, tmp_path, name):
+    groups, runs, _ = trained
+    drawn = FIGURES[name](groups, runs, hamlet)
+    save(drawn, tmp_path / "f.png")
+    assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    panels = {"differences": 4, "activations": 4 * 6, "overlap": 4, "batches": 2}  # with two colour bars for overlap
+    assert len(drawn.axes) == panels[name]
+
+
+@pytest.mark.slow
+def test_the_report_of_runs_has_every_section(trained, hamlet, tmp_path):
+    groups, runs, benchmark = trained
+    write_report(tmp_path / "r.html", {"untrained": groups["CL"], **groups}, benchmark, runs=runs, data=hamlet)
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    for part in ("differences", "activations", "examples", "overlap", "batches"):
+        assert f'<section id="{part}">' in page
+
+
+@pytest.mark.slow
+def test_a_name_keeps_its_colour(trained, hamlet):
+    groups, runs, _ = trained
+    both = {"untrained": groups["CL"], **groups}
+    curves = {line.get_label(): line.get_color() for line in FIGURES["recall"](both, runs, hamlet).axes[0].lines}
+    from matplotlib.colors import to_hex
+
+    for axes in FIGURES["batches"](both, runs, hamlet).axes:
+        assert to_hex(axes.patches[0].get_facecolor()) == curves[axes.get_title()]
+    assert len(set(curves.values())) == 3
+
+
+def test_figures_of_runs_need_runs(hamlet):
+    with pytest.raises(InputError, match="run folders"):
+        FIGURES["overlap"]({}, {}, hamlet)
