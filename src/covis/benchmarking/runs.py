@@ -6,23 +6,20 @@ cache and resumed there; an evaluation that is there already is opened, not made
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis import artifacts
-from covis.descriptors import KIND as STORE_KIND
-from covis.descriptors import DescriptorStore
-from covis.embedding import BATCH_SIZE, embed
+from covis.benchmarking.sources import Floats, ModelSource, Source
 from covis.errors import InputError
 from covis.evaluation.benchmarks import Benchmark
 from covis.evaluation.result import KIND as EVALUATION_KIND
 from covis.evaluation.result import Evaluation
-from covis.evaluation.retrieval import SIZES, evaluate_descriptors, rank_descriptors, read_descriptors
+from covis.evaluation.retrieval import SIZES, evaluate_descriptors, rank_descriptors
 from covis.evaluation.submissions import MSLS, write_submission
 from covis.images import ImageSet
 from covis.models import PlaceModel
@@ -30,110 +27,7 @@ from covis.models.whitening import Whitening
 from covis.progress import say
 
 Fit = Literal["map", "train"]
-Floats = NDArray[np.float32]
 SUBMISSION_KIND = "submission"
-ORIGIN = ("recipe", "seed", "data", "weights")
-"""What a model's card says of where it came from, for comparisons."""
-
-
-class Source(Protocol):
-    """What gives descriptors."""
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """What it is, for the evaluation's record; `label` names it, `fingerprint` tells it from others."""
-        ...
-
-    def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
-        """Unit descriptors of the images that have one, and (N,) which have none."""
-        ...
-
-
-@dataclass(frozen=True, eq=False)
-class ModelSource:
-    """A model that embeds what is asked for, through the cache."""
-
-    model: PlaceModel
-    label: str = "model"
-    batch_size: int = BATCH_SIZE
-    workers: int | None = None
-    cache: Path | None = None
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """Architecture, preprocessing, weights and where they came from."""
-        whitening = self.model.whitening
-        return {
-            "label": self.label,
-            "fingerprint": self.model.fingerprint(),
-            "config": self.model.config.to_dict(),
-            "preprocessing": asdict(self.model.preprocessing),
-            "model_whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
-            **{key: self.model.card[key] for key in ORIGIN if key in self.model.card},
-        }
-
-    def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
-        """Embeds, or opens what was embedded before from the same files."""
-        folder = (self.cache or artifacts.cache_folder()) / "descriptors"
-        key = artifacts.fingerprint(self.model.fingerprint(), str(images.root.resolve()), *_files(images))
-        store = embed(self.model, images, folder / key, batch_size=self.batch_size, workers=self.workers)
-        return _rows(store, images)
-
-
-@dataclass(frozen=True, eq=False)
-class StoreSource:
-    """Descriptors that `covis embed` wrote."""
-
-    store: DescriptorStore
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The store and the model that made it."""
-        return {"label": self.store.path.name, "fingerprint": self.store.model, "store": self.store.fingerprint()}
-
-    def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
-        """Looks the images up by name."""
-        found, lost = _rows(self.store, images)
-        if lost.mean() > 0.01:
-            at = int(np.flatnonzero(lost)[0])
-            raise InputError(
-                f"{self.store.path} lacks {int(lost.sum())} of {len(images)} images, such as {images.name(at)!r}; embed them"
-            )
-        return found, lost
-
-
-@dataclass(frozen=True, eq=False)
-class FileSource:
-    """Another tool's matrix: FILE.npy, with the names of its rows in FILE.txt."""
-
-    path: Path
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """The file and its content's fingerprint."""
-        digests = [artifacts.file_sha256(p) for p in (self.path, self.path.with_suffix(".txt")) if p.is_file()]
-        return {"label": self.path.stem, "fingerprint": artifacts.fingerprint(*digests), "descriptors": self.path.name}
-
-    def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
-        """Rows by name, scaled to unit length."""
-        return read_descriptors(self.path, images), np.zeros(len(images), bool)
-
-
-def open_source(
-    path: Path | str, batch_size: int = BATCH_SIZE, workers: int | None = None, cache: Path | None = None
-) -> Source:
-    """What lies at `path`: a model folder, a run (its model), a descriptor store, or a .npy matrix."""
-    path = Path(path)
-    if path.suffix == ".npy":
-        return FileSource(path)
-    if not path.is_dir():
-        raise InputError(f"{path} is not there; give a model folder, a descriptor store or a .npy file")
-    record = path / artifacts.MANIFEST
-    if record.is_file() and artifacts.read_json(record).get("kind") == STORE_KIND:
-        return StoreSource(DescriptorStore.open(path))
-    folder = path / "model" if not record.is_file() and (path / "model" / artifacts.MANIFEST).is_file() else path
-    label = folder.resolve().parent.name if folder.name == "model" else folder.name
-    return ModelSource(PlaceModel.load(folder), label, batch_size, workers, cache)
 
 
 @dataclass(frozen=True)
@@ -310,22 +204,3 @@ def _same(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> Non
     if found != config:
         other = [key for key in {**found, **config} if found.get(key) != config.get(key)]
         raise InputError(f"{target} holds an evaluation of another {', '.join(other)}; choose another output folder")
-
-
-def _rows(store: DescriptorStore, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
-    rows = store.rows(images.names)
-    lost = rows < 0
-    return np.asarray(store[rows[~lost]], np.float32), lost
-
-
-def _files(images: ImageSet) -> Sequence[Any]:
-    """Names, sizes and times of the image files, so that changed photos are embedded again."""
-    stats = []
-    for i in range(len(images)):
-        try:
-            found = images.path(i).stat()
-            stats.append((found.st_size, found.st_mtime_ns))
-        except OSError:
-            stats.append((-1, -1))
-    width = max(1, int(np.char.str_len(images.names).max(initial=1)))
-    return images.names.astype(f"S{width}"), np.array(stats, np.int64).reshape(-1, 2)
