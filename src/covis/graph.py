@@ -124,11 +124,15 @@ class SimilarityGraph:
         """Changes with any pair or fact."""
         return artifacts.fingerprint(self.indptr, self.indices, self.values, dict(self.facts))
 
-    def save(self, path: Path | str, *, replace: bool = False) -> None:
-        """Writes the graph as an artefact directory."""
+    def save(
+        self, path: Path | str, *, replace: bool = False, beside: Mapping[str, NDArray[Any]] | None = None
+    ) -> None:
+        """Writes the graph as an artefact directory; arrays `beside` it (such as names) are kept as <key>.npy."""
         facts = {"shape": list(self.shape), "pairs": self.pairs, "facts": dict(self.facts)}
         with artifacts.create(path, KIND, facts, replace=replace) as draft:
             for name, array in (("indptr", self.indptr), ("indices", self.indices), ("values", self.values)):
+                np.save(draft.path / f"{name}.npy", array)
+            for name, array in (beside or {}).items():
                 np.save(draft.path / f"{name}.npy", array)
 
     @classmethod
