@@ -1,0 +1,177 @@
+"""Labels as edge lists: CSV and Parquet with `query, database, similarity`, and hloc's pair lists."""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.errors import InputError
+from covis.graph import POSITIVE, SimilarityGraph
+from covis.images import ImageSet
+from covis.labels.saved import Labels, whole_file
+
+COLUMNS = ("query", "database", "similarity")
+_EDGES_A_BAND = 1 << 20
+Names = tuple[Sequence[bytes], Sequence[bytes]]
+Band = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
+
+
+def write_edges(labels: Labels, path: Path | str, *, least: float = 0.0) -> int:
+    """`query, database, similarity` of every stored pair with ψ ≥ `least`, as .csv or .parquet; returns how many."""
+    path = Path(path)
+    graph = labels.graph if least <= 0 else labels.graph.band(least, 1.0)
+    if path.suffix.lower() in (".parquet", ".pq"):
+        _write_parquet(graph, labels, path)
+    else:
+        with (
+            whole_file(path) as partial,
+            partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            texts = [[os.fsdecode(n) for n in images.names.tolist()] for images in (labels.queries, labels.database)]
+            for rows, columns, psi in _edges(graph):
+                pairs = zip(rows.tolist(), columns.tolist(), psi.tolist(), strict=True)
+                writer.writerows((texts[0][i], texts[1][j], f"{v:.9g}") for i, j, v in pairs)
+    return graph.pairs
+
+
+def _write_parquet(graph: SimilarityGraph, labels: Labels, path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sides = labels.queries.names, labels.database.names
+    kind = pa.string() if all(_is_text(names) for names in sides) else pa.binary()
+    schema = pa.schema([("query", kind), ("database", kind), ("similarity", pa.float32())])
+    with whole_file(path) as partial, pq.ParquetWriter(partial, schema) as writer:
+        for rows, columns, psi in _edges(graph):
+            both = sides[0][rows].tolist(), sides[1][columns].tolist()
+            names = [pa.array(side, pa.binary()).cast(kind) for side in both]
+            writer.write_table(pa.table([*names, pa.array(psi, pa.float32())], schema=schema))
+
+
+def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, most: int | None = None) -> int:
+    """`query.jpg map.jpg` a line for ψ ≥ `least`, the `most` similar ones of each query first; returns how many."""
+    graph = labels.graph.band(least, 1.0) if least > 0 else labels.graph
+    for images in (labels.queries, labels.database):
+        spaced = [n for n in images.names.tolist() if len(n.split()) != 1]
+        if spaced:
+            raise InputError(
+                f"{os.fsdecode(spaced[0])!r} has a space in its name, which pair lists cannot hold; use csv"
+            )
+    written = 0
+    with whole_file(path) as partial, partial.open("wb") as file:
+        for i in range(graph.shape[0]):
+            ids, psi = graph.row(i)
+            best = np.lexsort((ids, -psi))[:most]
+            query = labels.queries.names[i]
+            file.writelines(query + b" " + name + b"\n" for name in labels.database.names[ids[best]].tolist())
+            written += len(best)
+    return written
+
+
+def read_edges(path: Path | str, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    """A graph from a .csv or .parquet with `query, database, similarity`, by image names."""
+    path = Path(path)
+    if path.suffix.lower() in (".parquet", ".pq"):
+        names, psi = _parquet_edges(path)
+    else:
+        names, psi = _csv_edges(path)
+    return _named(
+        path, names, psi, queries, database, {"rule": "edges", "measure": "edges", "source": path.name}, first=2
+    )
+
+
+def read_hloc(path: Path | str, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    """A graph of ψ = 1 from a pair list."""
+    path = Path(path)
+    lines = [line.split() for line in path.read_bytes().splitlines() if line.strip()]
+    wrong = [k for k, line in enumerate(lines) if len(line) != 2]
+    if wrong:
+        raise InputError(f"{path}: line {wrong[0] + 1} has {len(lines[wrong[0]])} names; expected two")
+    names = [line[0] for line in lines], [line[1] for line in lines]
+    facts = {"rule": "hloc", "measure": "pairs", "source": path.name}
+    return _named(path, names, np.ones(len(lines)), queries, database, facts, first=1)
+
+
+def _edges(graph: SimilarityGraph) -> Iterator[Band]:
+    """Stored pairs in row order, a band at a time."""
+    for start in range(0, graph.pairs, _EDGES_A_BAND):
+        part = slice(start, min(start + _EDGES_A_BAND, graph.pairs))
+        rows = np.searchsorted(graph.indptr, np.arange(part.start, part.stop), side="right") - 1
+        yield rows, np.asarray(graph.indices[part]), _psi(graph, part)
+
+
+def _psi(graph: SimilarityGraph, part: slice) -> NDArray[np.float32]:
+    steps = np.float32(255 if graph.values.dtype == np.uint8 else 1)
+    return np.asarray(graph.values[part], np.float32) / steps
+
+
+def _is_text(names: NDArray[np.bytes_]) -> bool:
+    try:
+        b"".join(names.tolist()).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _csv_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file)
+        head = [cell.strip() for cell in next(reader, [])]
+        if not set(COLUMNS) <= set(head):
+            raise InputError(f"{path} has the columns {head}; expected {', '.join(COLUMNS)}")
+        at = [head.index(name) for name in COLUMNS]
+        queries, database, psi = [], [], []
+        for number, row in enumerate(reader, start=2):
+            try:
+                queries.append(os.fsencode(row[at[0]]))
+                database.append(os.fsencode(row[at[1]]))
+                psi.append(float(row[at[2]]))
+            except (IndexError, ValueError):
+                raise InputError(f"{path}: row {number} is {row}; expected {', '.join(COLUMNS)}") from None
+    return (queries, database), np.array(psi, np.float64)
+
+
+def _parquet_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet ({error}); check the file") from None
+    if not set(COLUMNS) <= set(table.column_names):
+        raise InputError(f"{path} has the columns {table.column_names}; expected {', '.join(COLUMNS)}")
+    queries, database = (table[name].cast(pa.binary()).to_pylist() for name in COLUMNS[:2])
+    return (queries, database), np.asarray(table["similarity"].to_numpy(), np.float64)
+
+
+def _named(
+    path: Path,
+    names: Names,
+    psi: NDArray[np.float64],
+    queries: ImageSet,
+    database: ImageSet,
+    facts: Mapping[str, Any],
+    first: int,
+) -> SimilarityGraph:
+    """Edges between names as a graph; `first` is the number of the file's first row."""
+    ids = []
+    for side, wanted, images in zip(("query", "database"), names, (queries, database), strict=True):
+        place = {name: k for k, name in enumerate(images.names.tolist())}
+        found = np.array([place.get(name, -1) for name in wanted], np.int64)
+        if (found < 0).any():
+            k = int(np.flatnonzero(found < 0)[0])
+            raise InputError(
+                f"{path}: row {k + first} names {side} {os.fsdecode(wanted[k])!r}, which is not among the images"
+            )
+        ids.append(found)
+    sides = {"one_set": queries is database, "queries": queries.fingerprint(), "database": database.fingerprint()}
+    return SimilarityGraph.from_edges(ids[0], ids[1], psi, (len(queries), len(database)), {**facts, **sides})
