@@ -33,7 +33,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "export": model.export_model,
 }
 GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
-    "search": {"build": search.build, "query": search.query},
+    "search": {"build": search.build, "load": search.load, "query": search.query},
     "data": {"check": data.check, "import": data.import_},
     "submission": {"check": evaluate.submission_check},
     "model": {"import": model.import_model, "show": model.show_model},

@@ -47,11 +47,41 @@ def build(
     emit({"index": str(output), **measured.to_dict()}, json, f"{output}: {measured.line()}")
 
 
+def load(
+    store: Annotated[Path, typer.Argument(help="A store of descriptors (covis embed).")],
+    engine: Annotated[str, typer.Argument(help="Milvus: http://HOST:19530, or FILE.db for Milvus Lite.")],
+    collection: Annotated[str, typer.Argument(help="The collection; made if it is not there.")],
+    structure: Annotated[str, typer.Option(help="The engine's index: AUTOINDEX, HNSW, DISKANN, …")] = "AUTOINDEX",
+    positions: Annotated[Path | None, typer.Option(help="A table of the images, for searches in an area.")] = None,
+    token: Annotated[str, typer.Option(envvar="COVIS_MILVUS_TOKEN", help="USER:PASSWORD or an API key.")] = "",
+    json: Json = False,
+) -> None:
+    """Load a store into Milvus, where one machine is not enough. Stopped at any point, the same command goes on.
+
+    \b
+    Examples:
+      covis search load map.store http://milvus:19530 city --positions map.csv
+      covis search load map.store local.db city
+    """
+    from covis.descriptors import DescriptorStore
+    from covis.search.milvus import MilvusIndex
+
+    opened = DescriptorStore.open(store)
+    index = MilvusIndex(engine, collection, opened.dim, opened.model, token=token, structure=structure)
+    index.load(opened, _positions(opened, positions))
+    result = {"engine": engine, "collection": collection, "rows": len(index), "dim": index.dim, "model": index.model}
+    index.close()
+    emit(result, json, f"{engine}, {collection}: {result['rows']} × {result['dim']}")
+
+
 def query(
     where: Annotated[Path, typer.Argument(help="A store (searched exactly) or an index.")],
     queries: Annotated[Path, typer.Argument(help="A store of query descriptors, of the same model.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Results a query.")] = 10,
     around: Annotated[str, typer.Option(help="X,Y,RADIUS: only images this near, in metres; needs an index.")] = "",
+    engine: Annotated[str, typer.Option(help="Ask Milvus instead, where the store WHERE was loaded.")] = "",
+    collection: Annotated[str, typer.Option(help="The engine's collection.")] = "",
+    token: Annotated[str, typer.Option(envvar="COVIS_MILVUS_TOKEN", help="USER:PASSWORD or an API key.")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="CSV: query,rank,image,distance.")] = None,
     json: Json = False,
 ) -> None:
@@ -61,10 +91,11 @@ def query(
     Examples:
       covis search query map.store queries.store -k 5
       covis search query map.index queries.store --around 312400,4763100,300 -o found.csv
+      covis search query map.store queries.store --engine http://milvus:19530 --collection city
     """
     from covis.descriptors import DescriptorStore
 
-    index, store = _searchable(where)
+    index, store = _engine(where, engine, collection, token) if engine else _searchable(where)
     asked = DescriptorStore.open(queries)
     rows = _rows(index.search(asked, k, area=_circle(around)), asked, store)
     if output:
@@ -94,6 +125,17 @@ def _searchable(path: Path) -> tuple[Index, DescriptorStore]:
     exact = Exact(store.dim)
     exact.add(range(len(store)), store)
     return exact, store
+
+
+def _engine(path: Path, engine: str, collection: str, token: str) -> tuple[Index, DescriptorStore]:
+    """A collection of Milvus, and the store that names its images."""
+    from covis.descriptors import DescriptorStore
+    from covis.search.milvus import MilvusIndex
+
+    if not collection:
+        raise InputError("--engine needs --collection; give the name that the store was loaded under")
+    store = DescriptorStore.open(path)
+    return MilvusIndex(engine, collection, store.dim, store.model, token=token), store
 
 
 def _positions(store: DescriptorStore, path: Path | None) -> Any:

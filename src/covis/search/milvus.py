@@ -7,6 +7,7 @@ that answers mean the same as those of every other index.
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,6 +26,7 @@ from covis.search.ranking import Ranking, ordered
 
 MAX_RESULTS = 16384
 """Results a query that the engine gives at most."""
+_MODEL = "covis.model"
 _BATCH_BYTES = 8 << 20
 _QUERIES = 64
 _IDS = 4096
@@ -60,9 +62,9 @@ class MilvusIndex(Index):
         self.model = self._check(model)
 
     def _create(self, structure: str, model: str | None) -> None:
-        from pymilvus import DataType, MilvusClient
+        from pymilvus import DataType, MilvusClient, MilvusException
 
-        note = json.dumps({"covis": 1, "model": model})
+        note = json.dumps({_MODEL: model})
         schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False, description=note)
         schema.add_field("id", DataType.INT64, is_primary=True)
         schema.add_field("vector", DataType.FLOAT_VECTOR, dim=self.dim)
@@ -72,6 +74,9 @@ class MilvusIndex(Index):
         index = self.client.prepare_index_params()
         index.add_index("vector", index_type=structure, metric_type="L2")
         self.client.create_collection(self.collection, schema=schema, index_params=index, consistency_level="Strong")
+        if model:  # a cluster keeps the description, Milvus Lite only properties
+            with contextlib.suppress(MilvusException):
+                self.client.alter_collection_properties(self.collection, properties={_MODEL: model})
 
     def _check(self, model: str | None) -> str | None:
         """The collection's model, after checking it and the dimension."""
@@ -81,10 +86,7 @@ class MilvusIndex(Index):
             raise InputError(
                 f"collection {self.collection} holds vectors of {dims} numbers, not {self.dim}; use another name"
             )
-        try:
-            held: str | None = json.loads(facts.get("description") or "{}").get("model")
-        except ValueError:
-            held = None
+        held = _noted_model(facts)
         if held and model and held != model:
             raise InputError(f"collection {self.collection} is of model {held}, not of {model}; use another name")
         return held or model
@@ -181,6 +183,15 @@ class MilvusIndex(Index):
             raise InputError(
                 f"collection {self.collection} is of model {self.model}, {says} are of model {descriptors.model}; use one model"
             )
+
+
+def _noted_model(facts: dict[str, Any]) -> str | None:
+    """The model that was noted when a collection was made."""
+    noted = (facts.get("properties") or {}).get(_MODEL)
+    if noted is None:
+        with contextlib.suppress(ValueError, AttributeError):
+            noted = json.loads(facts.get("description") or "{}").get(_MODEL)
+    return noted if noted is None else str(noted)
 
 
 def _connect(uri: str, token: str) -> Any:
