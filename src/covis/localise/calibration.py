@@ -128,7 +128,7 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """As JSON knows it."""
         told = asdict(self)
-        return told | {"held_out": None if self.held_out is None else np.round(self.held_out, 6).tolist()}
+        return told | {"held_out": None if self.held_out is None else self.held_out.tolist()}
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Calibration:
@@ -181,7 +181,7 @@ def calibrate(map_: Map) -> Calibration:
     fused = fuse(xy, heading, weights(held.distances, psi), found)
     error_m = np.hypot(*(fused.xy - poses.xy[held.queries]).T)
     asked = found[:, 0]
-    table = np.column_stack([scored, right[:, 0], error_m])[asked]
+    table = np.round(np.column_stack([scored, right[:, 0], error_m])[asked], 6)
     logistic = Logistic.fit(features[found], right[found])
     result = Calibration(photos, overlap, logistic, held.method, held_out=table)
     _tell(result)
