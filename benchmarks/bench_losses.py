@@ -84,7 +84,9 @@ def main() -> None:
             row = {"batch": batch, "dim": dim, "loss": name, "microseconds": microseconds}
             pair = name in others or issubclass(LOSSES[name], PairLoss)
             rows.append(row | ({"slower": microseconds / min(others.values())} if pair else {}))
-    report("losses", rows, {"negatives of tuples": NEGATIVES})
+    share = [r["slower"] for r in rows if r["loss"] == "generalized_contrastive"]
+    headline = {"least": min(share), "most": max(share)}
+    report("losses", rows, {"negatives of tuples": NEGATIVES, "headline": headline})
 
 
 if __name__ == "__main__":
