@@ -95,14 +95,15 @@ class _Job:
         """Searches for the queries `part` in one pass over the map rows `among` (None: all)."""
         state = _State.empty(len(part), self.capacity)
         queries = np.ascontiguousarray(self.queries[part], np.float32)
-        products = np.empty((min(_QUERY_ROWS, len(part)), _BLOCK_ROWS), np.float32)
+        products = np.empty(min(_QUERY_ROWS, len(part)) * _BLOCK_ROWS, np.float32)
         with ThreadPoolExecutor(threads()) as pool:
             scorer = _Scorer.of(queries, pool)
             for block in self._blocks(among):
                 half_norm = scorer.prepare(block)
                 for start in range(0, len(part), _QUERY_ROWS):
                     at = slice(start, min(start + _QUERY_ROWS, len(part)))
-                    score = products[: at.stop - at.start, : len(block.ids)]
+                    shape = (at.stop - at.start, len(block.ids))
+                    score = products[: shape[0] * shape[1]].reshape(shape)
                     slack = scorer.score(at, block, score)
                     _spread(pool, self._scan(part, at, queries, block, score, half_norm, slack, state), len(score))
         return ordered(np.where(_filled(state), state.ids, -1), state.distance, self.k)

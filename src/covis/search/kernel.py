@@ -9,11 +9,19 @@ order (distance, id) does not depend on block sizes, threads or the linear algeb
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
+from numba import njit, types
 
 ANY, SAME, OTHER = 0, 1, 2
 _STRIDE = 32
 _UNKNOWN = np.float32(-1)
+# One signature each: arrays that may be read-only (memory-mapped) and ordinary ones share one compilation.
+_MATRIX = types.Array(types.float32, 2, "C", readonly=True)
+_CUBE = types.Array(types.float32, 3, "C", readonly=True)
+_FLOATS = types.Array(types.float32, 1, "C", readonly=True)
+_IDS = types.Array(types.int64, 1, "C", readonly=True)
+_WHOLE = types.int64
+_OUT32, _OUT64 = types.float32[::1], types.int64[::1]
+_OUT2 = types.float32[:, ::1]
 
 
 @njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
@@ -25,7 +33,7 @@ def _distance(query, vector):  # type: ignore[no-untyped-def]
     return np.float32(np.sqrt(total))
 
 
-@njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
+@njit([types.void(_MATRIX, _MATRIX, types.float32[:, :])], nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def differences(queries, block, products):  # type: ignore[no-untyped-def]
     """products (Q, N) = −‖q−x‖²/2: one pass without norms, which a matrix product repays only from a few queries on."""
     for i in range(queries.shape[0]):
@@ -46,7 +54,7 @@ def _lowest(products, half_norm, start, stop):  # type: ignore[no-untyped-def]
     return least
 
 
-@njit(nogil=True, cache=True)
+@njit([types.void(_MATRIX, _CUBE, _OUT2)], nogil=True, cache=True)
 def pairs(queries, vectors, distance):  # type: ignore[no-untyped-def]
     """distance (Q, C) of queries (Q, D) to each one's own candidates, vectors (Q, C, D)."""
     for i in range(vectors.shape[0]):
@@ -120,7 +128,13 @@ def _keep_best(score, ids, columns, distance, count, k):  # type: ignore[no-unty
     return kept
 
 
-@njit(nogil=True, cache=True)
+_SCAN = types.void(
+    _MATRIX, _MATRIX, _OUT2, _FLOATS, _IDS, _FLOATS, _WHOLE, _WHOLE, _IDS, _IDS, _IDS,
+    _OUT2, types.int64[:, ::1], types.int32[:, ::1], _OUT2, _OUT64, _OUT32,
+)  # fmt: skip
+
+
+@njit([_SCAN], nogil=True, cache=True)
 def scan(  # type: ignore[no-untyped-def]
     queries, block, products, half_norm, block_ids, slack, k,
     mode, query_group, block_group, exclude,
