@@ -45,13 +45,13 @@ def drill(place, kills, timed):
     between = 0
     for _ in range(kills):
         by_clock = rng.random() < timed
-        die_at = 0 if by_clock else int(rng.integers(1, 120))
+        die_at = 0 if by_clock else int(rng.integers(1, 80))
         worker = context.Process(target=work, args=(place / "map", place / "photos.csv", acknowledged, die_at))
         worker.start()
         deadline = time.monotonic() + (rng.uniform(0.05, 2.0) if by_clock else 120)
         while worker.is_alive() and time.monotonic() < deadline:
             check(Map.open(place / "map"), expected)  # a reader, while the worker writes
-            time.sleep(0.02)
+            time.sleep(0.05)
         worker.kill()
         worker.join()
         assert worker.exitcode == -9, "the worker failed by itself"

@@ -268,3 +268,23 @@ def test_a_stopped_index_goes_on(small, tmp_path, model):
         ["00001.jpg"],
     ]
     assert json.loads((map_.path / storage.CURRENT).read_text())["version"] == 1
+
+
+def test_names_that_are_no_text_work(tmp_path, model):
+    """Files and folders may be called by any bytes; people and JSON see them spelt out."""
+    import os
+
+    from covis.images import ImageSet
+    from covis.localise.locating import answer, judge
+    from covis.poses import Poses
+
+    poses = Poses(np.array([[0.0, 0.0], [90.0, 0.0]]), np.full(2, np.nan))
+    images = ImageSet.of(tmp_path, [b"a\xff/1.jpg", b"a\xff/2 @.jpg"], poses, [os.fsdecode(b"a\xff")] * 2)
+    vectors = World(model.dim).describe(poses.xy, np.random.default_rng(0))
+    given = store(tmp_path / "s", images, vectors, model.fingerprint())
+    Map.create(tmp_path / "map", images, model, descriptors=given)
+    map_ = Map.open(tmp_path / "map")
+    told = answer(map_, tmp_path / "q.jpg", judge(map_, vectors, 2, None, 0.9), 1, 2, 0.99, 0.9).to_dict()
+    assert (told["matches"][0]["image"], told["matches"][0]["group"]) == ("a\\xff/2 @.jpg", "a\\xff")
+    json.dumps(told, ensure_ascii=False).encode()
+    assert len(map_.remove([os.fsdecode(b"a\xff/1.jpg")])) == 1

@@ -121,7 +121,7 @@ def answer(map_: Map, photo: Path, judged: Judged, q: int, k: int, precision: fl
     places = places_of(map_, map_.images.poses.subset(ids))
     matches = tuple(
         Match(
-            text_of(map_.images.names[i]), map_.file(int(i)), place, map_.images.group_names[map_.images.group[i]], float(d),
+            text_of(map_.images.names[i]), map_.file(int(i)), place, text_of(os.fsencode(map_.images.group_names[map_.images.group[i]])), float(d),
             _cell(judged.overlap, q, j), _cell(judged.probability, q, j),
         )
         for j, (i, d, place) in enumerate(zip(ids, distances, places, strict=True))

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from covis import artifacts
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
-from covis.images import ImageSet
+from covis.images import ImageSet, encode_names
 from covis.poses import Poses
 from covis.search import LocalIndex
 
@@ -109,14 +109,14 @@ def version_folder(path: Path, version: int) -> Path:
 def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
     """Makes `state` the map, in one stroke. `index` is kept with it where it takes time to build."""
     folder = version_folder(path, state.version)
-    facts = {"segments": list(state.segments), "index": state.index, "group_names": list(state.images.group_names),
+    facts = {"segments": list(state.segments), "index": state.index,
              "frame": state.images.poses.frame, "photos": len(state.images)}  # fmt: skip
     with artifacts.create(folder, KIND, facts, replace=True) as draft:
         poses = state.images.poses
         height = np.full(len(poses), np.nan) if poses.z is None else poses.z
         np.savez(
             draft.path / "photos.npz", names=state.images.names, path=state.images.columns["file"], row=state.rows,
-            xy=poses.xy, heading=poses.heading, z=height, group=state.images.group,
+            xy=poses.xy, heading=poses.heading, z=height, group=state.images.group, group_names=encode_names(state.images.group_names),
         )  # fmt: skip
         artifacts.write_json(draft.path / CALIBRATION, state.calibration)
         if index is not None:
@@ -131,7 +131,8 @@ def _read_version(path: Path, version: int, verify: bool) -> State:
     with np.load(folder / "photos.npz") as found:
         poses = Poses(found["xy"], found["heading"], found["z"], frame=manifest["frame"])
         columns = {"row": found["row"], "file": found["path"]}
-        images = ImageSet(path, found["names"], poses, found["group"], tuple(manifest["group_names"]), None, columns)
+        groups = tuple(os.fsdecode(g) for g in found["group_names"])  # folders, whose names may be any bytes
+        images = ImageSet(path, found["names"], poses, found["group"], groups, None, columns)
     calibration = artifacts.read_json(folder / CALIBRATION)
     return State(version, images, tuple(manifest["segments"]), manifest["index"], calibration)
 
