@@ -173,6 +173,8 @@ def trace(
     if item >= 0 and item < walls:
         wx, wy = scene.walls[item, 2] - scene.walls[item, 0], scene.walls[item, 3] - scene.walls[item, 1]
         norm = math.sqrt(wx * wx + wy * wy)
+        if wy * dx - wx * dy > 0:  # a gable seen from behind
+            norm = -norm
         nx, ny, nz = wy / norm, -wx / norm, 0.0
     return best, item, along, nx, ny, nz
 
