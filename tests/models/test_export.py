@@ -63,6 +63,13 @@ def test_the_fast_runtime_is_made_once_and_stands_in_for_the_model(tmp_path, mon
         fast.to("cuda")
 
 
+def test_transformers_stay_in_torch(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    PlaceModel.build(ModelConfig("vit_tiny_patch16_224", "gem", (64, 64))).save(tmp_path / "model")
+    assert isinstance(load_fast(tmp_path / "model"), PlaceModel)
+    assert not (tmp_path / "cache").exists()
+
+
 def embedded_alike(model, folder, rng):
     from covis.cli.embed import embed as embed_verb
     from covis.descriptors import DescriptorStore

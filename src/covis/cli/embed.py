@@ -62,7 +62,10 @@ def _load(model: Path, images: int, runtime: str, device: str | None) -> Describ
         return PlaceModel.load(model)
     loaded = load_fast(model, images if runtime == "auto" else None)
     if runtime == "onnx" and not isinstance(loaded, OnnxPlaceModel):
-        raise InputError("--runtime onnx is for processors, with ONNX Runtime: pip install 'covis[onnx]'")
+        raise InputError(
+            "--runtime onnx is for convolutional networks on a CPU, with ONNX Runtime (pip install 'covis[onnx]'); "
+            "use --runtime torch"
+        )
     return loaded
 
 

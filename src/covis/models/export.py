@@ -1,4 +1,4 @@
-"""A model as one ONNX file, and place recognition through ONNX Runtime, the fastest CPU runtime measured here.
+"""A model as one ONNX file, and place recognition through ONNX Runtime, the fastest on a CPU for convolutions.
 
 The file takes (batch, 3, H, W) uint8 RGB pixels of the model's size and gives unit descriptors: normalisation is
 inside, so that whoever runs it cannot get that wrong. What else a reader needs travels in its metadata.
@@ -33,7 +33,7 @@ INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
 WORTH_EXPORTING = 2000
-"""An export takes ten to twenty seconds of CPU time: so many images earn it back with any network measured here."""
+"""An export takes ten to twenty CPU seconds; ResNets and MobileNets earn them back with so many images."""
 _INSTALL = "install it with: pip install 'covis[onnx]'"
 
 
@@ -176,17 +176,19 @@ Describer = PlaceModel | OnnxPlaceModel
 
 
 def load_fast(path: Path | str, images: int | None = None, threads: int | None = None) -> Describer:
-    """The model directory at `path` in the fastest runtime there is: torch on a GPU, else ONNX Runtime if installed.
+    """The model directory at `path` in the fastest runtime: ONNX Runtime for convolutional networks on a CPU, else torch.
 
     The ONNX file is made once and kept in the cache; not for fewer `images` than it takes to earn that time back.
+    Transformers stay in torch, whose attention is faster on batches (benchmarks/bench_inference.py).
     """
     if torch.cuda.is_available() or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
         return PlaceModel.load(path)
     manifest = open_manifest(path, storage.KIND)
     file = cache_folder() / "onnx" / f"{manifest['fingerprint']}.onnx"
     if not file.is_file():
-        if images is not None and images < WORTH_EXPORTING:
-            return PlaceModel.load(path)
+        model = PlaceModel.load(path)
+        if model.backbone.tokens or (images is not None and images < WORTH_EXPORTING):
+            return model
         say(f"preparing {path} for ONNX Runtime, once")
-        export_onnx(PlaceModel.load(path), file)
+        export_onnx(model, file)
     return OnnxPlaceModel.open(file, threads)
