@@ -8,8 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
+
+from covis.compiling import kernel
 
 Int = int | np.integer[Any]
 Float = float | np.floating[Any]
@@ -20,7 +21,7 @@ _GAMMA = _U(0x9E3779B97F4A7C15)
 _ROUNDS = 6
 
 
-@njit(cache=True, inline="always")
+@kernel(inline="always")
 def mix(x: Key) -> Key:
     """A 64-bit finaliser: each input bit flips each output bit with probability one half."""
     x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
@@ -28,19 +29,19 @@ def mix(x: Key) -> Key:
     return x ^ (x >> _U(31))
 
 
-@njit(cache=True)
+@kernel()
 def draw(key: Key, position: Int, stream: Int) -> Key:
     """64 random bits for one position and stream under a key."""
     return mix(mix(key + _GAMMA * _U(position + 1)) + _GAMMA * _U(stream + 1))
 
 
-@njit(cache=True)
+@kernel()
 def below(key: Key, position: Int, stream: Int, n: Int) -> Int:
     """A random integer in [0, n), uniform to within n / 2⁵³."""
     return np.int64((draw(key, position, stream) >> _U(11)) * 2.0**-53 * n)
 
 
-@njit(cache=True)
+@kernel()
 def many_below(key: Key, positions: NDArray[np.int64], stream: Int, n: NDArray[np.int64]) -> NDArray[np.int64]:
     """(K,) random integers in [0, n[k]), one a position."""
     out = np.empty(len(positions), np.int64)
@@ -49,7 +50,7 @@ def many_below(key: Key, positions: NDArray[np.int64], stream: Int, n: NDArray[n
     return out
 
 
-@njit(cache=True)
+@kernel()
 def _epoch_key(seed: Int, epoch: Int, purpose: Int) -> Key:
     return draw(draw(mix(_U(seed) + _GAMMA), epoch, 0), purpose, 1)
 
@@ -59,7 +60,7 @@ def epoch_key(seed: int, epoch: int, purpose: int = 0) -> Key:
     return _U(_epoch_key(seed, epoch, purpose))
 
 
-@njit(cache=True)
+@kernel()
 def permute(key: Key, position: Int, n: Int) -> Int:
     """Where a random permutation of [0, n) sends `position`, in constant time and memory.
 
@@ -79,7 +80,7 @@ def permute(key: Key, position: Int, n: Int) -> Int:
             return np.int64(x)
 
 
-@njit(cache=True)
+@kernel()
 def permute_many(key: Key, count: Int, n: Int) -> NDArray[np.int64]:
     """(count,) where the permutation of [0, n) sends 0, 1, …: as many distinct numbers below n."""
     out = np.empty(count, np.int64)

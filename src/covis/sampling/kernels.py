@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from covis.compiling import kernel
 from covis.sampling.hashing import Float, Int, Key, below, permute
 
 _REDRAW, _PARTNER, _POSITIVE, _NEGATIVE = 1, 2, 4, 5
@@ -54,7 +54,7 @@ class Candidates(NamedTuple):
     """Queries by band that have a candidate there; band b is band_start[b] … band_start[b + 1]."""
 
 
-@njit(cache=True)
+@kernel()
 def find_stray(t: Tables) -> Int:
     """The first stored pair (by its index) of an image with itself or with one of another pool, −1 for none."""
     for i in range(len(t.indptr) - 1):
@@ -64,7 +64,7 @@ def find_stray(t: Tables) -> Int:
     return np.int64(-1)
 
 
-@njit(cache=True)
+@kernel()
 def count_zeros(t: Tables) -> NDArray[np.int32]:
     """(rows,) how many images of its pool a query does not overlap with, itself not counted."""
     zeros = np.zeros(len(t.indptr) - 1, np.int32)
@@ -77,7 +77,7 @@ def count_zeros(t: Tables) -> NDArray[np.int32]:
     return zeros
 
 
-@njit(cache=True)
+@kernel()
 def order_by_band(
     t: Tables, low: NDArray[np.float32], high: NDArray[np.float32], order: NDArray[Any]
 ) -> NDArray[np.int32]:
@@ -96,7 +96,7 @@ def order_by_band(
     return edges
 
 
-@njit(cache=True)
+@kernel()
 def pick_stored(c: Candidates, i: Int, b: Int, k: Int) -> tuple[Int, Float]:
     """The k-th stored pair of row i in band b: its column and ψ."""
     first = c.tables.indptr[i]
@@ -104,7 +104,7 @@ def pick_stored(c: Candidates, i: Int, b: Int, k: Int) -> tuple[Int, Float]:
     return np.int64(c.tables.indices[at]), np.float32(c.tables.values[at]) / c.tables.scale
 
 
-@njit(cache=True)
+@kernel()
 def _absent(t: Tables, i: Int, k: Int) -> Int:
     """Place in its pool of the k-th image that row i does not store.
 
@@ -121,7 +121,7 @@ def _absent(t: Tables, i: Int, k: Int) -> Int:
     return k + low
 
 
-@njit(cache=True)
+@kernel()
 def pick_zero(t: Tables, i: Int, k: Int) -> Int:
     """The k-th image of the pool of row i that is neither stored in the row nor the row's own image."""
     own = t.row_pool[i]
@@ -131,7 +131,7 @@ def pick_zero(t: Tables, i: Int, k: Int) -> Int:
     return np.int64(t.pool_ids[t.pool_start[own] + place])
 
 
-@njit(cache=True)
+@kernel()
 def pick_zeros(t: Tables, queries: NDArray[np.int64], k: NDArray[np.int64]) -> NDArray[np.int64]:
     """(K,) the k-th ψ = 0 partner of each query."""
     out = np.empty(len(queries), np.int64)
@@ -140,7 +140,7 @@ def pick_zeros(t: Tables, queries: NDArray[np.int64], k: NDArray[np.int64]) -> N
     return out
 
 
-@njit(cache=True)
+@kernel()
 def pick(c: Candidates, i: Int, b: Int, k: Int) -> tuple[Int, Float]:
     """The k-th candidate of query i in band b, stored or not: its column and ψ."""
     stored = np.int64(c.edges[i, b + 1] - c.edges[i, b])
@@ -149,7 +149,7 @@ def pick(c: Candidates, i: Int, b: Int, k: Int) -> tuple[Int, Float]:
     return pick_zero(c.tables, i, k - stored), np.float32(0)
 
 
-@njit(cache=True)
+@kernel()
 def assign_queries(c: Candidates, key: Key, first: Int, slot_band: NDArray[np.int64], out: NDArray[np.int64]) -> Int:
     """Fills `out` (size,) with the queries of positions first … and returns how many had to be redrawn.
 
@@ -178,7 +178,7 @@ def assign_queries(c: Candidates, key: Key, first: Int, slot_band: NDArray[np.in
     return redrawn
 
 
-@njit(cache=True)
+@kernel()
 def draw_partners(
     c: Candidates,
     key: Key,
@@ -203,7 +203,7 @@ def draw_partners(
             database[s], psi[s] = pick_zero(c.tables, i, k - stored), np.float32(0)
 
 
-@njit(cache=True)
+@kernel()
 def draw_batches(
     c: Candidates, key: Key, first: Int, slot_band: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
@@ -223,7 +223,7 @@ def draw_batches(
     return queries, database, psi, redrawn
 
 
-@njit(cache=True)
+@kernel()
 def draw_tuples(
     c: Candidates, key: Key, first: Int, soft: Int, database: NDArray[np.int64], psi: NDArray[np.float32]
 ) -> NDArray[np.int64]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 from numpy.typing import NDArray
 
+from covis.compiling import kernel
 from covis.sampling.hashing import Int, Key, below
 from covis.sampling.kernels import Candidates, pick, pick_zero
 
@@ -16,7 +16,7 @@ _STEPS = 64
 """Steps an image, after which a batch stays smaller: the graph has no more images to offer."""
 
 
-@njit(cache=True)
+@kernel()
 def _add(members: NDArray[np.int64], place: NDArray[np.int64], count: Int, image: Int, where: Int) -> Int:
     """Adds an image to the members unless it is one already; returns their number."""
     for k in range(count):
@@ -28,7 +28,7 @@ def _add(members: NDArray[np.int64], place: NDArray[np.int64], count: Int, image
     return count
 
 
-@njit(cache=True)
+@kernel()
 def _start(
     c: Candidates, key: Key, position: Int, members: NDArray[np.int64], place: NDArray[np.int64]
 ) -> tuple[Int, Int]:
@@ -51,7 +51,7 @@ def _start(
     return count, redrawn
 
 
-@njit(cache=True)
+@kernel()
 def _member_of(members: NDArray[np.int64], place: NDArray[np.int64], count: Int, where: Int, choice: Int) -> Int:
     """A member of a place; any member where it has none."""
     there = 0
@@ -68,7 +68,7 @@ def _member_of(members: NDArray[np.int64], place: NDArray[np.int64], count: Int,
     return np.int64(members[0])
 
 
-@njit(cache=True)
+@kernel()
 def grow(c: Candidates, key: Key, position: Int, places: Int, members: NDArray[np.int64]) -> tuple[Int, Int]:
     """Fills `members`, whose first is the anchor, with images around it and around places apart from it.
 
