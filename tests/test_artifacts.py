@@ -108,3 +108,12 @@ def test_fingerprint_sees_values_shapes_and_types():
 def test_cache_folder_can_be_moved(tmp_path, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path))
     assert artifacts.cache_folder() == tmp_path
+
+
+def test_a_claim_killed_before_its_record_was_whole_can_be_made_again(tmp_path):
+    folder = tmp_path / "run"
+    folder.mkdir()
+    (folder / ".lock").write_text("1")
+    (folder / ".run.json.1.partial").write_text("{")
+    with artifacts.claim(folder, "run", {"seed": 1}):
+        assert artifacts.read_json(folder / "run.json")["config"] == {"seed": 1}

@@ -119,7 +119,7 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
     """Holds the living directory at `path` for this process and this `config`; the same config resumes it."""
     path = Path(path)
     record = path / f"{kind}.json"
-    if path.is_dir() and not record.exists() and any(p.name != ".lock" for p in path.iterdir()):
+    if path.is_dir() and not record.exists() and any(not _begun(p, record) for p in path.iterdir()):
         raise InputError(f"{path} holds other files; choose another output folder")
     path.mkdir(parents=True, exist_ok=True)
     with lock(path):
@@ -133,6 +133,11 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
         else:
             write_json(record, {"kind": kind, "config": wanted, "versions": versions(), "command": command()})
         yield path
+
+
+def _begun(file: Path, record: Path) -> bool:
+    """Whether a file is what a claim leaves that was killed before its record was whole."""
+    return file.name == ".lock" or (file.name.startswith(f".{record.name}.") and file.name.endswith(".partial"))
 
 
 @contextlib.contextmanager
