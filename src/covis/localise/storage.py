@@ -159,17 +159,26 @@ def tidy(path: Path, version: int) -> None:
     recent = {version_folder(path, v) for v in range(version - _KEPT_VERSIONS + 1, version + 1)}
     for folder in _inside(path / "versions"):
         if folder not in recent:
-            shutil.rmtree(folder, ignore_errors=True)
+            _discard(folder)
     manifests = [folder / artifacts.MANIFEST for folder in recent if (folder / artifacts.MANIFEST).is_file()]
     named = {key for file in manifests for key in artifacts.read_json(file)["segments"]}
     for folder in _inside(path / "segments"):
         if folder.name not in named:
-            shutil.rmtree(folder, ignore_errors=True)
+            _discard(folder)
     for leftover in path.glob(".*.partial"):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
             leftover.unlink(missing_ok=True)
+
+
+def _discard(folder: Path) -> None:
+    """Takes a folder's name away first, so that a part of it is never taken for the whole."""
+    gone = folder if folder.name.startswith(".") else folder.with_name(f".{folder.name}.gone")
+    if gone != folder:
+        shutil.rmtree(gone, ignore_errors=True)
+        folder.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
 
 
 def _inside(folder: Path) -> Iterator[Path]:
