@@ -165,7 +165,7 @@ def tidy(path: Path, version: int) -> None:
     for folder in _inside(path / "segments"):
         if folder.name not in named:
             _discard(folder)
-    for leftover in path.glob(".*.partial"):
+    for leftover in (*path.glob(".*.partial"), *path.glob("segments/*/.*.partial")):
         if leftover.is_dir():
             shutil.rmtree(leftover, ignore_errors=True)
         else:
