@@ -12,7 +12,22 @@ from typing import Any
 
 import typer
 
-from covis.cli import data, demo, embed, evaluate, experiments, listing, localise, model, report, rerank, search, train
+from covis.cli import (
+    data,
+    demo,
+    embed,
+    evaluate,
+    experiments,
+    label,
+    label_files,
+    listing,
+    localise,
+    model,
+    report,
+    rerank,
+    search,
+    train,
+)
 from covis.errors import InputError
 
 VERBS: dict[str, Callable[..., Any]] = {
@@ -33,6 +48,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "export": model.export_model,
 }
 GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
+    "label": {"": label.label, "export": label_files.export, "plot": label_files.plot},
     "search": {"build": search.build, "load": search.load, "query": search.query},
     "data": {"check": data.check, "import": data.import_},
     "submission": {"check": evaluate.submission_check},

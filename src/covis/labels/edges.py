@@ -22,11 +22,14 @@ Names = tuple[Sequence[bytes], Sequence[bytes]]
 Band = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
 
 
-def write_edges(labels: Labels, path: Path | str, *, least: float = 0.0) -> int:
-    """`query, database, similarity` of every stored pair with ψ ≥ `least`, as .csv or .parquet; returns how many."""
+def write_edges(labels: Labels, path: Path | str, kind: str | None = None, *, least: float = 0.0) -> int:
+    """`query, database, similarity` of every stored pair with ψ ≥ `least`; returns how many.
+
+    `kind` is csv or parquet; without it the file's ending decides.
+    """
     path = Path(path)
     graph = labels.graph if least <= 0 else labels.graph.band(least, 1.0)
-    if path.suffix.lower() in (".parquet", ".pq"):
+    if (kind or path.suffix.lower()) in ("parquet", ".parquet", ".pq"):
         _write_parquet(graph, labels, path)
     else:
         with (

@@ -102,14 +102,14 @@ def _turned(xyz: Floats, up: Axis) -> Floats:
     return turned
 
 
-def thin(xyz: ArrayLike, max_points: int) -> Floats:
-    """At most `max_points` of them, even over the surface: one a voxel, voxels as small as the number allows."""
+def thin(xyz: ArrayLike, max_points: int, least_m: float = 0.0) -> Floats:
+    """At most `max_points` of them, even over the surface: one a voxel, as small as the number and `least_m` allow."""
     points = np.asarray(xyz, np.float64)
     points = points[np.isfinite(points).all(axis=1)]
-    if len(points) <= max_points:
+    if len(points) <= max_points and not least_m:
         return points
-    extent = float(np.ptp(points, axis=0).max())
-    size = max(extent / 2048, 1e-9)
+    extent = float(np.ptp(points, axis=0).max(initial=0.0))
+    size = max(extent / 2**20, least_m, 1e-9) if least_m else max(extent / 2048, 1e-9)
     while True:
         kept = points[_one_a_voxel(points, size)]
         if len(kept) <= max_points:
@@ -129,9 +129,12 @@ def fuse_depth(
     *,
     frames: int = 400,
     step_px: int = 8,
+    voxel_m: float = 0.02,
     max_points: int = MAX_POINTS,
 ) -> PointCloud:
-    """A cloud from the depth maps that the images' column `depth` names: `frames` of them, every `step_px` pixels."""
+    """A cloud from the depth maps that the images' column `depth` names: `frames` of them, every `step_px` pixels,
+    one point a voxel: near surfaces would count more than far ones otherwise.
+    """
     listed = [(images, int(i)) for images in sets for i in _spread(len(images), frames // len(sets))]
     if any("depth" not in images.columns for images in sets):
         raise InputError("these images name no depth maps; give a point cloud (PLY or NPZ)")
@@ -149,7 +152,7 @@ def fuse_depth(
         )
     if lost:
         warn(f"{len(lost)} of {len(listed)} depth maps cannot be read and are left out (first: {lost[0]})")
-    return PointCloud(thin(np.concatenate(parts), max_points), f"{len(parts)} depth maps")
+    return PointCloud(thin(np.concatenate(parts), max_points, voxel_m), f"{len(parts)} depth maps")
 
 
 def _spread(n: int, most: int) -> NDArray[np.int64]:
