@@ -8,10 +8,10 @@ import pytest
 
 from covis.datasets.town import houses, solids, traversals
 from covis.datasets.town.config import TownConfig
+from covis.datasets.town.facades import outline
 from covis.datasets.town.layout import District, district
 from covis.datasets.town.render import measure
 from covis.datasets.town.scene import build
-from covis.datasets.town.textures import outline
 from covis.datasets.town.tracing import END_M, FAR_M, GROUND, SKY, cast
 from covis.datasets.town.traversals import rotations
 from covis.datasets.town.views import View, intrinsics

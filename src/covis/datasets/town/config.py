@@ -8,7 +8,7 @@ from covis.artifacts import fingerprint
 from covis.errors import InputError
 
 SPLITS = ("train", "val", "test")
-VERSION = 3
+VERSION = 4
 """Raised whenever the same configuration would give other images, so that old folders are not mistaken for new."""
 
 

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 from covis.compiling import kernel
 from covis.datasets.town import solids as s
+from covis.datasets.town.facades import facade
+from covis.datasets.town.grounds import ground
 from covis.datasets.town.options import ENTRY, INNER
+from covis.datasets.town.patterns import Colour, hash01, noise
 from covis.datasets.town.scene import Scene
-from covis.datasets.town.textures import Colour, facade, ground, hash01, noise
 from covis.datasets.town.tracing import GROUND, SKY, Hit, trace
 
 
@@ -67,7 +69,8 @@ def _solid_colour(
     r, g, bl = b[n, s.COLOUR], b[n, s.COLOUR + 1], b[n, s.COLOUR + 2]
     material = b[n, s.MATERIAL]
     if material == s.LEAVES or material == s.HEDGE:
-        k = 0.55 + 0.9 * hash01(math.floor(x * 2.5), math.floor(y * 2.5), math.floor(z * 2.5))
+        k = 0.55 + 0.5 * hash01(math.floor(x * 2.5), math.floor(y * 2.5), math.floor(z * 2.5))
+        k += 0.45 * hash01(math.floor(x * 9.0), math.floor(y * 9.0), math.floor(z * 9.0))
         if material == s.HEDGE:
             return r * k, g * k, bl * k, 0.0
         return r * k * light.leaf[0], g * k * light.leaf[1], bl * k * light.leaf[2], 0.0

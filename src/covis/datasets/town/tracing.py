@@ -8,9 +8,10 @@ from typing import Any
 from covis.compiling import kernel
 from covis.datasets.town import houses as h
 from covis.datasets.town import solids as s
+from covis.datasets.town.facades import outline
 from covis.datasets.town.options import ENTRY, INNER
+from covis.datasets.town.patterns import hash01
 from covis.datasets.town.scene import CELL_M, Scene
-from covis.datasets.town.textures import hash01, outline
 
 FAR_M = 1e6
 """Distance that stands for the sky."""

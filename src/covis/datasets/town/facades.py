@@ -1,6 +1,7 @@
-"""How surfaces look: pure functions of the place on the surface, compiled. All colours are linear RGB.
+"""How walls and roofs look: pure functions of the place on the wall, compiled. All colours are linear RGB.
 
-`blur_m` is the width of a pixel on the surface; fine detail fades into its mean as it grows.
+`blur_m` is the width of a pixel on the surface; fine detail fades into its mean as it grows. `f` and `w` are the
+table of facades and the row of the wall.
 """
 
 from __future__ import annotations
@@ -11,39 +12,10 @@ from typing import Any
 from covis.compiling import kernel
 from covis.datasets.town import houses as h
 from covis.datasets.town.options import INNER
-from covis.datasets.town.scene import CELL_M, Scene
+from covis.datasets.town.patterns import Colour, detail, hash01, noise
 
-Colour = tuple[float, float, float]
-_MASK = 0xFFFFFFFF
 LIT = 1.0
-"""Fourth channel of a facade: glass behind which light may burn."""
-
-
-@kernel(**INNER)
-def hash01(a: int, b: int, c: int) -> float:
-    """A number in [0, 1) that depends on three integers only."""
-    k = (a * 374761393 + b * 668265263 + c * 1274126177) & _MASK
-    k = ((k ^ (k >> 13)) * 1103515245) & _MASK
-    k = ((k ^ (k >> 16)) * 668265263) & _MASK
-    return float(k ^ (k >> 15)) / 4294967296.0
-
-
-@kernel(**INNER)
-def noise(x: float, y: float, seed: int) -> float:
-    """Smooth value noise in [0, 1) with unit cells."""
-    i, j = math.floor(x), math.floor(y)
-    u, v = x - i, y - j
-    u, v = u * u * (3 - 2 * u), v * v * (3 - 2 * v)
-    i, j = int(i), int(j)
-    low = hash01(i, j, seed) * (1 - u) + hash01(i + 1, j, seed) * u
-    high = hash01(i, j + 1, seed) * (1 - u) + hash01(i + 1, j + 1, seed) * u
-    return low * (1 - v) + high * v
-
-
-@kernel(**INNER)
-def detail(blur_m: float, size_m: float) -> float:
-    """How much of a pattern of `size_m` survives the blur: 1 near, 0 far."""
-    return max(0.0, min(1.0, 1.6 - 1.2 * blur_m / size_m))
+"""Fourth channel of a facade: glass behind which light burns."""
 
 
 @kernel(**INNER)
@@ -200,9 +172,14 @@ def _ground_floor(
     shop_lit = 0.0 if lit == 0.0 else 0.5 + 0.5 * lit
     if hash01(1, evening, seed) < shop_lit:
         return 0.95, 0.80, 0.52, LIT
-    k = hash01(int(pane), int(z * 2.0), seed + 3)  # goods in the window
-    if k < 0.35 and z < 2.0:
-        return 0.15 + 0.5 * hash01(int(pane), 1, seed + int(z * 2)), 0.12 + 0.5 * k, 0.15 + 0.4 * (1 - k), 0.0
+    shelf = int(pane) + 7 * int(z * 2.0)
+    if z < 2.0 and hash01(shelf, 0, seed) < 0.45:  # goods in the window
+        return (
+            0.1 + 0.6 * hash01(shelf, 1, seed),
+            0.1 + 0.5 * hash01(shelf, 2, seed),
+            0.1 + 0.5 * hash01(shelf, 3, seed),
+            0.0,
+        )
     return 0.08, 0.10, 0.12, 0.0
 
 
@@ -262,50 +239,3 @@ def _roof(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colou
             return 0.08, 0.10, 0.13
         return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2]
     return f[w, h.ROOF] * k, f[w, h.ROOF + 1] * k, f[w, h.ROOF + 2] * k
-
-
-@kernel(**INNER)
-def ground(x: float, y: float, scene: Scene, blur_m: float) -> tuple[float, float, float, float]:
-    """Colour of the ground and how much of it snow would cover (0 on driven lanes, 1 on grass)."""
-    best, lateral, station, length, road, pavement = 1e9, 0.0, 0.0, 0.0, 0.0, 0.0
-    roads = 0
-    i, j = int((x - scene.x0) / CELL_M), int((y - scene.y0) / CELL_M)
-    if i >= 0 and j >= 0 and i < scene.columns and j < scene.rows:
-        cell = j * scene.columns + i
-        for n in range(scene.street_first[cell], scene.street_first[cell + 1]):
-            e = scene.street_items[n]
-            dx, dy = scene.streets[e, 2] - scene.streets[e, 0], scene.streets[e, 3] - scene.streets[e, 1]
-            span = math.sqrt(dx * dx + dy * dy)
-            dx, dy = dx / span, dy / span
-            s = (x - scene.streets[e, 0]) * dx + (y - scene.streets[e, 1]) * dy
-            side = (y - scene.streets[e, 1]) * dx - (x - scene.streets[e, 0]) * dy
-            beyond = max(0.0, -s, s - span)
-            gap = math.sqrt(side * side + beyond * beyond) - scene.streets[e, 4]
-            roads += gap < 0.0
-            if gap < best:
-                best, lateral, station, length = gap, side, s, span
-                road, pavement = scene.streets[e, 4], scene.streets[e, 5]
-    grain = noise(x * 0.8, y * 0.8, 1)
-    if best < 0.0:
-        return _asphalt(lateral, station, length, road, grain, roads == 1)
-    if best < pavement:
-        k = (0.42 if best > 0.25 else 0.58) * (0.88 + 0.2 * grain)
-        joint = (x % 0.9 < 0.08 or y % 0.9 < 0.08) and best > 0.25
-        k *= 1.0 - 0.25 * joint * detail(blur_m, 0.5)
-        return k, k * 0.97, k * 0.92, 0.7
-    k = 0.7 + 0.6 * grain
-    return 0.17 * k, 0.24 * k, 0.09 * k, 1.0
-
-
-@kernel(**INNER)
-def _asphalt(
-    lateral: float, station: float, length: float, road: float, grain: float, alone: bool
-) -> tuple[float, float, float, float]:
-    k = 0.17 + 0.06 * grain
-    end = min(station, length - station)
-    if alone and end > 11.5 and abs(lateral) < 0.09 and station % 5.0 < 2.6:
-        k = 0.62
-    if alone and end > 7.5 and end < 10.0 and lateral % 1.1 < 0.55 and abs(lateral) < road - 0.3:
-        k = 0.6
-    lane = abs(abs(lateral) - 0.5 * road)
-    return k, k, k * 1.03, 0.15 + 0.5 * min(1.0, lane)
