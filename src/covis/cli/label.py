@@ -75,7 +75,7 @@ def label(
     here, there = image_sets(queries, database, dataset, data, split, skip_unknown)
     graph = _finished(output, chosen, here, there, uint8) or _made(output, chosen, here, there, uint8)
     summary = {"graph": str(output), **_summary(graph)}
-    emit(summary, json, table([{"what": k, "value": _shown(v)} for k, v in summary.items()]))
+    emit(summary, json, table([{"what": k, "value": str(v)} for k, v in _flat(summary)]))
 
 
 def _rule(name: str, given: dict[str, Any], cloud: Path | None, cloud_up: str, occlusion: str) -> Rule:
@@ -203,12 +203,14 @@ def _summary(graph: SimilarityGraph) -> dict[str, Any]:
         "queries": graph.shape[0],
         "database": graph.shape[1],
         "pairs": graph.pairs,
-        "positive_pairs": positive.pairs,
+        "positives": positive.pairs,
         "queries_without_positive": int((positive.indptr[1:] == positive.indptr[:-1]).sum()),
         "rule": dict(graph.facts),
         "fingerprint": graph.fingerprint(),
     }
 
 
-def _shown(value: Any) -> str:
-    return ", ".join(f"{k}={v}" for k, v in value.items()) if isinstance(value, dict) else str(value)
+def _flat(summary: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The summary a line each, the rule's parameters too."""
+    named = ((key, value) for key, value in summary["rule"].items() if key not in ("rule", "queries", "database"))
+    return [*((k, v if k != "rule" else v["rule"]) for k, v in summary.items()), *((f"  {k}", v) for k, v in named)]

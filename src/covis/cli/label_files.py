@@ -156,7 +156,7 @@ def _image(images: ImageSet, name: str) -> int:
 
     names = images.names.tolist()
     if os.fsencode(name) in names:
-        return names.index(os.fsencode(name))
+        return int(names.index(os.fsencode(name)))
     if name.isdigit() and int(name) < len(images):
         return int(name)
     raise unknown_name("image", name, (os.fsdecode(n) for n in names))
