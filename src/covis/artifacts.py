@@ -44,11 +44,18 @@ class Draft:
 
 @contextlib.contextmanager
 def create(
-    path: Path | str, kind: str, facts: Mapping[str, Any] | None = None, *, replace: bool = False
+    path: Path | str,
+    kind: str,
+    facts: Mapping[str, Any] | None = None,
+    *,
+    replace: bool = False,
+    durable: bool = True,
 ) -> Iterator[Draft]:
     """Writes an artefact of `kind` at `path`: all of it, or nothing.
 
-    Raises `InputError` if `path` exists, unless `replace` (the old one then stays until the new one is whole).
+    Raises `InputError` if `path` exists, unless `replace` (the old one then stays until the new one is whole). What
+    can be made again at will and has thousands of files need not be `durable`: it is then not forced onto the disk
+    file by file, and only after a power failure `open_manifest` may find it damaged.
     """
     path = Path(path)
     if path.exists() and not replace and any(path.iterdir() if path.is_dir() else [path]):
@@ -59,17 +66,17 @@ def create(
     draft.path.mkdir()
     try:
         yield draft
-        _seal(draft, kind)
+        _seal(draft, kind, durable)
         _put_in_place(draft.path, path)
     except BaseException:
         shutil.rmtree(draft.path, ignore_errors=True)
         raise
 
 
-def _seal(draft: Draft, kind: str) -> None:
+def _seal(draft: Draft, kind: str, durable: bool) -> None:
     files = {str(f.relative_to(draft.path)): f for f in sorted(draft.path.rglob("*")) if f.is_file()}
     write_manifest(draft.path, kind, draft.facts, {name: file_entry(f) for name, f in files.items()})
-    for file in files.values():
+    for file in files.values() if durable else ():
         _sync(file)
     _sync(draft.path)
 

@@ -103,7 +103,7 @@ def _missing(folder: Path, config: TownConfig, split: str) -> Iterator[str]:
     """Conditions whose traversal is not there, or not whole."""
     for condition in (MAP, *QUERIES):
         try:
-            manifest = artifacts.open_manifest(folder / split / condition.name, KIND, verify=False)
+            manifest = artifacts.open_manifest(folder / split / condition.name, KIND)
             if manifest["town"] != config.fingerprint():
                 yield condition.name
         except InputError:
@@ -140,7 +140,7 @@ def _write(folder: Path, view: View, meter: Meter) -> None:
     for stale in target.parent.glob(f".{target.name}.*.partial") if target.parent.is_dir() else ():
         shutil.rmtree(stale, ignore_errors=True)
     facts = {"town": view.config.fingerprint(), "images": len(drive)}
-    with artifacts.create(target, KIND, facts, replace=True) as draft:
+    with artifacts.create(target, KIND, facts, replace=True, durable=False) as draft:
         _write_table(draft.path / "poses.csv", _image_set(folder, view.config, drive.split, drive.condition.name))
         with ThreadPoolExecutor(cpu_count()) as pool:
             for _ in pool.map(lambda i: _write_image(view, i, draft.path / _file(i)), range(len(drive))):
