@@ -1,0 +1,172 @@
+"""`covis label` in one process: resuming, other configurations, unknown positions, exports and pictures."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+from label_sets import random_set
+from PIL import Image
+
+from covis.cli import main
+from covis.graph import SimilarityGraph
+from covis.labels import FovOverlap, fov_similarity
+from covis.labels.released import read_h5
+from layouts import builders
+
+
+def covis(*args):
+    """Exit code of a command."""
+    with pytest.raises(SystemExit) as end:
+        main([str(a) for a in args])
+    return end.value.code
+
+
+def write_table(path, images, prefix=""):
+    rows = [
+        (f"{prefix}{images.name(i)}", *images.poses.xy[i].tolist(), "" if np.isnan(h) else h, images.group[i])
+        for i, h in enumerate(images.poses.heading.tolist())
+    ]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("image", "easting", "northing", "heading", "group"), *rows])
+
+
+@pytest.fixture
+def tables(tmp_path, monkeypatch):
+    write_table(tmp_path / "q.csv", random_set(40, 200, seed=1, unknown=0.1, groups=2), "q")
+    write_table(tmp_path / "m.csv", random_set(60, 200, seed=2, groups=2), "m")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_labels_are_those_of_the_rule_and_an_estimate_is_told(tables, capsys):
+    assert covis("label", "--queries", "q.csv", "--database", "m.csv", "--fov-deg", "120", "-o", "g", "--json") == 0
+    said = capsys.readouterr()
+    told = json.loads(said.out)
+    queries, database = random_set(40, 200, seed=1, unknown=0.1, groups=2), random_set(60, 200, seed=2, groups=2)
+    expected = FovOverlap(fov_deg=120.0)(queries, database)
+    np.testing.assert_array_equal(SimilarityGraph.open("g").to_scipy().toarray(), expected.to_scipy().toarray())
+    assert told["pairs"] == expected.pairs
+    assert told["rule"]["fov_deg"] == 120.0
+    assert "labelling 40 × 60 images: about" in said.err
+    assert "40 queries in" in said.err
+
+
+def test_the_same_command_says_that_it_is_done_and_another_is_refused(tables, capsys):
+    same = ("label", "--queries", "q.csv", "-o", "g", "--uint8")
+    assert covis(*same) == 0
+    before = (tables / "g" / "manifest.json").read_bytes()
+    assert covis(*same) == 0
+    assert "g holds these labels already" in capsys.readouterr().err
+    assert covis("label", "--queries", "q.csv", "-o", "g", "--measure", "iou") == 2
+    assert "measure: 'overlap' there, 'iou' now" in capsys.readouterr().err
+    assert covis("label", "--queries", "m.csv", "-o", "g", "--uint8") == 2
+    assert (tables / "g" / "manifest.json").read_bytes() == before
+
+
+def test_images_without_position_stop_it_or_are_left_out(tables, capsys):
+    with (tables / "q.csv").open("a") as file:
+        file.write("lost.jpg,,,,0\n")
+    assert covis("label", "--queries", "q.csv", "-o", "g") == 2
+    assert "1 of 41 images have no position (first: lost.jpg); fill them in, or" in capsys.readouterr().err
+    assert not (tables / "g").exists()
+    assert covis("label", "--queries", "q.csv", "-o", "g", "--skip-unknown") == 0
+    assert SimilarityGraph.open("g").shape == (40, 40)
+
+
+def test_rules_and_their_options(tables, capsys):
+    assert covis("label", "--queries", "q.csv", "--rule", "radius", "--max-angle-deg", "40", "-o", "r") == 0
+    assert dict(SimilarityGraph.open("r").facts)["radius_m"] == 25.0
+    assert covis("label", "--queries", "q.csv", "--within-group", "--facing", "-o", "f") == 0
+    facts = SimilarityGraph.open("f").facts
+    assert (facts["within_group"], facts["facing"]) == (True, True)
+    for args, says in (
+        (("--rule", "radius", "--fov-deg", "9"), "--fov-deg does not belong to --rule radius"),
+        (("--rule", "feeling"), "unknown rule 'feeling'"),
+        (("--occlusion", "zbuffer"), "belong to --rule surface"),
+        (("--dataset", "msls"), "give either --queries TABLE or --dataset"),
+        (("--radius-m", "0"), "radius_m is 0.0"),
+        (("--max-angle-deg", "999"), "max_angle_deg is 999.0"),
+        (("--database", "nowhere.csv"), "nowhere.csv"),
+    ):
+        assert covis("label", "--queries", "q.csv", *args, "-o", "bad") == 2
+        assert says in capsys.readouterr().err
+        assert not (tables / "bad").exists()
+
+
+def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    builders.seven_scenes(tmp_path / "scenes")
+    np.save(tmp_path / "cloud.npy", np.random.default_rng(0).uniform([-2, -2, 1], [2, 2, 3], (3000, 3)))
+    source = (
+        "--dataset",
+        "7scenes",
+        "--data",
+        "scenes",
+        "--split",
+        "stairs",
+        "--cloud",
+        "cloud.npy",
+        "--cloud-up",
+        "-y",
+    )
+    assert covis("label", *source, "--rule", "surface", "--occlusion", "zbuffer", "-o", "g") == 0
+    assert covis("label", *source, "--rule", "surface", "--occlusion", "zbuffer", "-o", "g") == 0
+    assert "holds these labels already" in capsys.readouterr().err
+    graph = SimilarityGraph.open("g")
+    assert graph.pairs > 0
+    assert graph.facts["cloud"]["points"] == 3000
+    assert covis("label", "plot", "g", "--kind", "surface", *source, "-o", "points.png") == 0
+    assert Image.open("points.png").size[0] > 600
+    assert covis("label", *source, "--cloud-up", "w", "--rule", "surface", "-o", "x") == 2
+
+
+def test_exports_hold_the_same_labels(tables):
+    assert covis("label", "--queries", "m.csv", "-o", "g") == 0
+    graph = SimilarityGraph.open("g")
+    assert covis("label", "export", "g", "--format", "csv", "-o", "labels.txt", "--min-similarity", "0.5") == 0
+    with (tables / "labels.txt").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == graph.band(0.5, 1.0).pairs
+    assert covis("label", "export", "g", "--format", "h5", "-o", "condensed.h5") == 0
+    assert covis("label", "export", "g", "--format", "h5", "--full", "-o", "full.h5") == 0
+    for name in ("condensed.h5", "full.h5"):
+        np.testing.assert_array_equal(read_h5(name).to_scipy().toarray(), graph.to_scipy().toarray())
+    images = random_set(60, 200, seed=2, groups=2)
+    row = {name: i for i, name in enumerate(f"m{images.name(i)}" for i in range(60))}
+    i, j = (np.array([row[r[side]] for r in rows]) for side in ("query", "database"))
+    again = fov_similarity(images.poses.xy[i], images.poses.heading[i], images.poses.xy[j], images.poses.heading[j])
+    np.testing.assert_allclose(again, [float(r["similarity"]) for r in rows], atol=1e-7)
+
+
+def test_wrong_exports_and_pictures_are_refused(tables, capsys):
+    assert covis("label", "--queries", "q.csv", "--rule", "radius", "-o", "g") == 0
+    (tables / "folder").mkdir()
+    for args, says in (
+        (("export", "g", "--format", "xml", "-o", "a"), "unknown format 'xml'"),
+        (("export", "g", "--format", "csv", "-o", "folder"), "folder is a folder; give a file"),
+        (("export", "q.csv", "--format", "csv", "-o", "a"), "is not a covis similarity-graph"),
+        (("plot", "g", "-o", "a.bmp"), "must end in .png, .svg or .pdf"),
+        (("plot", "g", "--kind", "pie", "-o", "a.png"), "unknown kind of picture 'pie'"),
+        (("plot", "g", "--kind", "pair", "-o", "a.png"), "fields of view belong to FovOverlap"),
+        (("plot", "g", "--kind", "surface", "-o", "a.png"), "--dataset"),
+    ):
+        assert covis("label", *args) == 2
+        assert says in capsys.readouterr().err
+        assert not (tables / "a.png").exists()
+
+
+@pytest.mark.parametrize("kind", ["scatter", "heatmap", "map", "pair"])
+def test_pictures(tables, kind):
+    assert covis("label", "--queries", "q.csv", "--database", "m.csv", "-o", "g") == 0
+    pair = ("--pair", "q00003.jpg", "5") if kind == "pair" else ()
+    assert covis("label", "plot", "g", "--kind", kind, *pair, "-o", "pictures/one.png") == 0
+    pixels = np.asarray(Image.open("pictures/one.png").convert("RGB"))
+    assert min(pixels.shape[:2]) > 600
+    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20  # something is drawn
+
+
+def test_a_pair_that_is_not_there_is_named(tables, capsys):
+    assert covis("label", "--queries", "q.csv", "-o", "g") == 0
+    assert covis("label", "plot", "g", "--kind", "pair", "--pair", "q00003.jpg", "q00003.jpeg", "-o", "a.png") == 2
+    assert "unknown image 'q00003.jpeg'; did you mean 'q00003.jpg'?" in capsys.readouterr().err

@@ -1,0 +1,66 @@
+"""What pictures are drawn from, and what they say."""
+
+import numpy as np
+import pytest
+from label_sets import all_pairs, image_set, random_set
+from rooms import cameras, room
+
+from covis.errors import InputError
+from covis.labels import FovOverlap
+from covis.labels.estimates import estimate
+from covis.labels.pictures import near_pairs, picture_map, picture_pair, picture_surface, sector_outline
+from covis.labels.pointclouds import PointCloud
+
+
+def test_near_pairs_are_all_pairs_within_reach_with_their_zeros():
+    queries, database = random_set(30, 200, seed=1), random_set(40, 200, seed=2)
+    graph = FovOverlap()(queries, database)
+    apart, _, psi = near_pairs(graph, queries, database, 80.0)
+    i, j = all_pairs(queries, database)
+    distance = np.hypot(*(queries.poses.xy[i] - database.poses.xy[j]).T)
+    near = distance <= 80
+    np.testing.assert_allclose(np.sort(apart), np.sort(distance[near]))
+    assert (psi == 0).any()
+    assert psi.sum() == pytest.approx(graph.lookup(i[near], j[near]).sum(), rel=1e-5)
+    one = FovOverlap()(queries, queries)
+    apart, _, _ = near_pairs(one, queries, queries, None)
+    assert apart.min() > 0
+
+
+def test_an_empty_graph_has_no_picture():
+    images = image_set([[0, 0], [9999, 0]], [0, 0])
+    with pytest.raises(InputError, match="nothing to draw"):
+        near_pairs(FovOverlap()(images, images), images, images, None)
+
+
+def test_outlines_have_the_area_of_their_sector():
+    for heading, fov, area in ((30.0, 90.0, np.pi / 4), (30.0, 360.0, np.pi), (np.nan, 90.0, np.pi)):
+        x, y = sector_outline(np.array([3.0, 4.0]), heading, 1.0, fov).T
+        assert abs(np.sum(x * np.roll(y, -1) - y * np.roll(x, -1))) / 2 == pytest.approx(area, rel=1e-3)
+
+
+def test_titles_say_the_measured_figures():
+    images = image_set([[0, 0], [25, 0], [25, 0]], [0, 0, np.nan])
+    assert "overlap 0.450: 25.0 m and 0° apart" in picture_pair(images, 0, images, 1).axes[0].get_title()
+    assert "unknown heading" in picture_pair(images, 0, images, 2).axes[0].get_title()
+    graph = FovOverlap()(images.subset([0]), images)
+    assert picture_map(graph, images.subset([0])).axes[0].get_title().startswith("1 queries, 0 without")
+
+
+def test_a_surface_picture_counts_points_of_both():
+    cloud, images = PointCloud(room(2000)), cameras(2, seed=3)
+    figure = picture_surface(cloud, images, 0, images, 0)
+    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert labels[1].endswith("(0)")
+    assert labels[2].endswith("(0)")
+    assert figure.axes[0].get_title() == "iou 1.000"
+
+
+def test_estimates_are_near_the_truth_where_images_lie_evenly():
+    queries, database = random_set(3000, 2000, seed=1), random_set(3000, 2000, seed=2)
+    expected, graph = estimate(FovOverlap(), queries, database), FovOverlap()(queries, database)
+    assert expected.pairs == pytest.approx(graph.pairs, rel=0.2)
+    assert 0 < expected.seconds < 60
+    few = queries.subset(np.arange(5))
+    assert estimate(FovOverlap(), few, database).pairs == FovOverlap()(few, database).pairs
+    assert estimate(FovOverlap(), queries.subset(np.arange(0)), database).pairs == 0
