@@ -12,7 +12,7 @@ import torch
 from covis.models import PlaceModel
 
 COMMON = [
-    "model.image_size=[32,32]", "model.batchnorm=frozen", "steps=8", "validations=1", "cache_gb=0.5",
+    "model.image_size=[32,32]", "optimiser.name=sgd", "model.batchnorm=frozen", "steps=8", "validations=1", "cache_gb=0.5",
     "optimiser.learning_rate=0.01",
 ]  # fmt: skip
 
