@@ -10,7 +10,6 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import resource
 import subprocess
 import sys
 import time
@@ -28,7 +27,7 @@ from sector_families import families, largest_error
 
 from covis.images import ImageSet
 from covis.labels import FovOverlap, fov_similarity
-from covis.labels.fov import aligned_areas
+from covis.labels.aligned import aligned_areas
 from covis.labels.views import Pieces, cameras, empty_pieces, fill_pieces, views
 from covis.poses import Poses
 
@@ -193,7 +192,13 @@ def run_job(job: str) -> None:
     rule(queries.subset(np.arange(9)), database.subset(np.arange(9)))
     start = time.process_time()
     graph = rule(queries, database)
-    print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6, graph.pairs)
+    print(time.process_time() - start, peak_gb(), graph.pairs)
+
+
+def peak_gb() -> float:
+    """Peak resident memory of this process; getrusage would count the parent's before the start."""
+    status = Path("/proc/self/status").read_text(encoding="ascii")
+    return next(float(line.split()[1]) / 1e6 for line in status.splitlines() if line.startswith("VmHWM"))
 
 
 if __name__ == "__main__":

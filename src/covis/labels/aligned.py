@@ -50,8 +50,11 @@ def _similarities(
         n = min(BLOCK, len(psi) - start)
         load(given_a, start, n, a)
         load(given_b, start, n, b)
-        shared[:] = 0.0
-        wide_a, wide_b = a.fov[:n].max() > 180.0, b.fov[:n].max() > 180.0
+        wide_a, wide_b = False, False
+        for k in range(n):
+            shared[k] = 0.0
+            wide_a |= a.fov[k] > 180.0
+            wide_b |= b.fov[k] > 180.0
         for second_a in range(1 + wide_a):
             for second_b in range(1 + wide_b):
                 _add_shares(a, b, n, second_a == 1, second_b == 1, pieces, shared)

@@ -48,8 +48,8 @@ def _place(part: Rows, indptr: NDArray[np.int64], indices: NDArray[np.int32], va
     at = 0
     for k in range(len(part.ids)):
         to, n = indptr[part.ids[k]], part.counts[k]
-        indices[to : to + n] = part.columns[at : at + n]
-        values[to : to + n] = part.psi[at : at + n]
+        for s in range(n):
+            indices[to + s], values[to + s] = part.columns[at + s], part.psi[at + s]
         at += n
 
 
@@ -72,7 +72,7 @@ def _mirrored(upper: Matrix) -> Matrix:
             indices[free[j]], values[free[j]] = i, upper.values[k]
             free[j] += 1
     for i in range(n):
-        a, b = upper.indptr[i], upper.indptr[i + 1]
-        indices[free[i] : free[i] + b - a] = upper.indices[a:b]
-        values[free[i] : free[i] + b - a] = upper.values[a:b]
+        for k in range(upper.indptr[i], upper.indptr[i + 1]):
+            indices[free[i]], values[free[i]] = upper.indices[k], upper.values[k]
+            free[i] += 1
     return Matrix(indptr, indices, values)

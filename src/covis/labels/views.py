@@ -104,10 +104,11 @@ def load(given: Cameras, start: int, n: int, out: Views) -> None:
         out.x[k] = given.xy[start + k, 0]
     for k in range(n):
         out.y[k] = given.xy[start + k, 1]
-    if len(given.radius) == 1:
-        out.radius[:n], out.fov[:n] = given.radius[0], given.fov[0]
-    else:
-        out.radius[:n], out.fov[:n] = given.radius[start : start + n], given.fov[start : start + n]
+    step = 0 if len(given.radius) == 1 else 1
+    for k in range(n):
+        out.radius[k] = given.radius[step * (start + k)]
+    for k in range(n):
+        out.fov[k] = given.fov[step * (start + k)]
     for k in range(n):
         heading = given.heading[start + k]
         turned = heading - 360.0 * np.floor(heading / 360.0)
@@ -139,20 +140,25 @@ def piece(heading: float, fov: float, second: bool) -> tuple[float, float]:
 def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
     """Writes the first (or, of wide views, the second) convex pieces of n views.
 
-    Several loops with few outputs each: the compiler gives up on SIMD where too many arrays might overlap.
+    Several loops with few outputs each: the compiler gives up on SIMD where too many arrays might overlap. No slices:
+    assigning to one makes numba compile its error message, which takes longer than all the rest.
     """
     for k in range(n):
         out.heading[k], out.half[k] = piece(view.heading[k], view.fov[k], second)
     for k in range(n):
         out.axis_x[k], out.axis_y[k] = sine_cosine(out.heading[k])
-    if n and out.half[:n].min() == out.half[:n].max():
-        out.sine[:n], out.cosine[:n] = sine_cosine(out.half[0])
-    else:
-        for k in range(n):
-            out.sine[k], out.cosine[k] = sine_cosine(out.half[k])
+    alike = True
+    for k in range(n):
+        alike &= out.half[k] == out.half[0]
+    sine, cosine = sine_cosine(out.half[0]) if n else (0.0, 1.0)
+    for k in range(n):
+        out.sine[k], out.cosine[k] = (sine, cosine) if alike else sine_cosine(out.half[k])
     for k in range(n):
         out.half[k] *= RADIANS
-    out.x[:n], out.y[:n], out.radius[:n] = view.x[:n], view.y[:n], view.radius[:n]
+    for k in range(n):
+        out.x[k], out.y[k] = view.x[k], view.y[k]
+    for k in range(n):
+        out.radius[k] = view.radius[k]
 
 
 @kernel()
