@@ -13,7 +13,7 @@ from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import FovOverlap
 from covis.labels.edges import read_edges, read_hloc, write_edges, write_hloc
-from covis.labels.released import read_h5, write_h5
+from covis.labels.released import read_h5, read_released, write_h5
 from covis.labels.saved import Labels, open_labels, save_labels
 
 
@@ -54,6 +54,18 @@ def test_condensed_vector_there_and_back(tmp_path, one_set):
     assert back.facts["one_set"] is True
     write_h5(one_set.graph, tmp_path / "full.h5", full=True)
     same(read_h5(tmp_path / "full.h5"), one_set.graph)
+
+
+def test_a_condensed_row_is_told_from_a_single_query(tmp_path, one_set):
+    images = one_set.queries
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["fov"] = one_set.graph.to_scipy().toarray()[np.triu_indices(40, 1)][None]
+    assert read_h5(tmp_path / "a.h5").shape == (1, 780)
+    back = read_released(tmp_path / "a.h5", images, images)
+    same(back, one_set.graph)
+    assert back.facts["queries"] == images.fingerprint()
+    with pytest.raises(InputError, match=r"is of 40 × 40 images; these are 9 × 9"):
+        read_released(tmp_path / "a.h5", *[images.subset(np.arange(9))] * 2)
 
 
 @pytest.mark.parametrize("n", [2, 3, 700])

@@ -3,12 +3,14 @@
 import csv
 import json
 
+import h5py
 import numpy as np
 import pytest
 from label_sets import random_set
 from PIL import Image
 
 from covis.cli import main
+from covis.datasets.town.dataset import default_folder
 from covis.graph import SimilarityGraph
 from covis.labels import FovOverlap, fov_similarity
 from covis.labels.released import read_h5
@@ -94,6 +96,86 @@ def test_rules_and_their_options(tables, capsys):
         assert not (tables / "bad").exists()
 
 
+def test_two_cameras_and_files_on_both_sides(tables, capsys):
+    given = ("label", "--queries", "q.csv", "--database", "m.csv", "--radius-m", "30,60", "--fov-deg", "65,120")
+    assert covis(*given, "--measure", "query_overlap", "-o", "g") == 0
+    rule = FovOverlap(radius_m=(30.0, 60.0), fov_deg=(65.0, 120.0), measure="query_overlap")
+    expected = rule(random_set(40, 200, seed=1, unknown=0.1, groups=2), random_set(60, 200, seed=2, groups=2))
+    np.testing.assert_array_equal(SimilarityGraph.open("g").to_scipy().toarray(), expected.to_scipy().toarray())
+    assert covis("label", "plot", "g", "--kind", "pair", "-o", "pair.svg") == 0
+    assert "both query and map" not in capsys.readouterr().err
+    (tables / "twin.csv").write_bytes((tables / "q.csv").read_bytes())
+    assert covis("label", "--queries", "q.csv", "--database", "twin.csv", "-o", "t") == 0
+    assert "warning: 40 files are both query and map image" in capsys.readouterr().err
+    for args, says in (
+        (("--radius-m", "wide"), "--radius-m wide is not a number; give one, or two as QUERIES,MAP"),
+        (("--fov-deg", "1,2,3"), "--fov-deg 1,2,3 is not a number"),
+        (("--radius-m", "30,60"), "one set matched with itself takes one radius_m"),
+        (("--rule", "radius", "--radius-m", "30,60"), "--rule radius takes one radius"),
+    ):
+        assert covis("label", "--queries", "q.csv", *args, "-o", "bad") == 2
+        assert says in capsys.readouterr().err
+
+
+def test_an_embedded_dataset_needs_no_folder_and_every_dataset_a_split(hamlet, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path))
+    (tmp_path / default_folder().name).symlink_to(hamlet)
+    assert covis("label", "--dataset", "town", "--split", "test", "-o", tmp_path / "g", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["positives"] > 0
+    assert covis("label", "--dataset", "town", "-o", tmp_path / "h") == 2
+    assert "--dataset town needs --split as well, such as train" in capsys.readouterr().err
+    assert covis("label", "--dataset", "msls", "--split", "val", "-o", tmp_path / "h") == 2
+    assert "give --data PATH" in capsys.readouterr().err
+
+
+def test_all_pairs_of_a_garden(tmp_path, capsys):
+    builders.tb_places(tmp_path, images=False)
+    source = ("--dataset", "tb_places", "--data", tmp_path, "--split", "w17_train")
+    assert covis("label", *source, "--radius-m", "3.5", "--fov-deg", "90", "-o", tmp_path / "g") == 0
+    graph = SimilarityGraph.open(tmp_path / "g")
+    x, heading = 0.5 * np.arange(6), 90.0 - 3.0 * np.arange(6)
+    i, j = np.indices((6, 6)).reshape(2, -1)
+    xy = np.stack([x, np.full(6, 1.0)], 1)
+    expected = fov_similarity(xy[i], heading[i], xy[j], heading[j], radius_m=3.5).reshape(6, 6)
+    np.testing.assert_allclose(graph.to_scipy().toarray(), expected * (1 - np.eye(6)), atol=1e-6)
+    assert covis("label", "import", tmp_path / "W17_similarity.h5", *source, "-o", tmp_path / "released") == 0
+    released = SimilarityGraph.open(tmp_path / "released")
+    assert (released.facts["one_set"], released.facts["queries"]) == (True, graph.facts["queries"])
+    with h5py.File(tmp_path / "W17_similarity.h5") as file:
+        np.testing.assert_array_equal(released.to_scipy().toarray()[np.triu_indices(6, 1)], file["fov"][0])
+
+
+def test_what_was_exported_can_be_imported(tables, capsys):
+    sides = ("--queries", "q.csv", "--database", "m.csv")
+    assert covis("label", *sides, "-o", "g") == 0
+    graph = SimilarityGraph.open("g")
+    dense = graph.to_scipy().toarray()
+    for kind, name, expected in (
+        ("csv", "a.csv", dense),
+        ("parquet", "a.parquet", dense),
+        ("h5", "a.h5", dense),
+        ("hloc", "a.txt", dense >= 0.5),
+        ("csv", "odd.ending", dense),
+    ):
+        assert covis("label", "export", "g", "--format", kind, "-o", name) == 0
+        told = () if name != "odd.ending" else ("--format", "csv")
+        assert covis("label", "import", name, *told, *sides, "-o", f"from-{name}") == 0
+        back = SimilarityGraph.open(f"from-{name}")
+        np.testing.assert_allclose(back.to_scipy().toarray(), expected, atol=1e-8)
+        assert back.facts["database"] == graph.facts["database"]
+    assert covis("label", "plot", "from-a.h5", "--kind", "heatmap", "-o", "h.png") == 0
+    for args, says in (
+        (("a.h5", "--queries", "q.csv"), "a.h5 is of 40 × 60 images; these are 40 × 40"),
+        (("a.csv", "--queries", "q.csv"), "which is not among the images"),
+        (("nowhere.csv", *sides), "nowhere.csv is not there"),
+        (("odd.ending", *sides), "unknown format '.ending'"),
+        (("a.h5", *sides, "--key", "sims"), "has no dataset 'sims'"),
+    ):
+        assert covis("label", "import", *args, "-o", "bad") == 2
+        assert says in capsys.readouterr().err
+        assert not (tables / "bad").exists()
+
+
 def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     builders.seven_scenes(tmp_path / "scenes")
@@ -111,6 +193,7 @@ def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
         "-y",
     )
     assert covis("label", *source, "--rule", "surface", "--occlusion", "zbuffer", "-o", "g") == 0
+    assert "labelling 4 × 4 images: about 16 overlapping pairs" in capsys.readouterr().err
     assert covis("label", *source, "--rule", "surface", "--occlusion", "zbuffer", "-o", "g") == 0
     assert "holds these labels already" in capsys.readouterr().err
     graph = SimilarityGraph.open("g")

@@ -6,7 +6,7 @@ from label_sets import all_pairs, image_set, random_set
 from rooms import cameras, room
 
 from covis.errors import InputError
-from covis.labels import FovOverlap
+from covis.labels import FovOverlap, SurfaceOverlap
 from covis.labels.estimates import estimate
 from covis.labels.pictures import near_pairs, picture_map, picture_pair, picture_surface, sector_outline
 from covis.labels.pointclouds import PointCloud
@@ -43,6 +43,9 @@ def test_titles_say_the_measured_figures():
     images = image_set([[0, 0], [25, 0], [25, 0]], [0, 0, np.nan])
     assert "overlap 0.450: 25.0 m and 0° apart" in picture_pair(images, 0, images, 1).axes[0].get_title()
     assert "unknown heading" in picture_pair(images, 0, images, 2).axes[0].get_title()
+    faced = image_set([[0, 0], [0, 63]], [0, 180])
+    assert "overlap 0.819" in picture_pair(faced, 0, faced, 1).axes[0].get_title()
+    assert "facing weighed 0.000" in picture_pair(faced, 0, faced, 1, facing=True).axes[0].get_title()
     graph = FovOverlap()(images.subset([0]), images)
     assert picture_map(graph, images.subset([0])).axes[0].get_title().startswith("1 queries, 0 without")
 
@@ -51,6 +54,7 @@ def test_a_surface_picture_counts_points_of_both():
     cloud, images = PointCloud(room(2000)), cameras(2, seed=3)
     figure = picture_surface(cloud, images, 0, images, 0)
     labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert sum(int(label.split("(")[1].strip(")")) for label in labels) == 2000
     assert labels[1].endswith("(0)")
     assert labels[2].endswith("(0)")
     assert figure.axes[0].get_title() == "iou 1.000"
@@ -64,3 +68,17 @@ def test_estimates_are_near_the_truth_where_images_lie_evenly():
     few = queries.subset(np.arange(5))
     assert estimate(FovOverlap(), few, database).pairs == FovOverlap()(few, database).pairs
     assert estimate(FovOverlap(), queries.subset(np.arange(0)), database).pairs == 0
+
+
+@pytest.mark.parametrize("within_group", [False, True])
+def test_estimates_of_surfaces_count_images_and_pairs(within_group):
+    queries, database = (
+        cameras(150, seed=1, group=["a", "b", "c"] * 50),
+        cameras(90, seed=2, group=["a", "b", "c"] * 30),
+    )
+    rule = SurfaceOverlap(PointCloud(room(3000)), within_group=within_group)
+    expected, graph = estimate(rule, queries, database), rule(queries, database)
+    assert expected.pairs == pytest.approx(graph.pairs, rel=0.15)
+    assert 0 < expected.seconds < 60
+    assert expected.megabytes == pytest.approx(8e-6 * expected.pairs, rel=1e-3)
+    assert estimate(rule, queries, database.subset(np.arange(0))).pairs == 0

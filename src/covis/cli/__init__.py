@@ -48,7 +48,12 @@ VERBS: dict[str, Callable[..., Any]] = {
     "export": model.export_model,
 }
 GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
-    "label": {"": label.label, "export": label_files.export, "plot": label_files.plot},
+    "label": {
+        "": label.label,
+        "export": label_files.export,
+        "import": label_files.import_labels,
+        "plot": label_files.plot,
+    },
     "search": {"build": search.build, "load": search.load, "query": search.query},
     "data": {"check": data.check, "import": data.import_},
     "submission": {"check": evaluate.submission_check},

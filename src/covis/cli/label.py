@@ -22,7 +22,7 @@ AXES = ("x", "y", "z", "-x", "-y", "-z")
 Queries = Annotated[Path | None, typer.Option(help="Table of the queries (CSV or Parquet).")]
 Database = Annotated[Path | None, typer.Option(help="Table of the map images. [default: the queries with themselves]")]
 DatasetName = Annotated[str | None, typer.Option("--dataset", help="Instead of tables: a dataset by name.")]
-Data = Annotated[Path | None, typer.Option(help="Folder of that dataset.")]
+Data = Annotated[Path | None, typer.Option(help="Folder of that dataset; not needed for the town.")]
 SplitName = Annotated[str | None, typer.Option("--split", help="Split of that dataset.")]
 Cloud = Annotated[Path | None, typer.Option(help="surface: point cloud, .ply or .npz. [default: fused depth maps]")]
 CloudUp = Annotated[str, typer.Option(help=f"surface: the cloud file's axis that points up: {', '.join(AXES)}.")]
@@ -37,9 +37,11 @@ def label(
         str | None, typer.Option(help="overlap | query_overlap | iou. [default: overlap; surface: iou]")
     ] = None,
     radius_m: Annotated[
-        float | None, typer.Option(help="Depth of view in metres. [default: 50; rule radius: 25]")
+        str | None, typer.Option(help="Depth of view in metres; Q,M for two cameras. [default: 50; rule radius: 25]")
     ] = None,
-    fov_deg: Annotated[float | None, typer.Option(help="Opening in degrees, up to 360. [default: 90]")] = None,
+    fov_deg: Annotated[
+        str | None, typer.Option(help="Opening in degrees, up to 360; Q,M for two cameras. [default: 90]")
+    ] = None,
     rule: Annotated[str, typer.Option(help=" | ".join(RULES))] = "fov",
     max_angle_deg: Annotated[float | None, typer.Option(help="Leave out pairs whose headings differ by more.")] = None,
     facing: Annotated[bool, typer.Option("--facing", help="Weigh cameras that look at each other down.")] = False,
@@ -62,6 +64,7 @@ def label(
     Examples:
       covis label --queries today.csv --database map.csv -o graph
       covis label --queries garden.csv --radius-m 3.5 --measure iou -o graph
+      covis label --queries phones.csv --database cars.csv --fov-deg 65,120 -o graph
       covis label --dataset msls --data /data/msls --split train --within-group --uint8 -o graph
       covis label --dataset 7scenes --data /data/7scenes --split stairs --rule surface -o graph
     """
@@ -69,13 +72,26 @@ def label(
         return
     if output is None:
         raise InputError("give a folder for the labels: covis label --queries A.csv -o GRAPH")
-    given = {"measure": measure, "radius_m": radius_m, "fov_deg": fov_deg, "max_angle_deg": max_angle_deg}
-    given |= {"facing": facing or None, "within_group": within_group or None}
+    given = {"measure": measure, "radius_m": _sides("radius-m", radius_m), "fov_deg": _sides("fov-deg", fov_deg)}
+    given |= {"max_angle_deg": max_angle_deg, "facing": facing or None, "within_group": within_group or None}
     chosen = _rule(rule, given, cloud, cloud_up, occlusion)
-    here, there = image_sets(queries, database, dataset, data, split, skip_unknown)
+    here, there = _with_positions(image_sets(queries, database, dataset, data, split), skip_unknown)
     graph = _finished(output, chosen, here, there, uint8) or _made(output, chosen, here, there, uint8)
     summary = {"graph": str(output), **_summary(graph)}
     emit(summary, json, table([{"what": k, "value": str(v)} for k, v in _flat(summary)]))
+
+
+def _sides(option: str, text: str | None) -> float | tuple[float, float] | None:
+    """One number for both sides, or `Q,M` for queries and map."""
+    try:
+        numbers = [float(part) for part in text.split(",")] if text is not None else None
+    except ValueError:
+        numbers = []
+    if numbers is None:
+        return None
+    if len(numbers) not in (1, 2):
+        raise InputError(f"--{option} {text} is not a number; give one, or two as QUERIES,MAP")
+    return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
 def _rule(name: str, given: dict[str, Any], cloud: Path | None, cloud_up: str, occlusion: str) -> Rule:
@@ -95,6 +111,8 @@ def _rule(name: str, given: dict[str, Any], cloud: Path | None, cloud_up: str, o
     alien = sorted(options.keys() - {f.name for f in fields(kind)})
     if alien:
         raise InputError(f"--{alien[0].replace('_', '-')} does not belong to --rule {name}")
+    if name == "radius" and isinstance(options.get("radius_m"), tuple):
+        raise InputError("--rule radius takes one radius; it has no cameras to tell apart")
     chosen: Rule = kind(**options)
     return chosen
 
@@ -112,12 +130,7 @@ def read_cloud(path: Path | None, up: str) -> PointCloud | None:
 
 
 def image_sets(
-    queries: Path | None,
-    database: Path | None,
-    dataset: str | None,
-    data: Path | None,
-    split: str | None,
-    skip_unknown: bool,
+    queries: Path | None, database: Path | None, dataset: str | None, data: Path | None, split: str | None
 ) -> tuple[ImageSet, ImageSet]:
     """Both sides; one object twice where a set is matched with itself."""
     if (queries is None) == (dataset is None):
@@ -125,15 +138,33 @@ def image_sets(
     if dataset is not None:
         from covis import datasets
 
-        if data is None or split is None:
-            raise InputError("--dataset needs --data PATH and --split SPLIT as well")
+        if split is None:
+            raise InputError(
+                f"--dataset {dataset} needs --split as well, such as {datasets.DATASETS[dataset].splits[0]}"
+            )
         sides: tuple[ImageSet, ...] = tuple(datasets.load(dataset, data, split))
     else:
         from covis.datasets.table import read_tables
 
         sides = read_tables([path for path in (queries, database) if path is not None])
+    _warn_of_shared_files(sides[0], sides[-1])
+    return sides[0], sides[-1]
+
+
+def _warn_of_shared_files(queries: ImageSet, database: ImageSet) -> None:
+    """A file on both sides is its own perfect match, which is seldom meant."""
+    from covis.progress import warn
+
+    if queries is database or queries.root.resolve() != database.root.resolve():
+        return
+    shared = set(queries.names.tolist()) & set(database.names.tolist())
+    if shared:
+        warn(f"{len(shared)} files are both query and map image; each is its own match")
+
+
+def _with_positions(sides: tuple[ImageSet, ImageSet], skip_unknown: bool) -> tuple[ImageSet, ImageSet]:
     known = {id(side): _with_position(side, skip_unknown) for side in sides}
-    return known[id(sides[0])], known[id(sides[-1])]
+    return known[id(sides[0])], known[id(sides[1])]
 
 
 def _with_position(images: ImageSet, skip_unknown: bool) -> ImageSet:
@@ -177,17 +208,13 @@ def _finished(output: Path, rule: Rule, queries: ImageSet, database: ImageSet, u
 def _made(output: Path, rule: Rule, queries: ImageSet, database: ImageSet, uint8: bool) -> SimilarityGraph:
     """Labels with an estimate before and progress meanwhile, saved."""
     from covis.labels.estimates import estimate
-    from covis.labels.rules import SurfaceOverlap
     from covis.labels.saved import Labels, save_labels
     from covis.progress import Meter, duration, say
 
     sizes = f"{len(queries)} images" if queries is database else f"{len(queries)} × {len(database)} images"
-    if isinstance(rule, SurfaceOverlap):
-        say(f"labelling {sizes}: {len(queries) * len(database):,} pairs to compare")
-    else:
-        expected = estimate(rule, queries, database)
-        took = duration(expected.seconds)
-        say(f"labelling {sizes}: about {expected.pairs:,} overlapping pairs, {took}, {expected.megabytes:.1f} MB")
+    expected = estimate(rule, queries, database)
+    took = duration(expected.seconds)
+    say(f"labelling {sizes}: about {expected.pairs:,} overlapping pairs, {took}, {expected.megabytes:.1f} MB")
     with Meter("labelled", len(queries), "queries") as meter:
         graph = rule(queries, database, meter.advance)
     graph = graph.quantised() if uint8 else graph

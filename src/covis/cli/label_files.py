@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covis.cli.common import Json, emit
-from covis.cli.label import Cloud, CloudUp, Data, DatasetName, SplitName, image_sets, read_cloud
+from covis.cli.label import Cloud, CloudUp, Data, Database, DatasetName, Queries, SplitName, image_sets, read_cloud
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from covis.labels.saved import Labels
 
 FORMATS = ("csv", "h5", "parquet", "hloc")
+ENDINGS = {".csv": "csv", ".h5": "h5", ".hdf5": "h5", ".parquet": "parquet", ".pq": "parquet", ".txt": "hloc"}
 PICTURES = ("pair", "scatter", "heatmap", "map", "surface")
 
 
@@ -62,6 +63,47 @@ def export(
     emit({"file": str(output), "format": format_, "pairs": pairs}, json, f"{output}: {pairs} pairs")
 
 
+def import_labels(
+    file: Annotated[Path, typer.Argument(help="Labels of another tool: .csv, .parquet, .h5, or a pair list .txt.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the graph.")],
+    queries: Queries = None,
+    database: Database = None,
+    dataset: DatasetName = None,
+    data: Data = None,
+    split: SplitName = None,
+    key: Annotated[str, typer.Option(help="h5: fov (graded) or sim (binary).")] = "fov",
+    format_: Annotated[str | None, typer.Option("--format", help=" | ".join(FORMATS))] = None,
+    json: Json = False,
+) -> None:
+    """Read labels of another tool into a graph: an edge list, the authors' HDF5, or an hloc pair list (ψ = 1).
+
+    Edge and pair lists name their images; the rows and columns of h5 are the images of the tables, in their order.
+
+    \b
+    Examples:
+      covis label import labels.csv --queries today.csv --database map.csv -o graph
+      covis label import W17_similarity.h5 --dataset tb_places --data /data/tb --split w17_train -o graph
+      covis label import pairs.txt --queries today.csv --database map.csv -o graph
+    """
+    from covis.labels.edges import read_edges, read_hloc
+    from covis.labels.released import read_released
+    from covis.labels.saved import Labels, save_labels
+
+    kind = format_ or ENDINGS.get(file.suffix.lower(), file.suffix or file.name)
+    if kind not in FORMATS:
+        raise unknown_name("format", kind, FORMATS)
+    if not file.is_file():
+        raise InputError(f"{file} is not there; check the path")
+    sides = image_sets(queries, database, dataset, data, split)
+    if kind == "h5":
+        graph = read_released(file, *sides, key)
+    else:
+        graph = read_hloc(file, *sides) if kind == "hloc" else read_edges(file, *sides, kind)
+    save_labels(Labels(graph, *sides), output)
+    shape = list(graph.shape)
+    emit({"graph": str(output), "shape": shape, "pairs": graph.pairs}, json, f"{output}: {graph.pairs} pairs")
+
+
 def plot(
     graph: Annotated[Path, typer.Argument(help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
@@ -97,7 +139,7 @@ def plot(
         raise InputError(f"{output} must end in .png, .svg or .pdf")
     labels = open_labels(graph)
     if kind == "surface":
-        sides = image_sets(None, None, dataset, data, split, skip_unknown=False)
+        sides = image_sets(None, None, dataset, data, split)
         figure = _surface_picture(labels, pair, sides, cloud, cloud_up)
     elif kind == "pair":
         figure = _pair_picture(labels, pair)
@@ -119,7 +161,10 @@ def _pair_picture(labels: Labels, pair: tuple[str, str] | None) -> Any:
         raise InputError(f"these labels are by {facts.get('rule')}; fields of view belong to FovOverlap")
     i, j = _pair(labels, pair)
     radius, fov = (tuple(v) if isinstance(v, list) else v for v in (facts["radius_m"], facts["fov_deg"]))
-    return picture_pair(labels.queries, i, labels.database, j, radius_m=radius, fov_deg=fov, measure=facts["measure"])
+    return picture_pair(
+        labels.queries, i, labels.database, j,
+        radius_m=radius, fov_deg=fov, measure=facts["measure"], facing=bool(facts.get("facing")),
+    )  # fmt: skip
 
 
 def _surface_picture(

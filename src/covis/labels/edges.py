@@ -79,10 +79,10 @@ def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, mos
     return written
 
 
-def read_edges(path: Path | str, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
-    """A graph from a .csv or .parquet with `query, database, similarity`, by image names."""
+def read_edges(path: Path | str, queries: ImageSet, database: ImageSet, kind: str | None = None) -> SimilarityGraph:
+    """A graph from a .csv or .parquet with `query, database, similarity`, by image names; `kind` as in `write_edges`."""
     path = Path(path)
-    if path.suffix.lower() in (".parquet", ".pq"):
+    if (kind or path.suffix.lower()) in ("parquet", ".parquet", ".pq"):
         names, psi = _parquet_edges(path)
     else:
         names, psi = _csv_edges(path)

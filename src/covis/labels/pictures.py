@@ -35,8 +35,11 @@ def picture_pair(
     radius_m: float | tuple[float, float] = 50.0,
     fov_deg: float | tuple[float, float] = 90.0,
     measure: Measure = "overlap",
+    facing: bool = False,
 ) -> Figure:
-    """The fields of view of query i and map image j, with what they share."""
+    """The fields of view of query i and map image j, with what they share; `facing` as in `FovOverlap`."""
+    from covis.labels.cities import facing_weight
+
     figure, axes = _figure(6, 6)
     a, b = queries.poses, database.poses
     psi = fov_similarity(
@@ -53,8 +56,11 @@ def picture_pair(
         axes.plot(*np.vstack([outline, outline[:1]]).T, color=colour, label=name)
         axes.plot(*outline[0], "o", color=colour)
     apart, turn = np.hypot(*(a.xy[i] - b.xy[j])), angle_between(a.heading[i], b.heading[j])
+    if facing and not np.isnan(turn):
+        psi *= facing_weight(float(turn))
+    title = f"{measure}, facing weighed" if facing else measure
     told = "unknown heading" if np.isnan(turn) else f"{turn:.0f}° apart in heading"
-    axes.set(title=f"{measure} {psi:.3f}: {apart:.1f} m and {told}", xlabel="east (m)", ylabel="north (m)", aspect=1)
+    axes.set(title=f"{title} {psi:.3f}: {apart:.1f} m and {told}", xlabel="east (m)", ylabel="north (m)", aspect=1)
     axes.legend(loc="upper right", fontsize="small")
     return figure
 
@@ -175,14 +181,13 @@ def picture_surface(
              (two & ~one, _TWO, 2, database.name(j)), (one & two, _SHARED, 3, "both"))  # fmt: skip
     rng = np.random.default_rng(0)
     for seen, colour, size, name in kinds:
-        some = rng.permutation(np.flatnonzero(seen & ~np.isnan(points.x)))[:_MOST_DOTS]
-        axes.scatter(
-            *xyz[:, some], s=size, c=colour, linewidths=0, label=f"{name} ({int(seen.sum())})", rasterized=True
-        )
+        those = np.flatnonzero(seen & ~np.isnan(points.x))  # NaN fills the last block up
+        some = rng.permutation(those)[:_MOST_DOTS]
+        axes.scatter(*xyz[:, some], s=size, c=colour, linewidths=0, label=f"{name} ({len(those)})", rasterized=True)
     for images, k, colour in ((queries, i, _ONE), (database, j, _TWO)):
         axes.scatter(*images.poses.centre[k], s=40, c=colour, marker="^")
     share = (one & two).sum() / max(1, (one | two).sum())
-    axes.set(title=f"iou {share:.3f}", xlabel="east (m)", ylabel="north (m)")
+    axes.set(title=f"iou {share:.3f}", xlabel="east (m)", ylabel="north (m)", zlabel="up (m)", aspect="equal")
     axes.legend(loc="upper right", fontsize="small", markerscale=4)
     return figure
 
@@ -196,4 +201,5 @@ def _figure(width: float, height: float, columns: int = 1, projection: str | Non
 
 
 def _title(graph: SimilarityGraph) -> str:
-    return f"ψ ({graph.facts.get('measure', 'similarity')})"
+    facing = ", facing weighed" if graph.facts.get("facing") else ""
+    return f"ψ ({graph.facts.get('measure', 'similarity')}{facing})"

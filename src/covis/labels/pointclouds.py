@@ -19,6 +19,8 @@ from covis.progress import warn
 Floats = NDArray[np.float64]
 MAX_POINTS = 100_000
 """Enough for a room, where they lie about 3 cm apart."""
+MAX_FRAMES = 400
+"""Depth maps that are fused into a cloud, spread evenly over the images."""
 _MOST_UNREADABLE = 0.05
 
 
@@ -127,7 +129,7 @@ def fuse_depth(
     sets: Sequence[ImageSet],
     camera: DepthCamera | None = None,
     *,
-    frames: int = 400,
+    frames: int = MAX_FRAMES,
     step_px: int = 8,
     voxel_m: float = 0.02,
     max_points: int = MAX_POINTS,

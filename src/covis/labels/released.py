@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +12,11 @@ from numpy.typing import NDArray
 
 from covis.errors import InputError
 from covis.graph import POSITIVE, SimilarityGraph
+from covis.images import ImageSet
 from covis.labels.saved import whole_file
 
 _ROWS_A_BAND = 256
+_VALUES_A_BAND = 1 << 24
 
 
 def write_h5(graph: SimilarityGraph, path: Path | str, *, full: bool = False) -> None:
@@ -54,8 +57,11 @@ def _condensed(i: NDArray[np.int64] | int, n: int) -> Any:
     return i * (2 * n - i - 1) // 2
 
 
-def read_h5(path: Path | str, key: str = "fov") -> SimilarityGraph:
-    """`<city>_gt.h5` (queries × map) or a condensed vector (one set with itself): `fov` is graded, `sim` binary."""
+def read_h5(path: Path | str, key: str = "fov", *, one_set: bool = False) -> SimilarityGraph:
+    """`<city>_gt.h5` (queries × map) or a condensed vector (one set with itself): `fov` is graded, `sim` binary.
+
+    A vector is always condensed; one that was stored as a row (1, n(n−1)/2) is, if `one_set` says so.
+    """
     import h5py
 
     path = Path(path)
@@ -63,9 +69,23 @@ def read_h5(path: Path | str, key: str = "fov") -> SimilarityGraph:
         with h5py.File(path) as file:
             if key not in file:
                 raise InputError(f"{path} has no dataset {key!r}; it has {', '.join(file) or 'none'}")
-            return _read_condensed(path, file[key], key) if file[key].ndim == 1 else _read_full(path, file[key], key)
+            data = file[key]
+            condensed = data.ndim == 1 or (one_set and data.ndim == 2 and data.shape[0] == 1 and data.shape[1] != 1)
+            return _read_condensed(path, data, key) if condensed else _read_full(path, data, key)
     except OSError as error:
         raise InputError(f"{path} cannot be read as HDF5 ({error}); check the file") from None
+
+
+def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: str = "fov") -> SimilarityGraph:
+    """`read_h5` of labels of these images, in their order; the graph then carries their fingerprints."""
+    one_set = queries is database
+    graph = read_h5(path, key, one_set=one_set)
+    if graph.shape != (len(queries), len(database)):
+        told = f"{graph.shape[0]} × {graph.shape[1]}"
+        raise InputError(f"{path} is of {told} images; these are {len(queries)} × {len(database)}")
+    sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
+    graph = replace(graph, facts={**graph.facts, "source": Path(path).name, "one_set": one_set, **sides})
+    return graph.keep(graph.rows != graph.indices) if one_set else graph
 
 
 def _read_full(path: Path, data: Any, key: str) -> SimilarityGraph:
@@ -82,23 +102,29 @@ def _read_full(path: Path, data: Any, key: str) -> SimilarityGraph:
 
 
 def _read_condensed(path: Path, data: Any, key: str) -> SimilarityGraph:
-    n = round((1 + np.sqrt(1 + 8 * data.shape[0])) / 2)
-    if n * (n - 1) // 2 != data.shape[0]:
-        raise InputError(f"{path}: {key!r} has {data.shape[0]} values, which is no number of pairs n(n−1)/2")
-    vector = _valid(path, np.asarray(data[:], np.float64)[None], 0)[0]
-    at = np.flatnonzero(vector)
+    n = round((1 + np.sqrt(1 + 8 * data.size)) / 2)
+    if n * (n - 1) // 2 != data.size:
+        raise InputError(f"{path}: {key!r} has {data.size} values, which is no number of pairs n(n−1)/2")
+    places, values = [np.zeros(0, np.int64)], [np.zeros(0)]
+    for start in range(0, data.size, _VALUES_A_BAND):
+        part = data[..., start : start + _VALUES_A_BAND]
+        band = _valid(path, np.asarray(part, np.float64).reshape(1, -1), start, condensed=True)[0]
+        places.append(np.flatnonzero(band) + start)
+        values.append(band[places[-1] - start])
+    at, psi = np.concatenate(places), np.concatenate(values)
     i = np.searchsorted(_condensed(np.arange(n), n), at, side="right") - 1
     j = at - _condensed(i, n) + i + 1
     facts = {"rule": "released", "measure": f"released-{key}", "one_set": True}
-    both = np.concatenate([i, j]), np.concatenate([j, i]), np.tile(vector[at], 2)
+    both = np.concatenate([i, j]), np.concatenate([j, i]), np.tile(psi, 2)
     return SimilarityGraph.from_edges(*both, (n, n), facts)
 
 
-def _valid(path: Path, band: NDArray[np.float64], start: int) -> NDArray[np.float64]:
+def _valid(path: Path, band: NDArray[np.float64], start: int, condensed: bool = False) -> NDArray[np.float64]:
     """ψ in [0, 1]; half-precision rounding above 1 is forgiven, anything else is not."""
     band[(band > 1) & (band < 1 + 1e-3)] = 1.0
     wrong = ~((band >= 0) & (band <= 1))
     if wrong.any():
         r, c = (int(v[0]) for v in np.nonzero(wrong))
-        raise InputError(f"{path}: similarity of pair ({start + r}, {c}) is {band[r, c]}; expected 0 to 1")
+        place = f"value {start + c}" if condensed else f"similarity of pair ({start + r}, {c})"
+        raise InputError(f"{path}: {place} is {band[r, c]}; expected 0 to 1")
     return band

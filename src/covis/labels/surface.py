@@ -46,6 +46,7 @@ def surface_graph(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet, a
         points = arrange(cloud)
         seen_a = look(points, a, rule.occlusion)
         seen_b = seen_a if one_set else look(points, b, rule.occlusion)
+        _tell_of_blind(*([seen_a] if one_set else [seen_a, seen_b]))
         yield from surface_rows(seen_a, seen_b, MEASURES.index(rule.measure), rule.zero_below, mirror)
 
     graph = build(rule, queries, database, label, mirror, advance)
@@ -88,10 +89,13 @@ def look(points: Cloud, images: ImageSet, occlusion: str) -> Seen:
         rotation, intrinsics = _cameras(images)
         turn = np.ascontiguousarray(rotation.transpose(0, 2, 1))
         hide(points, turn, images.poses.centre - points.middle, intrinsics, ZBuffer(_spacing(points)), words)
-    count = bit_counts(words)
+    return Seen(words, _occupied(words), bit_counts(words))
+
+
+def _tell_of_blind(*sides: Seen) -> None:
+    count = np.concatenate([side.number for side in sides])
     if (count == 0).any():
-        warn(f"{int((count == 0).sum())} of {len(images)} images see no point of the cloud; check poses and axes")
-    return Seen(words, _occupied(words), count)
+        warn(f"{int((count == 0).sum())} of {len(count)} images see no point of the cloud; check poses and axes")
 
 
 def _spacing(points: Cloud) -> float:
