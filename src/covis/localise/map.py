@@ -7,37 +7,29 @@ versions (see `covis.localise.storage`): any number of processes may read while 
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.datasets.screening import Rejected
 from covis.descriptors import DescriptorStore, Matrix, Stacked
-from covis.embedding import embed
 from covis.errors import InputError
-from covis.images import ImageSet, concatenate, encode_names
+from covis.images import ImageSet
 from covis.localise import storage
 from covis.localise.answers import Answer
-from covis.localise.calibration import PRECISION, RATE, Calibration, refreshed
-from covis.localise.intake import list_rejects, listed, nearest_name, plain, stamps
-from covis.localise.sources import files_of, reframed
+from covis.localise.calibration import PRECISION, RATE, Calibration
+from covis.localise.changing import added, removed
+from covis.localise.indexing import opened_index
 from covis.localise.storage import State
-from covis.models import Describer, PlaceModel, load_fast
+from covis.models import PlaceModel
 from covis.progress import say
-from covis.search import Area, Exact, LocalIndex, Ranking, build_index, open_index
+from covis.search import Area, LocalIndex, Ranking
 from covis.search.kinds import choose
-
-_MAX_SEGMENTS = 16
-_DEAD_SHARE = 0.5
-_MERGE_FROM = 64
-"""Rows below which removed ones are not worth winning back."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,27 +61,29 @@ class Map:
         model: PlaceModel,
         *,
         index: str = "auto",
+        max_ram: int | None = None,
         descriptors: DescriptorStore | None = None,
         rejects: Iterable[Rejected] = (),
         calibrate: bool = True,
     ) -> Map:
         """Makes a map of `images` with known positions; the same call goes on where an earlier one was stopped.
 
-        index: `auto`, `exact` or a kind of approximate search. descriptors: those of the images, by name, if there
-        are some already.
+        index: `auto`, `exact` or a kind of approximate search, which may take `max_ram` bytes beside the descriptors.
+        descriptors: those of the images, by name, if there are some already.
         """
         path = Path(path)
+        choose(index, len(images), model.dim, max_ram)  # what cannot be built is said before the work
         config = {"model": model.fingerprint(), "dim": model.dim, "index": index, "images": images.fingerprint(),
-                  "root": os.fsencode(images.root.resolve()).hex()}  # fmt: skip
+                  "root": os.fsencode(images.root.resolve()).hex(), **({} if max_ram is None else {"max_ram": max_ram})}  # fmt: skip
         with artifacts.claim(path, storage.KIND, config):
             if (path / storage.CURRENT).is_file():
                 say(f"{path}: the map is there already")
                 return cls.open(path)
             if not (path / storage.MODEL / artifacts.MANIFEST).is_file():
                 model.save(path / storage.MODEL, replace=True)
-            start = State(0, storage.empty_table(path, images.poses.frame), (), index)
+            start = State(0, storage.empty_table(path, images.poses.frame), (), index, max_ram)
             first = cls(path, start, (), model.fingerprint(), model.dim)
-            return first._added(images, "", descriptors, rejects, calibrate)
+            return added(first, images, "", descriptors, rejects, calibrate)
 
     # Looking
 
@@ -128,10 +122,7 @@ class Map:
     @cached_property
     def index(self) -> LocalIndex:
         """The search structure; its ids are rows of `descriptors`."""
-        folder = storage.version_folder(self.path, self.version) / storage.INDEX
-        if folder.is_dir():
-            return open_index(folder, self.descriptors, verify=False)
-        return self._fresh_exact()
+        return opened_index(self)
 
     def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
         """The k nearest photos of each query descriptor; ids are positions in `images`."""
@@ -183,151 +174,15 @@ class Map:
     ) -> Map:
         """The map with `images` added under `prefix` + name; a photo of the same name and file is replaced."""
         with self._writing() as now:
-            return now._added(images, prefix, descriptors, rejects, calibrate)
+            return added(now, images, prefix, descriptors, rejects, calibrate)
 
     def remove(self, names: Iterable[str | bytes], *, calibrate: bool = True) -> Map:
         """The map without the photos of these names; a name that is not there is an error, and nothing changes."""
-        wanted = np.unique(encode_names(names))
         with self._writing() as now:
-            there = np.isin(wanted, now.images.names)
-            if not there.all():
-                name = os.fsdecode(wanted[~there][0])
-                raise InputError(
-                    f"{self.path} has no photo {name!r}{nearest_name(name, now.images)}; nothing was removed"
-                )
-            keep = ~np.isin(now.images.names, wanted)
-            return now._next(
-                replace(now.state, images=now.images.subset(keep)), now.stores, len(wanted) if calibrate else None
-            )
+            return removed(now, names, calibrate)
 
     @contextmanager
     def _writing(self) -> Iterator[Map]:
         """The newest state, while no one else may change it."""
         with artifacts.lock(self.path):
             yield Map.open(self.path)
-
-    def _added(
-        self, images: ImageSet, prefix: str, given: DescriptorStore | None, rejects: Iterable[Rejected], calibrate: bool
-    ) -> Map:
-        table = replace(
-            images, poses=reframed(images.poses, self.images.poses.frame, str(images.root)), intrinsics=None,
-            columns={"file": files_of(images)}, root=self.path,
-            names=encode_names([os.fsencode(prefix) + bytes(n) for n in images.names]),
-        )  # fmt: skip
-        replaced = self._check_names(table)
-        key = artifacts.fingerprint(self.model, table.names, table.columns["file"], stamps(table.columns["file"]))
-        store = self._segment(key, images, given)
-        rows = store.rows(images.names)
-        lost = [Rejected(images.name(int(i)), "no-descriptor", "see the segment") for i in np.flatnonzero(rows < 0)]
-        list_rejects(self.path / storage.REJECTS, [*rejects, *listed(store, lost)])
-        table = table.subset(rows >= 0)
-        stores, first = self.stores, len(self.descriptors)
-        if key in self.state.segments:  # the same files again: their rows are there
-            at = self.state.segments.index(key)
-            first = sum(len(s) for s in stores[:at])
-            segments = self.state.segments
-        else:
-            stores, segments = (*stores, store), (*self.state.segments, key)
-        table = replace(table, columns={**table.columns, "row": first + rows[rows >= 0]})
-        kept = self.images.subset(~replaced)
-        joined = concatenate([plain(kept), plain(table)])
-        joined = storage.image_table(joined, joined.columns["row"], joined.columns["file"])
-        return self._next(
-            replace(self.state, images=joined, segments=segments), stores, len(table) if calibrate else None
-        )
-
-    def _check_names(self, table: ImageSet) -> NDArray[np.bool_]:
-        """(N,) which photos of the map are replaced by those of `table`."""
-        unique, counts = np.unique(table.names, return_counts=True)
-        if len(unique) < len(table):
-            raise InputError(f"{os.fsdecode(unique[counts > 1][0])!r} is given twice; give each photo once")
-        same = np.isin(self.images.names, unique)
-        order = np.argsort(table.names)
-        at = order[np.searchsorted(table.names, self.images.names[same], sorter=order)]
-        other = table.columns["file"][at] != self.images.columns["file"][same]
-        if other.any():
-            name, file = (os.fsdecode(a[same][other][0]) for a in (self.images.names, self.images.columns["file"]))
-            raise InputError(
-                f"the map has another photo {name!r} ({file}); add these under --prefix NAME/, or remove it first"
-            )
-        return same
-
-    def _segment(self, key: str, images: ImageSet, given: DescriptorStore | None) -> DescriptorStore:
-        """The descriptors of `images` as a segment of this map, computed or taken from a store of the same model."""
-        folder = self.path / "segments" / key
-        if key in self.state.segments:
-            return DescriptorStore.open(folder, verify=False)
-        if given is None:
-            return embed(self._describer_for(len(images)), images, folder)
-        if given.model != self.model:
-            raise InputError(
-                f"{self.path} holds descriptors of model {self.model}, {given.path} of model {given.model}; embed with one model"
-            )
-        rows = given.rows(images.names)
-        if (rows < 0).any():
-            lacking = images.name(int(np.flatnonzero(rows < 0)[0]))
-            raise InputError(f"{given.path} has no descriptor of {lacking!r}; embed the photos that you add")
-        shutil.rmtree(folder, ignore_errors=True)
-        store = DescriptorStore.create(folder, given.model, given.dim)
-        return store.append(images.names, np.asarray(given[rows], np.float32), model=given.model)
-
-    def _describer_for(self, count: int) -> Describer:
-        loaded = load_fast(self.path / storage.MODEL, count)
-        if loaded.fingerprint() != self.model:
-            raise InputError(f"{self.path / storage.MODEL} is not the model {self.model} of this map; restore it")
-        return loaded
-
-    def _next(self, state: State, stores: tuple[DescriptorStore, ...], changes: int | None) -> Map:
-        """Writes `state` as the next version; `changes` photos came or went (None: leave the calibration as it is)."""
-        state = replace(state, version=self.version + 1)
-        total = sum(map(len, stores))
-        dead = total - len(state.images)
-        merged = total and (len(stores) > _MAX_SEGMENTS or (total >= _MERGE_FROM and dead > _DEAD_SHARE * total))
-        if merged:
-            state = storage.merge_segments(self.path, state, stores, f"merged-{state.version:08d}")
-            stores = storage.open_segments(self.path, state.segments)
-        draft = Map(self.path, state, stores, self.model, self.dim)
-        if changes is not None:
-            state = replace(state, calibration=refreshed(draft, changes))
-        index = draft._updated_index(None if merged else self)
-        storage.write_state(self.path, state, None if isinstance(index, Exact) else index)
-        after = replace(draft, state=state)
-        after.__dict__["index"] = index  # it is there already; the property need not build it again
-        return after
-
-    def _updated_index(self, before: Map | None) -> LocalIndex:
-        """The index of this state: grown from the one before where that takes time to build."""
-        kind = choose(self.state.index, len(self), self.dim, None)
-        if kind == Exact.kind:
-            return self._fresh_exact()
-        total, old = len(self.descriptors), 0 if before is None else len(before.descriptors)
-        dead = np.setdiff1d(np.arange(total), self.state.rows)
-        if before is not None and before.index.kind == kind and old:
-            index = before.index
-            for rows, store in self._parts():
-                if rows[0] >= old:
-                    index.add(rows, store, self._xy(rows))
-        else:
-            index, _ = build_index(self.descriptors, kind, ids=np.arange(total), xy=self._xy(np.arange(total)))
-        index.remove(dead)
-        return index
-
-    def _fresh_exact(self) -> LocalIndex:
-        index = Exact(self.dim, self.model)
-        for rows, store in self._parts():
-            index.add(rows, store, self._xy(rows))
-        index.remove(np.setdiff1d(np.arange(len(self.descriptors)), self.state.rows))
-        return index
-
-    def _parts(self) -> Iterator[tuple[NDArray[np.int64], DescriptorStore]]:
-        start = 0
-        for store in self.stores:
-            if len(store):
-                yield np.arange(start, start + len(store)), store
-            start += len(store)
-
-    def _xy(self, rows: NDArray[np.int64]) -> NDArray[np.float64]:
-        """(n, 2) positions of rows; NaN for removed ones."""
-        places = np.full((len(self.descriptors), 2), np.nan)
-        places[self.state.rows] = self.images.poses.xy
-        return places[rows]

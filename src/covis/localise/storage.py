@@ -51,6 +51,8 @@ class State:
     segments: tuple[str, ...]
     """Keys of the descriptor stores, stacked in this order."""
     index: str = "exact"
+    max_ram: int | None = None
+    """Bytes that the index may take beside the descriptors; None: any."""
     calibration: Mapping[str, Any] | None = None
 
     @property
@@ -109,7 +111,7 @@ def version_folder(path: Path, version: int) -> Path:
 def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
     """Makes `state` the map, in one stroke. `index` is kept with it where it takes time to build."""
     folder = version_folder(path, state.version)
-    facts = {"segments": list(state.segments), "index": state.index,
+    facts = {"segments": list(state.segments), "index": state.index, "max_ram": state.max_ram,
              "frame": state.images.poses.frame, "photos": len(state.images)}  # fmt: skip
     with artifacts.create(folder, KIND, facts, replace=True) as draft:
         poses = state.images.poses
@@ -134,7 +136,8 @@ def _read_version(path: Path, version: int, verify: bool) -> State:
         groups = tuple(os.fsdecode(g) for g in found["group_names"])  # folders, whose names may be any bytes
         images = ImageSet(path, found["names"], poses, found["group"], groups, None, columns)
     calibration = artifacts.read_json(folder / CALIBRATION)
-    return State(version, images, tuple(manifest["segments"]), manifest["index"], calibration)
+    limit = manifest.get("max_ram")
+    return State(version, images, tuple(manifest["segments"]), manifest["index"], limit, calibration)
 
 
 def merge_segments(path: Path, state: State, stores: tuple[DescriptorStore, ...], key: str) -> State:
