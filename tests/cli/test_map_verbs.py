@@ -91,6 +91,41 @@ def test_near_a_rough_position(made, capsys):
     assert (code, "LAT,LON,RADIUS" in err) == (2, True)
 
 
+def test_inside_a_polygon(made, tmp_path, capsys):
+    """Corners on the line, or a GeoJSON file, which has longitudes first."""
+    corners = [(55.70095, 13.189), (55.70095, 13.191), (55.70165, 13.191), (55.70165, 13.189)]
+    ring = [[lon, lat] for lat, lon in [*corners, corners[0]]]
+    shape = {"type": "Feature", "properties": {}, "geometry": {"type": "Polygon", "coordinates": [ring]}}
+    (tmp_path / "area.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [shape]}))
+    ask = ["locate", made / "map", made / "walk" / "3 é.png", "--json", "-k", 9]
+    for given in (" ".join(f"{lat},{lon}" for lat, lon in corners), tmp_path / "area.geojson"):
+        _, out, _ = run(capsys, *ask, "--inside", given)
+        assert sorted(m["image"] for m in json.loads(out)[0]["matches"]) == [f"{i} é.png" for i in (5, 6, 7, 8)]
+    shape["geometry"]["coordinates"].append(ring)
+    (tmp_path / "holed.geojson").write_text(json.dumps(shape))
+    for options, message in (
+        (["--inside", "1,2 3,4"], "at least three"),
+        (["--inside", "1,2 3,x 5,6"], "GeoJSON file or corners"),
+        (["--inside", tmp_path / "none.geojson"], "cannot be read as GeoJSON"),
+        (["--inside", tmp_path / "holed.geojson"], "without holes"),
+        (["--inside", "1,2 3,4 5,6", "--near", "1,2,3"], "give one area"),
+    ):
+        code, _, err = run(capsys, *ask, *options)
+        assert (code, message in err) == (2, True), err
+
+
+def test_a_map_keeps_within_its_memory(made, tmp_path, capsys):
+    line = ["index", made / "walk" / "photos.csv", "-o", tmp_path / "m", "--model", made / "model"]
+    code, _, err = run(capsys, *line, "--kind", "hnsw", "--max-ram", "1k")
+    assert (code, "--max-ram allows 1 kB" in err) == (2, True), err
+    assert not (tmp_path / "m").exists()
+    code, out, err = run(capsys, *line, "--max-ram", "1M", "--json")
+    assert (code, json.loads(out)["index"]) == (0, "exact"), err
+    from covis.localise import Map
+
+    assert Map.open(tmp_path / "m").state.max_ram == 1 << 20
+
+
 def test_files_for_other_programs(made, tmp_path, capsys):
     outputs = [tmp_path / name for name in ("a.geojson", "a.kml", "a.html")]
     code, _, _ = run(

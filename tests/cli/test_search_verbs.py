@@ -53,6 +53,9 @@ def test_build_then_query_inside_an_area(stores, capsys):
     found = [int(r["image"][:-4]) for r in csv.DictReader((stores / "f.csv").open(encoding="utf-8"))]
     assert len(found) == 18
     assert all(50 <= i <= 150 for i in found)
+    corners = "1000,-1 1000,1 1004.5,1 1004.5,-1"
+    _, out, _ = run(capsys, "search", "query", stores / "i", stores / "q", "-k", "9", "--inside", corners, "--json")
+    assert sorted({int(r["image"][:-4]) for r in json.loads(out)}) == [1000, 1001, 1002, 1003, 1004]
 
 
 def test_an_engine_answers_like_the_store(stores, capsys):

@@ -13,7 +13,6 @@ from covis.errors import InputError
 if TYPE_CHECKING:
     from covis.localise import Answer, Map
     from covis.models import PlaceModel
-    from covis.search import Area
 
 Track = Annotated[Path | None, typer.Option(help="A table or track (GPX) with the positions of the photos.")]
 Given = Annotated[
@@ -29,6 +28,7 @@ def index(
     kind: Annotated[
         str, typer.Option(help="Search: auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")
     ] = "auto",
+    max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
     descriptors: Given = None,
     json: Json = False,
 ) -> None:
@@ -40,10 +40,14 @@ def index(
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
     """
     from covis.localise import Map, read_given
+    from covis.search.kinds import parse_size
 
     loaded = _model(model)
     given = read_given(photos, track)
-    made = Map.create(output, given.images, loaded, index=kind, descriptors=_store(descriptors), rejects=given.rejects)
+    made = Map.create(
+        output, given.images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None,
+        descriptors=_store(descriptors), rejects=given.rejects,
+    )  # fmt: skip
     _report(made, json, {"left_out": len(given.images) + len(given.rejects) - len(made)})
 
 
@@ -96,6 +100,9 @@ def locate(
     near: Annotated[
         str, typer.Option(help="LAT,LON,RADIUS_M: only places this near (EASTING,NORTHING in a map of metres).")
     ] = "",
+    inside: Annotated[
+        str, typer.Option(help="Only places in a polygon: a GeoJSON file, or corners 'LAT,LON LAT,LON LAT,LON …'.")
+    ] = "",
     sequence: Annotated[bool, typer.Option("--sequence", help="The photos are one walk, in order: one query.")] = False,
     precision: Annotated[
         float | None, typer.Option(help="Share of confident answers that shall be right (0.99).")
@@ -113,7 +120,9 @@ def locate(
       covis locate town.map IMG_2041.jpg
       covis locate town.map new/*.jpg -k 3 --html found.html --geojson found.geojson
       covis locate town.map walk/*.jpg --sequence --near 55.7047,13.1910,500
+      covis locate town.map IMG_2041.jpg --inside district.geojson
     """
+    from covis.cli.areas import read_area
     from covis.localise import Map
     from covis.localise.calibration import PRECISION, RATE
     from covis.localise.sequence import locate_sequence
@@ -122,7 +131,7 @@ def locate(
     if (geojson or kml) and not opened.images.poses.frame:
         raise InputError(f"{map_path} is in metres without a place on Earth; GeoJSON and KML need a map of lat and lon")
     shares = {"precision": PRECISION if precision is None else precision, "rate": RATE if rate is None else rate}
-    area = _area(opened, near)
+    area = read_area(near, inside, opened.images.poses.frame)
     walk = locate_sequence(opened, photos, k, area=area, **shares) if sequence else None
     answers = opened.locate(photos, k, area=area, **shares) if walk is None else list(walk.answers)
     unusable = [a for a in answers if a.unusable]
@@ -168,24 +177,6 @@ def _store(path: Path | None) -> Any:
     from covis.descriptors import DescriptorStore
 
     return None if path is None else DescriptorStore.open(path)
-
-
-def _area(opened: Map, text: str) -> Area | None:
-    """`LAT,LON,RADIUS` as a circle in the map's own metres."""
-    if not text:
-        return None
-    from covis.poses import Poses
-    from covis.search import Circle
-
-    try:
-        first, second, radius_m = map(float, text.split(","))
-    except ValueError:
-        raise InputError(f"--near is LAT,LON,RADIUS (degrees, degrees, metres), not {text!r}") from None
-    frame = opened.images.poses.frame
-    if not frame:
-        return Circle(first, second, radius_m)
-    (x, y) = Poses.from_latlon([first], [second], frame=frame).xy[0]
-    return Circle(float(x), float(y), radius_m)
 
 
 def _report(made: Map, json: bool, facts: dict[str, Any]) -> None:

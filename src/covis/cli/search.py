@@ -12,7 +12,7 @@ from covis.errors import InputError
 
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
-    from covis.search import Area, Index, Ranking
+    from covis.search import Index, Ranking
 
 
 def build(
@@ -79,6 +79,7 @@ def query(
     queries: Annotated[Path, typer.Argument(help="A store of query descriptors, of the same model.")],
     k: Annotated[int, typer.Option("-k", min=1, help="Results a query.")] = 10,
     around: Annotated[str, typer.Option(help="X,Y,RADIUS: only images this near, in metres; needs an index.")] = "",
+    inside: Annotated[str, typer.Option(help="Only images in a polygon: 'X,Y X,Y X,Y …' or a GeoJSON file.")] = "",
     engine: Annotated[str, typer.Option(help="Ask Milvus instead, where the store WHERE was loaded.")] = "",
     collection: Annotated[str, typer.Option(help="The engine's collection.")] = "",
     token: Annotated[str, typer.Option(envvar="COVIS_MILVUS_TOKEN", help="USER:PASSWORD or an API key.")] = "",
@@ -93,11 +94,12 @@ def query(
       covis search query map.index queries.store --around 312400,4763100,300 -o found.csv
       covis search query map.store queries.store --engine http://milvus:19530 --collection city
     """
+    from covis.cli.areas import read_area
     from covis.descriptors import DescriptorStore
 
     index, store = _engine(where, engine, collection, token) if engine else _searchable(where)
     asked = DescriptorStore.open(queries)
-    rows = _rows(index.search(asked, k, area=_circle(around)), asked, store)
+    rows = _rows(index.search(asked, k, area=read_area(around, inside, option="--around")), asked, store)
     if output:
         import csv
 
@@ -153,18 +155,6 @@ def _positions(store: DescriptorStore, path: Path | None) -> Any:
     if not (rows >= 0).any():
         raise InputError(f"{path} names none of the images of {store.path}; give the table they were embedded from")
     return xy
-
-
-def _circle(text: str) -> Area | None:
-    if not text:
-        return None
-    from covis.search import Circle
-
-    try:
-        x, y, radius_m = map(float, text.split(","))
-    except ValueError:
-        raise InputError(f"--around is X,Y,RADIUS in metres, not {text!r}") from None
-    return Circle(x, y, radius_m)
 
 
 def _rows(ranking: Ranking, queries: DescriptorStore, store: DescriptorStore) -> list[dict[str, Any]]:
