@@ -12,6 +12,7 @@ from covis.localise.probability import (
     Logistic,
     conformal_radius,
     expected_calibration_error,
+    lowest_bar,
     reliability,
     threshold_for,
 )
@@ -65,27 +66,73 @@ def test_calibration_error_sees_boasting():
 
 
 @settings(max_examples=80, deadline=None)
-@given(st.lists(st.tuples(st.integers(0, 8), st.booleans()), min_size=1, max_size=40), st.sampled_from([0.5, 0.8, 0.9]))
-def test_a_threshold_is_the_lowest_that_keeps_the_precision(data, precision):
-    p = np.array([v / 8 for v, _ in data])
-    right = np.array([r for _, r in data])
-    naive = [t for t in np.unique(p) if right[p >= t].sum() / ((p >= t).sum() + 1) >= precision]
-    assert threshold_for(precision, p, right) == (min(naive) if naive else None)
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.booleans(), st.integers(0, 3)), min_size=1, max_size=40),
+    st.sampled_from([0.5, 0.8, 0.9]),
+)
+def test_a_bar_is_the_lowest_that_keeps_the_precision_with_a_bad_walk_to_come(data, precision):
+    p, right, walk = (
+        np.array([d[0] / 8 for d in data]),
+        np.array([float(d[1]) for d in data]),
+        np.array([d[2] for d in data]),
+    )
+
+    def holds(t):
+        sure = p >= t
+        again = [sure & (walk == w) for w in np.unique(walk)]
+        shares = [(right[sure].sum() + right[a].sum()) / (sure.sum() + a.sum() + 1) for a in again]
+        return min([right[sure].sum() / (sure.sum() + 1), *shares]) >= precision
+
+    naive = [t for t in np.unique(p) if holds(t)]
+    assert lowest_bar(precision, p, right, walk) == (min(naive) if naive else None)
 
 
 def test_few_answers_never_promise_much():
-    assert threshold_for(0.99, np.linspace(0.5, 1, 98), np.ones(98)) is None
-    assert threshold_for(0.99, np.linspace(0.5, 1, 99), np.ones(99)) == 0.5
-    assert threshold_for(0.99, np.zeros(0), np.zeros(0)) is None
+    for count, bar in ((98, None), (99, 0.5)):
+        assert lowest_bar(0.99, np.linspace(0.5, 1, count), np.ones(count), np.arange(count) // 10) == bar
+    none = np.zeros(0)
+    assert lowest_bar(0.99, none, none, none.astype(int)) is None
+    assert threshold_for(0.99, none, none, none.astype(int)) is None
+    assert threshold_for(0.99, np.linspace(0.5, 1, 99), np.ones(99), np.arange(99) // 10) is None
+    assert threshold_for(0.99, np.linspace(0.5, 1, 200), np.ones(200), np.arange(200) // 10) == 0.5
+
+
+def test_luck_with_a_few_walks_is_no_promise():
+    """Answers that are right together by walk, and whose P says nothing: 90 % is out of reach, but now and then seems near."""
+    rng = np.random.default_rng(5)
+    lucky = promised = 0
+    for _ in range(60):
+        walk = np.repeat(np.arange(30), 20)
+        p, right = rng.random(600), (rng.random(600) < rng.beta(6, 1, 30)[walk]).astype(float)
+        lucky += lowest_bar(0.9, p, right, np.arange(600)) is not None
+        promised += threshold_for(0.9, p, right, walk) is not None
+    assert lucky >= 10
+    assert promised <= lucky / 2
 
 
 def test_the_next_error_stays_within_the_radius_at_the_stated_rate():
-    """Over many draws of a small set, heavy tails and all."""
+    """Over many draws of a small set, heavy tails and all; each photo a walk of its own."""
     rng = np.random.default_rng(2)
     for rate, count in ((0.9, 30), (0.5, 9), (0.95, 19)):
         draws = rng.pareto(0.7, (8000, count + 1))
-        inside = [row[-1] <= conformal_radius(row[:-1], rate) for row in draws]
+        inside = [row[-1] <= conformal_radius(row[:-1], rate, np.arange(count)) for row in draws]
         expected = np.ceil((count + 1) * rate - 1e-9) / (count + 1)
         assert np.mean(inside) == pytest.approx(expected, abs=0.02)
-    assert conformal_radius(np.ones(8), 0.9) is None
-    assert conformal_radius(np.zeros(0), 0.9) is None
+    assert conformal_radius(np.ones(8), 0.9, np.arange(8)) is None
+    assert conformal_radius(np.zeros(0), 0.9, np.zeros(0, int)) is None
+
+
+def test_the_errors_of_the_next_walk_stay_within_the_radius_at_the_stated_rate():
+    """Photos of one walk err alike: counted one by one, they would promise too much."""
+    rng = np.random.default_rng(3)
+    walk = np.repeat(np.arange(12), 15)
+    inside = []
+    for _ in range(3000):
+        scale = rng.pareto(1.0, 13)
+        error = scale[walk] * rng.uniform(0.5, 1.5, len(walk))
+        new = scale[12] * rng.uniform(0.5, 1.5, 15)
+        inside.append([(new <= conformal_radius(error, 0.9, w)).mean() for w in (walk, np.arange(len(walk)))])
+    by_walk, by_photo = np.mean(inside, axis=0)
+    assert 0.895 <= by_walk <= 0.96
+    assert by_photo < by_walk
+    assert conformal_radius(error, 0.9, walk // 2) is None  # six walks cannot carry 90 %

@@ -3,13 +3,15 @@
 Three things are fitted: ψ̂, how much two views share, from their descriptor distance; P, the probability that a match
 stands within `PLACE_RADIUS_M` of the photo, from distance, the lead over the next other place, and how many of the
 matches agree; and the radius that the fused position stays within, by rank of the errors seen (conformal), among
-answers of similar P. What is reported of P comes from folds that its fit did not see.
+answers of similar P. Photos of one walk are right or wrong together, so what is promised counts walks: reports of P and
+the bar of confident answers come from walks that a fit did not see, and the radius allows for one bad walk more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -76,7 +78,7 @@ class Calibration:
     note: str = ""
     """Why there is no probability."""
     held_out: Floats | None = None
-    """(Q, 3) of each photo asked: P by a fit without its fold, whether it was right, metres to its fused position."""
+    """(Q, 4) of each photo asked: P by a fit without its fold, whether it was right, metres to its fused position, walk."""
     changes: int = 0
     """Photos added or removed since."""
 
@@ -91,7 +93,15 @@ class Calibration:
 
     def threshold(self, precision: float = PRECISION) -> float | None:
         """P from which on an answer is confident; None where the held-out photos do not carry this precision."""
-        return None if self.held_out is None else threshold_for(precision, self.held_out[:, 0], self.held_out[:, 1])
+        if self.held_out is not None and precision not in self._thresholds:
+            probability, right, _, walk = self.held_out.T
+            self._thresholds[precision] = threshold_for(precision, probability, right, walk.astype(np.int64))
+        return self._thresholds.get(precision)
+
+    @cached_property
+    def _thresholds(self) -> dict[float, float | None]:
+        """Those asked for so far: every photo of a call asks for the same."""
+        return {}
 
     def radius_m(self, probability: Floats, rate: float = RATE) -> Floats:
         """(Q,) radius around fused positions, by the errors of held-out answers of similar P; NaN where unknown."""
@@ -99,7 +109,8 @@ class Calibration:
             return np.full(len(probability), np.nan)
         edges = self._edges()
         bins = np.searchsorted(edges, self.held_out[:, 0], side="right")
-        radii = [conformal_radius(self.held_out[bins == b, 2], rate) for b in range(len(edges) + 1)]
+        alike = [self.held_out[bins == b, 2:] for b in range(len(edges) + 1)]
+        radii = [conformal_radius(error_m, rate, walk.astype(np.int64)) for error_m, walk in (a.T for a in alike)]
         known = np.array([np.nan if r is None else r for r in radii])
         return known[np.searchsorted(edges, probability, side="right")]
 
@@ -181,7 +192,7 @@ def calibrate(map_: Map) -> Calibration:
     fused = fuse(xy, heading, weights(held.distances, psi), found)
     error_m = np.hypot(*(fused.xy - poses.xy[held.queries]).T)
     asked = found[:, 0]
-    table = np.round(np.column_stack([scored, right[:, 0], error_m])[asked], 6)
+    table = np.round(np.column_stack([scored, right[:, 0], error_m, held.walk])[asked], 6)
     logistic = Logistic.fit(features[found], right[found])
     result = Calibration(photos, overlap, logistic, held.method, held_out=table)
     _tell(result)

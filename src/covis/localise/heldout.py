@@ -26,6 +26,8 @@ QUERIES = 2000
 """So many photos are asked at most."""
 NEIGHBOURS = 2
 """Photos before and after in a walk that are left out with a photo, where no other walk can answer."""
+STRETCHES = 20
+"""Parts of a lonely walk that stand for walks."""
 MIN_QUERIES = 50
 
 
@@ -40,8 +42,10 @@ class HeldOut:
     distances: Floats
     method: str
     """`groups` or `neighbours`: what was left out with each photo."""
+    walk: Ids
+    """(Q,) the group of each photo, or the stretch of its walk: photos that are right or wrong together."""
     fold: Ids
-    """(Q,) whole groups, or stretches of a walk, that belong together when a fit is checked."""
+    """(Q,) whole walks that belong together when a fit is checked."""
 
 
 def hold_out(map_: Map, folds: int = 5) -> HeldOut:
@@ -53,11 +57,12 @@ def hold_out(map_: Map, folds: int = 5) -> HeldOut:
     if _answerable(map_, queries, group) >= MIN_QUERIES:
         ids, distances = _without_group(map_, queries, group)
         part = rng.permutation(int(group.max()) + 1)[group[queries]] % folds
-        return HeldOut(queries, ids, distances, "groups", part)
+        return HeldOut(queries, ids, distances, "groups", group[queries], part)
     ids, distances = _without_neighbours(map_, queries)
     place = np.empty(count, np.int64)
     place[_walk_order(map_)] = np.arange(count)
-    return HeldOut(queries, ids, distances, "neighbours", place[queries] * folds // max(1, count))
+    stretch = place[queries] * STRETCHES // max(1, count)
+    return HeldOut(queries, ids, distances, "neighbours", stretch, stretch * folds // STRETCHES)
 
 
 def _answerable(map_: Map, queries: Ids, group: Ids) -> int:

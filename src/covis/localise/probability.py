@@ -12,6 +12,9 @@ Floats = NDArray[np.float64]
 _RIDGE = 1.0
 _STEPS = 50
 BINS = 10
+_PARTS = 5
+_ALLOWED = (1.0, 0.5, 0.25)
+"""Shares of the allowed wrong answers that a threshold is tried with."""
 
 
 @dataclass(frozen=True)
@@ -95,22 +98,55 @@ def expected_calibration_error(probability: Floats, right: NDArray[Any], bins: i
     return sum(r["count"] * abs(r["probability"] - r["right"]) for r in rows) / len(probability)
 
 
-def threshold_for(precision: float, probability: Floats, right: NDArray[Any]) -> float | None:
-    """The lowest probability above which right / (answers + 1) reaches `precision`; None if none does.
+def threshold_for(precision: float, probability: Floats, right: NDArray[Any], walk: NDArray[np.int64]) -> float | None:
+    """The probability (N,) from which on answers are right at `precision` on walks not seen; None if none is.
 
-    The one added to the answers is the next photo, counted as wrong: so few answers never promise much, and 99 % needs
-    at least 99 that were right.
+    The lowest one above which the answers reach it is not enough: it was picked because it did. So whole walks (N,) are
+    set aside, a bar is chosen without them, and what they say of it must reach the precision too; where it does not,
+    half as many wrong answers are allowed, and half of that.
+    """
+    right = np.asarray(right, np.float64)
+    part = np.random.default_rng(0).permutation(int(walk.max(initial=0)) + 1)[walk] % _PARTS
+    for share in _ALLOWED:
+        aim = 1 - share * (1 - precision)
+        answers = hits = 0.0
+        for one in range(_PARTS):
+            away = part == one
+            bar = lowest_bar(aim, probability[~away], right[~away], walk[~away])
+            sure = away & (probability >= (np.inf if bar is None else bar))
+            answers, hits = answers + sure.sum(), hits + right[sure].sum()
+        if answers and hits / (answers + 1) >= precision:
+            return lowest_bar(aim, probability, right, walk)
+    return None
+
+
+def lowest_bar(precision: float, probability: Floats, right: Floats, walk: NDArray[np.int64]) -> float | None:
+    """The lowest probability above which right / answers reaches `precision`, with a wrong answer and a bad walk to come.
+
+    The next photo is counted as wrong, so that few answers never promise much: 99 % needs at least 99 that were right.
+    And the next walk is counted as the worst of those seen: wrong answers come many at once, from one walk.
     """
     order = np.argsort(-probability, kind="stable")
-    hits = np.cumsum(np.asarray(right, np.float64)[order])
-    enough = hits / (np.arange(1, len(order) + 1) + 1) >= precision
+    seen, which = np.unique(walk[order], return_inverse=True)
+    of_walk = np.zeros((2, len(seen), len(order)))
+    of_walk[:, which, np.arange(len(order))] = np.stack([np.ones(len(order)), right[order]])
+    count, hits = of_walk.cumsum(axis=2)
+    alone = hits.sum(axis=0) / (count.sum(axis=0) + 1)
+    twice = (hits.sum(axis=0) + hits) / (count.sum(axis=0) + count + 1)
+    enough = np.minimum(alone, twice.min(axis=0, initial=1.0)) >= precision
     # Answers of one probability stand or fall together.
     last = np.append(np.diff(probability[order]) != 0, True) if len(order) else np.zeros(0, bool)
     at = np.flatnonzero(enough & last)
     return float(probability[order][at[-1]]) if len(at) else None
 
 
-def conformal_radius(errors: Floats, rate: float) -> float | None:
-    """The radius that the next error stays within at `rate`, by the rank of past ones; None where they are too few."""
-    rank = int(np.ceil((len(errors) + 1) * rate - 1e-9))
+def conformal_radius(errors: Floats, rate: float, walk: NDArray[np.int64]) -> float | None:
+    """The radius that an error on the next walk stays within at `rate`, by the rank of past ones; None if too few.
+
+    errors (N,) metres, walk (N,). Errors of one walk are alike, so not one photo more but one walk more is counted as
+    outside: 90 % takes at least nine walks.
+    """
+    if not len(errors):
+        return None
+    rank = int(np.ceil(len(errors) * (1 + 1 / len(np.unique(walk))) * rate - 1e-9))
     return None if rank > len(errors) or not rank else float(np.sort(errors)[rank - 1])
