@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 from scipy.stats import bootstrap
 
-from covis import recipes
+from covis import datasets, recipes
+from covis.benchmarking import ModelSource
 from covis.errors import InputError
 from covis.experiments import (
     TABLES,
+    FrozenOnce,
     Row,
     dataset_of,
     lacking,
@@ -23,7 +25,7 @@ from covis.experiments import (
     summary,
     write_outcomes,
 )
-from covis.models import ModelConfig
+from covis.models import ModelConfig, PlaceModel
 from covis.recipes import tables
 from covis.training.run import Resources
 
@@ -56,6 +58,24 @@ def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_
     assert [o.figures for o in again] == [o.figures for o in outcomes]
     talk = capsys.readouterr().err
     assert talk.count("is done already") == talk.count("is evaluated already") == 4
+
+
+def test_frozen_features_give_the_descriptors_of_the_whole_network(hamlet, tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    images = datasets.load("town", hamlet, "test").queries.subset(np.arange(6))
+    model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "last1"))
+    found, lost = FrozenOnce(model).describe(images)
+    again, _ = FrozenOnce(model).describe(images)
+    expected, _ = ModelSource(model, workers=0).describe(images)
+    assert not lost.any()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_array_equal(found, again)
+    images.path(0).rename(images.path(0).with_suffix(".away"))
+    try:
+        with pytest.raises(InputError, match="1 of 6 images"):
+            FrozenOnce(model, workers=1).describe(images)
+    finally:
+        images.path(0).with_suffix(".away").rename(images.path(0))
 
 
 def test_the_interval_is_students_over_seeds():

@@ -17,18 +17,24 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from covis import artifacts
-from covis.benchmarking import WhiteningPlan, evaluate_to, open_source
+from covis.benchmarking import ModelSource, WhiteningPlan, evaluate_to
 from covis.datasets import DATASETS
 from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
 from covis.evaluation.published import Published
+from covis.images import ImageSet
+from covis.models import PlaceModel
 from covis.progress import say
 from covis.registry import Registry
 from covis.training.recipe import Recipe
 from covis.training.run import Resources, train
+from covis.training.sources import Cached, open_source
+from covis.training.validation import describe_all
 
 LEVEL = 0.95
 KS = (1, 5, 10)
@@ -131,9 +137,25 @@ def _run(
             continue
         plan = WhiteningPlan(sizes=(row.whiten,))
         target = folder / "evals" / (name if row.whiten is None else f"{name}-whiten{row.whiten}")
-        [evaluation] = evaluate_to(open_source(folder), load_benchmark(name, data.get(needs)), target, plan)
+        source = FrozenOnce(PlaceModel.load(folder / "model"), folder.name, folder=(folder / "model").resolve())
+        [evaluation] = evaluate_to(source, load_benchmark(name, data.get(needs)), target, plan)
         for key, value in headline(evaluation).items():
             outcome.figures.setdefault(name, {}).setdefault(key, []).append(value)
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenOnce(ModelSource):
+    """A model whose frozen part is computed once for all runs that share it, where the cache holds its output."""
+
+    def describe(self, images: ImageSet) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Through cached features if every image can be read and has its place there, else as any model does."""
+        cache = artifacts.cache_folder() / "features"
+        bound = int(Recipe.cache_gb * 1e9)
+        common: dict[str, Any] = {"seed": 0, "workers": self.workers or 1, "device": torch.device("cpu")}
+        source = open_source(self.model, (images,), cache=cache, cache_bytes=bound, **common)
+        if not isinstance(source, Cached) or not np.array_equal(source.replaced[0], np.arange(len(images))):
+            return super().describe(images)
+        return describe_all(self.model, source, 0, len(images)), np.zeros(len(images), bool)
 
 
 def headline(evaluation: Evaluation) -> dict[str, float]:

@@ -379,6 +379,14 @@ class TestFolders:
         assert queries.columns["minute_of_day"].dtype == np.int64
         assert queries.columns["region"].max() == 2
 
+    def test_campus_parts_are_apart(self, layouts):
+        north, rest = (datasets.load("campus", layouts["campus"], s).queries for s in ("north", "without_north"))
+        assert set(north.columns["region"]) == {8}
+        assert not set(rest.group) & set(north.group)
+        assert len(north) + len(rest) == len(datasets.load("campus", layouts["campus"], "train").queries)
+        east = datasets.load("campus", layouts["campus"], "without_east").queries
+        assert set(east.columns["region"]) == {8}, "region 0 lies half a metre beside the held-out part"
+
     def test_real_campus(self, shared_data):
         for split, photos, walks in (("train", 2805, 63), ("west", 1872, 35)):
             images = datasets.load("campus", shared_data / "campus", split).queries

@@ -405,13 +405,15 @@ def gsv(root, cities=("Bangkok", "PRS"), places=3, views=4, images=True):
 
 
 def campus(root, walks=3, photos=5, images=True):
-    """`train.csv` and `west.csv` with walks as groups."""
+    """`train.csv` and `west.csv` with walks as groups; `train.csv` has as many again further north, in region 8."""
     for split, east in (("train", 0.0), ("west", -500.0)):
         rows = ["image,easting,northing,heading,group,minute_of_day,region"]
-        for w in range(walks):
+        for w in range(2 * walks if split == "train" else walks):
+            north, region = (0.5 * w, w) if w < walks else (400 + 0.5 * w, 8)
             for i in range(photos):
                 name = f"images/{split}_{w}_{i}.jpg"
-                rows.append(f"{name},{east + 8 * i},{0.5 * w},{(10 * i) % 360},run{w:03d},{600 + i if w else -1},{w}")
+                minute = 600 + i if w else -1
+                rows.append(f"{name},{east + 8 * i},{north},{(10 * i) % 360},run{w:03d},{minute},{region}")
                 if images:
                     image(root / name, seed=i)
         root.mkdir(parents=True, exist_ok=True)

@@ -100,3 +100,26 @@ def test_heads_are_gone():
 def test_a_size_that_a_network_refuses_is_one_line():
     with pytest.raises(InputError, match="does not take images of 32 × 32 pixels"):
         backbones.create("inception_v3", (32, 32))
+
+
+@pytest.mark.parametrize(
+    ("name", "blocks", "channels"),
+    [("vit_tiny_patch16_224", 8, 192), ("mobilenetv2_100", 5, 96), ("resnet18", 3, 256), ("vgg16", 4, 512)],
+)
+def test_a_backbone_ends_after_the_blocks_asked_for(name, blocks, channels):
+    torch.manual_seed(0)
+    whole = backbones.create(name, (64, 64)).eval()
+    short = backbones.create(name, (64, 64), blocks=blocks).eval()
+    short.net.load_state_dict(whole.net.state_dict(), strict=False)
+    x = torch.randn(1, 3, 64, 64)
+    stop = whole.plan.block_starts[blocks]
+    with torch.inference_mode():
+        assert torch.equal(short(x), whole.run(x, 0, stop, whole.grid((64, 64))))
+    assert short.channels == channels
+    assert short.plan.cut("last1") == whole.plan.block_starts[blocks - 1]
+    assert sum(p.numel() for p in short.parameters()) < sum(p.numel() for p in whole.parameters())
+
+
+def test_more_blocks_than_there_are_is_an_error():
+    with pytest.raises(InputError, match="has 12 blocks"):
+        backbones.create("vit_tiny_patch16_224", (64, 64), blocks=13)

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from covis import losses
+from covis.datasets import DATASETS
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.labels import Radius
@@ -46,6 +47,18 @@ def test_a_run_leaves_models_metrics_labels_and_a_result(quick, hamlet, tmp_path
     card = PlaceModel.load(tmp_path / "run" / "model").card
     assert card["seed"] == 0
     assert card["recipe"]["loss"]["type"] == "GeneralizedContrastive"
+    assert card["recalls"]["benchmark"] == quick.validation
+    assert card["recalls"]["recall"]["5"] == result["best"]["5"]
+    assert card["data"]["licence"] == DATASETS["town"].licence
+    assert (card["dim"], card["fingerprint"]) == (result["dim"], result["fingerprint"])
+
+
+def test_no_steps_leave_the_network_as_it_comes(quick, hamlet, tmp_path):
+    recipe = replace(quick, steps=0, validation="")
+    assert train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)["images"] == 0
+    assert same(weights(tmp_path / "run"), PlaceModel.build(recipe.model, 0).state_dict())
+    with pytest.raises(InputError, match="steps at least 0"):
+        replace(quick, steps=-1)
 
 
 def test_training_moves_what_is_trained_and_nothing_else(quick, hamlet, tmp_path):

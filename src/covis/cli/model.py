@@ -18,6 +18,7 @@ def import_model(
     pool: Annotated[str, typer.Option(help="Pooling on top.")] = "gem",
     image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels.")] = "480x640",
     stride_on: Annotated[str, typer.Option(help="conv1 for ResNets of 2015, else conv2.")] = "conv2",
+    blocks: Annotated[int, typer.Option(help="Keep only this many leading blocks; 0 = all.")] = 0,
     licence: Annotated[str, typer.Option(help="The weights' licence, for the model card.")] = "",
     json: Json = False,
 ) -> None:
@@ -31,7 +32,8 @@ def import_model(
     """
     from covis.models import ModelConfig, PlaceModel, weights
 
-    values = {"backbone": backbone, "pool": pool, "image_size": _size(image_size), "stride_on": stride_on}
+    values: dict[str, Any] = {"backbone": backbone, "pool": pool, "image_size": _size(image_size)}
+    values |= {"stride_on": stride_on, "blocks": blocks}
     if not file.is_file():
         raise InputError(f"{file} is not there; give a .safetensors or .pth file")
     if output.exists():

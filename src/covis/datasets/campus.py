@@ -1,30 +1,53 @@
 """Campus walks: two tables of phone photos, `train.csv` and `west.csv`, each matched with itself.
 
 A group is one person's walk: photos of one walk are never each other's match. `minute_of_day` (−1 = unknown) and
-`region` are columns.
+`region` are columns. Parts of `train` can be held out to choose settings on, so that `west` is left for the end: `north`
+and `east`, with `without_north` and `without_east` to train on.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+from scipy.spatial import KDTree
+
 from covis.datasets import DATASETS, Dataset, Split
 from covis.datasets.table import read_table
 from covis.errors import InputError, unknown_name
+from covis.images import ImageSet
 
 NAME = "campus"
-SPLITS = ("train", "west")
+HELD_OUT = {"north": (8, 9, 10), "east": (1, 2, 3)}
+"""Part of `train` → its regions."""
+WITHOUT = "without_"
+SPLITS = ("train", "west", *HELD_OUT, *(WITHOUT + part for part in HELD_OUT))
+GAP_M = 30.0
+"""As far as `west` lies from `train`, photos to train on stay from a part that is held out."""
 
 
 def load(path: Path, split: str) -> Split:
     """The walks of `split`, matched with themselves."""
     if split not in SPLITS:
         raise unknown_name(f"split of {NAME}", split, SPLITS)
-    table = Path(path) / f"{split}.csv"
+    name = split if split in ("train", "west") else "train"
+    table = Path(path) / f"{name}.csv"
     if not table.is_file():
-        raise InputError(f"{table} is not there; give the folder that holds {split}.csv and images/")
+        raise InputError(f"{table} is not there; give the folder that holds {name}.csv and images/")
     images = read_table(table)
+    if split != name:
+        images = _part(images, split)
     return Split(images, images)
+
+
+def _part(images: ImageSet, split: str) -> ImageSet:
+    """A part of `train`, or the photos at least `GAP_M` from it whose walks do not touch it."""
+    held = np.isin(images.columns["region"].astype(np.int64), HELD_OUT[split.removeprefix(WITHOUT)])
+    if not split.startswith(WITHOUT) or not held.any():
+        return images.subset(held != split.startswith(WITHOUT))
+    distance, _ = KDTree(images.poses.xy[held]).query(images.poses.xy)
+    apart = (distance >= GAP_M) & ~np.isin(images.group, images.group[held])
+    return images.subset(apart & ~held)
 
 
 DATASETS.register(NAME)(

@@ -1,6 +1,6 @@
 """From a map of local features to one vector: the aggregators that learn more than a number.
 
-`netvlad16`, `netvlad64`      residuals to cluster centres, softly assigned; centres start from clustered features
+`netvlad16`, `32`, `64`        residuals to cluster centres, softly assigned; centres start from clustered features
 `mix`                         layers that mix all places of the map, then fewer channels and rows (MixVPR's way)
 `transport16`, `transport64`  features carried to clusters by optimal transport, with a bin for the useless (SALAD's way)
 """
@@ -132,7 +132,7 @@ def transport(scores: Tensor, bin_score: Tensor) -> Tensor:
     return (log_plan[:, :-1] + math.log(features)).exp()
 
 
-for _clusters in (16, 64):
+for _clusters in (16, 32, 64):
     POOLS.register(f"netvlad{_clusters}")(functools.partial(NetVlad, clusters=_clusters))
 POOLS.register("mix")(MixedMap)
 POOLS.register("transport16")(functools.partial(TransportedClusters, clusters=16, depth=64, extra=128))

@@ -46,13 +46,15 @@ RECOMMENDED = (
 class Backbone(nn.Module):
     """A library network without its head, run step by step."""
 
-    def __init__(self, name: str, net: nn.Module, image_size: tuple[int, int]) -> None:
+    def __init__(self, name: str, net: nn.Module, image_size: tuple[int, int], blocks: int = 0) -> None:
         super().__init__()
         self.name = name
         self.net = net
         self.patch = _patch_size(net) if is_transformer(net) else (1, 1)
         self.prefix_tokens = int(getattr(net, "num_prefix_tokens", 0))
         self.plan, self.channels = _checked_plan(self, image_size)
+        if blocks:
+            _shorten(self, blocks, image_size)
         _drop_unused(net, self.plan)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,12 +126,12 @@ class Backbone(nn.Module):
         return EMBED in self.plan.steps
 
 
-def create(name: str, image_size: tuple[int, int], stride_on: StrideOn = "conv2") -> Backbone:
-    """The backbone called `name` with random weights."""
+def create(name: str, image_size: tuple[int, int], stride_on: StrideOn = "conv2", blocks: int = 0) -> Backbone:
+    """The backbone called `name` with random weights; only its first `blocks` blocks unless 0."""
     net = _create_net(name, image_size)
     if stride_on == "conv1":
         _move_stride(name, net)
-    return Backbone(name, net, image_size)
+    return Backbone(name, net, image_size, blocks)
 
 
 def names() -> list[str]:
@@ -234,6 +236,18 @@ def _probe(backbone: Backbone, image_size: tuple[int, int]) -> tuple[Tensor, Ten
             raise InputError(f"{backbone.name} gives no map of local features to pool; choose another backbone")
         return probe, features
     raise InputError(f"{backbone.name} does not take images of {image_size[0]} × {image_size[1]} pixels ({cause})")
+
+
+def _shorten(backbone: Backbone, blocks: int, image_size: tuple[int, int]) -> None:
+    """Ends the chain after its first `blocks` blocks; the length of its features is asked anew."""
+    whole = backbone.plan
+    backbone.plan = whole.first(blocks)
+    for name in whole.steps[len(backbone.plan.steps) :]:
+        backbone.net.set_submodule(name, nn.Identity())
+    size = backbone.fit(image_size)
+    with torch.inference_mode():
+        features = backbone.eval()(torch.zeros(1, 3, *size))
+        backbone.channels = int(backbone.to_map(features, backbone.grid(size))[0].shape[1])
 
 
 def _drop_unused(net: nn.Module, plan: Plan) -> None:

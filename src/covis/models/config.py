@@ -31,6 +31,8 @@ class ModelConfig:
     """None = random, "pretrained" = the model library's for this name, or a .safetensors file or model directory."""
     stride_on: StrideOn = "conv2"
     """Which convolution of a ResNet bottleneck halves the map: conv2 today, conv1 in networks of 2015."""
+    blocks: int = 0
+    """How many leading blocks of the backbone are kept; 0 = all. Earlier features tell places apart by finer detail."""
     batchnorm: BatchNormStatistics = "with_block"
     """Running statistics: frozen in frozen blocks and live in trained ones, or `frozen` everywhere."""
 

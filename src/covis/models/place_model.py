@@ -63,7 +63,7 @@ class PlaceModel(nn.Module):
     def skeleton(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
         """A model of `config` with random weights, whatever `config.weights` says."""
         with _drawn_from(seed):
-            backbone = backbones.create(config.backbone, config.image_size, config.stride_on)
+            backbone = backbones.create(config.backbone, config.image_size, config.stride_on, config.blocks)
         return cls.around(backbone, config, seed)
 
     @classmethod
@@ -207,7 +207,7 @@ class PlaceModel(nn.Module):
 
     def _architecture(self) -> list[Any]:
         p = self.preprocessing
-        return [self.config.backbone, self.config.stride_on, p.image_size, p.mean, p.std]
+        return [self.config.backbone, self.config.stride_on, self.config.blocks, p.image_size, p.mean, p.std]
 
     def _before_cut(self, name: str) -> bool:
         later = self.backbone.plan.steps[self._cut :]

@@ -33,6 +33,14 @@ class Plan:
     steps: tuple[str, ...]
     block_starts: tuple[int, ...]
 
+    def first(self, blocks: int) -> Plan:
+        """The chain up to the end of its first `blocks` blocks."""
+        if not 1 <= blocks <= len(self.block_starts):
+            raise InputError(f"blocks={blocks}: this backbone has {len(self.block_starts)} blocks; 0 keeps all")
+        if blocks == len(self.block_starts):
+            return self
+        return Plan(self.steps[: self.block_starts[blocks]], self.block_starts[:blocks])
+
     def cut(self, trainable: Trainable) -> int:
         """The first step that learns."""
         if trainable == "all":

@@ -64,7 +64,8 @@ class Loop:
     progress: Progress = field(default_factory=Progress)
 
     def __post_init__(self) -> None:
-        self.total = self.recipe.steps or max(1, self.recipe.epochs * len(self.data.sampler) // self.recipe.accumulate)
+        whole_epochs = max(1, self.recipe.epochs * len(self.data.sampler) // self.recipe.accumulate)
+        self.total = whole_epochs if self.recipe.steps is None else self.recipe.steps
         self.optimiser = make_optimiser(self.recipe, self.model)
         self.scaler = torch.amp.GradScaler(self.ranks.device.type, enabled=self.recipe.precision == "float16")
         trained: nn.Module = _Trained(self.model)

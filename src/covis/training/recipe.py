@@ -80,7 +80,7 @@ class Recipe:
     split: str = "train"
     epochs: int = 1
     steps: int | None = None
-    """Optimiser steps of the run, where it is not a whole number of epochs."""
+    """Optimiser steps of the run, where it is not a whole number of epochs; 0 = the network as it comes."""
     accumulate: int = 1
     """Batches whose gradients make one step."""
     validation: str = ""
@@ -96,8 +96,8 @@ class Recipe:
     """Up to this size the frozen part's output (or, where nothing is frozen, the decoded images) is kept on disk."""
 
     def __post_init__(self) -> None:
-        if self.epochs < 1 or self.accumulate < 1 or (self.steps is not None and self.steps < 1):
-            raise InputError("epochs, steps and accumulate must be at least 1")
+        if self.epochs < 1 or self.accumulate < 1 or (self.steps is not None and self.steps < 0):
+            raise InputError("epochs and accumulate must be at least 1, steps at least 0")
         if isinstance(self.loss, TupleLoss) != (self.batches.strategy == "triplet"):
             raise InputError(
                 f"loss {type(self.loss).__name__} and batches of strategy {self.batches.strategy!r} do not fit; "

@@ -35,6 +35,17 @@ def campus_west(path: Path | None) -> Benchmark:
 BENCHMARKS.register("campus")(campus_west)
 
 
+def campus_part(path: Path | None, part: str) -> Benchmark:
+    """A part of the campus held out of `train`, to choose settings on; scored as `campus_west`."""
+    images = datasets.load("campus", path, part).queries
+    training = partial(datasets.load, "campus", path, f"without_{part}")
+    return leave_one_group_out(f"campus_{part}", images, lambda: training().queries)
+
+
+BENCHMARKS.register("campus_north")(partial(campus_part, part="north"))
+BENCHMARKS.register("campus_east")(partial(campus_part, part="east"))
+
+
 def leave_one_group_out(name: str, images: ImageSet, training: Callable[[], ImageSet] | None = None) -> Benchmark:
     """A set matched with itself, photos of one group never with each other; photos without a position are left out."""
     known = images.poses.known
