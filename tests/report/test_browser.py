@@ -46,15 +46,17 @@ def page_file(hamlet, tmp_path_factory):
     return folder / "report.html"
 
 
-WRONG = """() => {
-  const r = window.covisReport, wrong = r.map.queries.findIndex((q, i) => !r.answer(i).right && document.getElementById("entry-" + q.id));
+WRONG = """shown => {
+  const r = window.covisReport, wrong = r.map.queries.findIndex((q, i) => !r.answer(i).right && shown === !!document.getElementById("entry-" + q.id));
   const [x, y] = r.project(r.map.queries[wrong].x, r.map.queries[wrong].y), c = r.canvas.getBoundingClientRect();
   return {x: c.left + x * c.width / r.canvas.width, y: c.top + y * c.height / r.canvas.height};
 }"""
 
 
-def test_a_wrong_query_on_the_map_leads_to_its_gallery_entry(browser, page_file):
-    page = browser.new_page(viewport={"width": 1200, "height": 1600})
+@pytest.mark.parametrize("shown", [True, False], ids=["entry shown", "entry further down"])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_a_wrong_query_on_the_map_leads_to_its_gallery_entry(browser, page_file, shown, scheme):
+    page = browser.new_page(viewport={"width": 1200, "height": 1600}, color_scheme=scheme)
     complaints = []
     page.on("console", lambda m: complaints.append(m.text) if m.type in ("error", "warning") else None)
     page.on("pageerror", lambda e: complaints.append(str(e)))
@@ -62,7 +64,7 @@ def test_a_wrong_query_on_the_map_leads_to_its_gallery_entry(browser, page_file)
     page.goto(page_file.as_uri())
     assert page.title() == "A <test> & more"
     page.locator("#map-canvas").scroll_into_view_if_needed()
-    at = page.evaluate(WRONG)
+    at = page.evaluate(WRONG, shown)
     page.mouse.click(at["x"], at["y"])
     entry = page.locator(".entry.chosen")
     entry.wait_for(timeout=5000)

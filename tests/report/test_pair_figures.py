@@ -124,6 +124,6 @@ def test_a_name_keeps_its_colour(trained, hamlet):
     assert len(set(curves.values())) == 3
 
 
-def test_figures_of_runs_need_runs(hamlet):
+def test_batches_are_those_of_runs(hamlet):
     with pytest.raises(InputError, match="run folders"):
-        FIGURES["overlap"]({}, {}, hamlet)
+        FIGURES["batches"]({}, {}, hamlet)

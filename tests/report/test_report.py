@@ -6,18 +6,20 @@ import sys
 
 import pytest
 
-from covis.benchmarking import ModelSource, WhiteningPlan, evaluate_to
+from covis.benchmarking import WhiteningPlan, evaluate_to, open_source
 from covis.errors import InputError
-from covis.evaluation import load_benchmark
+from covis.evaluation import Evaluation, load_benchmark
+from covis.evaluation.result import find_evaluations
 from covis.models import ModelConfig, PlaceModel
-from covis.report import write_report
+from covis.report import subjects, summary, write_report
+from covis.report.figures import FIGURES
 
 
 @pytest.fixture(scope="module")
 def evaluated(hamlet, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evals")
-    model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0)
-    source = ModelSource(model, "small", workers=0, cache=folder / "cache")
+    PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(folder / "small")
+    source = open_source(folder / "small", workers=0, cache=folder / "cache")
     evaluate_to(
         source, load_benchmark("town", hamlet), folder / "evals", WhiteningPlan(sizes=(None, 8, 16)), alone=False
     )
@@ -33,13 +35,20 @@ def test_a_report_from_the_command_line(evaluated, hamlet, tmp_path):
     assert done.returncode == 0, done.stderr
     assert len(json.loads(done.stdout)["models"]) == 3
     page = (tmp_path / "r.html").read_text(encoding="utf-8")
-    for part in ("recall", "map", "distance", "sizes"):
+    for part in ("recall", "figures", "parts", "map", "distance", "sizes", "differences", "activations", "overlap"):
         assert f'<section id="{part}">' in page
+        assert f'<a href="#{part}">' in page
+    assert '<section id="batches">' not in page  # nothing was trained here
 
 
 @pytest.mark.parametrize(
     ("figure", "ending", "magic"),
-    [("recall", "svg", b"<?xml"), ("sizes", "png", b"\x89PNG"), ("distance", "pdf", b"%PDF")],
+    [
+        ("recall", "svg", b"<?xml"),
+        ("sizes", "png", b"\x89PNG"),
+        ("distance", "pdf", b"%PDF"),
+        ("radius", "png", b"\x89PNG"),
+    ],
 )
 def test_each_figure_as_a_file(evaluated, tmp_path, figure, ending, magic):
     file = tmp_path / f"f.{ending}"
@@ -63,11 +72,52 @@ def test_wrong_figures_are_told(evaluated, tmp_path, args, words):
 
 
 def test_figures_of_other_protocols_do_not_mix(evaluated, hamlet, tmp_path):
-    from covis.evaluation.result import Evaluation, find_evaluations
-
     other = load_benchmark("town_val", hamlet)
     found = [Evaluation.open(p) for p in find_evaluations(evaluated)]
     with pytest.raises(InputError, match="other protocols"):
         write_report(tmp_path / "r.html", {"a": found}, other)
     with pytest.raises(InputError, match="at least one"):
         write_report(tmp_path / "r.html", {}, other)
+
+
+def by_label(folder):
+    return {e.label: [e] for e in map(Evaluation.open, find_evaluations(folder))}
+
+
+def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
+    groups = by_label(evaluated)
+    assert subjects.models(groups, {}) == {"small": evaluated.parent / "small"}
+    PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 1).save(evaluated.parent / "small", replace=True)
+    assert subjects.models(groups, {}) == {}  # another model lies there now
+    with pytest.raises(InputError, match="evaluations whose model is still there"):
+        FIGURES["activations"](groups, {}, hamlet)
+    PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(evaluated.parent / "small", replace=True)
+
+
+def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):
+    groups = by_label(evaluated)
+    [first] = groups["small"]
+    recalls, rest = summary.recalls(groups, []).body, summary.further(groups).body
+    assert f"{first.recall[1]:.1f} [" in recalls
+    assert recalls.count("(p = ") == 2
+    for key, words in summary.FIGURES.items():
+        assert (words in rest) == (key in first.figures)
+    by_condition = summary.parts(groups).body
+    assert all(f"<td>{part}</td>" in by_condition for part in first.figures["breakdown"]["condition"])
+
+
+def test_the_curve_of_accepted_matches_is_that_of_the_figures(evaluated):
+    groups = by_label(evaluated)
+    lines = {line.get_label(): line for line in FIGURES["precision"](groups, {}, None).axes[0].lines}
+    recall, precision = (values / 100 for values in lines["small"].get_data())
+    area = sum((b - a) * p for a, b, p in zip([0, *recall], recall, precision, strict=False))
+    assert 100 * area == pytest.approx(groups["small"][0].figures["match_auc"])
+
+
+def test_published_figures_stand_beside_ours_a_row_each_method():
+    figures = {"benchmark": "msls_val", "fingerprint": "f", "queries": 740, "database": 18871}
+    ours = Evaluation({**figures, "recall": {"1": 70.0, "5": 80.0}}, {}, {}, {})
+    body = summary.published({"mine": [ours]}).body
+    assert "65.9 → 70.0 (+4.1)" in body
+    assert "whitening was fitted on the evaluated set" in body
+    assert summary.published({"mine": [Evaluation({**figures, "queries": 1, "recall": {}}, {}, {}, {})]}) is None

@@ -46,6 +46,8 @@ class ModelSource:
     batch_size: int = BATCH_SIZE
     workers: int | None = None
     cache: Path | None = None
+    folder: Path | None = None
+    """Where the model lies, so that a report can open it again."""
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -58,6 +60,7 @@ class ModelSource:
             "preprocessing": asdict(self.model.preprocessing),
             "model_whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
             **{key: self.model.card[key] for key in ORIGIN if key in self.model.card},
+            **({} if self.folder is None else {"folder": str(self.folder)}),
         }
 
     def describe(self, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
@@ -121,7 +124,7 @@ def open_source(
         return StoreSource(DescriptorStore.open(path))
     folder = path / "model" if not record.is_file() and (path / "model" / artifacts.MANIFEST).is_file() else path
     label = folder.resolve().parent.name if folder.name == "model" else folder.name
-    return ModelSource(PlaceModel.load(folder), label, batch_size, workers, cache)
+    return ModelSource(PlaceModel.load(folder), label, batch_size, workers, cache, folder.resolve())
 
 
 def _rows(store: DescriptorStore, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:

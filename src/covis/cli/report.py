@@ -23,13 +23,13 @@ def report(
     figure: Annotated[
         str,
         typer.Option(
-            help="Only this figure: recall, distance, sizes; of runs also batches, differences, activations, overlap."
+            help="Only this figure: recall, precision, radius, distance, sizes, overlap, differences, activations; batches of runs."
         ),
     ] = "",
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
     json: Json = False,
 ) -> None:
-    """Write a self-contained report: tables, curves, map of right and wrong queries, gallery, distances.
+    """Write a self-contained report: tables, curves, map of right and wrong queries, gallery, what models see.
 
     Evaluations of one label are taken as seeds of one model.
 

@@ -14,6 +14,8 @@ from covis.evaluation.result import Evaluation
 from covis.evaluation.statistics import LEVEL, holm, paired_test
 
 COMPARED_KS = (1, 5, 10)
+_PLACES = ("path", "folder")
+"""Facts that say where something lies, not what it is."""
 
 
 def compare(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
@@ -109,7 +111,8 @@ def differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The values that are not the same everywhere, by dotted name, one each of `facts`; None where absent."""
     flat = [_flat(f) for f in facts]
     names = list(dict.fromkeys(name for f in flat for name in f))
-    return {n: [f.get(n) for f in flat] for n in names if n != "path" and any(f.get(n) != flat[0].get(n) for f in flat)}
+    other = [n for n in names if n not in _PLACES and any(f.get(n) != flat[0].get(n) for f in flat)]
+    return {n: [f.get(n) for f in flat] for n in other}
 
 
 def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:

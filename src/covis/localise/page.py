@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from covis.decoding import Reject, decode
+from covis.decoding import Reject
 from covis.localise.answers import Answer, Match, printable, where
-from covis.report.page import Section, text, write_page
+from covis.report.page import Section, text, thumbnail, write_page
 
 if TYPE_CHECKING:
     from covis.localise.map import Map
@@ -49,17 +47,11 @@ def _cell(rank: int, match: Match) -> str:
 
 
 def _thumbnail(file: Path) -> str:
-    """A small JPEG inside the page; a box where the file is not there any more."""
-    from PIL import Image
-
+    """A small picture inside the page; a box where the file is not there any more."""
     try:
-        picture = Image.fromarray(decode(file))
+        return f'<img alt="" src="{thumbnail(file, _THUMB)}">'
     except Reject as reject:
         return f'<div class="gone">{text(reject.reason)}</div>'
-    picture.thumbnail((_THUMB, _THUMB))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=75)
-    return f'<img alt="" src="data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode()}">'
 
 
 def _sketch(answer: Answer, map_: Map) -> str:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation
-from covis.report import pairs, sections
-from covis.report.page import Section, write_page
+from covis.report import pairs, plots, sections, summary
+from covis.report.page import write_page
+from covis.report.subjects import models
 
 __all__ = ["write_report"]
 
@@ -24,8 +26,8 @@ def write_report(
 ) -> None:
     """Writes a report on evaluations of one protocol, grouped by name (several of a name are seeds of one thing).
 
-    `runs` adds what training and models show: differences of descriptors, activation maps, example pairs with their ψ,
-    overlap against poses and the composition of batches; `data` is where the runs' dataset lies.
+    Models that are still where they were evaluated add differences of descriptors and activation maps; `runs` add what
+    training saw: example pairs with their ψ, and the composition of batches. `data` is where the runs' dataset lies.
     """
     found = [e for group in evaluations.values() for e in group]
     if not found:
@@ -33,31 +35,30 @@ def write_report(
     other = {e.fingerprint for e in found} - {benchmark.fingerprint}
     if other:
         raise InputError(f"evaluations of other protocols ({', '.join(sorted(other))}) do not go into one report")
+    runs = runs or {}
+    found_models = models(evaluations, runs)
     parts = [
-        sections.recalls(evaluations),
+        summary.recalls(evaluations, _curves(evaluations)),
+        summary.further(evaluations),
+        summary.parts(evaluations),
+        summary.published(evaluations),
         sections.map_and_gallery(evaluations, benchmark),
-        sections.distances(evaluations, runs or {}),
         sections.sizes(evaluations),
-        *(_of_runs(evaluations, benchmark, runs, data) if runs else []),
-        sections.published(evaluations),
-    ]
-    write_page(Path(path), title, sections.lead(evaluations), [part for part in parts if part is not None])
-
-
-def _of_runs(
-    evaluations: Mapping[str, Sequence[Evaluation]],
-    benchmark: Benchmark,
-    runs: Mapping[str, Sequence[Path]],
-    data: Path | None,
-) -> list[Section | None]:
-    return [
-        pairs.differences(evaluations, runs, benchmark),
-        pairs.activations(evaluations, runs, benchmark),
-        sections.examples(_last(runs), data),
-        pairs.overlap(_last(runs), data),
+        sections.distances(evaluations, runs),
+        pairs.differences(evaluations, found_models, benchmark),
+        pairs.activations(evaluations, found_models, benchmark),
+        sections.examples(pairs.labelled(runs, benchmark, data)),
+        pairs.overlap(runs, benchmark, data),
         sections.batches(evaluations, runs, data),
     ]
+    shown = [part for part in parts if part is not None]
+    write_page(Path(path), title, sections.lead(evaluations), shown, navigation=True)
 
 
-def _last(runs: Mapping[str, Sequence[Path]]) -> Path:
-    return list(runs.values())[-1][0]
+def _curves(evaluations: Mapping[str, Sequence[Evaluation]]) -> list[str]:
+    """Recall against k, precision against recall and recall against radius, as far as the evaluations have them."""
+    drawn = []
+    for make in (sections.recall_figure, sections.precision_figure, sections.radius_figure):
+        with contextlib.suppress(InputError):
+            drawn.append(plots.svg(make(evaluations)))
+    return drawn

@@ -2,35 +2,36 @@
 
 from __future__ import annotations
 
-import base64
-import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from covis.decoding import Reject, decode
+from covis.decoding import Reject
 from covis.evaluation import Benchmark, Evaluation
 from covis.images import ImageSet
+from covis.report.page import thumbnail
 
-QUERIES = 1000
-"""So many queries are drawn at most, wrong ones first."""
-ENTRIES = 60
+Ints = NDArray[np.int64]
+QUERIES = 4000
+"""So many queries are drawn at most, evenly chosen."""
+PICTURED = 360
+"""So many wrong queries have their photos in the page, the worst of each model, and a third as many right ones."""
+ENTRIES = 12
+"""Gallery entries shown at first, and more at each click."""
 PLACES = 4000
-_THUMB = 150
+_THUMB = 180
 
 
 def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dict[str, Any]:
-    """Queries with the best match of each model, and thumbnails of all images that can be looked at."""
-    shown = _shown(list(evaluations.values()))
+    """Queries with the best match of each model, and thumbnails of the images that can be looked at."""
+    shown = _shown(next(iter(evaluations.values())))
     xy = benchmark.queries.poses.xy
     places = benchmark.database.poses.xy[:: max(1, len(benchmark.database) // PLACES)]
     models: list[dict[str, Any]] = [
         {"name": name, "answers": [_answer(e, benchmark, int(i)) for i in shown]} for name, e in evaluations.items()
     ]
-    matches = {a[key] for m in models for a in m["answers"] for key in ("id", "truth") if a[key] is not None}
-    thumbs = {f"q{i}": thumbnail(benchmark.queries, int(i)) for i in shown}
-    thumbs |= {f"m{i}": thumbnail(benchmark.database, int(i)) for i in sorted(matches)}
     return {
         "queries": [
             {
@@ -43,17 +44,33 @@ def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dic
         ],
         "places": np.round(places[~np.isnan(places[:, 0])], 1).tolist(),
         "models": models,
-        "thumbs": {k: v for k, v in thumbs.items() if v},
+        "thumbs": _thumbs(models, shown, benchmark),
         "gallery": ENTRIES,
     }
 
 
-def _shown(evaluations: Sequence[Evaluation]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Answerable queries with a place, those that most models get wrong first."""
-    wrong = np.sum([~e.hits(1) for e in evaluations], axis=0)
-    usable = evaluations[0].counted & ~np.isnan(np.asarray(evaluations[0].arrays["query_xy"])[:, 0])
-    order = np.argsort(-wrong, kind="stable")
-    return np.sort(order[usable[order]][:QUERIES])
+def _shown(evaluation: Evaluation) -> Ints:
+    """Answerable queries with a place."""
+    usable = evaluation.counted & ~np.isnan(np.asarray(evaluation.arrays["query_xy"])[:, 0])
+    found = np.flatnonzero(usable)
+    some = np.unique(np.linspace(0, len(found) - 1, min(QUERIES, len(found))).astype(int))
+    return np.asarray(found[some])
+
+
+def _thumbs(models: Sequence[dict[str, Any]], shown: Ints, benchmark: Benchmark) -> dict[str, str]:
+    """Photos of the worst queries of each model and of some right ones, of their matches and of a right answer."""
+    wanted: set[str] = set()
+    for model in models:
+        answers = model["answers"]
+        order = sorted(range(len(answers)), key=lambda i: (answers[i]["right"], -answers[i]["worst"]))
+        wrong = [i for i in order if not answers[i]["right"]][: PICTURED // len(models)]
+        right = [i for i in order if answers[i]["right"]]
+        some = right[:: max(1, 3 * len(models) * len(right) // PICTURED)]
+        for i in (*wrong, *some):
+            wanted |= {f"q{shown[i]}"} | {f"m{answers[i][k]}" for k in ("id", "truth") if answers[i][k] is not None}
+    sides = {"q": benchmark.queries, "m": benchmark.database}
+    found = {key: shot(sides[key[0]], int(key[1:])) for key in sorted(wanted)}
+    return {key: photo for key, photo in found.items() if photo}
 
 
 def _answer(evaluation: Evaluation, benchmark: Benchmark, i: int) -> dict[str, Any]:
@@ -81,15 +98,9 @@ def _answer(evaluation: Evaluation, benchmark: Benchmark, i: int) -> dict[str, A
     }
 
 
-def thumbnail(images: ImageSet, i: int) -> str:
-    """A small JPEG as a data address; empty where the file cannot be read."""
-    from PIL import Image
-
+def shot(images: ImageSet, i: int) -> str:
+    """The i-th photo as a small data address; empty where the file cannot be read."""
     try:
-        picture = Image.fromarray(decode(images.path(i)))
+        return thumbnail(images.path(i), _THUMB)
     except Reject:
         return ""
-    picture.thumbnail((_THUMB, _THUMB))
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=72)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

@@ -14,15 +14,17 @@ from covis import datasets
 from covis.benchmarking import ModelSource
 from covis.decoding import Reject, decode
 from covis.errors import InputError
-from covis.evaluation import Benchmark, Evaluation
+from covis.evaluation import Benchmark
+from covis.evaluation.retrieval import has_grades
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.models import PlaceModel
-from covis.report import plots
+from covis.poses import angle_between
+from covis.report import pictures, plots
 from covis.report.activations import contributions
 from covis.report.embedding2d import pca, tsne
-from covis.report.page import Section, figure
-from covis.report.sections import Groups, Runs, colours, run_recipe
+from covis.report.page import Section, figure, text
+from covis.report.subjects import Groups, Models, Runs, colours, needed_sample, run_recipe, sampled
 
 EACH = 120
 """So many positive and as many negative pairs are laid out."""
@@ -34,28 +36,28 @@ _POSE_PAIRS = 4_000_000
 # Differences of descriptors
 
 
-def differences(evaluations: Groups, runs: Runs, benchmark: Benchmark) -> Section | None:
-    """Differences of descriptors of positive and negative pairs on a plane, a column each run."""
-    if not runs or not _graded(evaluations):
+def differences(evaluations: Groups, models: Models, benchmark: Benchmark) -> Section | None:
+    """Differences of descriptors of positive and negative pairs on a plane, a column each model."""
+    if not models or not sampled(evaluations):
         return None
     caption = f"z(query) − z(map) of {EACH} positive (ψ ≥ {POSITIVE}) and {EACH} negative pairs of the benchmark"
-    drawn = plots.svg(difference_figure(evaluations, runs, benchmark))
+    drawn = plots.svg(difference_figure(evaluations, models, benchmark))
     return Section("Differences of descriptors", figure(drawn, caption), "differences")
 
 
-def difference_figure(evaluations: Groups, runs: Runs, benchmark: Benchmark) -> Figure:
-    """PCA and t-SNE of the differences of sampled pairs, for the first run of each name."""
+def difference_figure(evaluations: Groups, models: Models, benchmark: Benchmark) -> Figure:
+    """PCA and t-SNE of the differences of sampled pairs, for each model."""
+    opened = _opened(models)
     rows, columns, positive = _balanced(_sample(evaluations, benchmark))
     found = {
-        name: _described(_model(paths[0]), benchmark.queries, rows)
-        - _described(_model(paths[0]), benchmark.database, columns)
-        for name, paths in _needed(runs).items()
+        name: _described(model, benchmark.queries, rows) - _described(model, benchmark.database, columns)
+        for name, model in opened.items()
     }
     planes = {
         "PCA": {name: pca(vectors) for name, vectors in found.items()},
         "t-SNE": {name: tsne(vectors) for name, vectors in found.items()},
     }
-    return plots.differences(planes, positive, colours(evaluations, runs))
+    return pictures.differences(planes, positive, colours(evaluations, models))
 
 
 def _balanced(sample: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
@@ -80,26 +82,27 @@ def _described(model: PlaceModel, images: ImageSet, ids: NDArray[Any]) -> NDArra
 # Activation maps
 
 
-def activations(evaluations: Groups, runs: Runs, benchmark: Benchmark) -> Section | None:
-    """Where each run's model finds two photos alike."""
-    if not runs or not _graded(evaluations):
+def activations(evaluations: Groups, models: Models, benchmark: Benchmark) -> Section | None:
+    """Where each model finds two photos alike."""
+    if not models or not sampled(evaluations):
         return None
     try:
-        drawn = plots.svg(activation_figure(evaluations, runs, benchmark))
+        drawn = plots.svg(activation_figure(evaluations, models, benchmark))
     except InputError as reason:  # such as a pooling that takes nothing from the map
-        return Section("Activation maps", f"<p>{reason}</p>", "activations")
+        return Section("Activation maps", f"<p>{text(reason)}</p>", "activations")
     caption = "query, map image; bright places add most to the similarity of the pooled descriptors (one scale a pair)"
     return Section("Activation maps", figure(drawn, caption), "activations")
 
 
-def activation_figure(evaluations: Groups, runs: Runs, benchmark: Benchmark) -> Figure:
-    """Sampled pairs with ψ near `CHOSEN`, seen by the first run of each name."""
+def activation_figure(evaluations: Groups, models: Models, benchmark: Benchmark) -> Figure:
+    """Sampled pairs with ψ near `CHOSEN`, seen by each model."""
+    opened = _opened(models)
     sample = _sample(evaluations, benchmark)
     psi = np.asarray(sample["pair_psi"])
     at = [int(np.argmin(np.abs(psi - wanted))) for wanted in CHOSEN]
     pairs = [(int(sample["pair_query"][k]), int(sample["pair_map"][k])) for k in at]
-    models = {name: _model(paths[0]) for name, paths in _needed(runs).items()}
-    return pair_activations(models, benchmark.queries, benchmark.database, pairs, [f"ψ = {psi[k]:.2f}" for k in at])
+    captions = [f"ψ = {psi[k]:.2f}" for k in at]
+    return pair_activations(opened, benchmark.queries, benchmark.database, pairs, captions)
 
 
 def pair_activations(
@@ -119,7 +122,7 @@ def pair_activations(
         }
     except Reject as reject:
         raise InputError(f"{reject}; mend the file or evaluate again without it") from reject
-    return plots.activation_maps(photos, captions, shares)
+    return pictures.activation_maps(photos, captions, shares)
 
 
 def _photo(path: Path) -> NDArray[np.uint8]:
@@ -133,46 +136,53 @@ def _photo(path: Path) -> NDArray[np.uint8]:
 # ψ against poses
 
 
-def overlap(run: Path, data: Path | None) -> Section | None:
-    """How a run's labels depend on the distance and angle between two cameras."""
-    found = _posed_pairs(run, data)
-    if found is None:
-        return None
-    caption = "training labels; pairs that share nothing count as ψ = 0"
-    return Section("Overlap against distance and angle", figure(plots.svg(_overlap(found)), caption), "overlap")
-
-
-def overlap_figure(runs: Runs, data: Path | None) -> Figure:
-    """ψ against metres and degrees, from the labels of the last name's first run."""
-    found = _posed_pairs(list(_needed(runs).values())[-1][0], data)
-    if found is None:
-        raise InputError("the run's labels hold no pair with known positions and headings")
-    return _overlap(found)
-
-
+Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
 Posed = tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]
 
 
-def _overlap(found: Posed) -> Figure:
-    return plots.overlap_against_pose(*found)
+def overlap(runs: Runs, benchmark: Benchmark, data: Path | None) -> Section | None:
+    """How labels depend on the distance and angle between two cameras."""
+    found = _posed_pairs(*labelled(runs, benchmark, data))
+    if found is None:
+        return None
+    whose = "training labels" if runs else "the benchmark's graded similarity"
+    drawn = plots.svg(pictures.overlap_against_pose(*found))
+    caption = f"{whose}; pairs that share nothing count as ψ = 0"
+    return Section("Overlap against distance and angle", figure(drawn, caption), "overlap")
 
 
-def _posed_pairs(run: Path, data: Path | None) -> Posed | None:
-    """Metres, degrees and ψ of every pair of some evenly drawn queries, up to the reach of the labels, in metres."""
+def overlap_figure(runs: Runs, benchmark: Benchmark, data: Path | None) -> Figure:
+    """ψ against metres and degrees."""
+    found = _posed_pairs(*labelled(runs, benchmark, data))
+    if found is None:
+        raise InputError("there is no pair of graded similarity with known positions and headings")
+    return pictures.overlap_against_pose(*found)
+
+
+def labelled(runs: Runs, benchmark: Benchmark, data: Path | None) -> Labelled:
+    """The labels of the last name's first run with their images; without runs, the benchmark's own."""
+    if not runs:
+        return benchmark.graded, benchmark.queries, benchmark.database
+    run = list(runs.values())[-1][0]
     recipe = run_recipe(run)
     split = datasets.load(recipe["dataset"], data, recipe["split"])
-    graph = SimilarityGraph.open(run / "labels")
-    a, b = split.queries, split.database
+    return SimilarityGraph.open(run / "labels"), split.queries, split.database
+
+
+def _posed_pairs(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> Posed | None:
+    """Metres, degrees and ψ of every pair of some evenly drawn queries, up to the reach of the labels, in metres."""
+    if not has_grades(graph):
+        return None
     reach = _reach(graph, a, b)
     most = max(1, _POSE_PAIRS // max(1, len(b)))
     parts = []
     for i in np.unique(np.linspace(0, len(a) - 1, min(most, len(a))).astype(int)):
         metres = np.hypot(*(b.poses.xy - a.poses.xy[i]).T)
-        degrees = np.abs((b.poses.heading - a.poses.heading[i] + 180) % 360 - 180)
+        degrees = angle_between(a.poses.heading[i], b.poses.heading)
         near = (metres <= reach) & ~np.isnan(degrees)
         if graph.facts.get("within_group"):
             near &= np.array(b.group_names)[b.group] == a.group_names[a.group[i]]
-        if graph.facts.get("one_set"):
+        if a is b:
             near[i] = False
         j = np.flatnonzero(near)
         parts.append(np.stack([metres[j], degrees[j], graph.lookup(np.full(len(j), i), j)]))
@@ -191,25 +201,15 @@ def _reach(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> float:
 # What there is
 
 
-def _graded(evaluations: Groups) -> list[Evaluation]:
-    return [e for found in evaluations.values() for e in found if "pair_psi" in e.arrays]
-
-
 def _sample(evaluations: Groups, benchmark: Benchmark) -> Mapping[str, NDArray[Any]]:
     """The sampled pairs of the first evaluation that has some; ids are those of the benchmark's images."""
-    graded = _graded(evaluations)
-    if not graded:
-        raise InputError("these evaluations hold no sampled pairs with graded similarity")
-    if graded[0].fingerprint != benchmark.fingerprint:
+    name, arrays = next(iter(needed_sample(evaluations).items()))
+    if evaluations[name][0].fingerprint != benchmark.fingerprint:
         raise InputError(f"the evaluation's {benchmark.name!r} is another than the data's; evaluate again")
-    return graded[0].arrays
+    return arrays
 
 
-def _needed(runs: Runs) -> Runs:
-    if not runs:
-        raise InputError("this figure needs models and labels; give run folders, not evaluations")
-    return runs
-
-
-def _model(run: Path) -> PlaceModel:
-    return PlaceModel.load(run / "model")
+def _opened(models: Models) -> dict[str, PlaceModel]:
+    if not models:
+        raise InputError("this figure needs models; give run folders, or evaluations whose model is still there")
+    return {name: PlaceModel.load(folder) for name, folder in models.items()}

@@ -1,30 +1,31 @@
-"""The parts of a report, each made from evaluations or runs."""
+"""The parts of a report that are drawn, each made from evaluations or runs; each figure also by itself."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from covis import artifacts, datasets
+from covis import artifacts
 from covis.datasets import Split
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation
-from covis.evaluation.published import beside
+from covis.evaluation.pairs import precision_recall
+from covis.evaluation.retrieval import has_grades
 from covis.graph import POSITIVE, SimilarityGraph
-from covis.report import plots
-from covis.report.gallery import map_data, thumbnail
-from covis.report.page import Section, figure, table, text
+from covis.images import ImageSet
+from covis.report import pictures, plots
+from covis.report.gallery import map_data, shot
+from covis.report.page import Section, figure, text
+from covis.report.subjects import Groups, Runs, colours, needed_sample, run_recipe, sampled
 from covis.training.run import open_sampler
 
-Groups = Mapping[str, Sequence[Evaluation]]
-Runs = Mapping[str, Sequence[Path]]
-KS = (1, 5, 10)
+Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
 BATCHES = 200
+SIZE_K = 5
+"""Recall@k that is drawn against descriptor size."""
 EXAMPLES = (0.9, 0.7, POSITIVE, 0.3, 0.1, 0.0)
 """ψ of the example pairs that are shown."""
 
@@ -42,27 +43,14 @@ def lead(evaluations: Groups) -> str:
     )
 
 
-def recalls(evaluations: Groups) -> Section:
-    """Recall@k, mean and spread over the evaluations of a name, and the curve."""
-    rows = []
-    for name, found in evaluations.items():
-        row: dict[str, Any] = {"model": name, "runs": len(found)}
-        for k in KS:
-            values = [e.recall[k] for e in found]
-            spread = f" ± {np.std(values, ddof=1):.1f}" if len(values) > 1 else ""
-            row[f"Recall@{k} %"] = f"{np.mean(values):.1f}{spread}"
-        rows.append(row)
-    drawn = plots.svg(recall_figure(evaluations))
-    caption = "± is the standard deviation over runs; the band is their range"
-    return Section("Recall", table(rows, "recall") + figure(drawn, caption), "recall")
-
-
 def map_and_gallery(evaluations: Groups, benchmark: Benchmark) -> Section:
     """Where queries were right and wrong, and the worst of the wrong ones."""
     body = (
-        '<p>Circles are right, triangles wrong; dots are the map. Hover or click. Model: <span id="map-models"></span></p>'
+        '<p><span class="right-ink">●</span> right, <span class="wrong-ink">▼</span> wrong, small dots the map. '
+        'Hover or click. <span id="map-models"></span></p>'
         '<div class="row"><div id="map-view"><canvas id="map-canvas"></canvas></div><div id="look"></div></div>'
-        '<h2>Wrong, the surest first</h2><div class="gallery" id="gallery-entries"></div>'
+        '<h3>Wrong, the surest first</h3><div class="gallery" id="gallery-entries"></div>'
+        '<p><button id="gallery-more">show more</button></p>'
     )
     data = map_data({name: found[0] for name, found in evaluations.items()}, benchmark)
     return Section("Right and wrong queries", body, "map", data)
@@ -70,24 +58,19 @@ def map_and_gallery(evaluations: Groups, benchmark: Benchmark) -> Section:
 
 def distances(evaluations: Groups, runs: Runs) -> Section | None:
     """Descriptor distance against ψ."""
-    pairs = _sampled(evaluations)
-    if not pairs:
+    if not sampled(evaluations):
         return None
-    rows = [
-        {"model": name, "Spearman ρ of ψ and distance": f"{found[0].figures['spearman_psi_distance']:.3f}"}
-        for name, found in evaluations.items()
-        if name in pairs
-    ]
     drawn = plots.svg(distance_figure(evaluations, runs))
-    return Section("Distance against similarity", table(rows, "spearman") + figure(drawn), "distance")
+    caption = "pairs of the benchmark, half of them similar; ρ stands among the other figures"
+    return Section("Distance against similarity", figure(drawn, caption), "distance")
 
 
-def examples(run: Path, data: Path | None) -> Section:
-    """Pairs of training images with their ψ and fields of view."""
-    recipe = run_recipe(run)
-    split = datasets.load(recipe["dataset"], data, recipe["split"])
-    graph = SimilarityGraph.open(run / "labels")
-    cells = [_example(split, graph, i, j) for i, j in _pairs(graph)]
+def examples(labelled: Labelled) -> Section | None:
+    """Pairs of images with their ψ and fields of view."""
+    graph, queries, database = labelled
+    if not has_grades(graph):
+        return None
+    cells = [_example(Split(queries, database), graph, i, j) for i, j in _pairs(graph)]
     return Section("How much two views share", f'<div class="pairs">{"".join(cells)}</div>', "examples")
 
 
@@ -111,14 +94,16 @@ def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> str:
     poses = [(float(s.poses.xy[k, 0]), float(s.poses.xy[k, 1]), float(s.poses.heading[k])) for s, k in sides]
     # Labels from surfaces have no sectors on the ground to draw.
     sector = [float(np.max(graph.facts[key])) for key in ("radius_m", "fov_deg") if key in graph.facts]
-    drawn = plots.svg(plots.fields_of_view(poses, *sector)) if len(sector) == 2 else ""
-    shots = "".join(f'<figure><img alt="{text(s.name(k))}" src="{thumbnail(s, k)}"></figure>' for s, k in sides)
+    drawn = plots.svg(pictures.fields_of_view(poses, *sector)) if len(sector) == 2 else ""
+    shots = "".join(f'<figure><img alt="{text(s.name(k))}" src="{shot(s, k)}"></figure>' for s, k in sides)
     psi = float(graph.lookup([i], [j])[0])
     return f'<div><div class="shots">{shots}</div>{figure(drawn, f"ψ = {psi:.2f}")}</div>'
 
 
-def batches(evaluations: Groups, runs: Runs, data: Path | None) -> Section:
+def batches(evaluations: Groups, runs: Runs, data: Path | None) -> Section | None:
     """How ψ is distributed in what each loss saw."""
+    if not runs:
+        return None
     caption = f"the first {BATCHES} batches of each run"
     drawn = plots.svg(batch_figure(evaluations, runs, data))
     return Section("Similarity in the batches", figure(drawn, caption), "batches")
@@ -130,23 +115,12 @@ def _batch_psi(run: Path, data: Path | None) -> NDArray[np.float32]:
     return np.concatenate(psi)
 
 
-def published(evaluations: Groups) -> Section | None:
-    """The method's published figures beside ours, where the protocol is the same."""
-    rows = [{"ours is": name, **row} for name, found in evaluations.items() for row in beside(found[0])]
-    return Section("Published, ours, difference", table(rows, "published"), "published") if rows else None
-
-
-def run_recipe(run: Path) -> dict[str, Any]:
-    """The recipe of a run as JSON."""
-    recipe: dict[str, Any] = artifacts.read_json(run / "run.json")["config"]["recipe"]
-    return recipe
-
-
 def sizes(evaluations: Groups) -> Section | None:
     """Recall against descriptor size, where evaluations differ in it."""
     if len({e.figures["dim"] for e in _all(evaluations) if "dim" in e.figures}) < 2:
         return None
-    return Section("Descriptor size", figure(plots.svg(size_figure(evaluations))), "sizes")
+    caption = "whitening is fitted on images of the map or of training, as the legend says"
+    return Section("Descriptor size", figure(plots.svg(size_figure(evaluations)), caption), "sizes")
 
 
 # Each figure by itself, for the page and for files
@@ -160,11 +134,43 @@ def recall_figure(evaluations: Groups) -> Figure:
     )
 
 
+def precision_figure(evaluations: Groups) -> Figure:
+    """Precision against recall of each query's best match, accepted up to a distance."""
+    curves = {name: [c for e in found for c in _accepted(e)] for name, found in evaluations.items()}
+    if not any(curves.values()):
+        raise InputError("these evaluations hold no distances, so no match can be accepted by one")
+    return plots.precision_curves({name: found for name, found in curves.items() if found}, colours(evaluations))
+
+
+def _accepted(evaluation: Evaluation) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    distance = np.asarray(evaluation.arrays["distances"])[:, 0]
+    given = np.isfinite(distance)
+    if not given.any():
+        return []
+    right = np.asarray(evaluation.arrays["first_hit"]) == 1
+    curve = precision_recall(distance[given], right[given], int((evaluation.arrays["relevant"] > 0).sum()))
+    return [(curve.recall, curve.precision)]
+
+
+def radius_figure(evaluations: Groups) -> Figure:
+    """Recall@1 against the radius that counts as right."""
+    curves = {
+        name: [e.figures["recall_by_radius"] for e in found if "recall_by_radius" in e.figures]
+        for name, found in evaluations.items()
+    }
+    known = [c for found in curves.values() for c in found]
+    if not known:
+        raise InputError("these evaluations are of images without positions, so no radius can be drawn")
+    recall = {name: [c["recall"] for c in found] for name, found in curves.items() if found}
+    return plots.radius_curves(recall, known[0]["radius_m"], known[0]["possible"], colours(evaluations))
+
+
 def distance_figure(evaluations: Groups, runs: Runs) -> Figure:
     """Distance against ψ, with the line of the first run's margin."""
-    pairs = _sampled(evaluations)
-    if not pairs:
-        raise InputError("these evaluations hold no sampled pairs with graded similarity")
+    pairs = {
+        name: (np.asarray(arrays["pair_psi"]), np.asarray(arrays["pair_distance"]))
+        for name, arrays in needed_sample(evaluations).items()
+    }
     margins = [run_recipe(run)["loss"].get("margin") for found in runs.values() for run in found]
     return plots.distance_against_similarity(pairs, margins[0] if margins else None, colours(evaluations))
 
@@ -178,25 +184,18 @@ def batch_figure(evaluations: Groups, runs: Runs, data: Path | None) -> Figure:
 
 
 def size_figure(evaluations: Groups) -> Figure:
-    """Recall@5 against descriptor size, one line each model, whitened or not."""
+    """Recall against descriptor size, one line each model and what its whitening was fitted on."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for e in _all(evaluations):
-        name = e.label.split(",")[0]
-        curves.setdefault(name, []).append((int(e.figures["dim"]), e.recall[5]))
-    return plots.size_curves(curves, 5, colours(evaluations, curves))
+        curves.setdefault(_family(e), []).append((int(e.figures["dim"]), e.recall[SIZE_K]))
+    return plots.size_curves(curves, SIZE_K, plots.palette(curves))
 
 
-def colours(evaluations: Groups, further: Iterable[str] = ()) -> dict[str, str]:
-    """The colour of each name, the same in every figure of a report."""
-    return plots.palette([*evaluations, *further])
-
-
-def _sampled(evaluations: Groups) -> dict[str, tuple[NDArray[Any], NDArray[Any]]]:
-    return {
-        name: (np.asarray(found[0].arrays["pair_psi"]), np.asarray(found[0].arrays["pair_distance"]))
-        for name, found in evaluations.items()
-        if "pair_psi" in found[0].arrays
-    }
+def _family(evaluation: Evaluation) -> str:
+    """What evaluations of several sizes have in common."""
+    whitening = evaluation.subject.get("whitening")
+    name = evaluation.label.split(", whitened")[0]
+    return name if whitening is None else f"{name}, whitened ({whitening['fit']})"
 
 
 def _all(evaluations: Groups) -> list[Evaluation]:

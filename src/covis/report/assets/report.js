@@ -13,10 +13,17 @@ for (const button of document.querySelectorAll("button[data-copy]")) {
     const rows = [...button.closest(".copyable").querySelectorAll("tr")].map(r => [...r.children].map(c => c.textContent));
     const words = FORMATS[button.dataset.copy](rows);
     button.dataset.copied = words;
-    try { await navigator.clipboard.writeText(words); } catch { window.prompt && null; }
+    await copy(words);
     button.classList.add("on");
     setTimeout(() => button.classList.remove("on"), 900);
   });
+}
+
+async function copy(words) {
+  try { await navigator.clipboard.writeText(words); } catch { // a page opened from a file may be refused
+    const area = document.createElement("textarea");
+    area.value = words; document.body.append(area); area.select(); document.execCommand("copy"); area.remove();
+  }
 }
 
 // The map of right and wrong queries, linked to the gallery
@@ -42,16 +49,18 @@ function startMap(map) {
     const width = canvas.clientWidth || 460;
     canvas.width = width * devicePixelRatio;
     canvas.height = width * 0.8 * devicePixelRatio;
-    pen.fillStyle = ink("--line");
+    pen.fillStyle = ink("--soft");
     for (const [x, y] of map.places) { const [px, py] = project(x, y); pen.fillRect(px - 1, py - 1, 2, 2); }
+    pen.globalAlpha = 0.8;
     map.queries.forEach((q, i) => {
-      const [px, py] = project(q.x, q.y), a = answer(i), r = (i === chosen ? 7 : 4) * devicePixelRatio;
+      const [px, py] = project(q.x, q.y), a = answer(i), r = (i === chosen ? 7 : map.queries.length > 400 ? 3 : 4) * devicePixelRatio;
       pen.strokeStyle = pen.fillStyle = ink(a.right ? "--right" : "--wrong");
       if (i === chosen && a.x !== null) { const [mx, my] = project(a.x, a.y); pen.lineWidth = 2 * devicePixelRatio; pen.beginPath(); pen.moveTo(px, py); pen.lineTo(mx, my); pen.stroke(); }
       pen.beginPath();
       if (a.right) pen.arc(px, py, r, 0, 7); else { pen.moveTo(px - r, py - r); pen.lineTo(px + r, py - r); pen.lineTo(px, py + r); }
       pen.fill();
     });
+    pen.globalAlpha = 1;
   }
   function nearest(event) {
     const rect = canvas.getBoundingClientRect(), x = (event.clientX - rect.left) * canvas.width / rect.width, y = (event.clientY - rect.top) * canvas.height / rect.height;
@@ -62,12 +71,13 @@ function startMap(map) {
   function shot(source, words, kind) {
     const f = document.createElement("figure"); f.className = kind || "";
     if (source) { const img = document.createElement("img"); img.src = source; img.alt = words; f.append(img); }
+    else f.append(Object.assign(document.createElement("div"), { className: "none" })); // only some photos are in the page
     const c = document.createElement("figcaption"); c.textContent = words; f.append(c);
     return f;
   }
   function show(i) {
     chosen = i; draw(); look.replaceChildren();
-    if (i < 0) return;
+    if (i < 0) { look.append(Object.assign(document.createElement("p"), { className: "hint", textContent: "Hover over a query on the map to see it and its best match; click a wrong one to find it in the gallery." })); return; }
     const q = map.queries[i], a = answer(i), shots = document.createElement("div"), words = document.createElement("p");
     shots.className = "shots";
     shots.append(shot(map.thumbs["q" + q.id], "query"), shot(map.thumbs["m" + a.id], "best match", a.right ? "right" : "wrong"));
@@ -75,32 +85,46 @@ function startMap(map) {
     words.append(` ${q.name} → ${a.name}` + (a.metres === null ? "" : `, ${a.metres} m apart`) + `, descriptor distance ${a.distance}` + (a.rank ? `, first right match at rank ${a.rank}` : ", no right match found"));
     look.append(shots, words);
   }
+  function entryOf(i) {
+    const q = map.queries[i], a = answer(i), entry = document.createElement("div"), shots = document.createElement("div"), words = document.createElement("p");
+    entry.className = "entry"; entry.id = "entry-" + q.id; shots.className = "shots";
+    shots.append(shot(map.thumbs["q" + q.id], "query"), shot(map.thumbs["m" + a.id], "best match", "wrong"), shot(map.thumbs["m" + a.truth], "a right one", "right"));
+    words.textContent = `${q.name}: ` + (a.metres === null ? "" : `${a.metres} m away, `) + `distance ${a.distance}` + (a.rank ? `, right at rank ${a.rank}` : ", right nowhere in the ranking");
+    entry.append(shots, words); entry.addEventListener("click", () => pick(i, false));
+    return entry;
+  }
+  let order = [], shown = 0;
+  function grow(to) {
+    gallery.append(...order.slice(shown, to).map(entryOf));
+    shown = Math.max(shown, Math.min(to, order.length));
+    more.hidden = shown >= order.length;
+    more.textContent = `show more (${shown} of ${order.length})`;
+  }
   function fill() {
-    gallery.replaceChildren();
-    const order = map.queries.map((_, i) => i).filter(i => !answer(i).right).sort((i, j) => answer(j).worst - answer(i).worst).slice(0, map.gallery);
-    for (const i of order) {
-      const q = map.queries[i], a = answer(i), entry = document.createElement("div"), shots = document.createElement("div"), words = document.createElement("p");
-      entry.className = "entry"; entry.id = "entry-" + q.id; shots.className = "shots";
-      shots.append(shot(map.thumbs["q" + q.id], "query"), shot(map.thumbs["m" + a.id], "best match", "wrong"), shot(map.thumbs["m" + a.truth], "a right one", "right"));
-      words.textContent = `${q.name}: ` + (a.metres === null ? "" : `${a.metres} m away, `) + `distance ${a.distance}` + (a.rank ? `, right at rank ${a.rank}` : ", right nowhere in the ranking");
-      entry.append(shots, words); entry.addEventListener("click", () => pick(i, false)); gallery.append(entry);
-    }
+    gallery.replaceChildren(); shown = 0;
+    order = map.queries.map((_, i) => i).filter(i => !answer(i).right).sort((i, j) => answer(j).worst - answer(i).worst);
+    grow(map.gallery);
   }
   function pick(i, scroll) {
     show(i);
     document.querySelectorAll(".entry.chosen").forEach(e => e.classList.remove("chosen"));
+    if (order.includes(i)) grow(order.indexOf(i) + 1);
     const entry = i >= 0 && document.getElementById("entry-" + map.queries[i].id);
     if (entry) { entry.classList.add("chosen"); if (scroll) entry.scrollIntoView({ behavior: "smooth", block: "nearest" }); }
   }
+  const more = document.getElementById("gallery-more");
+  more.addEventListener("click", () => grow(shown + map.gallery));
   const bar = document.getElementById("map-models");
   map.models.forEach((m, k) => {
-    const b = document.createElement("button"); b.textContent = m.name;
+    const b = document.createElement("button");
+    b.textContent = `${m.name} (${m.answers.filter(a => a.right).length} right of ${m.answers.length})`;
     b.addEventListener("click", () => { model = k; [...bar.children].forEach((c, j) => c.classList.toggle("on", j === k)); fill(); pick(chosen, false); draw(); });
     bar.append(b);
   });
   canvas.addEventListener("mousemove", e => { const i = nearest(e); if (i >= 0 && i !== chosen) show(i); });
   canvas.addEventListener("click", e => pick(nearest(e), true));
   addEventListener("resize", draw);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   bar.lastElementChild.click();
   window.covisReport = { map, project, pick, answer, canvas };
 }
