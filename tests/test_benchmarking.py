@@ -5,8 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
-from covis import cli
+from covis import cli, datasets
 from covis.benchmarking import ModelSource, WhiteningPlan, evaluate_source, evaluate_to, open_source
 from covis.embedding import embed
 from covis.errors import InputError
@@ -86,7 +87,7 @@ def test_one_whitened_size_is_one_evaluation(campus, model, tmp_path, capsys):
     assert code == 0
     assert data["dim"] == 8
     assert data["subject"]["whitening"]["fit"] == "train"
-    assert data["subject"]["whitening"]["samples"] == 48
+    assert data["subject"]["whitening"]["samples"] == len(datasets.load("campus", campus, "train").queries)
     assert Evaluation.open(target).label == "small, whitened 8 (train)"
 
 
@@ -245,3 +246,21 @@ def test_an_interrupted_set_of_variants_goes_on(campus, model, tmp_path):
     assert len(evaluate_to(source, benchmark, tmp_path / "eval", plan)) == 3
     assert (tmp_path / "eval" / "campus_west-whiten8-map").is_dir()
     assert (tmp_path / "eval" / "campus_west" / "manifest.json").stat().st_mtime_ns == kept
+
+
+def test_a_sequence_is_described_by_the_mean_of_its_frames(model, tmp_path, capsys):
+    root = builders.msls(tmp_path / "msls", images=True)
+    benchmark = load_benchmark("msls_val_seq2im", root)
+    code, data, _ = run(capsys, "evaluate", model, "msls_val_seq2im", "--data", root, "--workers", "0", "--json")
+    assert code == 0
+    assert data["queries"] > 0
+    place_model = PlaceModel.load(model)
+    window = benchmark.queries.columns["window"][0]
+    with torch.inference_mode():
+        frames = place_model(torch.stack([place_model.preprocess(root / name.decode()) for name in window]))
+    wanted = torch.nn.functional.normalize(frames.mean(0), dim=0).numpy()
+    [evaluation] = evaluate_source(open_source(model, workers=0), benchmark)
+    database, _ = open_source(model, workers=0).describe(benchmark.database)
+    best = evaluation.arrays["ids"][0, 0]
+    distance = np.linalg.norm(wanted - database[best])
+    assert evaluation.arrays["distances"][0, 0] == pytest.approx(distance, abs=1e-4)

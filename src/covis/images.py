@@ -17,6 +17,9 @@ from covis.artifacts import fingerprint
 from covis.errors import InputError
 from covis.poses import Poses
 
+WINDOW = "window"
+"""The column (N, frames) of image names that an item of several frames in a row is made of."""
+
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:

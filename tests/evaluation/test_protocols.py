@@ -3,11 +3,12 @@
 import numpy as np
 import pytest
 
+from covis import datasets
 from covis.errors import InputError
 from covis.evaluation import BENCHMARKS, load_benchmark
-from covis.evaluation.protocols.msls import as_sequences
+from covis.evaluation.protocols.sequences import as_sequences, validation
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
-from covis.evaluation.submissions import check_submission, keys, write_msls, write_submission
+from covis.evaluation.submissions import check_submission, keys, write_submission
 from layouts import builders
 
 FAMILIES = {
@@ -58,6 +59,7 @@ def random_descriptors(benchmark, dim=8):
 def test_every_protocol_that_was_asked_for_has_a_name():
     subtasks = ("s2w", "w2s", "o2n", "n2o", "d2n", "n2d")
     wanted = {"msls_val", "msls_val_all", "msls_test", *(f"msls_{s}_{t}" for s in ("val", "test") for t in subtasks)}
+    wanted |= {f"msls_{s}_{t}" for s in ("val", "test") for t in ("seq2seq", "seq2im", "im2seq")}
     wanted |= {"pitts30k_test", "pitts250k_test", "tokyo247", "tokyotm_val", "robotcar_v2", "cmu_extended"}
     wanted |= {"tb_places_w17_w18", "tb_places_w18", "town", "campus", "table"}
     wanted |= {f"7scenes_{s}" for s in ("chess", "fire", "heads", "office", "pumpkin", "redkitchen", "stairs")}
@@ -156,21 +158,40 @@ def test_msls_sequences_are_consecutive_frames_of_one_drive(opened, length):
             around += found
         if len(around) == length:
             expected.append(",".join(key[j].decode() for j in around))
-    assert items.columns["frames"].tolist() == expected
+    assert keys(items) == expected
     assert len(items) == (48 if length == 1 else 24)
 
 
-def test_msls_sequence_tasks_have_their_file(opened, tmp_path):
-    hidden = opened("msls_test")
-    queries, database = as_sequences(hidden.queries, 3), as_sequences(hidden.database, 3)
-    path = tmp_path / "seq2seq.csv"
-    write_msls(path, keys(queries), [keys(database)[:2]] * len(queries))
-    from covis.evaluation.submissions import check_msls
-
-    assert check_msls(path, keys(queries), keys(database)) == []
-    assert path.read_text().splitlines()[1].split(" ")[0].count(",") == 2
+def test_a_sequence_without_a_middle_is_refused(opened):
     with pytest.raises(InputError, match="odd length"):
-        as_sequences(hidden.queries, 2)
+        as_sequences(opened("msls_test").queries, 2)
+
+
+@pytest.mark.parametrize(("task", "commas"), [("seq2seq", (2, 2)), ("seq2im", (2, 0)), ("im2seq", (0, 2))])
+def test_msls_sequence_tasks_have_their_file(opened, tmp_path, task, commas):
+    benchmark = opened(f"msls_test_{task}")
+    path = write_submission(rank_descriptors(*random_descriptors(benchmark), benchmark), benchmark, tmp_path / "p.csv")
+    query, first, *_ = path.read_text().splitlines()[1].split(" ")
+    assert (query.count(","), first.count(",")) == commas
+
+
+@pytest.mark.parametrize("task", ["seq2seq", "seq2im", "im2seq"])
+def test_msls_sequences_match_where_any_two_frames_are_near(opened, layouts, task):
+    benchmark, frames = opened(f"msls_val_{task}"), datasets.load("msls", layouts["msls"], "val")
+    places = [dict(zip(side.names, zip(side.poses.xy, side.group, strict=True), strict=True)) for side in frames]
+    found = benchmark.positives.to_scipy().toarray() > 0
+    assert found.any()
+    assert not found.all()
+    for i, mine in enumerate(benchmark.queries.columns["window"]):
+        for j, theirs in enumerate(benchmark.database.columns["window"]):
+            near = any(
+                places[0][a][1] == places[1][b][1] and np.linalg.norm(places[0][a][0] - places[1][b][0]) <= 25
+                for a in mine
+                for b in theirs
+            )
+            assert found[i, j] == near
+    other = validation(layouts["msls"], task, 1)
+    assert other.fingerprint != benchmark.fingerprint
 
 
 # Pittsburgh, Tokyo, folders

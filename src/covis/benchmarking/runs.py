@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.benchmarking.sources import Floats, ModelSource, Source
@@ -21,9 +22,10 @@ from covis.evaluation.result import KIND as EVALUATION_KIND
 from covis.evaluation.result import Evaluation
 from covis.evaluation.retrieval import SIZES, evaluate_descriptors, rank_descriptors
 from covis.evaluation.submissions import MSLS, write_submission
-from covis.images import ImageSet
+from covis.images import WINDOW, ImageSet
 from covis.models import PlaceModel
 from covis.models.whitening import Whitening
+from covis.poses import Poses
 from covis.progress import say
 
 Fit = Literal["map", "train"]
@@ -78,9 +80,26 @@ def evaluate_model(model: PlaceModel, benchmark: Benchmark, label: str = "model"
 
 def _described(source: Source, benchmark: Benchmark) -> tuple[Floats, Floats, Benchmark]:
     """Descriptors of both sides, and the benchmark without the images that have none."""
-    queries, lost = source.describe(benchmark.queries)
-    database, gone = (queries, lost) if benchmark.one_set else source.describe(benchmark.database)
+    queries, lost = _items_described(source, benchmark.queries)
+    database, gone = (queries, lost) if benchmark.one_set else _items_described(source, benchmark.database)
     return queries, database, benchmark.without(lost, gone, "their files cannot be read")
+
+
+def _items_described(source: Source, images: ImageSet) -> tuple[Floats, NDArray[np.bool_]]:
+    """Unit descriptors of images, or of sequences: the mean of their frames' (none where a frame has none)."""
+    window = images.columns.get(WINDOW)
+    if window is None:
+        return source.describe(images)
+    names, at = np.unique(window, return_inverse=True)
+    nowhere = Poses(np.full((len(names), 2), np.nan), np.full(len(names), np.nan))
+    frames = ImageSet.of(images.root, names, nowhere)
+    found, lost = source.describe(frames)
+    vectors = np.zeros((len(names), found.shape[1]), np.float32)
+    vectors[~lost] = found
+    at = at.reshape(window.shape)
+    gone = np.asarray(lost[at].any(axis=1))
+    means = vectors[at[~gone]].mean(axis=1)
+    return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12), gone
 
 
 def fit_whitenings(source: Source, benchmark: Benchmark, database: Floats, plan: WhiteningPlan) -> Iterator[Whitening]:

@@ -15,7 +15,7 @@ from covis.artifacts import fingerprint
 from covis.errors import InputError
 from covis.evaluation.metrics import KS, Ids, Ranked, positives, ranked_ids, repeated
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.images import WINDOW, ImageSet
 from covis.registry import Registry
 
 Groups = Literal["any", "same", "other"]
@@ -225,10 +225,13 @@ def _measure(graph: SimilarityGraph | None) -> dict[str, Any]:
 
 
 def _identity(images: ImageSet, with_poses: bool) -> str:
-    """Names and groups of images, and their poses where figures are made of them directly."""
+    """Names (those of all frames of sequences) and groups of images, and poses where figures are made of them."""
     width = max(1, int(np.char.str_len(images.names).max(initial=1)))
     groups = np.array(images.group_names)[images.group]
-    return fingerprint(images.names.astype(f"S{width}"), groups, images.poses.fingerprint() if with_poses else "")
+    window = [images.columns[WINDOW]] if WINDOW in images.columns else []
+    return fingerprint(
+        images.names.astype(f"S{width}"), groups, images.poses.fingerprint() if with_poses else "", *window
+    )
 
 
 def _restricted(

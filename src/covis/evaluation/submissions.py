@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from covis.errors import InputError
 from covis.evaluation.benchmarks import Benchmark
 from covis.evaluation.metrics import Ranked
-from covis.images import ImageSet
+from covis.images import WINDOW, ImageSet
 from covis.poses import Floats, Poses
 
 MSLS, LONG_TERM = "msls", "visuallocalization"
@@ -55,10 +55,9 @@ def check_submission(path: Path | str, benchmark: Benchmark) -> list[str]:
 
 
 def keys(images: ImageSet) -> list[str]:
-    """MSLS keys: file names without folder and suffix; a column `frames` of comma-joined keys for sequences."""
-    if "frames" in images.columns:
-        return [str(value) for value in images.columns["frames"]]
-    return [PurePosixPath(os.fsdecode(name)).stem for name in images.names]
+    """MSLS keys: file names without folder and suffix; those of all frames joined by commas for sequences."""
+    items = images.columns.get(WINDOW, images.names[:, None])
+    return [",".join(PurePosixPath(os.fsdecode(name)).stem for name in frames) for frames in items]
 
 
 def write_msls(path: Path, queries: Sequence[str], predictions: Sequence[Sequence[str]], k: int | None = None) -> None:

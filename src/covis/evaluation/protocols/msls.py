@@ -6,7 +6,6 @@ relevant image are dropped. `msls_val` counts 740 queries that way.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -15,7 +14,6 @@ from numpy.typing import NDArray
 
 from covis import datasets
 from covis.datasets.msls import SUBTASKS
-from covis.errors import InputError
 from covis.evaluation.benchmarks import BENCHMARKS, Benchmark
 from covis.evaluation.protocols.rules import (
     MAX_ANGLE_DEG,
@@ -109,29 +107,6 @@ def training(path: Path | None) -> ImageSet:
 def cities(images: ImageSet) -> NDArray[np.str_]:
     """(N,) the city of each image."""
     return np.array(images.group_names)[images.group]
-
-
-def as_sequences(images: ImageSet, length: int) -> ImageSet:
-    """The sequence tasks' items: each image whose `length` // 2 neighbours on both sides are there, in one sequence.
-
-    An item is its middle image; its column `frames` holds the comma-joined keys that the server wants.
-    """
-    if length < 1 or length % 2 == 0:
-        raise InputError(f"a sequence of {length} frames has no middle; give an odd length")
-    order = np.lexsort((images.columns["row"], images.group))
-    reach = np.arange(length) - length // 2
-    at = np.arange(len(order))[:, None] + reach
-    window, middle = order[np.clip(at, 0, len(order) - 1)], order[:, None]
-    whole = ((at >= 0) & (at < len(order))).all(axis=1)
-    for values in (images.group, images.columns["sequence_key"]):
-        whole &= (values[window] == values[middle]).all(axis=1)
-    frame = images.columns["frame_number"]
-    whole &= (frame[window] - frame[middle] == reach).all(axis=1)
-    kept = np.flatnonzero(whole)
-    kept = kept[np.argsort(order[kept])]
-    joined = np.array([",".join(key.decode() for key in images.columns["key"][w]) for w in window[kept]])
-    chosen = images.subset(order[kept])
-    return replace(chosen, columns={**chosen.columns, "frames": joined})
 
 
 for _subtask in SUBTASKS:
