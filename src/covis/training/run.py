@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import numpy as np
 import torch
 
-from covis import artifacts
+from covis import artifacts, datasets
 from covis.evaluation import load_benchmark
 from covis.images import ImageSet
 from covis.loading import image_batches
@@ -121,18 +121,39 @@ def _finish(loop: Loop, plan: Plan, seed: int, ranks: Ranks) -> dict[str, Any]:
     facts: dict[str, Any] = {
         "recipe": describe_recipe(loop.recipe),
         "seed": seed,
-        "data": {"name": loop.recipe.dataset, "split": loop.recipe.split, "labels": loop.data.labels.fingerprint()},
+        "data": _data_facts(loop),
         "training": {**p.to_dict(), "memory_gib": plan.memory_gib},
     }
     if ranks.first:
         best = PlaceModel.load(run / "best").to(ranks.device) if (run / "best").exists() else model
-        for name, chosen in (("last", model), ("model", best)):
+        for name, chosen, recalls in (("last", model, {}), ("model", best, _recalls(loop))):
             _whiten(loop, chosen)
-            chosen.save(run / name, card=facts, replace=True)
+            chosen.save(run / name, card={**facts, **recalls}, replace=True)
         result = {"model": str(run / "model"), **facts["training"], "dim": best.dim, "fingerprint": best.fingerprint()}
         artifacts.write_json(run / RESULT, result)
     ranks.wait()
     return dict(artifacts.read_json(run / RESULT))
+
+
+def _data_facts(loop: Loop) -> dict[str, Any]:
+    """What a model learned from, under which terms: for its card."""
+    return {
+        "name": loop.recipe.dataset,
+        "split": loop.recipe.split,
+        "licence": datasets.DATASETS[loop.recipe.dataset].licence,
+        "images": [images.fingerprint() for images in loop.data.sets],
+        "labels": loop.data.labels.fingerprint(),
+    }
+
+
+def _recalls(loop: Loop) -> dict[str, Any]:
+    """Recall@k in percent of the best validation, and on which protocol; empty without one."""
+    best = loop.progress.best
+    if loop.validator is None or not best:
+        return {}
+    benchmark = loop.validator.benchmark
+    recall = {k: v for k, v in best.items() if k != "step"}
+    return {"recalls": {"benchmark": benchmark.name, "fingerprint": benchmark.fingerprint, "recall": recall}}
 
 
 def _whiten(loop: Loop, model: PlaceModel) -> None:
@@ -141,7 +162,8 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
     from covis.models.whitening import Whitening
 
     descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(loop.data.split.database))
-    model.whiten(Whitening.fit(descriptors, loop.recipe.whiten))
+    facts = {"fit": "train", "data": f"{loop.recipe.dataset}/{loop.recipe.split}"}
+    model.whiten(Whitening.fit(descriptors, loop.recipe.whiten, facts=facts))
 
 
 def _initialise(model: PlaceModel, images: ImageSet, seed: int, workers: int) -> None:
