@@ -78,15 +78,8 @@ class Quadruplet(TupleLoss):
 
 
 @dataclass(frozen=True)
-class LazyQuadruplet(TupleLoss):
+class LazyQuadruplet(Quadruplet):
     """maxₙ [D(a, p) − D(a, n) + m₁]₊ + maxₙ [D(a, p) − D(n*, n) + m₂]₊, n* the second negative."""
-
-    second_negative: ClassVar[bool] = True
-    margin: float = 0.5
-    second_margin: float = 0.2
-
-    def __post_init__(self) -> None:
-        check_positive(margin=self.margin, second_margin=self.second_margin)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
