@@ -80,6 +80,14 @@ class Stacked:
     def _starts(self) -> NDArray[np.int64]:
         return np.concatenate([[0], np.cumsum([len(p) for p in self.parts])]).astype(np.int64)
 
+    @cached_property
+    def borders(self) -> NDArray[np.int64]:
+        """Rows where parts begin, and the end: a slice between two that follow each other is a view."""
+        inner = [
+            getattr(p, "borders", np.array([0, len(p)])) + low for p, low in zip(self.parts, self._starts, strict=False)
+        ]
+        return np.unique(np.concatenate([[0], *inner])).astype(np.int64)
+
     def _between(self, start: int, stop: int) -> NDArray[Any]:
         first = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
         found = []
@@ -207,6 +215,11 @@ class DescriptorStore:
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
         return np.asarray(self._stacked, dtype)
+
+    @property
+    def borders(self) -> NDArray[np.int64]:
+        """Rows where shards begin, and the end."""
+        return self._stacked.borders
 
     @cached_property
     def _stacked(self) -> Stacked:

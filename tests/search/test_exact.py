@@ -175,3 +175,33 @@ def test_bad_input_is_named(change, message):
 def test_ranking_refuses_unequal_shapes():
     with pytest.raises(InputError, match="one \\(Q, K\\) shape"):
         Ranking(np.zeros((2, 3), np.int64), np.zeros((2, 2), np.float32))
+
+
+def test_spans_cover_every_row_once_and_keep_to_parts():
+    from covis.search.exact import _spans
+
+    for borders, most in (
+        ([0], 9),
+        ([0, 5], 9),
+        ([0, 3000, 7096, 7100, 9000], 2048),
+        ([0, 1, 2, 3, 2000, 20_000], 8192),
+    ):
+        spans = list(_spans(borders, most))
+        assert [row for low, high in spans for row in range(low, high)] == list(range(borders[-1]))
+        assert all(high - low <= most for low, high in spans)
+    assert list(_spans([0, 4096, 8192, 8200], 8192)) == [(0, 4096), (4096, 8192), (8192, 8200)]
+
+
+def test_parts_of_any_size_give_the_answer_of_one_array():
+    from covis.descriptors import Stacked
+
+    rng = np.random.default_rng(8)
+    x = rng.standard_normal((9000, 8)).astype(np.float32)
+    cuts = np.sort(rng.integers(0, 9000, 12))
+    inner = Stacked(tuple(np.split(x[:5000], cuts[cuts < 5000])), 8)
+    parts = Stacked((inner, *np.split(x[5000:], cuts[cuts > 5000] - 5000)), 8)
+    for count in (1, 20):
+        queries = rng.standard_normal((count, 8)).astype(np.float32)
+        one, other = rank(queries, x, 7), rank(queries, parts, 7)
+        assert np.array_equal(one.ids, other.ids)
+        assert np.array_equal(one.distances, other.distances)

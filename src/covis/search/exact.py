@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.descriptors import DescriptorStore, Matrix
+from covis.descriptors import Matrix
 from covis.errors import InputError
+from covis.search.inputs import Groups, allowed_rows, as_queries, group_codes
 from covis.search.ranking import Ranking, ordered
-
-Groups = Literal["any", "same", "other"]
 
 _BLOCK_ROWS = 8192
 _QUERY_ROWS = 512
 _FEW_QUERIES = 3
+_FEW_BYTES = 64 << 20
+_SMALL_ROWS = 1024
 _STATE_BYTES = 256 << 20
 _CANDIDATE_BYTES = 4 + 8 + 4 + 4
 
@@ -47,8 +48,8 @@ def rank(
     queries = as_queries(queries, database, k)
     width = min(k, len(database))
     answer = Ranking(np.full((len(queries), width), -1), np.full((len(queries), width), np.inf))
-    codes = _codes(query_group, database_group, queries, database, groups)
-    rows = _rows(allowed, len(database))
+    codes = group_codes(query_group, database_group, queries, database, groups)
+    rows = allowed_rows(allowed, len(database))
     if not width:
         return answer
     barred = np.full(len(queries), -1, np.int64) if exclude is None else np.asarray(exclude, np.int64)
@@ -95,10 +96,11 @@ class _Job:
         """Searches for the queries `part` in one pass over the map rows `among` (None: all)."""
         state = _State.empty(len(part), self.capacity)
         queries = np.ascontiguousarray(self.queries[part], np.float32)
-        products = np.empty(min(_QUERY_ROWS, len(part)) * _BLOCK_ROWS, np.float32)
+        rows = self._block_rows(len(part))
+        products = np.empty(min(_QUERY_ROWS, len(part)) * rows, np.float32)
         with ThreadPoolExecutor(threads()) as pool:
             scorer = _Scorer.of(queries, pool)
-            for block in self._blocks(among):
+            for block in self._blocks(rows) if among is None else self._blocks_among(among):
                 half_norm = scorer.prepare(block)
                 for start in range(0, len(part), _QUERY_ROWS):
                     at = slice(start, min(start + _QUERY_ROWS, len(part)))
@@ -122,25 +124,44 @@ class _Job:
 
         return work
 
-    def _blocks(self, among: NDArray[np.int64] | None) -> Iterator[_Block]:
-        """The map (or its rows `among`) a bounded number of rows at a time, as views where possible."""
-        step = _BLOCK_ROWS if among is None else max(1, _BLOCK_ROWS // 2)
-        total = len(self.database) if among is None else len(among)
-        for start in range(0, total, step):
-            rows = np.arange(start, min(start + step, total)) if among is None else among[start : start + step]
-            wanted = rows
-            if rows[-1] - rows[0] < min(
-                _BLOCK_ROWS, 4 * len(rows)
-            ):  # dense enough: look at the rows between too rather than copy
+    def _block_rows(self, queries: int) -> int:
+        """Rows of the map to look at together; a few queries do little with each, so that calls would cost more."""
+        wide = _FEW_BYTES // (4 * max(1, self.queries.shape[1]))
+        return _BLOCK_ROWS if queries > _FEW_QUERIES else max(_BLOCK_ROWS, wide)
+
+    def _blocks(self, most: int) -> Iterator[_Block]:
+        """The whole map, at most `most` rows at a time, cut where its parts meet: there a view needs no copy."""
+        for start, stop in _spans(getattr(self.database, "borders", (0, len(self.database))), most):
+            yield self._block(np.arange(start, stop), self.database[start:stop])
+
+    def _blocks_among(self, among: NDArray[np.int64]) -> Iterator[_Block]:
+        """Some rows of the map, a bounded number at a time, as views where possible."""
+        step = max(1, _BLOCK_ROWS // 2)
+        for start in range(0, len(among), step):
+            rows = wanted = among[start : start + step]
+            # Dense enough: look at the rows between too rather than copy.
+            if rows[-1] - rows[0] < min(_BLOCK_ROWS, 4 * len(rows)):
                 rows = np.arange(rows[0], rows[-1] + 1)
-                vectors = self.database[int(rows[0]) : int(rows[-1]) + 1]
+                block = self._block(rows, self.database[int(rows[0]) : int(rows[-1]) + 1])
+                yield block._replace(ids=np.where(np.isin(rows, wanted, assume_unique=True), block.ids, -1))
             else:
-                vectors = self.database[rows]
-            ids = rows if self.ids is None else self.ids[rows]
-            if len(wanted) < len(rows):
-                ids = np.where(np.isin(rows, wanted, assume_unique=True), ids, -1)
-            group = self.database_group[rows] if self.other else ids
-            yield _Block(ids, group, np.ascontiguousarray(vectors, np.float32), int(rows[0]))
+                yield self._block(rows, self.database[rows])
+
+    def _block(self, rows: NDArray[np.int64], vectors: Any) -> _Block:
+        ids = rows if self.ids is None else self.ids[rows]
+        group = self.database_group[rows] if self.other else ids
+        return _Block(ids, group, np.ascontiguousarray(vectors, np.float32), int(rows[0]))
+
+
+def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Rows between borders, at most `most` at a time; parts that are small are taken together."""
+    start, end = 0, int(borders[-1])
+    for border in map(int, borders):
+        if border < end and border - start < _SMALL_ROWS:
+            continue
+        for low in range(start, border, most):
+            yield low, min(low + most, border)
+        start = border
 
 
 class _Block(NamedTuple):
@@ -244,47 +265,3 @@ def threads() -> int:
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(limit)) if limit.isdigit() and int(limit) else cores
-
-
-def as_queries(queries: Matrix, database: Matrix, k: int) -> NDArray[np.float32]:
-    """Queries as float32 (Q, D), after checking that they fit the map."""
-    if isinstance(queries, DescriptorStore) and isinstance(database, DescriptorStore):
-        database.require(queries.model)
-    matrix = np.ascontiguousarray(queries, np.float32)
-    for what, shape in (("queries", matrix.shape), ("map", database.shape)):
-        if len(shape) != 2:
-            raise InputError(f"descriptors of the {what} must be (rows, dimensions), not {tuple(shape)}")
-    if matrix.shape[1] != database.shape[1]:
-        raise InputError(f"queries have {matrix.shape[1]} dimensions, the map has {database.shape[1]}; use one model")
-    if k < 1:
-        raise InputError(f"k must be at least 1, not {k}")
-    if not np.isfinite(matrix).all():
-        bad = int(np.flatnonzero(~np.isfinite(matrix).all(1))[0])
-        raise InputError(f"descriptor {bad} of the queries is not finite; make it again")
-    return matrix
-
-
-def _rows(allowed: ArrayLike | None, total: int) -> NDArray[np.int64] | None:
-    if allowed is None:
-        return None
-    chosen = np.asarray(allowed)
-    if chosen.dtype == bool:
-        if chosen.shape != (total,):
-            raise InputError(f"the mask of allowed images has shape {chosen.shape}, the map has {total}")
-        return np.flatnonzero(chosen)
-    return np.unique(chosen.astype(np.int64))
-
-
-def _codes(
-    query_group: ArrayLike | None, database_group: ArrayLike | None, queries: Any, database: Any, groups: Groups
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    if groups not in ("any", "same", "other"):
-        raise InputError(f"groups is {groups!r}; use any, same or other")
-    if groups == "any":
-        return np.zeros(len(queries), np.int64), np.zeros(0, np.int64)
-    if query_group is None or database_group is None:
-        raise InputError(f"groups={groups!r} needs query_group and database_group")
-    codes = np.asarray(query_group, np.int64), np.asarray(database_group, np.int64)
-    if codes[0].shape != (len(queries),) or codes[1].shape != (len(database),):
-        raise InputError(f"group codes have shapes {codes[0].shape}, {codes[1].shape}; expected one code a descriptor")
-    return codes

@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from covis.descriptors import DescriptorStore, Matrix, Stacked
 from covis.errors import InputError
 from covis.search.area import Area
-from covis.search.exact import as_queries, rank
+from covis.search.exact import rank
+from covis.search.inputs import as_queries
 from covis.search.ranking import Ranking
 
 Ids = NDArray[np.int64]

@@ -56,7 +56,13 @@ class Kind:
 
 def clusters(count: int) -> int:
     """How many clusters `count` descriptors are sorted into."""
-    return max(1, min(int(4 * math.sqrt(count)), count // 40))
+    return max(1, min(int(2 * math.sqrt(count)), count // 40))
+
+
+def _sorted_into(count: int) -> str:
+    """faiss' name of the clusters; where they are many, a graph finds the nearest of them."""
+    found = clusters(count)
+    return f"IVF{found}" if found <= _FLAT_CLUSTERS else f"IVF{found}_HNSW{LINKS}"
 
 
 def subvectors(dim: int) -> int:
@@ -65,10 +71,12 @@ def subvectors(dim: int) -> int:
 
 
 def _centres(count: int, dim: int) -> float:
-    return clusters(count) * dim * 4.0
+    found = clusters(count)
+    return found * (dim * 4.0 + (_LINK_BYTES if found > _FLAT_CLUSTERS else 0.0))
 
 
 _LINK_BYTES = 4 * (2 * LINKS) + 4 * LINKS / (LINKS - 1) + 16
+_FLAT_CLUSTERS = 4096
 _VISITS = (16, 32, 64, 128, 256, 512, 1024)
 _PROBES = (4, 8, 16, 32, 64, 128, 256, 512)
 
@@ -80,12 +88,12 @@ KINDS = {
         Kind("hnsw-sq8", "a graph over bytes: nearly as quick, a third of the memory",
              lambda n, d: f"HNSW{LINKS}_SQ8", lambda d: d + _LINK_BYTES, lambda n, d: 8.0 * d, True, 2, _VISITS),
         Kind("scalar", "clusters of bytes: a quarter of the descriptors",
-             lambda n, d: f"IVF{clusters(n)},SQ8", lambda d: d + 8, _centres, False, 2, _PROBES),
+             lambda n, d: f"{_sorted_into(n)},SQ8", lambda d: d + 8, _centres, False, 2, _PROBES),
         Kind("ivfpq", "clusters of product-quantised codes: a thirtieth",
-             lambda n, d: f"IVF{clusters(n)},PQ{subvectors(d)}x4fs", lambda d: subvectors(d) / 2 + 8,
+             lambda n, d: f"{_sorted_into(n)},PQ{subvectors(d)}x4fs", lambda d: subvectors(d) / 2 + 8,
              lambda n, d: _centres(n, d) + 8.0 * clusters(n) * subvectors(d), False, 10, _PROBES),
         Kind("binary", "clusters of one bit a number: a thirtieth, quick to build",
-             lambda n, d: f"RR{d},IVF{clusters(n)},RaBitQ", lambda d: d / 8 + 8 + 8,
+             lambda n, d: f"RR{d},{_sorted_into(n)},RaBitQ", lambda d: d / 8 + 8 + 8,
              lambda n, d: _centres(n, d) + 4.0 * d * d, False, 10, _PROBES),
     )
 }  # fmt: skip

@@ -20,8 +20,8 @@ from covis.descriptors import DescriptorStore, Matrix
 from covis.errors import InputError
 from covis.progress import Meter
 from covis.search.area import Area
-from covis.search.exact import as_queries
 from covis.search.index import Ids, Index, check_ids, check_places, check_vectors
+from covis.search.inputs import as_queries
 from covis.search.ranking import Ranking, ordered
 
 MAX_RESULTS = 16384
