@@ -161,7 +161,7 @@ class Calibration:
 def refreshed(map_: Map, changes: int) -> dict[str, Any]:
     """The map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` are the latest."""
     old = map_.state.calibration
-    if old is not None:
+    if old is not None and old["photos"] >= MIN_QUERIES:
         changed = old["changes"] + changes
         if changed <= _RECALIBRATE_SHARE * old["photos"]:
             return dict(old) | {"changes": changed}
