@@ -69,7 +69,14 @@ def shortened(line):
     "page",
     [
         page
-        for page in ["README.md", "docs/index.md", "docs/training.md", "docs/reports.md", "docs/town.md"]
+        for page in [
+            "README.md",
+            "docs/index.md",
+            "docs/labels.md",
+            "docs/training.md",
+            "docs/reports.md",
+            "docs/town.md",
+        ]
         if (ROOT / page).exists()
     ],
 )

@@ -21,7 +21,8 @@ def test_the_site_builds(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "SimilarityGraph" in (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
-    assert "{{" not in (tmp_path / "site" / "cost" / "index.html").read_text(encoding="utf-8")
+    for page in ("cost", "labels"):
+        assert "{{" not in (tmp_path / "site" / page / "index.html").read_text(encoding="utf-8")
 
 
 def test_measured_figures_come_from_result_files():
