@@ -104,6 +104,15 @@ def test_csv_says_query_database_similarity(tmp_path, one_set):
     }
 
 
+def test_links_are_written_through_not_replaced(tmp_path, two_sets):
+    (tmp_path / "real.csv").write_text("old")
+    (tmp_path / "link.csv").symlink_to("real.csv")
+    write_edges(two_sets, tmp_path / "link.csv")
+    assert (tmp_path / "link.csv").is_symlink()
+    same(read_edges(tmp_path / "real.csv", two_sets.queries, two_sets.database), two_sets.graph)
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link.csv", "real.csv"]
+
+
 @pytest.mark.parametrize("name", ["edges.csv", "edges.parquet"])
 def test_odd_file_names_survive(tmp_path, name):
     odd = [b"a b.jpg", 'größe,"1".jpg'.encode(), b"\xff\xfe.jpg", b"@1@2@.jpg", b"x" * 200 + b".jpg"]

@@ -177,19 +177,35 @@ def picture_surface(
     )
     figure, axes = _figure(8, 7, projection="3d")
     xyz = np.stack([points.x, points.y, points.z]) + points.middle[:, None]
-    kinds = ((~one & ~two, "#bbbbbb", 0.2, "neither"), (one & ~two, _ONE, 2, queries.name(i)),
+    kinds = ((~one & ~two, "#aaaaaa", 0.5, "neither"), (one & ~two, _ONE, 2, queries.name(i)),
              (two & ~one, _TWO, 2, database.name(j)), (one & two, _SHARED, 3, "both"))  # fmt: skip
+    eyes = np.stack([queries.poses.centre[i], database.poses.centre[j]], axis=1)
+    near = _zoom(axes, np.concatenate([xyz[:, one | two], eyes], axis=1), xyz)
     rng = np.random.default_rng(0)
     for seen, colour, size, name in kinds:
         those = np.flatnonzero(seen & ~np.isnan(points.x))  # NaN fills the last block up
-        some = rng.permutation(those)[:_MOST_DOTS]
+        some = rng.permutation(those[near[those]])[:_MOST_DOTS]
         axes.scatter(*xyz[:, some], s=size, c=colour, linewidths=0, label=f"{name} ({len(those)})", rasterized=True)
-    for images, k, colour in ((queries, i, _ONE), (database, j, _TWO)):
-        axes.scatter(*images.poses.centre[k], s=40, c=colour, marker="^")
+    for eye, colour in zip(eyes.T, (_ONE, _TWO), strict=True):
+        axes.scatter(*eye, s=40, c=colour, marker="^")
     share = (one & two).sum() / max(1, (one | two).sum())
-    axes.set(title=f"iou {share:.3f}", xlabel="east (m)", ylabel="north (m)", zlabel="up (m)", aspect="equal")
+    axes.set(title=f"iou {share:.3f}", xlabel="east (m)", ylabel="north (m)", zlabel="up (m)")
     axes.legend(loc="upper right", fontsize="small", markerscale=4)
     return figure
+
+
+def _zoom(axes: Any, shown: Floats, xyz: Floats) -> NDArray[np.bool_]:
+    """Fits the axes around the (3, N) points `shown`, a metre as long on each; which of `xyz` then lie inside."""
+    low, high = shown.min(axis=1), shown.max(axis=1)
+    slack = 0.03 * float((high - low).max()) + 1e-6
+    low, high = low - slack, high + slack
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
+    extent = high - low
+    axes.set_box_aspect(extent)
+    for axis, length in zip("xyz", extent, strict=True):
+        axes.locator_params(axis=axis, nbins=max(2, round(7 * float(length / extent.max()))))
+    inside: NDArray[np.bool_] = ((xyz >= low[:, None]) & (xyz <= high[:, None])).all(axis=0)
+    return inside
 
 
 def _figure(width: float, height: float, columns: int = 1, projection: str | None = None) -> tuple[Figure, Any]:

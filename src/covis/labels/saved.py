@@ -60,8 +60,14 @@ def _side(path: Path, side: str, n: int) -> ImageSet:
 
 @contextlib.contextmanager
 def whole_file(path: Path | str) -> Iterator[Path]:
-    """A path to write to that becomes `path` once all of it is written; nothing is left behind otherwise."""
+    """A path to write to that becomes `path` once all of it is written; nothing is left behind otherwise.
+
+    Links, pipes and devices such as /dev/stdout are written to as they are: they must not be replaced by a file.
+    """
     path = Path(path)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        yield path
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f".{path.name}.{os.getpid()}.partial{path.suffix}")
     try:
