@@ -118,6 +118,7 @@ def test_crlf_byte_order_mark_quotes_and_odd_names(tmp_path):
         ("image,lat,lon\na.jpg,91,2\n", r"row 2 has lat 91.0, lon 2.0, which is not on Earth"),
         ("image,lat,lon\na.jpg,1,2\nb.jpg,1,\n", r"row 3 has half of lat and lon"),
         ("image,easting,northing\na.jpg,1,inf\n", r"row 2 has half of easting and northing or an infinite"),
+        ("image,easting,northing,heading\na.jpg,1,2,inf\n", r"row 2 has an infinite heading"),
         ("image,lat,lon\n,1,2\n", r"row 2 has no image name"),
         ("image,latitude,longitude\na.jpg,1,2\n", r"unknown column 'latitude'; did you mean 'lat'"),
         ("filename,lat,lon\na.jpg,1,2\n", r"unknown column 'filename'; did you mean 'image'"),
@@ -144,9 +145,10 @@ def test_a_missing_table_a_folder_and_a_broken_parquet(tmp_path):
 
 
 def test_zero_zero_is_unknown_with_one_warning(tmp_path, capsys):
-    images = read_table(write(tmp_path / "a.csv", "image,lat,lon\na.jpg,0,0\nb.jpg,1,2\nc.jpg,,\n"))
-    assert images.poses.known.tolist() == [False, True, False]
-    assert capsys.readouterr().err.count("warning: ") == 1
+    file = write(tmp_path / "a.csv", "image,lat,lon\na.jpg,0,0\nb.jpg,1,2\nc.jpg,,\n")
+    for images in (read_table(file), *read_tables([file])):
+        assert images.poses.known.tolist() == [False, True, False]
+    assert capsys.readouterr().err.count("warning: ") == 2  # one for each reading
 
 
 def test_headings_minus_one_over_360_and_stuck(tmp_path, capsys):

@@ -118,6 +118,9 @@ def _poses(path: Path, cells: Mapping[str, Column], frame: str) -> Poses:
     altitude = numbers(cells["altitude"]) if "altitude" in cells else None
     if {"lat", "lon"} <= set(cells):
         lat, lon = _degrees(path, cells)
+        nowhere = int((np.isnan(lat) & (numbers(cells["lat"]) == 0)).sum())
+        if nowhere:
+            warn(f"{path}: {nowhere} positions are exactly 0, 0 and count as unknown")
         return Poses.from_latlon(lat, lon, heading, z=altitude, frame=frame)
     xy = np.column_stack([numbers(cells["easting"]), numbers(cells["northing"])])
     _whole(path, xy, "easting and northing")
@@ -134,10 +137,7 @@ def _degrees(path: Path, cells: Mapping[str, Column]) -> tuple[Floats, Floats]:
         raise InputError(
             f"{path}: row {at + 2} has lat {both[at, 0]}, lon {both[at, 1]}, which is not on Earth; mend it"
         )
-    nowhere = (both == 0).all(axis=1)
-    if nowhere.any():
-        warn(f"{path}: {int(nowhere.sum())} positions are exactly 0, 0 and count as unknown")
-        both[nowhere] = np.nan
+    both[(both == 0).all(axis=1)] = np.nan
     return both[:, 0], both[:, 1]
 
 
@@ -153,6 +153,9 @@ def _heading(path: Path, cells: Mapping[str, Column]) -> Floats:
         return np.full(len(cells["image"]), np.nan)
     heading = numbers(cells["heading"])
     heading[heading == -1] = np.nan
+    endless = np.flatnonzero(np.isinf(heading))
+    if len(endless):
+        raise InputError(f"{path}: row {int(endless[0]) + 2} has an infinite heading; mend or empty it")
     known = heading[~np.isnan(heading)]
     if len(known) > 2 and (known == known[0]).all():
         warn(f"{path}: every known heading is {known[0]:g}°; was the compass stuck?")
