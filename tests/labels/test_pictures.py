@@ -67,6 +67,7 @@ def test_estimates_are_near_the_truth_where_images_lie_evenly():
     assert 0 < expected.seconds < 60
     few = queries.subset(np.arange(5))
     assert estimate(FovOverlap(), few, database).pairs == FovOverlap()(few, database).pairs
+    assert estimate(FovOverlap(), few, few).pairs == FovOverlap()(few, few).pairs
     assert estimate(FovOverlap(), queries.subset(np.arange(0)), database).pairs == 0
 
 

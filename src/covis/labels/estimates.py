@@ -45,7 +45,8 @@ def _ground(rule: FovOverlap | Radius, queries: ImageSet, database: ImageSet) ->
     start = time.perf_counter()
     graph = rule(some, database)
     share = len(queries) / len(some)
-    return graph.pairs * share, fixed + max(0.0, time.perf_counter() - start - fixed) * share
+    selves = len(queries) if queries is database else 0  # a sample is another set, so each image met itself
+    return graph.pairs * share - selves, fixed + max(0.0, time.perf_counter() - start - fixed) * share
 
 
 def _surface(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
