@@ -121,7 +121,9 @@ def test_benchmarks_name_their_dataset(benchmark, dataset):
 def test_every_table_can_be_listed_with_what_it_needs(name):
     table = TABLES[name]()
     assert table.rows
-    assert len({row.label for row in table.rows}) == len(table.rows)
+    assert len({row.name for row in table.rows}) == len(table.rows)
+    recipe_of = {row.slug: row.recipe for row in table.rows}
+    assert all(recipe_of[row.slug] == row.recipe for row in table.rows), "two recipes would share a folder"
     assert all(needs(row) for row in table.rows)
 
 

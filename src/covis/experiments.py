@@ -23,6 +23,7 @@ from scipy.stats import t as student
 
 from covis import artifacts
 from covis.benchmarking import ModelSource, WhiteningPlan, evaluate_to
+from covis.benchmarking.runs import Fit
 from covis.datasets import DATASETS
 from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
@@ -48,12 +49,19 @@ class Row:
     recipe: Recipe
     benchmarks: tuple[str, ...]
     whiten: int | None = None
-    """Whiten the descriptors to so many dims, fitted on the map as the published figures were."""
+    """Whiten the descriptors to so many dims; rows that differ only in this share their run."""
+    fit: Fit = "map"
+    """What a whitening is fitted on: the map, as the published figures were, or the training images."""
     published: tuple[Published, ...] = ()
 
     @property
+    def name(self) -> str:
+        """The label, with the whitening."""
+        return self.label if self.whiten is None else f"{self.label}, whitened {self.whiten} on the {self.fit}"
+
+    @property
     def slug(self) -> str:
-        """The label as a folder name; rows that differ only in whitening share their run."""
+        """The label as the name of the run's folder."""
         return re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")
 
 
@@ -89,7 +97,7 @@ class Outcome:
             for p in self.row.published
         ]
         costs = {k: summary(v) for k, v in self.costs.items()}
-        told = {"row": self.row.label, "figures": summed, "costs": costs, "published": published}
+        told = {"row": self.row.name, "figures": summed, "costs": costs, "published": published}
         return told | ({"missing": self.missing} if self.missing else {})
 
 
@@ -116,10 +124,10 @@ def run_rows(
     for row in rows:
         outcome = Outcome(row, missing=lacking(row, data))
         if outcome.missing:
-            say(f"{row.label}: not run, {outcome.missing}")
+            say(f"{row.name}: not run, {outcome.missing}")
         else:
             for seed in seeds:
-                say(f"{row.label}, seed {seed}")
+                say(f"{row.name}, seed {seed}")
                 _run(row, output / row.slug / f"seed-{seed}", data, seed, resources, outcome)
         outcomes.append(outcome)
     return outcomes
@@ -135,8 +143,8 @@ def _run(
         needs = dataset_of(name)
         if not _given(needs, data):
             continue
-        plan = WhiteningPlan(sizes=(row.whiten,))
-        target = folder / "evals" / (name if row.whiten is None else f"{name}-whiten{row.whiten}")
+        plan = WhiteningPlan(sizes=(row.whiten,), fit=row.fit)
+        target = folder / "evals" / (name if row.whiten is None else f"{name}-whiten{row.whiten}-{row.fit}")
         source = FrozenOnce(PlaceModel.load(folder / "model"), folder.name, folder=(folder / "model").resolve())
         [evaluation] = evaluate_to(source, load_benchmark(name, data.get(needs)), target, plan)
         for key, value in headline(evaluation).items():
@@ -233,11 +241,11 @@ def markdown(outcomes: Sequence[Outcome]) -> str:
     lines = [head, ["---", *("---:" for _ in head[1:])]]
     for o in outcomes:
         if o.missing:
-            lines.append([o.row.label, f"not run: {o.missing}", *("" for _ in head[2:])])
+            lines.append([o.row.name, f"not run: {o.missing}", *("" for _ in head[2:])])
             continue
         cells = [_cell(o, b, k) for b, k in columns]
         costs = [_number(o.costs[k], digits) for k, digits in _COSTS]
-        lines.append([o.row.label, *cells, *costs])
+        lines.append([o.row.name, *cells, *costs])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 

@@ -387,6 +387,14 @@ class TestFolders:
         east = datasets.load("campus", layouts["campus"], "without_east").queries
         assert set(east.columns["region"]) == {8}, "region 0 lies half a metre beside the held-out part"
 
+    def test_campus_new_walks_are_not_on_the_map(self, layouts):
+        queries, database = datasets.load("campus", layouts["campus"], "new_walks")
+        known = datasets.load("campus", layouts["campus"], "known_walks")
+        assert known.queries is known.database
+        assert known.queries.fingerprint() == database.fingerprint()
+        assert len(queries)
+        assert not set(queries.group) & set(database.group)
+
     def test_real_campus(self, shared_data):
         for split, photos, walks in (("train", 2805, 63), ("west", 1872, 35)):
             images = datasets.load("campus", shared_data / "campus", split).queries

@@ -2,7 +2,8 @@
 
 A group is one person's walk: photos of one walk are never each other's match. `minute_of_day` (−1 = unknown) and
 `region` are columns. Parts of `train` can be held out to choose settings on, so that `west` is left for the end: `north`
-and `east`, with `without_north` and `without_east` to train on.
+and `east`, with `without_north` and `without_east` to train on. `new_walks` has every fourth walk of `train` as queries
+and the others, `known_walks`, as their map: one's own photos, found again by somebody else.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ NAME = "campus"
 HELD_OUT = {"north": (8, 9, 10), "east": (1, 2, 3)}
 """Part of `train` → its regions."""
 WITHOUT = "without_"
-SPLITS = ("train", "west", *HELD_OUT, *(WITHOUT + part for part in HELD_OUT))
+WALKS = ("known_walks", "new_walks")
+EVERY = 4
+SPLITS = ("train", "west", *HELD_OUT, *(WITHOUT + part for part in HELD_OUT), *WALKS)
 GAP_M = 30.0
 """As far as `west` lies from `train`, photos to train on stay from a part that is held out."""
 
@@ -35,6 +38,10 @@ def load(path: Path, split: str) -> Split:
     if not table.is_file():
         raise InputError(f"{table} is not there; give the folder that holds {name}.csv and images/")
     images = read_table(table)
+    if split in WALKS:
+        new = images.group % EVERY == EVERY - 1
+        known = images.subset(~new)
+        return Split(known if split == "known_walks" else images.subset(new), known)
     if split != name:
         images = _part(images, split)
     return Split(images, images)

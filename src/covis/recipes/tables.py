@@ -178,4 +178,4 @@ def _pair(
     label = f"{method} {loss.upper()}".strip()
     plain = Row(label, recipe, benchmarks, published=_published(table, method, loss.upper(), False))
     white = _published(table, method, loss.upper(), True)
-    return [plain, Row(f"{label}, whitened {dim}", recipe, benchmarks, whiten=dim, published=white)]
+    return [plain, Row(label, recipe, benchmarks, whiten=dim, published=white)]

@@ -46,6 +46,21 @@ BENCHMARKS.register("campus_north")(partial(campus_part, part="north"))
 BENCHMARKS.register("campus_east")(partial(campus_part, part="east"))
 
 
+@BENCHMARKS.register("campus_walks")
+def campus_walks(path: Path | None) -> Benchmark:
+    """New walks over places whose map the model may have been trained on: a map of one's own photos."""
+    queries, database = datasets.load("campus", path, "new_walks")
+    return Benchmark(
+        "campus_walks",
+        queries,
+        database,
+        NEAR_ALIKE(queries, database),
+        NEAR_ALIKE_RULE,
+        SHARED_VIEW(queries, database),
+        training=lambda: database,
+    )
+
+
 def leave_one_group_out(name: str, images: ImageSet, training: Callable[[], ImageSet] | None = None) -> Benchmark:
     """A set matched with itself, photos of one group never with each other; photos without a position are left out."""
     known = images.poses.known
