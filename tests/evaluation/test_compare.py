@@ -77,6 +77,9 @@ def test_evaluations_are_found_one_level_down(tmp_path):
     b.save(tmp_path / "all" / "b")
     assert [p.name for p in find_evaluations(tmp_path / "all")] == ["a", "b"]
     assert find_evaluations(tmp_path / "all" / "a") == [tmp_path / "all" / "a"]
+    for size in (1024, 64):
+        a.save(tmp_path / "sizes" / f"w{size}")
+    assert [p.name for p in find_evaluations(tmp_path / "sizes")] == ["w64", "w1024"]
     with pytest.raises(InputError, match="holds no evaluation"):
         find_evaluations(tmp_path)
     entry = compare([Evaluation.open(p) for p in find_evaluations(tmp_path / "all")])["comparisons"][0]

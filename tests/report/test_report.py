@@ -1,6 +1,7 @@
 """Reports and their figures as files."""
 
 import json
+import shutil
 import subprocess
 import sys
 
@@ -11,7 +12,7 @@ from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
 from covis.evaluation.result import find_evaluations
 from covis.models import ModelConfig, PlaceModel
-from covis.report import subjects, summary, write_report
+from covis.report import pairs, subjects, summary, write_report
 from covis.report.figures import FIGURES
 
 
@@ -30,6 +31,7 @@ def covis(*args):
     return subprocess.run([sys.executable, "-m", "covis", *map(str, args)], capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_report_from_the_command_line(evaluated, hamlet, tmp_path):
     done = covis("report", evaluated, "-o", tmp_path / "r.html", "--data", hamlet, "--json")
     assert done.returncode == 0, done.stderr
@@ -92,6 +94,15 @@ def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
     with pytest.raises(InputError, match="evaluations whose model is still there"):
         FIGURES["activations"](groups, {}, hamlet)
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(evaluated.parent / "small", replace=True)
+
+
+def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet, tmp_path):
+    shutil.copytree(evaluated.parent / "small", tmp_path / "broken")
+    (tmp_path / "broken" / "weights.safetensors").write_bytes(b"no")
+    for make in (pairs.differences, pairs.activations):
+        section = make(by_label(evaluated), {"small": tmp_path / "broken"}, load_benchmark("town", hamlet))
+        assert "weights.safetensors" in section.body
+        assert "<svg" not in section.body
 
 
 def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -90,6 +91,11 @@ class Evaluation:
         return cls({k: v for k, v in manifest.items() if k not in apart}, manifest["protocol"], arrays, subject)
 
 
+def _natural(path: Path) -> list[tuple[int, str]]:
+    """A key that sorts 64 before 1024."""
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+
+
 _MANIFEST_KEYS = ("kind", "schema", "created", "versions", "files", "config", "command")
 
 
@@ -98,7 +104,7 @@ def find_evaluations(path: Path | str) -> list[Path]:
     path = Path(path)
     if (path / artifacts.MANIFEST).is_file():
         return [path]
-    below = sorted(p.parent for p in path.glob(f"*/{artifacts.MANIFEST}")) if path.is_dir() else []
+    below = sorted((p.parent for p in path.glob(f"*/{artifacts.MANIFEST}")), key=_natural) if path.is_dir() else []
     found = [p for p in below if artifacts.read_json(p / artifacts.MANIFEST).get("kind") == KIND]
     if not found:
         raise InputError(f"{path} holds no evaluation; make one with `covis evaluate MODEL BENCHMARK -o {path}`")

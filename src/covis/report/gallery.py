@@ -29,8 +29,13 @@ def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dic
     shown = _shown(next(iter(evaluations.values())))
     xy = benchmark.queries.poses.xy
     places = benchmark.database.poses.xy[:: max(1, len(benchmark.database) // PLACES)]
+    truth = [_truth(benchmark, int(i)) for i in shown]
     models: list[dict[str, Any]] = [
-        {"name": name, "answers": [_answer(e, benchmark, int(i)) for i in shown]} for name, e in evaluations.items()
+        {
+            "name": name,
+            "answers": [_answer(e, benchmark, int(i)) | {"truth": t} for i, t in zip(shown, truth, strict=True)],
+        }
+        for name, e in evaluations.items()
     ]
     return {
         "queries": [
@@ -73,11 +78,18 @@ def _thumbs(models: Sequence[dict[str, Any]], shown: Ints, benchmark: Benchmark)
     return {key: photo for key, photo in found.items() if photo}
 
 
+def _truth(benchmark: Benchmark, i: int) -> int | None:
+    """The relevant image that shares most with query `i`, as far as that is graded."""
+    relevant, _ = benchmark.positives.row(i)
+    if not len(relevant):
+        return None
+    return int(relevant[int(np.argmax(benchmark.graded.lookup(np.full(len(relevant), i), relevant)))])
+
+
 def _answer(evaluation: Evaluation, benchmark: Benchmark, i: int) -> dict[str, Any]:
     arrays = evaluation.arrays
     best = int(arrays["ids"][i, 0])
     metres, distance = float(arrays["error_m"][i]), float(arrays["distances"][i, 0])
-    truth, psi = benchmark.positives.row(i)
     first = int(arrays["first_hit"][i])
     known = best >= 0 and bool(benchmark.database.poses.known[best])
     place = benchmark.database.poses.xy[best] if known else (None, None)
@@ -90,7 +102,6 @@ def _answer(evaluation: Evaluation, benchmark: Benchmark, i: int) -> dict[str, A
         "rank": first,
         "metres": None if np.isnan(metres) else round(metres, 1),
         "distance": None if np.isnan(distance) else round(distance, 3),
-        "truth": int(truth[int(np.argmax(psi))]) if len(truth) else None,
         # The surer a wrong answer, the worse: small descriptor distance first, far places before near ones.
         "worst": round(
             (0.0 if np.isnan(distance) else 2.0 - distance) + min(metres, 1000.0) / 1e4 if metres == metres else 0.0, 4

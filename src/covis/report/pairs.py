@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -38,11 +38,10 @@ _POSE_PAIRS = 4_000_000
 
 def differences(evaluations: Groups, models: Models, benchmark: Benchmark) -> Section | None:
     """Differences of descriptors of positive and negative pairs on a plane, a column each model."""
-    if not models or not sampled(evaluations):
-        return None
     caption = f"z(query) − z(map) of {EACH} positive (ψ ≥ {POSITIVE}) and {EACH} negative pairs of the benchmark"
-    drawn = plots.svg(difference_figure(evaluations, models, benchmark))
-    return Section("Differences of descriptors", figure(drawn, caption), "differences")
+    return _section(
+        "Differences of descriptors", "differences", difference_figure, caption, evaluations, models, benchmark
+    )
 
 
 def difference_figure(evaluations: Groups, models: Models, benchmark: Benchmark) -> Figure:
@@ -84,14 +83,8 @@ def _described(model: PlaceModel, images: ImageSet, ids: NDArray[Any]) -> NDArra
 
 def activations(evaluations: Groups, models: Models, benchmark: Benchmark) -> Section | None:
     """Where each model finds two photos alike."""
-    if not models or not sampled(evaluations):
-        return None
-    try:
-        drawn = plots.svg(activation_figure(evaluations, models, benchmark))
-    except InputError as reason:  # such as a pooling that takes nothing from the map
-        return Section("Activation maps", f"<p>{text(reason)}</p>", "activations")
     caption = "query, map image; bright places add most to the similarity of the pooled descriptors (one scale a pair)"
-    return Section("Activation maps", figure(drawn, caption), "activations")
+    return _section("Activation maps", "activations", activation_figure, caption, evaluations, models, benchmark)
 
 
 def activation_figure(evaluations: Groups, models: Models, benchmark: Benchmark) -> Figure:
@@ -199,6 +192,25 @@ def _reach(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> float:
 
 
 # What there is
+
+
+def _section(
+    title: str,
+    name: str,
+    draw: Callable[[Groups, Models, Benchmark], Figure],
+    caption: str,
+    evaluations: Groups,
+    models: Models,
+    benchmark: Benchmark,
+) -> Section | None:
+    """A figure of models in its section, or why it cannot be drawn (such as a pooling that takes nothing from the map)."""
+    if not models or not sampled(evaluations):
+        return None
+    try:
+        body = figure(plots.svg(draw(evaluations, models, benchmark)), caption)
+    except InputError as reason:
+        body = f"<p>{text(reason)}</p>"
+    return Section(title, body, name)
 
 
 def _sample(evaluations: Groups, benchmark: Benchmark) -> Mapping[str, NDArray[Any]]:

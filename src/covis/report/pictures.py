@@ -41,17 +41,17 @@ def differences(
     planes: Mapping[str, Mapping[str, NDArray[Any]]], positive: NDArray[np.bool_], colours: Palette
 ) -> Figure:
     """Pairs on planes, a row each method and a column each name: positives in the name's colour, negatives crossed."""
-    methods = list(planes)
-    names = list(planes[methods[0]])
-    figure, grid = panels(panel_width(len(names)) * len(names), 2.9 * len(methods), len(methods), len(names))
-    for row, method in zip(grid, methods, strict=True):
-        for axes, name in zip(row, names, strict=True):
-            at = planes[method][name]
-            axes.scatter(*at[~positive].T, s=14, marker="x", color="k", alpha=0.5, lw=0.7, label="negative")
-            axes.scatter(*at[positive].T, s=16, color=colours[name], alpha=0.75, lw=0, label="positive")
-            axes.set(title=f"{name}, {method}", xticks=[], yticks=[])
-            axes.spines[:].set_visible(True)
-            axes.spines[:].set_alpha(0.25)
+    drawn = [(method, name, at) for method, found in planes.items() for name, at in found.items()]
+    names = len(drawn) // len(planes)
+    columns = names if names > 1 else len(planes)
+    rows = len(drawn) // columns
+    figure, grid = panels(panel_width(columns) * columns, 2.9 * rows, rows, columns)
+    for axes, (method, name, at) in zip(grid.ravel(), drawn, strict=True):
+        axes.scatter(*at[~positive].T, s=14, marker="x", color="k", alpha=0.5, lw=0.7, label="negative")
+        axes.scatter(*at[positive].T, s=16, color=colours[name], alpha=0.75, lw=0, label="positive")
+        axes.set(title=f"{name}, {method}", xticks=[], yticks=[])
+        axes.spines[:].set_visible(True)
+        axes.spines[:].set_alpha(0.25)
     handles, labels = grid[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside upper right", ncols=2)
     return figure
@@ -86,11 +86,12 @@ def activation_maps(
 def _overlay(axes: Axes, photo: NDArray[np.uint8], shares: Shares, side: int) -> None:
     """Heat over a grey photo, on one scale for both of a pair; places that speak against the match stay cold."""
     height, width = photo.shape[:2]
-    most = max(float(part.max()) for part in shares)
+    most = max(1e-12, *(float(part.max()) for part in shares))
+    heat = np.maximum(0.0, shares[side]) / most
     axes.imshow(photo.mean(2), cmap="gray", vmin=0, vmax=255)
-    heat = np.maximum(0.0, shares[side])
     extent = (-0.5, width - 0.5, height - 0.5, -0.5)
-    axes.imshow(heat, cmap="inferno", vmin=0, vmax=max(most, 1e-12), alpha=0.6, extent=extent, interpolation="bilinear")
+    visible = 0.1 + 0.7 * np.sqrt(heat)  # cold places show the photo
+    axes.imshow(heat, cmap="inferno", vmin=0, vmax=1, alpha=visible, extent=extent, interpolation="bilinear")
 
 
 @styled

@@ -13,7 +13,7 @@ import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator, ScalarFormatter
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 COLOURS = ("#8a94a0", "#d1493e", "#3577cf", "#2a9d62", "#c98a1f", "#8a5cc7", "#1c9aa8", "#c75c9c")
@@ -42,8 +42,10 @@ _BLACK = "#000000"
 
 
 def palette(names: Iterable[str]) -> dict[str, str]:
-    """A colour for each name, in order."""
-    return {name: COLOURS[i % len(COLOURS)] for i, name in enumerate(dict.fromkeys(names))}
+    """A colour for each name, in order; grey for the first where it is the one that others are compared with."""
+    distinct = list(dict.fromkeys(names))
+    colours = COLOURS if len(distinct) > 2 else COLOURS[1:]
+    return {name: colours[i % len(colours)] for i, name in enumerate(distinct)}
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -72,6 +74,21 @@ def _one(width: float = 4.4, height: float = 3.2) -> tuple[Figure, Axes]:
     return figure, axes
 
 
+def _ticks(axes: Axes, values: Sequence[float], apart: float) -> None:
+    """Some of the values as ticks of a logarithmic axis: labels need a factor `apart` between them."""
+    ticks: list[float] = []
+    for value in values:
+        ticks += [value] if not ticks or value >= apart * ticks[-1] else []
+    axes.set_xticks(ticks, [f"{value:g}" for value in ticks])
+    axes.set_xticks([], minor=True)
+
+
+def _legend(axes: Axes, **options: Any) -> None:
+    """The names, smaller where they are many."""
+    many = len(axes.get_legend_handles_labels()[1]) > 5
+    axes.legend(**options, **({"fontsize": 7, "labelspacing": 0.25} if many else {}))
+
+
 def panel_width(count: int) -> float:
     """Inches of one of `count` panels side by side that the page still shows at full size."""
     return min(3.6, PAGE_WIDTH / count)
@@ -89,7 +106,7 @@ def recall_curves(curves: Mapping[str, Sequence[Sequence[float]]], colours: Pale
             axes.fill_between(k, values.min(0), values.max(0), color=colour, alpha=0.18, lw=0)
     axes.set(xlabel="k", ylabel="Recall@k, %", ylim=(0, 100), title="recall")
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.legend()
+    _legend(axes)
     return figure
 
 
@@ -103,7 +120,7 @@ def precision_curves(curves: Mapping[str, Sequence[tuple[NDArray[Any], NDArray[A
                 100 * recall, 100 * precision, color=colours[name], label=None if i else name, drawstyle="steps-pre"
             )
     axes.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 100), ylim=(0, 102), title="accepted matches")
-    axes.legend()
+    _legend(axes)
     return figure
 
 
@@ -120,12 +137,8 @@ def radius_curves(
     for name, found in curves.items():
         axes.plot(radii_m, np.mean(found, axis=0), "o-", ms=3, color=colours[name], label=name)
     axes.set(xlabel="radius, m", ylabel="Recall@1, %", ylim=(0, 102), xscale="log", title="right within a radius")
-    ticks: list[float] = []
-    for radius in radii_m:  # labels need some room on a logarithmic axis
-        ticks += [radius] if not ticks or radius >= 1.6 * ticks[-1] else []
-    axes.set_xticks(ticks, [f"{r:g}" for r in ticks])
-    axes.set_xticks([], minor=True)
-    axes.legend()
+    _ticks(axes, radii_m, 1.6)
+    _legend(axes)
     return figure
 
 
@@ -148,7 +161,8 @@ def distance_against_similarity(
     for axes in grid.ravel()[len(pairs) :]:
         axes.set_axis_off()
     grid[0, 0].legend(loc="upper right")
-    grid[0, 0].set_ylim(0, 1.05 * max(float(distance.max()) for _, distance in pairs.values()))
+    far = [float(np.quantile(distance, q)) for _, distance in pairs.values() for q in (0, 1)]
+    grid[0, 0].set_ylim(0 if margin is not None else 0.95 * min(far), 1.05 * max(far))
     for axes in grid[:, 0]:
         axes.set_ylabel("descriptor distance")
     return figure
@@ -183,9 +197,8 @@ def size_curves(curves: Mapping[str, Sequence[tuple[int, float]]], k: int, colou
         axes.plot(x, y, "o-", ms=4, color=colours[name], label=name)
     axes.set_xscale("log", base=2)
     axes.set(xlabel="descriptor dimensions", ylabel=f"Recall@{k}, %")
-    axes.xaxis.set_major_formatter(ScalarFormatter())
-    axes.set_xticks(sizes, [str(s) for s in sizes])
-    axes.legend()
+    _ticks(axes, sizes, 1.4)
+    _legend(axes)
     return figure
 
 
