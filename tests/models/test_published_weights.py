@@ -10,6 +10,7 @@ from covis.models import ModelConfig, PlaceModel, Whitening, _torchvision
 
 MOBILENET = "mobilenetv2_100_imagenet.safetensors"
 RESNET = "resnet50_v1_imagenet_fp16.safetensors"
+VGG = "vgg16_features_imagenet_fp16.safetensors"
 
 
 def model_of(shared_data, backbone, file, size, pool="gem", **options):
@@ -67,9 +68,32 @@ def test_resnet_of_2015_needs_its_strides_in_their_old_place(shared_data):
     assert agreement["conv1"] > 0.5
 
 
+def test_vgg_and_resnet_give_torchvisions_features(shared_data):
+    """The published network, built by its own library with the same file, gives the features that ours pools."""
+    _torchvision.ensure()
+    import torchvision
+
+    vgg = model_of(shared_data, "vgg16", VGG, (96, 128))
+    resnet = model_of(shared_data, "resnet50", RESNET, (96, 128), stride_on="conv1")
+    peers = torchvision.models.vgg16(weights=None).features, torchvision.models.resnet50(weights=None)
+    for block in (peers[1].layer2[0], peers[1].layer3[0], peers[1].layer4[0]):
+        block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)
+    peers[1].avgpool, peers[1].fc = torch.nn.Identity(), torch.nn.Identity()
+    for model, peer, file, prefix in ((vgg, peers[0], VGG, "features."), (resnet, peers[1], RESNET, "")):
+        state = load_file(shared_data / "weights" / file)
+        peer.load_state_dict(
+            {name.removeprefix(prefix): tensor.float() for name, tensor in state.items()}, strict=False
+        )
+        x = model.normalise(street_photos(shared_data, model, 3))
+        with torch.inference_mode():
+            ours, theirs = model.local_features(x), peer.eval()(x)
+        torch.testing.assert_close(ours.flatten(), theirs.flatten(), rtol=1e-4, atol=1e-4)
+        assert ours.std() > 0
+
+
 def test_vgg_and_dinov2_load(shared_data):
     for backbone, file, size, dim in (
-        ("vgg16", "vgg16_features_imagenet_fp16.safetensors", (96, 128), 512),
+        ("vgg16", VGG, (96, 128), 512),
         ("vit_small_patch14_reg4_dinov2", "dinov2_vits14_reg_fp16.safetensors", (98, 126), 384),
     ):
         model = model_of(shared_data, backbone, file, size)
