@@ -62,15 +62,27 @@ def relabelled(wanted: Needed, came: Ids, labels: SimilarityGraph) -> Needed:
     return replace(wanted, batch=replace(wanted.batch, queries=queries, database=database, psi=psi))
 
 
-def weighted_loss(loss: PairLoss | TupleLoss, wanted: Needed, descriptors: Tensor) -> Tensor:
-    """The sum of a batch's weighted losses; `descriptors` (images, dim) in the order of the request."""
+def weighted_loss(loss: PairLoss | TupleLoss, wanted: Needed, descriptors: Tensor, focus: bool = False) -> Tensor:
+    """The sum of a batch's weighted losses; `descriptors` (images, dim) in the order of the request.
+
+    With `focus`, pairs without overlap that are far enough apart leave their weight to those that are not.
+    """
     za = descriptors[torch.from_numpy(wanted.left).to(descriptors.device)]
     zb = descriptors[torch.from_numpy(wanted.right).to(descriptors.device)]
     if isinstance(loss, PairLoss):
         assert isinstance(wanted.batch, PairBatch)
-        losses = loss(za, zb, _like(wanted.batch.psi, descriptors))
-        return (losses * _like(wanted.batch.weight, descriptors)).sum()
+        psi, weight = _like(wanted.batch.psi, descriptors), _like(wanted.batch.weight, descriptors)
+        losses = loss(za, zb, psi)
+        return (losses * (_focused(losses.detach(), psi, weight) if focus else weight)).sum()
     return loss(za, zb[:, 0], zb[:, 1:], _like(wanted.batch.psi, descriptors)).sum()
+
+
+def _focused(losses: Tensor, psi: Tensor, weight: Tensor) -> Tensor:
+    """The weights with those of pairs without overlap moved to the pairs among them that have a loss."""
+    apart = psi == 0
+    active = apart & (losses > 0)
+    share = weight[apart].sum() / weight[active].sum().clamp_min(1e-12)
+    return torch.where(apart, weight * active * share, weight)
 
 
 def weight_of(batch: Batch) -> float:

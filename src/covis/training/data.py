@@ -78,11 +78,13 @@ def make_sampler(
     if isinstance(recipe.loss, TupleLoss):
         second = recipe.loss.second_negative
         return TupleSampler(labels, b.negatives, b.size, seed, queries, database, b.zeros, second_negative=second)
+    drawn = labels if drawn_by is None else drawn_by
+    if b.partners == "other_groups":
+        drawn = drawn.keep(queries.group[drawn.rows] != database.group[drawn.indices], partners=b.partners)
+    graded = None if drawn is labels else labels
     if b.strategy == "all_pairs":
-        return AllPairsSampler(labels, "A", b.size, seed, queries, database)
-    if drawn_by is None:
-        return PairSampler(labels, b.strategy, b.size, seed, queries, database, zeros=b.zeros)
-    return PairSampler(drawn_by, b.strategy, b.size, seed, queries, database, labels, b.zeros)
+        return AllPairsSampler(drawn, "A", b.size, seed, queries, database, graded, b.places)
+    return PairSampler(drawn, b.strategy, b.size, seed, queries, database, graded, b.zeros)
 
 
 def make_miner(recipe: Recipe, data: TrainingData) -> Miner | None:

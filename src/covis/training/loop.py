@@ -193,7 +193,7 @@ class Loop:
             everyone = self.ranks.gather(descriptors.float(), wanted.images)
             came = self.ranks.gather_ids(np.concatenate(fetched.ids), wanted.images)
             wanted = relabelled(wanted, came, self.data.labels)
-            loss = weighted_loss(self.recipe.loss, wanted, everyone) / total_weight
+            loss = weighted_loss(self.recipe.loss, wanted, everyone, self.recipe.batches.focus) / total_weight
             if torch.isfinite(loss):
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())

@@ -28,8 +28,14 @@ class Batches:
     """Pairs (or tuples) a batch; images a batch for `all_pairs`."""
     composed_by: LabelRule | None = None
     """Rule that decides which pairs are drawn, where it is not the rule that grades them (yes/no batches)."""
+    partners: Literal["any", "other_groups"] = "any"
+    """Overlapping pairs from all images, or only from two groups: other walks and days, as queries will be."""
     zeros: Literal["uniform", "near"] = "uniform"
     """How pairs without overlap are drawn."""
+    places: int = 2
+    """Neighbourhoods a batch of `all_pairs`."""
+    focus: bool = False
+    """Whether the weight of pairs without overlap goes to those whose loss is not 0 yet."""
     negatives: int = 10
     """Negatives a tuple."""
     mined: bool = False
@@ -103,6 +109,8 @@ class Recipe:
                 f"loss {type(self.loss).__name__} and batches of strategy {self.batches.strategy!r} do not fit; "
                 "tuple losses take strategy 'triplet', pair losses any other"
             )
+        if self.batches.partners != "any" and isinstance(self.loss, TupleLoss):
+            raise InputError("batches.partners is for pair losses; tuples take partners of any group")
         if self.batches.mined and self.accumulate > 1:
             raise InputError("mined batches are made for one step each; set accumulate=1 and a larger batches.size")
 
