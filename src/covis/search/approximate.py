@@ -87,7 +87,7 @@ class Approximate(LocalIndex):
     def _candidates(self, queries: NDArray[np.float32], k: int, rows: Ids) -> Ids:
         """(Q, C) rows that the structure proposes; −1 for none."""
         selector, held = self._selector(rows)
-        wanted = min(len(rows), k * self.spec.widen + _SPARE)
+        wanted = min(len(rows), k * self.spec.widen + _SPARE + self.effort * self.spec.deepen)
         effort = math.ceil(self.effort * len(self.order) / len(rows))  # what is not allowed is visited all the same
         effort = max(effort, wanted) if self.spec.graph else effort
         _, entries = self.structure.search(queries, wanted, params=self.spec.parameters(effort, selector))

@@ -35,14 +35,31 @@ def _distance(query, vector):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_MATRIX, _MATRIX, types.float32[:, :])], nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def differences(queries, block, products):  # type: ignore[no-untyped-def]
-    """products (Q, N) = −‖q−x‖²/2: one pass without norms, which a matrix product repays only from a few queries on."""
+    """products (Q, N) = −‖q−x‖²/2: one pass without norms, which a matrix product repays only from a few queries on.
+
+    Four rows at a time, so that memory, which decides the time, is read from four places at once.
+    """
+    rows, half = block.shape[0], np.float32(-0.5)
     for i in range(queries.shape[0]):
-        for j in range(block.shape[0]):
-            total = np.float32(0)
+        for j in range(0, rows - 3, 4):
+            a = b = c = e = np.float32(0)
             for d in range(queries.shape[1]):
-                difference = queries[i, d] - block[j, d]
-                total += difference * difference
-            products[i, j] = total * np.float32(-0.5)
+                q = queries[i, d]
+                a += (q - block[j, d]) * (q - block[j, d])
+                b += (q - block[j + 1, d]) * (q - block[j + 1, d])
+                c += (q - block[j + 2, d]) * (q - block[j + 2, d])
+                e += (q - block[j + 3, d]) * (q - block[j + 3, d])
+            products[i, j], products[i, j + 1], products[i, j + 2], products[i, j + 3] = (
+                a * half,
+                b * half,
+                c * half,
+                e * half,
+            )
+        for j in range(rows - rows % 4, rows):
+            a = np.float32(0)
+            for d in range(queries.shape[1]):
+                a += (queries[i, d] - block[j, d]) * (queries[i, d] - block[j, d])
+            products[i, j] = a * half
 
 
 @njit(nogil=True, cache=True, fastmath={"nnan", "ninf", "nsz"})

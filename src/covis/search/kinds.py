@@ -33,8 +33,12 @@ class Kind:
     """(descriptors, dim) → bytes whatever their number: cluster centres, rotations, codebooks."""
     graph: bool
     """Whether it links neighbours: then descriptors must enter in random order, never in that of a drive."""
+    rotated: bool
+    """Whether descriptors are turned at random first, so that no number of theirs counts more than another."""
     widen: int
     """Candidates to score again for each result wanted."""
+    deepen: int
+    """Candidates more for each step of effort: rough codes miss by their order, which no further cluster mends."""
     efforts: tuple[int, ...]
     """Settings from quick to thorough: how many nodes or clusters a query visits."""
 
@@ -50,8 +54,9 @@ class Kind:
             return faiss.SearchParametersHNSW(efSearch=effort, **chosen)
         if self.name == "binary":
             inner = faiss.IVFRaBitQSearchParameters(nprobe=effort, qb=8, **chosen)
-            return faiss.SearchParametersPreTransform(index_params=inner)
-        return faiss.SearchParametersIVF(nprobe=effort, **chosen)
+        else:
+            inner = faiss.SearchParametersIVF(nprobe=effort, **chosen)
+        return faiss.SearchParametersPreTransform(index_params=inner) if self.rotated else inner
 
 
 def clusters(count: int) -> int:
@@ -84,17 +89,17 @@ KINDS = {
     kind.name: kind
     for kind in (
         Kind("hnsw", "a graph over the whole descriptors: quickest, most memory",
-             lambda n, d: f"HNSW{LINKS}", lambda d: 4 * d + _LINK_BYTES, lambda n, d: 0.0, True, 1, _VISITS),
+             lambda n, d: f"HNSW{LINKS}", lambda d: 4 * d + _LINK_BYTES, lambda n, d: 0.0, True, False, 1, 0, _VISITS),
         Kind("hnsw-sq8", "a graph over bytes: nearly as quick, a third of the memory",
-             lambda n, d: f"HNSW{LINKS}_SQ8", lambda d: d + _LINK_BYTES, lambda n, d: 8.0 * d, True, 2, _VISITS),
+             lambda n, d: f"HNSW{LINKS}_SQ8", lambda d: d + _LINK_BYTES, lambda n, d: 8.0 * d, True, False, 2, 0, _VISITS),
         Kind("scalar", "clusters of bytes: a quarter of the descriptors",
-             lambda n, d: f"{_sorted_into(n)},SQ8", lambda d: d + 8, _centres, False, 2, _PROBES),
+             lambda n, d: f"{_sorted_into(n)},SQ8", lambda d: d + 8, _centres, False, False, 2, 0, _PROBES),
         Kind("ivfpq", "clusters of product-quantised codes: a thirtieth",
-             lambda n, d: f"{_sorted_into(n)},PQ{subvectors(d)}x4fs", lambda d: subvectors(d) / 2 + 8,
-             lambda n, d: _centres(n, d) + 8.0 * clusters(n) * subvectors(d), False, 10, _PROBES),
+             lambda n, d: f"RR{d},{_sorted_into(n)},PQ{subvectors(d)}x4fs", lambda d: subvectors(d) / 2 + 8,
+             lambda n, d: _centres(n, d) + 8.0 * clusters(n) * subvectors(d) + 4.0 * d * d, False, True, 10, 2, _PROBES),
         Kind("binary", "clusters of one bit a number: a thirtieth, quick to build",
              lambda n, d: f"RR{d},{_sorted_into(n)},RaBitQ", lambda d: d / 8 + 8 + 8,
-             lambda n, d: _centres(n, d) + 4.0 * d * d, False, 10, _PROBES),
+             lambda n, d: _centres(n, d) + 4.0 * d * d, False, True, 10, 2, _PROBES),
     )
 }  # fmt: skip
 """By name, from the quickest to the smallest."""
