@@ -18,6 +18,7 @@ import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -218,6 +219,14 @@ def versions() -> dict[str, str]:
         with contextlib.suppress(PackageNotFoundError):
             found[name] = version(name)
     return found
+
+
+@cache
+def code() -> str:
+    """Fingerprint of this package's source: figures of one version number may come from different code."""
+    root = Path(__file__).parent
+    files = sorted(root.rglob("*.py"))
+    return fingerprint(*(part for f in files for part in (f.relative_to(root).as_posix(), f.read_bytes())))
 
 
 def command() -> str:

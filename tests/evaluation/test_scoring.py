@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from toy_benchmarks import descriptors, drive, graph, street
 
-from covis.artifacts import MANIFEST
+from covis.artifacts import MANIFEST, code
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, evaluate
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
@@ -139,6 +139,7 @@ def test_an_evaluation_comes_back_from_disk(tmp_path):
     found = Evaluation.open(tmp_path / "eval")
     assert json.loads(json.dumps(dict(made.figures))) == dict(found.figures)
     assert found.label == "toy"
+    assert found.subject["code"] == code()
     assert set(found.arrays) == set(made.arrays)
     for name, array in made.arrays.items():
         np.testing.assert_array_equal(found.arrays[name], array)

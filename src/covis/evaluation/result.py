@@ -74,7 +74,7 @@ class Evaluation:
 
     def save(self, path: Path | str, *, replace: bool = False, config: Mapping[str, Any] | None = None) -> None:
         """Writes the evaluation as an artefact directory; `config` is what a repeated command is checked against."""
-        facts = {**self.json(), "config": dict(config or {}), "command": artifacts.command()}
+        facts = {**self.json(), "config": dict(config or {}), "command": artifacts.command(), "code": artifacts.code()}
         with artifacts.create(path, KIND, facts, replace=replace) as draft:
             for name, array in self.arrays.items():
                 np.save(draft.path / f"{name}.npy", array, allow_pickle=False)
@@ -87,7 +87,8 @@ class Evaluation:
         names = [Path(f).stem for f in manifest["files"] if f.endswith(".npy")]
         arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
         apart = {*_MANIFEST_KEYS, "protocol", "subject"}
-        subject = {**manifest["subject"], "versions": manifest["versions"], "path": str(path)}
+        made_by = {"versions": manifest["versions"], "code": manifest.get("code")}
+        subject = {**manifest["subject"], **made_by, "path": str(path)}
         return cls({k: v for k, v in manifest.items() if k not in apart}, manifest["protocol"], arrays, subject)
 
 
@@ -96,7 +97,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
-_MANIFEST_KEYS = ("kind", "schema", "created", "versions", "files", "config", "command")
+_MANIFEST_KEYS = ("kind", "schema", "created", "versions", "files", "config", "command", "code")
 
 
 def find_evaluations(path: Path | str) -> list[Path]:
