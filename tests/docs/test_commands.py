@@ -14,7 +14,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from covis.cli import build
+from covis.cli import build, main
+from layouts import builders
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -28,9 +29,9 @@ STEPS = ["--set", "steps=3", "--set", "validations=1"]
 
 def commands(page):
     text = re.sub(r"\\\n\s*", " ", page.read_text(encoding="utf-8"))
-    fenced = re.findall(r"^```(?:console|bash|sh)\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
-    lines = [line.removeprefix("$ ") for block in fenced for line in block.splitlines()]
-    inline = re.findall(r"`(covis [^`]+)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    fenced = re.findall(r"^ *```(?:console|bash|sh)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    lines = [line.strip().removeprefix("$ ") for block in fenced for line in block.splitlines()]
+    inline = re.findall(r"`(covis [^`]+)`", re.sub(r"^ *```.*?^ *```", "", text, flags=re.MULTILINE | re.DOTALL))
     found = [line.split("#")[0].strip() for line in [*lines, *inline]]
     return [c[c.index("covis ") :] for c in found if re.match(r"(covis |torchrun .*-m covis )", c)]
 
@@ -94,6 +95,30 @@ def test_commands_that_need_no_download_run(page, hamlet, tmp_path):
             shortened(line), cwd=tmp_path / "work", env=environment, capture_output=True, text=True, timeout=400
         )
         assert done.returncode == 0, f"{page}: {line}\n{done.stderr}"
+
+
+SMALL = ["--workers", "0"]
+for _setting in ("backbone=tiny", "weights=null", "image_size=[32,48]"):
+    SMALL += ["--set", f"model.{_setting}"]
+SMALL += ["--set", "batches.size=4", "--set", "steps=2", "--set", "validations=1"]
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_msls_step_by_step_runs_on_a_miniature(tmp_path, monkeypatch, capsys):
+    data = {"/data/msls": builders.msls(tmp_path / "msls"), "/data/pitts": builders.pitts(tmp_path / "pitts")}
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    lines = [line for line in commands(ROOT / "docs" / "msls.md") if not line.startswith("covis reproduce table")]
+    assert {line.split()[1] for line in lines} >= {"data", "train", "evaluate", "compare", "report", "submission"}
+    for line in dict.fromkeys(lines):
+        for place, miniature in data.items():
+            line = line.replace(place, str(miniature))
+        words = shlex.split(line)[1:]
+        with pytest.raises(SystemExit) as stopped:
+            main(words + (SMALL if words[0] == "train" else []))
+        assert stopped.value.code == 0, f"{line}\n{capsys.readouterr().err}"
 
 
 @pytest.mark.slow

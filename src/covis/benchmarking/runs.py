@@ -109,8 +109,8 @@ def fit_whitenings(source: Source, benchmark: Benchmark, database: Floats, plan:
         return
     sample = _sample(source, benchmark, database, plan)
     if plan.sweep:
-        rank = int(Whitening.fit(sample, 1).facts["rank"])
-        sizes |= {size for size in (*SIZES, sample.shape[1]) if size <= min(rank, sample.shape[1])}
+        most = min(int(Whitening.fit(sample, 1).facts["rank"]), sample.shape[1])
+        sizes |= {size for size in (*SIZES, sample.shape[1]) if size <= most} or {most}
     facts = {"fit": plan.fit, "benchmark": benchmark.name if plan.fit == "map" else None}
     largest = Whitening.fit(sample, max(sizes), facts=facts)
     for size in sorted(sizes):
