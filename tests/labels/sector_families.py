@@ -108,6 +108,20 @@ def _tangent(d):
     h, fov = d.angle(), d.fov()
     touching = d.along(h, 1.0) - d.along(h + 90, d.uniform(0, 1))
     yield d.family("edge tangent to arc", d.angle(), d.fov(), touching, h + 90 - fov / 2, fov)
+    for gap in (0.0, 6e-14, 1e-9, 1e-6):
+        yield d.family(
+            f"edges tangent at an apex on the rim, 180 − {gap}", d.angle(), fov, d.along(h, 1.0), h + 180, 180 - gap
+        )
+        yield d.family(
+            f"edges tangent at an apex on the rim, 360 − {gap}", d.angle(), fov, d.along(h, 1.0), h + 90, 360 - gap
+        )
+        right = d.rng.integers(0, 4, d.n) * 90.0
+        yield d.family(
+            f"the same at right angles, 180 − {gap}", d.angle(), fov, d.along(right, 1.0), right + 180, 180 - gap
+        )
+        yield d.family(
+            f"the same at right angles, 360 − {gap}", d.angle(), fov, d.along(right, 1.0), right + 90, 360 - gap
+        )
 
 
 def _nearly(d, gap):

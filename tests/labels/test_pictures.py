@@ -82,4 +82,6 @@ def test_estimates_of_surfaces_count_images_and_pairs(within_group):
     assert expected.pairs == pytest.approx(graph.pairs, rel=0.15)
     assert 0 < expected.seconds < 60
     assert expected.megabytes == pytest.approx(8e-6 * expected.pairs, rel=1e-3)
+    small = estimate(rule, queries, database, quantised=True)
+    assert small.megabytes == pytest.approx(5e-6 * small.pairs, rel=1e-3)
     assert estimate(rule, queries, database.subset(np.arange(0))).pairs == 0

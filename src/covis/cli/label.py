@@ -212,7 +212,7 @@ def _made(output: Path, rule: Rule, queries: ImageSet, database: ImageSet, uint8
     from covis.progress import Meter, duration, say
 
     sizes = f"{len(queries)} images" if queries is database else f"{len(queries)} × {len(database)} images"
-    expected = estimate(rule, queries, database)
+    expected = estimate(rule, queries, database, quantised=uint8)
     took = duration(expected.seconds)
     say(f"labelling {sizes}: about {expected.pairs:,} overlapping pairs, {took}, {expected.megabytes:.1f} MB")
     with Meter("labelled", len(queries), "queries") as meter:

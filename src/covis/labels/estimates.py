@@ -13,7 +13,8 @@ from covis.labels.rules import FovOverlap, Radius, Rule, SurfaceOverlap
 _SAMPLE = 256
 _SURFACE_SAMPLE = 32
 """Images on each side: their depth maps may have to be read."""
-_BYTES_A_PAIR = 8
+_BYTES_A_PAIR = {False: 8, True: 5}
+"""A column in four bytes and ψ in four, or in one where it is quantised."""
 
 
 class Estimate(NamedTuple):
@@ -24,7 +25,7 @@ class Estimate(NamedTuple):
     megabytes: float
 
 
-def estimate(rule: Rule, queries: ImageSet, database: ImageSet) -> Estimate:
+def estimate(rule: Rule, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
     """Labels an even sample and scales up; the first call may include the compiler's time."""
     if not len(queries) or not len(database):
         return Estimate(0, 0.0, 0.0)
@@ -32,7 +33,7 @@ def estimate(rule: Rule, queries: ImageSet, database: ImageSet) -> Estimate:
         pairs, seconds = _surface(rule, queries, database)
     else:
         pairs, seconds = _ground(rule, queries, database)
-    return Estimate(round(pairs), seconds, pairs * _BYTES_A_PAIR / 1e6)
+    return Estimate(round(pairs), seconds, pairs * _BYTES_A_PAIR[quantised] / 1e6)
 
 
 def _ground(rule: FovOverlap | Radius, queries: ImageSet, database: ImageSet) -> tuple[float, float]:

@@ -191,6 +191,18 @@ def clipped_edge(
 
 
 @kernel(**INLINE)
+def half_chord(radius: float, off: float, foot: float, distance: float) -> float:
+    """Half of what a circle cuts from a line `off` its centre.
+
+    A point of the line lies `foot` from the chord's middle and `distance` from the centre. Where the line touches the
+    circle near that point, its distance decides, so that both edges of a sector agree on which side their apex lies.
+    """
+    near = (radius - distance) * (radius + distance) + foot * foot
+    far = (radius - off) * (radius + off)
+    return math.sqrt(max(0.0, near if abs(foot) < abs(off) else far))
+
+
+@kernel(**INLINE)
 def arc_value(t: float, origin: float, sine: float, distance: float, rb: float) -> float:
     """B's boundary integral up to its arc's angle t: ½ rb (rb τ − d sin τ), τ = t − direction of A's apex."""
     tau = wrapped(t) - origin
@@ -226,8 +238,8 @@ def convex_area(
     lx, ly = c * cb - s * sb, s * cb + c * sb
     rx, ry = c * cb + s * sb, s * cb - c * sb
     cross_l, cross_r = px * ly - py * lx, px * ry - py * rx
-    hl = math.sqrt(max(0.0, (ra - cross_l) * (ra + cross_l)))
-    hr = math.sqrt(max(0.0, (ra - cross_r) * (ra + cross_r)))
+    hl = half_chord(ra, cross_l, px * lx + py * ly, d)
+    hr = half_chord(ra, cross_r, px * rx + py * ry, d)
     edges = cross_r * clipped_edge(px, py, rx, ry, rb, hr, sa, ca) - cross_l * clipped_edge(
         px, py, lx, ly, rb, hl, sa, ca
     )
@@ -241,8 +253,8 @@ def convex_area(
     )  # fmt: skip
     # A's edge lines on B's circle
     nl, nr = sa * px - ca * py, sa * px + ca * py
-    gl = math.sqrt(max(0.0, (rb - nl) * (rb + nl)))
-    gr = math.sqrt(max(0.0, (rb - nr) * (rb + nr)))
+    gl = half_chord(rb, nl, ca * px + sa * py, d)
+    gr = half_chord(rb, nr, ca * px - sa * py, d)
     tl, vl = wrapped(fa - 0.5 * PI - turn), upper_angle(-nl, gl)
     tr, vr = wrapped(0.5 * PI - fa - turn), upper_angle(-nr, gr)
     # sines of the angles between A's apex and every meeting point, seen from B's apex
