@@ -2,7 +2,7 @@
 
     FOLDER/ROW/seed-N/             a training run
     FOLDER/ROW/seed-N/evals/NAME   its evaluations
-    FOLDER/table.json, table.md    the outcome
+    FOLDER/NAME.json, NAME.md      the outcome; tables that share rows may share a folder
 
 Everything resumes: a finished run or evaluation is opened, not made again.
 """
@@ -218,8 +218,10 @@ def parse_data(given: Sequence[str], rows: Sequence[Row]) -> dict[str, Path]:
     return paths
 
 
-def write_outcomes(output: Path, title: str, outcomes: Sequence[Outcome], seeds: Sequence[int]) -> dict[str, Any]:
-    """Writes table.json and table.md; returns what table.json holds."""
+def write_outcomes(
+    output: Path, title: str, outcomes: Sequence[Outcome], seeds: Sequence[int], name: str = "table"
+) -> dict[str, Any]:
+    """Writes NAME.json and NAME.md; returns what NAME.json holds."""
     told = {
         "title": title,
         "seeds": list(seeds),
@@ -228,9 +230,9 @@ def write_outcomes(output: Path, title: str, outcomes: Sequence[Outcome], seeds:
         "rows": [outcome.to_dict() for outcome in outcomes],
     }
     output.mkdir(parents=True, exist_ok=True)
-    artifacts.write_json(output / "table.json", told)
+    artifacts.write_json(output / f"{name}.json", told)
     text = f"# {title}\n\n{markdown(outcomes)}\n\n`{told['command']}`, seeds {', '.join(map(str, seeds))}\n"
-    (output / "table.md").write_text(text, encoding="utf-8")
+    (output / f"{name}.md").write_text(text, encoding="utf-8")
     return told
 
 

@@ -83,11 +83,18 @@ def reproduce(
     rows = [replace(row, recipe=configure(row.recipe, set_ or [])) for row in chosen.rows]
     if output is None:
         raise InputError(f"give a folder for the runs of {table}: -o FOLDER")
-    _run(chosen.title, rows, output, data, seeds or chosen.seeds, workers, json)
+    _run(chosen.title, rows, output, data, seeds or chosen.seeds, workers, json, table)
 
 
 def _run(
-    title: str, rows: list[Row], output: Path, data: list[str] | None, seeds: int, workers: int | None, json: bool
+    title: str,
+    rows: list[Row],
+    output: Path,
+    data: list[str] | None,
+    seeds: int,
+    workers: int | None,
+    json: bool,
+    name: str = "table",
 ) -> None:
     from covis.experiments import lacking, markdown, parse_data, run_rows, write_outcomes
     from covis.training.run import Resources
@@ -98,7 +105,7 @@ def _run(
         raise InputError(f"no row can be run: {reasons[0]}")
     numbers = list(range(seeds))
     outcomes = run_rows(rows, output, data=paths, seeds=numbers, resources=Resources(workers))
-    told = write_outcomes(output, title, outcomes, numbers)
+    told = write_outcomes(output, title, outcomes, numbers, name)
     emit(told, json, markdown(outcomes))
 
 

@@ -7,9 +7,11 @@ from dataclasses import replace
 from covis.evaluation.published import Published, published
 from covis.experiments import TABLES, Row, Table
 from covis.losses import LOSSES, TupleLoss
-from covis.recipes import indoor, msls, town
+from covis.recipes import campus_tables, indoor, msls, town
 from covis.recipes.variants import binary_batches, cl, cl_graded, gcl
 from covis.training.recipe import RECIPES, Batches, Recipe
+
+assert campus_tables  # importing it fills TABLES
 
 NAMES = {"vgg16": "VGG", "resnet50": "ResNet50", "resnet152": "ResNet152", "resnext": "ResNeXt"}
 STREETS = ("msls_val", "pitts30k_test", "tokyo247_cutouts")

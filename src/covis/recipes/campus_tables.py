@@ -1,0 +1,108 @@
+"""The method's questions asked of campus photographs; settings were chosen on parts held out of `train`.
+
+Every row is scored on `campus_west` as it is and whitened on `train`; all trained rows see as many images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from covis.experiments import TABLES, Row, Table
+from covis.labels import FovOverlap
+from covis.losses import LOSSES, TupleLoss
+from covis.recipes import campus
+from covis.recipes.msls import TABLE4_LOSSES
+from covis.recipes.variants import binary_batches, cl, cl_graded, gcl, graded_batches
+from covis.training.recipe import Batches, Recipe
+
+WEST = ("campus_west",)
+SEEDS = 3
+WHITENED = 256
+GRADED = "GCL, graded batches"
+"""One label for one recipe: tables that are run into one folder share its runs."""
+
+
+def both(label: str, recipe: Recipe, whiten: int = WHITENED) -> tuple[Row, Row]:
+    """A row as it is and one whitened on the training photos."""
+    return Row(label, recipe, WEST), Row(label, recipe, WEST, whiten=whiten, fit="train")
+
+
+@TABLES.register("campus_table1")
+def table1() -> Table:
+    """Which labels compose the batches and which enter the loss, beside the network as it comes."""
+    start = campus.base("mobilenetv2")
+    rows = (
+        *both("as it comes", replace(gcl(start), steps=0)),
+        *both("CL, binary batches", cl(start)),
+        *both("GCL, binary batches", binary_batches(gcl(start))),
+        *both("CL, graded batches", cl_graded(start)),
+        *both(GRADED, gcl(start)),
+    )
+    return Table("Labels in batch and loss, on the campus", rows, SEEDS)
+
+
+@TABLES.register("campus_batches")
+def batches() -> Table:
+    """What composes a batch, and what grades its pairs."""
+    start = gcl(campus.base("mobilenetv2"))
+    overlap = start.labels
+    assert isinstance(overlap, FovOverlap)
+    near = replace(start, batches=replace(start.batches, zeros="near"))
+    others = replace(start, batches=replace(start.batches, partners="other_groups"))
+    focused = campus.all_pairs("mobilenetv2")
+    focused = replace(focused, batches=replace(focused.batches, places=16, partners="other_groups", focus=True))
+    rows = [*both(GRADED, start)]
+    for strategy in "BCD":
+        rows += both(f"GCL, strategy {strategy}", graded_batches(start, strategy))
+    rows += both("GCL, near zero-pairs", near)
+    rows += both("GCL, partners of other walks", others)
+    rows += both("GCL, all pairs", campus.all_pairs("mobilenetv2"))
+    rows += both("GCL, all pairs of 16 places, focused", focused)
+    rows += both("GCL, iou labels", replace(start, labels=replace(overlap, measure="iou")))
+    rows += both("GCL, labels without facing", replace(start, labels=replace(overlap, facing=False)))
+    return Table("Batches and labels, on the campus", tuple(rows), SEEDS)
+
+
+@TABLES.register("campus_losses")
+def losses() -> Table:
+    """The losses of Table 4 at equal forward passes, and NetVLAD with mined triplets."""
+    start = gcl(campus.base("mobilenetv2"))
+    rows = [*both(GRADED, start)]
+    for name in TABLE4_LOSSES:
+        rows += both(name.replace("_", " "), _with_loss(name, start))
+    netvlad = replace(_with_loss("triplet", start), model=replace(start.model, pool="netvlad16"))
+    rows += both("NetVLAD 16, triplets, mined", netvlad)
+    return Table("Losses at equal forward passes, on the campus", tuple(rows), SEEDS)
+
+
+@TABLES.register("campus_places")
+def best_of_mobilenet() -> Table:
+    """Clusters of middle features, as they come and trained, with MobileNetV2."""
+    return Table("Middle features in clusters, MobileNetV2, on the campus", _places("mobilenetv2"), SEEDS)
+
+
+@TABLES.register("campus_dinov2")
+def best_of_dinov2() -> Table:
+    """DINOv2 ViT-S: poolings of its last block, and clusters of its middle features."""
+    start = gcl(campus.base("dinov2"))
+    rows = [*both("average, as it comes", replace(start, steps=0))]
+    for pool, name in (("avg", "average"), ("gem", "GeM"), ("transport16", "optimal transport")):
+        rows += both(f"{name}, GCL", replace(start, model=replace(start.model, pool=pool)))
+    return Table("DINOv2 ViT-S, on the campus", (*rows, *_places("dinov2")), SEEDS)
+
+
+def _places(model: str) -> tuple[Row, ...]:
+    trained = replace(campus.places(model), whiten=0)
+    label = "middle features in clusters"
+    return (
+        *both(f"{label}, as they come", replace(trained, steps=0), 1024),
+        *both(f"{label}, GCL", trained, 1024),
+    )
+
+
+def _with_loss(name: str, start: Recipe) -> Recipe:
+    loss = LOSSES[name]()
+    if not isinstance(loss, TupleLoss):
+        return replace(start, loss=loss)
+    tuples = Batches("triplet", 8, negatives=6, mined=True, refresh=25, pool=400)
+    return replace(start, loss=loss, batches=tuples)
