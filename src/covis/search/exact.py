@@ -20,6 +20,7 @@ _BLOCK_ROWS = 8192
 _QUERY_ROWS = 512
 _FEW_QUERIES = 3
 _FEW_BYTES = 64 << 20
+_VIEW_ROWS = 1 << 18
 _SMALL_ROWS = 1024
 _STATE_BYTES = 256 << 20
 _CANDIDATE_BYTES = 4 + 8 + 4 + 4
@@ -126,8 +127,10 @@ class _Job:
 
     def _block_rows(self, queries: int) -> int:
         """Rows of the map to look at together; a few queries do little with each, so that calls would cost more."""
-        wide = _FEW_BYTES // (4 * max(1, self.queries.shape[1]))
-        return _BLOCK_ROWS if queries > _FEW_QUERIES else max(_BLOCK_ROWS, wide)
+        if queries > _FEW_QUERIES:
+            return _BLOCK_ROWS
+        in_place = isinstance(self.database, np.ndarray) and self.database.dtype == np.float32
+        return _VIEW_ROWS if in_place else max(_BLOCK_ROWS, _FEW_BYTES // (4 * max(1, self.queries.shape[1])))
 
     def _blocks(self, most: int) -> Iterator[_Block]:
         """The whole map, at most `most` rows at a time, cut where its parts meet: there a view needs no copy."""
