@@ -89,7 +89,7 @@ def measure(images: int, extent_m: float) -> list[dict[str, Any]]:
     add("scan of dense rows", scanned)
     for name in ("A", "B", "C", "D"):
         each = PairSampler(graph, name, 32)
-        add(f"PairSampler {name}", cpu_seconds(lambda s=each: draw(s, PAIRS), 3))
+        add(f"PairSampler {name}", cpu_seconds(lambda s=each: draw(s, PAIRS), 15))  # short, so it is easily disturbed
     sampler = PairSampler(graph, "A", 32)
     epochs = PAIRS // (32 * len(sampler)) + 1
     whole = cpu_seconds(lambda: [sum(b.redrawn for b in sampler.epoch(e)) for e in range(epochs)], 2)
