@@ -11,7 +11,9 @@ from covis.cli.common import Json, emit
 from covis.errors import InputError
 
 if TYPE_CHECKING:
+    from covis.images import ImageSet
     from covis.localise import Answer, Map
+    from covis.localise.fitting import Fitted
     from covis.models import PlaceModel
 
 Track = Annotated[Path | None, typer.Option(help="A table or track (GPX) with the positions of the photos.")]
@@ -24,6 +26,11 @@ def index(
     photos: Annotated[Path, typer.Argument(help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map; the same command resumes it.")],
     model: Annotated[Path | None, typer.Option(help="A model directory, or a training run.")] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="Fit a model to the photos, and train it on them if that helps.")
+    ] = False,
+    recipe: Annotated[str, typer.Option(help="What --train fits: own_photos, own_photos_small or another.")] = "",
+    weights: Annotated[str, typer.Option(help="Backbone weights (.safetensors) for --train, if not fetched.")] = "",
     track: Track = None,
     kind: Annotated[
         str, typer.Option(help="Search: auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")
@@ -37,18 +44,29 @@ def index(
     \b
     Examples:
       covis index photos/ -o town.map --model runs/quick/model
+      covis index photos/ -o town.map --train
+      covis index photos/ -o town.map --train --recipe own_photos_small --weights mobilenetv2.safetensors
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
     """
     from covis.localise import Map, read_given
     from covis.search.kinds import parse_size
 
-    loaded = _model(model)
+    if train and model is not None:
+        raise InputError("give --model to use a model as it is, or --train to fit one to the photos, not both")
+    if not train and (recipe or weights):
+        raise InputError("--recipe and --weights say what --train fits; add --train")
+    loaded = None if train else _model(model)
     given = read_given(photos, track)
+    fitted = _fitted(given.images, output, recipe, weights) if loaded is None else None
+    if fitted is not None:
+        loaded = _model(fitted.model)
+    assert loaded is not None
     made = Map.create(
         output, given.images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None,
         descriptors=_store(descriptors), rejects=given.rejects,
     )  # fmt: skip
-    _report(made, json, {"left_out": len(given.images) + len(given.rejects) - len(made)})
+    facts: dict[str, Any] = {"left_out": len(given.images) + len(given.rejects) - len(made)}
+    _report(made, json, facts, None if fitted is None else fitted.to_dict())
 
 
 def add(
@@ -173,17 +191,30 @@ def _model(path: Path | None) -> PlaceModel:
     return PlaceModel.load(inside if not (path / MANIFEST).is_file() and (inside / MANIFEST).is_file() else path)
 
 
+def _fitted(images: ImageSet, output: Path, recipe: str, weights: str) -> Fitted:
+    """A model fitted to the photos, in a folder beside the map."""
+    from dataclasses import replace
+
+    from covis.localise.fitting import fit_model
+    from covis.recipes import get, own
+
+    chosen = get(recipe or own.RECOMMENDED)
+    if weights:
+        chosen = replace(chosen, model=replace(chosen.model, weights=weights))
+    return fit_model(images, chosen, output.with_name(f"{output.name}.model"))
+
+
 def _store(path: Path | None) -> Any:
     from covis.descriptors import DescriptorStore
 
     return None if path is None else DescriptorStore.open(path)
 
 
-def _report(made: Map, json: bool, facts: dict[str, Any]) -> None:
+def _report(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
     calibration = made.calibration
     summary = None if calibration is None else calibration.summary()
     data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model, "dim": made.dim,
-            "index": made.index.kind, **facts, "calibration": summary}  # fmt: skip
+            "index": made.index.kind, **facts, "calibration": summary, **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
     changed = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in facts.items())
     note = "" if summary is None or summary["calibrated"] else f"\nnot calibrated: {summary['note']}"
     emit(data, json, f"{made.path}: {len(made)} photos, version {made.version}, {changed}{note}")

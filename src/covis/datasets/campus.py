@@ -14,6 +14,7 @@ import numpy as np
 from scipy.spatial import KDTree
 
 from covis.datasets import DATASETS, Dataset, Split
+from covis.datasets.own import held_out_walks
 from covis.datasets.table import read_table
 from covis.errors import InputError, unknown_name
 from covis.images import ImageSet
@@ -23,7 +24,6 @@ HELD_OUT = {"north": (8, 9, 10), "east": (1, 2, 3)}
 """Part of `train` → its regions."""
 WITHOUT = "without_"
 WALKS = ("known_walks", "new_walks")
-EVERY = 4
 SPLITS = ("train", "west", *HELD_OUT, *(WITHOUT + part for part in HELD_OUT), *WALKS)
 GAP_M = 30.0
 """As far as `west` lies from `train`, photos to train on stay from a part that is held out."""
@@ -39,9 +39,8 @@ def load(path: Path, split: str) -> Split:
         raise InputError(f"{table} is not there; give the folder that holds {name}.csv and images/")
     images = read_table(table)
     if split in WALKS:
-        new = images.group % EVERY == EVERY - 1
-        known = images.subset(~new)
-        return Split(known if split == "known_walks" else images.subset(new), known)
+        new, known = held_out_walks(images)
+        return Split(known if split == "known_walks" else new, known)
     if split != name:
         images = _part(images, split)
     return Split(images, images)

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from covis.datasets import DATASETS, Dataset, Split
 from covis.datasets.table import read_table
 from covis.errors import unknown_name
+from covis.images import ImageSet
 
 SPLIT = "all"
+EVERY = 4
+"""One walk in so many is held out."""
+
+
+def held_out_walks(images: ImageSet) -> Split:
+    """Every fourth group (photo, where there are fewer than four groups) as queries, the others as their map."""
+    part = images.group if len(images.group_names) >= EVERY else np.arange(len(images))
+    new = part % EVERY == EVERY - 1
+    return Split(images.subset(new), images.subset(~new))
 
 
 def load_table(path: Path, split: str) -> Split:

@@ -1,9 +1,9 @@
 """Recipes by name: functions that return a `Recipe`, one file a family of experiments."""
 
-from covis.recipes import campus, indoor, msls, town
+from covis.recipes import campus, indoor, msls, own, town
 from covis.training.recipe import RECIPES, Recipe
 
-__all__ = ["RECIPES", "Recipe", "campus", "get", "indoor", "msls", "town"]
+__all__ = ["RECIPES", "Recipe", "campus", "get", "indoor", "msls", "own", "town"]
 
 
 def get(name: str) -> Recipe:

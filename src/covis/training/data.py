@@ -19,6 +19,8 @@ from covis.training.batches import Batch
 from covis.training.mining import Miner
 from covis.training.recipe import LabelRule, Recipe
 
+Data = Path | Split | None
+"""Where a recipe's dataset lies, or images that are read already."""
 Sampler = PairSampler | AllPairsSampler | TupleSampler
 
 
@@ -52,9 +54,9 @@ class TrainingData:
         return [images.name(int(i)) for images, ids in zip(self.sets, request, strict=True) for i in ids]
 
 
-def prepare(recipe: Recipe, data: Path | None, run: Path, seed: int) -> TrainingData:
+def prepare(recipe: Recipe, data: Data, run: Path, seed: int) -> TrainingData:
     """Reads the split, labels it (once: the graph is kept in the run) and sets up the sampler."""
-    split = datasets.load(recipe.dataset, data, recipe.split)
+    split = data if isinstance(data, Split) else datasets.load(recipe.dataset, data, recipe.split)
     labels = _labelled(recipe.labels, split, run / "labels")
     drawn_by = (
         None if recipe.batches.composed_by is None else _labelled(recipe.batches.composed_by, split, run / "yes-no")

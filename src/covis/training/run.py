@@ -13,13 +13,15 @@ import numpy as np
 import torch
 
 from covis import artifacts, datasets
+from covis.datasets import Split
+from covis.datasets.parallel import cpu_count
 from covis.evaluation import load_benchmark
 from covis.images import ImageSet
 from covis.loading import image_batches
 from covis.models import PlaceModel
 from covis.models.pooling import Pool
 from covis.progress import say
-from covis.training.data import Sampler, make_miner, prepare
+from covis.training.data import Data, Sampler, make_miner, prepare
 from covis.training.loop import Loop
 from covis.training.plan import Plan, make_plan
 from covis.training.ranks import Ranks
@@ -50,17 +52,20 @@ def train(
     recipe: Recipe,
     run: Path | str,
     *,
-    data: Path | str | None = None,
+    data: Path | str | Split | None = None,
     seed: int = 0,
     resources: Resources | None = None,
 ) -> dict[str, Any]:
     """Trains `recipe` into the folder `run`; returns what `run/result.json` holds.
 
-    `run/model` is the best model by validation (the last one without validation), `run/last` the last one.
+    `data` is where the recipe's dataset lies, or images to train on in its place. `run/model` is the best model by
+    validation (the last one without validation), `run/last` the last one.
     """
     run, resources = Path(run), resources or Resources()
     ranks = Ranks.join()
-    config = {"recipe": describe_recipe(recipe), "seed": seed}
+    config: dict[str, Any] = {"recipe": describe_recipe(recipe), "seed": seed}
+    if isinstance(data, Split):
+        config["images"] = [images.fingerprint() for images in data]
     try:
         if not ranks.first:
             ranks.wait()
@@ -76,9 +81,7 @@ def train(
         ranks.leave()
 
 
-def _work(
-    recipe: Recipe, run: Path, data: Path | None, seed: int, resources: Resources, ranks: Ranks
-) -> dict[str, Any]:
+def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> dict[str, Any]:
     if (run / RESULT).exists():
         return dict(artifacts.read_json(run / RESULT))
     with _arithmetic(recipe.deterministic):
@@ -91,11 +94,11 @@ def _work(
         return _finish(loop, plan, seed, ranks)
 
 
-def _set_up(recipe: Recipe, run: Path, data: Path | None, seed: int, resources: Resources, ranks: Ranks) -> Loop:
+def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> Loop:
     training = _first_then_all(ranks, lambda: prepare(recipe, data, run, seed))
     model = PlaceModel.build(recipe.model, seed).to(ranks.device)
     recipe = replace(recipe, model=model.config)
-    workers = min(8, os.cpu_count() or 1) if resources.workers is None else resources.workers
+    workers = min(8, cpu_count()) if resources.workers is None else resources.workers
     cache = resources.cache or artifacts.cache_folder() / "features"
     common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device}
     bound = int(recipe.cache_gb * 1e9)
@@ -103,7 +106,7 @@ def _set_up(recipe: Recipe, run: Path, data: Path | None, seed: int, resources: 
     _initialise(model, training.split.database, seed, workers)
     validator = None
     if recipe.validation:
-        benchmark = load_benchmark(recipe.validation, data)
+        benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
         sets = Validator.sets(benchmark)
         opened = _first_then_all(ranks, lambda: open_source(model, sets, cache_bytes=bound, **common))
         validator = Validator(benchmark, opened)
@@ -203,5 +206,5 @@ def _arithmetic(deterministic: bool) -> Iterator[None]:
         torch.use_deterministic_algorithms(before)
 
 
-def _path(data: Path | str | None) -> Path | None:
-    return None if data is None else Path(data)
+def _path(data: Path | str | Split | None) -> Data:
+    return Path(data) if isinstance(data, str) else data

@@ -98,7 +98,7 @@ def open_source(
     needed = sum(len(s) for s in sets) * int(np.prod(row_shape)) * np.dtype(kind).itemsize
     if needed > cache_bytes:
         return streamed
-    files = [_fill(model, s, cache, row_shape, kind, seed, workers, device) for s in sets]
+    files = [_fill(model, s, cache, row_shape, kind, workers, device) for s in sets]
     return Cached([rows for rows, _ in files], [replaced for _, replaced in files], model, device)
 
 
@@ -123,13 +123,12 @@ def _fill(
     cache: Path,
     row_shape: tuple[int, ...],
     kind: str,
-    seed: int,
     workers: int,
     device: torch.device,
 ) -> tuple[NDArray[Any], Ids]:
     """The features of a set, computed unless the cache has them for the same content and frozen weights."""
     folder = cache / artifacts.fingerprint(
-        model.prefix_fingerprint() if kind != "uint8" else "pixels", content(images), list(row_shape), kind, seed
+        model.prefix_fingerprint() if kind != "uint8" else "pixels", content(images), list(row_shape), kind
     )
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
@@ -137,7 +136,7 @@ def _fill(
         if wanted > _FREE_SHARE * shutil.disk_usage(cache).free:
             raise InputError(f"{cache} has no room for {wanted / 1e9:.1f} GB of features; free some or set cache_gb=0")
         with artifacts.create(folder, "feature-cache", {"images": len(images)}) as draft:
-            _compute(model, images, draft.path, row_shape, kind, seed, workers, device)
+            _compute(model, images, draft.path, row_shape, kind, workers, device)
     artifacts.open_manifest(folder, "feature-cache", verify=False)
     return np.load(folder / "rows.npy", mmap_mode="r"), np.load(folder / "replaced.npy")
 
@@ -148,7 +147,6 @@ def _compute(
     folder: Path,
     row_shape: tuple[int, ...],
     kind: str,
-    seed: int,
     workers: int,
     device: torch.device,
 ) -> None:
@@ -157,7 +155,7 @@ def _compute(
     replaced = np.arange(len(images))
     label = "decoding" if kind == "uint8" else "frozen features"
     with Meter(label, len(images), "images") as meter:
-        batches = image_batches(images, None, model.config.image_size, _CHUNK, workers, on_reject="replace", seed=seed)
+        batches = image_batches(images, None, model.config.image_size, _CHUNK, workers, on_reject="replace", seed=0)
         for start, (ids, pixels) in zip(range(0, len(images), _CHUNK), batches, strict=True):
             part = slice(start, start + len(ids))
             rows[part] = pixels.numpy() if kind == "uint8" else frozen_features(model, pixels, device).cpu().numpy()

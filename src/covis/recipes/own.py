@@ -1,0 +1,20 @@
+"""Recipes for one's own photos: what did best on campus photographs, at two prices."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from covis.recipes.campus import places
+from covis.training.recipe import RECIPES, Recipe
+
+RECOMMENDED = "own_photos"
+
+
+def own(model: str) -> Recipe:
+    """Clusters of a pretrained backbone's middle features, fitted to the photos and whitened, then trained."""
+    return replace(places(model), dataset="photos", split="all")
+
+
+RECIPES.register(RECOMMENDED)(partial(own, "dinov2"))
+RECIPES.register("own_photos_small")(partial(own, "mobilenetv2"))
