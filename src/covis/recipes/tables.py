@@ -8,11 +8,11 @@ from covis.evaluation.published import Published, published
 from covis.experiments import TABLES, Row, Table
 from covis.losses import LOSSES, TupleLoss
 from covis.recipes import campus_tables, indoor, msls, town
+from covis.recipes.campus_tables import GRADED
 from covis.recipes.variants import binary_batches, cl, cl_graded, gcl
 from covis.training.recipe import RECIPES, Batches, Recipe
 
 assert campus_tables  # importing it fills TABLES
-
 NAMES = {"vgg16": "VGG", "resnet50": "ResNet50", "resnet152": "ResNet152", "resnext": "ResNeXt"}
 STREETS = ("msls_val", "pitts30k_test", "tokyo247_cutouts")
 _TABLE3_DIMS = {"vgg16": 512, "resnet50": 1024, "resnet152": 2048, "resnext": 1024}
@@ -132,7 +132,7 @@ def town_table1() -> Table:
         Row("CL, binary batches", cl(base), ("town",)),
         Row("GCL, binary batches", binary_batches(gcl(base)), ("town",)),
         Row("CL, graded batches", cl_graded(base), ("town",)),
-        Row("GCL, graded batches", gcl(base), ("town",)),
+        Row(GRADED, gcl(base), ("town",)),
     )
     return Table("Labels in batch and loss, on the town", rows, seeds=3)
 
@@ -143,7 +143,7 @@ def town_all_pairs() -> Table:
     pairs = gcl(town.base())
     steps = pairs.steps or 1
     wide = replace(pairs, batches=Batches("all_pairs", 2 * pairs.batches.size))
-    rows = [Row("pairs", pairs, ("town",))]
+    rows = [Row(GRADED, pairs, ("town",))]
     rows += [Row(f"all pairs, 1/{n} of the images", replace(wide, steps=steps // n), ("town",)) for n in (1, 2, 4)]
     return Table("All-pairs batches, on the town", tuple(rows), seeds=3)
 
@@ -152,7 +152,7 @@ def town_all_pairs() -> Table:
 def town_losses() -> Table:
     """The losses of Table 4 on the town, at equal forward passes; mining is counted apart."""
     pairs = gcl(town.base())
-    rows = [Row("GCL", pairs, ("town",))]
+    rows = [Row(GRADED, pairs, ("town",))]
     images = 2 * pairs.batches.size * (pairs.steps or 1)
     for name in msls.TABLE4_LOSSES:
         recipe = _on_town(name, pairs, images)
