@@ -183,7 +183,9 @@ class Loop:
         p.redrawn += sum(getattr(wanted.batch, "redrawn", 0) for wanted, _ in micro)
         p.seconds += time.monotonic() - started
         told = {"step": p.step, "images": p.images, "pairs": p.pairs, "loss": loss, "learning_rate": rate}
-        return told | {"redrawn": p.redrawn, "seconds": round(p.seconds, 3)}
+        return told | {
+            "redrawn": p.redrawn, "seconds": round(p.seconds, 3), "mining_seconds": round(p.mining_seconds, 3),
+        }  # fmt: skip
 
     def _backward(self, wanted: Needed, fetched: Fetched, total_weight: float, *, last: bool) -> float:
         mixed = self.recipe.precision != "float32"

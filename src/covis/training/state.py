@@ -17,6 +17,7 @@ COLUMNS = (
     "learning_rate",
     "redrawn",
     "seconds",
+    "mining_seconds",
     "recall@1",
     "recall@5",
     "recall@10",
