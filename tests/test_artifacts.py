@@ -28,9 +28,13 @@ def test_round_trip_with_manifest(tmp_path):
 
 
 def test_a_failed_write_leaves_nothing(tmp_path):
-    with pytest.raises(RuntimeError), artifacts.create(tmp_path / "x", "thing") as draft:
-        (draft.path / "a.txt").write_text("half")
-        raise RuntimeError
+    def fail():
+        with artifacts.create(tmp_path / "x", "thing") as draft:
+            (draft.path / "a.txt").write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert list(tmp_path.iterdir()) == []
 
 

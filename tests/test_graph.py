@@ -82,6 +82,4 @@ def test_wrong_edges_are_named(edges, message):
 
 def test_wrong_values_in_a_file_are_named():
     with pytest.raises(InputError, match=r"pair \(1, 2\) is nan"):
-        SimilarityGraph(
-            np.array([0, 1, 2]), np.array([0, 2], np.int32), np.array([0.5, np.nan], np.float32), (2, 3)
-        )
+        SimilarityGraph(np.array([0, 1, 2]), np.array([0, 2], np.int32), np.array([0.5, np.nan], np.float32), (2, 3))

@@ -78,5 +78,7 @@ def test_lists_are_data_on_stdout(kind):
 
 def test_version_and_dry_run():
     assert covis("--version", check=True).stdout.strip()
-    told = json.loads(covis("train", "town_quick", "-o", "x", "--dry-run", "--set", "loss.margin=0.7", check=True).stdout)
+    told = json.loads(
+        covis("train", "town_quick", "-o", "x", "--dry-run", "--set", "loss.margin=0.7", check=True).stdout
+    )
     assert told["loss"] == {"type": "GeneralizedContrastive", "margin": 0.7}
