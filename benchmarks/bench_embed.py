@@ -1,0 +1,144 @@
+"""Embedding against the bare network: `covis.embedding.embed` from JPEG files on disk into a store, beside the same model's
+forward pass over images that are already in memory; and its memory from ten thousand images up.
+
+One thread, CPU time, so that a busy machine does not matter. Twice: of all processes together, which is what counts where
+decoding and the network share the cores; and of the network's own process (forward pass, taking batches over, writing
+shards), which is what counts where another core decodes, as long as it decodes faster than the network runs.
+"""
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import argparse
+import io
+import resource
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import numpy as np
+from _common import report
+
+SIZES = {"resnet18": (480, 640), "mobilenetv2_100": (224, 224)}
+_CHILD = """
+import os, sys, threading, time
+import numpy as np, torch
+from covis.embedding import embed
+from covis.images import ImageSet
+from covis.models.preprocessing import Preprocessing
+from covis.poses import Poses
+
+class Mean(torch.nn.Module):
+    dim = 512
+    preprocessing = Preprocessing((16, 16))
+    def fingerprint(self): return "mean"
+    def normalise(self, x): return x.float()
+    def forward(self, x): return torch.nn.functional.normalize(x.flatten(1)[:, :512] + 1)
+
+def private_mb(pid):
+    text = open(f"/proc/{pid}/smaps_rollup").read()
+    return sum(int(l.split()[1]) for l in text.splitlines() if l.startswith("Private_Dirty")) / 1024
+
+count, folder, out = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+names = [f"{i % 1000:03d}.jpg".encode() for i in range(count)]
+images = ImageSet.of(folder, np.array(names), Poses(np.full((count, 2), np.nan), np.full(count, np.nan)))
+del names
+most, done = 0.0, threading.Event()
+def watch():
+    global most
+    while not done.wait(0.25):
+        children = open(f"/proc/{os.getpid()}/task/{os.getpid()}/children").read().split()
+        try:
+            most = max(most, sum(private_mb(p) for p in (os.getpid(), *children)))
+        except OSError:
+            pass
+watcher = threading.Thread(target=watch); watcher.start()
+embed(Mean(), images, out, batch_size=256, workers=1)
+done.set(); watcher.join()
+print(most)
+"""
+
+
+def photo(seed: int, size: tuple[int, int]) -> bytes:
+    """A JPEG with structure at several scales, about as heavy to decode as a street photo."""
+    from PIL import Image
+
+    rng = np.random.default_rng(seed)
+    layers = [Image.fromarray(rng.integers(0, 256, (8 * 2**i, 8 * 2**i, 3), np.uint8)) for i in range(5)]
+    mixed = sum(
+        np.asarray(layer.resize(size[::-1], Image.Resampling.BICUBIC), np.float32) / 2**i
+        for i, layer in enumerate(layers)
+    )
+    data = io.BytesIO()
+    Image.fromarray(np.clip(mixed / 2, 0, 255).astype(np.uint8)).save(data, "JPEG", quality=90)
+    return data.getvalue()
+
+
+def cpu() -> np.ndarray:
+    """CPU seconds of this process, and of its finished children."""
+    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
+    return np.array([one.ru_utime + one.ru_stime for one in used])
+
+
+def speed_row(backbone: str, count: int, repeats: int) -> dict:
+    import torch
+
+    from covis.cli.embed import images_at
+    from covis.embedding import BATCH_SIZE, embed
+    from covis.loading import image_batches
+    from covis.models import ModelConfig, PlaceModel
+
+    torch.set_num_threads(1)
+    model = PlaceModel.build(ModelConfig(backbone=backbone, image_size=SIZES[backbone]))
+    forward, whole = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "photos"
+        root.mkdir()
+        for i in range(count):
+            (root / f"{i:04d}.jpg").write_bytes(photo(i, (480, 640)))
+        images = images_at(root)
+        held = [loaded.images for loaded in image_batches(images, None, SIZES[backbone], BATCH_SIZE)]
+        embed(model, images.subset(np.arange(BATCH_SIZE)))
+        for turn in range(repeats):
+            start = cpu()
+            with torch.inference_mode():
+                for batch in held:
+                    model(model.normalise(batch))
+            forward.append((cpu() - start)[0])
+            start = cpu()
+            embed(model, images, Path(folder) / f"store{turn}", workers=1)
+            whole.append(cpu() - start)
+    own, workers = np.min(whole, axis=0)
+    return {
+        "what": f"{backbone} at {SIZES[backbone][0]}×{SIZES[backbone][1]}, {count} photos of 480×640",
+        "forward_per_s": count / min(forward), "decode_per_s": count / workers,
+        "forward_share": min(forward) / min(map(sum, whole)),
+        "forward_share_own": min(forward) / own,
+    }  # fmt: skip
+
+
+def memory_row(count: int) -> dict:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder) / "photos"
+        root.mkdir()
+        for i in range(1000):
+            (root / f"{i:03d}.jpg").write_bytes(photo(i, (16, 16)))
+        line = [sys.executable, "-c", _CHILD, str(count), root, Path(folder) / "store"]
+        out = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
+    return {"what": "memory", "images": count, "private_MB": float(out)}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--photos", type=int, default=32)
+    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--memory", type=int, nargs="*", default=[10_000, 100_000], help="image counts")
+    given = parser.parse_args()
+    rows = [speed_row(name, given.photos, given.repeats) for name in SIZES]
+    report("embed", [*rows, *(memory_row(count) for count in given.memory)], {"threads": 1})
+
+
+if __name__ == "__main__":
+    main()
