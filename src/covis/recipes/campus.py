@@ -12,18 +12,19 @@ from functools import partial
 from covis.labels import FovOverlap
 from covis.losses import GeneralizedContrastive
 from covis.models import ModelConfig
-from covis.recipes.variants import Variant, binary_batches, cl, cl_graded, gcl
+from covis.recipes.variants import Variant, at_methods_rate, binary_batches, cl, cl_graded, gcl
 from covis.training.recipe import RECIPES, Batches, Optimiser, Recipe
 
 MODELS = {
-    "mobilenetv2": ModelConfig("mobilenetv2_100", "gem", (160, 160), "last1", "pretrained", batchnorm="frozen"),
-    "resnet50": ModelConfig("resnet50", "gem", (160, 160), "last1", "pretrained", batchnorm="frozen"),
+    "mobilenetv2": ModelConfig("mobilenetv2_100", "gem", (160, 160), "last1", "pretrained"),
+    "resnet50": ModelConfig("resnet50", "gem", (160, 160), "last1", "pretrained"),
     "vgg16": ModelConfig("vgg16", "gem", (160, 160), "last1", "pretrained"),
     "dinov2": ModelConfig("vit_small_patch14_reg4_dinov2", "avg", (224, 224), "last1", "pretrained"),
 }
-RATES = {"dinov2": 5e-5}
 STEPS = {"dinov2": 60}
-"""What two processor cores can afford; 125 elsewhere."""
+"""What two processor cores can afford; 125 (4,000 pairs) elsewhere."""
+GENTLE = Optimiser("adamw", learning_rate=5e-5, weight_decay=1e-4, schedule="cosine", warmup=0.1)
+"""For transformers, and for clusters that start from what they are to find."""
 PLACES = {
     "mobilenetv2": replace(MODELS["mobilenetv2"], pool="netvlad64", blocks=5, image_size=(224, 224)),
     "dinov2": replace(MODELS["dinov2"], pool="netvlad32", blocks=8),
@@ -43,15 +44,18 @@ def base(model: str) -> Recipe:
         dataset="campus",
         model=MODELS[model],
         labels=FovOverlap(radius_m=50.0, fov_deg=90.0, facing=True),
-        optimiser=Optimiser(
-            "adamw", learning_rate=RATES.get(model, 2e-4), weight_decay=1e-4, schedule="cosine", warmup=0.1
-        ),
+        optimiser=GENTLE if model == "dinov2" else Optimiser(),
         steps=STEPS.get(model, 125),
     )
 
 
+def rated(recipe: Recipe) -> Recipe:
+    """At the method's rate where its optimiser is used."""
+    return at_methods_rate(recipe) if recipe.optimiser.name == "sgd" else recipe
+
+
 def _recipe(model: str, variant: Variant) -> Recipe:
-    return variant(base(model))
+    return rated(variant(base(model)))
 
 
 def all_pairs(model: str) -> Recipe:
@@ -72,7 +76,7 @@ def places(model: str) -> Recipe:
         labels=FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True),
         loss=GeneralizedContrastive(margin=1.2),
         batches=Batches("all_pairs", 64, partners="other_groups", places=16, focus=True),
-        optimiser=replace(base(model).optimiser, learning_rate=5e-5),
+        optimiser=GENTLE,
         steps=60,
         whiten=1024,
     )

@@ -24,6 +24,7 @@ GRADED = "GCL, graded batches"
 
 def both(label: str, recipe: Recipe, whiten: int = WHITENED) -> tuple[Row, Row]:
     """A row as it is and one whitened on the training photos."""
+    recipe = campus.rated(recipe)
     return Row(label, recipe, WEST), Row(label, recipe, WEST, whiten=whiten, fit="train")
 
 

@@ -1,0 +1,65 @@
+"""What noisy compasses cost: best matches of campus photos by how far apart they stand and how far they are turned.
+
+Photos that look most alike and stand within 10 m of each other show the same thing, so their headings should agree; by
+how much they do not is the compasses' noise, and bounds what a rule that asks for 40° can reach.
+
+    python benchmarks/bench_compass.py MODEL --data CAMPUS
+"""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import report
+
+from covis import datasets
+from covis.benchmarking import open_source
+from covis.search import rank
+
+NEAR_M = 10.0
+RULES = ((25.0, 40.0), (25.0, 60.0), (25.0, 90.0), (25.0, 180.0))
+PARTS = 5
+
+
+def best_matches(model: Path, data: Path, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of each photo's best match in other walks: descriptor distance, metres, degrees."""
+    images = datasets.load("campus", data, split).queries
+    vectors, lost = open_source(model).describe(images)
+    images = images.subset(~lost)
+    found = rank(vectors, vectors, 1, images.group, images.group, "other")
+    match = found.ids[:, 0]
+    metres = np.linalg.norm(images.poses.xy - images.poses.xy[match], axis=1)
+    turned = np.abs((images.poses.heading - images.poses.heading[match] + 180) % 360 - 180)
+    return found.distances[:, 0], metres, turned
+
+
+def rows(model: Path, data: Path) -> list[dict[str, Any]]:
+    told: list[dict[str, Any]] = []
+    for split in ("train", "west"):
+        distance, metres, turned = best_matches(model, data, split)
+        for radius, angle in RULES:
+            right = (metres <= radius) & (turned <= angle)
+            told.append(
+                {"photos": split, "what": f"within {radius:.0f} m and {angle:.0f}°", "share %": 100 * right.mean()}
+            )
+        near = metres <= NEAR_M
+        order = np.argsort(distance[near])
+        surest = turned[near][order[: len(order) // PARTS]]
+        what = f"surest fifth within {NEAR_M:.0f} m, turned"
+        told.append({"photos": split, "what": f"{what}, median °", "share %": float(np.median(surest))})
+        told.append({"photos": split, "what": f"{what} by more than 40°", "share %": 100 * (surest > 40).mean()})
+    return told
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("model", type=Path, nargs="?")
+    parser.add_argument("--data", type=Path)
+    given = parser.parse_args()
+    if given.model is None or given.data is None:
+        print("not measured: give a model and --data, the campus photographs")
+    else:
+        report("compass", rows(given.model, given.data))
