@@ -7,6 +7,8 @@ import signal
 import subprocess
 import sys
 import time
+import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -149,6 +151,35 @@ def test_a_descriptor_without_direction_is_left_out(model, folder, tmp_path, mon
     store = embed(model, images_at(folder), tmp_path / "s", batch_size=32)
     assert len(store) == 43
     assert "no-descriptor" in (tmp_path / "s" / "rejects.csv").read_text()
+
+
+def test_memory_does_not_grow_with_the_images(model, folder, tmp_path):
+    """Python's and numpy's share, to 16 bytes an image; the list of images was there before."""
+    peaks = []
+    for count in (100, 1000, 4000):  # the first fills caches
+        images = images_at(folder).subset(np.arange(count) % 45)
+        tracemalloc.start()
+        embed(model, images, tmp_path / f"{count}", workers=0, shard_rows=512)
+        peaks.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+    assert peaks[2] - peaks[1] < 16 * 3000, peaks
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's account of a process's memory")
+def test_holes_in_the_heap_go_back_to_the_system(model, folder, tmp_path):
+    """Batches leave such holes between small objects that live on; kept, they add up over a long run."""
+
+    def held_mb():
+        rollup = Path("/proc/self/smaps_rollup").read_text()
+        return int(rollup.split("Anonymous:")[1].split()[0]) / 1024
+
+    blocks = [np.ones(100_000, np.uint8) for _ in range(1000)]
+    small = blocks[::20]
+    del blocks
+    before = held_mb()
+    embed(model, images_at(folder), tmp_path / "s", workers=0)
+    assert held_mb() < before - 50
+    assert len(small) == 50
 
 
 def covis(*arguments, **environment):

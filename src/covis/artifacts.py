@@ -199,7 +199,7 @@ def fingerprint(*parts: Any) -> str:
     for part in parts:
         if hasattr(part, "tobytes"):
             digest.update(f"{part.dtype}{part.shape}".encode())
-            digest.update(part.tobytes())
+            digest.update(part.reshape(-1).view("u1"))  # no copy, where the array lies in one piece
         else:
             digest.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode())
         digest.update(b"\0")
@@ -212,6 +212,7 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
+@cache
 def versions() -> dict[str, str]:
     """What made an artefact: covis, Python, platform and the libraries that decide its numbers."""
     found = {"covis": covis.__version__, "python": platform.python_version(), "platform": platform.platform()}

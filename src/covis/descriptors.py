@@ -237,7 +237,7 @@ def write_shard(
     matrix, encoded = np.asarray(descriptors), encode_names(names)
     _check(matrix, encoded, dim)
     files = [path / f"names-{number:05d}.npy", path / shard_name(number)]
-    for file, array in zip(files, (encoded, matrix.astype(dtype)), strict=True):
+    for file, array in zip(files, (encoded, matrix.astype(dtype, copy=False)), strict=True):
         partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
         with partial.open("wb") as handle:
             np.save(handle, array)
@@ -258,6 +258,11 @@ def seal(
     return DescriptorStore.open(path, verify=False)
 
 
+def norms(matrix: NDArray[Any]) -> NDArray[np.float64]:
+    """(N,) the norm of each row, without a copy of the matrix."""
+    return np.sqrt(np.einsum("nd,nd->n", matrix, matrix, dtype=np.float64))
+
+
 def shard_name(number: int) -> str:
     """The file of a shard's descriptors."""
     return f"shard-{number:05d}.npy"
@@ -276,7 +281,7 @@ def _head(model: str, dim: int, dtype: str, facts: Mapping[str, Any]) -> dict[st
 def _check(matrix: NDArray[Any], names: NDArray[np.bytes_], dim: int) -> None:
     if matrix.ndim != 2 or matrix.shape != (len(names), dim):
         raise InputError(f"expected {len(names)} descriptors of {dim} numbers, got an array of shape {matrix.shape}")
-    norm = np.sqrt(np.einsum("nd,nd->n", matrix, matrix, dtype=np.float64))
+    norm = norms(matrix)
     wrong = ~(np.abs(norm - 1) <= NORM_TOLERANCE)
     if wrong.any():
         row = int(np.flatnonzero(wrong)[0])

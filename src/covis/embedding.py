@@ -6,6 +6,7 @@ depends neither on where an earlier run stopped nor on how many ranks share the 
 
 from __future__ import annotations
 
+import ctypes
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -21,9 +22,9 @@ from torch import Tensor
 
 from covis import artifacts
 from covis.datasets.screening import REJECTS, Rejected, screen, write_rejects
-from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Precision, seal, shard_name, write_shard
+from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Precision, norms, seal, shard_name, write_shard
 from covis.errors import InputError
-from covis.images import ImageSet
+from covis.images import ImageSet, trimmed
 from covis.loading import BadFile, image_batches, joint_batches
 from covis.models import Describer
 from covis.progress import Meter, say
@@ -140,6 +141,13 @@ def _in_memory(
     return found
 
 
+def _return_free_memory() -> None:
+    """Gives the heap's holes back to the system: glibc keeps them, and between batches they grow, to 100 MB and more."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none, and less need of it
+    if trim is not None:
+        trim(0)
+
+
 @dataclass(frozen=True, eq=False)
 class _Plan:
     """One store to be made: what decides its content, and which part of it this rank does."""
@@ -160,10 +168,9 @@ class _Plan:
 
     def config(self) -> dict[str, Any]:
         """All that decides the store's content, as JSON."""
-        width = max(1, np.char.str_len(self.images.names).max(initial=1))
         return {
             "model": self.model.fingerprint(),
-            "images": artifacts.fingerprint(self.images.names.astype(f"S{width}")),
+            "images": artifacts.fingerprint(trimmed(self.images.names)),
             "count": len(self.images),
             "dim": self.model.dim,
             "dtype": self.dtype,
@@ -192,23 +199,27 @@ class _Plan:
             return self._finish(config)
 
     def _embed(self, workers: int) -> None:
-        """Embeds the shards of this rank that are not there yet, without a pause between them."""
+        """Embeds the shards of this rank that are not there yet, without a pause between them, in one buffer."""
         mine = [s for s in range(self.rank, self.shards, self.world) if not (self.path / shard_name(s)).exists()]
         requests = ((ids,) for s in mine for ids in self._batches(s))
         bad: list[BadFile] = []
         size = self.model.preprocessing.image_size
         loaded = joint_batches((self.images,), requests, size, workers, on_reject="skip", rejects=bad)
+        rows = torch.empty((min(self.shard_rows, len(self.images)), self.model.dim), device=self.runner.device)
         with Meter("embed", sum(len(self._ids(s)) for s in mine), "images") as meter:
             for s in mine:
                 ids: list[NDArray[np.int64]] = []
-                rows: list[Tensor] = []
+                filled = 0
                 for _ in self._batches(s):
                     (batch,) = next(loaded)
                     ids.append(batch.ids)
-                    rows.append(self.runner.describe(self.model, batch.images) if len(batch.ids) else torch.empty(0))
+                    if len(batch.ids):
+                        rows[filled : filled + len(batch.ids)] = self.runner.describe(self.model, batch.images)
+                    filled += len(batch.ids)
                     meter.advance(len(batch.ids))
-                self._write(s, np.concatenate(ids), torch.cat([r for r in rows if len(r)] or rows).cpu().numpy(), bad)
+                self._write(s, np.concatenate(ids), rows[:filled].cpu().numpy(), bad)
                 bad.clear()
+                _return_free_memory()
 
     def _ids(self, shard: int) -> NDArray[np.int64]:
         return np.arange(shard * self.shard_rows, min((shard + 1) * self.shard_rows, len(self.images)))
@@ -219,13 +230,13 @@ class _Plan:
 
     def _write(self, shard: int, ids: NDArray[np.int64], rows: NDArray[np.float32], bad: Sequence[BadFile]) -> None:
         """Writes a shard, and before it what was left out of it."""
-        rows = rows.reshape(-1, self.model.dim)
-        sound = np.abs(np.linalg.norm(rows, axis=1) - 1) <= NORM_TOLERANCE
+        sound = np.abs(norms(rows) - 1) <= NORM_TOLERANCE
         rejects = [Rejected(self.images.name(b.id), b.reason, b.detail) for b in bad]
         rejects += [Rejected(self.images.name(int(i)), "no-descriptor", "its norm is not 1") for i in ids[~sound]]
         if rejects:
             artifacts.write_json(self._rejects(shard), rejects)
-        write_shard(self.path, shard, self.images.names[ids[sound]], rows[sound], self.model.dim, self.dtype)
+        kept = rows if sound.all() else rows[sound]
+        write_shard(self.path, shard, self.images.names[ids[sound]], kept, self.model.dim, self.dtype)
 
     def _rejects(self, shard: int) -> Path:
         return self.path / f"rejects-{shard:05d}.json"

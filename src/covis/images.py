@@ -19,6 +19,7 @@ from covis.poses import Poses
 
 WINDOW = "window"
 """The column (N, frames) of image names that an item of several frames in a row is made of."""
+_PIECE = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
@@ -109,8 +110,7 @@ class ImageSet:
     def fingerprint(self) -> str:
         """Changes with any name, pose, group or intrinsics; not with the place of the root."""
         intrinsics = np.zeros(0) if self.intrinsics is None else self.intrinsics
-        width = self.names.astype(f"S{max(1, np.char.str_len(self.names).max(initial=1))}")
-        return fingerprint(width, self.poses.fingerprint(), self.group, self.group_names, intrinsics)
+        return fingerprint(trimmed(self.names), self.poses.fingerprint(), self.group, self.group_names, intrinsics)
 
 
 def concatenate(parts: Sequence[ImageSet]) -> ImageSet:
@@ -132,6 +132,13 @@ def concatenate(parts: Sequence[ImageSet]) -> ImageSet:
         np.concatenate(intrinsics) if len(intrinsics) == len(parts) else None,
         {k: np.concatenate([p.columns[k] for p in parts]) for k in sorted(shared)},
     )
+
+
+def trimmed(names: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
+    """The same names in the least width, so that equal ones have equal bytes; a copy only where there is room to spare."""
+    pieces = (names[start : start + _PIECE] for start in range(0, len(names), _PIECE))
+    width = max((int(np.char.str_len(piece).max()) for piece in pieces), default=1)
+    return names.astype(f"S{max(1, width)}", copy=False)
 
 
 def encode_names(names: Iterable[str | bytes] | NDArray[np.bytes_]) -> NDArray[np.bytes_]:

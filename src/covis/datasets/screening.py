@@ -52,10 +52,10 @@ def screen(images: ImageSet, ids: ArrayLike | None = None) -> Screened:
     wanted = np.arange(len(images)) if ids is None else np.asarray(ids, np.int64)
     pieces = [wanted[start : start + _PIECE] for start in range(0, len(wanted), _PIECE)]
     with ThreadPoolExecutor(_THREADS) as pool:  # the time goes into waiting for the disk
-        verdicts = [v for part in pool.map(lambda piece: _verdicts(images, piece), pieces) for v in part]
-    rejects = [Rejected(images.name(int(i)), v.reason, v.detail) for i, v in zip(wanted, verdicts, strict=True) if v]
+        bad = [found for part in pool.map(lambda piece: _bad(images, piece), pieces) for found in part]
+    rejects = [Rejected(images.name(i), v.reason, v.detail) for i, v in bad]
     check_limits(rejects, len(wanted), images.root)
-    return Screened(wanted[[v is None for v in verdicts]] if len(wanted) else wanted, rejects)
+    return Screened(wanted[~np.isin(wanted, [i for i, _ in bad])] if bad else wanted, rejects)
 
 
 def check_limits(rejects: Sequence[Rejected], total: int, root: Path) -> None:
@@ -102,8 +102,9 @@ def look(path: Path | str) -> Reject | None:
     return None
 
 
-def _verdicts(images: ImageSet, ids: NDArray[np.int64]) -> list[Reject | None]:
-    return [look(images.path(int(i))) for i in ids]
+def _bad(images: ImageSet, ids: NDArray[np.int64]) -> list[tuple[int, Reject]]:
+    """Those images that cannot be used, and why; at a million images the others must cost nothing."""
+    return [(i, verdict) for i in ids.tolist() if (verdict := look(images.path(i)))]
 
 
 def _sound(path: Path | str) -> bool:
