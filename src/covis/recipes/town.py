@@ -1,9 +1,9 @@
 """Recipes on the simulated town: the small network from scratch, everything trained.
 
 Streets are driven in both directions, so cameras that look at each other abound: labels weigh how much they face.
-Houses end the view early: fields of view reach 30 m, which did better on the validation streets than 50 m or 80 m. The
-losses of unit vectors are small, and a network from scratch has far to go: hence the high learning rate (0.5, 2 and 6
-found 32, 39 and 45 % of the validation streets' queries at rank 1).
+Houses end the view early: fields of view reach 30 m, which did better on the validation streets than 50 m or 80 m.
+Networks start from scratch, where 500 steps of SGD get less far (at rates of 0.5, 2 and 6 with momentum they found 32, 39
+and 45 % of the validation streets' queries at rank 1, and seeds differed by a factor of two) than AdamW (54 %).
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def base() -> Recipe:
         dataset="town",
         model=ModelConfig("tiny", "gem", image_size=(48, 64), trainable="all"),
         labels=FovOverlap(radius_m=30.0, fov_deg=90.0, facing=True),
-        optimiser=Optimiser("sgd", learning_rate=6.0, momentum=0.9, schedule="cosine", warmup=0.05),
+        optimiser=Optimiser("adamw", learning_rate=0.005, schedule="cosine", warmup=0.05),
         steps=500,
         validation="town_val",
         validations=2,
