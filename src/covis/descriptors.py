@@ -260,7 +260,8 @@ def seal(
 
 def norms(matrix: NDArray[Any]) -> NDArray[np.float64]:
     """(N,) the norm of each row, without a copy of the matrix."""
-    return np.sqrt(np.einsum("nd,nd->n", matrix, matrix, dtype=np.float64))
+    squared: NDArray[np.float64] = np.einsum("nd,nd->n", matrix, matrix, dtype=np.float64)
+    return np.sqrt(squared)
 
 
 def shard_name(number: int) -> str:
