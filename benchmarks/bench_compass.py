@@ -43,14 +43,14 @@ def rows(model: Path, data: Path) -> list[dict[str, Any]]:
         for radius, angle in RULES:
             right = (metres <= radius) & (turned <= angle)
             told.append(
-                {"photos": split, "what": f"within {radius:.0f} m and {angle:.0f}°", "share %": 100 * right.mean()}
+                {"photos": split, "what": f"within {radius:.0f} m and {angle:.0f}°", "share": 100 * right.mean()}
             )
         near = metres <= NEAR_M
         order = np.argsort(distance[near])
         surest = turned[near][order[: len(order) // PARTS]]
         what = f"surest fifth within {NEAR_M:.0f} m, turned"
-        told.append({"photos": split, "what": f"{what}, median °", "share %": float(np.median(surest))})
-        told.append({"photos": split, "what": f"{what} by more than 40°", "share %": 100 * (surest > 40).mean()})
+        told.append({"photos": split, "what": f"{what}, median °", "share": float(np.median(surest))})
+        told.append({"photos": split, "what": f"{what} by more than 40°", "share": 100 * (surest > 40).mean()})
     return told
 
 

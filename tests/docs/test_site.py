@@ -21,7 +21,7 @@ def test_the_site_builds(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "SimilarityGraph" in (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
-    for page in ("cost", "labels"):
+    for page in ("cost", "evidence", "labels"):
         assert "{{" not in (tmp_path / "site" / page / "index.html").read_text(encoding="utf-8")
 
 
