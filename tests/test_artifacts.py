@@ -121,3 +121,12 @@ def test_a_claim_killed_before_its_record_was_whole_can_be_made_again(tmp_path):
     (folder / ".run.json.1.partial").write_text("{")
     with artifacts.claim(folder, "run", {"seed": 1}):
         assert artifacts.read_json(folder / "run.json")["config"] == {"seed": 1}
+
+
+def test_a_fingerprint_does_not_depend_on_how_an_array_lies_in_memory():
+    table = np.arange(12, dtype=np.int64).reshape(3, 4)
+    wanted = artifacts.fingerprint(table)
+    assert artifacts.fingerprint(np.asfortranarray(table)) == wanted
+    assert artifacts.fingerprint(np.repeat(table, 2, axis=1)[:, ::2]) == wanted
+    assert artifacts.fingerprint(table[:, 1]) == artifacts.fingerprint(table[:, 1].copy())
+    assert artifacts.fingerprint(table.T) != wanted
