@@ -199,7 +199,7 @@ def fingerprint(*parts: Any) -> str:
     for part in parts:
         if hasattr(part, "tobytes"):
             digest.update(f"{part.dtype}{part.shape}".encode())
-            digest.update(np.ascontiguousarray(part).reshape(-1).view("u1"))  # a copy only of scattered arrays
+            digest.update(part.ravel().view("u1"))  # a copy only of scattered arrays
         else:
             digest.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode())
         digest.update(b"\0")
