@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from covis.benchmarking import evaluate_model
+from covis.benchmarking import ModelSource, evaluate_model
 from covis.datasets import Split
 from covis.datasets.own import held_out_walks
 from covis.evaluation import Benchmark
@@ -16,9 +16,10 @@ from covis.evaluation.protocols.rules import NEAR_ALIKE, NEAR_ALIKE_RULE
 from covis.graph import POSITIVE
 from covis.images import ImageSet
 from covis.models import PlaceModel
+from covis.models.whitening import Whitening
 from covis.progress import say
 from covis.training.recipe import Recipe
-from covis.training.run import Resources, train
+from covis.training.run import Resources, start_pooling, train
 
 ENOUGH = 300
 """Photos that share half of their view with one of another group, from which on training is tried."""
@@ -58,9 +59,8 @@ def fit_model(
     """
     run = Path(run)
     count = _overlapping(images, recipe)
-    plain = replace(recipe, steps=0, whiten=_affordable(recipe.whiten, len(images)))
     if count < enough:
-        train(plain, run / "as-it-comes", data=Split(images, images), seed=seed, resources=resources)
+        _fit_alone(images, recipe, run / "as-it-comes" / "model", seed)
         note = (
             f"{count} of {len(images)} photos share half of their view with a photo of another group, {enough} are "
             "needed to train: the network is used as it comes, fitted to the photos"
@@ -69,8 +69,8 @@ def fit_model(
         return Fitted(run / "as-it-comes" / "model", False, len(images), count, note, {})
     new, known = held_out_walks(images)
     whiten = _affordable(recipe.whiten, len(known))
-    found = {}
-    for name, tried in (("as-it-comes", replace(plain, whiten=whiten)), ("trained", replace(recipe, whiten=whiten))):
+    recipe, found = replace(recipe, whiten=whiten), {}
+    for name, tried in (("as-it-comes", replace(recipe, steps=0)), ("trained", recipe)):
         train(tried, run / name, data=Split(known, known), seed=seed, resources=resources)
         found[name] = _recall(PlaceModel.load(run / name / "model"), new, known)
     better = found["trained"]["1"] > found["as-it-comes"]["1"]
@@ -79,6 +79,19 @@ def fit_model(
     say(note)
     chosen = run / ("trained" if better else "as-it-comes") / "model"
     return Fitted(chosen, better, len(images), count, note, found)
+
+
+def _fit_alone(images: ImageSet, recipe: Recipe, path: Path, seed: int) -> None:
+    """The network as it comes, pooling and whitening fitted to photos that are too few to draw batches from."""
+    if path.exists():
+        return
+    model = PlaceModel.build(recipe.model, seed)
+    start_pooling(model, images, seed, workers=0)
+    dims = _affordable(recipe.whiten, len(images))
+    if dims:
+        model.whiten(Whitening.fit(ModelSource(model).describe(images)[0], dims, facts={"fit": "map"}))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    model.save(path, {"seed": seed})
 
 
 def _overlapping(images: ImageSet, recipe: Recipe) -> int:

@@ -102,7 +102,7 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
     common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device}
     bound = int(recipe.cache_gb * 1e9)
     source = _first_then_all(ranks, lambda: open_source(model, training.sets, cache_bytes=bound, **common))
-    _initialise(model, training.split.database, seed, workers)
+    start_pooling(model, training.split.database, seed, workers)
     validator = None
     if recipe.validation:
         benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
@@ -168,7 +168,7 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
     model.whiten(Whitening.fit(descriptors, loop.recipe.whiten, facts=facts))
 
 
-def _initialise(model: PlaceModel, images: ImageSet, seed: int, workers: int) -> None:
+def start_pooling(model: PlaceModel, images: ImageSet, seed: int, workers: int) -> None:
     """Starts a pooling that begins with clusters of local features (NetVLAD) from some training images."""
     if type(model.pool).initialise is Pool.initialise:
         return
