@@ -8,11 +8,13 @@ import pytest
 import torch
 
 from covis import cli, datasets
-from covis.benchmarking import ModelSource, WhiteningPlan, evaluate_source, evaluate_to, open_source
+from covis.benchmarking import ModelSource, Variants, evaluate_source, evaluate_to, open_source
 from covis.embedding import embed
 from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
+from covis.evaluation.retrieval import rank_descriptors
 from covis.models import ModelConfig, PlaceModel
+from covis.search import Consensus
 from layouts import builders
 
 
@@ -91,10 +93,28 @@ def test_one_whitened_size_is_one_evaluation(campus, model, tmp_path, capsys):
     assert Evaluation.open(target).label == "small, whitened 8 (train)"
 
 
+def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys):
+    given = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "agreed", "--json")
+    code, data, _ = run(capsys, *given, "--consensus")
+    assert code == 0
+    assert data["subject"]["consensus"] == {"depth": 20, "radius_m": 25.0, "angle_deg": 40.0}
+    agreed = Evaluation.open(tmp_path / "agreed")
+    assert agreed.label == "small, by consensus"
+    benchmark = load_benchmark("campus", campus)
+    found, _ = open_source(model).describe(benchmark.queries)
+    plain = rank_descriptors(found, found, benchmark)
+    expected = Consensus(benchmark.database.poses)(plain).ids[:, 0]
+    assert agreed.arrays["ids"][:, 0].tolist() == expected.tolist()
+    assert (expected != plain.ids[:, 0]).any()
+    code, _, err = run(capsys, *given)
+    assert code == 2
+    assert "another consensus" in err
+
+
 def test_a_sweep_scores_every_size_that_the_descriptors_span(campus, model):
     benchmark = load_benchmark("campus", campus)
     source = open_source(model)
-    plan = WhiteningPlan(sizes=(4,), sweep=True)
+    plan = Variants(sizes=(4,), sweep=True)
     dims = [e.subject["whitening"] and e.subject["whitening"]["dim"] for e in evaluate_source(source, benchmark, plan)]
     assert dims[:3] == [None, 4, 32]
     assert dims[3:] == []
@@ -103,9 +123,9 @@ def test_a_sweep_scores_every_size_that_the_descriptors_span(campus, model):
 def test_a_sweep_equals_fitting_each_size_alone(campus, model):
     benchmark = load_benchmark("campus", campus)
     source = open_source(model)
-    together = {e.figures["dim"]: e.recall for e in evaluate_source(source, benchmark, WhiteningPlan((4, 16)))}
+    together = {e.figures["dim"]: e.recall for e in evaluate_source(source, benchmark, Variants((4, 16)))}
     for size in (4, 16):
-        (alone,) = evaluate_source(source, benchmark, WhiteningPlan((size,)))
+        (alone,) = evaluate_source(source, benchmark, Variants((size,)))
         assert alone.recall == together[size]
 
 
@@ -223,7 +243,7 @@ def test_a_missing_model_is_one_line_and_exit_2(campus, tmp_path, capsys):
 def test_no_training_split_is_said(campus, model):
     benchmark = load_benchmark("table", campus / "west.csv")
     with pytest.raises(InputError, match="no training split"):
-        list(evaluate_source(open_source(model), benchmark, WhiteningPlan((8,), fit="train")))
+        list(evaluate_source(open_source(model), benchmark, Variants((8,), fit="train")))
 
 
 def test_nothing_is_written_where_nothing_can_be_scored(model, tmp_path, capsys):
@@ -239,7 +259,7 @@ def test_nothing_is_written_where_nothing_can_be_scored(model, tmp_path, capsys)
 
 def test_an_interrupted_set_of_variants_goes_on(campus, model, tmp_path):
     benchmark, source = load_benchmark("campus", campus), open_source(model)
-    plan = WhiteningPlan((None, 4, 8))
+    plan = Variants((None, 4, 8))
     evaluate_to(source, benchmark, tmp_path / "eval", plan)
     shutil.rmtree(tmp_path / "eval" / "campus_west-whiten8-map")
     kept = (tmp_path / "eval" / "campus_west" / "manifest.json").stat().st_mtime_ns

@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from covis import artifacts
-from covis.benchmarking import ModelSource, WhiteningPlan, evaluate_to
+from covis.benchmarking import ModelSource, Variants, evaluate_to
 from covis.benchmarking.runs import Fit
 from covis.datasets import DATASETS
 from covis.errors import InputError
@@ -52,12 +52,15 @@ class Row:
     """Whiten the descriptors to so many dims; rows that differ only in this share their run."""
     fit: Fit = "map"
     """What a whitening is fitted on: the map, as the published figures were, or the training images."""
+    consensus: bool = False
+    """Put the result first that the others agree with; such rows share their run too."""
     published: tuple[Published, ...] = ()
 
     @property
     def name(self) -> str:
-        """The label, with the whitening."""
-        return self.label if self.whiten is None else f"{self.label}, whitened {self.whiten} on the {self.fit}"
+        """The label, with what is done to descriptors and results."""
+        whitened = "" if self.whiten is None else f", whitened {self.whiten} on the {self.fit}"
+        return f"{self.label}{whitened}{', by consensus' if self.consensus else ''}"
 
     @property
     def slug(self) -> str:
@@ -143,8 +146,8 @@ def _run(
         needs = dataset_of(name)
         if not _given(needs, data):
             continue
-        plan = WhiteningPlan(sizes=(row.whiten,), fit=row.fit)
-        target = folder / "evals" / (name if row.whiten is None else f"{name}-whiten{row.whiten}-{row.fit}")
+        plan = Variants(sizes=(row.whiten,), fit=row.fit, consensus=row.consensus)
+        target = folder / "evals" / plan.folder(name, row.whiten)
         source = FrozenOnce(PlaceModel.load(folder / "model"), folder.name, folder=(folder / "model").resolve())
         [evaluation] = evaluate_to(source, load_benchmark(name, data.get(needs)), target, plan)
         for key, value in headline(evaluation).items():

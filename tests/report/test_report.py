@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-from covis.benchmarking import WhiteningPlan, evaluate_to, open_source
+from covis.benchmarking import Variants, evaluate_to, open_source
 from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
 from covis.evaluation.result import find_evaluations
@@ -22,7 +22,7 @@ def evaluated(hamlet, tmp_path_factory):
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(folder / "small")
     source = open_source(folder / "small", workers=0, cache=folder / "cache")
     evaluate_to(
-        source, load_benchmark("town", hamlet), folder / "evals", WhiteningPlan(sizes=(None, 8, 16)), alone=False
+        source, load_benchmark("town", hamlet), folder / "evals", Variants(sizes=(None, 8, 16)), alone=False
     )
     return folder / "evals"
 

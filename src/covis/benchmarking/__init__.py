@@ -1,6 +1,6 @@
 """A model on benchmarks: embed, whiten, rank, score, and keep what came of it."""
 
-from covis.benchmarking.runs import WhiteningPlan, evaluate_model, evaluate_source, evaluate_to, submit
+from covis.benchmarking.runs import Variants, evaluate_model, evaluate_source, evaluate_to, submit
 from covis.benchmarking.sources import FileSource, ModelSource, Source, StoreSource, open_source
 
 __all__ = [
@@ -8,7 +8,7 @@ __all__ = [
     "ModelSource",
     "Source",
     "StoreSource",
-    "WhiteningPlan",
+    "Variants",
     "evaluate_model",
     "evaluate_source",
     "evaluate_to",

@@ -27,14 +27,15 @@ from covis.models import PlaceModel
 from covis.models.whitening import Whitening
 from covis.poses import Poses
 from covis.progress import say
+from covis.search import Consensus
 
 Fit = Literal["map", "train"]
 SUBMISSION_KIND = "submission"
 
 
 @dataclass(frozen=True)
-class WhiteningPlan:
-    """Which variants to score, and what a whitening is fitted on."""
+class Variants:
+    """Which variants to score, what a whitening is fitted on, and whether results are asked where they were taken."""
 
     sizes: tuple[int | None, ...] = (None,)
     """Dims to whiten to; None = as the descriptors are."""
@@ -45,32 +46,45 @@ class WhiteningPlan:
     """Images drawn to fit on, at most."""
     training: ImageSet | None = field(default=None, compare=False)
     """What `fit="train"` fits on, instead of the benchmark's own training split."""
+    consensus: bool = False
+    """Put the result first that the others agree with about the place (`covis.search.Consensus`)."""
 
     @property
     def single(self) -> bool:
         """Whether it gives one evaluation."""
         return len(set(self.sizes)) == 1 and not self.sweep
 
-    def facts(self) -> dict[str, Any]:
-        """As JSON knows it."""
+    def facts(self, size: int | None) -> dict[str, Any]:
+        """What tells the variant of this size from plain descriptors, as JSON knows it."""
+        told: dict[str, Any] = {"consensus": True} if self.consensus else {}
+        if size is None:
+            return told
         training = None if self.training is None else self.training.fingerprint()
-        return {"fit": self.fit, "fit_images": self.fit_images, "training": training}
+        return told | {"whiten": size, "fit": self.fit, "fit_images": self.fit_images, "training": training}
+
+    def folder(self, benchmark: str, size: int | None) -> str:
+        """The name of the folder of the variant of this size."""
+        whitened = "" if size is None else f"-whiten{size}-{self.fit}"
+        return f"{benchmark}{whitened}{'-consensus' if self.consensus else ''}"
 
 
-def evaluate_source(source: Source, benchmark: Benchmark, plan: WhiteningPlan | None = None) -> Iterator[Evaluation]:
+def evaluate_source(source: Source, benchmark: Benchmark, plan: Variants | None = None) -> Iterator[Evaluation]:
     """The evaluation of plain descriptors where the plan has it, then one for each whitened size."""
-    plan = plan or WhiteningPlan()
+    plan = plan or Variants()
     queries, database, benchmark = _described(source, benchmark)
-    facts = source.facts
+    facts, agreed = source.facts, ", by consensus" if plan.consensus else ""
+    if plan.consensus:
+        facts = {**facts, "consensus": Consensus(benchmark.database.poses).facts()}
     if None in plan.sizes or plan.sweep:
-        yield evaluate_descriptors(queries, database, benchmark, {**facts, "whitening": None})
+        subject = {**facts, "label": f"{facts['label']}{agreed}", "whitening": None}
+        yield evaluate_descriptors(queries, database, benchmark, subject, consensus=plan.consensus)
     for whitening in fit_whitenings(source, benchmark, database, plan):
         subject = {
             **facts,
-            "label": f"{facts['label']}, whitened {whitening.dim} ({plan.fit})",
+            "label": f"{facts['label']}, whitened {whitening.dim} ({plan.fit}){agreed}",
             "whitening": {"dim": whitening.dim, **whitening.facts},
         }
-        yield evaluate_descriptors(queries, database, benchmark, subject, whitening)
+        yield evaluate_descriptors(queries, database, benchmark, subject, whitening, plan.consensus)
 
 
 def evaluate_model(model: PlaceModel, benchmark: Benchmark, label: str = "model") -> Evaluation:
@@ -102,7 +116,7 @@ def _items_described(source: Source, images: ImageSet) -> tuple[Floats, NDArray[
     return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12), gone
 
 
-def fit_whitenings(source: Source, benchmark: Benchmark, database: Floats, plan: WhiteningPlan) -> Iterator[Whitening]:
+def fit_whitenings(source: Source, benchmark: Benchmark, database: Floats, plan: Variants) -> Iterator[Whitening]:
     """The whitenings of a plan, all cut from one fit, smallest first."""
     sizes = {size for size in plan.sizes if size is not None}
     if not sizes and not plan.sweep:
@@ -117,7 +131,7 @@ def fit_whitenings(source: Source, benchmark: Benchmark, database: Floats, plan:
         yield replace(largest, projection=largest.projection[:, :size])
 
 
-def _sample(source: Source, benchmark: Benchmark, database: Floats, plan: WhiteningPlan) -> Floats:
+def _sample(source: Source, benchmark: Benchmark, database: Floats, plan: Variants) -> Floats:
     """Up to `fit_images` descriptors of the map or of training images, drawn once for all."""
     rng = np.random.default_rng(0)
     if plan.fit == "map":
@@ -138,10 +152,10 @@ def _sample(source: Source, benchmark: Benchmark, database: Floats, plan: Whiten
 
 
 def evaluate_to(
-    source: Source, benchmark: Benchmark, output: Path | None, plan: WhiteningPlan | None = None, *, alone: bool = True
+    source: Source, benchmark: Benchmark, output: Path | None, plan: Variants | None = None, *, alone: bool = True
 ) -> list[Evaluation]:
     """Scores `source` and saves every evaluation: at `output` if it is `alone`, otherwise in folders below it."""
-    plan = plan or WhiteningPlan()
+    plan = plan or Variants()
     alone = alone and plan.single
     config = {"subject": source.facts["fingerprint"], "benchmark": benchmark.fingerprint}
     if output is None:
@@ -154,8 +168,8 @@ def evaluate_to(
     for evaluation in evaluate_source(source, benchmark, plan):
         whitening = evaluation.subject["whitening"]
         size = None if whitening is None else int(whitening["dim"])
-        target = _target(output, benchmark.name, size, plan, alone)
-        wanted = {**config, **_variant(size, plan)}
+        target = output if alone else output / plan.folder(benchmark.name, size)
+        wanted = {**config, **plan.facts(size)}
         if _is_there(target):
             _same(artifacts.open_manifest(target, EVALUATION_KIND), wanted, target)
         else:
@@ -191,24 +205,15 @@ def submit(source: Source, benchmark: Benchmark, output: Path) -> dict[str, Any]
     return facts
 
 
-def _target(output: Path, name: str, size: int | None, plan: WhiteningPlan, alone: bool) -> Path:
-    if alone:
-        return output
-    return output / (name if size is None else f"{name}-whiten{size}-{plan.fit}")
-
-
-def _variant(size: int | None, plan: WhiteningPlan) -> dict[str, Any]:
-    return {} if size is None else {"whiten": size, **plan.facts()}
-
-
 def _opened(
-    output: Path, benchmark: Benchmark, plan: WhiteningPlan, config: dict[str, Any], alone: bool
+    output: Path, benchmark: Benchmark, plan: Variants, config: dict[str, Any], alone: bool
 ) -> list[Evaluation]:
     """The evaluations of an earlier run of the same command; none where one is missing or a sweep was asked for."""
-    targets = {size: _target(output, benchmark.name, size, plan, alone) for size in dict.fromkeys(plan.sizes)}
+    sizes = dict.fromkeys(plan.sizes)
+    targets = {size: output if alone else output / plan.folder(benchmark.name, size) for size in sizes}
     for size, target in targets.items():
         if _is_there(target):
-            _same(artifacts.open_manifest(target, EVALUATION_KIND), {**config, **_variant(size, plan)}, target)
+            _same(artifacts.open_manifest(target, EVALUATION_KIND), {**config, **plan.facts(size)}, target)
     if plan.sweep or not all(_is_there(target) for target in targets.values()):
         return []
     return [Evaluation.open(target) for target in targets.values()]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from covis.cli.common import Json, emit
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from covis.benchmarking import WhiteningPlan
+    from covis.benchmarking import Variants
 
 SWEEP, PLAIN = "sweep", "none"
 
@@ -36,6 +37,9 @@ def evaluate(
         Path | None, typer.Option(help="Table or folder of images for --fit train, instead of the train split.")
     ] = None,
     fit_images: Annotated[int, typer.Option(help="Images drawn to fit the whitening on, at most.")] = 10_000,
+    consensus: Annotated[
+        bool, typer.Option("--consensus", help="Put the result first whose place the others agree with.")
+    ] = False,
     batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
@@ -49,6 +53,7 @@ def evaluate(
       covis evaluate runs/quick/model town -o evals/quick
       covis evaluate MODEL msls_val pitts30k_test --data msls_val=/data/msls --data pitts30k_test=/data/pitts -o evals/m
       covis evaluate MODEL msls_val --data /data/msls --whiten sweep --fit train -o evals/sweep
+      covis evaluate MODEL campus_west --data /data/campus --consensus
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """
@@ -57,7 +62,7 @@ def evaluate(
     from covis.evaluation import load_benchmark
 
     paths = _paths(data or [], benchmarks)
-    plan = _plan(whiten or [], fit, train_data, fit_images)
+    plan = replace(_plan(whiten or [], fit, train_data, fit_images), consensus=consensus)
     source = open_source(model, batch_size, workers, cache)
     printed: list[dict[str, Any]] = []
     text: list[str] = []
@@ -134,8 +139,8 @@ def _paths(data: list[str], benchmarks: list[str]) -> dict[str, Path]:
     return paths
 
 
-def _plan(whiten: list[str], fit: str, train_data: Path | None, fit_images: int) -> WhiteningPlan:
-    from covis.benchmarking import WhiteningPlan
+def _plan(whiten: list[str], fit: str, train_data: Path | None, fit_images: int) -> Variants:
+    from covis.benchmarking import Variants
     from covis.cli.embed import images_at
 
     if fit not in ("map", "train"):
@@ -145,7 +150,7 @@ def _plan(whiten: list[str], fit: str, train_data: Path | None, fit_images: int)
         raise InputError(f"--whiten {wrong[0]!r} is no number of dims; give one from 1, `none` or `sweep`")
     sizes = tuple(None if value == PLAIN else int(value) for value in whiten if value != SWEEP) or (None,)
     training = None if train_data is None else images_at(train_data)
-    return WhiteningPlan(sizes, SWEEP in whiten, "train" if fit == "train" else "map", fit_images, training)
+    return Variants(sizes, SWEEP in whiten, "train" if fit == "train" else "map", fit_images, training)
 
 
 def _submission_folder(output: Path | None, name: str, count: int) -> Path:

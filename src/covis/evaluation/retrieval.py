@@ -17,7 +17,7 @@ from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import evaluate
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
-from covis.search import Ranking, rank
+from covis.search import Consensus, Ranking, rank
 
 Descriptors = NDArray[np.float32]
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -26,11 +26,12 @@ SAMPLED_PAIRS = 20_000
 UNIT_TOLERANCE = 1e-3
 
 
-def rank_descriptors(queries: Descriptors, database: Descriptors, benchmark: Benchmark) -> Ranking:
-    """The exact ranking of unit descriptors (Q, dim), (M, dim), as deep as the protocol needs."""
+def rank_descriptors(queries: Descriptors, database: Descriptors, benchmark: Benchmark, depth: int = 0) -> Ranking:
+    """The exact ranking of unit descriptors (Q, dim), (M, dim), as deep as the protocol needs and at least `depth`."""
     mine, theirs = benchmark.group_codes
     itself = np.arange(len(queries)) if benchmark.one_set else None
-    return rank(queries, database, benchmark.depth, mine, theirs, groups=benchmark.groups, exclude=itself)
+    depth = max(depth, benchmark.depth)
+    return rank(queries, database, depth, mine, theirs, groups=benchmark.groups, exclude=itself)
 
 
 def evaluate_descriptors(
@@ -39,8 +40,12 @@ def evaluate_descriptors(
     benchmark: Benchmark,
     subject: Mapping[str, Any] | None = None,
     transform: Callable[[Descriptors], Descriptors] | None = None,
+    consensus: bool = False,
 ) -> Evaluation:
-    """Scores unit descriptors of the benchmark's images, whitened by `transform` first where one is given."""
+    """Scores unit descriptors of the benchmark's images, whitened by `transform` first where one is given.
+
+    With `consensus`, the result that the others agree with goes first.
+    """
     check_descriptors(queries, benchmark.queries, "queries")
     check_descriptors(database, benchmark.database, "map")
     if queries.shape[1] != database.shape[1]:
@@ -49,7 +54,11 @@ def evaluate_descriptors(
         one = queries is database
         queries = transform(queries)
         database = queries if one else transform(database)
-    ranking = rank_descriptors(queries, database, benchmark)
+    if consensus:
+        agree = Consensus(benchmark.database.poses)
+        ranking = agree(rank_descriptors(queries, database, benchmark, agree.depth))
+    else:
+        ranking = rank_descriptors(queries, database, benchmark)
     size = {"dim": int(queries.shape[1])}
     figures, samples = pair_figures(queries, database, benchmark)
     return evaluate(ranking, benchmark, subject={**(subject or {}), **size}, further=size | figures, samples=samples)

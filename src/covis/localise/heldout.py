@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.localise.fusion import PLACE_RADIUS_M
-from covis.search import rank
+from covis.search import Consensus, Ranking, rank
 
 if TYPE_CHECKING:
     from covis.localise.map import Map
@@ -38,7 +38,7 @@ class HeldOut:
     queries: Ids
     """(Q,) positions in the map's images."""
     ids: Ids
-    """(Q, K) positions of the matches, best first; −1 for none."""
+    """(Q, K) positions of the matches in the order of answers; −1 for none."""
     distances: Floats
     method: str
     """`groups` or `neighbours`: what was left out with each photo."""
@@ -54,15 +54,17 @@ def hold_out(map_: Map, folds: int = 5) -> HeldOut:
     rng = np.random.default_rng(0)
     queries = np.sort(rng.permutation(count)[:QUERIES])
     group = np.asarray(map_.images.group, np.int64)
+    agree = Consensus(map_.images.poses, CONTEXT)
     if _answerable(map_, queries, group) >= MIN_QUERIES:
-        ids, distances = _without_group(map_, queries, group)
+        found = agree(_without_group(map_, queries, group))
         part = rng.permutation(int(group.max()) + 1)[group[queries]] % folds
-        return HeldOut(queries, ids, distances, "groups", group[queries], part)
-    ids, distances = _without_neighbours(map_, queries)
+        return HeldOut(queries, found.ids, found.distances.astype(np.float64), "groups", group[queries], part)
+    found = agree(_without_neighbours(map_, queries))
     place = np.empty(count, np.int64)
     place[_walk_order(map_)] = np.arange(count)
     stretch = place[queries] * STRETCHES // max(1, count)
-    return HeldOut(queries, ids, distances, "neighbours", stretch, stretch * folds // STRETCHES)
+    distances = found.distances.astype(np.float64)
+    return HeldOut(queries, found.ids, distances, "neighbours", stretch, stretch * folds // STRETCHES)
 
 
 def _answerable(map_: Map, queries: Ids, group: Ids) -> int:
@@ -76,7 +78,7 @@ def _answerable(map_: Map, queries: Ids, group: Ids) -> int:
     return sum(bool((group[found] != group[q]).any()) for q, found in zip(queries, near, strict=True))
 
 
-def _without_group(map_: Map, queries: Ids, group: Ids) -> tuple[Ids, Floats]:
+def _without_group(map_: Map, queries: Ids, group: Ids) -> Ranking:
     rows = map_.state.rows
     codes = np.full(len(map_.descriptors), -1, np.int64)
     codes[rows] = group
@@ -84,10 +86,10 @@ def _without_group(map_: Map, queries: Ids, group: Ids) -> tuple[Ids, Floats]:
         map_.descriptors[rows[queries]], map_.descriptors, CONTEXT, group[queries], codes, "other", allowed=rows
     )
     ids = np.where(found.ids >= 0, np.searchsorted(rows, np.maximum(found.ids, 0)), -1)
-    return ids, found.distances.astype(np.float64)
+    return Ranking(ids, found.distances)
 
 
-def _without_neighbours(map_: Map, queries: Ids) -> tuple[Ids, Floats]:
+def _without_neighbours(map_: Map, queries: Ids) -> Ranking:
     """Searches a little deeper, then takes out the photos next to each in its walk."""
     rows = map_.state.rows
     found = rank(map_.descriptors[rows[queries]], map_.descriptors, CONTEXT + 2 * NEIGHBOURS + 1, allowed=rows)
@@ -100,8 +102,7 @@ def _without_neighbours(map_: Map, queries: Ids) -> tuple[Ids, Floats]:
     order = np.argsort(barred, axis=1, kind="stable")[:, :CONTEXT]
     barred = np.take_along_axis(barred, order, 1)
     ids = np.where(barred, -1, np.take_along_axis(ids, order, 1))
-    distances = np.where(barred, np.inf, np.take_along_axis(found.distances.astype(np.float64), order, 1))
-    return ids, distances
+    return Ranking(ids, np.where(barred, np.inf, np.take_along_axis(found.distances, order, 1)))
 
 
 def _walk_order(map_: Map) -> Ids:

@@ -1,4 +1,4 @@
-"""Photos → answers: describe, search, judge, fuse."""
+"""Photos → answers: describe, search, agree on a place, judge, fuse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from covis.localise.fusion import Fused, fuse, weights
 from covis.localise.sources import true_headings
 from covis.localise.storage import text_of
 from covis.poses import Poses
-from covis.search import Area, Ranking
+from covis.search import Area, Consensus, Ranking
 
 if TYPE_CHECKING:
     from covis.localise.map import Map
@@ -86,11 +86,11 @@ def describe(map_: Map, photos: Sequence[Path]) -> tuple[NDArray[np.float32], di
 
 def judge(map_: Map, vectors: NDArray[np.float32], k: int, area: Area | None, rate: float) -> Judged:
     """Searches for (Q, dim) descriptors and judges what is found."""
-    ranking = map_.search(vectors, max(k, CONTEXT), area=area)
+    poses = map_.images.poses
+    ranking = Consensus(poses, CONTEXT)(map_.search(vectors, max(k, CONTEXT), area=area))
     calibration = map_.calibration
     found = ranking.ids >= 0
     distances = ranking.distances.astype(np.float64)
-    poses = map_.images.poses
     if len(poses):
         xy, heading = poses.xy[ranking.ids], poses.heading[ranking.ids]
     else:

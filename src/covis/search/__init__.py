@@ -3,6 +3,7 @@
 from covis.search.approximate import Approximate
 from covis.search.area import Area, Circle, Polygon
 from covis.search.building import TARGET_RECALL, Measured, build_index, tune
+from covis.search.consensus import Consensus
 from covis.search.exact import rank
 from covis.search.index import Exact, Index, LocalIndex
 from covis.search.kinds import KINDS
@@ -10,6 +11,6 @@ from covis.search.ranking import Ranking
 from covis.search.storage import open_index
 
 __all__ = [
-    "KINDS", "TARGET_RECALL", "Approximate", "Area", "Circle", "Exact", "Index", "LocalIndex", "Measured", "Polygon", "Ranking",
+    "KINDS", "TARGET_RECALL", "Approximate", "Area", "Circle", "Consensus", "Exact", "Index", "LocalIndex", "Measured", "Polygon", "Ranking",
     "build_index", "open_index", "rank", "tune",
 ]  # fmt: skip
