@@ -1,8 +1,11 @@
 """Learned aggregators against naive loops, and NetVLAD's start from clusters."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
+from torch.nn import functional
 
 from covis.errors import InputError
 from covis.models import POOLS, ModelConfig, PlaceModel
@@ -115,3 +118,42 @@ def test_mix_follows_its_definition_and_is_bound_to_one_map_size():
         np.testing.assert_allclose(row, rows.ravel(), atol=1e-5)
     with pytest.raises(InputError, match=r"made for maps of \(3, 4\), not \(4, 4\)"):
         pool(torch.zeros(1, 6, 4, 4), torch.zeros(1, 6))
+
+
+LEVELS = ModelConfig("vit_tiny_patch16_224", "netvlad16", (64, 64), "none", levels=(4, 6))
+
+
+def test_levels_are_pooled_apart_and_joined(tmp_path):
+    model = PlaceModel.build(LEVELS, seed=3)
+    images = torch.randint(0, 255, (4, 3, 64, 64), dtype=torch.uint8)
+    assert model.initialise_pool([images] * 8, seed=1) == 4 * 8 * 16
+    assert model.dim == 2 * 16 * 192
+    x = model.normalise(images)
+    with torch.inference_mode():
+        both = model(x)
+        space, summary = model.pooling_input(x)
+        apart = [
+            functional.normalize(pool(space[:, part], summary[:, part]), dim=-1)
+            for pool, part in zip(model.pool.levels, (slice(192), slice(192, None)), strict=True)
+        ]
+    assert torch.allclose(both, functional.normalize(torch.cat(apart, 1), dim=-1), atol=1e-6)
+    assert torch.allclose(model.suffix(model.prefix(x)), both, atol=1e-6)
+    model.save(tmp_path / "model")
+    again = PlaceModel.load(tmp_path / "model")
+    assert again.config == model.config
+    assert torch.equal(again(x), model(x))
+    assert again.fingerprint() == model.fingerprint()
+
+
+def test_levels_learn_in_the_pooling_alone_or_throughout():
+    names = {name.split(".")[0] for name, _ in PlaceModel.build(LEVELS).trained_parameters()}
+    assert names == {"pool"}
+    whole = PlaceModel.build(replace(LEVELS, trainable="all", pool="gem"))
+    assert not whole.pool.has_start
+    assert {name.split(".")[0] for name, _ in whole.trained_parameters()} == {"pool", "backbone"}
+    whole(torch.randn(2, 3, 64, 64)).sum().backward()
+    assert whole.backbone.net.get_submodule("blocks.0").attn.qkv.weight.grad is not None
+    with pytest.raises(InputError, match="levels"):
+        PlaceModel.build(replace(LEVELS, trainable="last1"))
+    with pytest.raises(InputError, match="leave blocks at 0"):
+        replace(LEVELS, blocks=6)

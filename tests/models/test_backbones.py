@@ -123,3 +123,38 @@ def test_a_backbone_ends_after_the_blocks_asked_for(name, blocks, channels):
 def test_more_blocks_than_there_are_is_an_error():
     with pytest.raises(InputError, match="has 12 blocks"):
         backbones.create("vit_tiny_patch16_224", (64, 64), blocks=13)
+
+
+@pytest.mark.parametrize(
+    ("name", "levels", "channels"),
+    [("vit_tiny_patch16_224", (4, 8, 10), (192, 192, 192)), ("mobilenetv2_100", (4, 5), (64, 96))],
+)
+def test_features_of_several_blocks_are_joined(name, levels, channels):
+    torch.manual_seed(0)
+    whole = backbones.create(name, (64, 64)).eval()
+    joined = backbones.create(name, (64, 64), levels=levels).eval()
+    joined.net.load_state_dict(whole.net.state_dict(), strict=False)
+    x, grid = torch.randn(2, 3, 64, 64), whole.grid((64, 64))
+    with torch.inference_mode():
+        space, summary = joined.to_map(joined(x), grid)
+        ends = [whole.plan.block_starts[level] for level in levels]
+        alone = [whole.to_map(whole.run(x, 0, end, grid), grid) for end in ends]
+    assert torch.equal(space, torch.cat([m for m, _ in alone], 1))
+    assert torch.allclose(summary, torch.cat([s for _, s in alone], 1), atol=1e-6)
+    assert joined.level_channels == channels
+    assert joined.plan.steps == whole.plan.steps[: ends[-1]]
+
+
+@pytest.mark.parametrize(
+    ("levels", "reason"),
+    [
+        ((3, 4), "differ in size"),
+        ((5, 4), "in their order"),
+        ((4, 4), "each once"),
+        ((0, 4), "from 1"),
+        ((4, 9), "has 7"),
+    ],
+)
+def test_levels_that_cannot_be_joined_are_errors(levels, reason):
+    with pytest.raises(InputError, match=reason):
+        backbones.create("mobilenetv2_100", (64, 64), levels=levels)

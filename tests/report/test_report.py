@@ -21,9 +21,7 @@ def evaluated(hamlet, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evals")
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(folder / "small")
     source = open_source(folder / "small", workers=0, cache=folder / "cache")
-    evaluate_to(
-        source, load_benchmark("town", hamlet), folder / "evals", Variants(sizes=(None, 8, 16)), alone=False
-    )
+    evaluate_to(source, load_benchmark("town", hamlet), folder / "evals", Variants(sizes=(None, 8, 16)), alone=False)
     return folder / "evals"
 
 

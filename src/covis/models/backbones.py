@@ -44,17 +44,22 @@ RECOMMENDED = (
 
 
 class Backbone(nn.Module):
-    """A library network without its head, run step by step."""
+    """A library network without its head, run step by step; the features of several blocks joined if asked for."""
 
-    def __init__(self, name: str, net: nn.Module, image_size: tuple[int, int], blocks: int = 0) -> None:
+    def __init__(
+        self, name: str, net: nn.Module, image_size: tuple[int, int], blocks: int = 0, levels: tuple[int, ...] = ()
+    ) -> None:
         super().__init__()
         self.name = name
         self.net = net
         self.patch = _patch_size(net) if is_transformer(net) else (1, 1)
         self.prefix_tokens = int(getattr(net, "num_prefix_tokens", 0))
-        self.plan, self.channels = _checked_plan(self, image_size)
-        if blocks:
-            _shorten(self, blocks, image_size)
+        self.taps: tuple[int, ...] = ()
+        self.plan, channels = _checked_plan(self, image_size)
+        self.level_channels: tuple[int, ...] = (channels,)
+        if blocks or levels:
+            _shorten(self, levels or (blocks,), image_size)
+            self.taps = self.plan.ends(levels)
         _drop_unused(net, self.plan)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,8 +68,8 @@ class Backbone(nn.Module):
 
     def run(self, x: Tensor, start: int, stop: int, grid: tuple[int, int]) -> Tensor:
         """Steps `start` … `stop` − 1; `grid` is the number of patches (rows, columns) of the image behind `x`."""
-        rope = None
-        for name in self.plan.steps[start:stop]:
+        rope, kept = None, []
+        for step, name in enumerate(self.plan.steps[start:stop], start):
             if name == WHOLE:
                 x = cast(Tensor, cast(Any, self.net).forward_features(x))
             elif name == EMBED:
@@ -74,7 +79,9 @@ class Backbone(nn.Module):
                 x = cast(Tensor, self.net.get_submodule(name)(x, rope=rope))
             else:
                 x = cast(Tensor, self.net.get_submodule(name)(x))
-        return x
+            if step in self.taps:
+                kept.append(x)
+        return torch.cat(kept, 1 if x.ndim == 4 and not _channels_come_last(self.net) else -1) if kept else x
 
     def _rotary(self) -> bool:
         return getattr(self.net, "rope", None) is not None
@@ -121,17 +128,24 @@ class Backbone(nn.Module):
         return [self.net.get_submodule(name) for name in names if name != EMBED]
 
     @property
+    def channels(self) -> int:
+        """Channels of the map that is pooled, over all levels."""
+        return sum(self.level_channels)
+
+    @property
     def tokens(self) -> bool:
         """Whether the steps pass on (B, N, C) tokens instead of maps."""
         return EMBED in self.plan.steps
 
 
-def create(name: str, image_size: tuple[int, int], stride_on: StrideOn = "conv2", blocks: int = 0) -> Backbone:
-    """The backbone called `name` with random weights; only its first `blocks` blocks unless 0."""
+def create(
+    name: str, image_size: tuple[int, int], stride_on: StrideOn = "conv2", blocks: int = 0, levels: tuple[int, ...] = ()
+) -> Backbone:
+    """The backbone called `name` with random weights; only its first `blocks` blocks unless 0, or those of `levels`."""
     net = _create_net(name, image_size)
     if stride_on == "conv1":
         _move_stride(name, net)
-    return Backbone(name, net, image_size, blocks)
+    return Backbone(name, net, image_size, blocks, levels)
 
 
 def names() -> list[str]:
@@ -238,16 +252,27 @@ def _probe(backbone: Backbone, image_size: tuple[int, int]) -> tuple[Tensor, Ten
     raise InputError(f"{backbone.name} does not take images of {image_size[0]} × {image_size[1]} pixels ({cause})")
 
 
-def _shorten(backbone: Backbone, blocks: int, image_size: tuple[int, int]) -> None:
-    """Ends the chain after its first `blocks` blocks; the length of its features is asked anew."""
+def _shorten(backbone: Backbone, blocks: tuple[int, ...], image_size: tuple[int, int]) -> None:
+    """Ends the chain after the last of `blocks`; the channels of each of them are asked of the network."""
     whole = backbone.plan
-    backbone.plan = whole.first(blocks)
+    if list(blocks) != sorted(set(blocks)) or min(blocks) < 1:
+        raise InputError(f"levels={blocks}: name blocks from 1 on, each once, in their order")
+    backbone.plan = whole.first(blocks[-1])
     for name in whole.steps[len(backbone.plan.steps) :]:
         backbone.net.set_submodule(name, nn.Identity())
     size = backbone.fit(image_size)
+    grid, at, maps, features = backbone.grid(size), 0, [], torch.zeros(1, 3, *size)
     with torch.inference_mode():
-        features = backbone.eval()(torch.zeros(1, 3, *size))
-        backbone.channels = int(backbone.to_map(features, backbone.grid(size))[0].shape[1])
+        for end in backbone.eval().plan.ends(blocks):
+            features = backbone.run(features, at, end + 1, grid)
+            maps.append(backbone.to_map(features, grid)[0].shape[1:])
+            at = end + 1
+    if len({shape[1:] for shape in maps}) > 1:
+        sizes = ", ".join(f"{rows} × {columns}" for _, rows, columns in maps)
+        raise InputError(
+            f"levels={blocks}: the maps of these blocks differ in size ({sizes}); choose blocks of one size"
+        )
+    backbone.level_channels = tuple(int(shape[0]) for shape in maps)
 
 
 def _drop_unused(net: nn.Module, plan: Plan) -> None:

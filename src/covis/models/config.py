@@ -33,13 +33,18 @@ class ModelConfig:
     """Which convolution of a ResNet bottleneck halves the map: conv2 today, conv1 in networks of 2015."""
     blocks: int = 0
     """How many leading blocks of the backbone are kept; 0 = all. Earlier features tell places apart by finer detail."""
+    levels: tuple[int, ...] = ()
+    """Blocks whose maps are pooled, each by itself, and joined, such as (6, 8, 10); () pools the last map alone."""
     batchnorm: BatchNormStatistics = "with_block"
     """Running statistics: frozen in frozen blocks and live in trained ones, or `frozen` everywhere."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "image_size", tuple(int(side) for side in self.image_size))
+        for field in ("image_size", "levels"):
+            object.__setattr__(self, field, tuple(int(number) for number in getattr(self, field)))
         if len(self.image_size) != 2 or min(self.image_size) < 16:
             raise InputError(f"image_size is (height, width) of at least 16 pixels, not {self.image_size}")
+        if self.blocks and self.levels:
+            raise InputError(f"levels={self.levels} ends the backbone after the last of them; leave blocks at 0")
         choices = {"trainable": Trainable, "stride_on": StrideOn, "batchnorm": BatchNormStatistics}
         for field, kind in choices.items():
             if getattr(self, field) not in get_args(kind):
@@ -47,7 +52,7 @@ class ModelConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON knows it."""
-        return asdict(self) | {"image_size": list(self.image_size)}
+        return asdict(self) | {"image_size": list(self.image_size), "levels": list(self.levels)}
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> ModelConfig:

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from covis.artifacts import fingerprint
+from covis.errors import InputError
 from covis.models import backbones
 from covis.models.backbones import Backbone
 from covis.models.config import ModelConfig
-from covis.models.pooling import POOLS, Pool
+from covis.models.pooling import POOLS, PerLevel, Pool
 from covis.models.preprocessing import Preprocessing
 from covis.progress import say
 
@@ -47,6 +48,10 @@ class PlaceModel(nn.Module):
             self.register_buffer(name, None, persistent=False)
         self.set_preprocessing(preprocessing)
         self._cut = backbone.plan.cut(config.trainable)
+        if config.levels and 0 < self._cut < len(backbone.plan.steps):
+            raise InputError(
+                f'trainable="{config.trainable}" with levels={config.levels}: use "none" (the pooling learns) or "all"'
+            )
         self._choose_trained()
 
     @classmethod
@@ -63,7 +68,9 @@ class PlaceModel(nn.Module):
     def skeleton(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
         """A model of `config` with random weights, whatever `config.weights` says."""
         with _drawn_from(seed):
-            backbone = backbones.create(config.backbone, config.image_size, config.stride_on, config.blocks)
+            backbone = backbones.create(
+                config.backbone, config.image_size, config.stride_on, config.blocks, config.levels
+            )
         return cls.around(backbone, config, seed)
 
     @classmethod
@@ -74,7 +81,10 @@ class PlaceModel(nn.Module):
             say(f"{config.backbone} takes whole patches: image size {config.image_size} becomes {size}")
             config = replace(config, image_size=size)
         with _drawn_from(seed):
-            pool = POOLS[config.pool](backbone.channels, lambda: _map_size(backbone, size))
+            pools = [
+                POOLS[config.pool](channels, lambda: _map_size(backbone, size)) for channels in backbone.level_channels
+            ]
+            pool = PerLevel(pools, backbone.level_channels) if config.levels else pools[0]
         mean, std = backbones.normalisation(config.backbone)
         model = cls(config, backbone, pool, Preprocessing(size, mean, std), {})
         channels_last(model)
@@ -207,7 +217,8 @@ class PlaceModel(nn.Module):
 
     def _architecture(self) -> list[Any]:
         p = self.preprocessing
-        return [self.config.backbone, self.config.stride_on, self.config.blocks, p.image_size, p.mean, p.std]
+        levels = [self.config.levels] if self.config.levels else []
+        return [self.config.backbone, self.config.stride_on, self.config.blocks, *levels, p.image_size, p.mean, p.std]
 
     def _before_cut(self, name: str) -> bool:
         later = self.backbone.plan.steps[self._cut :]

@@ -41,6 +41,11 @@ class Plan:
             return self
         return Plan(self.steps[: self.block_starts[blocks]], self.block_starts[:blocks])
 
+    def ends(self, blocks: tuple[int, ...]) -> tuple[int, ...]:
+        """The last step of each of these blocks, counted from 1."""
+        behind = (*self.block_starts, len(self.steps))
+        return tuple(behind[block] - 1 for block in blocks)
+
     def cut(self, trainable: Trainable) -> int:
         """The first step that learns."""
         if trainable == "all":

@@ -18,7 +18,6 @@ from covis.evaluation import load_benchmark
 from covis.images import ImageSet
 from covis.loading import image_batches
 from covis.models import PlaceModel
-from covis.models.pooling import Pool
 from covis.progress import say
 from covis.training.data import Data, Sampler, make_miner, prepare
 from covis.training.loop import Loop
@@ -170,7 +169,7 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
 
 def start_pooling(model: PlaceModel, images: ImageSet, seed: int, workers: int) -> None:
     """Starts a pooling that begins with clusters of local features (NetVLAD) from some training images."""
-    if type(model.pool).initialise is Pool.initialise:
+    if not model.pool.has_start:
         return
     ids = np.sort(np.random.default_rng(seed).permutation(len(images))[:INITIAL_IMAGES])
     batches = image_batches(images, ids, model.config.image_size, 32, workers)
