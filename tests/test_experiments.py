@@ -11,6 +11,7 @@ from scipy.stats import bootstrap
 
 from covis import datasets, recipes
 from covis.benchmarking import ModelSource
+from covis.cli.experiments import _combinations
 from covis.errors import InputError
 from covis.experiments import (
     TABLES,
@@ -58,6 +59,25 @@ def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_
     assert [o.figures for o in again] == [o.figures for o in outcomes]
     talk = capsys.readouterr().err
     assert talk.count("is done already") == talk.count("is evaluated already") == 4
+
+
+def test_rows_that_differ_in_whitening_or_consensus_share_a_run(rows, hamlet, tmp_path):
+    variants = [rows[0], replace(rows[0], consensus=True), replace(rows[0], whiten=4, consensus=True)]
+    outcomes = run_rows(variants, tmp_path, data={"town": hamlet}, seeds=[0], resources=Resources(0, plan=False))
+    assert [o.row.name for o in outcomes] == [
+        "A one", "A one, by consensus", "A one, whitened 4 on the map, by consensus",
+    ]  # fmt: skip
+    evaluations = sorted(path.name for path in (tmp_path / "a-one/seed-0/evals").iterdir())
+    assert evaluations == ["town", "town-consensus", "town-whiten4-map-consensus"]
+
+
+@pytest.mark.parametrize(
+    ("vary", "count"), [(["a=1,2", "b=x"], 2), (["a=[1,2],[3]", "b=0.1,0.2"], 4), (["a=[1,2]"], 1), ([], 1)]
+)
+def test_values_are_combined_and_lists_stay_whole(vary, count):
+    found = _combinations(vary)
+    assert len(found) == count
+    assert all(setting.count("[") == setting.count("]") for combination in found for setting in combination)
 
 
 def test_frozen_features_give_the_descriptors_of_the_whole_network(hamlet, tmp_path, monkeypatch):

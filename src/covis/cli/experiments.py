@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 Output = Annotated[Path, typer.Option("-o", "--output", help="Folder of all runs; the same command goes on there.")]
 Data = Annotated[list[str] | None, typer.Option(help="PATH, or DATASET=PATH, repeatable.")]
 Workers = Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")]
+_BETWEEN_VALUES = re.compile(r",(?![^\[]*\])")
+"""Commas that are not inside a list."""
 
 
 def sweep(
@@ -123,5 +126,5 @@ def _combinations(vary: list[str]) -> list[list[str]]:
         field, equals, values = entry.partition("=")
         if not equals:
             raise InputError(f"--vary {entry!r} has no '='; write FIELD=V1,V2")
-        choices.append([f"{field}={value}" for value in values.split(",")])
+        choices.append([f"{field}={value}" for value in _BETWEEN_VALUES.split(values)])
     return [list(combination) for combination in itertools.product(*choices)]

@@ -29,7 +29,12 @@ PLACES = {
     "mobilenetv2": replace(MODELS["mobilenetv2"], pool="netvlad64", blocks=5, image_size=(224, 224)),
     "dinov2": replace(MODELS["dinov2"], pool="netvlad32"),
 }
-"""What finds places best as it comes: clusters of the features of the middle blocks."""
+"""Clusters of the features of the middle blocks, which find places better than the last as they come."""
+DEPTHS = {
+    model: replace(PLACES[model], blocks=0, levels=levels, trainable="none")
+    for model, levels in {"mobilenetv2": (4, 5), "dinov2": (6, 8, 10)}.items()
+}
+"""Clusters at several depths, each by itself: what finds places best."""
 VARIANTS: dict[str, Variant] = {
     "gcl": gcl,
     "cl": cl,
@@ -82,9 +87,15 @@ def places(model: str) -> Recipe:
     )
 
 
+def depths(model: str) -> Recipe:
+    """Clusters of features at several depths; training moves the clusters alone."""
+    return replace(places(model), model=DEPTHS[model])
+
+
 for _model in MODELS:
     for _name, _variant in VARIANTS.items():
         RECIPES.register(f"campus_{_model}_{_name}")(partial(_recipe, _model, _variant))
     RECIPES.register(f"campus_{_model}_gcl_all_pairs")(partial(all_pairs, _model))
 for _model in PLACES:
     RECIPES.register(f"campus_{_model}_places")(partial(places, _model))
+    RECIPES.register(f"campus_{_model}_depths")(partial(depths, _model))

@@ -1,6 +1,7 @@
 """The method's questions asked of campus photographs; settings were chosen on parts held out of `train`.
 
-Every row is scored on `campus_west` as it is and whitened on `train`; all trained rows see as many images.
+Every row is scored on `campus_west` as it is and whitened on `train`, the best also by consensus; the trained rows of a
+table see as many images.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from covis.training.recipe import Batches, Recipe
 WEST = ("campus_west",)
 SEEDS = 3
 WHITENED = 256
+CLUSTERS_WHITENED = 1024
 GRADED = "GCL, graded batches"
 """One label for one recipe: tables that are run into one folder share its runs."""
 
@@ -26,6 +28,12 @@ def both(label: str, recipe: Recipe, whiten: int = WHITENED) -> tuple[Row, Row]:
     """A row as it is and one whitened on the training photos."""
     recipe = campus.rated(recipe)
     return Row(label, recipe, WEST), Row(label, recipe, WEST, whiten=whiten, fit="train")
+
+
+def agreed(label: str, recipe: Recipe, whiten: int) -> tuple[Row, ...]:
+    """`both`, and each with its results asked where they were taken."""
+    plain, whitened = both(label, recipe, whiten)
+    return plain, replace(plain, consensus=True), whitened, replace(whitened, consensus=True)
 
 
 @TABLES.register("campus_table1")
@@ -79,26 +87,29 @@ def losses() -> Table:
 @TABLES.register("campus_places")
 def best_of_mobilenet() -> Table:
     """Clusters of middle features, as they come and trained, with MobileNetV2."""
-    return Table("Middle features in clusters, MobileNetV2, on the campus", _places("mobilenetv2"), SEEDS)
+    return Table("Middle features in clusters, MobileNetV2, on the campus", tuple(_places("mobilenetv2")), SEEDS)
 
 
 @TABLES.register("campus_dinov2")
 def best_of_dinov2() -> Table:
-    """DINOv2 ViT-S, its first eight blocks: clusters, and poolings trained with GCL."""
+    """DINOv2 ViT-S: clusters of middle features, and poolings of its first eight blocks trained with GCL."""
     start = gcl(campus.base("dinov2"))
     rows = [*_places("dinov2"), *both("average, as it comes", replace(start, steps=0))]
     for pool, name in (("avg", "average"), ("gem", "GeM"), ("transport16", "optimal transport")):
         rows += both(f"{name}, GCL", replace(start, model=replace(start.model, pool=pool)))
-    return Table("DINOv2 ViT-S, eight blocks, on the campus", tuple(rows), SEEDS)
+    return Table("DINOv2 ViT-S, on the campus", tuple(rows), SEEDS)
 
 
-def _places(model: str) -> tuple[Row, ...]:
-    trained = replace(campus.places(model), whiten=0)
-    label = "middle features in clusters"
-    return (
-        *both(f"{label}, as they come", replace(trained, steps=0), 1024),
-        *both(f"{label}, GCL", trained, 1024),
-    )
+def _places(model: str) -> list[Row]:
+    rows: list[Row] = []
+    for label, recipe in (
+        ("middle features in clusters", campus.places(model)),
+        ("several depths in clusters", campus.depths(model)),
+    ):
+        trained = replace(recipe, whiten=0)
+        rows += agreed(f"{label}, as they come", replace(trained, steps=0), CLUSTERS_WHITENED)
+        rows += both(f"{label}, GCL", trained, CLUSTERS_WHITENED)
+    return rows
 
 
 def _with_loss(name: str, start: Recipe) -> Recipe:

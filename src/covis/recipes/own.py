@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 
-from covis.recipes.campus import places
+from covis.recipes.campus import depths
 from covis.training.recipe import RECIPES, Recipe
 
 RECOMMENDED = "own_photos"
 
 
 def own(model: str) -> Recipe:
-    """Clusters of a pretrained backbone's middle features, fitted to the photos and whitened, then trained."""
-    return replace(places(model), dataset="photos", split="all")
+    """Clusters of a pretrained backbone's features at several depths, fitted to the photos and whitened, then trained."""
+    return replace(depths(model), dataset="photos", split="all")
 
 
 RECIPES.register(RECOMMENDED)(partial(own, "dinov2"))
