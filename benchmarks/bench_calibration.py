@@ -7,7 +7,8 @@ their precision, and the fused position by its error beside that of the best mat
 
     python benchmarks/bench_calibration.py --table photos.csv --model MODEL
 
-Without arguments it takes the campus photos and MobileNetV2 weights of `../shared/data`, if they are there.
+Without arguments it takes the campus photos and DINOv2 weights of `../shared/data`, if they are there, and the recipe
+that is recommended for own photos, fitted without labels to the first table.
 """
 
 import os
@@ -23,16 +24,22 @@ import numpy as np
 from _common import report
 
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
-WEIGHTS = SHARED / "weights" / "mobilenetv2_100_imagenet.safetensors"
+WEIGHTS = SHARED / "weights" / "dinov2_vits14_reg_fp16.safetensors"
 RATES = (0.5, 0.8, 0.9)
 PRECISIONS = (0.99, 0.9, 0.8)
 FOLDS = 5
 
 
-def campus_model():
-    from covis.models import ModelConfig, PlaceModel
+def recommended(images, folder: Path):
+    """The recommended recipe, its clusters and whitening fitted to `images`."""
+    from covis import recipes
+    from covis.localise.fitting import fit_model
+    from covis.models import PlaceModel
+    from covis.recipes.own import RECOMMENDED
+    from covis.training.recipe import configure
 
-    return PlaceModel.build(ModelConfig("mobilenetv2_100", image_size=(224, 224), weights=str(WEIGHTS)))
+    recipe = configure(recipes.get(RECOMMENDED), [f"model.weights={WEIGHTS}"])
+    return PlaceModel.load(fit_model(images, recipe, folder, enough=len(images) + 1).model)
 
 
 def asked(images, store, model, seed: int) -> Iterator[np.ndarray]:
@@ -93,17 +100,15 @@ def main() -> None:
     from covis.embedding import embed
     from covis.models import PlaceModel
 
-    model = PlaceModel.load(given.model) if given.model else campus_model()
     with tempfile.TemporaryDirectory() as folder:
-        rows = []
+        kept, rows = given.store or Path(folder), []
+        model = PlaceModel.load(given.model) if given.model else recommended(read_table(tables[0]), kept / "fitted")
         for table in tables:
             images = read_table(table)
-            store = embed(model, images, (given.store or Path(folder)) / f"{table.stem}.store")
+            store = embed(model, images, kept / f"{table.stem}.store")
             images = images.subset(store.rows(images.names) >= 0)
             rows.append(row(table.stem, images, store, model, given.repeats))
-    report(
-        "calibration", rows, {"model": given.model.name if given.model else "mobilenetv2_100, ImageNet, GeM, 224×224"}
-    )
+    report("calibration", rows, {"model": given.model.name if given.model else "own_photos, fitted to the first table"})
 
 
 if __name__ == "__main__":

@@ -12,7 +12,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +61,10 @@ class Row:
         """The label, with what is done to descriptors and results."""
         whitened = "" if self.whiten is None else f", whitened {self.whiten} on the {self.fit}"
         return f"{self.label}{whitened}{', by consensus' if self.consensus else ''}"
+
+    def shares_descriptors(self, other: Row) -> bool:
+        """Whether the other row is of the same run and differs at most in its size."""
+        return replace(self, whiten=other.whiten, published=other.published) == other
 
     @property
     def slug(self) -> str:
@@ -125,20 +129,28 @@ def run_rows(
     output, seeds = Path(output), list(seeds)
     outcomes = []
     for row in rows:
+        sizes = tuple(dict.fromkeys(other.whiten for other in rows if other.shares_descriptors(row)))
         outcome = Outcome(row, missing=lacking(row, data))
         if outcome.missing:
             say(f"{row.name}: not run, {outcome.missing}")
         else:
             for seed in seeds:
                 say(f"{row.name}, seed {seed}")
-                _run(row, output / row.slug / f"seed-{seed}", data, seed, resources, outcome)
+                _run(row, sizes, output / row.slug / f"seed-{seed}", data, seed, resources, outcome)
         outcomes.append(outcome)
     return outcomes
 
 
 def _run(
-    row: Row, folder: Path, data: Mapping[str, Path], seed: int, resources: Resources | None, outcome: Outcome
+    row: Row,
+    sizes: tuple[int | None, ...],
+    folder: Path,
+    data: Mapping[str, Path],
+    seed: int,
+    resources: Resources | None,
+    outcome: Outcome,
 ) -> None:
+    """Trains, or opens what was trained; scores all `sizes` that rows of this run whiten to at once."""
     result = train(row.recipe, folder, data=data.get(row.recipe.dataset), seed=seed, resources=resources)
     for key in ("seconds", "mining_seconds", "images", "pairs", "memory_gib"):
         outcome.costs.setdefault(key, []).append(float(result[key]))
@@ -146,10 +158,10 @@ def _run(
         needs = dataset_of(name)
         if not _given(needs, data):
             continue
-        plan = Variants(sizes=(row.whiten,), fit=row.fit, consensus=row.consensus)
-        target = folder / "evals" / plan.folder(name, row.whiten)
+        plan = Variants(sizes, fit=row.fit, consensus=row.consensus)
         source = FrozenOnce(PlaceModel.load(folder / "model"), folder.name, folder=(folder / "model").resolve())
-        [evaluation] = evaluate_to(source, load_benchmark(name, data.get(needs)), target, plan)
+        evaluate_to(source, load_benchmark(name, data.get(needs)), folder / "evals", plan, alone=False)
+        evaluation = Evaluation.open(folder / "evals" / plan.folder(name, row.whiten))
         for key, value in headline(evaluation).items():
             outcome.figures.setdefault(name, {}).setdefault(key, []).append(value)
 

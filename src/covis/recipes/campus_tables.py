@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from covis.evaluation.retrieval import SIZES
 from covis.experiments import TABLES, Row, Table
 from covis.labels import FovOverlap
 from covis.losses import LOSSES, TupleLoss
@@ -21,13 +22,15 @@ SEEDS = 3
 WHITENED = 256
 CLUSTERS_WHITENED = 1024
 GRADED = "GCL, graded batches"
+MIDDLE, DEPTHS = "middle features in clusters", "several depths in clusters"
 """One label for one recipe: tables that are run into one folder share its runs."""
 
 
 def both(label: str, recipe: Recipe, whiten: int = WHITENED) -> tuple[Row, Row]:
     """A row as it is and one whitened on the training photos."""
     recipe = campus.rated(recipe)
-    return Row(label, recipe, WEST), Row(label, recipe, WEST, whiten=whiten, fit="train")
+    plain = Row(label, recipe, WEST, fit="train")
+    return plain, replace(plain, whiten=whiten)
 
 
 def agreed(label: str, recipe: Recipe, whiten: int) -> tuple[Row, ...]:
@@ -40,8 +43,11 @@ def agreed(label: str, recipe: Recipe, whiten: int) -> tuple[Row, ...]:
 def table1() -> Table:
     """Which labels compose the batches and which enter the loss, beside the network as it comes."""
     start = campus.base("mobilenetv2")
+    graded = campus.rated(gcl(start))
+    unlearned = replace(graded, optimiser=replace(graded.optimiser, learning_rate=1e-6))
     rows = (
-        *both("as it comes", replace(gcl(start), steps=0)),
+        *both("as it comes", replace(graded, steps=0)),
+        *(replace(row, recipe=unlearned) for row in both("batch statistics alone", graded)),
         *both("CL, binary batches", cl(start)),
         *both("GCL, binary batches", binary_batches(gcl(start))),
         *both("CL, graded batches", cl_graded(start)),
@@ -84,6 +90,21 @@ def losses() -> Table:
     return Table("Losses at equal forward passes, on the campus", tuple(rows), SEEDS)
 
 
+@TABLES.register("campus_sizes")
+def sizes() -> Table:
+    """Whitening × dims, with MobileNetV2."""
+    graded = both(GRADED, gcl(campus.base("mobilenetv2")))[0]
+    rows = [*_sizes(graded, 1280), *_sizes(_depths_as_they_come("mobilenetv2"), 2048)]
+    return Table("Whitening to fewer dims, MobileNetV2, on the campus", tuple(rows), SEEDS)
+
+
+@TABLES.register("campus_dinov2_sizes")
+def dinov2_sizes() -> Table:
+    """Whitening × dims, with DINOv2 ViT-S."""
+    rows = _sizes(_depths_as_they_come("dinov2"), 2048)
+    return Table("Whitening to fewer dims, DINOv2 ViT-S, on the campus", tuple(rows), SEEDS)
+
+
 @TABLES.register("campus_places")
 def best_of_mobilenet() -> Table:
     """Clusters of middle features, as they come and trained, with MobileNetV2."""
@@ -102,14 +123,21 @@ def best_of_dinov2() -> Table:
 
 def _places(model: str) -> list[Row]:
     rows: list[Row] = []
-    for label, recipe in (
-        ("middle features in clusters", campus.places(model)),
-        ("several depths in clusters", campus.depths(model)),
-    ):
+    for label, recipe in ((MIDDLE, campus.places(model)), (DEPTHS, campus.depths(model))):
         trained = replace(recipe, whiten=0)
         rows += agreed(f"{label}, as they come", replace(trained, steps=0), CLUSTERS_WHITENED)
         rows += both(f"{label}, GCL", trained, CLUSTERS_WHITENED)
     return rows
+
+
+def _depths_as_they_come(model: str) -> Row:
+    return both(f"{DEPTHS}, as they come", replace(campus.depths(model), whiten=0, steps=0))[0]
+
+
+def _sizes(row: Row, most: int) -> list[Row]:
+    """The row as it is and whitened to every usual size up to `most`."""
+    usual = [size for size in SIZES if size < most]
+    return [row, *(replace(row, whiten=size) for size in (*usual, most))]
 
 
 def _with_loss(name: str, start: Recipe) -> Recipe:
