@@ -197,6 +197,9 @@ def test_hidden_truth_gives_a_checked_submission(model, tmp_path, capsys):
     assert data["submission"] == str(tmp_path / "sub" / "predictions.zip")
     check = ("submission", "check", "msls_test")
     assert run(capsys, *check, data["submission"], "--data", root, "--json")[1]["problems"] == []
+    code, _, err = run(capsys, "evaluate", model, "msls_test", "--data", root, "-o", tmp_path / "two", "--consensus")
+    assert code == 2
+    assert "leave --whiten and --consensus out" in err
     assert "there already" in run(capsys, *command)[2]
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("nobody nothing\n")

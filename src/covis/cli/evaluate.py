@@ -69,6 +69,10 @@ def evaluate(
     for name in benchmarks:
         benchmark = load_benchmark(name, paths.get(name))
         if benchmark.submission:
+            if whiten or consensus:
+                raise InputError(
+                    f"the file for {name!r} is written as the model ranks: leave --whiten and --consensus out"
+                )
             target = _submission_folder(output, name, len(benchmarks))
             printed.append(submit(source, benchmark, target))
             text.append(f"{name}: {printed[-1]['submission']} is checked and ready for the server")
