@@ -11,7 +11,7 @@ from dataclasses import replace
 from covis.evaluation.retrieval import SIZES
 from covis.experiments import TABLES, Row, Table
 from covis.labels import FovOverlap
-from covis.losses import LOSSES, TupleLoss
+from covis.losses import LOSSES, Contrastive, GeneralizedContrastive, TupleLoss
 from covis.recipes import campus
 from covis.recipes.msls import TABLE4_LOSSES
 from covis.recipes.variants import binary_batches, cl, cl_graded, gcl, graded_batches
@@ -21,6 +21,8 @@ WEST = ("campus_west",)
 SEEDS = 3
 WHITENED = 256
 CLUSTERS_WHITENED = 1024
+WIDE = 1.0
+"""A margin above the distances that a pretrained network starts from."""
 GRADED = "GCL, graded batches"
 MIDDLE, DEPTHS = "middle features in clusters", "several depths in clusters"
 """One label for one recipe: tables that are run into one folder share its runs."""
@@ -52,6 +54,8 @@ def table1() -> Table:
         *both("GCL, binary batches", binary_batches(gcl(start))),
         *both("CL, graded batches", cl_graded(start)),
         *both(GRADED, gcl(start)),
+        *both("CL, binary batches, margin 1", replace(cl(start), loss=Contrastive(margin=WIDE))),
+        *both("GCL, graded batches, margin 1", replace(gcl(start), loss=GeneralizedContrastive(margin=WIDE))),
     )
     return Table("Labels in batch and loss, on the campus", rows, SEEDS)
 
