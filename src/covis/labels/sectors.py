@@ -4,6 +4,8 @@ Green's theorem around the apex of the smaller sector A: A's straight edges cont
 the sum of A's arc inside B, B's two edges inside A, and B's arc inside A. Every meeting point of two curves is
 computed once and used for both, so that rounding moves the shared outline but cannot tear it open: that keeps
 tangent, coincident and nearly coincident sectors exact. Openings above 180° are cut into two convex halves.
+The error, as a share of the smaller sector, is below 3e-14 ÷ w, where w is the width r θ of the narrower sector as a
+share of the larger radius: that is what one rounding of the poses themselves changes.
 
 Inside the kernels x is forward along A's axis, y to its left, angles are radians counter-clockwise, and sectors are
 convex. There are no branches and no calls except the square root, so that the compiler makes SIMD of the loops.
@@ -203,9 +205,21 @@ def half_chord(radius: float, off: float, foot: float, distance: float) -> float
 
 
 @kernel(**INLINE)
+def line_sines(off: float, foot: float, chord: float, rb: float, over: float) -> tuple[float, float]:
+    """Sines of the angles at B's apex from A's apex to both points where a line through A's apex meets B's circle.
+
+    The line passes `off` B's apex; `foot` leads from A's apex to its chord's middle; over = 1 ÷ (d rb). A line that
+    misses the circle gets the arc's point nearest to it: such a line cuts nothing from the arc, but where its empty
+    cut falls on the arc's end, rounding can leave one end of the cut outside, and the other's value then counts.
+    """
+    off = min(rb, max(-rb, off)) * over
+    return off * foot + off * chord, off * foot - off * chord
+
+
+@kernel(**INLINE)
 def arc_value(t: float, origin: float, sine: float, distance: float, rb: float) -> float:
-    """B's boundary integral up to its arc's angle t: ½ rb (rb τ − d sin τ), τ = t − direction of A's apex."""
-    tau = wrapped(t) - origin
+    """B's boundary integral up to its arc's angle t in [−π, π]: ½ rb (rb τ − d sin τ), τ = t − direction of A's apex."""
+    tau = t - origin
     return 0.5 * rb * ((rb - distance) * tau + distance * minus_sine(tau, sine))
 
 
@@ -257,15 +271,16 @@ def convex_area(
     gr = half_chord(rb, nr, ca * px - sa * py, d)
     tl, vl = wrapped(fa - 0.5 * PI - turn), upper_angle(-nl, gl)
     tr, vr = wrapped(0.5 * PI - fa - turn), upper_angle(-nr, gr)
-    # sines of the angles between A's apex and every meeting point, seen from B's apex
+    # sines of the angles between A's apex and every meeting point, seen from B's apex; A's edges mirror each other
     origin, over_d, over_rb = wrapped(bearing + PI - turn), 1.0 / d, 1.0 / rb
     sb1, over = h * over_rb, over_d * over_rb
-    xl, yl = -nl * (ca * px + sa * py) * over, gl * nl * over
-    xr, yr = nr * (ca * px - sa * py) * over, gr * nr * over
+    high_l, low_l = line_sines(-nl, ca * px + sa * py, gl, rb, over)
+    low_r, high_r = line_sines(nr, ca * px - sa * py, gr, rb, over)
     arc_b = allowed(
         fb, arc_value(-fb, origin, -cross_r * over_d, d, rb), arc_value(fb, origin, -cross_l * over_d, d, rb),
-        origin, wb, arc_value(origin - wb, origin, -sb1, d, rb), arc_value(origin + wb, origin, sb1, d, rb),
-        tl, vl, arc_value(tl - vl, origin, xl + yl, d, rb), arc_value(tl + vl, origin, xl - yl, d, rb),
-        tr, vr, arc_value(tr - vr, origin, xr + yr, d, rb), arc_value(tr + vr, origin, xr - yr, d, rb),
+        origin, wb,
+        arc_value(wrapped(origin - wb), origin, -sb1, d, rb), arc_value(wrapped(origin + wb), origin, sb1, d, rb),
+        tl, vl, arc_value(wrapped(tl - vl), origin, low_l, d, rb), arc_value(wrapped(tl + vl), origin, high_l, d, rb),
+        tr, vr, arc_value(wrapped(tr - vr), origin, low_r, d, rb), arc_value(wrapped(tr + vr), origin, high_r, d, rb),
     )  # fmt: skip
     return max(0.0, 0.5 * (ra * ra * arc_a + edges) + arc_b)
