@@ -32,21 +32,21 @@ FOLDS = 5
 
 def recommended(images, folder: Path):
     """The recommended recipe, its clusters and whitening fitted to `images`."""
-    from covis import recipes
-    from covis.localise.fitting import fit_model
+    from covis import experiments
+    from covis.experiments.photos import RECOMMENDED
+    from covis.maps.fitting import fit_model
     from covis.models import PlaceModel
-    from covis.recipes.own import RECOMMENDED
     from covis.training.recipe import configure
 
-    recipe = configure(recipes.get(RECOMMENDED), [f"model.weights={WEIGHTS}"])
+    recipe = configure(experiments.get(RECOMMENDED), [f"model.weights={WEIGHTS}"])
     return PlaceModel.load(fit_model(images, recipe, folder, enough=len(images) + 1).model)
 
 
 def asked(images, store, model, seed: int) -> Iterator[np.ndarray]:
     """For each fifth of the walks a table (Q, 11): walk, P, right, error of the best and of the fused position, radii, sure."""
-    from covis.localise import Map
-    from covis.localise.fusion import PLACE_RADIUS_M
-    from covis.localise.locating import judge
+    from covis.maps.fusion import PLACE_RADIUS_M
+    from covis.maps.locating import judge
+    from covis.maps.map import Map
 
     walk = np.asarray(images.group)
     fold = np.random.default_rng(seed).permutation(walk.max() + 1)[walk] % FOLDS
@@ -66,7 +66,7 @@ def asked(images, store, model, seed: int) -> Iterator[np.ndarray]:
 
 def row(name: str, images, store, model, repeats: int) -> dict:
     """Shares in percent, lengths in metres."""
-    from covis.localise.probability import expected_calibration_error
+    from covis.maps.probability import expected_calibration_error
 
     found = np.concatenate([table for seed in range(repeats) for table in asked(images, store, model, seed)])
     _, p, right, best, fused = found[:, :5].T
@@ -96,9 +96,9 @@ def main() -> None:
         print("no photos here: give --table and --model")
         return
 
-    from covis.datasets.table import read_table
-    from covis.embedding import embed
+    from covis.describing.embedding import embed
     from covis.models import PlaceModel
+    from covis.reading.table import read_table
 
     with tempfile.TemporaryDirectory() as folder:
         kept, rows = given.store or Path(folder), []

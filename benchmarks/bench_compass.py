@@ -16,7 +16,7 @@ import numpy as np
 from _common import report
 
 from covis import datasets
-from covis.benchmarking import open_source
+from covis.describing.describers import open_describer
 from covis.search import rank
 
 NEAR_M = 10.0
@@ -27,7 +27,7 @@ PARTS = 5
 def best_matches(model: Path, data: Path, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of each photo's best match in other walks: descriptor distance, metres, degrees."""
     images = datasets.load("campus", data, split).queries
-    vectors, lost = open_source(model).describe(images)
+    vectors, lost = open_describer(model).describe(images)
     images = images.subset(~lost)
     found = rank(vectors, vectors, 1, images.group, images.group, "other")
     match = found.ids[:, 0]

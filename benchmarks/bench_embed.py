@@ -92,8 +92,8 @@ def speed_row(backbone: str, repeats: int) -> dict:
     import torch
 
     from covis.cli.embed import images_at
-    from covis.embedding import BATCH_SIZE, embed
-    from covis.loading import image_batches
+    from covis.describing.embedding import BATCH_SIZE, embed
+    from covis.describing.loading import image_batches
     from covis.models import ModelConfig, PlaceModel
 
     torch.set_num_threads(1)

@@ -25,13 +25,12 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "labels"))
 
 from sector_families import families, largest_error
 
+from covis.arrays import Floats
 from covis.images import ImageSet
 from covis.labels import FovOverlap, fov_similarity
-from covis.labels.aligned import aligned_areas
-from covis.labels.views import Pieces, cameras, empty_pieces, fill_pieces, views
+from covis.labels.fov import Pieces, aligned_areas, cameras, empty_pieces, fill_pieces, views
 from covis.poses import Poses
 
-Floats = NDArray[np.float64]
 ARC_POINTS = 64
 QUICK = "--quick" in sys.argv
 ROWS: list[dict[str, Any]] = []

@@ -23,8 +23,8 @@ from _common import report
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
+from covis.describing.loading import image_batches
 from covis.images import ImageSet
-from covis.loading import image_batches
 from covis.poses import Poses
 
 FILES, BATCH = 96, 32

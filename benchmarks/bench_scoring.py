@@ -27,7 +27,7 @@ from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import Radius
 from covis.poses import Poses
-from covis.search import Ranking
+from covis.ranking import Ranking
 
 QUERIES, PANORAMAS, CUTOUTS, DEPTH = 8_280, 3_498, 24, 100
 EXTENT_M = 2_000.0

@@ -26,7 +26,7 @@ from rooms import cameras, room, seen
 
 from covis.images import ImageSet
 from covis.labels import SurfaceOverlap
-from covis.labels.pointclouds import PointCloud
+from covis.labels.clouds import PointCloud
 
 QUICK = "--quick" in sys.argv
 IMAGES, POINTS = (200, 20_000) if QUICK else (1_000, 100_000)

@@ -21,17 +21,16 @@ import torch
 from _common import cpu_seconds, report
 from torch import Tensor
 
-from covis import datasets, recipes
-from covis.decoding import decode
+from covis import datasets, experiments
+from covis.describing.features import Streamed, open_features
 from covis.losses import LOSSES, GeneralizedContrastive
 from covis.models import ModelConfig, PlaceModel
+from covis.reading.decoding import decode
 from covis.sampling import PairSampler
-from covis.training.batches import needed, weight_of, weighted_loss
-from covis.training.data import TrainingData
+from covis.training.checkpoint import read_metrics
+from covis.training.data import TrainingData, needed, weight_of, weighted_loss
 from covis.training.recipe import Batches, Optimiser
 from covis.training.run import Resources, train
-from covis.training.sources import Streamed, open_source
-from covis.training.state import read_metrics
 
 SIZE = (120, 160)
 CASES = (("resnet18", "last2"), ("resnet18", "last1"), ("mobilenetv2_100", "last2"), ("resnet50", "last2"))
@@ -60,7 +59,7 @@ def steps(backbone: str, trainable: str, data: TrainingData, cache: Path) -> Ite
     batch = data.sampler.batch(0, 0)
     wanted = needed(batch, data.one_set)
     common: dict[str, Any] = {"seed": 0, "workers": 0, "device": torch.device("cpu")}
-    cached = open_source(model, data.sets, cache=cache, cache_bytes=1 << 34, **common)
+    cached = open_features(model, data.sets, cache=cache, cache_bytes=1 << 34, **common)
     streamed = Streamed(model, data.sets, 0, 0, torch.device("cpu"))
 
     def plain() -> Tensor:
@@ -96,7 +95,7 @@ def steps(backbone: str, trainable: str, data: TrainingData, cache: Path) -> Ite
 
 def time_to_recall(output: Path) -> list[dict[str, Any]]:
     """Both losses on the town; the time, mining included, until each reaches the best Recall@5 of the weaker one."""
-    gcl = replace(recipes.get("town_gcl"), validations=20)
+    gcl = replace(experiments.get("town_gcl"), validations=20)
     netvlad = replace(
         gcl, model=replace(gcl.model, pool="netvlad16"), loss=LOSSES["triplet"](),
         batches=Batches("triplet", 8, negatives=6, mined=True, refresh=50, pool=400),
@@ -132,7 +131,7 @@ def main() -> None:
             report("time_to_recall", time_to_recall(Path(folder)))
         return
     split = datasets.load("town", None, "train")
-    labels = recipes.get("town_gcl").labels(split.queries, split.database)
+    labels = experiments.get("town_gcl").labels(split.queries, split.database)
     data = TrainingData(split, labels, PairSampler(labels, "A", PAIRS, 0, split.queries, split.database))
     with tempfile.TemporaryDirectory() as folder:
         small = TrainingData(data.split, labels, data.sampler)

@@ -19,8 +19,8 @@ def shared_data() -> Path:
 @pytest.fixture(scope="session")
 def hamlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A rendered town of the smallest size, with all its splits."""
-    from covis.datasets.town import TownConfig
-    from covis.datasets.town.dataset import load
+    from covis.town.config import TownConfig
+    from covis.town.dataset import load
 
     folder = tmp_path_factory.mktemp("town") / "hamlet"
     for split in ("train", "val", "test"):

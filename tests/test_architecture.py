@@ -11,12 +11,13 @@ import covis
 
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
-    "errors", "compiling", "registry", "progress", "artifacts", "poses", "images", "graph", "decoding", "labels", "datasets",
-    "sampling", "descriptors", "search", "evaluation",
+    "errors", "arrays", "registry", "progress", "compiling", "machine", "files", "artifacts",
+    "poses", "images", "graph", "ranking", "whitening",
+    "reading", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation",
     # torch from here on
-    "loading", "models", "losses", "embedding", "benchmarking", "reranking", "training", "experiments", "recipes", "report", "localise", "demo", "cli",
+    "models", "losses", "describing", "training", "experiments", "report", "maps", "demo", "cli",
 ]  # fmt: skip
-WITHOUT_TORCH = LAYERS[: LAYERS.index("loading")]
+WITHOUT_TORCH = LAYERS[: LAYERS.index("models")]
 
 
 def modules():

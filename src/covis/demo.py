@@ -16,9 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from covis import artifacts, recipes
-from covis.benchmarking import evaluate_to, open_source
+from covis import artifacts, experiments
+from covis.describing.describers import open_describer
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
+from covis.evaluation.run import evaluate_to
 from covis.models import PlaceModel
 from covis.progress import say
 from covis.report import write_report
@@ -46,7 +47,7 @@ def run_demo(
     output = Path(output)
     with artifacts.claim(output, "demo", {"seed": seed, "settings": list(settings)}):
         benchmark = load_benchmark(BENCHMARK, data)
-        chosen = {loss: configure(recipes.get(name), settings) for loss, name in LOSSES.items()}
+        chosen = {loss: configure(experiments.get(name), settings) for loss, name in LOSSES.items()}
         evaluations = {UNTRAINED: _untrained(output, chosen["GCL"], benchmark, seed)}
         runs: dict[str, list[Path]] = {}
         for loss, recipe in chosen.items():
@@ -75,7 +76,7 @@ def _untrained(output: Path, recipe: Recipe, benchmark: Benchmark, seed: int) ->
 
 
 def _evaluated(subject: Path, target: Path, benchmark: Benchmark) -> Evaluation:
-    [evaluation] = evaluate_to(open_source(subject), benchmark, target)
+    [evaluation] = evaluate_to(open_describer(subject), benchmark, target)
     return evaluation
 
 

@@ -19,8 +19,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis import artifacts
+from covis.arrays import Descriptors
 from covis.errors import InputError
-from covis.images import encode_names
+from covis.images import ImageSet, encode_names
 
 KIND = "descriptors"
 Precision = Literal["float32", "float16"]
@@ -290,3 +291,16 @@ def _check(matrix: NDArray[Any], names: NDArray[np.bytes_], dim: int) -> None:
             f"descriptor of {os.fsdecode(names[row])} has norm {norm[row]:.4g}, not 1 ({int(wrong.sum())} such); "
             "check the image and the model"
         )
+
+
+class Describer(Protocol):
+    """What gives descriptors."""
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What it is, for the evaluation's record; `label` names it, `fingerprint` tells it from others."""
+        ...
+
+    def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
+        """Unit descriptors of the images that have one, and (N,) which have none."""
+        ...

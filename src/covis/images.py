@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -146,3 +146,10 @@ def encode_names(names: Iterable[str | bytes] | NDArray[np.bytes_]) -> NDArray[n
     if isinstance(names, np.ndarray) and names.dtype.kind == "S":
         return names
     return np.array([os.fsencode(n) for n in names], dtype=bytes)
+
+
+class Split(NamedTuple):
+    """Queries and the map that they are matched against; one object twice where a set is matched with itself."""
+
+    queries: ImageSet
+    database: ImageSet

@@ -13,10 +13,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.arrays import Floats
 from covis.artifacts import fingerprint
 from covis.errors import InputError
 
-Floats = NDArray[np.float64]
 Axis = Literal["x", "y", "z", "-x", "-y", "-z"]
 
 

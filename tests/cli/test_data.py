@@ -8,7 +8,7 @@ import sys
 import pytest
 from PIL import Image
 
-from covis.datasets.table import read_table
+from covis.reading.table import read_table
 from layouts import builders
 
 

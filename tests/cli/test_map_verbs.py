@@ -121,7 +121,7 @@ def test_a_map_keeps_within_its_memory(made, tmp_path, capsys):
     assert not (tmp_path / "m").exists()
     code, out, err = run(capsys, *line, "--max-ram", "1M", "--json")
     assert (code, json.loads(out)["index"]) == (0, "exact"), err
-    from covis.localise import Map
+    from covis.maps.map import Map
 
     assert Map.open(tmp_path / "m").state.max_ram == 1 << 20
 
@@ -215,8 +215,8 @@ def test_what_is_no_map(tmp_path, made, capsys):
 @pytest.mark.slow
 def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
     """Streets of Lund: of six photos left out of the map, at least five are placed within 40 m of their own GPS."""
-    from covis.datasets.exif import read_photo
     from covis.poses import Poses
+    from covis.reading.exif import read_photo
 
     folder, held = tmp_path / "lund", [tmp_path / f"{i:02d}.jpg" for i in (3, 8, 13, 18, 23, 28)]
     shutil.copytree(shared_data / "photos_exif" / "lund", folder, copy_function=shutil.copyfile)

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from pyproj import Proj
 
-from covis.datasets.files import existing_names, walk_images
-from covis.datasets.parallel import in_processes
-from covis.datasets.posefiles import centred_matrices, read_matrix, read_named
-from covis.datasets.utm import convergence_deg, one_zone, zone_of
 from covis.errors import InputError
+from covis.files import existing_names, walk_images
+from covis.machine import in_processes
+from covis.reading.matrices import centred_matrices, read_matrix, read_named
+from covis.reading.utm import convergence_deg, one_zone, zone_of
 from layouts import builders
 
 

@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from covis.datasets import DATASETS
-from covis.datasets.doctor import check
-from covis.datasets.verify import PIECE
+from covis.datasets.doctor import PIECE, check
 from covis.errors import InputError
 from layouts import builders
 

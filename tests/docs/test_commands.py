@@ -82,7 +82,7 @@ def shortened(line):
     ],
 )
 def test_commands_that_need_no_download_run(page, hamlet, tmp_path):
-    from covis.datasets.town.dataset import default_folder
+    from covis.town.dataset import default_folder
 
     environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     (tmp_path / "cache").mkdir()
@@ -124,7 +124,7 @@ def test_msls_step_by_step_runs_on_a_miniature(tmp_path, monkeypatch, capsys):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_readmes_python_runs(hamlet, tmp_path):
-    from covis.datasets.town.dataset import default_folder
+    from covis.town.dataset import default_folder
 
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / default_folder().name).symlink_to(hamlet)

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.errors import InputError
-from covis.evaluation.benchmarks import BENCHMARKS, Benchmark, load_benchmark
+from covis.evaluation.benchmark import BENCHMARKS, Benchmark, load_benchmark
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.search import Ranking
+from covis.ranking import Ranking
 
 
 def images(n, group="", columns=None, prefix="i"):

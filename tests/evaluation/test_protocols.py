@@ -6,7 +6,8 @@ import pytest
 from covis import datasets
 from covis.errors import InputError
 from covis.evaluation import BENCHMARKS, load_benchmark
-from covis.evaluation.protocols.sequences import as_sequences, validation
+from covis.evaluation.protocols.msls import as_sequences
+from covis.evaluation.protocols.msls import sequence_validation as validation
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
 from covis.evaluation.submissions import check_submission, keys, write_submission
 from layouts import builders
@@ -307,7 +308,8 @@ def test_photos_without_a_position_are_left_out_and_counted(tmp_path):
 
 
 def test_the_town_is_scored_by_condition(tmp_path):
-    from covis.datasets.town import TownConfig, load
+    from covis.town.config import TownConfig
+    from covis.town.dataset import load
 
     load(tmp_path / "town", "test", TownConfig.small())
     benchmark = load_benchmark("town", tmp_path / "town")

@@ -10,7 +10,7 @@ from covis.artifacts import MANIFEST, code
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, evaluate
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
-from covis.search import Ranking
+from covis.ranking import Ranking
 
 
 @pytest.fixture

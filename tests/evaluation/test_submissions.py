@@ -7,7 +7,7 @@ import pytest
 from scipy.spatial.transform import Rotation
 
 from covis.errors import InputError
-from covis.evaluation.benchmarks import Benchmark
+from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.submissions import (
     check_msls,
     check_poses,

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from covis.evaluation.benchmarks import Benchmark
+from covis.evaluation.benchmark import Benchmark
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses

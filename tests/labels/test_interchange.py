@@ -12,9 +12,18 @@ from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import FovOverlap
-from covis.labels.edges import read_edges, read_hloc, write_edges, write_hloc
-from covis.labels.released import read_h5, read_released, write_h5
-from covis.labels.saved import Labels, open_labels, save_labels
+from covis.labels.exchange import (
+    Labels,
+    open_labels,
+    read_edges,
+    read_h5,
+    read_hloc,
+    read_released,
+    save_labels,
+    write_edges,
+    write_h5,
+    write_hloc,
+)
 
 
 @pytest.fixture

@@ -10,10 +10,10 @@ from label_sets import random_set
 from PIL import Image
 
 from covis.cli import main
-from covis.datasets.town.dataset import default_folder
 from covis.graph import SimilarityGraph
 from covis.labels import FovOverlap, fov_similarity
-from covis.labels.released import read_h5
+from covis.labels.exchange import read_h5
+from covis.town.dataset import default_folder
 from layouts import builders
 
 

@@ -7,9 +7,9 @@ from rooms import cameras, room
 
 from covis.errors import InputError
 from covis.labels import FovOverlap, SurfaceOverlap
-from covis.labels.estimates import estimate
-from covis.labels.pictures import near_pairs, picture_map, picture_pair, picture_surface, sector_outline
-from covis.labels.pointclouds import PointCloud
+from covis.labels.clouds import PointCloud
+from covis.labels.rules import estimate
+from covis.report.drawings import near_pairs, picture_map, picture_pair, picture_surface, sector_outline
 
 
 def test_near_pairs_are_all_pairs_within_reach_with_their_zeros():

@@ -8,7 +8,7 @@ from rooms import cameras, pixels, room, seen
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.labels import SurfaceOverlap
-from covis.labels.pointclouds import DepthCamera, PointCloud, fuse_depth, read_points, thin
+from covis.labels.clouds import DepthCamera, PointCloud, fuse_depth, read_points, thin
 from covis.poses import Poses
 
 

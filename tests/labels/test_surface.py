@@ -8,7 +8,7 @@ from rooms import cameras, room, seen
 
 from covis.errors import InputError
 from covis.labels import SurfaceOverlap
-from covis.labels.pointclouds import PointCloud
+from covis.labels.clouds import PointCloud
 from covis.labels.surface import arrange, look
 from covis.poses import Poses
 

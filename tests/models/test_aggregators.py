@@ -9,7 +9,7 @@ from torch.nn import functional
 
 from covis.errors import InputError
 from covis.models import POOLS, ModelConfig, PlaceModel
-from covis.models.aggregators import ASSIGNMENT_RATIO, NetVlad, transport
+from covis.models.pooling import ASSIGNMENT_RATIO, NetVlad, transport
 
 GRID = lambda: (3, 4)  # noqa: E731
 

@@ -5,7 +5,7 @@ import torch
 
 from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel, backbone_names, backbones
-from covis.models.plans import WHOLE, Plan
+from covis.models.backbones import WHOLE, Plan
 
 
 def test_names_hold_our_own_and_the_librarys():

@@ -6,7 +6,8 @@ import torch
 from PIL import Image
 
 from covis.errors import InputError
-from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, Whitening, export_onnx, load_fast
+from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx, load_fast
+from covis.whitening import Whitening
 
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")

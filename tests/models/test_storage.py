@@ -9,7 +9,7 @@ from PIL import Image
 
 from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel
-from covis.models.preprocessing import Preprocessing
+from covis.models.config import Preprocessing
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from covis.benchmarking import ModelSource, evaluate_to
+from covis.describing.describers import ModelDescriber
 from covis.evaluation import load_benchmark
+from covis.evaluation.run import evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.report import write_report
 
@@ -40,7 +41,7 @@ def page_file(hamlet, tmp_path_factory):
     groups = {}
     for seed, name in ((0, "one"), (1, "two")):
         model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), seed)
-        source = ModelSource(model, name, workers=0, cache=folder / "cache")
+        source = ModelDescriber(model, name, workers=0, cache=folder / "cache")
         groups[name] = evaluate_to(source, benchmark, folder / name)
     write_report(folder / "report.html", groups, benchmark, title="A <test> & more")
     return folder / "report.html"

@@ -5,16 +5,17 @@ import pytest
 import torch
 from scipy.spatial.distance import cdist
 
-from covis import recipes
-from covis.benchmarking import evaluate_to, open_source
+from covis import experiments
+from covis.describing.describers import open_describer
 from covis.errors import InputError
 from covis.evaluation import load_benchmark
+from covis.evaluation.run import evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.report import write_report
-from covis.report.activations import contributions
-from covis.report.embedding2d import MOST, pca, tsne
-from covis.report.figures import FIGURES
 from covis.report.plots import save
+from covis.report.scatter import MOST, pca, tsne
+from covis.report.sections import FIGURES
+from covis.report.views import contributions
 from covis.training.recipe import configure
 from covis.training.run import Resources, train
 
@@ -79,10 +80,10 @@ def trained(hamlet, tmp_path_factory):
     benchmark = load_benchmark("town", hamlet)
     groups, runs = {}, {}
     for name, recipe in (("CL", "town_cl"), ("GCL", "town_gcl")):
-        short = configure(recipes.get(recipe), ["steps=2", "validations=0"])
+        short = configure(experiments.get(recipe), ["steps=2", "validations=0"])
         train(short, folder / name, data=hamlet, resources=Resources(0, tensorboard=False))
         runs[name] = [folder / name]
-        source = open_source(folder / name, workers=0, cache=folder / "cache")
+        source = open_describer(folder / name, workers=0, cache=folder / "cache")
         groups[name] = evaluate_to(source, benchmark, folder / "evals" / name)
     return groups, runs, benchmark
 

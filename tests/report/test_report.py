@@ -7,20 +7,21 @@ import sys
 
 import pytest
 
-from covis.benchmarking import Variants, evaluate_to, open_source
+from covis.describing.describers import open_describer
 from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
 from covis.evaluation.result import find_evaluations
+from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
-from covis.report import pairs, subjects, summary, write_report
-from covis.report.figures import FIGURES
+from covis.report import tables, views, write_report
+from covis.report.sections import FIGURES
 
 
 @pytest.fixture(scope="module")
 def evaluated(hamlet, tmp_path_factory):
     folder = tmp_path_factory.mktemp("evals")
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(folder / "small")
-    source = open_source(folder / "small", workers=0, cache=folder / "cache")
+    source = open_describer(folder / "small", workers=0, cache=folder / "cache")
     evaluate_to(source, load_benchmark("town", hamlet), folder / "evals", Variants(sizes=(None, 8, 16)), alone=False)
     return folder / "evals"
 
@@ -86,9 +87,9 @@ def by_label(folder):
 
 def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
     groups = by_label(evaluated)
-    assert subjects.models(groups, {}) == {"small": evaluated.parent / "small"}
+    assert views.models(groups, {}) == {"small": evaluated.parent / "small"}
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 1).save(evaluated.parent / "small", replace=True)
-    assert subjects.models(groups, {}) == {}  # another model lies there now
+    assert views.models(groups, {}) == {}  # another model lies there now
     with pytest.raises(InputError, match="evaluations whose model is still there"):
         FIGURES["activations"](groups, {}, hamlet)
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(evaluated.parent / "small", replace=True)
@@ -97,7 +98,7 @@ def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
 def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet, tmp_path):
     shutil.copytree(evaluated.parent / "small", tmp_path / "broken")
     (tmp_path / "broken" / "weights.safetensors").write_bytes(b"no")
-    for make in (pairs.differences, pairs.activations):
+    for make in (views.differences, views.activations):
         section = make(by_label(evaluated), {"small": tmp_path / "broken"}, load_benchmark("town", hamlet))
         assert "weights.safetensors" in section.body
         assert "<svg" not in section.body
@@ -106,12 +107,12 @@ def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet
 def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):
     groups = by_label(evaluated)
     [first] = groups["small"]
-    recalls, rest = summary.recalls(groups, []).body, summary.further(groups).body
+    recalls, rest = tables.recalls(groups, []).body, tables.further(groups).body
     assert f"{first.recall[1]:.1f} [" in recalls
     assert recalls.count("(p = ") == 2
-    for key, words in summary.FIGURES.items():
+    for key, words in tables.FIGURES.items():
         assert (words in rest) == (key in first.figures)
-    by_condition = summary.parts(groups).body
+    by_condition = tables.parts(groups).body
     assert all(f"<td>{part}</td>" in by_condition for part in first.figures["breakdown"]["condition"])
 
 
@@ -126,7 +127,7 @@ def test_the_curve_of_accepted_matches_is_that_of_the_figures(evaluated):
 def test_published_figures_stand_beside_ours_a_row_each_method():
     figures = {"benchmark": "msls_val", "fingerprint": "f", "queries": 740, "database": 18871}
     ours = Evaluation({**figures, "recall": {"1": 70.0, "5": 80.0}}, {}, {}, {})
-    body = summary.published({"mine": [ours]}).body
+    body = tables.published({"mine": [ours]}).body
     assert "65.9 → 70.0 (+4.1)" in body
     assert "whitening was fitted on the evaluated set" in body
-    assert summary.published({"mine": [Evaluation({**figures, "queries": 1, "recall": {}}, {}, {}, {})]}) is None
+    assert tables.published({"mine": [Evaluation({**figures, "queries": 1, "recall": {}}, {}, {}, {})]}) is None

@@ -7,8 +7,7 @@ from hypothesis import strategies as st
 
 from covis.sampling import STRATEGIES
 from covis.sampling.candidates import find_candidates, make_tables
-from covis.sampling.hashing import below, epoch_key, permute_many
-from covis.sampling.kernels import pick, pick_zero, pick_zeros
+from covis.sampling.kernels import below, epoch_key, permute_many, pick, pick_zero, pick_zeros
 from layouts.worlds import world
 
 WORLDS = [

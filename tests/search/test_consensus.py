@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 
 from covis.errors import InputError
 from covis.poses import Poses
-from covis.search import Consensus, Ranking
+from covis.ranking import Ranking
+from covis.search import Consensus
 
 
 def poses(xy, heading=None):

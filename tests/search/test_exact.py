@@ -6,8 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.errors import InputError
-from covis.search import Ranking, rank
+from covis.ranking import Ranking
 from covis.search import exact as exact_module
+from covis.search import rank
 
 
 def unit(rng, n, dim):

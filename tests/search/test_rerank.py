@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.errors import InputError
-from covis.search import Ranking
+from covis.ranking import Ranking
 from covis.search.rerank import SpatialRerank, agreement, windows
 
 ROWS, COLUMNS, DIM = 6, 8, 16

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from covis.errors import InputError
-from covis.training.fields import apply, describe
+from covis.training.recipe import apply, describe
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ def test_description_carries_class_names():
 
 
 def test_a_described_recipe_comes_back_the_same():
-    from covis import recipes
+    from covis import experiments
     from covis.training.recipe import describe_recipe, restore_recipe
 
-    for name in recipes.RECIPES:
-        recipe = recipes.get(name)
+    for name in experiments.RECIPES:
+        recipe = experiments.get(name)
         assert restore_recipe(describe_recipe(recipe)) == recipe, name

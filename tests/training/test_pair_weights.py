@@ -10,8 +10,7 @@ from covis import datasets
 from covis.errors import InputError
 from covis.losses import GeneralizedContrastive, Triplet
 from covis.sampling import PairBatch
-from covis.training.batches import needed, weight_of, weighted_loss
-from covis.training.data import make_sampler
+from covis.training.data import make_sampler, needed, weight_of, weighted_loss
 from covis.training.recipe import Batches
 
 

@@ -63,8 +63,8 @@ def import_(
 
     import numpy as np
 
-    from covis.datasets.photos import import_photos, write_table
-    from covis.datasets.screening import REJECTS, write_rejects
+    from covis.reading.photos import import_photos, write_table
+    from covis.reading.screening import REJECTS, write_rejects
 
     if output.suffix.lower() not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{output} must end in .csv or .parquet")

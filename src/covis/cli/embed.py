@@ -12,7 +12,7 @@ from covis.errors import InputError
 
 if TYPE_CHECKING:
     from covis.images import ImageSet
-    from covis.models import Describer
+    from covis.models import Embedder
 
 
 def embed(
@@ -36,7 +36,7 @@ def embed(
       covis embed runs/quick/model map.csv -o map.store --dtype float16
       torchrun --nproc-per-node 4 -m covis embed runs/r50/model /data/images -o images.store
     """
-    from covis import embedding
+    from covis.describing import embedding
 
     if dtype not in ("float32", "float16"):
         raise InputError(f"--dtype is float32 or float16, not {dtype}")
@@ -53,7 +53,7 @@ def embed(
     emit(result, json, f"{output}: {len(store)} × {store.dim} {store.dtype.name}, {left_out} images left out")
 
 
-def _load(model: Path, images: int, runtime: str, device: str | None) -> Describer:
+def _load(model: Path, images: int, runtime: str, device: str | None) -> Embedder:
     from covis.models import OnnxPlaceModel, PlaceModel, load_fast
 
     if runtime not in ("auto", "torch", "onnx"):
@@ -73,10 +73,10 @@ def images_at(path: Path) -> ImageSet:
     """The images of a table, or all below a folder (whose positions are then unknown)."""
     import numpy as np
 
-    from covis.datasets.files import walk_images
-    from covis.datasets.table import read_table
+    from covis.files import walk_images
     from covis.images import ImageSet
     from covis.poses import Poses
+    from covis.reading.table import read_table
 
     if not path.is_dir():
         return read_table(path)

@@ -12,7 +12,7 @@ from covis.cli.common import Json, emit
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from covis.benchmarking import Variants
+    from covis.evaluation.run import Variants
 
 SWEEP, PLAIN = "sweep", "none"
 
@@ -57,13 +57,14 @@ def evaluate(
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """
-    from covis.benchmarking import evaluate_to, open_source, submit
     from covis.cli.figures import describe
+    from covis.describing.describers import open_describer
     from covis.evaluation import load_benchmark
+    from covis.evaluation.run import evaluate_to, submit
 
     paths = _paths(data or [], benchmarks)
     plan = replace(_plan(whiten or [], fit, train_data, fit_images), consensus=consensus)
-    source = open_source(model, batch_size, workers, cache)
+    source = open_describer(model, batch_size, workers, cache)
     printed: list[dict[str, Any]] = []
     text: list[str] = []
     for name in benchmarks:
@@ -144,8 +145,8 @@ def _paths(data: list[str], benchmarks: list[str]) -> dict[str, Path]:
 
 
 def _plan(whiten: list[str], fit: str, train_data: Path | None, fit_images: int) -> Variants:
-    from covis.benchmarking import Variants
     from covis.cli.embed import images_at
+    from covis.evaluation.run import Variants
 
     if fit not in ("map", "train"):
         raise unknown_name("--fit", fit, ("map", "train"))

@@ -13,7 +13,7 @@ from covis.cli.common import Json, emit
 from covis.errors import InputError
 
 if TYPE_CHECKING:
-    from covis.experiments import Row
+    from covis.experiments.tables import Row
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="Folder of all runs; the same command goes on there.")]
 Data = Annotated[list[str] | None, typer.Option(help="PATH, or DATASET=PATH, repeatable.")]
@@ -42,8 +42,8 @@ def sweep(
       covis sweep town_cl town_gcl --benchmark town --seeds 3 -o sweeps/losses
       covis sweep town_gcl --benchmark town --vary labels.measure=overlap,iou --vary loss.margin=0.5,0.7 -o sweeps/grid
     """
-    from covis.experiments import Row
-    from covis.recipes import get
+    from covis.experiments import get
+    from covis.experiments.tables import Row
     from covis.training.recipe import configure
 
     rows = []
@@ -73,11 +73,9 @@ def reproduce(
     """
     from dataclasses import replace
 
-    from covis.experiments import TABLES
-    from covis.recipes import tables
+    from covis.experiments.tables import TABLES
     from covis.training.recipe import configure
 
-    assert tables  # importing it fills TABLES
     if table == "list":
         listed = [_needs(name) for name in TABLES]
         emit(listed, json, "\n".join(f"{e['table']:<16} {e['title']}; needs {', '.join(e['needs'])}" for e in listed))
@@ -99,7 +97,7 @@ def _run(
     json: bool,
     name: str = "table",
 ) -> None:
-    from covis.experiments import lacking, markdown, parse_data, run_rows, write_outcomes
+    from covis.experiments.tables import lacking, markdown, parse_data, run_rows, write_outcomes
     from covis.training.run import Resources
 
     paths = parse_data(data or [], rows)
@@ -113,7 +111,7 @@ def _run(
 
 
 def _needs(name: str) -> dict[str, Any]:
-    from covis.experiments import TABLES, needs
+    from covis.experiments.tables import TABLES, needs
 
     table = TABLES[name]()
     found = sorted({dataset for row in table.rows for dataset in needs(row)})

@@ -42,7 +42,7 @@ def _benchmarks() -> Iterable[str]:
 
 
 def _recipes() -> Iterable[str]:
-    from covis.recipes import RECIPES
+    from covis.experiments import RECIPES
 
     return RECIPES
 

@@ -42,8 +42,8 @@ def report(
     """
     from covis.evaluation import load_benchmark
     from covis.report import write_report
-    from covis.report.figures import FIGURES
     from covis.report.plots import save
+    from covis.report.sections import FIGURES
 
     groups, runs = _gather(sources)
     if figure:

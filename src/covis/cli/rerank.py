@@ -29,14 +29,14 @@ def rerank(
       covis rerank runs/quick/model town -o reranked
       covis rerank MODEL table --data photos.csv --depth 100
     """
-    from covis.benchmarking import ModelSource, open_source
+    from covis.describing.describers import ModelDescriber, open_describer
+    from covis.describing.patches import evaluate_reranked
     from covis.errors import InputError
     from covis.evaluation import load_benchmark
-    from covis.reranking import evaluate_reranked
     from covis.search.rerank import DEPTH
 
-    source = open_source(model, workers=workers, cache=cache)
-    if not isinstance(source, ModelSource):
+    source = open_describer(model, workers=workers, cache=cache)
+    if not isinstance(source, ModelDescriber):
         raise InputError(f"{model} is not a model; re-ranking needs one to look at the images again")
     if output and output.exists():
         raise InputError(f"{output} exists already; choose another output or remove it")

@@ -12,7 +12,8 @@ from covis.errors import InputError
 
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
-    from covis.search import Index, Ranking
+    from covis.ranking import Ranking
+    from covis.search import Index
 
 
 def build(
@@ -94,7 +95,7 @@ def query(
       covis search query map.index queries.store --around 312400,4763100,300 -o found.csv
       covis search query map.store queries.store --engine http://milvus:19530 --collection city
     """
-    from covis.cli.areas import read_area
+    from covis.cli.maps import read_area
     from covis.descriptors import DescriptorStore
 
     index, store = _engine(where, engine, collection, token) if engine else _searchable(where)
@@ -146,7 +147,7 @@ def _positions(store: DescriptorStore, path: Path | None) -> Any:
         return None
     import numpy as np
 
-    from covis.datasets.table import read_table
+    from covis.reading.table import read_table
 
     images = read_table(path)
     rows = store.rows(images.names)

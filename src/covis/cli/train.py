@@ -31,12 +31,12 @@ def train(
       covis train town_gcl -o runs/iou --set labels.measure=iou --set loss.margin=0.7
       torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
     """
-    from covis import recipes
+    from covis import experiments
     from covis.training.recipe import configure, describe_recipe
     from covis.training.run import Resources
     from covis.training.run import train as run
 
-    chosen = configure(recipes.get(recipe), set_ or [])
+    chosen = configure(experiments.get(recipe), set_ or [])
     if dry_run:
         emit(describe_recipe(chosen), True)
         return

@@ -1,74 +1,37 @@
-"""Datasets by name: official layout on disk → image sets, one file a dataset."""
+"""Datasets by name: official layout on disk → image sets, one file per dataset."""
 
-from __future__ import annotations
+from covis.datasets import (
+    campus,
+    cmu,
+    gsv,
+    msls,
+    photos,
+    pitts,
+    robotcar,
+    seven_scenes,
+    tb_places,
+    tokyo,
+    town,
+    utm_folders,
+)
+from covis.datasets.dataset import DATASETS, Dataset, load
+from covis.images import Split
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import NamedTuple
-
-from covis.errors import InputError
-from covis.images import ImageSet
-from covis.registry import Registry
-
-
-class Split(NamedTuple):
-    """Queries and the map that they are matched against; one object twice where a set is matched with itself."""
-
-    queries: ImageSet
-    database: ImageSet
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """What there is to know of a dataset before its files are read."""
-
-    name: str
-    load: Callable[[Path, str], Split]
-    """(path of the official layout, split) → image sets."""
-    splits: tuple[str, ...]
-    licence: str
-    published: dict[str, int] = field(default_factory=dict)
-    """Counts to check against, such as {"val/queries": 740}."""
-    volume: Callable[[str], str] | None = None
-    """Image name → the download that holds it, to say what is missing."""
-    left_out: Callable[[Path, str], list[str]] | None = None
-    """(path, split) → panoramas that the split leaves out, for the doctor to list."""
-    positive_radius_m: float | None = 25.0
-    """Within which a map image answers a query, for the doctor; None where distance alone does not tell."""
-    default: Callable[[], Path] | None = None
-    """Where it lies if no path is given; None if a path is needed."""
-
-
-DATASETS: Registry[Dataset] = Registry("dataset")
-
-
-def load(name: str, path: Path | str | None, split: str) -> Split:
-    """The `split` of dataset `name` at `path`; only an embedded dataset, such as the town, needs none."""
-    dataset = DATASETS[name]
-    if path is None:
-        if dataset.default is None:
-            raise InputError(f"dataset {name!r} needs a path to its files; give --data PATH")
-        path = dataset.default()
-    return dataset.load(Path(path), split)
-
-
-def _register() -> None:
-    """Fills the registry: each dataset's module registers itself."""
-    from covis.datasets import (  # noqa: F401
-        campus,
-        cmu,
-        gsv,
-        msls,
-        own,
-        pitts,
-        robotcar,
-        seven_scenes,
-        tb_places,
-        tokyo,
-        town,
-        utm_folders,
-    )
-
-
-_register()
+__all__ = [
+    "DATASETS",
+    "Dataset",
+    "Split",
+    "campus",
+    "cmu",
+    "gsv",
+    "load",
+    "msls",
+    "photos",
+    "pitts",
+    "robotcar",
+    "seven_scenes",
+    "tb_places",
+    "tokyo",
+    "town",
+    "utm_folders",
+]

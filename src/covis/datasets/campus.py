@@ -13,11 +13,11 @@ from pathlib import Path
 import numpy as np
 from scipy.spatial import KDTree
 
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.own import held_out_walks
-from covis.datasets.table import read_table
+from covis.datasets.dataset import DATASETS, Dataset
+from covis.datasets.photos import held_out_walks
 from covis.errors import InputError, unknown_name
-from covis.images import ImageSet
+from covis.images import ImageSet, Split
+from covis.reading.table import read_table
 
 NAME = "campus"
 HELD_OUT = {"north": (8, 9, 10), "east": (1, 2, 3)}

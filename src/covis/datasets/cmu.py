@@ -15,11 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import images as image_sets
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.posefiles import centred_matrices, lines, read_named
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
-from covis.images import ImageSet
+from covis.images import ImageSet, Split
 from covis.poses import Poses
+from covis.reading.matrices import centred_matrices, lines, read_named
 
 NAME = "cmu_extended"
 TEST_SLICES = (2, 3, 4, 5, 6, 13, 14, 15, 16, 17, 18, 19, 20, 21)

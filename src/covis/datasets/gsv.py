@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import images as image_sets
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.columns import Kind, integers, names, read_columns, texts
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
-from covis.images import ImageSet
+from covis.images import ImageSet, Split
 from covis.poses import Poses
+from covis.reading.columns import Kind, integers, names, read_columns, texts
 
 NAME = "gsv"
 CITIES = (

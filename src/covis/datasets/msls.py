@@ -17,14 +17,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import images as image_sets
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.columns import Column, Kind, flags, integers, names, numbers, read_columns, texts
-from covis.datasets.utm import convergence_deg, one_zone
+from covis.arrays import Floats
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet
-from covis.poses import Floats, Poses
+from covis.images import ImageSet, Split
+from covis.poses import Poses
 from covis.progress import say, warn
+from covis.reading.columns import Column, Kind, flags, integers, names, numbers, read_columns, texts
+from covis.reading.utm import convergence_deg, one_zone
 
 NAME = "msls"
 CITIES = {

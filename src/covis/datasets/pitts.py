@@ -12,11 +12,12 @@ from pathlib import Path
 
 import numpy as np
 
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.matlab import find, read_struct
+from covis.arrays import Floats
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import unknown_name
-from covis.images import ImageSet
-from covis.poses import Floats, Poses
+from covis.images import ImageSet, Split
+from covis.poses import Poses
+from covis.reading.matrices import find, read_struct
 
 SPLITS = ("train", "val", "test")
 QUERIES = "queries_real"

@@ -12,13 +12,14 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.files import Listing
-from covis.datasets.posefiles import centred_matrices, lines, read_matrix, read_named
+from covis.arrays import Floats
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
-from covis.images import ImageSet
-from covis.poses import Floats, Poses
+from covis.files import Listing
+from covis.images import ImageSet, Split
+from covis.poses import Poses
 from covis.progress import warn
+from covis.reading.matrices import centred_matrices, lines, read_matrix, read_named
 
 NAME = "robotcar_v2"
 REFERENCE = "overcast-reference"

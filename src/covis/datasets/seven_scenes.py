@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 
 from covis import images as image_sets
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.posefiles import lines
+from covis.arrays import Floats
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
-from covis.images import ImageSet
-from covis.poses import Floats, Poses
+from covis.images import ImageSet, Split
+from covis.poses import Poses
+from covis.reading.matrices import lines
 
 NAME = "7scenes"
 SCENES = {

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.artifacts import read_json
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.files import Listing
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
+from covis.files import Listing
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.images import ImageSet, Split
 from covis.poses import Poses, quaternion_matrices
 
 NAME = "tb_places"

@@ -15,12 +15,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.files import existing_names
-from covis.datasets.matlab import Struct, find, read_struct
+from covis.arrays import Floats
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import unknown_name
-from covis.images import ImageSet
-from covis.poses import Floats, Poses
+from covis.files import existing_names
+from covis.images import ImageSet, Split
+from covis.poses import Poses
+from covis.reading.matrices import Struct, find, read_struct
 
 FRAME = "EPSG:32654"
 QUERY_FOLDERS = ("247query_subset_v2", "247query_v3", "query", "queries")

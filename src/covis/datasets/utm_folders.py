@@ -11,12 +11,13 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from covis.datasets import DATASETS, Dataset, Split
-from covis.datasets.files import walk_images
-from covis.datasets.utm import convergence_deg, frame_of
+from covis.arrays import Floats
+from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
-from covis.images import ImageSet
-from covis.poses import Floats, Poses, local_frame
+from covis.files import walk_images
+from covis.images import ImageSet, Split
+from covis.poses import Poses, local_frame
+from covis.reading.utm import convergence_deg, frame_of
 
 NAME = "utm_folders"
 SPLITS = ("train", "val", "test")

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.arrays import Floats, Ids
 from covis.errors import InputError
-from covis.evaluation.metrics import Ids, Ranked, ranked_ids
+from covis.evaluation.metrics import Ranked, ranked_ids
 from covis.poses import Poses, angle_between
 
-Floats = NDArray[np.float64]
 Limits = Sequence[tuple[float, float]]
 _BLOCK = 1 << 20
 """Neighbours looked at in one go."""

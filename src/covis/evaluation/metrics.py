@@ -1,4 +1,4 @@
-"""Figures over rankings: one vectorised implementation each, per-query outcomes first, means last.
+"""Metrics of rankings: recall, average precision, nDCG; one look-up of relevance for all of them.
 
 A ranking is (Q, K) map ids, best first, −1 where a search gave fewer. A map image is relevant to a query where
 ψ ≥ `covis.graph.POSITIVE`. Queries without a relevant image count nowhere, unless a function says so.
@@ -10,13 +10,51 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
+from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
+from covis.arrays import Ids
 from covis.errors import InputError
-from covis.evaluation import lookup
 from covis.graph import POSITIVE, SimilarityGraph
 
-Ids = NDArray[np.int64]
+
+@njit(cache=True, nogil=True)
+def find(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> Ids:
+    """(Q, K) where each ranked id is stored among the ascending `indices` of its query's row; −1 where it is not."""
+    queries, depth = ids.shape
+    at = np.empty((queries, depth), np.int64)
+    for q in range(queries):
+        for k in range(depth):
+            at[q, k] = _search(indices, indptr[q], indptr[q + 1], ids[q, k])
+    return at
+
+
+@njit(cache=True, nogil=True)
+def first(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> NDArray[np.int32]:
+    """(Q,) rank, from 1, of the first ranked id that is stored; 0 where none is."""
+    queries, depth = ids.shape
+    rank = np.zeros(queries, np.int32)
+    for q in range(queries):
+        for k in range(depth):
+            if _search(indices, indptr[q], indptr[q + 1], ids[q, k]) >= 0:
+                rank[q] = k + 1
+                break
+    return rank
+
+
+@njit(cache=True, nogil=True)
+def _search(indices: NDArray[np.int32], low: int, high: int, wanted: int) -> int:
+    while low < high:
+        middle = (low + high) >> 1
+        if indices[middle] < wanted:
+            low = middle + 1
+        elif indices[middle] > wanted:
+            high = middle
+        else:
+            return middle
+    return -1
+
+
 KS = (1, 5, 10, 20)
 
 
@@ -68,7 +106,7 @@ def answerable(graph: SimilarityGraph) -> NDArray[np.bool_]:
 def ranked_psi(ranking: Ranked, graph: SimilarityGraph, depth: int | None = None) -> NDArray[np.float32]:
     """(Q, depth) ψ of each ranked image, 0 where absent or padded."""
     ids = ranked_ids(ranking, graph.shape[0])[:, :depth]
-    at = lookup.find(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
+    at = find(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
     psi = np.zeros(ids.shape, np.float32)
     psi[at >= 0] = graph.psi[at[at >= 0]]
     return psi
@@ -77,7 +115,7 @@ def ranked_psi(ranking: Ranked, graph: SimilarityGraph, depth: int | None = None
 def first_hits(ranking: Ranked, graph: SimilarityGraph, depth: int | None = None) -> NDArray[np.int32]:
     """(Q,) rank, from 1, of the first ranked image (of `depth`) with a stored pair; 0 where none is."""
     ids = ranked_ids(ranking, graph.shape[0])[:, :depth]
-    return lookup.first(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
+    return first(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
 
 
 def average_precision_at_k(ranking: Ranked, graph: SimilarityGraph, k: int) -> NDArray[np.float64]:

@@ -10,16 +10,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.arrays import Descriptors
 from covis.errors import InputError
-from covis.evaluation.benchmarks import Benchmark
-from covis.evaluation.pairs import average_precision, pair_distances, rank_correlation, sample_pairs
+from covis.evaluation.benchmark import Benchmark
+from covis.evaluation.grades import average_precision, pair_distances, rank_correlation, sample_pairs
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import evaluate
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
-from covis.search import Consensus, Ranking, rank
+from covis.ranking import Ranking
+from covis.search import Consensus, rank
 
-Descriptors = NDArray[np.float32]
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Descriptor sizes that a sweep tries, up to the descriptor's own."""
 SAMPLED_PAIRS = 20_000

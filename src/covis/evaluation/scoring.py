@@ -8,10 +8,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.evaluation.benchmarks import Benchmark
+from covis.arrays import Ids
+from covis.evaluation.benchmark import Benchmark
+from covis.evaluation.grades import precision_recall
 from covis.evaluation.localisation import limit_name, localised, nearest_admissible, pose_errors, recall_by_radius
-from covis.evaluation.metrics import Ids, Ranked, answerable, average_precision_at_k, first_hits, ndcg_at_k, ranked_psi
-from covis.evaluation.pairs import precision_recall
+from covis.evaluation.metrics import Ranked, answerable, average_precision_at_k, first_hits, ndcg_at_k, ranked_psi
 from covis.evaluation.result import Evaluation
 from covis.evaluation.statistics import LEVEL, RESAMPLES, bootstrap_interval
 from covis.images import ImageSet

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.arrays import Floats
 from covis.errors import InputError
 
-Floats = NDArray[np.float64]
 RESAMPLES = 2000
 LEVEL = 0.95
 _BLOCK = 1 << 22

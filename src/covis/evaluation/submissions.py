@@ -11,11 +11,12 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.arrays import Floats
 from covis.errors import InputError
-from covis.evaluation.benchmarks import Benchmark
+from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import Ranked
 from covis.images import WINDOW, ImageSet
-from covis.poses import Floats, Poses
+from covis.poses import Poses
 
 MSLS, LONG_TERM = "msls", "visuallocalization"
 _SHOWN = 5

@@ -1,4 +1,4 @@
-"""Label rules: (queries, database) → graph of graded similarities.
+"""Label rules: (queries, database) → graph of graded similarities, with what labelling will cost.
 
 A rule is a value: its fields are all that decides the labels, and they travel with the graph. Matching a set with
 itself (one object twice) gives a symmetric graph without its diagonal. `advance` is called with the number of
@@ -7,22 +7,23 @@ queries that were labelled since it was called before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from covis.errors import InputError, unknown_name
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.fov import Measure, check_measure, sides
+from covis.labels.building import Advance, Members, Rows, build, group_pairs
+from covis.labels.fov import MEASURES, Measure, Views, cameras, check_measure, sides, views
 
 if TYPE_CHECKING:
-    from covis.labels.pointclouds import PointCloud
-
-Advance = Callable[[int], None] | None
-Occlusion = Literal["none", "zbuffer"]
+    from covis.labels.city import Places
+    from covis.labels.clouds import PointCloud
+    from covis.labels.surface import Occlusion
 
 
 @dataclass(frozen=True)
@@ -50,15 +51,13 @@ class FovOverlap:
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
-        from covis.labels.whole_sets import fov_graph
-
         check_measure(self.measure)
         check_gate(self.max_angle_deg)
         (ra, rb), (fa, fb) = sides(self.radius_m), sides(self.fov_deg)
         if queries is database and (ra != rb or fa != fb):
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
         require_positions(queries, database)
-        return fov_graph(self, queries, database, advance)
+        return _fov_graph(self, queries, database, advance)
 
 
 @dataclass(frozen=True)
@@ -74,13 +73,11 @@ class Radius:
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
-        from covis.labels.whole_sets import radius_graph
-
         if not 0 < self.radius_m < np.inf:
             raise InputError(f"radius_m is {self.radius_m}; expected metres above 0")
         check_gate(self.max_angle_deg)
         require_positions(queries, database)
-        return radius_graph(self, queries, database, advance)
+        return _radius_graph(self, queries, database, advance)
 
 
 @dataclass(frozen=True)
@@ -106,7 +103,8 @@ class SurfaceOverlap:
         if self.occlusion not in OCCLUSIONS:
             raise unknown_name("occlusion", self.occlusion, OCCLUSIONS)
         require_positions(queries, database)
-        return surface_graph(self, queries, database, advance)
+        facts = facts_of(self, queries, database)
+        return surface_graph(queries, database, self.cloud, facts=facts, advance=advance)
 
 
 Rule = FovOverlap | Radius | SurfaceOverlap
@@ -141,3 +139,125 @@ def facts_of(rule: Rule, queries: ImageSet, database: ImageSet) -> dict[str, Any
         "queries": here,
         "database": here if queries is database else database.fingerprint(),
     }
+
+
+def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance: Advance) -> SimilarityGraph:
+    """ψ by overlap of fields of view."""
+    from covis.labels.city import Options, label_rows
+
+    (ra, rb), (fa, fb) = sides(rule.radius_m), sides(rule.fov_deg)
+    a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
+    one_set = queries is database
+    b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
+    # the query's own share differs between directions as soon as views differ in size
+    mirror = one_set and (rule.measure != "query_overlap" or len(np.unique(a.fov)) <= 1)
+    options = Options(MEASURES.index(rule.measure), _gate(rule), rule.facing, float(rule.zero_below), mirror)
+
+    def label(i: Members, j: Members) -> Iterator[Rows]:
+        return label_rows(_some(a, i), _some(b, j), options)
+
+    facts = facts_of(rule, queries, database)
+    return build(queries, database, label, facts=facts, mirror=mirror, advance=advance)
+
+
+def _radius_graph(rule: Radius, queries: ImageSet, database: ImageSet, advance: Advance) -> SimilarityGraph:
+    """ψ = 1 within a radius."""
+    from covis.labels.city import radius_rows
+
+    one_set = queries is database
+
+    def label(i: Members, j: Members) -> Iterator[Rows]:
+        return radius_rows(_places(queries, i), _places(database, j), rule.radius_m, _gate(rule), one_set)
+
+    facts = facts_of(rule, queries, database)
+    return build(queries, database, label, facts=facts, mirror=one_set, advance=advance)
+
+
+def _gate(rule: FovOverlap | Radius) -> float:
+    return 360.0 if rule.max_angle_deg is None else float(rule.max_angle_deg)
+
+
+def _some(view: Views, ids: Members) -> Views:
+    return view if ids is None else Views(*(array[ids] for array in view))
+
+
+def _places(images: ImageSet, ids: Members) -> Places:
+    from covis.labels.city import Places
+
+    pick = slice(None) if ids is None else ids
+    xy, heading = images.poses.xy[pick], images.poses.heading[pick]
+    return Places(xy[:, 0].copy(), xy[:, 1].copy(), np.where(np.isnan(heading), -1.0, heading))
+
+
+_SAMPLE = 256
+_SURFACE_SAMPLE = 32
+"""Images on each side: their depth maps may have to be read."""
+_BYTES_A_PAIR = {False: 8, True: 5}
+"""A column in four bytes and ψ in four, or in one where it is quantised."""
+
+
+class Estimate(NamedTuple):
+    """What to expect."""
+
+    pairs: int
+    seconds: float
+    megabytes: float
+
+
+def estimate(rule: Rule, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
+    """Labels an even sample and scales up; the first call may include the compiler's time."""
+    if not len(queries) or not len(database):
+        return Estimate(0, 0.0, 0.0)
+    if isinstance(rule, SurfaceOverlap):
+        pairs, seconds = _surface(rule, queries, database)
+    else:
+        pairs, seconds = _ground(rule, queries, database)
+    return Estimate(round(pairs), seconds, pairs * _BYTES_A_PAIR[quantised] / 1e6)
+
+
+def _ground(rule: FovOverlap | Radius, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
+    some = _sample(queries, _SAMPLE)
+    one = queries.subset([0])
+    rule(one, database)
+    start = time.perf_counter()
+    rule(one, database)  # what does not grow with the queries
+    fixed = time.perf_counter() - start
+    start = time.perf_counter()
+    graph = rule(some, database)
+    share = len(queries) / len(some)
+    selves = len(queries) if queries is database else 0  # a sample is another set, so each image met itself
+    return graph.pairs * share - selves, fixed + max(0.0, time.perf_counter() - start - fixed) * share
+
+
+def _surface(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
+    """Fusing grows with the depth maps, looking with the images, comparing with the pairs."""
+    from covis.labels.clouds import MAX_FRAMES, fuse_depth
+    from covis.labels.surface import arrange, look, surface_rows
+
+    groups = list(group_pairs(queries, database, rule.within_group))
+    if not groups:
+        return 0.0, 0.0
+    i, j = groups[0]
+    here = queries if i is None else queries.subset(i)
+    there = database if j is None else database.subset(j)
+    a, b = _sample(here, _SURFACE_SAMPLE), _sample(there, _SURFACE_SAMPLE)
+    measure = MEASURES.index(rule.measure)
+    start = time.perf_counter()
+    points = arrange(rule.cloud or fuse_depth([a, b]))
+    fuse = time.perf_counter() - start
+    one = look(points, a.subset([0]), rule.occlusion)
+    list(surface_rows(one, one, measure, rule.zero_below, False))  # now the kernels are loaded
+    clock = [time.perf_counter()]
+    seen_a, seen_b = look(points, a, rule.occlusion), look(points, b, rule.occlusion)
+    clock.append(time.perf_counter())
+    found = sum(len(rows.psi) for rows in surface_rows(seen_a, seen_b, measure, rule.zero_below, False))
+    clock.append(time.perf_counter())
+    see, compare = np.diff(clock)
+    frames = 1.0 if rule.cloud else max(1.0, min(MAX_FRAMES, len(here) + len(there)) / (len(a) + len(b)))
+    both = [(len(queries), len(database)) if i is None or j is None else (len(i), len(j)) for i, j in groups]
+    images, pairs = sum(n + m for n, m in both) / (len(a) + len(b)), sum(n * m for n, m in both) / (len(a) * len(b))
+    return found * pairs, float(fuse * frames * len(groups) + see * images + compare * pairs)
+
+
+def _sample(images: ImageSet, most: int) -> ImageSet:
+    return images.subset(np.unique(np.linspace(0, len(images) - 1, min(most, len(images))).astype(np.int64)))

@@ -1,30 +1,105 @@
-"""The place model: preprocessing, backbone, pooling, unit norm and, once fitted, whitening. One vector an image."""
+"""A place model: preprocessing, backbone, pooling, unit norm and fitted whitening; saved to and loaded from a folder."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
+from dataclasses import replace as replace_fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file
+from safetensors.torch import save as serialise
 from torch import Tensor, nn
 from torch.nn import functional
 
+from covis import artifacts
 from covis.artifacts import fingerprint
 from covis.errors import InputError
 from covis.models import backbones
 from covis.models.backbones import Backbone
-from covis.models.config import ModelConfig
+from covis.models.config import ModelConfig, Preprocessing, Trainable
 from covis.models.pooling import POOLS, PerLevel, Pool
-from covis.models.preprocessing import Preprocessing
 from covis.progress import say
 
 if TYPE_CHECKING:
-    from covis.models.whitening import Whitening
+    from covis.whitening import Whitening
+
+KIND = "model"
+WEIGHTS = "weights.safetensors"
+WHITENING = "whitening.safetensors"
+
+
+def write_model(model: PlaceModel, path: Path, card: Mapping[str, Any], *, replace: bool = False) -> None:
+    """Writes `model` at `path`, all or nothing."""
+    identity = model.fingerprint()
+    facts = {"fingerprint": identity, "dim": model.dim}
+    with artifacts.create(path, KIND, facts, replace=replace) as draft:
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        (draft.path / WEIGHTS).write_bytes(serialise(state))
+        config = replace_fields(model.config, weights=None)  # they are here now; where they came from is on the card
+        artifacts.write_json(draft.path / "config.json", config.to_dict())
+        artifacts.write_json(draft.path / "preprocessing.json", asdict(model.preprocessing))
+        if model.whitening is not None:
+            model.whitening.save(draft.path / WHITENING)
+        artifacts.write_json(draft.path / "card.json", _card(model, card) | {"fingerprint": identity})
+
+
+def _card(model: PlaceModel, card: Mapping[str, Any]) -> dict[str, Any]:
+    whitening = model.whitening
+    own = {
+        "backbone": model.config.backbone,
+        "pool": model.config.pool,
+        "dim": model.dim,
+        "whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
+        "parameters": sum(p.numel() for p in model.parameters()),
+    }
+    return {**model.card, **card, **own}
+
+
+def read_model(path: Path, trainable: str | None = None) -> PlaceModel:
+    """Reads the model at `path`."""
+    from covis.whitening import Whitening
+
+    manifest = artifacts.open_manifest(path, KIND)
+    config = ModelConfig.from_dict(artifacts.read_json(path / "config.json"))
+    if trainable is not None:
+        config = replace_fields(config, trainable=cast(Trainable, trainable))
+    model = PlaceModel.skeleton(config)
+    try:
+        model.load_state_dict(load_file(path / WEIGHTS))
+    except RuntimeError as error:
+        raise InputError(
+            f"{path / WEIGHTS} does not fit its config.json ({_first_line(error)}); make it again"
+        ) from None
+    model.set_preprocessing(Preprocessing(**artifacts.read_json(path / "preprocessing.json")))
+    model.card = artifacts.read_json(path / "card.json")
+    if (path / WHITENING).is_file():
+        model.whiten(Whitening.open(path / WHITENING))
+    if model.fingerprint() != manifest["fingerprint"]:
+        raise InputError(f"{path} gives another fingerprint than it was saved with; make it again with this version")
+    return model.eval()
+
+
+def fill(model: PlaceModel, path: Path) -> None:
+    """Gives `model` the weights of the model at `path`: backbone, and pooling where it is the same."""
+    other = read_model(path)
+    if other.config.backbone != model.config.backbone:
+        raise InputError(f"{path} holds backbone {other.config.backbone}, not {model.config.backbone}")
+    model.backbone.load_state_dict(other.backbone.state_dict())
+    if other.config.pool == model.config.pool:
+        model.pool.load_state_dict(other.pool.state_dict())
+    model.set_preprocessing(replace_fields(other.preprocessing, image_size=model.config.image_size))
+    model.card["weights"] = {"model": path.name, "fingerprint": other.fingerprint()}
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:200]
+
 
 _NORM_FLOOR = 1e-6
 
@@ -228,16 +303,12 @@ class PlaceModel(nn.Module):
 
     def save(self, path: Path | str, card: Mapping[str, Any] | None = None, *, replace: bool = False) -> None:
         """Writes a model directory; `card` adds facts for its readers (data, licence, recalls)."""
-        from covis.models import storage
-
-        storage.save(self, Path(path), card or {}, replace=replace)
+        write_model(self, Path(path), card or {}, replace=replace)
 
     @classmethod
     def load(cls, path: Path | str, *, trainable: str | None = None) -> PlaceModel:
         """Reads a model directory, checked against its manifest; `trainable` chooses another part to learn."""
-        from covis.models import storage
-
-        return storage.load(Path(path), trainable)
+        return read_model(Path(path), trainable)
 
 
 @contextlib.contextmanager

@@ -1,12 +1,18 @@
-"""From a map of local features to one vector: the plain ways.
+"""Poolings and aggregators: feature maps → one vector.
 
 Every pooling is a module made as `(channels, grid)`, where `grid()` works out the map's (rows, columns) at the model's
 image size for those that need it. It takes the map (B, C, h, w) and the backbone's summary (B, C), gives (B, dim) and tells its `dim`; the model
 normalises the result.
+
+`netvlad16`, `32`, `64`        residuals to cluster centres, softly assigned; centres start from clustered features
+`mix`                         layers that mix all places of the map, then fewer channels and rows (MixVPR's way)
+`transport16`, `transport64`  features carried to clusters by optimal transport, with a bin for the useless (SALAD's way)
 """
 
 from __future__ import annotations
 
+import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import cast
 
@@ -16,6 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
+from covis.errors import InputError
 from covis.registry import Registry
 
 Grid = Callable[[], tuple[int, int]]
@@ -125,3 +132,123 @@ class Token(Pool):
 
     def forward(self, space: Tensor, summary: Tensor) -> Tensor:
         return summary.float()
+
+
+ASSIGNMENT_RATIO = 100.0
+"""NetVLAD starts with the best centre this many times as likely as the second, on average."""
+SINKHORN_ROUNDS = 3
+
+
+class NetVlad(Pool):
+    """Soft-assigned residuals to `clusters` centres, each normalised: (B, clusters · C)."""
+
+    def __init__(self, channels: int, grid: Grid, *, clusters: int) -> None:
+        super().__init__()
+        self.dim = channels * clusters
+        self.centres = nn.Parameter(functional.normalize(torch.randn(clusters, channels), dim=1))
+        self.assign = nn.Linear(channels, clusters, bias=False)
+        self._sharpen(10.0)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        with torch.autocast(space.device.type, enabled=False):
+            x = functional.normalize(space.float().flatten(2).transpose(1, 2), dim=-1)
+            share = self.assign(x).softmax(-1)
+            sums = torch.einsum("bnk,bnc->bkc", share, x)
+            residuals = sums - share.sum(1).unsqueeze(-1) * self.centres
+            return functional.normalize(residuals, dim=-1).flatten(1)
+
+    def initialise(self, local_features: NDArray[np.float32], seed: int) -> None:
+        """Puts the centres where k-means finds clusters in (N, C) local features, and fits the assignment to them."""
+        from scipy.cluster.vq import kmeans2
+
+        clusters = len(self.centres)
+        if len(local_features) < clusters:
+            raise InputError(f"{len(local_features)} local features cannot start {clusters} clusters; give more images")
+        norms = np.linalg.norm(local_features, axis=1, keepdims=True)
+        x = (local_features / np.maximum(norms, 1e-12)).astype(np.float64)
+        centres, _ = kmeans2(x, clusters, iter=20, minit="++", missing="warn", rng=np.random.default_rng(seed))
+        self.centres.data = torch.as_tensor(centres, dtype=torch.float32, device=self.centres.device)
+        directions = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
+        best_two = np.sort(x[:10_000] @ directions.T, axis=1)[:, -2:]
+        gap = float((best_two[:, 1] - best_two[:, 0]).mean())
+        self._sharpen(math.log(ASSIGNMENT_RATIO) / max(gap, 1e-6))
+
+    def _sharpen(self, alpha: float) -> None:
+        self.assign.weight.data = alpha * functional.normalize(self.centres.data, dim=1)
+
+
+class MixedMap(Pool):
+    """Residual layers over all places of a map, then projections to fewer channels and rows: (B, channels · rows)."""
+
+    def __init__(self, channels: int, grid: Grid, *, depth: int = 4, out_channels: int = 512, rows: int = 4) -> None:
+        super().__init__()
+        self.grid = grid()
+        places = self.grid[0] * self.grid[1]
+        out_channels = min(out_channels, channels)
+        self.dim = out_channels * rows
+        self.layers = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(places), nn.Linear(places, places), nn.ReLU(), nn.Linear(places, places))
+            for _ in range(depth)
+        )
+        self.to_channels = nn.Linear(channels, out_channels)
+        self.to_rows = nn.Linear(places, rows)
+        for layer in self.modules():
+            if isinstance(layer, nn.Linear):
+                nn.init.trunc_normal_(layer.weight, std=0.02)
+                nn.init.zeros_(layer.bias)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        if tuple(space.shape[-2:]) != self.grid:
+            raise InputError(f"pooling 'mix' was made for maps of {self.grid}, not {tuple(space.shape[-2:])}")
+        x = space.float().flatten(2)
+        for layer in self.layers:
+            x = x + layer(x)
+        x = self.to_channels(x.transpose(1, 2)).transpose(1, 2)
+        rows: Tensor = self.to_rows(x)
+        return rows.flatten(1)
+
+
+class TransportedClusters(Pool):
+    """Local features summed in clusters by optimal transport, beside a projected summary: (B, clusters · depth + extra).
+
+    A learned score lets features go to a bin that is thrown away: sky, road, passers-by.
+    """
+
+    def __init__(self, channels: int, grid: Grid, *, clusters: int, depth: int, extra: int) -> None:
+        super().__init__()
+        self.dim = clusters * depth + extra
+        hidden = min(channels, 512)
+        self.content = nn.Sequential(nn.Conv2d(channels, hidden, 1), nn.ReLU(), nn.Conv2d(hidden, depth, 1))
+        self.score = nn.Sequential(nn.Conv2d(channels, hidden, 1), nn.ReLU(), nn.Conv2d(hidden, clusters, 1))
+        self.whole = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, extra))
+        self.bin_score = nn.Parameter(torch.ones(()))
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        content = self.content(space).flatten(2).float()
+        plan = transport(self.score(space).flatten(2).float(), self.bin_score.float())
+        clusters = functional.normalize(torch.einsum("bkn,bdn->bkd", plan, content), dim=-1)
+        whole = functional.normalize(self.whole(summary).float(), dim=-1)
+        return torch.cat([whole, functional.normalize(clusters.flatten(1), dim=-1)], 1)
+
+
+def transport(scores: Tensor, bin_score: Tensor) -> Tensor:
+    """Scores (B, K, N) of N features for K clusters → how much of each goes there (B, K, N), after a few balancings.
+
+    Every feature brings the same mass, every cluster takes the same, and the bin the rest (at least one share).
+    """
+    batch, clusters, features = scores.shape
+    shares = max(features, clusters + 1)
+    log_mass = scores.new_full((clusters + 1, 1), -math.log(shares))
+    log_mass[-1] = math.log(shares - clusters) - math.log(shares)
+    log_plan = torch.cat([scores, bin_score.expand(batch, 1, features)], 1)
+    for _ in range(SINKHORN_ROUNDS):
+        log_plan = log_plan - log_plan.logsumexp(2, keepdim=True) + log_mass
+        log_plan = log_plan - log_plan.logsumexp(1, keepdim=True) - math.log(features)
+    return (log_plan[:, :-1] + math.log(features)).exp()
+
+
+for _clusters in (16, 32, 64):
+    POOLS.register(f"netvlad{_clusters}")(functools.partial(NetVlad, clusters=_clusters))
+POOLS.register("mix")(MixedMap)
+POOLS.register("transport16")(functools.partial(TransportedClusters, clusters=16, depth=64, extra=128))
+POOLS.register("transport64")(functools.partial(TransportedClusters, clusters=64, depth=128, extra=256))

@@ -57,9 +57,9 @@ def fill(model: PlaceModel, weights: str) -> None:
         return
     path = Path(weights).expanduser()
     if path.is_dir():
-        from covis.models import storage
+        from covis.models import place_model
 
-        storage.fill(model, path)
+        place_model.fill(model, path)
         return
     if path.suffix != ".safetensors":
         raise InputError(

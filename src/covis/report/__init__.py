@@ -8,9 +8,9 @@ from pathlib import Path
 
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation
-from covis.report import pairs, plots, sections, summary
+from covis.report import plots, sections, tables, views
 from covis.report.page import write_page
-from covis.report.subjects import models
+from covis.report.views import models
 
 __all__ = ["write_report"]
 
@@ -38,17 +38,17 @@ def write_report(
     runs = runs or {}
     found_models = models(evaluations, runs)
     parts = [
-        summary.recalls(evaluations, _curves(evaluations)),
-        summary.further(evaluations),
-        summary.parts(evaluations),
-        summary.published(evaluations),
+        tables.recalls(evaluations, _curves(evaluations)),
+        tables.further(evaluations),
+        tables.parts(evaluations),
+        tables.published(evaluations),
         sections.map_and_gallery(evaluations, benchmark),
         sections.sizes(evaluations),
         sections.distances(evaluations, runs),
-        pairs.differences(evaluations, found_models, benchmark),
-        pairs.activations(evaluations, found_models, benchmark),
-        sections.examples(pairs.labelled(runs, benchmark, data)),
-        pairs.overlap(runs, benchmark, data),
+        views.differences(evaluations, found_models, benchmark),
+        views.activations(evaluations, found_models, benchmark),
+        sections.examples(views.labelled(runs, benchmark, data)),
+        views.overlap(runs, benchmark, data),
         sections.batches(evaluations, runs, data),
     ]
     shown = [part for part in parts if part is not None]

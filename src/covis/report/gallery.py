@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.decoding import Reject
 from covis.evaluation import Benchmark, Evaluation
 from covis.images import ImageSet
+from covis.reading.decoding import Reject
 from covis.report.page import thumbnail
 
 Ints = NDArray[np.int64]

@@ -13,7 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
-from covis.decoding import decode
+from covis.reading.decoding import decode
 
 
 @dataclass(frozen=True)

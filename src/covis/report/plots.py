@@ -1,4 +1,4 @@
-"""Curves and histograms of reports and files: matplotlib in, SVG text or a file out."""
+"""Plots of evaluations in one style, on the page and as files."""
 
 from __future__ import annotations
 

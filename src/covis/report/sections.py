@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,17 +10,16 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from covis import artifacts
-from covis.datasets import Split
 from covis.errors import InputError
-from covis.evaluation import Benchmark, Evaluation
-from covis.evaluation.pairs import precision_recall
+from covis.evaluation import Benchmark, Evaluation, load_benchmark
+from covis.evaluation.grades import precision_recall
 from covis.evaluation.retrieval import has_grades
 from covis.graph import POSITIVE, SimilarityGraph
-from covis.images import ImageSet
-from covis.report import pictures, plots
+from covis.images import ImageSet, Split
+from covis.report import drawings, plots, views
 from covis.report.gallery import map_data, shot
 from covis.report.page import Section, figure, text
-from covis.report.subjects import Groups, Runs, colours, needed_sample, run_recipe, sampled
+from covis.report.views import Groups, Runs, colours, needed_sample, run_recipe, sampled
 from covis.training.run import open_sampler
 
 Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
@@ -94,7 +94,7 @@ def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> str:
     poses = [(float(s.poses.xy[k, 0]), float(s.poses.xy[k, 1]), float(s.poses.heading[k])) for s, k in sides]
     # Labels from surfaces have no sectors on the ground to draw.
     sector = [float(np.max(graph.facts[key])) for key in ("radius_m", "fov_deg") if key in graph.facts]
-    drawn = plots.svg(pictures.fields_of_view(poses, *sector)) if len(sector) == 2 else ""
+    drawn = plots.svg(drawings.fields_of_view(poses, *sector)) if len(sector) == 2 else ""
     shots = "".join(f'<figure><img alt="{text(s.name(k))}" src="{shot(s, k)}"></figure>' for s, k in sides)
     psi = float(graph.lookup([i], [j])[0])
     return f'<div><div class="shots">{shots}</div>{figure(drawn, f"ψ = {psi:.2f}")}</div>'
@@ -200,3 +200,25 @@ def _family(evaluation: Evaluation) -> str:
 
 def _all(evaluations: Groups) -> list[Evaluation]:
     return [e for found in evaluations.values() for e in found]
+
+
+FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
+    "recall": lambda evaluations, runs, data: recall_figure(evaluations),
+    "precision": lambda evaluations, runs, data: precision_figure(evaluations),
+    "radius": lambda evaluations, runs, data: radius_figure(evaluations),
+    "distance": lambda evaluations, runs, data: distance_figure(evaluations, runs),
+    "sizes": lambda evaluations, runs, data: size_figure(evaluations),
+    "differences": lambda evaluations, runs, data: views.difference_figure(
+        evaluations, views.models(evaluations, runs), _benchmark(evaluations, data)
+    ),
+    "activations": lambda evaluations, runs, data: views.activation_figure(
+        evaluations, views.models(evaluations, runs), _benchmark(evaluations, data)
+    ),
+    "overlap": lambda evaluations, runs, data: views.overlap_figure(runs, _benchmark(evaluations, data), data),
+    "batches": lambda evaluations, runs, data: batch_figure(evaluations, runs, data),
+}
+"""Made from evaluations by name, runs by name, and the place of the data."""
+
+
+def _benchmark(evaluations: Groups, data: Path | None) -> Benchmark:
+    return load_benchmark(next(iter(evaluations.values()))[0].benchmark, data)

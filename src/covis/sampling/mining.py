@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import InputError
-from covis.sampling.hashing import epoch_key, permute_many
+from covis.sampling.kernels import epoch_key, permute_many
 from covis.sampling.tuples import TupleBatch, TupleSampler
 
 _PURPOSE = 2

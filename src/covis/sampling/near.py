@@ -13,8 +13,7 @@ from scipy.spatial import cKDTree
 from covis.errors import InputError, unknown_name
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.hashing import Key, many_below
-from covis.sampling.kernels import Tables
+from covis.sampling.kernels import Key, Tables, many_below
 
 Zeros = Literal["uniform", "near"]
 NEAREST = 16

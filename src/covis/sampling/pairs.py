@@ -12,8 +12,7 @@ from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.sampling.candidates import find_candidates, make_tables
-from covis.sampling.hashing import epoch_key
-from covis.sampling.kernels import Candidates, draw_batches
+from covis.sampling.kernels import Candidates, draw_batches, epoch_key
 from covis.sampling.near import NearZeros, Zeros, near_zeros
 from covis.sampling.strategies import Strategy, strategy
 

@@ -12,8 +12,7 @@ from covis.errors import InputError
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.sampling.candidates import find_candidates, make_tables
-from covis.sampling.hashing import epoch_key, many_below
-from covis.sampling.kernels import Candidates, draw_tuples, pick_zeros
+from covis.sampling.kernels import Candidates, draw_tuples, epoch_key, many_below, pick_zeros
 from covis.sampling.near import NearZeros, Zeros, near_zeros
 from covis.sampling.strategies import Band, Strategy
 

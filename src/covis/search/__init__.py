@@ -1,14 +1,12 @@
 """Nearest descriptors: exact and approximate, in memory, on disk and in an engine."""
 
-from covis.search.approximate import Approximate
+from covis.ranking import Ranking
+from covis.search.approximate import TARGET_RECALL, Approximate, Measured, build_index, open_index, tune
 from covis.search.area import Area, Circle, Polygon
-from covis.search.building import TARGET_RECALL, Measured, build_index, tune
 from covis.search.consensus import Consensus
 from covis.search.exact import rank
 from covis.search.index import Exact, Index, LocalIndex
 from covis.search.kinds import KINDS
-from covis.search.ranking import Ranking
-from covis.search.storage import open_index
 
 __all__ = [
     "KINDS", "TARGET_RECALL", "Approximate", "Area", "Circle", "Consensus", "Exact", "Index", "LocalIndex", "Measured", "Polygon", "Ranking",

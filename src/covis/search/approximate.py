@@ -1,4 +1,4 @@
-"""Approximate indexes: a structure proposes candidates, their exact distances decide.
+"""Approximate indexes: a structure proposes candidates, their exact distances decide; built, tuned and measured.
 
 Distances and ties are therefore those of exact search; what can be lost is a neighbour that was never proposed, and
 `build_index` measures how often that happens. Rows wait outside the structure until there are enough to train it, and
@@ -8,15 +8,24 @@ are searched exactly meanwhile, so that an index works from its first descriptor
 from __future__ import annotations
 
 import math
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
+from covis import artifacts
+from covis.arrays import Ids
+from covis.descriptors import DescriptorStore, Matrix
+from covis.errors import InputError
+from covis.progress import say
+from covis.ranking import Ranking, ordered
 from covis.search.exact import rank
-from covis.search.index import Ids, LocalIndex
-from covis.search.kinds import KINDS, clusters
-from covis.search.ranking import Ranking, ordered
+from covis.search.index import KIND, Exact, LocalIndex
+from covis.search.kinds import KINDS, ROW_BYTES, choose, clusters, size
 
 TRAIN_FROM = 1000
 """Rows from which on a structure is worth training."""
@@ -43,6 +52,26 @@ class Approximate(LocalIndex):
         self.structure: Any = None
         self.order = np.zeros(0, np.int64)
         """Row of each entry of the structure; rows from len(order) on are outside it."""
+
+    def _write(self, draft: artifacts.Draft) -> None:
+        draft.facts |= {"effort": self.effort, "seed": self.seed}
+        np.save(draft.path / "order.npy", self.order)
+        if self.structure is not None:
+            import faiss
+
+            faiss.write_index(self.structure, str(draft.path / "structure.faiss"))
+
+    @classmethod
+    def read(cls, path: Path, manifest: dict[str, Any]) -> Approximate:
+        """The kind and its structure from the folder of a saved index; ids and vectors come after."""
+        index = cls(manifest["dim"], manifest["index"], manifest["model"], seed=manifest["seed"])
+        index.effort = manifest["effort"]
+        index.order = np.load(path / "order.npy")
+        if (path / "structure.faiss").exists():
+            import faiss
+
+            index.structure = faiss.read_index(str(path / "structure.faiss"))
+        return index
 
     def _appended(self, count: int) -> None:
         if self.structure is None and len(self.row_ids) < TRAIN_FROM:
@@ -116,3 +145,175 @@ class Approximate(LocalIndex):
             vectors = self._float32(np.maximum(some, 0).ravel()).reshape(*some.shape, self.dim)
             kernel.pairs(queries[start : start + step], vectors, distance[start : start + step])
         return ordered(np.where(rows >= 0, self.row_ids[np.maximum(rows, 0)], -1), distance, k)
+
+
+def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool = True) -> LocalIndex:
+    """Opens a saved index; `vectors` are needed, row for row the same, where it was saved without them."""
+    path = Path(path)
+    manifest = artifacts.open_manifest(path, KIND, verify=verify)
+    dim, model = manifest["dim"], manifest["model"]
+    index: LocalIndex = Exact(dim, model)
+    if manifest["index"] != Exact.kind:
+        index = Approximate.read(path, manifest)
+    index.row_ids, index.live = np.load(path / "ids.npy"), np.load(path / "live.npy")
+    index.xy = np.load(path / "xy.npy")
+    if manifest["vectors"] == "inside":
+        vectors = np.load(path / "vectors.npy", mmap_mode="r")
+    elif vectors is None and "store" in manifest:
+        vectors = _named_store(path, manifest["store"])
+    if vectors is None or vectors.shape != (manifest["rows"], dim):
+        found = "none were given" if vectors is None else f"these are {tuple(vectors.shape)}"
+        raise InputError(
+            f"{path} was saved without its ({manifest['rows']}, {dim}) vectors, and {found}; give its store"
+        )
+    index._bind(vectors)
+    index.vectors = index.vectors.extended(vectors)
+    return index
+
+
+def _named_store(path: Path, store: dict[str, str]) -> DescriptorStore:
+    """The store that an index was made over, unchanged."""
+    found = DescriptorStore.open((path / store["path"]).resolve(), verify=False)
+    if found.fingerprint() != store["fingerprint"]:
+        raise InputError(f"{found.path} is not what {path} was made over any more; build the index again")
+    return found
+
+
+TARGET_RECALL = 0.99
+MEASURED_K = 10
+SAMPLE = 500
+_TIMED, _EXACT_TIMED = 50, 5
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What an index finds of the exact nearest, and what it costs."""
+
+    kind: str
+    count: int
+    dim: int
+    recall: float
+    """Share of the exact `k` nearest that it finds."""
+    recall_at_1: float
+    k: int
+    queries: int
+    effort: int
+    ram_bytes: int
+    """Estimated memory beside the descriptors on disk."""
+    query_ms: float
+    """Wall clock of one query asked alone, as a photo is; many at once take less each."""
+    exact_query_ms: float
+    """The same by exact search."""
+
+    @property
+    def loss(self) -> float:
+        """Share of the exact `k` nearest that it misses."""
+        return 1 - self.recall
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON knows it."""
+        return {**asdict(self), "loss": self.loss}
+
+    def line(self) -> str:
+        """For people."""
+        return (
+            f"{self.kind} over {self.count} × {self.dim}: misses {100 * self.loss:.2f} % of the exact {self.k} nearest "
+            f"and {100 * (1 - self.recall_at_1):.2f} % of the nearest ({self.queries} queries), {size(self.ram_bytes)} "
+            f"of memory, {self.query_ms:.3g} ms a query asked alone (exact {self.exact_query_ms:.3g} ms)"
+        )
+
+
+def build_index(
+    descriptors: Matrix,
+    kind: str = "auto",
+    *,
+    ids: ArrayLike | None = None,
+    xy: ArrayLike | None = None,
+    max_ram: int | None = None,
+    target_recall: float = TARGET_RECALL,
+    queries: Matrix | None = None,
+    seed: int = 0,
+) -> tuple[LocalIndex, Measured]:
+    """An index over `descriptors` (N, dim), and how much of exact search it keeps; says so on stderr.
+
+    kind: a name in `KINDS`, `exact`, or `auto`: the quickest that fits into `max_ram` bytes.
+    ids: (N,) default 0 … N − 1. xy: (N, 2) positions in metres, for searches in an area.
+    queries: (Q, dim) to tune and measure with; by default a sample of the descriptors, each without itself.
+    """
+    count, dim = descriptors.shape
+    chosen = choose(kind, count, dim, max_ram)
+    index: LocalIndex = Exact(dim) if chosen == Exact.kind else Approximate(dim, chosen, seed=seed)
+    index.add(np.arange(count) if ids is None else ids, descriptors, xy)
+    measured = tune(index, target_recall, queries, seed)
+    say(measured.line())
+    if kind == "auto" and measured.query_ms > measured.exact_query_ms:
+        say(f"{chosen} is no quicker than exact search over these descriptors, so search stays exact")
+        return build_index(descriptors, Exact.kind, ids=ids, xy=xy, queries=queries, seed=seed)
+    return index, measured
+
+
+def tune(
+    index: LocalIndex, target_recall: float = TARGET_RECALL, queries: Matrix | None = None, seed: int = 0
+) -> Measured:
+    """Sets the least effort that finds `target_recall` of the exact nearest (or the most there is), and measures it."""
+    asked, itself = _questions(index, queries, seed)
+    allowed = None if index.live.all() else index.live
+    truth = rank(asked, index.vectors, MEASURED_K, allowed=allowed, exclude=itself, ids=index.row_ids)
+    efforts = index.spec.efforts if isinstance(index, Approximate) and index.structure is not None else (0,)
+    for effort in efforts:
+        if isinstance(index, Approximate):
+            index.effort = effort or index.effort
+        found = _without(index.search(asked, MEASURED_K + (itself is not None)), itself)
+        recall = overlap(found, truth)
+        if recall >= target_recall:
+            break
+    ram = index.spec.ram(len(index.row_ids), index.dim) if isinstance(index, Approximate) else len(index) * ROW_BYTES
+    exact_ms = _ms_alone(
+        lambda q: rank(q, index.vectors, MEASURED_K, allowed=allowed, ids=index.row_ids), asked, _EXACT_TIMED
+    )
+    query_ms = exact_ms if index.kind == Exact.kind else _ms_alone(lambda q: index.search(q, MEASURED_K), asked, _TIMED)
+    return Measured(
+        index.kind, len(index), index.dim, recall, overlap(found.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
+        ram, query_ms, exact_ms,
+    )  # fmt: skip
+
+
+def _ms_alone(search: Callable[[NDArray[Any]], Ranking], asked: NDArray[Any], times: int) -> float:
+    """Median wall clock of a query by itself, in milliseconds; 0 without queries."""
+    spent = []
+    for i in range(min(times, len(asked))):
+        start = time.perf_counter()
+        search(asked[i : i + 1])
+        spent.append(time.perf_counter() - start)
+    return 1000 * float(np.median(spent)) if spent else 0.0
+
+
+def overlap(found: Ranking, truth: Ranking) -> float:
+    """Share of the true neighbours found; another one at the same distance counts as well."""
+    wanted = int((truth.ids >= 0).sum())
+    if not wanted:
+        return 1.0
+    edge = np.where(truth.ids >= 0, truth.distances, -np.inf).max(1)
+    return float(((found.ids >= 0) & (found.distances <= edge[:, None])).sum() / wanted)
+
+
+def _questions(index: LocalIndex, queries: Matrix | None, seed: int) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+    """What to ask, and the id that each question must not find."""
+    if queries is not None:
+        pick = np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(int)
+        if isinstance(queries, DescriptorStore):
+            index._bind(queries, says="the queries")
+        return np.asarray(queries[pick], np.float32), None
+    live = np.flatnonzero(index.live)
+    rows = np.sort(np.random.default_rng(seed).choice(live, min(SAMPLE, len(live)), replace=False))
+    return np.asarray(index.vectors[rows], np.float32), index.row_ids[rows]
+
+
+def _without(ranking: Ranking, ids: NDArray[np.int64] | None) -> Ranking:
+    """The ranking with one id taken out of each row, and one column less."""
+    if ids is None:
+        return ranking
+    keep = ranking.ids != ids[:, None]
+    keep[keep.all(1), -1] = False
+    shape = (len(ranking), max(0, ranking.k - 1))
+    return Ranking(ranking.ids[keep].reshape(shape), ranking.distances[keep].reshape(shape))

@@ -13,11 +13,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.arrays import Floats
 from covis.errors import InputError
 from covis.poses import Poses, angle_between
-from covis.search.ranking import Ranking
+from covis.ranking import Ranking
 
-Floats = NDArray[np.float64]
 DEPTH = 20
 RADIUS_M = 25.0
 ANGLE_DEG = 40.0

@@ -1,7 +1,8 @@
-"""What every index offers, and the exact one."""
+"""What every index offers, the exact one, and local indexes on disk."""
 
 from __future__ import annotations
 
+import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis import artifacts
+from covis.arrays import Ids
 from covis.descriptors import DescriptorStore, Matrix, Stacked
 from covis.errors import InputError
+from covis.ranking import Ranking
 from covis.search.area import Area
-from covis.search.exact import rank
-from covis.search.inputs import as_queries
-from covis.search.ranking import Ranking
-
-Ids = NDArray[np.int64]
+from covis.search.exact import as_queries, rank
 
 
 class Index(ABC):
@@ -110,9 +110,10 @@ class LocalIndex(Index):
 
         It holds its vectors, or names the `store` that does, row for row; with neither, `open_index` must be given them.
         """
-        from covis.search.storage import save_index
-
         save_index(self, Path(path), with_vectors and store is None, store, replace)
+
+    def _write(self, draft: artifacts.Draft) -> None:
+        """What a kind keeps beside ids, positions and vectors."""
 
     def _allowed(self, area: Area | None) -> NDArray[np.bool_]:
         return self.live if area is None else self.live & area.contains(self.xy)
@@ -175,3 +176,42 @@ def check_vectors(descriptors: Matrix) -> None:
             raise InputError(
                 f"descriptor {start + int(bad.argmax())} has norm {norm[bad][0] ** 0.5}; it has no place in an index"
             )
+
+
+KIND = "index"
+_ROWS = 16384
+
+
+def save_index(index: LocalIndex, path: Path, with_vectors: bool, store: DescriptorStore | None, replace: bool) -> None:
+    """Writes an index as an artefact at `path`."""
+    if store is not None and store.shape != index.vectors.shape:
+        raise InputError(
+            f"{store.path} holds {store.shape} descriptors, the index {index.vectors.shape}; save the vectors"
+        )
+    facts: dict[str, Any] = {
+        "index": index.kind, "dim": index.dim, "rows": len(index.row_ids), "model": index.model,
+        "vectors": "inside" if with_vectors else "outside",
+    }  # fmt: skip
+    if store is not None:
+        place = os.path.relpath(store.path.resolve(), path.resolve())
+        facts["store"] = {"path": place, "fingerprint": store.fingerprint()}
+    with artifacts.create(path, KIND, facts, replace=replace) as draft:
+        np.save(draft.path / "ids.npy", index.row_ids)
+        np.save(draft.path / "live.npy", index.live)
+        np.save(draft.path / "xy.npy", index.xy)
+        if with_vectors:
+            _write_vectors(index, draft.path / "vectors.npy")
+        index._write(draft)
+
+
+def _write_vectors(index: LocalIndex, path: Path) -> None:
+    """All rows as one .npy, a bounded number at a time."""
+    rows = len(index.row_ids)
+    dtype = np.asarray(index.vectors[:1]).dtype
+    target = np.lib.format.open_memmap(path, "w+", dtype, (rows, index.dim)) if rows else None
+    if target is None:
+        np.save(path, np.zeros((0, index.dim), np.float32))
+        return
+    for start in range(0, rows, _ROWS):
+        target[start : start + _ROWS] = index.vectors[start : start + _ROWS]
+    target.flush()

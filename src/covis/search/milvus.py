@@ -16,13 +16,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.arrays import Ids
 from covis.descriptors import DescriptorStore, Matrix
 from covis.errors import InputError
 from covis.progress import Meter
+from covis.ranking import Ranking, ordered
 from covis.search.area import Area
-from covis.search.index import Ids, Index, check_ids, check_places, check_vectors
-from covis.search.inputs import as_queries
-from covis.search.ranking import Ranking, ordered
+from covis.search.exact import as_queries
+from covis.search.index import Index, check_ids, check_places, check_vectors
 
 MAX_RESULTS = 16384
 """Results a query that the engine gives at most."""

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from covis.errors import InputError
 from covis.progress import Meter
-from covis.search.ranking import Ranking
+from covis.ranking import Ranking
 
 Reranking = Callable[[Ranking], Ranking]
 Patches = Callable[[NDArray[np.int64]], NDArray[np.floating]]

@@ -1,14 +1,17 @@
-"""The training loop: batches in, steps out, stopped at any point and resumed exactly."""
+"""The training loop: batches to gradients to steps, stopping at a signal where a resume can go on."""
 
 from __future__ import annotations
 
 import contextlib
 import itertools
+import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -16,19 +19,46 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
+from covis.arrays import Ids
+from covis.describing.features import Features, Fetched
 from covis.errors import InputError
 from covis.models import PlaceModel
 from covis.progress import Meter, warn
 from covis.training import checkpoint
-from covis.training.batches import Ids, Needed, needed, relabelled, weight_of, weighted_loss
-from covis.training.data import TrainingData
+from covis.training.checkpoint import Progress, Record
+from covis.training.data import Needed, TrainingData, needed, relabelled, weight_of, weighted_loss
 from covis.training.mining import Miner
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe
-from covis.training.signals import Deferred
-from covis.training.sources import Fetched, Source
-from covis.training.state import Progress, Record
 from covis.training.validation import Validator
+
+
+class Deferred:
+    """While entered, notes the first signal instead of acting on it; a second one acts at once."""
+
+    received: int | None = None
+
+    def __enter__(self) -> Deferred:
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():
+            self._before = {s: signal.signal(s, self._note) for s in (signal.SIGINT, signal.SIGTERM)}
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def deliver(self) -> None:
+        """Lets the noted signal act now, after leaving."""
+        if self.received is not None:
+            signal.raise_signal(self.received)
+
+    def _note(self, number: int, _frame: FrameType | None) -> None:
+        if self.received is not None:
+            self.__exit__()
+            signal.raise_signal(number)
+        self.received = number
+
 
 BAD_STEPS = 3
 """So many steps in a row without a finite loss end the run."""
@@ -55,7 +85,7 @@ class Loop:
     seed: int
     model: PlaceModel
     data: TrainingData
-    source: Source
+    source: Features
     ranks: Ranks
     validator: Validator | None
     miner: Miner | None

@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from covis.describing.features import Features
 from covis.models import PlaceModel
 from covis.sampling import MinedRound, TupleBatch, TupleMiner, TupleSampler
-from covis.training.sources import Source
 from covis.training.validation import describe_images
 
 _ARRAYS = ("queries", "positives", "negatives", "psi")
@@ -29,7 +29,7 @@ class Miner:
         assert self.round is not None
         return self.round.batch(*divmod(number, len(self.rounds.sampler)))
 
-    def renew(self, number: int, model: PlaceModel, source: Source) -> int:
+    def renew(self, number: int, model: PlaceModel, source: Features) -> int:
         """Mines the round of batch `number` unless it is at hand; returns the first batch after the round."""
         epoch, index = divmod(number, len(self.rounds.sampler))
         if self.round is None or (epoch, index) not in self.round:

@@ -1,31 +1,96 @@
-"""`train`: a recipe, a seed and a folder; the same call again goes on or says that it is done."""
+"""A training run: plan, train, validate, keep the best; the same call resumes."""
 
 from __future__ import annotations
 
+import copy
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from covis import artifacts, datasets
-from covis.datasets import Split
-from covis.datasets.parallel import cpu_count
+from covis.describing.features import open_features
+from covis.describing.loading import image_batches
 from covis.evaluation import load_benchmark
-from covis.images import ImageSet
-from covis.loading import image_batches
+from covis.images import ImageSet, Split
+from covis.machine import cpu_count
 from covis.models import PlaceModel
-from covis.progress import say
-from covis.training.data import Data, Sampler, make_miner, prepare
+from covis.progress import duration, say
+from covis.training.data import Data, Sampler, make_miner, needed, prepare, weight_of, weighted_loss
 from covis.training.loop import Loop
-from covis.training.plan import Plan, make_plan
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe, describe_recipe, restore_recipe
-from covis.training.sources import open_source
 from covis.training.validation import Validator, describe_all
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The cost of a run."""
+
+    pairs: int
+    steps: int
+    images_per_step: int
+    trained_parameters: int
+    memory_gib: float
+    """Weights, gradients, optimiser state and what one step keeps for its backward pass."""
+    seconds_per_step: float
+    hours: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        return (
+            f"plan: {self.pairs} pairs in {self.steps} steps of about {self.images_per_step} images, "
+            f"{self.trained_parameters / 1e6:.2f} M trained parameters, about {self.memory_gib:.2f} GiB, "
+            f"about {duration(self.hours * 3600)}"
+        )
+
+
+def make_plan(loop: Loop) -> Plan:
+    """Measures one batch of the run on a copy of its model; the run itself is untouched."""
+    recipe, model = loop.recipe, copy.deepcopy(loop.model)
+    wanted = needed(loop.data.batch(0), loop.data.one_set)
+    fetched = next(iter(loop.source.fetch([wanted.request])))
+    model.train()
+    kept: dict[int, int] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
+        return tensor
+
+    with torch.random.fork_rng(devices=[]):
+        for measured in (False, True):  # the first pass pays for one-off set-up
+            started = time.monotonic()
+            with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
+                loss = weighted_loss(recipe.loss, wanted, model.suffix(fetched.features).float())
+            (loss / weight_of(wanted.batch)).backward()  # type: ignore[no-untyped-call]
+            if not measured:
+                kept.clear()
+    seconds = (time.monotonic() - started) * recipe.accumulate / loop.ranks.world
+    weights = sum(t.nbytes for t in model.state_dict().values())
+    trained = sum(p.numel() for _, p in model.trained_parameters())
+    state = {"sgd": 1 + bool(recipe.optimiser.momentum), "adamw": 3}[recipe.optimiser.name] * 4 * trained
+    batches = loop.total * recipe.accumulate
+    return Plan(
+        pairs=batches * len(wanted.batch),
+        steps=loop.total,
+        images_per_step=wanted.images * recipe.accumulate,
+        trained_parameters=trained,
+        memory_gib=(weights + state + sum(kept.values())) / GIB,
+        seconds_per_step=seconds,
+        hours=(loop.total - loop.progress.step) * seconds / 3600,
+    )
+
 
 RESULT = "result.json"
 INITIAL_IMAGES = 500
@@ -100,13 +165,13 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
     cache = resources.cache or artifacts.cache_folder() / "features"
     common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device}
     bound = int(recipe.cache_gb * 1e9)
-    source = _first_then_all(ranks, lambda: open_source(model, training.sets, cache_bytes=bound, **common))
+    source = _first_then_all(ranks, lambda: open_features(model, training.sets, cache_bytes=bound, **common))
     start_pooling(model, training.split.database, seed, workers)
     validator = None
     if recipe.validation:
         benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
         sets = Validator.sets(benchmark)
-        opened = _first_then_all(ranks, lambda: open_source(model, sets, cache_bytes=bound, **common))
+        opened = _first_then_all(ranks, lambda: open_features(model, sets, cache_bytes=bound, **common))
         validator = Validator(benchmark, opened)
     miner = make_miner(recipe, training)
     return Loop(
@@ -160,7 +225,7 @@ def _recalls(loop: Loop) -> dict[str, Any]:
 def _whiten(loop: Loop, model: PlaceModel) -> None:
     if not loop.recipe.whiten or model.whitening is not None:
         return
-    from covis.models.whitening import Whitening
+    from covis.whitening import Whitening
 
     descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(loop.data.split.database))
     facts = {"fit": "train", "data": f"{loop.recipe.dataset}/{loop.recipe.split}"}

@@ -6,11 +6,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from covis.arrays import Ids
+from covis.describing.features import Features
 from covis.evaluation import Benchmark, recall_at_k
 from covis.evaluation.retrieval import rank_descriptors
 from covis.images import ImageSet
 from covis.models import PlaceModel
-from covis.training.sources import Ids, Source
 
 CHUNK = 128
 
@@ -18,7 +19,7 @@ CHUNK = 128
 class Validator:
     """Scores a model on a benchmark; every rank computes the same."""
 
-    def __init__(self, benchmark: Benchmark, source: Source) -> None:
+    def __init__(self, benchmark: Benchmark, source: Features) -> None:
         self.benchmark, self.source = benchmark, source
 
     @staticmethod
@@ -34,13 +35,13 @@ class Validator:
         return {str(k): float(v) for k, v in recall_at_k(ids, b.positives, b.ks).items()}
 
 
-def describe_all(model: PlaceModel, source: Source, which: int, count: int) -> NDArray[np.float32]:
+def describe_all(model: PlaceModel, source: Features, which: int, count: int) -> NDArray[np.float32]:
     """(count, dim) descriptors of every image of the source's set number `which`."""
     return describe_images(model, source, which, np.arange(count))
 
 
 @torch.no_grad()
-def describe_images(model: PlaceModel, source: Source, which: int, ids: Ids) -> NDArray[np.float32]:
+def describe_images(model: PlaceModel, source: Features, which: int, ids: Ids) -> NDArray[np.float32]:
     """(len(ids), dim) descriptors of images of the source's set number `which`."""
     training = model.training
     model.eval()

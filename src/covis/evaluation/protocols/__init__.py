@@ -1,5 +1,5 @@
-"""Every named protocol, one file a family; importing this fills `BENCHMARKS`."""
+"""Every named protocol, one file per family; importing this fills `BENCHMARKS`."""
 
-from covis.evaluation.protocols import msls, own, seasons, sequences, small, streets
+from covis.evaluation.protocols import indoor, msls, seasons, simulated, streets
 
-__all__ = ["msls", "own", "seasons", "sequences", "small", "streets"]
+__all__ = ["indoor", "msls", "seasons", "simulated", "streets"]

@@ -1,20 +1,26 @@
-"""Mapillary Street-Level Sequences: the official validation, its subtasks, other readings of it, and the test server.
+"""Protocols of Mapillary Street-Level Sequences: images and sequences, validation and the server's test.
 
 Official: a query is searched in its own city, 25 m in UTM are relevant whatever the heading, queries without a
 relevant image are dropped. `msls_val` counts 740 queries that way.
+
+As the official evaluator counts: an item is searched in its own city, and two items match where any frame of one lies
+within 25 m of any frame of the other. An item's subtask is that of its middle frame.
 """
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
 
 from covis import datasets
 from covis.datasets.msls import SUBTASKS
-from covis.evaluation.benchmarks import BENCHMARKS, Benchmark
+from covis.errors import InputError
+from covis.evaluation.benchmark import BENCHMARKS, Benchmark
 from covis.evaluation.protocols.rules import (
     MAX_ANGLE_DEG,
     NEAR_ALIKE_IN_CITY,
@@ -23,7 +29,8 @@ from covis.evaluation.protocols.rules import (
     SHARED_VIEW_IN_CITY,
 )
 from covis.evaluation.submissions import MSLS
-from covis.images import ImageSet
+from covis.graph import SimilarityGraph
+from covis.images import WINDOW, ImageSet
 
 
 def validation(path: Path | None, name: str, subtask: str) -> Benchmark:
@@ -115,3 +122,96 @@ for _subtask in SUBTASKS:
     BENCHMARKS.register(f"msls_test{_suffix}")(partial(server_test, name=f"msls_test{_suffix}", subtask=_subtask))
 BENCHMARKS.register("msls_val_all")(validation_all)
 BENCHMARKS.register("msls_val_40deg")(validation_40deg)
+
+
+LENGTH = 3
+"""Frames of an item, as in the official evaluator."""
+TASKS = {"im2seq": (False, True), "seq2im": (True, False), "seq2seq": (True, True)}
+"""Whether queries and map are sequences."""
+
+
+def sequence_validation(path: Path | None, task: str, length: int = LENGTH) -> Benchmark:
+    """Items of the official sequence_validation's queries and map."""
+    frames, (queries, database) = _items(path, "val", task, length)
+    return Benchmark(
+        f"msls_val_{task}",
+        queries,
+        database,
+        _relevance(frames, (queries, database)),
+        f"any frame {NEAR_RULE} of any other's",
+        groups="same",
+        breakdown={"city": cities(queries)},
+        training=partial(training, path),
+        notes=(f"{task} with sequences of {length} frames, whose descriptor is the mean of theirs",),
+    )
+
+
+def sequence_test(path: Path | None, task: str, length: int = LENGTH) -> Benchmark:
+    """Items of the test cities, whose positions only the server knows."""
+    _, (queries, database) = _items(path, "test", task, length)
+    return Benchmark(
+        f"msls_test_{task}",
+        queries,
+        database,
+        None,
+        f"any frame {NEAR_RULE} of any other's, known to the server alone",
+        groups="same",
+        submission=MSLS,
+        training=partial(training, path),
+        notes=(f"hidden truth, {task} with sequences of {length} frames: write a submission file",),
+    )
+
+
+def _items(path: Path | None, split: str, task: str, length: int) -> tuple[datasets.Split, tuple[ImageSet, ImageSet]]:
+    """All frames of both sides, and the items among them that the task counts."""
+    frames = datasets.load("msls", path, split)
+    lengths = [length if sequence else 1 for sequence in TASKS[task]]
+    sides = [as_sequences(side, n) for side, n in zip(frames, lengths, strict=True)]
+    queries, database = (side.subset(side.columns["all"]) for side in sides)
+    return frames, (queries, database)
+
+
+def as_sequences(images: ImageSet, length: int) -> ImageSet:
+    """The items of `images`: each whose `length` // 2 neighbours on both sides are there, in one sequence.
+
+    An item is its middle image; its column `window` (N, length) holds the names of its frames.
+    """
+    if length < 1 or length % 2 == 0:
+        raise InputError(f"a sequence of {length} frames has no middle; give an odd length")
+    order = np.lexsort((images.columns["row"], images.group))
+    reach = np.arange(length) - length // 2
+    at = np.arange(len(order))[:, None] + reach
+    window, middle = order[np.clip(at, 0, len(order) - 1)], order[:, None]
+    whole = ((at >= 0) & (at < len(order))).all(axis=1)
+    for values in (images.group, images.columns["sequence_key"]):
+        whole &= (values[window] == values[middle]).all(axis=1)
+    frame = images.columns["frame_number"]
+    whole &= (frame[window] - frame[middle] == reach).all(axis=1)
+    kept = np.flatnonzero(whole)
+    kept = kept[np.argsort(order[kept])]
+    chosen = images.subset(order[kept])
+    return replace(chosen, columns={**chosen.columns, WINDOW: images.names[window[kept]]})
+
+
+def _relevance(frames: datasets.Split, items: tuple[ImageSet, ImageSet]) -> SimilarityGraph:
+    """ψ = 1 for items with frames near each other."""
+    near = NEAR_IN_CITY(*frames)
+    queries, database = (_membership(i, side) for i, side in zip(items, frames, strict=True))
+    found = (queries @ csr_array(near.to_scipy()) @ database.T).tocoo()
+    return SimilarityGraph.from_edges(
+        found.row, found.col, np.ones(found.nnz), found.shape, {**near.facts, "of": "items"}
+    )
+
+
+def _membership(items: ImageSet, frames: ImageSet) -> csr_array:
+    """(items, frames) 1 where a frame belongs to an item."""
+    window = items.columns[WINDOW]
+    order = np.argsort(frames.names)
+    column = order[np.searchsorted(frames.names, window.ravel(), sorter=order)]
+    row = np.repeat(np.arange(len(items)), window.shape[1])
+    return csr_array((np.ones(len(row), np.float32), (row, column)), shape=(len(items), len(frames)))
+
+
+for _task in TASKS:
+    BENCHMARKS.register(f"msls_val_{_task}")(partial(sequence_validation, task=_task))
+    BENCHMARKS.register(f"msls_test_{_task}")(partial(sequence_test, task=_task))

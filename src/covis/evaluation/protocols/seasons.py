@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from covis import datasets
-from covis.evaluation.benchmarks import BENCHMARKS, Benchmark
+from covis.evaluation.benchmark import BENCHMARKS, Benchmark
 from covis.evaluation.localisation import LONG_TERM_LIMITS
 from covis.evaluation.submissions import LONG_TERM
 from covis.images import ImageSet

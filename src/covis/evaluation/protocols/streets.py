@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from covis import datasets
-from covis.evaluation.benchmarks import BENCHMARKS, Benchmark
+from covis.evaluation.benchmark import BENCHMARKS, Benchmark
 from covis.evaluation.protocols.rules import NEAR, NEAR_RULE
 
 

@@ -1,0 +1,1 @@
+"""From images to descriptors: loading, embedding, and whatever else describes images."""

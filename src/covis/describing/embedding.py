@@ -1,0 +1,270 @@
+"""Images → descriptors: any number of them, in bounded memory, resumed at the shard, on every rank of `torchrun`.
+
+Shard s always holds the images s·rows … (s+1)·rows − 1 in batches cut from its own beginning, so that its content
+depends neither on where an earlier run stopped nor on how many ranks share the work.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, overload
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
+
+from covis import artifacts
+from covis.describing.loading import BadFile, image_batches, joint_batches
+from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Precision, norms, seal, shard_name, write_shard
+from covis.errors import InputError
+from covis.images import ImageSet, trimmed
+from covis.models import Embedder
+from covis.progress import Meter, say
+from covis.reading.screening import REJECTS, Rejected, screen, write_rejects
+
+KIND = "embedding"
+BATCH_SIZE = 32
+SHARD_ROWS = 4096
+_MAX_WORKERS = 8
+_WORTH_WORKERS = 64
+_POLL_S = 0.2
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Where and how the network runs."""
+
+    device: torch.device
+    half: bool
+    """Whether convolutions run in half precision (pooling and norm stay in float32)."""
+
+    @classmethod
+    def choose(cls, device: str | None = None, half: bool | None = None) -> Runner:
+        """The GPU of this rank, in half precision, or the CPU in single precision, unless told otherwise."""
+        if device is None:
+            gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % gpus}" if gpus else "cpu"
+        chosen = torch.device(device)
+        return cls(chosen, chosen.type == "cuda" if half is None else half)
+
+    def describe(self, model: Embedder, images: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 → (B, dim) float32, on the device."""
+        context = torch.autocast(self.device.type) if self.half else nullcontext()
+        with torch.inference_mode(), context:
+            vectors: Tensor = model(model.normalise(images.to(self.device, non_blocking=True)))
+            return vectors.float()
+
+
+@overload
+def embed(
+    model: Embedder,
+    images: ImageSet,
+    path: None = None,
+    *,
+    ids: ArrayLike | None = None,
+    batch_size: int = BATCH_SIZE,
+    workers: int | None = None,
+    device: str | None = None,
+    half: bool | None = None,
+) -> NDArray[np.float32]: ...
+@overload
+def embed(
+    model: Embedder,
+    images: ImageSet,
+    path: Path | str,
+    *,
+    dtype: Precision = "float32",
+    shard_rows: int = SHARD_ROWS,
+    batch_size: int = BATCH_SIZE,
+    workers: int | None = None,
+    device: str | None = None,
+    half: bool | None = None,
+) -> DescriptorStore: ...
+def embed(
+    model: Embedder,
+    images: ImageSet,
+    path: Path | str | None = None,
+    *,
+    ids: ArrayLike | None = None,
+    dtype: Precision = "float32",
+    shard_rows: int = SHARD_ROWS,
+    batch_size: int = BATCH_SIZE,
+    workers: int | None = None,
+    device: str | None = None,
+    half: bool | None = None,
+) -> NDArray[np.float32] | DescriptorStore:
+    """Descriptors of `images`: an array in memory, or a store at `path` that the same call resumes.
+
+    In memory: (N, dim) float32, one row an image (those at `ids` if given); a file that cannot be used is an error.
+    At `path`: bad files are left out and listed in `rejects.csv`; more than 5 % of them stop the work at its start.
+    workers: decoding processes; None takes one a core, at most 8. half: half precision, by default on a GPU.
+    """
+    model.eval()
+    runner = Runner.choose(device, half)
+    model.to(runner.device)
+    if path is None:
+        wanted = np.arange(len(images)) if ids is None else np.asarray(ids, np.int64)
+        return _in_memory(model, images, wanted, runner, batch_size, decoders(workers, len(wanted)))
+    if ids is not None:
+        raise ValueError("a store takes whole sets; give images.subset(ids)")
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    plan = _Plan(model, images, Path(path), runner, dtype, max(1, shard_rows), batch_size, rank, world)
+    return plan.run(decoders(workers, len(images)))
+
+
+def decoders(workers: int | None, count: int) -> int:
+    """How many decoding processes `count` images are worth."""
+    if workers is not None:
+        return workers
+    return 0 if count < _WORTH_WORKERS else min(_MAX_WORKERS, len(os.sched_getaffinity(0)))
+
+
+def _in_memory(
+    model: Embedder, images: ImageSet, ids: NDArray[np.int64], runner: Runner, batch_size: int, workers: int
+) -> NDArray[np.float32]:
+    found = np.empty((len(ids), model.dim), np.float32)
+    done = 0
+    with Meter("embed", len(ids), "images") as meter:
+        for loaded in image_batches(
+            images, ids, model.preprocessing.image_size, batch_size, workers, on_reject="raise"
+        ):
+            found[done : done + len(loaded.ids)] = runner.describe(model, loaded.images).cpu().numpy()
+            done += len(loaded.ids)
+            meter.advance(len(loaded.ids))
+    return found
+
+
+def _return_free_memory() -> None:
+    """Gives the heap's holes back to the system: glibc keeps them, and between batches they grow, to 100 MB and more."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none, and less need of it
+    if trim is not None:
+        trim(0)
+
+
+@dataclass(frozen=True, eq=False)
+class _Plan:
+    """One store to be made: what decides its content, and which part of it this rank does."""
+
+    model: Embedder
+    images: ImageSet
+    path: Path
+    runner: Runner
+    dtype: Precision
+    shard_rows: int
+    batch_size: int
+    rank: int
+    world: int
+
+    @property
+    def shards(self) -> int:
+        return -(-len(self.images) // self.shard_rows)
+
+    def config(self) -> dict[str, Any]:
+        """All that decides the store's content, as JSON."""
+        return {
+            "model": self.model.fingerprint(),
+            "images": artifacts.fingerprint(trimmed(self.images.names)),
+            "count": len(self.images),
+            "dim": self.model.dim,
+            "dtype": self.dtype,
+            "image_size": list(self.model.preprocessing.image_size),
+            "half": self.runner.half,
+            "shard_rows": self.shard_rows,
+            "batch_size": self.batch_size,
+        }
+
+    def run(self, workers: int) -> DescriptorStore:
+        """Does this rank's missing shards; the first rank claims the folder, and finishes it when all are there."""
+        if not len(self.images):
+            raise InputError(f"no images under {self.images.root}; give a folder or table with some")
+        config = self.config()
+        if self.rank:
+            self._wait_for_claim(config)
+            self._embed(workers)
+            return self._wait_for_store()
+        with artifacts.claim(self.path, KIND, config):
+            if (self.path / artifacts.MANIFEST).is_file():
+                say(f"{self.path}: {len(self.images)} images are embedded already")
+                return DescriptorStore.open(self.path)
+            if not (self.path / shard_name(0)).exists():
+                screen(self.images)
+            self._embed(workers)
+            return self._finish(config)
+
+    def _embed(self, workers: int) -> None:
+        """Embeds the shards of this rank that are not there yet, without a pause between them, in one buffer."""
+        mine = [s for s in range(self.rank, self.shards, self.world) if not (self.path / shard_name(s)).exists()]
+        requests = ((ids,) for s in mine for ids in self._batches(s))
+        bad: list[BadFile] = []
+        size = self.model.preprocessing.image_size
+        loaded = joint_batches((self.images,), requests, size, workers, on_reject="skip", rejects=bad)
+        rows = torch.empty((min(self.shard_rows, len(self.images)), self.model.dim), device=self.runner.device)
+        with Meter("embed", sum(len(self._ids(s)) for s in mine), "images") as meter:
+            for s in mine:
+                ids: list[NDArray[np.int64]] = []
+                filled = 0
+                for _ in self._batches(s):
+                    (batch,) = next(loaded)
+                    ids.append(batch.ids)
+                    if len(batch.ids):
+                        rows[filled : filled + len(batch.ids)] = self.runner.describe(self.model, batch.images)
+                    filled += len(batch.ids)
+                    meter.advance(len(batch.ids))
+                self._write(s, np.concatenate(ids), rows[:filled].cpu().numpy(), bad)
+                bad.clear()
+                _return_free_memory()
+
+    def _ids(self, shard: int) -> NDArray[np.int64]:
+        return np.arange(shard * self.shard_rows, min((shard + 1) * self.shard_rows, len(self.images)))
+
+    def _batches(self, shard: int) -> Iterator[NDArray[np.int64]]:
+        ids = self._ids(shard)
+        return (ids[start : start + self.batch_size] for start in range(0, len(ids), self.batch_size))
+
+    def _write(self, shard: int, ids: NDArray[np.int64], rows: NDArray[np.float32], bad: Sequence[BadFile]) -> None:
+        """Writes a shard, and before it what was left out of it."""
+        sound = np.abs(norms(rows) - 1) <= NORM_TOLERANCE
+        rejects = [Rejected(self.images.name(b.id), b.reason, b.detail) for b in bad]
+        rejects += [Rejected(self.images.name(int(i)), "no-descriptor", "its norm is not 1") for i in ids[~sound]]
+        if rejects:
+            artifacts.write_json(self._rejects(shard), rejects)
+        kept = rows if sound.all() else rows[sound]
+        write_shard(self.path, shard, self.images.names[ids[sound]], kept, self.model.dim, self.dtype)
+
+    def _rejects(self, shard: int) -> Path:
+        return self.path / f"rejects-{shard:05d}.json"
+
+    def _finish(self, config: dict[str, Any]) -> DescriptorStore:
+        """Waits for the other ranks' shards, then makes a store of them all."""
+        while not all((self.path / shard_name(s)).exists() for s in range(self.shards)):
+            time.sleep(_POLL_S)
+        sidecars = [self._rejects(s) for s in range(self.shards) if self._rejects(s).exists()]
+        rejects = [Rejected(*line) for file in sidecars for line in artifacts.read_json(file)]
+        listing = [self.path / REJECTS] if rejects else []
+        if rejects:
+            write_rejects(listing[0], rejects)
+            say(f"{len(rejects)} images left out, listed in {self.path / REJECTS}")
+        store = seal(self.path, self.shards, config["model"], config["dim"], config["dtype"], config, listing)
+        for file in sidecars:
+            file.unlink()
+        return store
+
+    def _wait_for_claim(self, config: dict[str, Any]) -> None:
+        """Until the first rank holds the folder for the same work."""
+        record = self.path / f"{KIND}.json"
+        while not record.exists():
+            time.sleep(_POLL_S)
+        if artifacts.read_json(record)["config"] != config:
+            raise InputError(f"{self.path} belongs to another embedding; choose another output folder")
+
+    def _wait_for_store(self) -> DescriptorStore:
+        while not (self.path / artifacts.MANIFEST).exists():
+            time.sleep(_POLL_S)
+        return DescriptorStore.open(self.path, verify=False)

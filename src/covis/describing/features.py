@@ -1,0 +1,172 @@
+"""Where the trained part's input comes from: images decoded on the way, or the frozen part's output from a cache."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from covis import artifacts
+from covis.arrays import Ids
+from covis.describing.loading import BadFile, image_batches, joint_batches
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.models import PlaceModel
+from covis.progress import Meter
+
+Request = tuple[Ids, ...]
+"""One array of image ids for each image set."""
+_CHUNK = 256
+_FREE_SHARE = 0.9
+
+
+class Fetched(NamedTuple):
+    """The answer to a request."""
+
+    ids: Request
+    """Other ids than asked for where a file was bad."""
+    features: Tensor
+    """(images, …) of all sets, one after another: what `PlaceModel.suffix` takes."""
+
+
+class Features(Protocol):
+    """Features for a stream of requests."""
+
+    def fetch(self, requests: Iterable[Request]) -> Iterator[Fetched]:
+        """Answers each request, in order."""
+
+
+class Streamed:
+    """Decodes the images of each request in worker processes and runs the frozen part on them."""
+
+    def __init__(
+        self, model: PlaceModel, sets: Sequence[ImageSet], seed: int, workers: int, device: torch.device
+    ) -> None:
+        self.model, self.sets, self.seed, self.workers, self.device = model, sets, seed, workers, device
+        self.rejects: list[BadFile] = []
+
+    def fetch(self, requests: Iterable[Request]) -> Iterator[Fetched]:
+        """Answers each request, in order; a bad file is replaced by the same other one of its set each time."""
+        size = self.model.config.image_size
+        batches = joint_batches(self.sets, requests, size, self.workers, seed=self.seed, rejects=self.rejects)
+        for parts in batches:
+            pixels = torch.cat([part.images for part in parts])
+            yield Fetched(tuple(part.ids for part in parts), frozen_features(self.model, pixels, self.device))
+
+
+class Cached:
+    """Reads features that were computed once; images beyond the cache's bound are computed each time."""
+
+    def __init__(
+        self, rows: Sequence[NDArray[Any]], replaced: Sequence[Ids], model: PlaceModel, device: torch.device
+    ) -> None:
+        self.rows, self.replaced, self.model, self.device = rows, replaced, model, device
+
+    def fetch(self, requests: Iterable[Request]) -> Iterator[Fetched]:
+        """Answers each request, in order."""
+        for request in requests:
+            ids = tuple(self.replaced[which][part] for which, part in enumerate(request))
+            rows = np.concatenate([self.rows[which][part] for which, part in enumerate(ids)])
+            features = torch.from_numpy(rows).to(self.device)
+            yield Fetched(
+                ids, frozen_features(self.model, features, self.device) if rows.dtype == np.uint8 else features
+            )
+
+
+def open_features(
+    model: PlaceModel,
+    sets: Sequence[ImageSet],
+    *,
+    seed: int,
+    workers: int,
+    cache: Path | None,
+    cache_bytes: int,
+    device: torch.device,
+) -> Features:
+    """A cached source where everything fits into `cache_bytes`, else a streamed one."""
+    streamed = Streamed(model, sets, seed, workers, device)
+    if cache is None or not cache_bytes or not all(len(s) for s in sets):
+        return streamed
+    probe = next(iter(streamed.fetch([tuple(np.arange(1 if k == 0 else 0) for k in range(len(sets)))])))
+    row_shape, kind = _row(model, probe.features)
+    needed = sum(len(s) for s in sets) * int(np.prod(row_shape)) * np.dtype(kind).itemsize
+    if needed > cache_bytes:
+        return streamed
+    files = [_fill(model, s, cache, row_shape, kind, workers, device) for s in sets]
+    return Cached([rows for rows, _ in files], [replaced for _, replaced in files], model, device)
+
+
+def frozen_features(model: PlaceModel, pixels: Tensor, device: torch.device) -> Tensor:
+    """(B, 3, H, W) uint8 → the frozen part's output, without gradient."""
+    with torch.no_grad():
+        moved = pixels.to(device, non_blocking=True)
+        features: Tensor = model.prefix(model.normalise(moved))
+    return features
+
+
+def _row(model: PlaceModel, features: Tensor) -> tuple[tuple[int, ...], str]:
+    """Shape and type of one cached row: pixels where nothing is frozen, features elsewhere."""
+    if model.config.trainable == "all":
+        return (3, *model.config.image_size), "uint8"
+    return tuple(features.shape[1:]), "float32"
+
+
+def _fill(
+    model: PlaceModel,
+    images: ImageSet,
+    cache: Path,
+    row_shape: tuple[int, ...],
+    kind: str,
+    workers: int,
+    device: torch.device,
+) -> tuple[NDArray[Any], Ids]:
+    """The features of a set, computed unless the cache has them for the same content and frozen weights."""
+    folder = cache / artifacts.fingerprint(
+        model.prefix_fingerprint() if kind != "uint8" else "pixels", content(images), list(row_shape), kind
+    )
+    if not folder.exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        wanted = len(images) * int(np.prod(row_shape)) * np.dtype(kind).itemsize
+        if wanted > _FREE_SHARE * shutil.disk_usage(cache).free:
+            raise InputError(f"{cache} has no room for {wanted / 1e9:.1f} GB of features; free some or set cache_gb=0")
+        with artifacts.create(folder, "feature-cache", {"images": len(images)}) as draft:
+            _compute(model, images, draft.path, row_shape, kind, workers, device)
+    artifacts.open_manifest(folder, "feature-cache", verify=False)
+    return np.load(folder / "rows.npy", mmap_mode="r"), np.load(folder / "replaced.npy")
+
+
+def _compute(
+    model: PlaceModel,
+    images: ImageSet,
+    folder: Path,
+    row_shape: tuple[int, ...],
+    kind: str,
+    workers: int,
+    device: torch.device,
+) -> None:
+    shape = (len(images), *row_shape)
+    rows = np.lib.format.open_memmap(folder / "rows.npy", mode="w+", dtype=kind, shape=shape)
+    replaced = np.arange(len(images))
+    label = "decoding" if kind == "uint8" else "frozen features"
+    with Meter(label, len(images), "images") as meter:
+        batches = image_batches(images, None, model.config.image_size, _CHUNK, workers, on_reject="replace", seed=0)
+        for start, (ids, pixels) in zip(range(0, len(images), _CHUNK), batches, strict=True):
+            part = slice(start, start + len(ids))
+            rows[part] = pixels.numpy() if kind == "uint8" else frozen_features(model, pixels, device).cpu().numpy()
+            replaced[part] = ids
+            meter.advance(len(ids))
+    rows.flush()
+    np.save(folder / "replaced.npy", replaced)
+
+
+def content(images: ImageSet) -> str:
+    """A fingerprint of the files' bytes, in order."""
+    return artifacts.fingerprint(
+        [artifacts.file_sha256(p) if p.is_file() else "" for p in map(images.path, range(len(images)))]
+    )

@@ -1,0 +1,121 @@
+"""Protocols over tables, folders and the simulated town: a user's own photos, campus walks, the embedded default."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from covis import datasets
+from covis.errors import InputError
+from covis.evaluation.benchmark import BENCHMARKS, Benchmark, Groups
+from covis.evaluation.protocols.rules import NEAR, NEAR_ALIKE, NEAR_ALIKE_RULE, NEAR_RULE, SHARED_VIEW
+from covis.images import ImageSet
+
+
+@BENCHMARKS.register("table")
+def table(path: Path | None) -> Benchmark:
+    """Each photo of a table against the photos of other groups (of the whole table where it names no groups)."""
+    from covis.reading.table import read_table
+
+    if path is None:
+        raise InputError("benchmark 'table' needs a table of your photos; give --data FILE.csv")
+    return leave_one_group_out("table", read_table(path))
+
+
+@BENCHMARKS.register("campus_west")
+def campus_west(path: Path | None) -> Benchmark:
+    """The western campus, at least 30 m from any training photo: each photo against other people's walks."""
+    images = datasets.load("campus", path, "west").queries
+    return leave_one_group_out("campus_west", images, lambda: datasets.load("campus", path, "train").queries)
+
+
+BENCHMARKS.register("campus")(campus_west)
+
+
+def campus_part(path: Path | None, part: str) -> Benchmark:
+    """A part of the campus held out of `train`, to choose settings on; scored as `campus_west`."""
+    images = datasets.load("campus", path, part).queries
+    training = partial(datasets.load, "campus", path, f"without_{part}")
+    return leave_one_group_out(f"campus_{part}", images, lambda: training().queries)
+
+
+BENCHMARKS.register("campus_north")(partial(campus_part, part="north"))
+BENCHMARKS.register("campus_east")(partial(campus_part, part="east"))
+
+
+@BENCHMARKS.register("campus_walks")
+def campus_walks(path: Path | None) -> Benchmark:
+    """New walks over places whose map the model may have been trained on: a map of one's own photos."""
+    queries, database = datasets.load("campus", path, "new_walks")
+    return Benchmark(
+        "campus_walks",
+        queries,
+        database,
+        NEAR_ALIKE(queries, database),
+        NEAR_ALIKE_RULE,
+        SHARED_VIEW(queries, database),
+        training=lambda: database,
+    )
+
+
+def leave_one_group_out(name: str, images: ImageSet, training: Callable[[], ImageSet] | None = None) -> Benchmark:
+    """A set matched with itself, photos of one group never with each other; photos without a position are left out."""
+    known = images.poses.known
+    groups: Groups = "other" if len(images.group_names) > 1 else "any"
+    notes = () if groups == "other" else ("no groups are named, so photos of one walk may match each other",)
+    if not known.all():
+        if not known.any():
+            raise InputError(f"none of the {len(images)} photos has a position, so nothing can be scored")
+        notes = (*notes, f"{int((~known).sum())} photos without a position are left out")
+        images = images.subset(known)
+    return Benchmark(
+        name,
+        images,
+        images,
+        NEAR_ALIKE(images, images),
+        NEAR_ALIKE_RULE,
+        SHARED_VIEW(images, images),
+        groups=groups,
+        training=training,
+        notes=notes,
+    )
+
+
+def folders(path: Path | None, split: str) -> Benchmark:
+    """The community's `images/<split>/{queries,database}` folders with positions in the file names."""
+    queries, database = datasets.load("utm_folders", path, split)
+    return Benchmark(
+        f"folders_{split}",
+        queries,
+        database,
+        NEAR(queries, database),
+        NEAR_RULE,
+        denominator="all",
+        training=lambda: datasets.load("utm_folders", path, "train").database,
+        notes=("the headline divides by all queries, as the community's evaluators do",),
+    )
+
+
+def town(path: Path | None, split: str, name: str) -> Benchmark:
+    """Streets of the simulated town that training never sees, under other weather, light and season than its map."""
+    queries, database = datasets.load("town", path, split)
+    return Benchmark(
+        name,
+        queries,
+        database,
+        NEAR_ALIKE(queries, database),
+        NEAR_ALIKE_RULE,
+        SHARED_VIEW(queries, database),
+        breakdown={"condition": np.char.decode(queries.columns["condition"])},
+        training=lambda: datasets.load("town", path, "train").database,
+        notes=("simulated images: compare models here, not with figures of real photographs",),
+    )
+
+
+for _split in ("val", "test"):
+    BENCHMARKS.register(f"folders_{_split}")(partial(folders, split=_split))
+BENCHMARKS.register("town")(partial(town, split="test", name="town"))
+BENCHMARKS.register("town_val")(partial(town, split="val", name="town_val"))

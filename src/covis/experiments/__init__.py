@@ -1,0 +1,12 @@
+"""Experiments: recipes and tables, one file per family; importing this fills `RECIPES` and `TABLES`."""
+
+from covis.experiments import campus, indoor, msls, paper, photos, town
+from covis.experiments.tables import TABLES
+from covis.training.recipe import RECIPES, Recipe
+
+__all__ = ["RECIPES", "TABLES", "Recipe", "campus", "get", "indoor", "msls", "paper", "photos", "town"]
+
+
+def get(name: str) -> Recipe:
+    """The recipe of that name; an unknown one suggests the nearest."""
+    return RECIPES[name]()

@@ -1,0 +1,242 @@
+"""Experiments on the campus photographs: recipes and tables.
+
+Nothing is validated while training: the other part of the campus is kept for the end. Give the backbone's weights with
+`--set model.weights=FILE` where the model library cannot fetch them.
+
+Every row is scored on `campus_west` as it is and whitened on `train`, the best also by consensus; the trained rows of a
+table see as many images.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+
+from covis.evaluation.retrieval import SIZES
+from covis.experiments.msls import TABLE4_LOSSES
+from covis.experiments.tables import TABLES, Row, Table
+from covis.experiments.variants import Variant, at_methods_rate, binary_batches, cl, cl_graded, gcl, graded_batches
+from covis.labels import FovOverlap
+from covis.losses import LOSSES, Contrastive, GeneralizedContrastive, TupleLoss
+from covis.models import ModelConfig
+from covis.training.recipe import RECIPES, Batches, Optimiser, Recipe
+
+MODELS = {
+    "mobilenetv2": ModelConfig("mobilenetv2_100", "gem", (160, 160), "last1", "pretrained"),
+    "resnet50": ModelConfig("resnet50", "gem", (160, 160), "last1", "pretrained"),
+    "vgg16": ModelConfig("vgg16", "gem", (160, 160), "last1", "pretrained"),
+    "dinov2": ModelConfig("vit_small_patch14_reg4_dinov2", "avg", (224, 224), "last1", "pretrained", blocks=8),
+}
+STEPS = {"dinov2": 40}
+"""What two processor cores can afford; 125 (4,000 pairs) elsewhere."""
+GENTLE = Optimiser("adamw", learning_rate=5e-5, weight_decay=1e-4, schedule="cosine", warmup=0.1)
+"""For transformers, and for clusters that start from what they are to find."""
+PLACES = {
+    "mobilenetv2": replace(MODELS["mobilenetv2"], pool="netvlad64", blocks=5, image_size=(224, 224)),
+    "dinov2": replace(MODELS["dinov2"], pool="netvlad32"),
+}
+"""Clusters of the features of the middle blocks, which find places better than the last as they come."""
+DEPTHS = {
+    model: replace(PLACES[model], blocks=0, levels=levels, trainable="none")
+    for model, levels in {"mobilenetv2": (4, 5), "dinov2": (6, 8, 10)}.items()
+}
+"""Clusters at several depths, each by itself: what finds places best."""
+VARIANTS: dict[str, Variant] = {
+    "gcl": gcl,
+    "cl": cl,
+    "gcl_binary": binary_batches,
+    "cl_graded": cl_graded,
+}
+
+
+def base(model: str) -> Recipe:
+    """What these recipes share: phones point anywhere, so labels weigh how much two cameras face each other."""
+    return Recipe(
+        dataset="campus",
+        model=MODELS[model],
+        labels=FovOverlap(radius_m=50.0, fov_deg=90.0, facing=True),
+        optimiser=GENTLE if model == "dinov2" else Optimiser(),
+        steps=STEPS.get(model, 125),
+    )
+
+
+def rated(recipe: Recipe) -> Recipe:
+    """At the method's rate where its optimiser is used."""
+    return at_methods_rate(recipe) if recipe.optimiser.name == "sgd" else recipe
+
+
+def _recipe(model: str, variant: Variant) -> Recipe:
+    return rated(variant(base(model)))
+
+
+def all_pairs(model: str) -> Recipe:
+    """GCL over every pair of a batch's images."""
+    recipe = gcl(base(model))
+    return replace(recipe, batches=replace(recipe.batches, strategy="all_pairs", size=64))
+
+
+def places(model: str) -> Recipe:
+    """Clusters of middle features, fitted to the photos and whitened; GCL over all pairs of sixteen places.
+
+    The distances of such descriptors start around 1.2, so the margin is as wide; fields of view reach as far as
+    positives do.
+    """
+    return replace(
+        base(model),
+        model=PLACES[model],
+        labels=FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True),
+        loss=GeneralizedContrastive(margin=1.2),
+        batches=Batches("all_pairs", 64, partners="other_groups", places=16, focus=True),
+        optimiser=GENTLE,
+        steps=40,
+        whiten=1024,
+    )
+
+
+def depths(model: str) -> Recipe:
+    """Clusters of features at several depths; training moves the clusters alone."""
+    return replace(places(model), model=DEPTHS[model])
+
+
+for _model in MODELS:
+    for _name, _variant in VARIANTS.items():
+        RECIPES.register(f"campus_{_model}_{_name}")(partial(_recipe, _model, _variant))
+    RECIPES.register(f"campus_{_model}_gcl_all_pairs")(partial(all_pairs, _model))
+for _model in PLACES:
+    RECIPES.register(f"campus_{_model}_places")(partial(places, _model))
+    RECIPES.register(f"campus_{_model}_depths")(partial(depths, _model))
+
+
+WEST = ("campus_west",)
+SEEDS = 3
+WHITENED = 256
+CLUSTERS_WHITENED = 1024
+WIDE = 1.0
+"""A margin above the distances that a pretrained network starts from."""
+GRADED = "GCL, graded batches"
+MIDDLE, DEPTH_ROWS = "middle features in clusters", "several depths in clusters"
+"""One label for one recipe: tables that are run into one folder share its runs."""
+
+
+def both(label: str, recipe: Recipe, whiten: int = WHITENED) -> tuple[Row, Row]:
+    """A row as it is and one whitened on the training photos."""
+    recipe = rated(recipe)
+    plain = Row(label, recipe, WEST, fit="train")
+    return plain, replace(plain, whiten=whiten)
+
+
+def agreed(label: str, recipe: Recipe, whiten: int) -> tuple[Row, ...]:
+    """`both`, and each with its results asked where they were taken."""
+    plain, whitened = both(label, recipe, whiten)
+    return plain, replace(plain, consensus=True), whitened, replace(whitened, consensus=True)
+
+
+@TABLES.register("campus_table1")
+def table1() -> Table:
+    """Which labels compose the batches and which enter the loss, beside the network as it comes."""
+    start = base("mobilenetv2")
+    graded = rated(gcl(start))
+    unlearned = replace(graded, optimiser=replace(graded.optimiser, learning_rate=1e-6))
+    rows = (
+        *both("as it comes", replace(graded, steps=0)),
+        *(replace(row, recipe=unlearned) for row in both("batch statistics alone", graded)),
+        *both("CL, binary batches", cl(start)),
+        *both("GCL, binary batches", binary_batches(gcl(start))),
+        *both("CL, graded batches", cl_graded(start)),
+        *both(GRADED, gcl(start)),
+        *both("CL, binary batches, margin 1", replace(cl(start), loss=Contrastive(margin=WIDE))),
+        *both("GCL, graded batches, margin 1", replace(gcl(start), loss=GeneralizedContrastive(margin=WIDE))),
+    )
+    return Table("Labels in batch and loss, on the campus", rows, SEEDS)
+
+
+@TABLES.register("campus_batches")
+def batches() -> Table:
+    """What composes a batch, and what grades its pairs."""
+    start = gcl(base("mobilenetv2"))
+    overlap = start.labels
+    assert isinstance(overlap, FovOverlap)
+    near = replace(start, batches=replace(start.batches, zeros="near"))
+    others = replace(start, batches=replace(start.batches, partners="other_groups"))
+    focused = all_pairs("mobilenetv2")
+    focused = replace(focused, batches=replace(focused.batches, places=16, partners="other_groups", focus=True))
+    rows = [*both(GRADED, start)]
+    for strategy in "BCD":
+        rows += both(f"GCL, strategy {strategy}", graded_batches(start, strategy))
+    rows += both("GCL, near zero-pairs", near)
+    rows += both("GCL, partners of other walks", others)
+    rows += both("GCL, all pairs", all_pairs("mobilenetv2"))
+    rows += both("GCL, all pairs of 16 places, focused", focused)
+    rows += both("GCL, iou labels", replace(start, labels=replace(overlap, measure="iou")))
+    rows += both("GCL, labels without facing", replace(start, labels=replace(overlap, facing=False)))
+    return Table("Batches and labels, on the campus", tuple(rows), SEEDS)
+
+
+@TABLES.register("campus_losses")
+def losses() -> Table:
+    """The losses of Table 4 at equal forward passes, and NetVLAD with mined triplets."""
+    start = gcl(base("mobilenetv2"))
+    rows = [*both(GRADED, start)]
+    for name in TABLE4_LOSSES:
+        rows += both(name.replace("_", " "), _with_loss(name, start))
+    netvlad = replace(_with_loss("triplet", start), model=replace(start.model, pool="netvlad16"))
+    rows += both("NetVLAD 16, triplets, mined", netvlad)
+    return Table("Losses at equal forward passes, on the campus", tuple(rows), SEEDS)
+
+
+@TABLES.register("campus_sizes")
+def sizes() -> Table:
+    """Whitening × dims, with MobileNetV2."""
+    graded = both(GRADED, gcl(base("mobilenetv2")))[0]
+    rows = [*_sizes(graded, 1280), *_sizes(_depths_as_they_come("mobilenetv2"), 2048)]
+    return Table("Whitening to fewer dims, MobileNetV2, on the campus", tuple(rows), SEEDS)
+
+
+@TABLES.register("campus_dinov2_sizes")
+def dinov2_sizes() -> Table:
+    """Whitening × dims, with DINOv2 ViT-S."""
+    rows = _sizes(_depths_as_they_come("dinov2"), 2048)
+    return Table("Whitening to fewer dims, DINOv2 ViT-S, on the campus", tuple(rows), SEEDS)
+
+
+@TABLES.register("campus_places")
+def best_of_mobilenet() -> Table:
+    """Clusters of middle features, as they come and trained, with MobileNetV2."""
+    return Table("Middle features in clusters, MobileNetV2, on the campus", tuple(_places("mobilenetv2")), SEEDS)
+
+
+@TABLES.register("campus_dinov2")
+def best_of_dinov2() -> Table:
+    """DINOv2 ViT-S: clusters of middle features, and poolings of its first eight blocks trained with GCL."""
+    start = gcl(base("dinov2"))
+    rows = [*_places("dinov2"), *both("average, as it comes", replace(start, steps=0))]
+    for pool, name in (("avg", "average"), ("gem", "GeM"), ("transport16", "optimal transport")):
+        rows += both(f"{name}, GCL", replace(start, model=replace(start.model, pool=pool)))
+    return Table("DINOv2 ViT-S, on the campus", tuple(rows), SEEDS)
+
+
+def _places(model: str) -> list[Row]:
+    rows: list[Row] = []
+    for label, recipe in ((MIDDLE, places(model)), (DEPTH_ROWS, depths(model))):
+        trained = replace(recipe, whiten=0)
+        rows += agreed(f"{label}, as they come", replace(trained, steps=0), CLUSTERS_WHITENED)
+        rows += both(f"{label}, GCL", trained, CLUSTERS_WHITENED)
+    return rows
+
+
+def _depths_as_they_come(model: str) -> Row:
+    return both(f"{DEPTH_ROWS}, as they come", replace(depths(model), whiten=0, steps=0))[0]
+
+
+def _sizes(row: Row, most: int) -> list[Row]:
+    """The row as it is and whitened to every usual size up to `most`."""
+    usual = [size for size in SIZES if size < most]
+    return [row, *(replace(row, whiten=size) for size in (*usual, most))]
+
+
+def _with_loss(name: str, start: Recipe) -> Recipe:
+    loss = LOSSES[name]()
+    if not isinstance(loss, TupleLoss):
+        return replace(start, loss=loss)
+    tuples = Batches("triplet", 8, negatives=6, mined=True, refresh=25, pool=400)
+    return replace(start, loss=loss, batches=tuples)

@@ -1,0 +1,359 @@
+"""Labels in and out: a graph's folder with its images, edge lists (CSV, Parquet, hloc) and the authors' HDF5 files."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.errors import InputError
+from covis.graph import POSITIVE, SimilarityGraph
+from covis.images import ImageSet
+from covis.poses import Poses
+
+_ARRAYS = ("names", "xy", "heading")
+
+
+class Labels(NamedTuple):
+    """A graph and what its rows and columns are."""
+
+    graph: SimilarityGraph
+    queries: ImageSet
+    database: ImageSet
+
+
+def save_labels(labels: Labels, path: Path | str) -> None:
+    """Writes the graph and, beside it, its images' names, positions and headings."""
+    sides = {"queries": labels.queries}
+    if labels.database is not labels.queries:
+        sides["database"] = labels.database
+    beside = {
+        f"{side}_{name}": array
+        for side, images in sides.items()
+        for name, array in zip(_ARRAYS, (images.names, images.poses.xy, images.poses.heading), strict=True)
+    }
+    labels.graph.save(path, beside=beside)
+
+
+def open_labels(path: Path | str) -> Labels:
+    """Opens what `save_labels` wrote; one object twice where a set was matched with itself."""
+    path = Path(path)
+    graph = SimilarityGraph.open(path)
+    queries = _side(path, "queries", graph.shape[0])
+    one_set = not (path / "database_names.npy").exists()
+    return Labels(graph, queries, queries if one_set else _side(path, "database", graph.shape[1]))
+
+
+def _side(path: Path, side: str, n: int) -> ImageSet:
+    try:
+        names, xy, heading = (np.load(path / f"{side}_{name}.npy", allow_pickle=False) for name in _ARRAYS)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not name its images; make it again with `covis label`") from None
+    if len(names) != n:
+        raise InputError(f"{path} names {len(names)} {side}, its graph has {n}; make it again")
+    return ImageSet.of(path, names, Poses(xy, heading))
+
+
+@contextlib.contextmanager
+def whole_file(path: Path | str) -> Iterator[Path]:
+    """A path to write to that becomes `path` once all of it is written; nothing is left behind otherwise.
+
+    Links, pipes and devices such as /dev/stdout are written to as they are: they must not be replaced by a file.
+    """
+    path = Path(path)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        yield path
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial{path.suffix}")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+COLUMNS = ("query", "database", "similarity")
+_EDGES_A_BAND = 1 << 20
+Names = tuple[Sequence[bytes], Sequence[bytes]]
+Band = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
+
+
+def write_edges(labels: Labels, path: Path | str, kind: str | None = None, *, least: float = 0.0) -> int:
+    """`query, database, similarity` of every stored pair with ψ ≥ `least`; returns how many.
+
+    `kind` is csv or parquet; without it the file's ending decides.
+    """
+    path = Path(path)
+    graph = labels.graph if least <= 0 else labels.graph.band(least, 1.0)
+    if (kind or path.suffix.lower()) in ("parquet", ".parquet", ".pq"):
+        _write_parquet(graph, labels, path)
+    else:
+        with (
+            whole_file(path) as partial,
+            partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
+        ):
+            writer = csv.writer(file)
+            writer.writerow(COLUMNS)
+            texts = [[os.fsdecode(n) for n in images.names.tolist()] for images in (labels.queries, labels.database)]
+            for rows, columns, psi in _edges(graph):
+                pairs = zip(rows.tolist(), columns.tolist(), psi.tolist(), strict=True)
+                writer.writerows((texts[0][i], texts[1][j], f"{v:.9g}") for i, j, v in pairs)
+    return graph.pairs
+
+
+def _write_parquet(graph: SimilarityGraph, labels: Labels, path: Path) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    sides = labels.queries.names, labels.database.names
+    kind = pa.string() if all(_is_text(names) for names in sides) else pa.binary()
+    schema = pa.schema([("query", kind), ("database", kind), ("similarity", pa.float32())])
+    with whole_file(path) as partial, pq.ParquetWriter(partial, schema) as writer:
+        for rows, columns, psi in _edges(graph):
+            both = sides[0][rows].tolist(), sides[1][columns].tolist()
+            names = [pa.array(side, pa.binary()).cast(kind) for side in both]
+            writer.write_table(pa.table([*names, pa.array(psi, pa.float32())], schema=schema))
+
+
+def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, most: int | None = None) -> int:
+    """`query.jpg map.jpg` a line for ψ ≥ `least`, the `most` similar ones of each query first; returns how many."""
+    graph = labels.graph.band(least, 1.0) if least > 0 else labels.graph
+    for images in (labels.queries, labels.database):
+        spaced = [n for n in images.names.tolist() if len(n.split()) != 1]
+        if spaced:
+            raise InputError(
+                f"{os.fsdecode(spaced[0])!r} has a space in its name, which pair lists cannot hold; use csv"
+            )
+    written = 0
+    with whole_file(path) as partial, partial.open("wb") as file:
+        for i in range(graph.shape[0]):
+            ids, psi = graph.row(i)
+            best = np.lexsort((ids, -psi))[:most]
+            query = labels.queries.names[i]
+            file.writelines(query + b" " + name + b"\n" for name in labels.database.names[ids[best]].tolist())
+            written += len(best)
+    return written
+
+
+def read_edges(path: Path | str, queries: ImageSet, database: ImageSet, kind: str | None = None) -> SimilarityGraph:
+    """A graph from a .csv or .parquet with `query, database, similarity`, by image names; `kind` as in `write_edges`."""
+    path = Path(path)
+    if (kind or path.suffix.lower()) in ("parquet", ".parquet", ".pq"):
+        names, psi = _parquet_edges(path)
+    else:
+        names, psi = _csv_edges(path)
+    return _named(
+        path, names, psi, queries, database, {"rule": "edges", "measure": "edges", "source": path.name}, first=2
+    )
+
+
+def read_hloc(path: Path | str, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    """A graph of ψ = 1 from a pair list."""
+    path = Path(path)
+    lines = [line.split() for line in path.read_bytes().splitlines() if line.strip()]
+    wrong = [k for k, line in enumerate(lines) if len(line) != 2]
+    if wrong:
+        raise InputError(f"{path}: line {wrong[0] + 1} has {len(lines[wrong[0]])} names; expected two")
+    names = [line[0] for line in lines], [line[1] for line in lines]
+    facts = {"rule": "hloc", "measure": "pairs", "source": path.name}
+    return _named(path, names, np.ones(len(lines)), queries, database, facts, first=1)
+
+
+def _edges(graph: SimilarityGraph) -> Iterator[Band]:
+    """Stored pairs in row order, a band at a time."""
+    for start in range(0, graph.pairs, _EDGES_A_BAND):
+        part = slice(start, min(start + _EDGES_A_BAND, graph.pairs))
+        rows = np.searchsorted(graph.indptr, np.arange(part.start, part.stop), side="right") - 1
+        yield rows, np.asarray(graph.indices[part]), _psi(graph, part)
+
+
+def _psi(graph: SimilarityGraph, part: slice) -> NDArray[np.float32]:
+    steps = np.float32(255 if graph.values.dtype == np.uint8 else 1)
+    return np.asarray(graph.values[part], np.float32) / steps
+
+
+def _is_text(names: NDArray[np.bytes_]) -> bool:
+    try:
+        b"".join(names.tolist()).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _csv_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
+    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
+        reader = csv.reader(file)
+        head = [cell.strip() for cell in next(reader, [])]
+        if not set(COLUMNS) <= set(head):
+            raise InputError(f"{path} has the columns {head}; expected {', '.join(COLUMNS)}")
+        at = [head.index(name) for name in COLUMNS]
+        queries, database, psi = [], [], []
+        for number, row in enumerate(reader, start=2):
+            try:
+                queries.append(os.fsencode(row[at[0]]))
+                database.append(os.fsencode(row[at[1]]))
+                psi.append(float(row[at[2]]))
+            except (IndexError, ValueError):
+                raise InputError(f"{path}: row {number} is {row}; expected {', '.join(COLUMNS)}") from None
+    return (queries, database), np.array(psi, np.float64)
+
+
+def _parquet_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        table = pq.read_table(path)
+    except (pa.ArrowInvalid, OSError) as error:
+        raise InputError(f"{path} cannot be read as Parquet ({error}); check the file") from None
+    if not set(COLUMNS) <= set(table.column_names):
+        raise InputError(f"{path} has the columns {table.column_names}; expected {', '.join(COLUMNS)}")
+    queries, database = (table[name].cast(pa.binary()).to_pylist() for name in COLUMNS[:2])
+    return (queries, database), np.asarray(table["similarity"].to_numpy(), np.float64)
+
+
+def _named(
+    path: Path,
+    names: Names,
+    psi: NDArray[np.float64],
+    queries: ImageSet,
+    database: ImageSet,
+    facts: Mapping[str, Any],
+    first: int,
+) -> SimilarityGraph:
+    """Edges between names as a graph; `first` is the number of the file's first row."""
+    ids = []
+    for side, wanted, images in zip(("query", "database"), names, (queries, database), strict=True):
+        place = {name: k for k, name in enumerate(images.names.tolist())}
+        found = np.array([place.get(name, -1) for name in wanted], np.int64)
+        if (found < 0).any():
+            k = int(np.flatnonzero(found < 0)[0])
+            raise InputError(
+                f"{path}: row {k + first} names {side} {os.fsdecode(wanted[k])!r}, which is not among the images"
+            )
+        ids.append(found)
+    sides = {"one_set": queries is database, "queries": queries.fingerprint(), "database": database.fingerprint()}
+    return SimilarityGraph.from_edges(ids[0], ids[1], psi, (len(queries), len(database)), {**facts, **sides})
+
+
+_ROWS_A_BAND = 256
+_VALUES_A_BAND = 1 << 24
+
+
+def write_h5(graph: SimilarityGraph, path: Path | str, *, full: bool = False) -> None:
+    """`fov` (ψ, float32) and `sim` (ψ ≥ 0.5, uint8), as the method's authors released theirs.
+
+    Queries × map; one set with itself as a condensed vector of its n(n−1)/2 pairs i < j, unless `full`.
+    """
+    import h5py
+
+    condensed = bool(graph.facts.get("one_set")) and not full
+    n, m = graph.shape
+    shape = (n * (n - 1) // 2,) if condensed else (n, m)
+    with whole_file(path) as partial, h5py.File(partial, "w") as file:
+        options: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "chunks": True}
+        options = options if min(shape) else {}
+        fov = file.create_dataset("fov", shape, np.float32, **options)
+        sim = file.create_dataset("sim", shape, np.uint8, **options)
+        for key, value in graph.facts.items():
+            file.attrs[key] = str(value)
+        for start, band in _bands(graph):
+            if condensed:
+                vector = np.concatenate([row[start + k + 1 :] for k, row in enumerate(band)])
+                at = slice(_condensed(start, n), _condensed(start, n) + len(vector))
+                fov[at], sim[at] = vector, vector >= POSITIVE
+            else:
+                fov[start : start + len(band)], sim[start : start + len(band)] = band, band >= POSITIVE
+
+
+def _bands(graph: SimilarityGraph) -> Iterator[tuple[int, NDArray[np.float32]]]:
+    """Dense rows, a few at a time."""
+    matrix = graph.to_scipy()
+    for start in range(0, graph.shape[0], _ROWS_A_BAND):
+        yield start, matrix[start : start + _ROWS_A_BAND].toarray()
+
+
+def _condensed(i: NDArray[np.int64] | int, n: int) -> Any:
+    """Where row i of the upper triangle begins in a condensed vector."""
+    return i * (2 * n - i - 1) // 2
+
+
+def read_h5(path: Path | str, key: str = "fov", *, one_set: bool = False) -> SimilarityGraph:
+    """`<city>_gt.h5` (queries × map) or a condensed vector (one set with itself): `fov` is graded, `sim` binary.
+
+    A vector is always condensed; one that was stored as a row (1, n(n−1)/2) is, if `one_set` says so.
+    """
+    import h5py
+
+    path = Path(path)
+    try:
+        with h5py.File(path) as file:
+            if key not in file:
+                raise InputError(f"{path} has no dataset {key!r}; it has {', '.join(file) or 'none'}")
+            data = file[key]
+            condensed = data.ndim == 1 or (one_set and data.ndim == 2 and data.shape[0] == 1 and data.shape[1] != 1)
+            return _read_condensed(path, data, key) if condensed else _read_full(path, data, key)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read as HDF5 ({error}); check the file") from None
+
+
+def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: str = "fov") -> SimilarityGraph:
+    """`read_h5` of labels of these images, in their order; the graph then carries their fingerprints."""
+    one_set = queries is database
+    graph = read_h5(path, key, one_set=one_set)
+    if graph.shape != (len(queries), len(database)):
+        told = f"{graph.shape[0]} × {graph.shape[1]}"
+        raise InputError(f"{path} is of {told} images; these are {len(queries)} × {len(database)}")
+    sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
+    graph = replace(graph, facts={**graph.facts, "source": Path(path).name, "one_set": one_set, **sides})
+    return graph.keep(graph.rows != graph.indices) if one_set else graph
+
+
+def _read_full(path: Path, data: Any, key: str) -> SimilarityGraph:
+    rows, columns, values = [], [], []
+    for start in range(0, data.shape[0], _ROWS_A_BAND):
+        band = _valid(path, np.asarray(data[start : start + _ROWS_A_BAND], np.float64), start)
+        r, c = np.nonzero(band)
+        rows.append(r + start)
+        columns.append(c)
+        values.append(band[r, c])
+    r, c, v = (np.concatenate([np.zeros(0), *parts]) for parts in (rows, columns, values))
+    facts = {"rule": "released", "measure": f"released-{key}", "one_set": False}
+    return SimilarityGraph.from_edges(r, c, v, tuple(data.shape), facts)
+
+
+def _read_condensed(path: Path, data: Any, key: str) -> SimilarityGraph:
+    n = round((1 + np.sqrt(1 + 8 * data.size)) / 2)
+    if n * (n - 1) // 2 != data.size:
+        raise InputError(f"{path}: {key!r} has {data.size} values, which is no number of pairs n(n−1)/2")
+    places, values = [np.zeros(0, np.int64)], [np.zeros(0)]
+    for start in range(0, data.size, _VALUES_A_BAND):
+        part = data[..., start : start + _VALUES_A_BAND]
+        band = _valid(path, np.asarray(part, np.float64).reshape(1, -1), start, condensed=True)[0]
+        places.append(np.flatnonzero(band) + start)
+        values.append(band[places[-1] - start])
+    at, psi = np.concatenate(places), np.concatenate(values)
+    i = np.searchsorted(_condensed(np.arange(n), n), at, side="right") - 1
+    j = at - _condensed(i, n) + i + 1
+    facts = {"rule": "released", "measure": f"released-{key}", "one_set": True}
+    both = np.concatenate([i, j]), np.concatenate([j, i]), np.tile(psi, 2)
+    return SimilarityGraph.from_edges(*both, (n, n), facts)
+
+
+def _valid(path: Path, band: NDArray[np.float64], start: int, condensed: bool = False) -> NDArray[np.float64]:
+    """ψ in [0, 1]; half-precision rounding above 1 is forgiven, anything else is not."""
+    band[(band > 1) & (band < 1 + 1e-3)] = 1.0
+    wrong = ~((band >= 0) & (band <= 1))
+    if wrong.any():
+        r, c = (int(v[0]) for v in np.nonzero(wrong))
+        place = f"value {start + c}" if condensed else f"similarity of pair ({start + r}, {c})"
+        raise InputError(f"{path}: {place} is {band[r, c]}; expected 0 to 1")
+    return band

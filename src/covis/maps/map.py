@@ -1,0 +1,354 @@
+"""A map of photos that tells where new ones were taken: create, open, add, remove, search, locate.
+
+The caller holds the map's lock and gives the newest state; what comes back is written already.
+
+A `Map` is one state, as it was when it was opened; `add` and `remove` give the next. Changes are atomic and kept as
+versions (see `covis.localise.storage`): any number of processes may read while one writes.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis import artifacts
+from covis.arrays import Ids
+from covis.describing.embedding import embed
+from covis.descriptors import DescriptorStore, Matrix, Stacked
+from covis.errors import InputError
+from covis.images import ImageSet, concatenate, encode_names
+from covis.maps import storage
+from covis.maps.answers import Answer
+from covis.maps.calibration import PRECISION, RATE, Calibration, refreshed
+from covis.maps.intake import files_of, list_rejects, listed, nearest_name, plain, reframed, stamps
+from covis.maps.storage import State
+from covis.models import Embedder, PlaceModel, load_fast
+from covis.progress import say
+from covis.ranking import Ranking
+from covis.reading.screening import Rejected
+from covis.search import Area, Exact, LocalIndex, build_index, open_index
+from covis.search.kinds import choose
+
+_MAX_SEGMENTS = 16
+_DEAD_SHARE = 0.5
+_MERGE_FROM = 64
+"""Rows below which removed ones are not worth winning back."""
+
+
+def added(
+    now: Map, images: ImageSet, prefix: str, given: DescriptorStore | None, rejects: Iterable[Rejected], calibrate: bool
+) -> Map:
+    """The map with `images`, under `prefix` + name."""
+    table = replace(
+        images, poses=reframed(images.poses, now.images.poses.frame, str(images.root)), intrinsics=None,
+        columns={"file": files_of(images)}, root=now.path,
+        names=encode_names([os.fsencode(prefix) + bytes(n) for n in images.names]),
+    )  # fmt: skip
+    replaced = _replaced(now, table)
+    key = artifacts.fingerprint(now.model, table.names, table.columns["file"], stamps(table.columns["file"]))
+    store = _segment(now, key, images, given)
+    rows = store.rows(images.names)
+    lost = [Rejected(images.name(int(i)), "no-descriptor", "see the segment") for i in np.flatnonzero(rows < 0)]
+    list_rejects(now.path / storage.REJECTS, [*rejects, *listed(store, lost)])
+    table = table.subset(rows >= 0)
+    stores, segments, first = now.stores, now.state.segments, len(now.descriptors)
+    if key in segments:  # the same files again: their rows are there
+        first = sum(len(s) for s in stores[: segments.index(key)])
+    else:
+        stores, segments = (*stores, store), (*segments, key)
+    table = replace(table, columns={**table.columns, "row": first + rows[rows >= 0]})
+    joined = concatenate([plain(now.images.subset(~replaced)), plain(table)])
+    joined = storage.image_table(joined, joined.columns["row"], joined.columns["file"])
+    state = replace(now.state, images=joined, segments=segments)
+    return _written(now, state, stores, len(table) if calibrate else None)
+
+
+def removed(now: Map, names: Iterable[str | bytes], calibrate: bool) -> Map:
+    """The map without the photos of these names."""
+    wanted = np.unique(encode_names(names))
+    there = np.isin(wanted, now.images.names)
+    if not there.all():
+        name = os.fsdecode(wanted[~there][0])
+        raise InputError(f"{now.path} has no photo {name!r}{nearest_name(name, now.images)}; nothing was removed")
+    state = replace(now.state, images=now.images.subset(~np.isin(now.images.names, wanted)))
+    return _written(now, state, now.stores, len(wanted) if calibrate else None)
+
+
+def _replaced(now: Map, table: ImageSet) -> NDArray[np.bool_]:
+    """(N,) which photos of the map are replaced by those of `table`."""
+    unique, counts = np.unique(table.names, return_counts=True)
+    if len(unique) < len(table):
+        raise InputError(f"{os.fsdecode(unique[counts > 1][0])!r} is given twice; give each photo once")
+    same = np.isin(now.images.names, unique)
+    order = np.argsort(table.names)
+    at = order[np.searchsorted(table.names, now.images.names[same], sorter=order)]
+    other = table.columns["file"][at] != now.images.columns["file"][same]
+    if other.any():
+        name, file = (os.fsdecode(a[same][other][0]) for a in (now.images.names, now.images.columns["file"]))
+        raise InputError(
+            f"the map has another photo {name!r} ({file}); add these under --prefix NAME/, or remove it first"
+        )
+    return same
+
+
+def _segment(now: Map, key: str, images: ImageSet, given: DescriptorStore | None) -> DescriptorStore:
+    """The descriptors of `images` as a segment of the map, computed or taken from a store of the same model."""
+    folder = now.path / "segments" / key
+    if key in now.state.segments:
+        return DescriptorStore.open(folder, verify=False)
+    if given is None:
+        return embed(_describer(now, len(images)), images, folder)
+    if given.model != now.model:
+        raise InputError(
+            f"{now.path} holds descriptors of model {now.model}, {given.path} of model {given.model}; embed with one model"
+        )
+    rows = given.rows(images.names)
+    if (rows < 0).any():
+        lacking = images.name(int(np.flatnonzero(rows < 0)[0]))
+        raise InputError(f"{given.path} has no descriptor of {lacking!r}; embed the photos that you add")
+    shutil.rmtree(folder, ignore_errors=True)
+    store = DescriptorStore.create(folder, given.model, given.dim)
+    return store.append(images.names, np.asarray(given[rows], np.float32), model=given.model)
+
+
+def _describer(now: Map, count: int) -> Embedder:
+    loaded = load_fast(now.path / storage.MODEL, count)
+    if loaded.fingerprint() != now.model:
+        raise InputError(f"{now.path / storage.MODEL} is not the model {now.model} of this map; restore it")
+    return loaded
+
+
+def _written(now: Map, state: State, stores: tuple[DescriptorStore, ...], changes: int | None) -> Map:
+    """Writes `state` as the next version; `changes` photos came or went (None: leave the calibration as it is)."""
+    state = replace(state, version=now.version + 1)
+    total = sum(map(len, stores))
+    dead = total - len(state.images)
+    merged = total and (len(stores) > _MAX_SEGMENTS or (total >= _MERGE_FROM and dead > _DEAD_SHARE * total))
+    if merged:
+        state = storage.merge_segments(now.path, state, stores, f"merged-{state.version:08d}")
+        stores = storage.open_segments(now.path, state.segments)
+    draft = replace(now, state=state, stores=stores)
+    if changes is not None:
+        state = replace(state, calibration=refreshed(draft, changes))
+    index = next_index(draft, None if merged else now)
+    storage.write_state(now.path, state, None if isinstance(index, Exact) else index)
+    after = replace(draft, state=state)
+    after.__dict__["index"] = index  # it is there already; the property need not build it again
+    return after
+
+
+def opened_index(map_: Map) -> LocalIndex:
+    """The index that was written with this state, or an exact one, which takes no time to make."""
+    folder = storage.version_folder(map_.path, map_.version) / storage.INDEX
+    return open_index(folder, map_.descriptors, verify=False) if folder.is_dir() else _exact(map_)
+
+
+def next_index(map_: Map, before: Map | None) -> LocalIndex:
+    """The index of a state that is being made: grown from the one before where that takes time to build."""
+    total = len(map_.descriptors)
+    kind = choose(map_.state.index, len(map_), map_.dim, map_.state.max_ram)
+    if kind == Exact.kind:
+        return _exact(map_)
+    if before is not None and len(before.descriptors) and before.index.kind == kind:
+        index = before.index
+        for rows, store in _parts(map_):
+            if rows[0] >= len(before.descriptors):
+                index.add(rows, store, _xy(map_, rows))
+    else:
+        rows = np.arange(total)
+        index, _ = build_index(map_.descriptors, kind, ids=rows, xy=_xy(map_, rows))
+    index.remove(_dead(map_))
+    return index
+
+
+def _exact(map_: Map) -> LocalIndex:
+    index = Exact(map_.dim, map_.model)
+    for rows, store in _parts(map_):
+        index.add(rows, store, _xy(map_, rows))
+    index.remove(_dead(map_))
+    return index
+
+
+def _parts(map_: Map) -> Iterator[tuple[Ids, DescriptorStore]]:
+    """Each segment with its rows in the stacked descriptors."""
+    start = 0
+    for store in map_.stores:
+        if len(store):
+            yield np.arange(start, start + len(store)), store
+        start += len(store)
+
+
+def _dead(map_: Map) -> Ids:
+    """Rows of photos that were removed."""
+    return np.setdiff1d(np.arange(len(map_.descriptors)), map_.state.rows)
+
+
+def _xy(map_: Map, rows: Ids) -> NDArray[np.float64]:
+    """(n, 2) positions of rows; NaN for removed ones."""
+    places = np.full((len(map_.descriptors), 2), np.nan)
+    places[map_.state.rows] = map_.images.poses.xy
+    return places[rows]
+
+
+@dataclass(frozen=True, eq=False)
+class Map:
+    """One state of a map on disk."""
+
+    path: Path
+    state: State
+    stores: tuple[DescriptorStore, ...]
+    model: str
+    """Fingerprint of the model of every descriptor."""
+    dim: int
+
+    # Opening and making
+
+    @classmethod
+    def open(cls, path: Path | str, *, verify: bool = False) -> Map:
+        """The map as it is now; `verify` reads every file once against its checksum."""
+        path = Path(path)
+        state, stores = storage.read_state(path, verify=verify)
+        record = artifacts.read_json(path / storage.RECORD)["config"]
+        return cls(path, state, stores, record["model"], int(record["dim"]))
+
+    @classmethod
+    def create(
+        cls,
+        path: Path | str,
+        images: ImageSet,
+        model: PlaceModel,
+        *,
+        index: str = "auto",
+        max_ram: int | None = None,
+        descriptors: DescriptorStore | None = None,
+        rejects: Iterable[Rejected] = (),
+        calibrate: bool = True,
+    ) -> Map:
+        """Makes a map of `images` with known positions; the same call goes on where an earlier one was stopped.
+
+        index: `auto`, `exact` or a kind of approximate search, which may take `max_ram` bytes beside the descriptors.
+        descriptors: those of the images, by name, if there are some already.
+        """
+        path = Path(path)
+        choose(index, len(images), model.dim, max_ram)  # what cannot be built is said before the work
+        config = {"model": model.fingerprint(), "dim": model.dim, "index": index, "images": images.fingerprint(),
+                  "root": os.fsencode(images.root.resolve()).hex(), **({} if max_ram is None else {"max_ram": max_ram})}  # fmt: skip
+        with artifacts.claim(path, storage.KIND, config):
+            if (path / storage.CURRENT).is_file():
+                say(f"{path}: the map is there already")
+                return cls.open(path)
+            if not (path / storage.MODEL / artifacts.MANIFEST).is_file():
+                model.save(path / storage.MODEL, replace=True)
+            start = State(0, storage.empty_table(path, images.poses.frame), (), index, max_ram)
+            first = cls(path, start, (), model.fingerprint(), model.dim)
+            return added(first, images, "", descriptors, rejects, calibrate)
+
+    # Looking
+
+    def __len__(self) -> int:
+        return len(self.state.images)
+
+    @property
+    def images(self) -> ImageSet:
+        """The photos; their files are in the column `file`."""
+        return self.state.images
+
+    @property
+    def version(self) -> int:
+        """Number of this state; every change raises it by one."""
+        return self.state.version
+
+    def file(self, i: int) -> Path:
+        """Where photo i lay when it was added."""
+        return Path(os.fsdecode(self.images.columns["file"][i]))
+
+    @cached_property
+    def descriptors(self) -> Stacked:
+        """All rows of all segments, also removed ones; photo i has the row `state.rows[i]`."""
+        return Stacked(self.stores, self.dim)
+
+    @cached_property
+    def describer(self) -> PlaceModel:
+        """The map's model."""
+        loaded = PlaceModel.load(self.path / storage.MODEL)
+        if loaded.fingerprint() != self.model:
+            raise InputError(
+                f"{self.path} holds descriptors of model {self.model}, its model folder {loaded.fingerprint()}"
+            )
+        return loaded
+
+    @cached_property
+    def index(self) -> LocalIndex:
+        """The search structure; its ids are rows of `descriptors`."""
+        return opened_index(self)
+
+    def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
+        """The k nearest photos of each query descriptor; ids are positions in `images`."""
+        if isinstance(queries, DescriptorStore) and queries.model != self.model:
+            raise InputError(
+                f"{self.path} holds descriptors of model {self.model}, the queries are of model {queries.model}; use one model"
+            )
+        if not len(self):
+            empty = np.zeros((len(queries), 0))
+            return Ranking(empty.astype(np.int64), empty.astype(np.float32))
+        found = self.index.search(queries, k, area=area)
+        places = np.searchsorted(self.state.rows, np.maximum(found.ids, 0))
+        return Ranking(np.where(found.ids >= 0, places, -1), found.distances)
+
+    @cached_property
+    def calibration(self) -> Calibration | None:
+        """What the map knows of its own answers; None where it was never asked to find out."""
+        told = self.state.calibration
+        return None if told is None else Calibration.from_dict(told)
+
+    def locate(
+        self,
+        photos: Sequence[Path | str],
+        k: int = 5,
+        *,
+        area: Area | None = None,
+        precision: float = PRECISION,
+        rate: float = RATE,
+    ) -> list[Answer]:
+        """Where photos were taken: one answer each, with up to k matches, best first.
+
+        area: where they may be at most. precision: share of confident answers that shall be right. rate: share of true
+        positions that shall lie within the radius.
+        """
+        from covis.maps.locating import locate
+
+        return locate(self, [Path(p) for p in photos], k, area, precision, rate)
+
+    # Changing
+
+    def add(
+        self,
+        images: ImageSet,
+        *,
+        prefix: str = "",
+        descriptors: DescriptorStore | None = None,
+        rejects: Iterable[Rejected] = (),
+        calibrate: bool = True,
+    ) -> Map:
+        """The map with `images` added under `prefix` + name; a photo of the same name and file is replaced."""
+        with self._writing() as now:
+            return added(now, images, prefix, descriptors, rejects, calibrate)
+
+    def remove(self, names: Iterable[str | bytes], *, calibrate: bool = True) -> Map:
+        """The map without the photos of these names; a name that is not there is an error, and nothing changes."""
+        with self._writing() as now:
+            return removed(now, names, calibrate)
+
+    @contextmanager
+    def _writing(self) -> Iterator[Map]:
+        """The newest state, while no one else may change it."""
+        with artifacts.lock(self.path):
+            yield Map.open(self.path)

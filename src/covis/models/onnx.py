@@ -1,0 +1,194 @@
+"""A model as one ONNX file, and place recognition through ONNX Runtime, the fastest on a CPU for convolutions.
+
+The file takes (batch, 3, H, W) uint8 RGB pixels of the model's size and gives unit descriptors: normalisation is
+inside, so that whoever runs it cannot get that wrong. What else a reader needs travels in its metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import io
+import json
+import logging
+import os
+import warnings
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from covis.artifacts import cache_folder, open_manifest
+from covis.errors import InputError
+from covis.models import place_model
+from covis.models.config import Preprocessing
+from covis.models.place_model import PlaceModel
+from covis.progress import say
+
+INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
+PARITY_TOLERANCE = 1e-4
+"""Largest difference of a descriptor's entries from torch's that an export may show."""
+WORTH_EXPORTING = 2000
+"""An export takes ten to twenty CPU seconds; ResNets and MobileNets earn them back with so many images."""
+_INSTALL = "install it with: pip install 'covis[onnx]'"
+
+
+class _FromPixels(nn.Module):
+    def __init__(self, model: PlaceModel) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        descriptors: Tensor = self.model(self.model.normalise(pixels))
+        return descriptors
+
+
+def export_onnx(model: PlaceModel, path: Path | str) -> float:
+    """Writes `model` as one ONNX file; returns the largest difference from torch, seen on two random images."""
+    path = Path(path)
+    training = model.training
+    pixels = torch.randint(0, 256, (2, 3, *model.preprocessing.image_size), dtype=torch.uint8)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        program = _program(_FromPixels(model.eval()), pixels)
+        program.model.metadata_props[METADATA] = json.dumps(_metadata(model))
+        program.save(str(partial), external_data=False)
+        with torch.inference_mode():
+            expected = model(model.normalise(pixels))
+        difference = float((OnnxPlaceModel.open(partial)(pixels) - expected).abs().max())
+        if not difference <= PARITY_TOLERANCE:
+            raise RuntimeError(f"the exported {model.config.backbone} differs from torch by {difference:.2g}")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+        model.train(training)
+    return difference
+
+
+def _program(module: nn.Module, pixels: Tensor) -> Any:
+    try:
+        import onnxscript  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
+    except ImportError:
+        raise InputError(f"export to ONNX needs the packages onnx and onnxscript; {_INSTALL}") from None
+    with _quiet():
+        return torch.onnx.export(
+            module,
+            (pixels,),
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1, max=1 << 20)}},
+            dynamo=True,
+            verbose=False,
+        )
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter's talk goes nowhere: stdout carries data alone, and its warnings are about its own insides."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(level)
+
+
+def _metadata(model: PlaceModel) -> dict[str, Any]:
+    return {
+        "fingerprint": model.fingerprint(),
+        "dim": model.dim,
+        "backbone": model.config.backbone,
+        "pool": model.config.pool,
+        "preprocessing": asdict(model.preprocessing),
+    }
+
+
+class OnnxPlaceModel:
+    """An exported model in ONNX Runtime, called like a `PlaceModel`: `model(model.normalise(uint8 batch))`."""
+
+    def __init__(self, session: Any, facts: dict[str, Any]) -> None:
+        self._session = session
+        self._fingerprint = str(facts["fingerprint"])
+        self.dim = int(facts["dim"])
+        self.preprocessing = Preprocessing(**facts["preprocessing"])
+
+    @classmethod
+    def open(cls, path: Path | str, threads: int | None = None) -> OnnxPlaceModel:
+        """Opens a file that `export_onnx` wrote; `threads` as torch has them unless given."""
+        if not Path(path).is_file():
+            raise InputError(f"{path} is not there; write it with: covis export MODEL --onnx {path}")
+        try:
+            import onnxruntime
+        except ImportError:
+            raise InputError(f"{path} needs the package onnxruntime; {_INSTALL}") from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or torch.get_num_threads()
+        options.log_severity_level = 3
+        try:
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has an exception class for each status, without a common base
+            raise InputError(
+                f"{path} cannot be opened by ONNX Runtime ({' '.join(str(error).split())[:160]})"
+            ) from None
+        facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
+        if facts is None:
+            raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")
+        return cls(session, json.loads(facts))
+
+    def preprocess(self, image: Any) -> Tensor:
+        """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W), ready for the model."""
+        return self.preprocessing.pixels(image)
+
+    def normalise(self, images: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 as it is: normalisation is part of the exported file."""
+        return images
+
+    def __call__(self, pixels: Tensor) -> Tensor:
+        """(B, 3, H, W) uint8 → (B, dim), unit norm."""
+        array = np.ascontiguousarray(pixels.numpy())
+        return torch.from_numpy(self._session.run([OUTPUT], {INPUT: array})[0])
+
+    def to(self, device: torch.device | str) -> OnnxPlaceModel:
+        """Stays on the CPU, and says so if it is wanted elsewhere."""
+        if torch.device(device).type != "cpu":
+            raise InputError(f"an ONNX model runs on the CPU here, not on {device}; load the model directory instead")
+        return self
+
+    def eval(self) -> OnnxPlaceModel:
+        """For symmetry: an exported model never trains."""
+        return self
+
+    def fingerprint(self) -> str:
+        """That of the model it was exported from: their descriptors are interchangeable."""
+        return self._fingerprint
+
+
+Embedder = PlaceModel | OnnxPlaceModel
+"""Whatever turns a batch into descriptors: `model(model.normalise(uint8 batch))`."""
+
+
+def load_fast(path: Path | str, images: int | None = None, threads: int | None = None) -> Embedder:
+    """The model directory at `path` in the fastest runtime: ONNX Runtime for convolutional networks on a CPU, else torch.
+
+    The ONNX file is made once and kept in the cache; not for fewer `images` than it takes to earn that time back.
+    Transformers stay in torch, whose attention is faster on batches (benchmarks/bench_inference.py).
+    """
+    if torch.cuda.is_available() or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
+        return PlaceModel.load(path)
+    manifest = open_manifest(path, place_model.KIND)
+    file = cache_folder() / "onnx" / f"{manifest['fingerprint']}.onnx"
+    if not file.is_file():
+        model = PlaceModel.load(path)
+        if model.backbone.tokens or (images is not None and images < WORTH_EXPORTING):
+            return model
+        say(f"preparing {path} for ONNX Runtime, once")
+        export_onnx(model, file)
+    return OnnxPlaceModel.open(file, threads)

@@ -1,0 +1,312 @@
+"""A folder of one's own photos → a table: positions and headings from EXIF, or from a table or track beside them.
+
+Nothing is guessed: a photo without a usable position or heading keeps an empty one. A group is the folder a photo lies
+in, so that one walk a folder makes walks never match themselves.
+"""
+
+from __future__ import annotations
+
+import csv
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.arrays import Floats
+from covis.errors import InputError
+from covis.files import walk_images
+from covis.images import ImageSet
+from covis.machine import cpu_count, in_processes
+from covis.poses import Poses
+from covis.progress import Meter, say, warn
+from covis.reading import tracks
+from covis.reading.decoding import Reject
+from covis.reading.exif import Photo, read_photo
+from covis.reading.screening import Rejected, check_limits
+from covis.reading.table import read_table
+
+LAYOUT = "PHOTOS/walk-1/IMG_0001.jpg … with GPS in EXIF, or PHOTOS/track.gpx or PHOTOS/positions.csv beside them"
+_PIECE = 256
+
+
+@dataclass(frozen=True, eq=False)
+class Imported:
+    """Photos of a folder and what is known of each."""
+
+    root: Path
+    names: list[str]
+    lat: Floats
+    lon: Floats
+    heading: Floats
+    reference: list[str]
+    """`true`, `magnetic` or empty: what each heading is measured from."""
+    altitude: Floats
+    orientation: NDArray[np.int64]
+    taken: list[str]
+    group: list[str]
+    utc_s: Floats
+    rejects: tuple[Rejected, ...]
+
+    @property
+    def poses(self) -> Poses:
+        """Poses in one local metric frame, headings turned to its north."""
+        return Poses.from_latlon(self.lat, self.lon, self.heading, z=self.altitude)
+
+    def images(self) -> ImageSet:
+        """The photos as an image set."""
+        columns = {
+            "heading_reference": np.array(self.reference, dtype=str),
+            "orientation": self.orientation,
+            "time": np.array(self.taken, dtype=str),
+        }
+        return ImageSet.of(self.root, self.names, self.poses, self.group, columns=columns)
+
+
+def import_photos(
+    folder: Path | str,
+    track: Path | str | None = None,
+    *,
+    utc_offset_s: float | None = None,
+    panoramas: bool = False,
+    positions: bool = True,
+    output: Path | None = None,
+    workers: int | None = None,
+) -> Imported:
+    """Reads every photo below `folder`.
+
+    `track` is a table or track file; without one, a single such file in the folder is used where photos lack a
+    position. `utc_offset_s` is the camera clock's offset where photos do not say it. With `positions`, a folder where
+    nothing has a position is an error. `output` is the table to be written, which is no source even if it is there.
+    """
+    root = Path(folder)
+    if not root.is_dir():
+        raise InputError(f"{root} is not a folder; expected {LAYOUT}")
+    names = walk_images(root)
+    if not names:
+        raise InputError(f"{root} has no photos; expected {LAYOUT}")
+    found, rejects = _read_all(root, names, panoramas, workers or cpu_count())
+    check_limits([r for r in rejects if r.reason != "panorama"], len(names), root)
+    if not found:
+        raise InputError(
+            f"{root}: none of {len(names)} files is a usable photo ({rejects[0].reason}); expected {LAYOUT}"
+        )
+    imported = _collect(root, found, rejects)
+    file = Path(track) if track is not None else _found_track(root, imported, output)
+    if file is not None:
+        imported = _with_track(imported, file, utc_offset_s)
+    if positions and np.isnan(imported.lat).all():
+        raise InputError(f"{root}: no photo has a position{_why(imported, file)}; expected {LAYOUT}")
+    _warn(imported)
+    return imported
+
+
+def read_source(path: Path | str) -> ImageSet:
+    """The images of a table, or of a folder of photos (with positions where they have any)."""
+    path = Path(path)
+    return import_photos(path, positions=False).images() if path.is_dir() else read_table(path)
+
+
+def write_table(imported: Imported, path: Path | str) -> None:
+    """Writes a CSV or Parquet table, image names relative to it."""
+    path = Path(path)
+    base = os.path.relpath(imported.root.resolve(), path.parent.resolve())
+    poses = imported.poses
+    columns: dict[str, Sequence[Any]] = {
+        "image": [n if base == "." else f"{base}/{n}" for n in imported.names],
+        "lat": _cells(imported.lat, 8),
+        "lon": _cells(imported.lon, 8),
+        "easting": _cells(poses.xy[:, 0], 3),
+        "northing": _cells(poses.xy[:, 1], 3),
+        "heading": _cells(imported.heading, 4),
+        "heading_reference": imported.reference,
+        "altitude": _cells(imported.altitude, 2),
+        "group": imported.group,
+        "time": imported.taken,
+        "orientation": imported.orientation.tolist(),
+    }
+    partial_path = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    if path.suffix.lower() in (".parquet", ".pq"):
+        _write_parquet(partial_path, columns)
+    else:
+        with partial_path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
+            writer = csv.writer(handle)
+            writer.writerow(columns)
+            writer.writerows(zip(*columns.values(), strict=True))
+    partial_path.replace(path)
+
+
+def _write_parquet(path: Path, columns: dict[str, Sequence[Any]]) -> None:
+    import pyarrow as pa
+    import pyarrow.parquet
+
+    numeric = ("lat", "lon", "easting", "northing", "heading", "altitude")
+    arrays = {
+        name: pa.array([float(v) if v != "" else None for v in values], pa.float64()) if name in numeric else values
+        for name, values in columns.items()
+    }
+    arrays["image"] = pa.array([os.fsencode(n) for n in columns["image"]], pa.binary())
+    pyarrow.parquet.write_table(pa.table(arrays), path)
+
+
+def _cells(values: Floats, digits: int) -> list[str]:
+    return ["" if np.isnan(v) else f"{v:.{digits}f}".rstrip("0").rstrip(".") for v in values]
+
+
+def _read_all(
+    root: Path, names: list[str], panoramas: bool, workers: int
+) -> tuple[list[tuple[str, Photo]], list[Rejected]]:
+    pieces = [names[start : start + _PIECE] for start in range(0, len(names), _PIECE)]
+    found: list[tuple[str, Photo]] = []
+    rejects: list[Rejected] = []
+    with Meter("reading photos", len(names), "photos") as meter:
+        for piece in in_processes(partial(_read_piece, root), pieces, min(workers, len(pieces))):
+            for name, outcome in piece:
+                if isinstance(outcome, Rejected):
+                    rejects.append(outcome)
+                elif outcome.panorama and not panoramas:
+                    rejects.append(Rejected(name, "panorama", "a full panorama has no heading of its own"))
+                else:
+                    found.append((name, outcome))
+            meter.advance(len(piece))
+    return found, rejects
+
+
+def _read_piece(root: Path, names: list[str]) -> list[tuple[str, Photo | Rejected]]:
+    outcomes: list[tuple[str, Photo | Rejected]] = []
+    for name in names:
+        try:
+            outcomes.append((name, read_photo(root / name)))
+        except Reject as reject:
+            outcomes.append((name, Rejected(name, reject.reason, reject.detail)))
+    return outcomes
+
+
+def _collect(root: Path, found: Iterable[tuple[str, Photo]], rejects: Iterable[Rejected]) -> Imported:
+    names, photos = zip(*found, strict=True)
+    damaged = sum(p.damaged for p in photos)
+    if damaged:
+        warn(f"{root}: {damaged} photos have a damaged EXIF block; their position and heading are unknown")
+    return Imported(
+        root=root,
+        names=list(names),
+        lat=np.array([p.lat for p in photos]),
+        lon=np.array([p.lon for p in photos]),
+        heading=np.array([p.heading for p in photos]),
+        reference=[p.reference for p in photos],
+        altitude=np.array([p.altitude for p in photos]),
+        orientation=np.array([p.orientation for p in photos], np.int64),
+        taken=[p.taken for p in photos],
+        group=[n.rpartition("/")[0] for n in names],
+        utc_s=np.array([p.utc_s for p in photos]),
+        rejects=tuple(rejects),
+    )
+
+
+def _found_track(root: Path, imported: Imported, output: Path | None) -> Path | None:
+    """The one table or track in the folder, if photos lack positions; several are a question for the user."""
+    if not np.isnan(imported.lat).any():
+        return None
+    candidates = tracks.beside(root, output)
+    if len(candidates) > 1:
+        listed = ", ".join(p.name for p in candidates)
+        raise InputError(f"{root} has {len(candidates)} files with positions ({listed}); choose one with --track")
+    if candidates:
+        say(f"positions that photos lack are taken from {candidates[0]}")
+    return candidates[0] if candidates else None
+
+
+def _with_track(imported: Imported, file: Path, utc_offset_s: float | None) -> Imported:
+    if not file.is_file():
+        raise InputError(f"{file} is not there; check --track")
+    if tracks.names_images(file):
+        return _with_table(imported, file)
+    when = imported.utc_s.copy()
+    if utc_offset_s is not None:
+        naive = np.array([_naive_seconds(t) for t in imported.taken])
+        when = np.where(np.isnan(when), naive - utc_offset_s, when)
+    found = tracks.read_track(file).at(when)
+    empty = np.isnan(imported.lat) & ~np.isnan(found[:, 0])
+    return replace(
+        imported,
+        lat=np.where(empty, found[:, 0], imported.lat),
+        lon=np.where(empty, found[:, 1], imported.lon),
+        altitude=np.where(np.isnan(imported.altitude) & empty, found[:, 2], imported.altitude),
+    )
+
+
+def _with_table(imported: Imported, file: Path) -> Imported:
+    """What the table says of an image counts; what it leaves empty stays as the photo has it."""
+    table = read_table(file)
+    if not table.poses.frame:
+        raise InputError(f"{file} gives metres, not lat and lon; it is a table of its own, use it as it is")
+    degrees = table.poses.latlon()
+    place: dict[str, int] = {}
+    for i in range(len(table)):
+        for base in (file.parent, imported.root):
+            place.setdefault(tracks.same_file(table.name(i), base), i)
+    at = np.array([place.get(tracks.same_file(n, imported.root), -1) for n in imported.names])
+    if (at < 0).all():
+        raise InputError(
+            f"{file} names none of the photos in {imported.root} (its first: {table.name(0)}); check its paths"
+        )
+    heading = _true_headings(table)
+    groups = [table.group_names[g] for g in table.group]
+    return replace(
+        imported,
+        lat=_preferred(degrees[:, 0], at, imported.lat),
+        lon=_preferred(degrees[:, 1], at, imported.lon),
+        heading=_preferred(heading, at, imported.heading),
+        reference=[
+            "true" if i >= 0 and not np.isnan(heading[i]) else r for i, r in zip(at, imported.reference, strict=True)
+        ],
+        altitude=imported.altitude if table.poses.z is None else _preferred(table.poses.z, at, imported.altitude),
+        group=[groups[i] if i >= 0 and groups[i] else g for i, g in zip(at, imported.group, strict=True)],
+    )
+
+
+def _true_headings(table: ImageSet) -> Floats:
+    """Headings against true north again, as a table of degrees holds them."""
+    degrees = table.poses.latlon()
+    north = Poses.from_latlon(degrees[:, 0], degrees[:, 1], np.zeros(len(table)), frame=table.poses.frame)
+    turned: Floats = (table.poses.heading - north.heading) % 360.0
+    return turned
+
+
+def _preferred(first: Floats, at: NDArray[np.int64], second: Floats) -> Floats:
+    chosen = np.where(at >= 0, first[np.maximum(at, 0)], np.nan)
+    return np.where(np.isnan(chosen), second, chosen)
+
+
+def _naive_seconds(taken: str) -> float:
+    from datetime import UTC, datetime
+
+    try:
+        return datetime.fromisoformat(taken).replace(tzinfo=UTC).timestamp()
+    except ValueError:
+        return float("nan")
+
+
+def _why(imported: Imported, file: Path | None) -> str:
+    """Why a track gave nothing, where that can be told."""
+    if file is None or tracks.names_images(file):
+        return ""
+    if np.isnan(imported.utc_s).all() and any(imported.taken):
+        return f" at the times of {file.name}, because their clocks have no time zone (give --utc-offset +02:00)"
+    return f" at the times of {file.name}"
+
+
+def _warn(imported: Imported) -> None:
+    unknown = int(np.isnan(imported.lat).sum())
+    if unknown:
+        warn(f"{imported.root}: {unknown} of {len(imported.names)} photos have no position; theirs stays empty")
+    magnetic = imported.reference.count("magnetic")
+    if magnetic:
+        warn(f"{imported.root}: {magnetic} headings are against magnetic north and are kept as they are")
+    known = imported.heading[~np.isnan(imported.heading)]
+    if len(known) > 2 and (known == known[0]).all():
+        warn(f"{imported.root}: every known heading is {known[0]:g}°; was the compass stuck?")

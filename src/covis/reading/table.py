@@ -1,0 +1,197 @@
+"""A user's own table: CSV, Parquet or GeoJSON with an image, a position and what else is known, a row each.
+
+Columns: `image` (path relative to the table) and `lat, lon` (WGS84 degrees) or `easting, northing` (metres); optional
+`heading` (degrees clockwise from north: true north beside lat/lon, grid north beside easting/northing), `altitude`
+(metres), `group` (city, sequence or author). Where both kinds of position are given, lat/lon count, because they have
+a place on Earth. Further columns travel along as `ImageSet.columns`. Empty cells mean unknown.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.arrays import Floats
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.poses import Poses, local_frame
+from covis.progress import warn
+from covis.reading.columns import Column, Kind, any_values, header, names, numbers, read_columns, texts
+
+KINDS: dict[str, Kind] = {
+    "image": "name",
+    "lat": "number",
+    "lon": "number",
+    "easting": "number",
+    "northing": "number",
+    "heading": "number",
+    "altitude": "number",
+    "group": "text",
+}
+"""The columns with a meaning of their own."""
+EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
+SUFFIXES = (".csv", ".parquet", ".pq", ".geojson")
+_SYNONYMS = {
+    **dict.fromkeys(("file", "filename", "file_name", "path", "name", "photo", "image_name", "image_path"), "image"),
+    **dict.fromkeys(("latitude", "gps_lat"), "lat"),
+    **dict.fromkeys(("longitude", "lng", "long", "gps_lon"), "lon"),
+    **dict.fromkeys(("utm_east", "east", "utm_easting", "x"), "easting"),
+    **dict.fromkeys(("utm_north", "north", "utm_northing", "y"), "northing"),
+    **dict.fromkeys(("compass", "ca", "bearing", "yaw", "azimuth", "angle", "direction"), "heading"),
+    **dict.fromkeys(("height", "elevation", "alt"), "altitude"),
+}
+
+
+def read_table(path: Path | str, frame: str = "") -> ImageSet:
+    """The images of one table. Positions in degrees go into `frame`, or into one around their own middle."""
+    path = Path(path)
+    return _image_set(path, _cells(path), frame)
+
+
+def read_tables(paths: Sequence[Path | str]) -> tuple[ImageSet, ...]:
+    """Several tables in one common frame, so that their images can be matched with each other."""
+    files = [Path(p) for p in paths]
+    cells = [_cells(file) for file in files]
+    degrees = [set(c) >= {"lat", "lon"} for c in cells]
+    if any(degrees) and not all(degrees):
+        raise InputError(
+            f"{files[degrees.index(True)]} has lat/lon and {files[degrees.index(False)]} has only metres; "
+            "give both the same kind of position"
+        )
+    frame = ""
+    if all(degrees):
+        places = [_degrees(file, c) for file, c in zip(files, cells, strict=True)]
+        frame = local_frame(np.concatenate([p[0] for p in places]), np.concatenate([p[1] for p in places]))
+    return tuple(_image_set(file, c, frame) for file, c in zip(files, cells, strict=True))
+
+
+def _cells(path: Path) -> dict[str, Column]:
+    if path.suffix.lower() in (".geojson", ".json"):
+        return _geojson(path)
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a table; give a file with the columns {EXAMPLE}")
+    check_columns(path, header(path))
+    return read_columns(path, KINDS)
+
+
+def check_columns(path: Path, found: Sequence[str]) -> None:
+    """Refuses a table without the needed columns, or with one that looks like a misspelt one."""
+    twice = [name for i, name in enumerate(found) if name in found[:i]]
+    if twice:
+        raise InputError(f"{path}: column {twice[0]!r} is there twice; rename one")
+    for name in found:
+        meant = _meant(name)
+        if name not in KINDS and meant and meant not in found:
+            raise InputError(f"{path}: row 1 has an unknown column {name!r}; did you mean {meant!r}?")
+    placed = {"lat", "lon"} <= set(found) or {"easting", "northing"} <= set(found)
+    if "image" not in found or not placed:
+        raise InputError(f"{path}: row 1 has the columns {', '.join(found) or '(none)'}; expected {EXAMPLE}")
+
+
+def _meant(name: str) -> str | None:
+    plain = name.strip().lower()
+    if plain in KINDS or plain in _SYNONYMS:
+        return _SYNONYMS.get(plain, plain)
+    near = difflib.get_close_matches(plain, KINDS, n=1, cutoff=0.8)
+    return near[0] if near else None
+
+
+def _image_set(path: Path, cells: Mapping[str, Column], frame: str) -> ImageSet:
+    encoded = names(cells["image"])
+    blank = np.flatnonzero(encoded == b"")
+    if len(blank):
+        raise InputError(f"{path}: row {int(blank[0]) + 2} has no image name; fill it in or remove the row")
+    if not len(encoded):
+        raise InputError(f"{path} has a header and no rows; expected {EXAMPLE}")
+    group = texts(cells["group"]) if "group" in cells else ""
+    extra = {name: any_values(column) for name, column in cells.items() if name not in KINDS}
+    return ImageSet.of(path.parent, encoded, _poses(path, cells, frame), group, columns=extra)
+
+
+def _poses(path: Path, cells: Mapping[str, Column], frame: str) -> Poses:
+    heading = _heading(path, cells)
+    altitude = numbers(cells["altitude"]) if "altitude" in cells else None
+    if {"lat", "lon"} <= set(cells):
+        lat, lon = _degrees(path, cells)
+        nowhere = int((np.isnan(lat) & (numbers(cells["lat"]) == 0)).sum())
+        if nowhere:
+            warn(f"{path}: {nowhere} positions are exactly 0, 0 and count as unknown")
+        return Poses.from_latlon(lat, lon, heading, z=altitude, frame=frame)
+    xy = np.column_stack([numbers(cells["easting"]), numbers(cells["northing"])])
+    _whole(path, xy, "easting and northing")
+    return Poses(xy, heading, altitude, frame=frame)
+
+
+def _degrees(path: Path, cells: Mapping[str, Column]) -> tuple[Floats, Floats]:
+    """Latitudes and longitudes; exactly 0, 0 is what a receiver without a fix writes, so it means unknown."""
+    both = np.column_stack([numbers(cells["lat"]), numbers(cells["lon"])])
+    _whole(path, both, "lat and lon")
+    outside = np.flatnonzero((np.abs(both[:, 0]) > 90) | (np.abs(both[:, 1]) > 180))
+    if len(outside):
+        at = int(outside[0])
+        raise InputError(
+            f"{path}: row {at + 2} has lat {both[at, 0]}, lon {both[at, 1]}, which is not on Earth; mend it"
+        )
+    both[(both == 0).all(axis=1)] = np.nan
+    return both[:, 0], both[:, 1]
+
+
+def _whole(path: Path, pairs: NDArray[np.float64], what: str) -> None:
+    wrong = np.flatnonzero((np.isnan(pairs[:, 0]) != np.isnan(pairs[:, 1])) | np.isinf(pairs).any(axis=1))
+    if len(wrong):
+        raise InputError(f"{path}: row {int(wrong[0]) + 2} has half of {what} or an infinite one; mend or empty both")
+
+
+def _heading(path: Path, cells: Mapping[str, Column]) -> Floats:
+    """Headings with −1 as unknown; one warning where a compass seems stuck."""
+    if "heading" not in cells:
+        return np.full(len(cells["image"]), np.nan)
+    heading = numbers(cells["heading"])
+    heading[heading == -1] = np.nan
+    endless = np.flatnonzero(np.isinf(heading))
+    if len(endless):
+        raise InputError(f"{path}: row {int(endless[0]) + 2} has an infinite heading; mend or empty it")
+    known = heading[~np.isnan(heading)]
+    if len(known) > 2 and (known == known[0]).all():
+        warn(f"{path}: every known heading is {known[0]:g}°; was the compass stuck?")
+    return heading
+
+
+def _geojson(path: Path) -> dict[str, Column]:
+    """Point features with the table's columns as properties; coordinates are lon, lat (, altitude)."""
+    import pyarrow as pa
+
+    try:
+        features = json.loads(path.read_text(encoding="utf-8"))["features"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{path} is not a GeoJSON FeatureCollection ({error})") from None
+    rows = [_feature(path, i, feature) for i, feature in enumerate(features)]
+    found = list(dict.fromkeys(key for row in rows for key in row)) or ["image", "lat", "lon"]
+    check_columns(path, found)
+    try:
+        cells = {key: pa.array([row.get(key) for row in rows], from_pandas=True) for key in found}
+        return {k: v.cast(pa.binary() if k == "image" else pa.float64()) if _typed(k) else v for k, v in cells.items()}
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
+        raise InputError(f"{path}: a property has mixed or wrong kinds of value ({error})") from None
+
+
+def _typed(name: str) -> bool:
+    return name in KINDS and name != "group"
+
+
+def _feature(path: Path, at: int, feature: Any) -> dict[str, Any]:
+    geometry = (feature.get("geometry") or {}) if isinstance(feature, dict) else {}
+    where = geometry.get("coordinates") or []
+    if (geometry and geometry.get("type") != "Point") or len(where) not in (0, 2, 3):
+        raise InputError(f"{path}: feature {at} is a {geometry.get('type')}; expected one Point for each photo")
+    row = dict(feature.get("properties") or {}) if isinstance(feature, dict) else {}
+    row["lat"], row["lon"] = (float(where[1]), float(where[0])) if where else (None, None)
+    if len(where) == 3:
+        row["altitude"] = float(where[2])
+    return row

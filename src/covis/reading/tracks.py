@@ -1,0 +1,180 @@
+"""Positions from a file beside the photos: a table by image name, or a track by time (GPX, CSV, Parquet, GeoJSON).
+
+A track gives positions only: which way the camera looked does not follow from which way it moved.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.arrays import Floats
+from covis.artifacts import read_json
+from covis.errors import InputError
+from covis.reading.columns import any_values, header, numbers, read_columns
+from covis.reading.screening import REJECTS
+
+SUFFIXES = (".gpx", ".csv", ".parquet", ".pq", ".geojson")
+MAX_GAP_S = 60.0
+"""Between two points further apart than this, a position is not interpolated."""
+
+
+@dataclass(frozen=True, eq=False)
+class Track:
+    """Points in time order."""
+
+    time_s: Floats
+    """(N,) seconds since 1970."""
+    lat: Floats
+    lon: Floats
+    altitude: Floats
+    segment: NDArray[np.int64]
+    """(N,) points of different segments are not joined."""
+
+    def at(self, when_s: Floats) -> Floats:
+        """(M, 3) latitude, longitude and altitude at each time; NaN outside the track or in a gap."""
+        right = np.clip(np.searchsorted(self.time_s, when_s, side="left"), 1, max(1, len(self.time_s) - 1))
+        left = right - 1
+        if len(self.time_s) < 2:
+            left = right = np.zeros(len(when_s), np.int64)
+        span = self.time_s[right] - self.time_s[left]
+        share = np.divide(when_s - self.time_s[left], span, out=np.zeros(len(when_s)), where=span > 0)
+        exact = (when_s == self.time_s[left]) | (when_s == self.time_s[right])
+        joined = (span <= MAX_GAP_S) & (self.segment[left] == self.segment[right])
+        inside = (when_s >= self.time_s[0]) & (when_s <= self.time_s[-1]) & (joined | exact)
+        columns = [
+            _between(self.lat, left, right, share),
+            _longitude(self.lon, left, right, share),
+            _between(self.altitude, left, right, share),
+        ]
+        return np.where(inside[:, None], np.column_stack(columns), np.nan)
+
+
+def names_images(path: Path) -> bool:
+    """Whether the file gives positions by image name, rather than by time."""
+    if path.suffix.lower() == ".gpx":
+        return False
+    if path.suffix.lower() == ".geojson":
+        features = read_json(path).get("features") or [{}]
+        return "image" in (features[0].get("properties") or {})
+    return "image" in header(path)
+
+
+def read_track(path: Path) -> Track:
+    """The track of a GPX, CSV, Parquet or GeoJSON file."""
+    suffix = path.suffix.lower()
+    if suffix == ".gpx":
+        rows = _gpx(path)
+    elif suffix == ".geojson":
+        rows = _geojson(path)
+    else:
+        rows = _columns(path)
+    times, lat, lon, altitude, segment = rows
+    if not len(times):
+        raise InputError(f"{path} has no point with a position and a time; expected a track")
+    order = np.argsort(times, kind="stable")
+    return Track(times[order], lat[order], lon[order], altitude[order], segment[order])
+
+
+Rows = tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]]
+
+
+def _gpx(path: Path) -> Rows:
+    try:
+        root = ElementTree.parse(path).getroot()
+    except (ElementTree.ParseError, OSError) as error:
+        raise InputError(f"{path} is not a GPX file ({error})") from None
+    points = []
+    for number, segment in enumerate(e for e in root.iter() if _plain(e.tag) == "trkseg"):
+        for point in segment:
+            inside = {_plain(child.tag): (child.text or "").strip() for child in point}
+            if _plain(point.tag) == "trkpt" and inside.get("time"):
+                where = (point.get("lat", ""), point.get("lon", ""), inside.get("ele", "nan") or "nan")
+                points.append((_seconds(path, inside["time"]), *_numbers(path, where), number))
+    return _stack(points)
+
+
+def _geojson(path: Path) -> Rows:
+    points = []
+    for feature in read_json(path).get("features") or []:
+        geometry, properties = feature.get("geometry") or {}, feature.get("properties") or {}
+        if geometry.get("type") == "Point" and "time" in properties:
+            lon, lat, *height = geometry["coordinates"]
+            points.append((_seconds(path, properties["time"]), *_numbers(path, (lat, lon, *(height or [np.nan]))), 0))
+    return _stack(points)
+
+
+def _columns(path: Path) -> Rows:
+    found = header(path)
+    lost = [name for name in ("time", "lat", "lon") if name not in found]
+    if lost:
+        raise InputError(f"{path} has no column {lost[0]}; a track needs time,lat,lon and a table image,lat,lon")
+    cells = read_columns(path, {"lat": "number", "lon": "number", "altitude": "number", "time": "text"})
+    times = np.array([_seconds(path, t) for t in any_values(cells["time"])], np.float64)
+    altitude = numbers(cells["altitude"]) if "altitude" in cells else np.full(len(times), np.nan)
+    return times, numbers(cells["lat"]), numbers(cells["lon"]), altitude, np.zeros(len(times), np.int64)
+
+
+def _stack(points: Sequence[Sequence[float]]) -> Rows:
+    table = np.array(points, np.float64).reshape(-1, 5)
+    return table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4].astype(np.int64)
+
+
+def _seconds(path: Path, value: Any) -> float:
+    """A time with its zone, or seconds since 1970."""
+    text = str(value).strip()
+    try:
+        return float(text)
+    except ValueError:
+        pass
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        raise InputError(f"{path}: {text!r} is not a time; expected one like 2024-05-01T12:00:00Z") from None
+    if when.tzinfo is None:
+        raise InputError(f"{path}: {text!r} has no time zone; expected one like 2024-05-01T12:00:00Z")
+    return when.timestamp()
+
+
+def _numbers(path: Path, values: Sequence[Any]) -> list[float]:
+    try:
+        return [float(v) for v in values]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: a point has a wrong position ({error})") from None
+
+
+def _between(values: Floats, left: NDArray[np.int64], right: NDArray[np.int64], share: Floats) -> Floats:
+    mixed: Floats = values[left] + share * (values[right] - values[left])
+    return mixed
+
+
+def _longitude(values: Floats, left: NDArray[np.int64], right: NDArray[np.int64], share: Floats) -> Floats:
+    """Along the shorter way round, also across the antimeridian."""
+    turn = (values[right] - values[left] + 180.0) % 360.0 - 180.0
+    mixed: Floats = (values[left] + share * turn + 180.0) % 360.0 - 180.0
+    return mixed
+
+
+def _plain(tag: str) -> str:
+    return tag.rsplit("}", 1)[-1]
+
+
+def beside(folder: Path, output: Path | None = None) -> list[Path]:
+    """Tables and tracks that lie directly in a folder; what covis itself writes there is none."""
+    own = {folder / REJECTS, *([] if output is None else [output])}
+    skipped = {path.resolve() for path in own}
+    found = (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
+    return sorted(p for p in found if p.resolve() not in skipped)
+
+
+def same_file(name: str, base: Path) -> str:
+    """A name relative to `base`, normalised to compare with others."""
+    return os.path.normpath(os.path.join(base, name))  # noqa: PTH118 - normpath keeps odd bytes and does not resolve

@@ -1,0 +1,327 @@
+"""Drawings of fields of view, pairs and labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Wedge
+from numpy.typing import NDArray
+
+from covis.arrays import Floats
+from covis.errors import InputError
+from covis.graph import POSITIVE, SimilarityGraph
+from covis.images import ImageSet
+from covis.labels.fov import Measure, fov_similarity, sides
+from covis.labels.rules import Radius
+from covis.poses import angle_between
+from covis.report.plots import COLOURS, PAGE_WIDTH, SCATTER, Palette, panel_width, panels, styled
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+    from covis.labels.clouds import PointCloud
+
+Shares = tuple[NDArray[Any], NDArray[Any]]
+
+
+@styled
+def fields_of_view(poses: Sequence[tuple[float, float, float]], radius_m: float, fov_deg: float) -> Figure:
+    """Two cameras from above, north up: (x, y, heading) each; an unknown heading is a full circle."""
+    figure, grid = panels(2.8, 2.2)
+    axes: Axes = grid[0, 0]
+    axes.set_axis_off()
+    for (x, y, heading), colour in zip(poses, (COLOURS[1], COLOURS[2]), strict=True):
+        opening = 360.0 if np.isnan(heading) else fov_deg
+        axis = 90.0 - (0.0 if np.isnan(heading) else heading)
+        axes.add_patch(Wedge((x, y), radius_m, axis - opening / 2, axis + opening / 2, color=colour, alpha=0.4, lw=0))
+        axes.plot(x, y, "o", color=colour, ms=5)
+    axes.set_aspect("equal", adjustable="datalim")
+    axes.autoscale_view()
+    left, bottom = axes.get_xlim()[0], axes.get_ylim()[0]
+    bar = 10.0 ** np.floor(np.log10(radius_m))
+    axes.plot([left, left + bar], [bottom, bottom], color="k", lw=1.5)
+    axes.annotate(f"{bar:g} m", (left + bar, bottom), (4, -3), textcoords="offset points")
+    return figure
+
+
+@styled
+def differences(
+    planes: Mapping[str, Mapping[str, NDArray[Any]]], positive: NDArray[np.bool_], colours: Palette
+) -> Figure:
+    """Pairs on planes, a row each method and a column each name: positives in the name's colour, negatives crossed."""
+    drawn = [(method, name, at) for method, found in planes.items() for name, at in found.items()]
+    names = len(drawn) // len(planes)
+    columns = names if names > 1 else len(planes)
+    rows = len(drawn) // columns
+    figure, grid = panels(panel_width(columns) * columns, 2.9 * rows, rows, columns)
+    for axes, (method, name, at) in zip(grid.ravel(), drawn, strict=True):
+        axes.scatter(*at[~positive].T, s=14, marker="x", color="k", alpha=0.5, lw=0.7, label="negative")
+        axes.scatter(*at[positive].T, s=16, color=colours[name], alpha=0.75, lw=0, label="positive")
+        axes.set(title=f"{name}, {method}", xticks=[], yticks=[])
+        axes.spines[:].set_visible(True)
+        axes.spines[:].set_alpha(0.25)
+    handles, labels = grid[0, 0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper right", ncols=2)
+    return figure
+
+
+@styled
+def activation_maps(
+    photos: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8]]],
+    captions: Sequence[str],
+    shares: Mapping[str, Sequence[Shares]],
+) -> Figure:
+    """A row each pair: both photos, then for each name both with what every place adds to the similarity."""
+    aspect = np.mean([side.shape[0] / side.shape[1] for pair in photos for side in pair])
+    columns = 2 * (1 + len(shares))
+    width = min(1.9, PAGE_WIDTH / columns)
+    figure, grid = panels(width * columns, (width * aspect + 0.06) * len(photos) + 0.3, len(photos), columns)
+    for axes in grid.ravel():
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.grid(False)
+    for i, pair in enumerate(photos):
+        grid[i, 0].set_ylabel(captions[i])
+        for side in (0, 1):
+            grid[i, side].imshow(pair[side])
+            for column, name in enumerate(shares, start=1):
+                _overlay(grid[i, 2 * column + side], pair[side], shares[name][i], side)
+    for column, name in enumerate(("photos", *shares)):
+        grid[0, 2 * column].set_title(name, loc="left")
+    return figure
+
+
+def _overlay(axes: Axes, photo: NDArray[np.uint8], shares: Shares, side: int) -> None:
+    """Heat over a grey photo, on one scale for both of a pair; places that speak against the match stay cold."""
+    height, width = photo.shape[:2]
+    most = max(1e-12, *(float(part.max()) for part in shares))
+    heat = np.maximum(0.0, shares[side]) / most
+    axes.imshow(photo.mean(2), cmap="gray", vmin=0, vmax=255)
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    visible = 0.1 + 0.7 * np.sqrt(heat)  # cold places show the photo
+    axes.imshow(heat, cmap="inferno", vmin=0, vmax=1, alpha=visible, extent=extent, interpolation="bilinear")
+
+
+@styled
+def overlap_against_pose(metres: NDArray[Any], degrees: NDArray[Any], psi: NDArray[Any], reach_m: float) -> Figure:
+    """ψ of pairs against how far apart two cameras stand (m) and how far they are turned (degrees)."""
+    figure, [[left, right]] = panels(PAGE_WIDTH, 3.6, 1, 2)
+    some = np.random.default_rng(0).permutation(len(psi))[:SCATTER]
+    drawn = left.scatter(
+        metres[some], psi[some], c=degrees[some], s=4, cmap="viridis", vmin=0, vmax=180, lw=0, rasterized=True
+    )
+    figure.colorbar(drawn, ax=left, label="degrees between headings", ticks=[0, 45, 90, 135, 180])
+    left.set(xlabel="metres between cameras", ylabel="ψ", xlim=(0, reach_m), ylim=(-0.02, 1.02))
+    edges = np.linspace(0, reach_m, 26), np.linspace(0, 180, 19)
+    total = np.histogram2d(metres, degrees, edges, weights=psi)[0]
+    count = np.histogram2d(metres, degrees, edges)[0]
+    mean = np.divide(total, count, out=np.full_like(total, np.nan), where=count > 0)
+    mesh = right.pcolormesh(*edges, mean.T, cmap="magma", vmin=0, vmax=1, rasterized=True)
+    figure.colorbar(mesh, ax=right, label="mean ψ")
+    right.set(xlabel="metres between cameras", ylabel="degrees between headings", yticks=[0, 45, 90, 135, 180])
+    return figure
+
+
+_ONE, _TWO, _SHARED = "#2c6fbb", "#d9662b", "#3a9a5b"
+_MOST_QUERIES = 2000
+_MOST_DOTS = 20_000
+
+
+def picture_pair(
+    queries: ImageSet,
+    i: int,
+    database: ImageSet,
+    j: int,
+    *,
+    radius_m: float | tuple[float, float] = 50.0,
+    fov_deg: float | tuple[float, float] = 90.0,
+    measure: Measure = "overlap",
+    facing: bool = False,
+) -> Figure:
+    """The fields of view of query i and map image j, with what they share; `facing` as in `FovOverlap`."""
+    from covis.labels.city import facing_weight
+
+    figure, axes = _figure(6, 6)
+    a, b = queries.poses, database.poses
+    psi = fov_similarity(
+        a.xy[[i]], a.heading[[i]], b.xy[[j]], b.heading[[j]], radius_m=radius_m, fov_deg=fov_deg, measure=measure
+    )[0]
+    middle = 0.5 * (a.xy[i] + b.xy[j])
+    radius, fov = sides(radius_m), sides(fov_deg)
+    outlines = [
+        sector_outline(p.xy[k] - middle, p.heading[k], r, f)
+        for p, k, r, f in ((a, i, radius[0], fov[0]), (b, j, radius[1], fov[1]))
+    ]
+    _fill_shared(axes, outlines)
+    for outline, colour, name in zip(outlines, (_ONE, _TWO), (queries.name(i), database.name(j)), strict=True):
+        axes.plot(*np.vstack([outline, outline[:1]]).T, color=colour, label=name)
+        axes.plot(*outline[0], "o", color=colour)
+    apart, turn = np.hypot(*(a.xy[i] - b.xy[j])), angle_between(a.heading[i], b.heading[j])
+    if facing and not np.isnan(turn):
+        psi *= facing_weight(float(turn))
+    title = f"{measure}, facing weighed" if facing else measure
+    told = "unknown heading" if np.isnan(turn) else f"{turn:.0f}° apart in heading"
+    axes.set(title=f"{title} {psi:.3f}: {apart:.1f} m and {told}", xlabel="east (m)", ylabel="north (m)", aspect=1)
+    axes.legend(loc="upper right", fontsize="small")
+    return figure
+
+
+def sector_outline(xy: Floats, heading: float, radius_m: Any, fov_deg: Any) -> Floats:
+    """(N, 2) outline of a field of view; a full circle where the heading is unknown."""
+    opening = 360.0 if np.isnan(heading) else float(fov_deg)
+    angle = np.radians((0.0 if np.isnan(heading) else heading) + opening * np.linspace(-0.5, 0.5, 181))
+    arc = xy + float(radius_m) * np.stack([np.sin(angle), np.cos(angle)], axis=1)
+    return arc if opening == 360.0 else np.vstack([xy, arc])
+
+
+def _fill_shared(axes: Axes, outlines: list[Floats]) -> None:
+    """Colours the points inside both outlines; pixels are exact enough for a picture."""
+    from matplotlib.path import Path as Outline
+
+    low = np.max([o.min(axis=0) for o in outlines], axis=0)
+    high = np.min([o.max(axis=0) for o in outlines], axis=0)
+    for outline, colour in zip(outlines, (_ONE, _TWO), strict=True):
+        axes.fill(*outline.T, color=colour, alpha=0.12, linewidth=0)
+    if (high <= low).any():
+        return
+    x, y = (np.linspace(a, b, 300) for a, b in zip(low, high, strict=True))
+    grid = np.stack(np.meshgrid(x, y), axis=-1).reshape(-1, 2)
+    inside = np.all([Outline(o).contains_points(grid) for o in outlines], axis=0).reshape(300, 300)
+    if inside.any():
+        axes.contourf(x, y, inside.astype(float), levels=[0.5, 1.5], colors=[_SHARED], alpha=0.6)
+
+
+def picture_scatter(
+    graph: SimilarityGraph, queries: ImageSet, database: ImageSet, *, reach_m: float | None = None
+) -> Figure:
+    """ψ against distance (coloured by angle) and against angle (coloured by distance)."""
+    apart, turn, psi = near_pairs(graph, queries, database, reach_m)
+    keep = np.random.default_rng(0).permutation(len(psi))[:_MOST_DOTS]
+    apart, turn, psi = apart[keep], turn[keep], psi[keep]
+    figure, axes = _figure(12, 5, columns=2)
+    for panel, x, colour, label, told in (
+        (axes[0], apart, turn, "distance (m)", "heading difference (°)"),
+        (axes[1], turn, apart, "heading difference (°)", "distance (m)"),
+    ):
+        dots = panel.scatter(x, psi, c=colour, s=3, cmap="viridis", linewidths=0, rasterized=True)
+        panel.axhline(POSITIVE, color="grey", linewidth=0.8)
+        panel.set(xlabel=label, ylabel=_title(graph), ylim=(-0.02, 1.02))
+        figure.colorbar(dots, ax=panel, label=told)
+    return figure
+
+
+def picture_heatmap(
+    graph: SimilarityGraph, queries: ImageSet, database: ImageSet, *, reach_m: float | None = None
+) -> Figure:
+    """Mean ψ of pairs by distance and by angle between headings."""
+    apart, turn, psi = near_pairs(graph, queries, database, reach_m)
+    known = ~np.isnan(turn)
+    edges = np.linspace(0, apart.max(initial=1.0), 41), np.linspace(0, 180, 37)
+    number, _, _ = np.histogram2d(apart[known], turn[known], edges)
+    total, _, _ = np.histogram2d(apart[known], turn[known], edges, weights=psi[known])
+    figure, axes = _figure(7.5, 5.5)
+    with np.errstate(invalid="ignore"):
+        image = axes.pcolormesh(*edges, (total / number).T, vmin=0, vmax=1, cmap="viridis")
+    axes.set(xlabel="distance (m)", ylabel="heading difference (°)", title=f"{int(known.sum())} pairs")
+    figure.colorbar(image, ax=axes, label=f"mean {_title(graph)}")
+    return figure
+
+
+def near_pairs(
+    graph: SimilarityGraph, queries: ImageSet, database: ImageSet, reach_m: float | None
+) -> tuple[Floats, Floats, Floats]:
+    """Distance, angle and ψ of the pairs within `reach_m`, those with ψ = 0 too; of an even sample of the queries."""
+    if reach_m is None:
+        rows, columns = graph.rows, graph.indices
+        if not graph.pairs:
+            raise InputError("the graph holds no pair; there is nothing to draw")
+        reach_m = float(np.hypot(*(queries.poses.xy[rows] - database.poses.xy[columns]).T).max()) or 1.0
+    some = np.unique(np.linspace(0, len(queries) - 1, min(_MOST_QUERIES, len(queries))).astype(np.int64))
+    near = Radius(reach_m)(queries.subset(some), database)
+    i, j = some[near.rows], near.indices
+    if queries is database:
+        i, j = i[i != j], j[i != j]
+    apart = np.hypot(*(queries.poses.xy[i] - database.poses.xy[j]).T)
+    return (
+        apart,
+        angle_between(queries.poses.heading[i], database.poses.heading[j]),
+        graph.lookup(i, j).astype(np.float64),
+    )
+
+
+def picture_map(graph: SimilarityGraph, queries: ImageSet) -> Figure:
+    """Where the queries are, coloured by their number of positives; hollow where there is none."""
+    positives = np.diff(graph.band(POSITIVE, 1.0).indptr)
+    xy, none = queries.poses.xy, positives == 0
+    figure, axes = _figure(8, 7)
+    axes.scatter(*xy[none].T, s=10, facecolors="none", edgecolors="#999999", linewidths=0.6)
+    dots = axes.scatter(*xy[~none].T, c=positives[~none], s=6, cmap="viridis", norm="log", linewidths=0)
+    if (~none).any():
+        figure.colorbar(dots, ax=axes, label=f"positives (ψ ≥ {POSITIVE})")
+    axes.set(
+        xlabel="east (m)", ylabel="north (m)", aspect=1,
+        title=f"{len(queries)} queries, {int(none.sum())} without a positive (hollow)",
+    )  # fmt: skip
+    return figure
+
+
+def picture_surface(
+    cloud: PointCloud, queries: ImageSet, i: int, database: ImageSet, j: int, occlusion: str = "none"
+) -> Figure:
+    """The cloud's points in three dimensions: seen by one, by the other, by both, by none."""
+    from covis.labels.surface import arrange, look
+
+    points = arrange(cloud)
+    one, two = (
+        np.unpackbits(look(points, images.subset([k]), occlusion).words.view(np.uint8), bitorder="little").astype(bool)
+        for images, k in ((queries, i), (database, j))
+    )
+    figure, axes = _figure(8, 7, projection="3d")
+    xyz = np.stack([points.x, points.y, points.z]) + points.middle[:, None]
+    kinds = ((~one & ~two, "#aaaaaa", 0.5, "neither"), (one & ~two, _ONE, 2, queries.name(i)),
+             (two & ~one, _TWO, 2, database.name(j)), (one & two, _SHARED, 3, "both"))  # fmt: skip
+    eyes = np.stack([queries.poses.centre[i], database.poses.centre[j]], axis=1)
+    near = _zoom(axes, np.concatenate([xyz[:, one | two], eyes], axis=1), xyz)
+    rng = np.random.default_rng(0)
+    for seen, colour, size, name in kinds:
+        those = np.flatnonzero(seen & ~np.isnan(points.x))  # NaN fills the last block up
+        some = rng.permutation(those[near[those]])[:_MOST_DOTS]
+        axes.scatter(*xyz[:, some], s=size, c=colour, linewidths=0, label=f"{name} ({len(those)})", rasterized=True)
+    for eye, colour in zip(eyes.T, (_ONE, _TWO), strict=True):
+        axes.scatter(*eye, s=40, c=colour, marker="^")
+    share = (one & two).sum() / max(1, (one | two).sum())
+    axes.set(title=f"iou {share:.3f}", xlabel="east (m)", ylabel="north (m)", zlabel="up (m)")
+    axes.legend(loc="upper right", fontsize="small", markerscale=4)
+    return figure
+
+
+def _zoom(axes: Any, shown: Floats, xyz: Floats) -> NDArray[np.bool_]:
+    """Fits the axes around the (3, N) points `shown`, a metre as long on each; which of `xyz` then lie inside."""
+    low, high = shown.min(axis=1), shown.max(axis=1)
+    slack = 0.03 * float((high - low).max()) + 1e-6
+    low, high = low - slack, high + slack
+    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
+    extent = high - low
+    axes.set_box_aspect(extent)
+    for axis, length in zip("xyz", extent, strict=True):
+        axes.locator_params(axis=axis, nbins=max(2, round(7 * float(length / extent.max()))))
+    inside: NDArray[np.bool_] = ((xyz >= low[:, None]) & (xyz <= high[:, None])).all(axis=0)
+    return inside
+
+
+def _figure(width: float, height: float, columns: int = 1, projection: str | None = None) -> tuple[Figure, Any]:
+    """A figure of its own, outside pyplot's list of open ones."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(width, height), layout="constrained")
+    return figure, figure.subplots(1, columns, subplot_kw={"projection": projection})
+
+
+def _title(graph: SimilarityGraph) -> str:
+    facing = ", facing weighed" if graph.facts.get("facing") else ""
+    return f"ψ ({graph.facts.get('measure', 'similarity')}{facing})"

@@ -1,0 +1,17 @@
+"""A simulated town that needs no download: streets, seasons, exact poses, depth and co-visibility."""
+
+from covis.town.config import TownConfig
+from covis.town.dataset import default_folder, load
+from covis.town.truth import PointCloud, TrueCovisibility, covisibility, depth, picture, point_cloud
+
+__all__ = [
+    "PointCloud",
+    "TownConfig",
+    "TrueCovisibility",
+    "covisibility",
+    "default_folder",
+    "depth",
+    "load",
+    "picture",
+    "point_cloud",
+]

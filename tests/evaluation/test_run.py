@@ -1,0 +1,290 @@
+"""Models, stores and matrices on benchmarks, through Python and through the command line."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+import torch
+
+from covis import cli, datasets
+from covis.describing.describers import ModelDescriber, open_describer
+from covis.describing.embedding import embed
+from covis.errors import InputError
+from covis.evaluation import Evaluation, load_benchmark
+from covis.evaluation.retrieval import rank_descriptors
+from covis.evaluation.run import Variants, evaluate_to, evaluations
+from covis.models import ModelConfig, PlaceModel
+from covis.search import Consensus
+from layouts import builders
+
+
+@pytest.fixture(scope="module")
+def campus(tmp_path_factory):
+    root = builders.campus(tmp_path_factory.mktemp("campus"), walks=4, photos=12)
+    for seed, path in enumerate(sorted(root.glob("images/*.jpg"))):  # all different, so that they span many dims
+        builders.image(path, seed=seed)
+    return root
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    path = tmp_path_factory.mktemp("models") / "small"
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=0).save(path)
+    return path
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+
+
+def run(capsys, *arguments):
+    """Exit code, parsed stdout and stderr of a command."""
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(a) for a in arguments])
+    out, err = capsys.readouterr()
+    return stopped.value.code, json.loads(out) if "--json" in arguments and out else out, err
+
+
+def test_the_command_prints_the_keys_that_programs_rely_on(campus, model, tmp_path, capsys):
+    code, data, _ = run(capsys, "evaluate", model, "campus", "--data", campus, "-o", tmp_path / "eval", "--json")
+    assert code == 0
+    assert {"benchmark", "fingerprint", "queries", "database", "recall"} <= set(data)
+    assert {"1", "5", "10"} <= set(data["recall"])
+    assert (data["queries"], data["database"]) == (48, 48)
+    found = Evaluation.open(tmp_path / "eval")
+    assert found.recall == {int(k): v for k, v in data["recall"].items()}
+
+
+def test_the_same_command_says_that_it_is_done_and_another_is_refused(campus, model, tmp_path, capsys):
+    command = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "eval", "--json")
+    first = run(capsys, *command)
+    again = run(capsys, *command)
+    assert "evaluated already" in again[2]
+    assert again[1]["recall"] == first[1]["recall"]
+    other = tmp_path / "other"
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=1).save(other)
+    code, _, err = run(capsys, "evaluate", other, "campus", "--data", campus, "-o", tmp_path / "eval")
+    assert code == 2
+    assert "another subject" in err
+
+
+def test_text_names_protocol_counts_and_both_denominators(campus, model, tmp_path, capsys):
+    table = tmp_path / "photos.csv"
+    rows = (campus / "west.csv").read_text().splitlines()
+    rows.append("images/west_0_0.jpg,9000,0,0,run000,1,1")
+    shutil.copytree(campus / "images", tmp_path / "images")
+    table.write_text("\n".join(rows) + "\n")
+    code, out, _ = run(capsys, "evaluate", model, "table", "--data", table)
+    assert code == 0
+    assert "48 queries, 49 map images" in out
+    assert "1 of 49 queries have no positive and are left out; over the other denominator (49)" in out
+
+
+def test_one_whitened_size_is_one_evaluation(campus, model, tmp_path, capsys):
+    target = tmp_path / "eval"
+    code, data, _ = run(
+        capsys, "evaluate", model, "campus", "--data", campus, "-o", target, "--whiten", 8, "--fit", "train", "--json"
+    )
+    assert code == 0
+    assert data["dim"] == 8
+    assert data["subject"]["whitening"]["fit"] == "train"
+    assert data["subject"]["whitening"]["samples"] == len(datasets.load("campus", campus, "train").queries)
+    assert Evaluation.open(target).label == "small, whitened 8 (train)"
+
+
+def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys):
+    given = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "agreed", "--json")
+    code, data, _ = run(capsys, *given, "--consensus")
+    assert code == 0
+    assert data["subject"]["consensus"] == {"depth": 20, "radius_m": 25.0, "angle_deg": 40.0}
+    agreed = Evaluation.open(tmp_path / "agreed")
+    assert agreed.label == "small, by consensus"
+    benchmark = load_benchmark("campus", campus)
+    found, _ = open_describer(model).describe(benchmark.queries)
+    plain = rank_descriptors(found, found, benchmark)
+    expected = Consensus(benchmark.database.poses)(plain).ids[:, 0]
+    assert agreed.arrays["ids"][:, 0].tolist() == expected.tolist()
+    assert (expected != plain.ids[:, 0]).any()
+    code, _, err = run(capsys, *given)
+    assert code == 2
+    assert "another consensus" in err
+
+
+def test_a_sweep_scores_every_size_that_the_descriptors_span(campus, model):
+    benchmark = load_benchmark("campus", campus)
+    source = open_describer(model)
+    plan = Variants(sizes=(4,), sweep=True)
+    dims = [e.subject["whitening"] and e.subject["whitening"]["dim"] for e in evaluations(source, benchmark, plan)]
+    assert dims[:3] == [None, 4, 32]
+    assert dims[3:] == []
+
+
+def test_a_sweep_equals_fitting_each_size_alone(campus, model):
+    benchmark = load_benchmark("campus", campus)
+    source = open_describer(model)
+    together = {e.figures["dim"]: e.recall for e in evaluations(source, benchmark, Variants((4, 16)))}
+    for size in (4, 16):
+        (alone,) = evaluations(source, benchmark, Variants((size,)))
+        assert alone.recall == together[size]
+
+
+def test_several_benchmarks_and_a_comparison(campus, model, tmp_path, capsys):
+    folders = builders.utm_folders(tmp_path / "folders")
+    data = ("--data", f"campus={campus}", "--data", f"folders_val={folders}")
+    variants = ("--whiten", "none", "--whiten", 2)
+    code, printed, _ = run(
+        capsys, "evaluate", model, "campus", "folders_val", *data, *variants, "-o", tmp_path / "a", "--json"
+    )
+    assert code == 0
+    full = printed[0]["dim"]
+    assert [(r["benchmark"], r["dim"]) for r in printed] == [
+        ("campus_west", full), ("campus_west", 2), ("folders_val", full), ("folders_val", 2)
+    ]  # fmt: skip
+    code, result, _ = run(capsys, "compare", tmp_path / "a", "--json")
+    assert code == 0
+    assert {c["benchmark"] for c in result["comparisons"]} == {"campus_west", "folders_val"}
+    code, text, _ = run(capsys, "compare", tmp_path / "a")
+    assert "whitening.fit" in text
+
+
+def test_stores_and_matrices_give_the_models_own_figures(campus, model, tmp_path, capsys):
+    benchmark = load_benchmark("campus", campus)
+    place = PlaceModel.load(model)
+    expected = next(evaluations(ModelDescriber(place), benchmark)).recall
+    store = embed(place, benchmark.queries, tmp_path / "store")
+    order = np.random.default_rng(0).permutation(len(store))
+    np.save(tmp_path / "theirs.npy", 3.0 * np.asarray(store)[order])
+    (tmp_path / "theirs.txt").write_bytes(b"\n".join(store.names[order]) + b"\n")
+    for source in ("store", "theirs.npy"):
+        code, data, _ = run(capsys, "evaluate", tmp_path / source, "campus", "--data", campus, "--json")
+        assert code == 0
+        assert {int(k): v for k, v in data["recall"].items()} == expected
+
+
+def test_a_store_of_other_images_is_refused(campus, model, tmp_path):
+    place = PlaceModel.load(model)
+    benchmark = load_benchmark("campus", campus)
+    embed(place, benchmark.queries.subset(np.arange(40)), tmp_path / "store")
+    with pytest.raises(InputError, match="lacks 8 of 48 images"):
+        list(evaluations(open_describer(tmp_path / "store"), benchmark))
+
+
+def test_an_unreadable_photo_is_left_out_and_said(campus, model, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(campus, copy)
+    (copy / "images" / "west_1_3.jpg").write_bytes(b"not a picture")
+    evaluation = next(evaluations(open_describer(model), load_benchmark("campus", copy)))
+    assert evaluation.figures["database"] == 47
+    assert "1 images left out: their files cannot be read" in evaluation.figures["notes"]
+
+
+def test_a_changed_photo_is_embedded_again(campus, model, tmp_path):
+    copy = tmp_path / "copy"
+    shutil.copytree(campus, copy)
+    benchmark = load_benchmark("campus", copy)
+    before, _ = open_describer(model).describe(benchmark.queries)
+    builders.image(copy / benchmark.queries.name(5), seed=99)
+    after, _ = open_describer(model).describe(benchmark.queries)
+    assert np.flatnonzero(np.abs(before - after).max(axis=1) > 1e-5).tolist() == [5]
+
+
+def test_hidden_truth_gives_a_checked_submission(model, tmp_path, capsys):
+    root = builders.msls(tmp_path / "msls", cities=builders.MSLS_TEST, queries=3, database=4)
+    command = ("evaluate", model, "msls_test", "--data", root, "-o", tmp_path / "sub", "--json")
+    code, data, _ = run(capsys, *command)
+    assert code == 0
+    assert data["submission"] == str(tmp_path / "sub" / "predictions.zip")
+    check = ("submission", "check", "msls_test")
+    assert run(capsys, *check, data["submission"], "--data", root, "--json")[1]["problems"] == []
+    code, _, err = run(capsys, "evaluate", model, "msls_test", "--data", root, "-o", tmp_path / "two", "--consensus")
+    assert code == 2
+    assert "leave --whiten and --consensus out" in err
+    assert "there already" in run(capsys, *command)[2]
+    wrong = tmp_path / "wrong.csv"
+    wrong.write_text("nobody nothing\n")
+    code, out, err = run(capsys, *check, wrong, "--data", root)
+    assert code == 2
+    assert "query nobody is none of this task's" in out
+    assert "faults" in err
+    assert run(capsys, "evaluate", model, "msls_test", "--data", root)[0] == 2
+
+
+def test_poses_for_the_localisation_server(model, tmp_path, capsys):
+    root = builders.robotcar(tmp_path / "robotcar")
+    code, data, _ = run(capsys, "evaluate", model, "robotcar_v2", "--data", root, "-o", tmp_path / "sub", "--json")
+    assert code == 0
+    lines = (tmp_path / "sub" / "robotcar_v2.txt").read_text().splitlines()
+    assert len(lines) == data["queries"] == 6
+    assert all(line.startswith("rear/") for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("campus_wets",), "did you mean 'campus_west'"),
+        (("campus",), "give --data"),
+        (("campus", "--whiten", "many"), "no number of dims"),
+        (("campus", "--whiten", "8", "--fit", "query"), "unknown --fit 'query'"),
+        (("campus", "--whiten", "100000"), "ask for 1 to"),
+        (("campus", "--data", "kampus=/x"), "unknown benchmark in --data 'kampus'"),
+    ],
+)
+def test_bad_usage_is_one_line_and_exit_2(campus, model, arguments, message, capsys):
+    given = arguments if "--data" in arguments or arguments == ("campus",) else (*arguments, "--data", campus)
+    code, _, err = run(capsys, "evaluate", model, *given)
+    assert code == 2
+    assert message in err.strip().splitlines()[-1]
+
+
+def test_a_missing_model_is_one_line_and_exit_2(campus, tmp_path, capsys):
+    code, _, err = run(capsys, "evaluate", tmp_path / "nothing", "campus", "--data", campus)
+    assert code == 2
+    assert "give a model folder" in err
+
+
+def test_no_training_split_is_said(campus, model):
+    benchmark = load_benchmark("table", campus / "west.csv")
+    with pytest.raises(InputError, match="no training split"):
+        list(evaluations(open_describer(model), benchmark, Variants((8,), fit="train")))
+
+
+def test_nothing_is_written_where_nothing_can_be_scored(model, tmp_path, capsys):
+    builders.image(tmp_path / "a.jpg")
+    builders.image(tmp_path / "b.jpg")
+    (tmp_path / "far.csv").write_text("image,easting,northing,group\na.jpg,0,0,x\nb.jpg,900,0,y\n")
+    code, out, err = run(capsys, "evaluate", model, "table", "--data", tmp_path / "far.csv", "-o", tmp_path / "eval")
+    assert code == 2
+    assert "none of the 2 queries has a relevant map image" in err
+    assert out == ""
+    assert not (tmp_path / "eval").exists()
+
+
+def test_an_interrupted_set_of_variants_goes_on(campus, model, tmp_path):
+    benchmark, source = load_benchmark("campus", campus), open_describer(model)
+    plan = Variants((None, 4, 8))
+    evaluate_to(source, benchmark, tmp_path / "eval", plan)
+    shutil.rmtree(tmp_path / "eval" / "campus_west-whiten8-map")
+    kept = (tmp_path / "eval" / "campus_west" / "manifest.json").stat().st_mtime_ns
+    assert len(evaluate_to(source, benchmark, tmp_path / "eval", plan)) == 3
+    assert (tmp_path / "eval" / "campus_west-whiten8-map").is_dir()
+    assert (tmp_path / "eval" / "campus_west" / "manifest.json").stat().st_mtime_ns == kept
+
+
+def test_a_sequence_is_described_by_the_mean_of_its_frames(model, tmp_path, capsys):
+    root = builders.msls(tmp_path / "msls", images=True)
+    benchmark = load_benchmark("msls_val_seq2im", root)
+    code, data, _ = run(capsys, "evaluate", model, "msls_val_seq2im", "--data", root, "--workers", "0", "--json")
+    assert code == 0
+    assert data["queries"] > 0
+    place_model = PlaceModel.load(model)
+    window = benchmark.queries.columns["window"][0]
+    with torch.inference_mode():
+        frames = place_model(torch.stack([place_model.preprocess(root / name.decode()) for name in window]))
+    wanted = torch.nn.functional.normalize(frames.mean(0), dim=0).numpy()
+    [evaluation] = evaluations(open_describer(model, workers=0), benchmark)
+    database, _ = open_describer(model, workers=0).describe(benchmark.database)
+    best = evaluation.arrays["ids"][0, 0]
+    distance = np.linalg.norm(wanted - database[best])
+    assert evaluation.arrays["distances"][0, 0] == pytest.approx(distance, abs=1e-4)

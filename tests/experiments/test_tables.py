@@ -1,0 +1,150 @@
+"""Sweeps and tables: rows × seeds, intervals, what the data allows."""
+
+import json
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scipy.stats import bootstrap
+
+from covis import datasets, experiments
+from covis.cli.experiments import _combinations
+from covis.describing.describers import ModelDescriber
+from covis.errors import InputError
+from covis.experiments.tables import (
+    TABLES,
+    FrozenOnce,
+    Row,
+    dataset_of,
+    lacking,
+    markdown,
+    needs,
+    parse_data,
+    run_rows,
+    summary,
+    write_outcomes,
+)
+from covis.models import ModelConfig, PlaceModel
+from covis.training.run import Resources
+
+
+@pytest.fixture
+def rows(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    base = experiments.get("town_quick")
+    small = replace(
+        base, model=ModelConfig("tiny", "gem", (32, 32), "all"), batches=replace(base.batches, size=8), steps=3,
+        validation="", cache_gb=0.5,
+    )  # fmt: skip
+    return [Row("A one", small, ("town",)), Row("B two", replace(small, steps=4), ("town",))]
+
+
+def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_path, capsys):
+    quiet = Resources(0, tensorboard=False, plan=False)
+    out = tmp_path / "sweep"
+    outcomes = run_rows(rows, out, data={"town": hamlet}, seeds=[0, 1], resources=quiet)
+    values = outcomes[0].figures["town"]["recall@5"]
+    assert len(values) == 2
+    assert outcomes[1].costs["images"][0] > outcomes[0].costs["images"][0]
+    told = write_outcomes(out, "A sweep", outcomes, [0, 1])
+    assert json.loads((out / "table.json").read_text())["rows"] == json.loads(json.dumps(told["rows"]))
+    assert "| A one |" in (out / "table.md").read_text()
+    capsys.readouterr()
+    again = run_rows(rows, out, data={"town": hamlet}, seeds=[0, 1], resources=quiet)
+    assert [o.figures for o in again] == [o.figures for o in outcomes]
+    talk = capsys.readouterr().err
+    assert talk.count("is done already") == talk.count("is evaluated already") == 4
+
+
+def test_rows_that_differ_in_whitening_or_consensus_share_a_run(rows, hamlet, tmp_path):
+    variants = [rows[0], replace(rows[0], consensus=True), replace(rows[0], whiten=4, consensus=True)]
+    outcomes = run_rows(variants, tmp_path, data={"town": hamlet}, seeds=[0], resources=Resources(0, plan=False))
+    assert [o.row.name for o in outcomes] == [
+        "A one", "A one, by consensus", "A one, whitened 4 on the map, by consensus",
+    ]  # fmt: skip
+    evaluations = sorted(path.name for path in (tmp_path / "a-one/seed-0/evals").iterdir())
+    assert evaluations == ["town", "town-consensus", "town-whiten4-map-consensus"]
+
+
+@pytest.mark.parametrize(
+    ("vary", "count"), [(["a=1,2", "b=x"], 2), (["a=[1,2],[3]", "b=0.1,0.2"], 4), (["a=[1,2]"], 1), ([], 1)]
+)
+def test_values_are_combined_and_lists_stay_whole(vary, count):
+    found = _combinations(vary)
+    assert len(found) == count
+    assert all(setting.count("[") == setting.count("]") for combination in found for setting in combination)
+
+
+def test_frozen_features_give_the_descriptors_of_the_whole_network(hamlet, tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    images = datasets.load("town", hamlet, "test").queries.subset(np.arange(6))
+    model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "last1"))
+    found, lost = FrozenOnce(model).describe(images)
+    again, _ = FrozenOnce(model).describe(images)
+    expected, _ = ModelDescriber(model, workers=0).describe(images)
+    assert not lost.any()
+    np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_array_equal(found, again)
+    images.path(0).rename(images.path(0).with_suffix(".away"))
+    try:
+        with pytest.raises(InputError, match="1 of 6 images"):
+            FrozenOnce(model, workers=1).describe(images)
+    finally:
+        images.path(0).with_suffix(".away").rename(images.path(0))
+
+
+def test_the_interval_is_students_over_seeds():
+    found = summary([10.0, 12.0, 14.0])
+    assert found["mean"] == 12.0
+    assert found["half"] == pytest.approx(4.303 * 2 / math.sqrt(3), rel=1e-3)
+    assert summary([3.0])["half"] is None
+    wide = bootstrap(([10.0, 12.0, 14.0],), np.mean, confidence_level=0.95, random_state=0).confidence_interval
+    assert found["half"] > (wide.high - wide.low) / 2  # few seeds deserve more doubt than resampling them shows
+
+
+def test_a_row_without_its_data_is_told_and_not_run(rows, tmp_path):
+    msls = Row("needs MSLS", experiments.get("msls_vgg16_gem_gcl"), ("msls_val",))
+    assert "--data msls=PATH" in lacking(msls, {})
+    assert lacking(rows[0], {}) == ""
+    [outcome] = run_rows([msls], tmp_path, data={}, seeds=[0])
+    assert "not run" in markdown([outcome])
+
+
+def test_data_is_given_by_dataset_or_as_one_path(rows):
+    assert parse_data(["msls=/a", "town=/b"], rows) == {"msls": Path("/a"), "town": Path("/b")}
+    assert parse_data(["/c"], rows) == {"town": Path("/c")}
+    mixed = [*rows, Row("x", experiments.get("msls_vgg16_gem_gcl"), ("msls_val",))]
+    with pytest.raises(InputError, match="DATASET=PATH"):
+        parse_data(["/c"], mixed)
+
+
+@pytest.mark.parametrize(
+    ("benchmark", "dataset"),
+    [
+        ("msls_val_s2w", "msls"),
+        ("pitts30k_test", "pitts30k"),
+        ("campus_west", "campus"),
+        ("town", "town"),
+        ("tokyo247_cutouts", "tokyo247"),
+    ],
+)
+def test_benchmarks_name_their_dataset(benchmark, dataset):
+    assert dataset_of(benchmark) == dataset
+
+
+@pytest.mark.parametrize("name", list(TABLES))
+def test_every_table_can_be_listed_with_what_it_needs(name):
+    table = TABLES[name]()
+    assert table.rows
+    assert len({row.name for row in table.rows}) == len(table.rows)
+    recipe_of = {row.slug: row.recipe for row in table.rows}
+    assert all(recipe_of[row.slug] == row.recipe for row in table.rows), "two recipes would share a folder"
+    assert all(needs(row) for row in table.rows)
+
+
+@pytest.mark.parametrize("name", ["table1", "table3", "table9", "table10", "table8", "table11"])
+def test_published_figures_stand_beside_every_row(name):
+    for row in TABLES[name]().rows:
+        assert row.published, row.label

@@ -1,0 +1,95 @@
+"""A model for one's own photos: fitted always, trained where it can be and helps."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from covis import datasets, experiments
+from covis.cli import main
+from covis.images import concatenate
+from covis.labels import FovOverlap
+from covis.maps.fitting import ENOUGH, fit_model
+from covis.models import ModelConfig, PlaceModel
+from covis.training.run import Resources
+
+QUIET = Resources(workers=0, tensorboard=False, plan=False)
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture
+def recipe():
+    """Clusters on a small network, two steps."""
+    base = experiments.get("own_photos_small")
+    model = ModelConfig("tiny", "netvlad16", (32, 32), "last1")
+    batches = replace(base.batches, size=16, places=2)
+    return replace(base, model=model, batches=batches, steps=2, whiten=64, labels=FovOverlap(50.0))
+
+
+@pytest.fixture
+def photos(hamlet):
+    """A street's photos, as five walks."""
+    images = concatenate(datasets.load("town", hamlet, "train"))
+    walk = np.arange(len(images)) % 5
+    return replace(images, group=walk.astype(images.group.dtype), group_names=tuple(f"walk{w}" for w in range(5)))
+
+
+def test_few_photos_are_fitted_but_not_trained_on(photos, recipe, tmp_path, capsys):
+    fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
+    assert not fitted.trained
+    assert fitted.overlapping < ENOUGH
+    assert f"{ENOUGH} are needed to train" in capsys.readouterr().err
+    model = PlaceModel.load(fitted.model)
+    assert model.whitening is not None
+    assert model.dim <= len(photos) // 2
+    assert not (tmp_path / "run" / "trained").exists()
+
+
+def test_enough_photos_are_trained_on_and_the_better_model_is_taken(photos, recipe, tmp_path):
+    fitted = fit_model(photos, recipe, tmp_path / "run", enough=20, resources=QUIET)
+    found = fitted.held_out
+    assert fitted.trained == (found["trained"]["1"] > found["as-it-comes"]["1"])
+    assert fitted.model == tmp_path / "run" / ("trained" if fitted.trained else "as-it-comes") / "model"
+    assert f"{found['trained']['1']:.1f}" in fitted.note
+    card = PlaceModel.load(tmp_path / "run" / "trained" / "model").card
+    assert card["training"]["step"] == 2
+    again = fit_model(photos, recipe, tmp_path / "run", enough=20, resources=QUIET)
+    assert again == fitted
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in arguments])
+    return stop.value.code or 0, *capsys.readouterr()
+
+
+def test_index_trains_from_the_command_line(photos, tmp_path, capsys):
+    table = tmp_path / "photos.csv"
+    xy, heading = photos.poses.xy, photos.poses.heading
+    rows = [f"{photos.path(i)},{x},{y},{heading[i]},walk{photos.group[i]}" for i, (x, y) in enumerate(xy)]
+    table.write_text("\n".join(["image,easting,northing,heading,group", *rows]) + "\n")
+    code, out, err = run(
+        capsys, "index", table, "-o", tmp_path / "town.map", "--train", "--recipe", "town_quick", "--json"
+    )
+    assert code == 0, err
+    told = json.loads(out)
+    assert told["photos"] == len(photos)
+    assert told["fitted"]["trained"] is False
+    assert "as it comes" in told["fitted"]["note"]
+    _, out, _ = run(capsys, "locate", tmp_path / "town.map", photos.path(3), "--json")
+    assert json.loads(out)[0]["matches"][0]["distance"] == pytest.approx(0, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [(["--train", "--model", "m"], "not both"), (["--weights", "w.safetensors"], "add --train")],
+)
+def test_contradictions_are_told(options, message, tmp_path, capsys):
+    code, _, err = run(capsys, "index", tmp_path, "-o", tmp_path / "map", *options)
+    assert code == 2
+    assert message in err

@@ -1,0 +1,91 @@
+"""SIGKILL at any moment: every change that was acknowledged is there, none is there by half, and work goes on."""
+
+import multiprocessing
+import time
+
+import numpy as np
+import pytest
+from kill_worker import after, photo, work
+from PIL import Image
+from simulated import tiny
+
+from covis.describing.embedding import embed
+from covis.maps.map import Map
+from covis.reading.table import read_table
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A table of 24 photos, and a map of the first eight."""
+    rng = np.random.default_rng(0)
+    lines = ["image,easting,northing"]
+    for i in range(24):
+        Image.fromarray(rng.integers(0, 256, (6, 6, 3), np.uint8)).resize((32, 32)).save(tmp_path / photo(i))
+        lines.append(f"{photo(i)},{10 * i},0")
+    (tmp_path / "photos.csv").write_text("\n".join(lines))
+    images = read_table(tmp_path / "photos.csv")
+    Map.create(tmp_path / "map", images.subset(np.arange(8)), tiny())
+    return tmp_path
+
+
+def names_of(map_):
+    return frozenset(map_.images.name(i) for i in range(len(map_)))
+
+
+def drill(place, kills, timed):
+    """Kills a worker again and again; `timed` is the share killed by the clock instead of at a step on disk."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "covis.maps", "covis.reading.table", "kill_worker"])
+    rng = np.random.default_rng(1)
+    images = read_table(place / "photos.csv")
+    vectors = dict(zip(images.names.tolist(), embed(tiny(), images), strict=True))
+    acknowledged = place / "acknowledged"
+    acknowledged.touch()
+    expected = [frozenset(photo(i) for i in range(8))]
+    between = 0
+    for _ in range(kills):
+        by_clock = rng.random() < timed
+        die_at = 0 if by_clock else int(rng.integers(1, 80))
+        worker = context.Process(target=work, args=(place / "map", place / "photos.csv", acknowledged, die_at))
+        worker.start()
+        deadline = time.monotonic() + (rng.uniform(0.05, 2.0) if by_clock else 120)
+        while worker.is_alive() and time.monotonic() < deadline:
+            check(Map.open(place / "map"), expected)  # a reader, while the worker writes
+            time.sleep(0.05)
+        worker.kill()
+        worker.join()
+        assert worker.exitcode == -9, "the worker failed by itself"
+        now = Map.open(place / "map", verify=True)
+        told = [int(line) for line in acknowledged.read_text().split()]
+        done = now.version - 1
+        assert done in (max(told, default=0), max(told, default=0) + 1), "an acknowledged change is lost"
+        between += done == max(told, default=0) + 1
+        check(now, expected)
+        own = np.stack([vectors[n] for n in now.images.names.tolist()])
+        assert (now.search(own, 1).distances[:, 0] < 1e-5).all(), "a descriptor is not its photo's"
+        with acknowledged.open("a") as handle:
+            handle.write(f"{done}\n")
+    assert now.version > kills // 4, "the worker hardly did anything"
+    assert now.remove(sorted(names_of(now))[:1]).version == now.version + 1
+    leftovers = [p for p in (place / "map").rglob("*") if p.name.endswith((".partial", ".old", ".gone"))]
+    assert not leftovers
+    return now.version, between
+
+
+def check(map_, expected):
+    """The photos of a state are those that its number says."""
+    while len(expected) < map_.version:
+        expected.append(after(len(expected) - 1, expected[-1]))
+    assert names_of(map_) == expected[map_.version - 1]
+
+
+@pytest.mark.slow
+def test_fifteen_kills(place):
+    drill(place, 15, 0.2)
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(7200)
+def test_two_hundred_kills(place):
+    changes, between = drill(place, 200, 0.3)
+    print(f"200 kills over {changes} changes, {between} of them between a change and its acknowledgement")

@@ -1,0 +1,138 @@
+"""Fits against oracles, and promises that hold on data they were not made from."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from scipy.optimize import isotonic_regression
+
+from covis.maps.probability import (
+    Falling,
+    Logistic,
+    conformal_radius,
+    expected_calibration_error,
+    lowest_bar,
+    reliability,
+    threshold_for,
+)
+
+unit = st.floats(0, 1, allow_nan=False, width=32)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(1, 60).flatmap(lambda n: st.tuples(arrays(np.float64, n, elements=unit, unique=True), arrays(np.float64, n, elements=unit))))  # fmt: skip
+def test_a_falling_function_is_isotonic_regression_turned_round(data):
+    x, y = data
+    order = np.argsort(x)
+    expected = -isotonic_regression(-y[order]).x
+    fitted = Falling.fit(x, y)
+    assert np.all(np.diff(fitted.y) <= 1e-9)
+    # One knot for each level of the regression, in the same order.
+    levels = expected[np.r_[True, np.abs(np.diff(expected)) > 1e-12]]
+    assert np.allclose(np.unique(np.round(fitted.y, 5)), np.unique(np.round(levels, 5)), atol=2e-5)
+    at = np.linspace(-0.5, 1.5, 50)
+    assert np.all(np.diff(fitted(at)) <= 1e-9)
+
+
+def test_logistic_regression_finds_the_odds_that_made_the_data():
+    rng = np.random.default_rng(0)
+    x = rng.normal(3.0, 2.0, (20_000, 2))
+    odds = 0.7 * x[:, 0] - 1.1 * x[:, 1] + 0.4
+    right = rng.random(len(x)) < 1 / (1 + np.exp(-odds))
+    fit = Logistic.fit(x, right)
+    slope = np.array(fit.weights) / np.array(fit.scale)
+    assert slope == pytest.approx([0.7, -1.1], abs=0.06)
+    assert fit(x).mean() == pytest.approx(right.mean(), abs=1e-3)
+    assert expected_calibration_error(fit(x), right) < 0.01
+
+
+@pytest.mark.parametrize("right", [np.zeros(30, bool), np.ones(30, bool), np.arange(30) >= 15])
+def test_logistic_regression_survives_classes_that_do_not_overlap(right):
+    p = Logistic.fit(np.arange(30.0)[:, None], right)(np.arange(30.0)[:, None])
+    assert np.isfinite(p).all()
+    assert np.all((p > 0) & (p < 1))
+    assert np.all(np.diff(p) >= -1e-9)
+
+
+def test_calibration_error_sees_boasting():
+    rng = np.random.default_rng(1)
+    p = rng.random(20_000)
+    assert expected_calibration_error(p, rng.random(20_000) < p) < 0.02
+    assert expected_calibration_error(p, rng.random(20_000) < p**2) > 0.1
+    rows = reliability(p, rng.random(20_000) < p)
+    assert [r["count"] for r in rows] == [2000] * 10
+    assert np.all(np.diff([r["probability"] for r in rows]) > 0)
+
+
+@settings(max_examples=80, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(0, 8), st.booleans(), st.integers(0, 3)), min_size=1, max_size=40),
+    st.sampled_from([0.5, 0.8, 0.9]),
+)
+def test_a_bar_is_the_lowest_that_keeps_the_precision_with_a_bad_walk_to_come(data, precision):
+    p, right, walk = (
+        np.array([d[0] / 8 for d in data]),
+        np.array([float(d[1]) for d in data]),
+        np.array([d[2] for d in data]),
+    )
+
+    def holds(t):
+        sure = p >= t
+        again = [sure & (walk == w) for w in np.unique(walk)]
+        shares = [(right[sure].sum() + right[a].sum()) / (sure.sum() + a.sum() + 1) for a in again]
+        return min([right[sure].sum() / (sure.sum() + 1), *shares]) >= precision
+
+    naive = [t for t in np.unique(p) if holds(t)]
+    assert lowest_bar(precision, p, right, walk) == (min(naive) if naive else None)
+
+
+def test_few_answers_never_promise_much():
+    for count, bar in ((98, None), (99, 0.5)):
+        assert lowest_bar(0.99, np.linspace(0.5, 1, count), np.ones(count), np.arange(count) // 10) == bar
+    none = np.zeros(0)
+    assert lowest_bar(0.99, none, none, none.astype(int)) is None
+    assert threshold_for(0.99, none, none, none.astype(int)) is None
+    assert threshold_for(0.99, np.linspace(0.5, 1, 99), np.ones(99), np.arange(99) // 10) is None
+    assert threshold_for(0.99, np.linspace(0.5, 1, 200), np.ones(200), np.arange(200) // 10) == 0.5
+
+
+def test_luck_with_a_few_walks_is_no_promise():
+    """Answers that are right together by walk, and whose P says nothing: 90 % is out of reach, but now and then seems near."""
+    rng = np.random.default_rng(5)
+    lucky = promised = 0
+    for _ in range(60):
+        walk = np.repeat(np.arange(30), 20)
+        p, right = rng.random(600), (rng.random(600) < rng.beta(6, 1, 30)[walk]).astype(float)
+        lucky += lowest_bar(0.9, p, right, np.arange(600)) is not None
+        promised += threshold_for(0.9, p, right, walk) is not None
+    assert lucky >= 10
+    assert promised <= lucky / 2
+
+
+def test_the_next_error_stays_within_the_radius_at_the_stated_rate():
+    """Over many draws of a small set, heavy tails and all; each photo a walk of its own."""
+    rng = np.random.default_rng(2)
+    for rate, count in ((0.9, 30), (0.5, 9), (0.95, 19)):
+        draws = rng.pareto(0.7, (8000, count + 1))
+        inside = [row[-1] <= conformal_radius(row[:-1], rate, np.arange(count)) for row in draws]
+        expected = np.ceil((count + 1) * rate - 1e-9) / (count + 1)
+        assert np.mean(inside) == pytest.approx(expected, abs=0.02)
+    assert conformal_radius(np.ones(8), 0.9, np.arange(8)) is None
+    assert conformal_radius(np.zeros(0), 0.9, np.zeros(0, int)) is None
+
+
+def test_the_errors_of_the_next_walk_stay_within_the_radius_at_the_stated_rate():
+    """Photos of one walk err alike: counted one by one, they would promise too much."""
+    rng = np.random.default_rng(3)
+    walk = np.repeat(np.arange(12), 15)
+    inside = []
+    for _ in range(3000):
+        scale = rng.pareto(1.0, 13)
+        error = scale[walk] * rng.uniform(0.5, 1.5, len(walk))
+        new = scale[12] * rng.uniform(0.5, 1.5, 15)
+        inside.append([(new <= conformal_radius(error, 0.9, w)).mean() for w in (walk, np.arange(len(walk)))])
+    by_walk, by_photo = np.mean(inside, axis=0)
+    assert 0.895 <= by_walk <= 0.96
+    assert by_photo < by_walk
+    assert conformal_radius(error, 0.9, walk // 2) is None  # six walks cannot carry 90 %

@@ -1,0 +1,36 @@
+"""Walks: the cheapest chain by trying all, and weak photos carried by strong ones."""
+
+import itertools
+
+import numpy as np
+import pytest
+
+from covis.maps.walks import STEP_M, best_chain
+
+
+def chain_cost(chain, xy, distances):
+    total = sum(distances[t, j] for t, j in enumerate(chain))
+    for t in range(1, len(chain)):
+        gap = np.linalg.norm(xy[t, chain[t]] - xy[t - 1, chain[t - 1]])
+        total += 0.25 * min(max((gap - STEP_M) / STEP_M, 0), 2)
+    return total
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_chain_is_the_cheapest_of_all(seed):
+    rng = np.random.default_rng(seed)
+    xy, distances = rng.uniform(0, 400, (5, 4, 2)), np.sort(rng.uniform(0, 1, (5, 4)), axis=1)
+    found = np.ones((5, 4), bool)
+    found[2, 3] = False
+    chain = best_chain(xy, distances, found, STEP_M)
+    allowed = [c for c in itertools.product(range(4), repeat=5) if c[2] != 3]
+    assert chain_cost(chain, xy, distances) == pytest.approx(min(chain_cost(c, xy, distances) for c in allowed))
+
+
+def test_photos_without_matches_do_not_break_the_chain():
+    xy = np.zeros((3, 2, 2))
+    found = np.array([[True, True], [False, False], [True, True]])
+    distances = np.where(found, [[0.3, 0.4]], np.inf)
+    assert best_chain(xy, distances, found, STEP_M)[[0, 2]].tolist() == [0, 0]
+    assert best_chain(np.zeros((0, 2, 2)), np.zeros((0, 2)), np.zeros((0, 2), bool), STEP_M).shape == (0,)
+    assert best_chain(np.zeros((2, 0, 2)), np.zeros((2, 0)), np.zeros((2, 0), bool), STEP_M).tolist() == [0, 0]
