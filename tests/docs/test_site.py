@@ -1,4 +1,4 @@
-"""The documentation's site builds without a warning, with measured figures put in."""
+"""The documentation's site builds without a warning, and its figures are those of the results."""
 
 import importlib.util
 import re
@@ -21,20 +21,33 @@ def test_the_site_builds(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
     assert "SimilarityGraph" in (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
-    for page in ("cost", "evidence", "labels"):
-        assert "{{" not in (tmp_path / "site" / page / "index.html").read_text(encoding="utf-8")
 
 
-def test_measured_figures_come_from_result_files():
+@pytest.fixture(scope="module")
+def measured():
     spec = importlib.util.spec_from_file_location("measured", ROOT / "docs" / "measured.py")
-    measured = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(measured)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_measured_figures_come_from_result_files(measured):
     images = measured.value("metadata", "rows.0.images")
-    assert measured.on_page_markdown("a {{ metadata rows.0.images , }} b") == f"a {images:,} b"
-    assert measured.on_page_markdown("{{ 60/2 / metadata rows.0.images .9f }}") == f"{30 / images:.9f}"
-    page = (ROOT / "docs" / "cost.md").read_text(encoding="utf-8")
-    filled = measured.on_page_markdown(page)
-    assert "{{" in page
-    assert "{{" not in filled
-    scripts = re.findall(r"bench_(\w+)\.py`", page)
-    assert all((ROOT / "benchmarks" / f"bench_{name}.py").is_file() for name in scripts if name != "NAME")
+    assert measured.written("a <!-- metadata rows.0.images , --><!-- / --> b") == (
+        f"a <!-- metadata rows.0.images , -->{images:,}<!-- / --> b"
+    )
+    assert f">{30 / images:.9f}<" in measured.written("<!-- 60/2 / metadata rows.0.images .9f -->0<!-- / -->")
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").rglob("*.md")), ids=lambda page: page.name)
+def test_every_figure_on_a_page_is_that_of_the_results(measured, page):
+    text = page.read_text(encoding="utf-8")
+    assert "{{" not in text
+    assert text.count("<!-- / -->") == len(measured._FIGURE.findall(text))
+    assert measured.written(text) == text, "run: python docs/measured.py"
+
+
+def test_every_benchmark_that_a_page_names_is_there():
+    for page in (ROOT / "docs").rglob("*.md"):
+        scripts = re.findall(r"bench_(\w+)\.py`", page.read_text(encoding="utf-8"))
+        assert all((ROOT / "benchmarks" / f"bench_{name}.py").is_file() for name in scripts if name != "NAME"), page
