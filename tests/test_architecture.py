@@ -12,8 +12,8 @@ import covis
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
     "errors", "arrays", "registry", "progress", "compiling", "machine", "files", "artifacts",
-    "poses", "images", "graph", "ranking", "whitening",
-    "reading", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation",
+    "poses", "images", "graph", "ranking", "whitening", "gis",
+    "reading", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "pairing", "loops", "coverage", "resection",
     # torch from here on
     "models", "losses", "describing", "training", "experiments", "report", "maps", "demo", "cli",
 ]  # fmt: skip

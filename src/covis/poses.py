@@ -18,6 +18,8 @@ from covis.artifacts import fingerprint
 from covis.errors import InputError
 
 Axis = Literal["x", "y", "z", "-x", "-y", "-z"]
+UNSCALED = "unscaled"
+"""The frame of poses whose unit of length is unknown, such as those of structure from motion by itself."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,7 +35,7 @@ class Poses:
     rotation: Floats | None = None
     """(N, 3, 3) camera-to-world rotations, all NaN where unknown."""
     frame: str = ""
-    """PROJ string or EPSG code of the frame; empty for a local one without a place on Earth."""
+    """PROJ string or EPSG code of the frame; empty for a local one without a place on Earth; or `UNSCALED`."""
 
     def __post_init__(self) -> None:
         xy = _frozen(self.xy, (None, 2), "xy")
@@ -60,6 +62,11 @@ class Poses:
         return ~np.isnan(self.xy[:, 0])
 
     @property
+    def metric(self) -> bool:
+        """Whether positions are in metres; else their unit is unknown, and whatever needs metres refuses them."""
+        return self.frame != UNSCALED
+
+    @property
     def centre(self) -> Floats:
         """(N, 3) camera centres; height 0 where none was given."""
         z = np.zeros(len(self)) if self.z is None else self.z
@@ -83,7 +90,7 @@ class Poses:
 
     def latlon(self) -> Floats:
         """(N, 2) WGS84 degrees; an error where the frame has no place on Earth."""
-        if not self.frame:
+        if not self.frame or not self.metric:
             raise InputError(
                 "these poses are in a local frame without a place on Earth; latitude and longitude are unknown"
             )
@@ -147,7 +154,7 @@ class Poses:
         if world_to_camera:
             rotation = rotation.transpose(0, 2, 1)
             translation = -np.einsum("nij,nj->ni", rotation, translation)
-        east, north, height = _ground_axes(up)
+        east, north, height = ground_axes(up)
         view = rotation @ _axis(forward)
         across, along = view @ east, view @ north
         vertical = np.hypot(across, along) < 1e-9
@@ -174,6 +181,28 @@ class Poses:
             raise InputError(f"quaternions {q.shape} and positions {t.shape}; expected (N, 4) and (N, 3)")
         matrices = np.concatenate([quaternion_matrices(q, order), t[:, :, None]], axis=2)
         return cls.from_matrices(matrices, world_to_camera=world_to_camera, forward=forward, up=up, frame=frame)
+
+
+def require_metres(poses: Poses, source: str) -> None:
+    """An error where the unit of positions is unknown; `source` is what the user gave."""
+    if not poses.metric:
+        raise InputError(
+            f"{source}: the scale of its poses is unknown, and metres are needed; fix it with covis data import {source} "
+            "-o set.csv --scale METRES_PER_UNIT, or --georeference TABLE with lat and lon of three of its images"
+        )
+
+
+def grid_north(poses: Poses) -> Floats:
+    """(N,) degrees by which the frame's north lies clockwise of true north; NaN where the position is unknown."""
+    degrees = poses.latlon()
+    true = Poses.from_latlon(degrees[:, 0], degrees[:, 1], np.zeros(len(poses)), frame=poses.frame).heading
+    return np.where(poses.known, (180.0 - true) % 360.0 - 180.0, np.nan)
+
+
+def true_headings(poses: Poses) -> Floats:
+    """Headings clockwise from true north of poses whose frame is on Earth."""
+    turned: Floats = (poses.heading + grid_north(poses)) % 360.0
+    return turned
 
 
 def concatenate(parts: Sequence[Poses]) -> Poses:
@@ -243,7 +272,8 @@ def _rotations(rotation: ArrayLike) -> Floats:
     return r
 
 
-def _ground_axes(up: Axis) -> tuple[Floats, Floats, Floats]:
+def ground_axes(up: Axis) -> tuple[Floats, Floats, Floats]:
+    """East, north and up as world vectors, where the world's axis `up` points away from the ground."""
     height = _axis(up)
     east = np.roll(np.abs(height), 1)
     return east, np.cross(height, east), height

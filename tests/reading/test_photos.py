@@ -10,7 +10,8 @@ from PIL.TiffImagePlugin import IFDRational
 
 from covis.errors import InputError
 from covis.reading.exif import read_photo
-from covis.reading.photos import import_photos, read_source, write_table
+from covis.reading.photos import import_photos, write_table
+from covis.reading.sources import open_images
 from covis.reading.table import read_table
 
 LUND = {1: "N", 2: (55.0, 41.0, 53.4), 3: "E", 4: (13.0, 11.0, 43.4)}
@@ -169,7 +170,7 @@ def test_an_empty_folder_and_one_without_positions(tmp_path):
         import_photos(tmp_path)
     with pytest.raises(InputError, match="is not a folder"):
         import_photos(tmp_path / "a.jpg")
-    assert len(read_source(tmp_path)) == 1
+    assert len(open_images(tmp_path)) == 1
 
 
 GPX = """<?xml version="1.0"?><gpx xmlns="http://www.topografix.com/GPX/1/1" version="1.1"><trk>

@@ -70,16 +70,19 @@ def _load(model: Path, images: int, runtime: str, device: str | None) -> Embedde
 
 
 def images_at(path: Path) -> ImageSet:
-    """The images of a table, or all below a folder (whose positions are then unknown)."""
+    """The images of a table or of any posed source, or all below a folder (whose positions are then unknown)."""
     import numpy as np
 
     from covis.files import walk_images
     from covis.images import ImageSet
     from covis.poses import Poses
-    from covis.reading.table import read_table
+    from covis.reading.sources import open_images, open_posed
 
     if not path.is_dir():
-        return read_table(path)
+        return open_images(path)
+    posed = open_posed(path)
+    if posed is not None:
+        return posed
     names = walk_images(path)
     if not names:
         raise InputError(f"{path} holds no images; expected files such as {path}/photo.jpg")

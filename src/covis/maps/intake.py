@@ -15,13 +15,11 @@ from numpy.typing import NDArray
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.images import ImageSet
-from covis.poses import Poses
+from covis.poses import Poses, require_metres
 from covis.progress import say
-from covis.reading.decoding import Reject
-from covis.reading.exif import read_photo
 from covis.reading.photos import LAYOUT, import_photos
 from covis.reading.screening import REJECTS, Rejected, write_rejects
-from covis.reading.table import SUFFIXES, read_table
+from covis.reading.sources import open_images, open_posed
 
 
 class Given(NamedTuple):
@@ -32,30 +30,19 @@ class Given(NamedTuple):
 
 
 def read_given(path: Path | str, track: Path | None = None) -> Given:
-    """A folder (EXIF, or a table or track beside the photos), a table, or one photo file."""
+    """A folder (EXIF, or a table or track beside the photos), or whatever else `open_images` opens."""
     path = Path(path)
     rejects: list[Rejected] = []
-    if path.is_dir():
+    images = open_posed(path) if track is None else None
+    if images is None and path.is_dir():
         imported = import_photos(path, track)
         images, rejects = imported.images(), list(imported.rejects)
-    elif path.suffix.lower() in SUFFIXES:
-        images = read_table(path)
-    else:
-        images = _one(path)
-    return _placed(images, path, rejects)
-
-
-def _one(path: Path) -> ImageSet:
-    try:
-        photo = read_photo(path)
-    except Reject as reject:
-        raise InputError(f"{reject}; give a photo, a folder of photos or a table") from None
-    poses = Poses.from_latlon([photo.lat], [photo.lon], [photo.heading], z=[photo.altitude])
-    return ImageSet.of(path.parent, [path.name], poses)
+    return _placed(open_images(path) if images is None else images, path, rejects)
 
 
 def _placed(images: ImageSet, path: Path, rejects: list[Rejected]) -> Given:
     """Only photos with a position: one without could be found, but would not say where."""
+    require_metres(images.poses, str(path))
     known = images.poses.known
     if not known.any():
         raise InputError(f"{path}: no photo has a position, so there is nothing to locate by; expected {LAYOUT}")

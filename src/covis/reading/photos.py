@@ -105,12 +105,6 @@ def import_photos(
     return imported
 
 
-def read_source(path: Path | str) -> ImageSet:
-    """The images of a table, or of a folder of photos (with positions where they have any)."""
-    path = Path(path)
-    return import_photos(path, positions=False).images() if path.is_dir() else read_table(path)
-
-
 def write_table(imported: Imported, path: Path | str) -> None:
     """Writes a CSV or Parquet table, image names relative to it."""
     path = Path(path)

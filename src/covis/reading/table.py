@@ -17,12 +17,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covis import gis
 from covis.arrays import Floats
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame
 from covis.progress import warn
 from covis.reading.columns import Column, Kind, any_values, header, names, numbers, read_columns, texts
+from covis.reading.pose_columns import restored
 
 KINDS: dict[str, Kind] = {
     "image": "name",
@@ -36,7 +38,7 @@ KINDS: dict[str, Kind] = {
 }
 """The columns with a meaning of their own."""
 EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
-SUFFIXES = (".csv", ".parquet", ".pq", ".geojson")
+SUFFIXES = (".csv", ".parquet", ".pq", ".geojson", ".gpkg", ".geoparquet")
 _SYNONYMS = {
     **dict.fromkeys(("file", "filename", "file_name", "path", "name", "photo", "image_name", "image_path"), "image"),
     **dict.fromkeys(("latitude", "gps_lat"), "lat"),
@@ -74,10 +76,25 @@ def read_tables(paths: Sequence[Path | str]) -> tuple[ImageSet, ...]:
 def _cells(path: Path) -> dict[str, Column]:
     if path.suffix.lower() in (".geojson", ".json"):
         return _geojson(path)
+    if gis.is_layer_file(path):
+        return _layer(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a table; give a file with the columns {EXAMPLE}")
     check_columns(path, header(path))
     return read_columns(path, KINDS)
+
+
+def _layer(path: Path) -> dict[str, Column]:
+    """Point features of a GeoPackage or GeoParquet file with the table's columns beside them."""
+    import pyarrow as pa
+
+    points = gis.read_point_layer(path)
+    cells = {**points.columns, "lat": pa.array(points.lat), "lon": pa.array(points.lon)}
+    check_columns(path, list(cells))
+    kinds = {"image": pa.binary(), "heading": pa.float64(), "altitude": pa.float64(), "group": pa.string()}
+    for name in ("easting", "northing"):
+        cells.pop(name, None)  # the geometry is where a feature is
+    return {k: v.cast(kinds[k]) if k in kinds else v for k, v in cells.items()}
 
 
 def check_columns(path: Path, found: Sequence[str]) -> None:
@@ -111,7 +128,8 @@ def _image_set(path: Path, cells: Mapping[str, Column], frame: str) -> ImageSet:
         raise InputError(f"{path} has a header and no rows; expected {EXAMPLE}")
     group = texts(cells["group"]) if "group" in cells else ""
     extra = {name: any_values(column) for name, column in cells.items() if name not in KINDS}
-    return ImageSet.of(path.parent, encoded, _poses(path, cells, frame), group, columns=extra)
+    images = ImageSet.of(path.parent, encoded, _poses(path, cells, frame), group, columns=extra)
+    return restored(images, path)
 
 
 def _poses(path: Path, cells: Mapping[str, Column], frame: str) -> Poses:

@@ -1,0 +1,196 @@
+"""Placing a model on Earth: scale, turn and shift from images whose position is known; and whether headings fit.
+
+Structure from motion knows neither metres nor north. Three images with known positions fix both.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.arrays import Floats
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.poses import Poses, angle_between
+from covis.progress import say, warn
+
+LEAST = 3
+"""Georeferenced images that fix a model."""
+FLAT = 0.05
+"""Known positions whose spread across their main direction is below this share do not fix the roll around it."""
+_ROUNDS = 20
+_STRAIGHT = 0.8
+"""Mean resultant length from which angles count as one direction."""
+
+
+class Similarity(NamedTuple):
+    """target = scale · rotation @ source + shift."""
+
+    scale: float
+    rotation: Floats
+    shift: Floats
+
+    def __call__(self, points: Floats) -> Floats:
+        """(N, 3) → (N, 3)."""
+        moved: Floats = self.scale * points @ self.rotation.T + self.shift
+        return moved
+
+
+def similarity(
+    source: Floats, target: Floats, *, weight: Floats | None = None, scale: float | None = None
+) -> Similarity:
+    """The least-squares similarity of (N, D) points (Umeyama 1991), D = 2 or 3; `scale` fixes the scale."""
+    w = np.ones(len(source)) if weight is None else weight
+    w = w / w.sum()
+    from_middle, to_middle = w @ source, w @ target
+    a, b = source - from_middle, target - to_middle
+    u, spread, vt = np.linalg.svd((w[:, None] * b).T @ a)
+    sign = np.ones(source.shape[1])
+    sign[-1] = np.sign(np.linalg.det(u @ vt))
+    rotation = (u * sign) @ vt
+    variance = float(w @ (a**2).sum(axis=1))
+    found = float((spread * sign).sum() / variance) if scale is None else scale
+    return Similarity(found, rotation, to_middle - found * rotation @ from_middle)
+
+
+def robust_similarity(source: Floats, target: Floats, scale: float | None = None) -> Similarity:
+    """The same with far-off positions weighing less (absolute rather than squared errors)."""
+    weight = np.ones(len(source))
+    fit = similarity(source, target, scale=scale)
+    for _ in range(_ROUNDS if len(source) > LEAST else 0):
+        error = np.linalg.norm(fit(source) - target, axis=1)
+        weight = 1.0 / np.maximum(error, max(1e-9, 0.1 * float(np.median(error))))
+        fit = similarity(source, target, weight=weight, scale=scale)
+    return fit
+
+
+def georeference(images: ImageSet, known: Poses, *, scale: float | None = None) -> ImageSet:
+    """`images` moved to where `known` (aligned, NaN where unknown, frame on Earth) says that they are.
+
+    With heights that spread in all directions the whole turn is fitted; else the images' own up is kept.
+    """
+    moved, fit = placed(images.poses, known, scale)
+    error = np.linalg.norm(moved.xy - known.xy, axis=1)
+    far = float(np.nanmedian(error))
+    say(f"{int(known.known.sum())} georeferenced images: scale {fit.scale:.6g}, median error {far:.2f} m")
+    return replace(images, poses=moved)
+
+
+def placed(poses: Poses, known: Poses, scale: float | None = None) -> tuple[Poses, Similarity]:
+    """Poses in the frame of `known`, and the similarity that took them there."""
+    use = poses.known & known.known
+    if use.sum() < LEAST:
+        raise InputError(
+            f"{int(use.sum())} of {len(poses)} images have a known position; {LEAST} are needed to fix scale and place"
+        )
+    source, target = poses.centre[use], known.centre[use]
+    spread = np.linalg.svd(target - target.mean(axis=0), compute_uv=False)
+    if spread[0] < 1e-9 or np.linalg.norm(source - source.mean(axis=0)) < 1e-12:
+        raise InputError("all georeferenced images are at one place, which fixes no scale; give --scale")
+    heights = known.z is not None and bool(np.isfinite(known.z[use]).all())
+    if heights and spread[1] > FLAT * spread[0]:
+        fit = robust_similarity(source, target, scale)
+    else:
+        flat = robust_similarity(source[:, :2], target[:, :2], scale)
+        turn = np.eye(3)
+        turn[:2, :2] = flat.rotation
+        up = float(np.median(target[:, 2] - flat.scale * source[:, 2])) if heights else 0.0
+        fit = Similarity(flat.scale, turn, np.array([*flat.shift, up]))
+    return moved(poses, fit, known.frame), fit
+
+
+def moved(poses: Poses, by: Similarity, frame: str) -> Poses:
+    """The poses after a similarity, headings from the turned rotations."""
+    centre = by(poses.centre)
+    z = None if poses.z is None else centre[:, 2]
+    if poses.rotation is None:
+        turn = np.degrees(np.arctan2(by.rotation[0, 1], by.rotation[0, 0]))
+        return Poses(centre[:, :2], poses.heading + turn, z, frame=frame)
+    matrices = np.concatenate([by.rotation @ poses.rotation, centre[:, :, None]], axis=2)
+    turned = Poses.from_matrices(matrices, frame=frame)
+    return replace(turned, z=z)
+
+
+def scaled(poses: Poses, metres: float) -> Poses:
+    """Poses of unknown unit with `metres` to one unit."""
+    if not 0 < metres < np.inf:
+        raise InputError(f"scale is {metres}; expected metres per unit above 0")
+    return replace(poses, xy=poses.xy * metres, z=None if poses.z is None else poses.z * metres, frame="")
+
+
+class Course(NamedTuple):
+    """How headings lie to the direction of travel."""
+
+    moves: int
+    offset_deg: float
+    """Mean of heading − course, degrees in (−180, 180]."""
+    agreement: float
+    """How alike heading − course is, 0 to 1."""
+    mirrored: float
+    """How alike heading + course is: near 1 where east and west, or left and right, are exchanged."""
+
+
+def course(images: ImageSet, least_m: float = 0.0) -> Course:
+    """Headings against courses, within groups in order of the column `time` (or of names)."""
+    when = images.columns.get("time")
+    order = np.lexsort((images.names if when is None else when, images.group))
+    order = order[images.poses.known[order] & ~np.isnan(images.poses.heading[order])]
+    step = np.diff(images.poses.xy[order], axis=0)
+    length = np.hypot(*step.T)
+    least = max(least_m, 0.3 * float(np.median(length[length > 0]))) if (length > 0).any() else 0.0
+    use = (images.group[order][1:] == images.group[order][:-1]) & (length > least)
+    travel = np.arctan2(step[use, 0], step[use, 1])
+    heading = np.radians(images.poses.heading[order][:-1][use])
+    if not len(travel):
+        return Course(0, float("nan"), 0.0, 0.0)
+    same, other = np.exp(1j * (heading - travel)).mean(), np.exp(1j * (heading + travel)).mean()
+    turns = float(np.abs(np.exp(1j * travel).mean()))
+    return Course(len(travel), float(np.degrees(np.angle(same))), float(abs(same)), float(abs(other)) * (turns < 0.95))
+
+
+def warn_of_course(images: ImageSet, source: str, least_moves: int = 10) -> Course:
+    """One warning with the measured angle where headings contradict the direction of travel."""
+    found = course(images)
+    if found.moves < least_moves:
+        return found
+    if found.mirrored > _STRAIGHT > found.agreement:
+        wrong = float(np.median(_contradiction(images)))
+        warn(
+            f"{source}: headings turn against the direction of travel (median difference {wrong:.0f}°), as if left and "
+            "right were exchanged; check the handedness of its axes"
+        )
+    elif found.agreement > _STRAIGHT and abs(found.offset_deg) > 60.0:
+        warn(
+            f"{source}: headings differ from the direction of travel by {found.offset_deg:+.0f}° throughout; right for a camera "
+            "that looks sideways or back, otherwise its axes are mixed up"
+        )
+    return found
+
+
+def _contradiction(images: ImageSet) -> Floats:
+    step = np.diff(images.poses.xy, axis=0)
+    use = (np.hypot(*step.T) > 0) & (images.group[1:] == images.group[:-1])
+    angle: Floats = angle_between(np.degrees(np.arctan2(step[:, 0], step[:, 1]))[use], images.poses.heading[:-1][use])
+    return angle[~np.isnan(angle)]
+
+
+def known_positions(images: ImageSet, table: ImageSet) -> Poses:
+    """Positions that `table` gives for `images` by name, aligned; NaN for the others."""
+    at: dict[bytes, int] = {}
+    for i, name in enumerate(table.names.tolist()):
+        at.setdefault(name, i)
+        at.setdefault(name.rpartition(b"/")[2], i)
+    ids: NDArray[np.int64] = np.array(
+        [at.get(name, at.get(name.rpartition(b"/")[2], -1)) for name in images.names.tolist()], np.int64
+    )
+    if (ids < 0).all():
+        raise InputError(f"the table names none of the images (its first: {table.name(0)}; theirs: {images.name(0)})")
+    if not table.poses.frame:
+        raise InputError("the table gives metres without a place on Earth; georeferenced images need lat and lon")
+    xy = np.where(ids[:, None] >= 0, table.poses.xy[np.maximum(ids, 0)], np.nan)
+    height = table.poses.z
+    z = None if height is None else np.where(ids >= 0, height[np.maximum(ids, 0)], np.nan)
+    return Poses(xy, np.full(len(ids), np.nan), z, frame=table.poses.frame)

@@ -1,0 +1,291 @@
+"""Descriptions of posed scenes: nerfstudio's transforms.json, kapture, nuScenes tables, hloc's query lists."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.arrays import Floats
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.poses import UNSCALED, Poses, quaternion_matrices
+from covis.progress import warn
+from covis.reading.cameras import MODELS, Camera, calibration, camera, pinhole
+from covis.reading.trajectories import cells_of, compose, image_size
+
+OPENGL = np.diag([1.0, -1.0, -1.0])
+"""nerfstudio's camera axes (x right, y up, z back) from those of covis (x right, y down, z forward)."""
+NERF_LENS = {
+    "PINHOLE": "PINHOLE",
+    "SIMPLE_PINHOLE": "PINHOLE",
+    "OPENCV": "OPENCV",
+    "OPENCV_FISHEYE": "OPENCV_FISHEYE",
+    "SIMPLE_RADIAL": "OPENCV",
+    "RADIAL": "OPENCV",
+}
+_SUFFIXES = ("", ".png", ".jpg", ".jpeg")
+
+
+def read_json(path: Path) -> Any:
+    """Any JSON value."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there; check that the folder is complete") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} is not JSON ({error})") from None
+
+
+# nerfstudio
+
+
+def read_nerfstudio(path: Path) -> ImageSet:
+    """A `transforms.json` (nerfstudio, instant-ngp): camera-to-world in OpenGL axes, z up.
+
+    Depth beside images (`depth_file_path`) is metric and fixes the unit; without it the unit is unknown.
+    """
+    told = read_json(path)
+    frames = told.get("frames") if isinstance(told, dict) else None
+    if not isinstance(frames, list) or not frames:
+        raise InputError(f"{path} has no frames; expected nerfstudio's transforms.json")
+    names = [_nerf_file(path, i, frame) for i, frame in enumerate(frames)]
+    matrices = np.array([_nerf_matrix(path, i, frame) for i, frame in enumerate(frames)])
+    matrices[:, :3, :3] = matrices[:, :3, :3] @ OPENGL
+    depth = [frame.get("depth_file_path", "") for frame in frames]
+    cameras = [_nerf_camera(path, {**told, **frame}, name) for frame, name in zip(frames, names, strict=True)]
+    intrinsics, columns = calibration(cameras)
+    if any(depth):
+        columns["depth"] = np.array([d.encode() for d in depth])
+        columns["depth_scale_m"] = np.full(len(frames), float(told.get("depth_unit_scale_factor", 1e-3)))
+    poses = Poses.from_matrices(matrices, frame="" if any(depth) else UNSCALED)
+    group = [name.rpartition("/")[0] for name in names]
+    return ImageSet.of(path.parent, names, poses, group, intrinsics=intrinsics, columns=columns)
+
+
+def _nerf_file(path: Path, at: int, frame: Any) -> str:
+    """The image's name; Blender scenes leave out its suffix."""
+    if not isinstance(frame, dict) or not isinstance(frame.get("file_path"), str):
+        raise InputError(f"{path}: frame {at} has no file_path")
+    name: str = frame["file_path"].removeprefix("./")
+    found = next((s for s in _SUFFIXES if (path.parent / f"{name}{s}").is_file()), "")
+    return f"{name}{found}"
+
+
+def _nerf_matrix(path: Path, at: int, frame: Mapping[str, Any]) -> Floats:
+    try:
+        return np.array(frame["transform_matrix"], np.float64).reshape(-1, 4)[:3]
+    except (KeyError, ValueError, TypeError):
+        raise InputError(f"{path}: frame {at} has no 4×4 transform_matrix") from None
+
+
+def _nerf_camera(path: Path, told: Mapping[str, Any], name: str) -> Camera | None:
+    """From fl_x, … of the frame or of all frames, or from camera_angle_x and the image's size."""
+    try:
+        width, height = (float(told[k]) if k in told else np.nan for k in ("w", "h"))
+        if np.isnan(width) and (path.parent / name).is_file():
+            width, height = image_size(path.parent / name)
+        if np.isnan(width):
+            return None
+        if "fl_x" in told:
+            fx = float(told["fl_x"])
+        elif "camera_angle_x" in told:
+            fx = 0.5 * width / float(np.tan(0.5 * float(told["camera_angle_x"])))
+        else:
+            return None
+        centre = float(told.get("cx", width / 2)), float(told.get("cy", height / 2))
+        lens = [float(told.get(k, 0.0)) for k in ("k1", "k2", "p1", "p2", "k3", "k4")]
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{path}: intrinsics of {name}: {error}") from None
+    kind = NERF_LENS.get(str(told.get("camera_model", "OPENCV" if any(lens) else "PINHOLE")), "PINHOLE")
+    tail = {"OPENCV": lens[:4], "OPENCV_FISHEYE": [*lens[:2], *lens[4:]]}.get(kind, [])
+    return Camera(kind, int(width), int(height), (fx, float(told.get("fl_y", fx)), *centre, *tail))
+
+
+# kapture
+
+
+def read_kapture(folder: Path) -> ImageSet:
+    """A kapture folder: `sensors/{sensors,records_camera,trajectories,rigs}.txt`; trajectories are world-to-device.
+
+    Columns: `time` (the timestamp as kapture has it), `device`, and `depth` where depth maps are recorded.
+    """
+    base = folder / "sensors"
+    sensors = {cells[0]: cells[1:] for _, cells in cells_of(base / "sensors.txt", ",")}
+    records = [cells for _, cells in cells_of(base / "records_camera.txt", ",")]
+    if not records:
+        raise InputError(f"{base / 'records_camera.txt'} lists no image")
+    trajectory = _kapture_trajectory(base)
+    matrices = np.array([trajectory.get((int(r[0]), r[1]), _UNKNOWN) for r in records])
+    cameras = {name: _kapture_camera(base, name, told) for name, told in sensors.items() if told[1] == "camera"}
+    lost = next((r[1] for r in records if r[1] not in cameras), None)
+    if lost is not None:
+        raise InputError(f"{base / 'sensors.txt'} has no camera {lost!r}, which records_camera.txt names")
+    intrinsics, columns = calibration([cameras[r[1]] for r in records])
+    columns["time"] = np.array([int(r[0]) for r in records], np.int64)
+    columns["device"] = np.array([r[1] for r in records], dtype=str)
+    columns |= _kapture_depth(base, records)
+    poses = Poses.from_matrices(matrices, world_to_camera=True)
+    names = [r[2] for r in records]
+    if not poses.known.all():
+        warn(f"{folder}: {int((~poses.known).sum())} of {len(names)} images have no pose in trajectories.txt")
+    group = [name.rpartition("/")[0] for name in names]
+    return ImageSet.of(base / "records_data", names, poses, group, intrinsics=intrinsics, columns=columns)
+
+
+_UNKNOWN = np.full((3, 4), np.nan)
+
+
+def _kapture_pose(cells: list[str]) -> Floats:
+    """(3, 4) from qw qx qy qz tx ty tz; NaN where the rotation is left empty."""
+    if len(cells) < 7 or not all(cells[:7]):
+        return _UNKNOWN
+    values = np.array(cells[:7], np.float64)
+    return np.column_stack([quaternion_matrices(values[None, :4], "wxyz")[0], values[4:]])
+
+
+def _kapture_trajectory(base: Path) -> dict[tuple[int, str], Floats]:
+    """(timestamp, device) → world-to-device, also for the cameras of rigs."""
+    if not (base / "trajectories.txt").is_file():
+        return {}
+    poses = {(int(c[0]), c[1]): _kapture_pose(c[2:]) for _, c in cells_of(base / "trajectories.txt", ",")}
+    if not (base / "rigs.txt").is_file():
+        return poses
+    rigs: dict[str, list[tuple[str, Floats]]] = {}
+    for _, cells in cells_of(base / "rigs.txt", ","):
+        rigs.setdefault(cells[0], []).append((cells[1], _kapture_pose(cells[2:])))
+    for _ in range(4):  # a rig may carry rigs
+        level = {
+            (when, sensor): compose(sensor_from_rig, pose)
+            for (when, device), pose in poses.items()
+            for sensor, sensor_from_rig in rigs.get(device, [])
+            if (when, sensor) not in poses
+        }
+        if not level:
+            break
+        poses |= level
+    return poses
+
+
+def _kapture_camera(base: Path, name: str, told: list[str]) -> Camera | None:
+    """The camera of `name, camera, MODEL, width, height, parameters…`."""
+    model, *rest = told[2:]
+    if model == "UNKNOWN_CAMERA" or model not in MODELS or len(rest) < 2:
+        return None
+    return camera(model, rest[0], rest[1], rest[2:], f"{base / 'sensors.txt'}: {name}")
+
+
+def _kapture_depth(base: Path, records: list[list[str]]) -> dict[str, NDArray[Any]]:
+    """Depth maps (float32 metres, row by row) of the same time and device, or of the device's `_depth` twin."""
+    file = base / "records_depth.txt"
+    if not file.is_file():
+        return {}
+    listed = {(c[0], c[1]): c[2] for _, c in cells_of(file, ",")}
+    names = [listed.get((r[0], r[1]), listed.get((r[0], f"{r[1]}_depth"), "")) for r in records]
+    if not any(names):
+        by_time = {when: name for (when, _), name in listed.items()}
+        names = [by_time.get(r[0], "") for r in records]
+    return {"depth": np.array([n.encode() for n in names]), "depth_scale_m": np.ones(len(records))}
+
+
+# nuScenes
+
+
+def read_nuscenes(folder: Path, channel: str = "CAM_FRONT", *, sweeps: bool = False) -> ImageSet:
+    """The images of one camera of a nuScenes-style folder: tables in `v1.0-*`, images in `samples/CHANNEL`.
+
+    Global pose = ego pose · calibrated sensor; z up. Groups are scenes. `sweeps` takes the frames between key frames.
+    """
+    versions = sorted(p.parent for p in folder.glob("*/sample_data.json")) or [
+        p.parent for p in folder.glob("sample_data.json")
+    ]
+    if len(versions) != 1:
+        told = ", ".join(v.name for v in versions) or "none"
+        raise InputError(f"{folder} has {len(versions)} folders with sample_data.json ({told}); give the one to read")
+    base = versions[0]
+    root = base if (base / "samples").is_dir() else base.parent
+    tables = {
+        n: {r["token"]: r for r in read_json(base / f"{n}.json")} for n in ("calibrated_sensor", "ego_pose", "sensor")
+    }
+    wanted = [s["token"] for s in tables["sensor"].values() if s["channel"] == channel]
+    if not wanted:
+        known = ", ".join(sorted(s["channel"] for s in tables["sensor"].values()))
+        raise InputError(f"{base / 'sensor.json'} has no channel {channel!r}; known: {known}")
+    mine = {t for t, c in tables["calibrated_sensor"].items() if c["sensor_token"] in wanted}
+    data = [d for d in read_json(base / "sample_data.json") if d["calibrated_sensor_token"] in mine]
+    data = sorted((d for d in data if sweeps or d.get("is_key_frame", True)), key=lambda d: d["timestamp"])
+    if not data:
+        raise InputError(f"{base / 'sample_data.json'} lists no image of {channel}")
+    sensors = [tables["calibrated_sensor"][d["calibrated_sensor_token"]] for d in data]
+    egos = [tables["ego_pose"][d["ego_pose_token"]] for d in data]
+    poses = Poses.from_matrices(compose(_rigid(egos), _rigid(sensors)))
+    cameras = [
+        pinhole(d["width"], d["height"], np.array(s["camera_intrinsic"])) for d, s in zip(data, sensors, strict=True)
+    ]
+    intrinsics, columns = calibration(cameras)
+    columns["time"] = np.array([d["timestamp"] for d in data], np.float64) * 1e-6
+    names = [d["filename"] for d in data]
+    return ImageSet.of(root, names, poses, _scenes_of(base, data), intrinsics=intrinsics, columns=columns)
+
+
+def _rigid(records: list[Any]) -> Floats:
+    """(N, 3, 4) from nuScenes' rotation (w first) and translation."""
+    rotation = quaternion_matrices(np.array([r["rotation"] for r in records], np.float64), "wxyz")
+    place = np.array([r["translation"] for r in records], np.float64)
+    return np.concatenate([rotation, place[:, :, None]], axis=2)
+
+
+def _scenes_of(base: Path, data: list[Any]) -> list[str]:
+    """The scene's name of each image, where the tables tell it."""
+    if not (base / "sample.json").is_file() or not (base / "scene.json").is_file():
+        return [""] * len(data)
+    samples = {r["token"]: r["scene_token"] for r in read_json(base / "sample.json")}
+    scenes = {r["token"]: r["name"] for r in read_json(base / "scene.json")}
+    return [scenes.get(samples.get(d["sample_token"], ""), "") for d in data]
+
+
+# hloc
+
+_LIST_LINE = re.compile(rf"^\S+ ({'|'.join(MODELS)}) \d+ \d+( \S+)+$")
+
+
+def is_query_list(path: Path) -> bool:
+    """Whether a text file lists `name MODEL width height parameters…`."""
+    try:
+        with path.open(encoding="utf-8", errors="surrogateescape") as handle:
+            first = next((line.strip() for line in handle if line.strip() and not line.startswith("#")), "")
+    except OSError:
+        return False
+    return bool(_LIST_LINE.match(first))
+
+
+def read_query_list(path: Path, root: Path | None = None) -> ImageSet:
+    """hloc's list of queries with intrinsics; poses are unknown. `root`: folder of the images. [default: the list's]"""
+    listed = cells_of(path)
+    where = [f"{path}: line {number}" for number, _ in listed]
+    short = next((w for w, (_, cells) in zip(where, listed, strict=True) if len(cells) < 5), None)
+    if short or not listed:
+        raise InputError(f"{short or path}: expected `name MODEL width height parameters…` on each line")
+    cameras = [camera(c[1], c[2], c[3], c[4:], w) for w, (_, c) in zip(where, listed, strict=True)]
+    intrinsics, columns = calibration(cameras)
+    nowhere = Poses(np.full((len(listed), 2), np.nan), np.full(len(listed), np.nan))
+    names = [cells[0] for _, cells in listed]
+    return ImageSet.of(root or path.parent, names, nowhere, intrinsics=intrinsics, columns=columns)
+
+
+def write_query_list(path: Path, images: ImageSet) -> None:
+    """The same list, which hloc and covis read back exactly."""
+    from covis.reading.cameras import camera_of
+
+    lines = []
+    for i in range(len(images)):
+        one = camera_of(images, i)
+        if one is None:
+            raise InputError(f"{images.name(i)} has no intrinsics; a query list needs them")
+        lines.append(" ".join([images.name(i), one.model, str(one.width), str(one.height), *map(repr, one.params)]))
+    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="surrogateescape")

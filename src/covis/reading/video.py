@@ -1,0 +1,296 @@
+"""Videos: frames by distance along a track or by time, with the track's positions (PyAV).
+
+The video's clock is its container's creation time, which cameras set with more or less care: `offset_s` corrects it,
+given, or estimated from how much the picture changes while the track moves. GoPro (GPMF), CAMM and BlackVue files carry
+a track of their own, on the video's own clock (read by mapillary_tools). Extra: `pip install 'covis[video]'`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from covis.arrays import Floats
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.poses import Poses
+from covis.progress import Meter, say, warn
+from covis.reading.frames import Every, Extracted, Frame, distance_gone, extract
+from covis.reading.tracks import MAX_GAP_S, Track
+
+SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".avi", ".webm", ".360", ".insv", ".ts", ".mts")
+SAMPLE_HZ = 4.0
+"""Rate at which change of picture and speed are compared."""
+MAX_OFFSET_S = 120.0
+LEAST_CORRELATION = 0.4
+"""Below this, an estimated offset is not believed."""
+_COURSE_S = 1.0
+"""The direction of travel is taken over this long on either side."""
+_STILL_M = 0.3
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a container says of its video."""
+
+    start_s: float
+    """Seconds since 1970 of the first frame; NaN where the file does not say."""
+    seconds: float
+    width: int
+    height: int
+
+
+def is_video(path: Path) -> bool:
+    """Whether a file's name is that of a video."""
+    return path.suffix.lower() in SUFFIXES
+
+
+@contextmanager
+def _open(path: Path) -> Iterator[Any]:
+    try:
+        import av
+    except ImportError:
+        raise InputError(f"{path} is a video; reading it needs PyAV: pip install 'covis[video]'") from None
+    if not path.is_file():
+        raise InputError(f"{path} is not there; check the path")
+    try:
+        with av.open(str(path)) as container:
+            if not container.streams.video:
+                raise InputError(f"{path} has no picture; give a video")
+            yield container
+    except av.error.FFmpegError as error:
+        raise InputError(f"{path} cannot be read as a video ({error}); copy it again") from None
+
+
+def facts(path: Path | str) -> Facts:
+    """Times and size of a video, without decoding it."""
+    path = Path(path)
+    with _open(path) as container:
+        stream = container.streams.video[0]
+        told = {**stream.metadata, **container.metadata}
+        seconds = float(container.duration or 0) / 1e6
+        size = int(stream.codec_context.width), int(stream.codec_context.height)
+    return Facts(_start(told.get("creation_time", "")), seconds, *size)
+
+
+def _start(text: str) -> float:
+    try:
+        when = datetime.fromisoformat(text)
+    except ValueError:
+        return float("nan")
+    when = when if when.tzinfo else when.replace(tzinfo=UTC)
+    return when.timestamp() if when.year > 1971 else float("nan")  # cameras without a clock write 1904 or 1970
+
+
+def frames(path: Path, after_s: float = -np.inf) -> Iterator[Frame]:
+    """Pictures from the key frame before `after_s` (seconds of the video) on, turned upright."""
+    with _open(path) as container:
+        stream = container.streams.video[0]
+        stream.thread_type = "AUTO"
+        if after_s > 0 and np.isfinite(after_s):
+            container.seek(int(after_s / float(stream.time_base)), stream=stream, backward=True)
+        first = float((stream.start_time or 0) * stream.time_base)
+        for picture in container.decode(stream):
+            if picture.pts is None:
+                continue
+            pixels = picture.to_ndarray(format="rgb24")
+            turned = np.rot90(pixels, k=round(picture.rotation / 90))  # as players do, counter-clockwise
+            yield Frame(float(picture.pts * stream.time_base) - first, np.ascontiguousarray(turned))
+
+
+def embedded_track(path: Path, start_s: float) -> Track | None:
+    """The track inside a video, its first frame at `start_s`; None where it has none."""
+    try:
+        from mapillary_tools.exceptions import MapillaryDescriptionError, MapillaryUserError
+        from mapillary_tools.geotag.video_extractors.native import NativeVideoExtractor
+    except ImportError:
+        return None
+    try:
+        points = NativeVideoExtractor(path).extract().points
+    except (MapillaryDescriptionError, MapillaryUserError, ValueError, OSError, EOFError) as error:
+        if "GPSNotFound" not in type(error).__name__:
+            warn(f"{path}: the track inside it cannot be used ({error})")
+        return None
+    height = [np.nan if p.alt is None else p.alt for p in points]
+    table = np.array([[p.time, p.lat, p.lon, h] for p, h in zip(points, height, strict=True)])
+    table = table[np.argsort(table[:, 0], kind="stable")]
+    return Track(start_s + table[:, 0], table[:, 1], table[:, 2], table[:, 3], np.zeros(len(table), np.int64))
+
+
+class Clock(NamedTuple):
+    """When the first frame was taken, and how that is known."""
+
+    start_s: float
+    offset_s: float
+    correlation: float
+    """Of change of picture and speed at that offset; NaN where the offset was given."""
+
+
+def import_video(
+    path: Path | str,
+    folder: Path | str,
+    every: Every,
+    *,
+    track: Track | None = None,
+    offset_s: float | None = 0.0,
+    mount_deg: float | None = None,
+) -> tuple[ImageSet, Extracted]:
+    """Writes one frame `every` so far into `folder`; blurred ones and duplicates are left out. Resumable.
+
+    offset_s: seconds to add to the video's clock, None to estimate them. mount_deg: where the camera looks, clockwise
+    from the direction of travel; without it headings are unknown.
+    """
+    path, folder = Path(path), Path(folder)
+    told = facts(path)
+    start = 0.0 if np.isnan(told.start_s) else told.start_s
+    own = embedded_track(path, start) if track is None else None
+    if own is not None:
+        say(f"{path}: positions are taken from the {len(own.time_s)} fixes inside it")
+    elif track is None and every.unit == "m":
+        raise InputError(f"--every {every.step:g}m needs to know where {path.name} went: give --track, or --every 2s")
+    clock = Clock(start, 0.0, float("nan")) if own is not None else _clock(path, told, track, offset_s)
+    track = track or own
+    travelled: Any = float
+    if track is not None and every.unit == "m":
+        start, gone = clock.start_s, distance_gone(track.time_s, _xy(track))
+        travelled = lambda when: gone(start + when)  # noqa: E731
+    config = {"source": path.name, "bytes": path.stat().st_size, "start_s": round(clock.start_s, 3)}
+    config["start_s"] = None if np.isnan(clock.start_s) else config["start_s"]
+    done = extract(lambda after: frames(path, after), folder, travelled, every, config)
+    if not done.kept:
+        raise InputError(
+            f"{path}: no frame lies within the track's times; check --clock-offset ({_spans(told, track)})"
+        )
+    return _image_set(path, folder, done, clock, track, mount_deg), done
+
+
+def _clock(path: Path, told: Facts, track: Track | None, offset_s: float | None) -> Clock:
+    if track is None:
+        return Clock(told.start_s, 0.0, float("nan"))
+    start = told.start_s
+    if np.isnan(start):
+        start = float(track.time_s[0])
+        warn(f"{path} does not say when it was taken; its first frame is put at the track's first point")
+    if offset_s is not None:
+        return Clock(start + offset_s, offset_s, float("nan"))
+    found, correlation = estimate_offset(path, start, track)
+    if correlation < LEAST_CORRELATION:
+        warn(f"{path}: no clock offset fits (correlation {correlation:.2f}); 0 s is used, or give --clock-offset")
+        return Clock(start, 0.0, correlation)
+    say(f"{path}: clock offset {found:+.2f} s (correlation of motion {correlation:.2f})")
+    return Clock(start + found, found, correlation)
+
+
+def _spans(told: Facts, track: Track | None) -> str:
+    if track is None or np.isnan(told.start_s):
+        return "the video does not say when it was taken"
+    away = float(track.time_s[0]) - told.start_s
+    return f"the track begins {abs(away):.0f} s {'after' if away > 0 else 'before'} the video"
+
+
+def estimate_offset(path: Path, start_s: float, track: Track, most_s: float = MAX_OFFSET_S) -> tuple[float, float]:
+    """(seconds to add to the video's clock, correlation): where changes of picture and speed go together best."""
+    times, change = _changes(path)
+    if len(times) < 2 * SAMPLE_HZ:
+        return 0.0, 0.0
+    grid = np.arange(times[0], times[-1], 1 / SAMPLE_HZ)
+    motion = _smoothed(np.log1p(np.interp(grid, times, change)))
+    middle, speed = _speed(track)
+    lags = np.arange(-most_s, most_s + 1e-9, 1 / SAMPLE_HZ)
+    scores = np.array([_correlation(motion, _at(middle, speed, start_s + lag + grid)) for lag in lags])
+    best = int(np.argmax(scores))
+    if not 0 < best < len(lags) - 1:
+        return float(lags[best]), float(scores[best])
+    left, top, right = scores[best - 1 : best + 2]
+    bend = left - 2 * top + right
+    finer = 0.5 * (left - right) / bend if bend < 0 else 0.0
+    return float(lags[best] + finer / SAMPLE_HZ), float(top)
+
+
+def _changes(path: Path) -> tuple[Floats, Floats]:
+    """Mean change of grey levels per second between small pictures `SAMPLE_HZ` apart."""
+    times, values = [], []
+    before: tuple[float, Any] | None = None
+    with Meter("comparing clocks", None, "frames") as meter:
+        for frame in frames(path):
+            meter.advance()
+            if before is not None and frame.time_s - before[0] < 1 / SAMPLE_HZ - 1e-3:
+                continue
+            small = frame.pixels[:: max(1, frame.pixels.shape[0] // 48), :: max(1, frame.pixels.shape[1] // 64)].mean(
+                axis=2
+            )
+            if before is not None:
+                times.append(0.5 * (frame.time_s + before[0]))
+                values.append(float(np.abs(small - before[1]).mean()) / (frame.time_s - before[0]))
+            before = frame.time_s, small
+    return np.array(times), np.array(values)
+
+
+def _speed(track: Track) -> tuple[Floats, Floats]:
+    """Times between points and m/s there; NaN over gaps."""
+    span = np.diff(track.time_s)
+    metres = np.hypot(*np.diff(_xy(track), axis=0).T)
+    usable = (span > 0) & (span <= MAX_GAP_S)
+    speed = np.divide(metres, span, out=np.full(len(span), np.nan), where=usable)
+    return 0.5 * (track.time_s[1:] + track.time_s[:-1]), np.log1p(speed)
+
+
+def _at(times: Floats, values: Floats, when: Floats) -> Floats:
+    found: Floats = np.interp(when, times, values, left=np.nan, right=np.nan)
+    return found
+
+
+def _smoothed(values: Floats) -> Floats:
+    kernel = np.ones(5) / 5
+    result: Floats = np.convolve(np.pad(values, 2, mode="edge"), kernel, mode="valid")
+    return result
+
+
+def _correlation(a: Floats, b: Floats) -> float:
+    """Pearson's, over at least half of the samples; −1 where that cannot be."""
+    known = ~np.isnan(b)
+    if known.sum() < 0.5 * len(a):
+        return -1.0
+    x, y = a[known] - a[known].mean(), b[known] - b[known].mean()
+    scale = float(np.sqrt((x @ x) * (y @ y)))
+    return float(x @ y) / scale if scale > 0 else -1.0
+
+
+def _xy(track: Track) -> Floats:
+    return Poses.from_latlon(track.lat, track.lon).xy
+
+
+def _image_set(
+    path: Path, folder: Path, done: Extracted, clock: Clock, track: Track | None, mount_deg: float | None
+) -> ImageSet:
+    """The frames with positions by time, and headings where the camera's mount is known."""
+    video_s = np.array([k.time_s for k in done.kept])
+    when = clock.start_s + video_s
+    names = [k.name for k in done.kept]
+    columns = {"time": when, "video_s": video_s}
+    if track is None:
+        nowhere = Poses(np.full((len(names), 2), np.nan), np.full(len(names), np.nan))
+        return ImageSet.of(folder, names, nowhere, path.stem, columns=columns)
+    place = track.at(when)
+    heading = np.full(len(names), np.nan) if mount_deg is None else (course_at(track, when) + mount_deg) % 360.0
+    height = None if np.isnan(place[:, 2]).all() else place[:, 2]
+    poses = Poses.from_latlon(place[:, 0], place[:, 1], heading, z=height)
+    return ImageSet.of(folder, names, poses, path.stem, columns=columns)
+
+
+def course_at(track: Track, when: Floats) -> Floats:
+    """(N,) degrees clockwise from true north of the direction of travel; NaN where the track stands still."""
+    before, after = track.at(when - _COURSE_S), track.at(when + _COURSE_S)
+    here = track.at(when)
+    before, after = (np.where(np.isnan(side), here, side) for side in (before, after))
+    north = after[:, 0] - before[:, 0]
+    east = ((after[:, 1] - before[:, 1] + 180.0) % 360.0 - 180.0) * np.cos(np.radians(here[:, 0]))
+    still = np.hypot(north, east) * 111_195.0 < _STILL_M
+    course: Floats = np.where(still, np.nan, np.degrees(np.arctan2(east, north)) % 360.0)
+    return course

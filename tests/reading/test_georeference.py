@@ -1,0 +1,137 @@
+"""Placing models on Earth, and headings against the direction of travel."""
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.poses import UNSCALED, Poses
+from covis.reading.georeference import (
+    course,
+    georeference,
+    known_positions,
+    placed,
+    robust_similarity,
+    scaled,
+    similarity,
+    warn_of_course,
+)
+
+FRAME = "EPSG:25833"
+
+
+def model(n=8, seed=0):
+    rng = np.random.default_rng(seed)
+    place = rng.normal(size=(n, 3)) * (20, 12, 3)
+    rotation = Rotation.random(n, rng=seed).as_matrix()
+    return rotation, place
+
+
+def moved_by(rotation, place, scale=3.5, angles=(20, 10, 70), shift=(4e5, 5.8e6, 40)):
+    turn = Rotation.from_euler("xyz", angles, degrees=True).as_matrix()
+    return (turn.T @ rotation), (place - shift) @ turn / scale
+
+
+def test_similarity_is_the_one_of_colmap():
+    pycolmap = pytest.importorskip("pycolmap")
+    rng = np.random.default_rng(1)
+    source = rng.normal(size=(9, 3))
+    turn = Rotation.random(rng=3).as_matrix()
+    target = 2.5 * source @ turn.T + [5, 6, 7] + rng.normal(size=(9, 3)) * 0.05
+    fit = similarity(source, target)
+    theirs = pycolmap.estimate_sim3d(source, target)
+    np.testing.assert_allclose(fit.scale, theirs.scale, rtol=1e-9)
+    np.testing.assert_allclose(fit.rotation, theirs.rotation.matrix(), atol=1e-9)
+    np.testing.assert_allclose(fit.shift, theirs.translation, atol=1e-9)
+
+
+def test_a_model_is_put_where_its_georeferenced_images_are():
+    rotation, place = model()
+    local_rotation, local = moved_by(rotation, place)
+    poses = Poses.from_matrices(np.concatenate([local_rotation, local[:, :, None]], axis=2), frame=UNSCALED)
+    xy = place[:, :2].copy()
+    xy[5:] = np.nan
+    z = place[:, 2].copy()
+    z[5:] = np.nan
+    result, fit = placed(poses, Poses(xy, np.full(8, np.nan), z, frame=FRAME))
+    assert fit.scale == pytest.approx(3.5, rel=1e-9)
+    np.testing.assert_allclose(result.centre, place, atol=1e-6)
+    np.testing.assert_allclose(result.rotation, rotation, atol=1e-9)
+    assert result.frame == FRAME
+    assert result.metric
+
+
+def test_positions_in_a_row_keep_the_models_own_up():
+    n = 6
+    place = np.column_stack([100 + 10.0 * np.arange(n), np.full(n, 200.0), np.zeros(n)])
+    rotation = np.tile(Rotation.from_euler("xyz", [-90, 0, 0], degrees=True).as_matrix(), (n, 1, 1))
+    local_rotation, local = moved_by(rotation, place, angles=(0, 0, 70), shift=(100, 200, 0))
+    poses = Poses.from_matrices(np.concatenate([local_rotation, local[:, :, None]], axis=2), frame=UNSCALED)
+    result, fit = placed(poses, Poses(place[:, :2], np.full(n, np.nan), frame=FRAME))
+    assert fit.scale == pytest.approx(3.5)
+    np.testing.assert_allclose(result.centre, place, atol=1e-9)
+    np.testing.assert_allclose(result.heading, 0.0, atol=1e-9)
+
+
+def test_one_wild_position_does_not_move_the_model():
+    rng = np.random.default_rng(2)
+    source = rng.normal(size=(30, 3)) * 50
+    target = 2.0 * source + [1, 2, 3]
+    target[4] += 500
+    fit = robust_similarity(source, target)
+    assert fit.scale == pytest.approx(2.0, rel=1e-3)
+
+
+def test_too_few_or_one_place_are_refused():
+    poses = Poses(np.arange(8.0).reshape(4, 2), np.zeros(4), frame=UNSCALED)
+    known = np.full((4, 2), np.nan)
+    known[:2] = 1.0
+    with pytest.raises(InputError, match="2 of 4 images have a known position; 3 are needed"):
+        placed(poses, Poses(known, np.zeros(4), frame=FRAME))
+    with pytest.raises(InputError, match="at one place"):
+        placed(poses, Poses(np.ones((4, 2)), np.zeros(4), frame=FRAME))
+
+
+def test_scale_and_table():
+    poses = Poses(np.arange(8.0).reshape(4, 2), np.zeros(4), frame=UNSCALED)
+    assert scaled(poses, 2.0).xy.max() == 14.0
+    assert scaled(poses, 2.0).metric
+    with pytest.raises(InputError, match="scale is -1"):
+        scaled(poses, -1)
+    images = ImageSet.of(".", ["a/1.jpg", "a/2.jpg", "a/3.jpg", "a/4.jpg"], poses)
+    table = ImageSet.of(
+        ".", ["2.jpg", "a/1.jpg", "4.jpg"], Poses.from_latlon([52.0, 52.001, 52.0], [13.0, 13.0, 13.002])
+    )
+    known = known_positions(images, table)
+    assert known.known.tolist() == [True, True, False, True]
+    np.testing.assert_array_equal(known.xy[0], table.poses.xy[1])
+    assert georeference(images, known).poses.frame == table.poses.frame
+
+
+def drive(heading):
+    t = np.linspace(0, 5.5, 40)
+    xy = np.column_stack([20 * np.sin(t), 20 * np.cos(t)])
+    travel = np.degrees(np.arctan2(np.cos(t), -np.sin(t)))
+    return ImageSet.of(".", [f"{i:03d}.jpg" for i in range(40)], Poses(xy, heading(travel)))
+
+
+@pytest.mark.parametrize(
+    ("heading", "said"),
+    [
+        (lambda c: c, ""),
+        (lambda c: c + 90, "° throughout; right for a camera that looks sideways"),
+        (lambda c: -c, "headings turn against the direction of travel"),
+        (lambda c: c * np.nan, ""),
+    ],
+)
+def test_headings_that_contradict_the_course_are_told_with_the_angle(heading, said, capsys):
+    warn_of_course(drive(heading), "here")
+    err = capsys.readouterr().err
+    assert (said in err) if said else not err
+
+
+def test_course_is_measured():
+    found = course(drive(lambda c: c + 30))
+    assert found.offset_deg == pytest.approx(30, abs=5)
+    assert found.agreement > 0.99
