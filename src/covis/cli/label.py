@@ -15,15 +15,16 @@ if TYPE_CHECKING:
     from covis.images import ImageSet
     from covis.labels.clouds import PointCloud
     from covis.labels.rules import Rule
+    from covis.labels.tracks import Tracks
 if TYPE_CHECKING:
     from covis.images import ImageSet
     from covis.labels.exchange import Labels
 
-RULES = ("fov", "radius", "surface")
+RULES = ("fov", "radius", "surface", "tracks")
 AXES = ("x", "y", "z", "-x", "-y", "-z")
 
-Queries = Annotated[Path | None, typer.Option(help="Table of the queries (CSV or Parquet).")]
-Database = Annotated[Path | None, typer.Option(help="Table of the map images. [default: the queries with themselves]")]
+Queries = Annotated[Path | None, typer.Option(help="The queries: a table, a folder, a COLMAP model, …")]
+Database = Annotated[Path | None, typer.Option(help="The map images, alike. [default: the queries with themselves]")]
 DatasetName = Annotated[str | None, typer.Option("--dataset", help="Instead of tables: a dataset by name.")]
 Data = Annotated[Path | None, typer.Option(help="Folder of that dataset; not needed for the town.")]
 SplitName = Annotated[str | None, typer.Option("--split", help="Split of that dataset.")]
@@ -57,6 +58,7 @@ def label(
     cloud: Cloud = None,
     cloud_up: CloudUp = "z",
     occlusion: Annotated[str, typer.Option(help="surface: none | zbuffer.")] = "none",
+    tracks: Annotated[Path | None, typer.Option(help="tracks: the COLMAP model. [default: the queries]")] = None,
     uint8: Annotated[bool, typer.Option("--uint8", help="Keep ψ in steps of 1/255; no pair changes its band.")] = False,
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out images without a position.")] = False,
     json: Json = False,
@@ -70,13 +72,22 @@ def label(
       covis label --queries phones.csv --database cars.csv --fov-deg 65,120 -o graph
       covis label --dataset msls --data /data/msls --split train --within-group --uint8 -o graph
       covis label --dataset 7scenes --data /data/7scenes --split stairs --rule surface -o graph
+      covis label --queries sparse/0 --rule tracks -o graph
     """
     if context.invoked_subcommand is not None:
         return
     if output is None:
         raise InputError("give a folder for the labels: covis label --queries A.csv -o GRAPH")
-    given = {"measure": measure, "radius_m": _sides("radius-m", radius_m), "fov_deg": _sides("fov-deg", fov_deg)}
+    given: dict[str, Any] = {
+        "measure": measure,
+        "radius_m": _sides("radius-m", radius_m),
+        "fov_deg": _sides("fov-deg", fov_deg),
+    }
     given |= {"max_angle_deg": max_angle_deg, "facing": facing or None, "within_group": within_group or None}
+    if rule == "tracks":
+        given["tracks"] = _tracks(tracks, queries)
+    elif tracks is not None:
+        raise InputError(f"--tracks belongs to --rule tracks, not to --rule {rule}")
     chosen = _rule(rule, given, cloud, cloud_up, occlusion)
     here, there = _with_positions(image_sets(queries, database, dataset, data, split), skip_unknown)
     graph = _finished(output, chosen, here, there, uint8) or _made(output, chosen, here, there, uint8)
@@ -101,11 +112,11 @@ def _rule(name: str, given: dict[str, Any], cloud: Path | None, cloud_up: str, o
     """The rule with what was given; an option that the rule does not have is an error."""
     from dataclasses import fields
 
-    from covis.labels import FovOverlap, Radius, SurfaceOverlap
+    from covis.labels import FovOverlap, Radius, SurfaceOverlap, TrackOverlap
 
     if name not in RULES:
         raise unknown_name("rule", name, RULES)
-    kind: Any = {"fov": FovOverlap, "radius": Radius, "surface": SurfaceOverlap}[name]
+    kind: Any = {"fov": FovOverlap, "radius": Radius, "surface": SurfaceOverlap, "tracks": TrackOverlap}[name]
     options = {key: value for key, value in given.items() if value is not None}
     if name == "surface":
         options |= {"occlusion": occlusion, "cloud": read_cloud(cloud, cloud_up)}
@@ -118,6 +129,15 @@ def _rule(name: str, given: dict[str, Any], cloud: Path | None, cloud_up: str, o
         raise InputError("--rule radius takes one radius; it has no cameras to tell apart")
     chosen: Rule = kind(**options)
     return chosen
+
+
+def _tracks(model: Path | None, queries: Path | None) -> Tracks:
+    from covis.labels.tracks import read_tracks
+
+    path = model or queries
+    if path is None:
+        raise InputError("--rule tracks needs a COLMAP model: give --queries MODEL, or --tracks MODEL")
+    return read_tracks(path)
 
 
 def read_cloud(path: Path | None, up: str) -> PointCloud | None:
@@ -147,11 +167,22 @@ def image_sets(
             )
         sides: tuple[ImageSet, ...] = tuple(datasets.load(dataset, data, split))
     else:
-        from covis.reading.table import read_tables
-
-        sides = read_tables([path for path in (queries, database) if path is not None])
+        sides = _opened([path for path in (queries, database) if path is not None])
     _warn_of_shared_files(sides[0], sides[-1])
     return sides[0], sides[-1]
+
+
+def _opened(paths: list[Path]) -> tuple[ImageSet, ...]:
+    """Tables in one common frame, or any other images in the frame that they have."""
+    from covis.reading.sources import open_images
+    from covis.reading.table import SUFFIXES, read_tables
+
+    if all(path.suffix.lower() in SUFFIXES for path in paths):
+        return read_tables(paths)
+    sides = tuple(open_images(path) for path in paths)
+    if len({side.poses.frame for side in sides}) > 1:
+        raise InputError(f"{paths[0]} and {paths[1]} are in different frames; import both into tables first")
+    return sides
 
 
 def _warn_of_shared_files(queries: ImageSet, database: ImageSet) -> None:
@@ -199,6 +230,8 @@ def _finished(output: Path, rule: Rule, queries: ImageSet, database: ImageSet, u
     if "cloud" in wanted:
         wanted["cloud"] = wanted["cloud"] and wanted["cloud"].describe()
         found["cloud"] = wanted["cloud"] and found["cloud"]
+    if "tracks" in wanted:
+        wanted["tracks"] = wanted["tracks"].describe()
     wanted, found = (loads(dumps(facts)) for facts in (wanted, found))
     other = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
     if other:

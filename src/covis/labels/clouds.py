@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -220,24 +221,53 @@ def fuse_depth(
     """A cloud from the depth maps that the images' column `depth` names: `frames` of them, every `step_px` pixels,
     one point a voxel: near surfaces would count more than far ones otherwise.
     """
-    listed = [(images, int(i)) for images in sets for i in _spread(len(images), frames // len(sets))]
     if any("depth" not in images.columns for images in sets):
         raise InputError("these images name no depth maps; give a point cloud (PLY or NPZ)")
-    camera = camera or DepthCamera()
-    parts, lost = [], []
+    usable = [
+        np.flatnonzero((images.columns["depth"] != images.columns["depth"].dtype.type()) & images.poses.known)
+        for images in sets
+    ]
+    listed = [
+        (a, int(ids[i])) for a, ids in zip(sets, usable, strict=True) for i in _spread(len(ids), frames // len(sets))
+    ]
+    parts: list[Floats] = []
+    lost: list[Path] = []
     for images, i in listed:
-        path = images.root / images.columns["depth"][i].decode()
+        path = images.root / os.fsdecode(images.columns["depth"][i])
         try:
-            parts.append(_surface(path, images.poses, i, camera, step_px))
+            parts.append(_surface(path, images, i, camera, step_px))
         except (OSError, ValueError, SyntaxError):
             lost.append(path)
     if len(lost) > _MOST_UNREADABLE * max(1, len(listed)) or not parts:
         raise InputError(
-            f"{len(lost)} of {len(listed)} depth maps cannot be read (first: {(lost or [None])[0]}); unpack again"
+            f"{len(lost)} of {len(listed)} depth maps cannot be read (first: {lost[0] if lost else 'none is named'}); unpack again"
         )
     if lost:
         warn(f"{len(lost)} of {len(listed)} depth maps cannot be read and are left out (first: {lost[0]})")
     return PointCloud(thin(np.concatenate(parts), max_points, voxel_m), f"{len(parts)} depth maps")
+
+
+def read_depth(path: Path, images: ImageSet, i: int) -> NDArray[Any]:
+    """(h, w) as stored: an image, a NumPy array, or kapture's bare float32 in the size of the image's camera."""
+    if path.suffix == ".npy":
+        return np.asarray(np.load(path, allow_pickle=False))
+    if path.suffix == ".depth" and images.intrinsics is not None:
+        width, height = (int(v) for v in images.intrinsics[i, 4:])
+        return np.fromfile(path, np.float32).reshape(height, width)
+    from PIL import Image
+
+    with Image.open(path) as image:
+        return np.asarray(image)
+
+
+def depth_camera(images: ImageSet, i: int, shape: tuple[int, int]) -> DepthCamera:
+    """The camera of image i's depth map of `shape`: its own where depth is registered to it (column `depth_scale_m`)."""
+    if "depth_scale_m" not in images.columns or images.intrinsics is None or np.isnan(images.intrinsics[i]).any():
+        return DepthCamera()
+    fx, fy, cx, cy, width, height = images.intrinsics[i]
+    across, down = shape[1] / width, shape[0] / height
+    scale_m = float(images.columns["depth_scale_m"][i])
+    return DepthCamera(fx * across, fy * down, cx * across, cy * down, scale_m)
 
 
 def _spread(n: int, most: int) -> NDArray[np.int64]:
@@ -246,15 +276,14 @@ def _spread(n: int, most: int) -> NDArray[np.int64]:
     )
 
 
-def _surface(path: Path, poses: Poses, i: int, camera: DepthCamera, step_px: int) -> Floats:
+def _surface(path: Path, images: ImageSet, i: int, camera: DepthCamera | None, step_px: int) -> Floats:
     """Points (M, 3) of one depth map in the world."""
-    from PIL import Image
-
-    with Image.open(path) as image:
-        depth = np.asarray(image)[step_px // 2 :: step_px, step_px // 2 :: step_px]
-    if depth.ndim != 2 or poses.rotation is None:
+    poses, whole = images.poses, read_depth(path, images, i)
+    if whole.ndim != 2 or poses.rotation is None:
         raise ValueError(f"{path} is not a depth map")
-    v, u = np.nonzero(~np.isin(depth, camera.invalid))
+    camera = camera or depth_camera(images, i, (whole.shape[0], whole.shape[1]))
+    depth = whole[step_px // 2 :: step_px, step_px // 2 :: step_px]
+    v, u = np.nonzero(~np.isin(depth, camera.invalid) & np.isfinite(depth))
     z = depth[v, u] * camera.scale_m
     offset = step_px // 2
     x = (u * step_px + offset - camera.cx) * z / camera.fx

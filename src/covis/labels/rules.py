@@ -19,11 +19,13 @@ from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.building import Advance, Members, Rows, build, group_pairs
 from covis.labels.fov import MEASURES, Measure, Views, cameras, check_measure, sides, views
+from covis.poses import require_metres
 
 if TYPE_CHECKING:
     from covis.labels.city import Places
     from covis.labels.clouds import PointCloud
     from covis.labels.surface import Occlusion
+    from covis.labels.tracks import Tracks
 
 
 @dataclass(frozen=True)
@@ -56,7 +58,7 @@ class FovOverlap:
         (ra, rb), (fa, fb) = sides(self.radius_m), sides(self.fov_deg)
         if queries is database and (ra != rb or fa != fb):
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
-        require_positions(queries, database)
+        require_positions(queries, database, metres=True)
         return _fov_graph(self, queries, database, advance)
 
 
@@ -76,7 +78,7 @@ class Radius:
         if not 0 < self.radius_m < np.inf:
             raise InputError(f"radius_m is {self.radius_m}; expected metres above 0")
         check_gate(self.max_angle_deg)
-        require_positions(queries, database)
+        require_positions(queries, database, metres=True)
         return _radius_graph(self, queries, database, advance)
 
 
@@ -107,12 +109,45 @@ class SurfaceOverlap:
         return surface_graph(queries, database, self.cloud, facts=facts, advance=advance)
 
 
-Rule = FovOverlap | Radius | SurfaceOverlap
+@dataclass(frozen=True)
+class TrackOverlap:
+    """ψ = how many points of a sparse model two of its images both see, ÷ points. Needs neither depth nor metres."""
+
+    tracks: Tracks
+    """Which points each image sees (`covis.labels.tracks.read_tracks`)."""
+    measure: Measure = "overlap"
+    """Shared points ÷ those of the one that sees fewer (`overlap`), of the query, of either (`iou`)."""
+    within_group: bool = False
+    """Only pairs of one group."""
+
+    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
+        """Labels of every pair."""
+        from covis.labels.tracks import track_graph
+
+        check_measure(self.measure)
+        facts = facts_of(self, queries, database)
+        return track_graph(
+            self.tracks,
+            queries,
+            database,
+            measure=self.measure,
+            within_group=self.within_group,
+            facts=facts,
+            advance=advance,
+        )
 
 
-def require_positions(*sets: ImageSet) -> None:
-    """An error that counts and names images without a position; labelling them 0 would be a lie."""
+Rule = FovOverlap | Radius | SurfaceOverlap | TrackOverlap
+
+
+def require_positions(*sets: ImageSet, metres: bool = False) -> None:
+    """An error that counts and names images without a position; labelling them 0 would be a lie.
+
+    With `metres`, positions of unknown scale are refused too.
+    """
     for images in sets:
+        if metres:
+            require_metres(images.poses, str(images.root))
         unknown = np.flatnonzero(~images.poses.known)
         if len(unknown):
             raise InputError(
@@ -130,7 +165,8 @@ def check_gate(max_angle_deg: float | None) -> None:
 def facts_of(rule: Rule, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
     """What travels with a graph: the rule, its parameters and both sides' fingerprints."""
     here = queries.fingerprint()
-    given = {f.name: getattr(rule, f.name) for f in fields(rule)} if isinstance(rule, SurfaceOverlap) else asdict(rule)
+    whole = isinstance(rule, SurfaceOverlap | TrackOverlap)  # copying a cloud or tracks would cost their memory again
+    given = {f.name: getattr(rule, f.name) for f in fields(rule)} if whole else asdict(rule)
     return {
         "rule": type(rule).__name__,
         "measure": "radius",
@@ -210,6 +246,8 @@ def estimate(rule: Rule, queries: ImageSet, database: ImageSet, *, quantised: bo
         return Estimate(0, 0.0, 0.0)
     if isinstance(rule, SurfaceOverlap):
         pairs, seconds = _surface(rule, queries, database)
+    elif isinstance(rule, TrackOverlap):
+        pairs, seconds = _tracked(rule, queries, database)
     else:
         pairs, seconds = _ground(rule, queries, database)
     return Estimate(round(pairs), seconds, pairs * _BYTES_A_PAIR[quantised] / 1e6)
@@ -257,6 +295,16 @@ def _surface(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -> tup
     both = [(len(queries), len(database)) if i is None or j is None else (len(i), len(j)) for i, j in groups]
     images, pairs = sum(n + m for n, m in both) / (len(a) + len(b)), sum(n * m for n, m in both) / (len(a) * len(b))
     return found * pairs, float(fuse * frames * len(groups) + see * images + compare * pairs)
+
+
+def _tracked(rule: TrackOverlap, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
+    """All of it grows with the queries."""
+    some = _sample(queries, _SAMPLE)
+    start = time.perf_counter()
+    graph = rule(some, database)
+    share = len(queries) / len(some)
+    selves = len(queries) if queries is database else 0
+    return graph.pairs * share - selves, (time.perf_counter() - start) * share
 
 
 def _sample(images: ImageSet, most: int) -> ImageSet:
