@@ -1,0 +1,214 @@
+"""Pairs of images that structure from motion shall match, and what else its tools read: features, pose priors.
+
+Files are those of hloc (`pairs.txt`, `global-feats.h5`) and COLMAP (match lists, databases).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.arrays import Floats
+from covis.errors import InputError
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet
+
+Pairs = NDArray[np.int64]
+"""(P, 2) ids of images, best first for each image."""
+EXHAUSTIVE = 30
+"""Sets of up to so many images are paired exhaustively: 435 pairs."""
+DESCRIPTOR = "global_descriptor"
+"""hloc's name of the global feature of an image."""
+
+
+def exhaustive(queries: int, database: int | None = None) -> Pairs:
+    """Every pair of two sets, or every pair i < j of one."""
+    if database is None:
+        return np.stack(np.triu_indices(queries, 1), axis=1).astype(np.int64)
+    grid = np.indices((queries, database)).reshape(2, -1).T
+    return np.ascontiguousarray(grid, np.int64)
+
+
+def by_ranking(
+    ids: NDArray[np.int64], per_image: int, *, one_set: bool, skip: NDArray[np.bool_] | None = None
+) -> Pairs:
+    """Each image with its first `per_image` of a ranking (N, K), −1 for none; in one set itself is none.
+
+    skip: (N, K) results that do not count, such as those of the image's own group.
+    """
+    usable = ids >= 0
+    if one_set:
+        usable &= ids != np.arange(len(ids))[:, None]
+    if skip is not None:
+        usable &= ~skip
+    kept = usable & (np.cumsum(usable, axis=1) <= per_image)
+    rows, columns = np.nonzero(kept)
+    return unique(np.column_stack([rows, ids[rows, columns]]), one_set=one_set)
+
+
+def by_overlap(graph: SimilarityGraph, per_image: int, least: float = 0.0, *, one_set: bool) -> Pairs:
+    """Each image with the `per_image` that it shares most with, of those with ψ ≥ `least`."""
+    rows, columns, psi = graph.rows, np.asarray(graph.indices, np.int64), graph.psi
+    use = (psi >= least) & (psi > 0)
+    if one_set:
+        use &= rows != columns
+    rows, columns, psi = rows[use], columns[use], psi[use]
+    order = np.lexsort((columns, -psi, rows))
+    rows, columns = rows[order], columns[order]
+    first = np.searchsorted(rows, rows)
+    kept = np.arange(len(rows)) - first < per_image
+    return unique(np.column_stack([rows[kept], columns[kept]]), one_set=one_set)
+
+
+def unique(pairs: Pairs, *, one_set: bool) -> Pairs:
+    """Each pair once, in the order of its first mention; in one set (i, j) and (j, i) are one pair."""
+    key = np.sort(pairs, axis=1) if one_set else pairs
+    _, first = np.unique(key, axis=0, return_index=True)
+    return np.ascontiguousarray(pairs[np.sort(first)], np.int64)
+
+
+def joined(*parts: Pairs, one_set: bool) -> Pairs:
+    """The pairs of all lists, each once, image by image."""
+    whole = np.concatenate(parts)
+    return unique(whole[np.argsort(whole[:, 0], kind="stable")], one_set=one_set)
+
+
+def write_pairs(path: Path | str, pairs: Pairs, queries: ImageSet, database: ImageSet) -> None:
+    """`query map` on each line: what hloc, and COLMAP as a match list, read."""
+    write_text(Path(path), pairs_text(pairs, queries, database))
+
+
+def pairs_text(pairs: Pairs, queries: ImageSet, database: ImageSet) -> str:
+    """The lines of such a file."""
+    return "".join(f"{a} {b}\n" for a, b in _named(pairs, queries, database))
+
+
+def _named(pairs: Pairs, queries: ImageSet, database: ImageSet) -> Iterator[tuple[str, str]]:
+    spaced = [i for side, ids in ((queries, pairs[:, 0]), (database, pairs[:, 1])) for i in np.unique(ids)
+              if any(c in b" \t\r\n" for c in side.names[i])]  # fmt: skip
+    if spaced:
+        raise InputError(
+            f"{len(spaced)} names have spaces, which lists of pairs cannot hold (first: {queries.name(int(spaced[0]))!r}); "
+            "rename those files"
+        )
+    for i, j in pairs:
+        yield queries.name(int(i)), database.name(int(j))
+
+
+def read_pairs(path: Path | str) -> list[tuple[str, str]]:
+    """The pairs of a file."""
+    pairs = []
+    for number, line in enumerate(Path(path).read_text(encoding="utf-8", errors="surrogateescape").split("\n"), 1):
+        cells = line.split()
+        if cells and len(cells) != 2:
+            raise InputError(f"{path}: line {number} has {len(cells)} names; expected two")
+        if cells:
+            pairs.append((cells[0], cells[1]))
+    return pairs
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a file whole or not at all."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    partial.write_text(text, encoding="utf-8", errors="surrogateescape")
+    partial.replace(path)
+
+
+def write_global_features(path: Path | str, names: Sequence[str], rows: Iterable[NDArray[Any]]) -> None:
+    """hloc's `global-feats.h5`: a group for each image name, its descriptor (D,) inside."""
+    import h5py
+
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with h5py.File(partial, "w", libver="latest") as file:
+            for name, row in zip(names, rows, strict=True):
+                file.create_group(name).create_dataset(DESCRIPTOR, data=np.asarray(row, np.float32))
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read_global_features(path: Path | str, names: Sequence[str]) -> NDArray[np.float32]:
+    """(N, D) descriptors by name, as hloc or covis wrote them."""
+    import h5py
+
+    try:
+        with h5py.File(path, "r") as file:
+            missing = next((n for n in names if n not in file or DESCRIPTOR not in file[n]), None)
+            if missing is not None:
+                raise InputError(f"{path} has no {DESCRIPTOR} of {missing}; extract features of all images")
+            return np.stack([np.asarray(file[n][DESCRIPTOR], np.float32) for n in names])
+    except OSError as error:
+        raise InputError(f"{path} is not an HDF5 file ({error})") from None
+
+
+def write_pose_priors(path: Path | str, images: ImageSet, deviation_m: float = 5.0) -> int:
+    """Positions of `images` into a COLMAP database as priors of its mapper; how many were written.
+
+    Images that the database has keep their features; others are added with their cameras. On Earth positions go in as
+    WGS84, elsewhere as metres.
+    """
+    try:
+        import pycolmap
+    except ImportError:
+        raise InputError("writing a COLMAP database needs pycolmap: pip install 'covis[sfm]'") from None
+    if not images.poses.metric:
+        raise InputError("pose priors are in metres, and the scale of these poses is unknown; give --scale first")
+    places, system = _prior_positions(images)
+    database = pycolmap.Database.open(str(path))
+    try:
+        known = {image.name: image for image in database.read_all_images()}
+        placed = {prior.corr_data_id.id: prior for prior in database.read_all_pose_priors()}
+        cameras: dict[Any, int] = {}
+        written = 0
+        for i in np.flatnonzero(images.poses.known):
+            image = known.get(images.name(int(i))) or _add_image(pycolmap, database, images, int(i), cameras)
+            prior = placed.get(image.image_id) or pycolmap.PosePrior(corr_data_id=image.data_id)
+            prior.position = places[i]
+            prior.position_covariance = np.eye(3) * deviation_m**2
+            prior.coordinate_system = system
+            if image.image_id in placed:
+                database.update_pose_prior(prior)
+            else:
+                database.write_pose_prior(prior)
+            written += 1
+    finally:
+        database.close()
+    return written
+
+
+def _prior_positions(images: ImageSet) -> tuple[Floats, Any]:
+    import pycolmap
+
+    height = images.poses.centre[:, 2]
+    if images.poses.frame:
+        degrees = images.poses.latlon()
+        return np.column_stack([degrees, np.nan_to_num(height)]), pycolmap.PosePriorCoordinateSystem.WGS84
+    return np.nan_to_num(images.poses.centre), pycolmap.PosePriorCoordinateSystem.CARTESIAN
+
+
+def _add_image(pycolmap: Any, database: Any, images: ImageSet, i: int, cameras: dict[Any, int]) -> Any:
+    """A new image of the database, and its camera where no image before it had the same."""
+    from covis.reading.cameras import camera_of
+    from covis.reading.trajectories import image_size
+
+    told = camera_of(images, i)
+    width, height = (told.width, told.height) if told else image_size(images.path(i))
+    key = told or (width, height)
+    if key not in cameras:
+        if told is not None:
+            new = pycolmap.Camera(model=told.model, width=width, height=height, params=list(told.params))
+        else:  # COLMAP's own guess: a focal length of 1.2 times the longer side
+            new = pycolmap.Camera.create_from_model_name(0, "SIMPLE_RADIAL", 1.2 * max(width, height), width, height)
+        cameras[key] = database.write_camera(new)
+    image = pycolmap.Image(name=images.name(i), camera_id=cameras[key])
+    image.image_id = database.write_image(image)
+    return image

@@ -1,0 +1,66 @@
+"""Loop closures on rounds whose revisits are known."""
+
+import numpy as np
+import pytest
+
+from covis.errors import InputError
+from covis.loops import HEADER, Loop, agreement, line, loop_closures, probabilities
+
+
+def places(n, dim=64, seed=0):
+    rows = np.random.default_rng(seed).normal(size=(n, dim)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def seen(rows, noise, seed=1):
+    noisy = rows + noise * np.random.default_rng(seed).normal(size=rows.shape).astype(np.float32)
+    return noisy / np.linalg.norm(noisy, axis=1, keepdims=True)
+
+
+@pytest.mark.parametrize("back", [False, True])
+def test_a_second_round_closes_loops_either_way(back):
+    first = places(60)
+    second = seen(first[::-1] if back else first, 0.05)
+    rows = np.concatenate([first, places(40, seed=5), second])
+    found = list(loop_closures(rows, np.arange(160.0)))
+    true = {100 + k: (59 - k if back else k) for k in range(60)}
+    assert len(found) >= 50
+    assert all(true[loop.query] == loop.match for loop in found)
+
+
+def test_one_alike_image_alone_is_no_loop():
+    rows = places(120)
+    rows[100] = rows[10]
+    assert not list(loop_closures(rows, np.arange(120.0)))
+
+
+def test_neighbours_in_time_are_no_loops():
+    rows = seen(np.repeat(places(8), 5, axis=0), 0.02)
+    assert not list(loop_closures(rows, np.arange(40.0), gap_s=50))
+    assert list(loop_closures(np.concatenate([rows, rows]), np.arange(80.0), gap_s=35))
+
+
+def test_a_clock_that_jumps_back_is_refused():
+    with pytest.raises(InputError, match="jumps back at image 2"):
+        list(loop_closures(places(3), np.array([0.0, 2.0, 1.0])))
+
+
+def test_agreement_allows_other_speeds():
+    assert agreement(50, [np.array([46]), np.array([48])]) == 1.0
+    assert agreement(50, [np.array([50]), np.array([50])]) == 1.0
+    assert agreement(50, [np.array([9]), np.array([49])]) == 0.5
+
+
+def test_probabilities_follow_what_is_known_to_be_right():
+    rng = np.random.default_rng(3)
+    good = rng.random(300) < 0.5
+    loops = [Loop(2 * i, 2 * i + 1, float(rng.normal(0.4 if g else 0.8, 0.15)), 0.8) for i, g in enumerate(good)]
+    xy = np.zeros((600, 2))
+    xy[1::2, 0] = np.where(good, 5.0, 500.0)
+    xy[::20] = np.nan
+    chance = probabilities(loops, xy)
+    closed = np.array([1 / (1 + np.exp((loop.distance - 0.6) * 0.4 / 0.15**2)) for loop in loops])
+    assert np.abs(chance - closed).mean() < 0.05
+    assert probabilities(loops[:5], xy) is None
+    text = line(loops[0], ("a.jpg", "b.jpg"), (3.0, 1.0), chance[0])
+    assert len(text.split()) == len(HEADER.split()) - 1

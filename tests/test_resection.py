@@ -1,0 +1,87 @@
+"""6DOF poses: closed form, Monte Carlo for the stated uncertainty, and real 7Scenes frames where they are at hand."""
+
+import numpy as np
+import pytest
+from scipy.spatial.transform import Rotation
+
+from covis import resection
+from covis.images import ImageSet
+from covis.poses import Poses
+from covis.reading.cameras import Camera
+
+pytest.importorskip("pycolmap", reason="finds the poses")
+LENS = Camera("PINHOLE", 640, 480, (500.0, 505.0, 320.0, 240.0))
+ROTATION = Rotation.from_euler("xyz", [-80, 10, 30], degrees=True).as_matrix()
+CENTRE = np.array([400.0, 250.0, 2.0])
+
+
+def view(n=200, noise=0.0, seed=0, focal=500.0):
+    rng = np.random.default_rng(seed)
+    local = np.column_stack([rng.uniform(-2, 2, (n, 2)), rng.uniform(4, 12, n)])
+    xy = local[:, :2] / local[:, 2:] * [focal, focal * 1.01] + [320, 240]
+    return xy + noise * rng.normal(size=(n, 2)), local @ ROTATION.T + CENTRE
+
+
+def test_exact_matches_give_the_exact_pose_also_among_wrong_ones():
+    xy, points = view()
+    xy[:80] = np.random.default_rng(1).uniform(0, 480, (80, 2))
+    found = resection.resect(xy, points, LENS)
+    np.testing.assert_allclose(found.centre, CENTRE, atol=1e-5)
+    np.testing.assert_allclose(found.rotation, ROTATION, atol=1e-6)
+    assert 120 <= found.inliers <= 130
+    assert resection.resect(xy[:5], points[:5], LENS) is None
+    told = found.to_dict()
+    w, x, y, z = told["quaternion_wxyz"]
+    np.testing.assert_allclose(Rotation.from_quat([x, y, z, w]).as_matrix(), ROTATION, atol=1e-6)
+
+
+def test_the_stated_uncertainty_is_the_scatter_of_repetitions():
+    runs = [resection.resect(*view(80, 1.0, seed), LENS) for seed in range(60)]
+    centres = np.array([r.centre for r in runs])
+    scatter = np.sqrt(np.linalg.eigvalsh(np.cov(centres.T)).max())
+    stated = np.median([r.deviation_m for r in runs])
+    assert 0.6 < scatter / stated < 1.6
+    turns = np.degrees([np.linalg.norm(Rotation.from_matrix(r.rotation @ ROTATION.T).as_rotvec()) for r in runs])
+    assert np.median(turns) < 3 * np.median([r.deviation_deg for r in runs])
+
+
+def test_an_unknown_focal_length_is_estimated():
+    xy, points = view(focal=500.0)
+    guess = Camera("SIMPLE_PINHOLE", 640, 480, (768.0, 320.0, 240.0))
+    found = resection.resect(xy, points, guess, known=False)
+    assert found.focal_px == pytest.approx(502.5, rel=0.02)
+    assert np.linalg.norm(found.centre - CENTRE) < 0.2
+    assert not found.camera_known
+
+
+def test_mutual_and_clear_matches_only():
+    eye = np.eye(4, dtype=np.float32)
+    twin = np.array([[1, 0, 0, 0], [0.999, 0.04, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]], np.float32)
+    first, second = resection.Features(np.zeros((4, 2)), eye), resection.Features(np.zeros((4, 2)), twin)
+    assert resection.match(first, second).tolist() == [[0, 0], [1, 2], [3, 3]]
+    alike = resection.Features(np.zeros((2, 2)), np.array([[0.8, 0.6, 0, 0], [0.8, -0.6, 0, 0]], np.float32))
+    assert resection.match(first, alike).tolist() == []
+
+
+def test_real_frames_with_depth(shared_data):
+    from covis.datasets.seven_scenes import read_scene
+
+    frames = read_scene(shared_data / "7scenes_stairs_sample", "stairs", "Train")
+    lens = Camera("PINHOLE", 640, 480, (525.0, 525.0, 320.0, 240.0))
+    scene = resection.DepthScene(frames)
+    found = resection.locate_pose(frames.path(0), frames, [1, 2], scene, (lens, True))
+    assert np.linalg.norm(found.centre - frames.poses.centre[0]) < 0.1
+    turn = Rotation.from_matrix(found.rotation @ frames.poses.rotation[0].T).magnitude()
+    assert np.degrees(turn) < 2.5
+
+
+def test_depth_lifts_pixels_into_the_world(tmp_path):
+    from PIL import Image
+
+    Image.fromarray(np.full((48, 64), 2500, np.uint16)).save(tmp_path / "d.png")
+    poses = Poses(CENTRE[None, :2], np.array([np.nan]), CENTRE[2:], ROTATION[None])
+    columns = {"depth": np.array([b"d.png"]), "depth_scale_m": np.array([1e-3])}
+    images = ImageSet.of(tmp_path, ["a.jpg"], poses, intrinsics=[[500.0, 505, 320, 240, 640, 480]], columns=columns)
+    point = resection.DepthScene(images).lift(0, np.array([[320.0, 240.0], [420.0, 240.0]]))
+    np.testing.assert_allclose(point[0], CENTRE + 2.5 * ROTATION[:, 2])
+    np.testing.assert_allclose(point[1], CENTRE + ROTATION @ [0.5, 0.0, 2.5])
