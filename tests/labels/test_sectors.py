@@ -29,7 +29,7 @@ def test_equals_the_oracles_where_corners_edges_rims_and_tangents_meet(family):
 
 
 @pytest.mark.parametrize("family", list(thin(200, seed=13)), ids=lambda f: f.name)
-def test_of_thin_sectors_the_error_is_a_rounding_of_the_pose(family):
+def test_error_of_thin_sectors_grows_with_one_over_their_width(family):
     assert (errors(family, doubt=0) * family.widths()).max() < 3e-14
 
 

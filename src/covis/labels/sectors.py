@@ -5,7 +5,7 @@ the sum of A's arc inside B, B's two edges inside A, and B's arc inside A. Every
 computed once and used for both, so that rounding moves the shared outline but cannot tear it open: that keeps
 tangent, coincident and nearly coincident sectors exact. Openings above 180° are cut into two convex halves.
 The error, as a share of the smaller sector, is below 3e-14 ÷ w, where w is the width r θ of the narrower sector as a
-share of the larger radius: that is what one rounding of the poses themselves changes.
+share of the larger radius: below 1e-10 for openings from 1° and radii up to 1 : 50.
 
 Inside the kernels x is forward along A's axis, y to its left, angles are radians counter-clockwise, and sectors are
 convex. There are no branches and no calls except the square root, so that the compiler makes SIMD of the loops.
