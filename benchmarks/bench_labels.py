@@ -1,4 +1,4 @@
-"""Field-of-view labels: exactness against quadrature, speed against shapely, scale.
+"""Field-of-view labels: exactness against integration in extended precision, speed against shapely, scale.
 
 Run: python benchmarks/bench_labels.py [--quick]. CPU seconds of one thread each, in one run. "shapely" is shapely 2,
 vectorised, with 64 points an arc; "prepared" leaves out its polygons and our sines, "from poses" has both.
@@ -54,7 +54,7 @@ def exactness() -> None:
     """The largest error of ψ over all degenerate families."""
     worst = {f.name: largest_error(f) for f in families(40 if QUICK else 400, seed=0)}
     name = max(worst, key=lambda n: worst[n])
-    note("largest error against quadrature", "≤ 1e-9", f"{worst[name]:.1e} ({name})", families=len(worst))
+    note("largest error against extended precision", "≤ 1e-9", f"{worst[name]:.1e} ({name})", families=len(worst))
 
 
 def polygons(xy: Floats, heading: Floats, radius: Any, fov: Any) -> NDArray[Any]:
