@@ -1,16 +1,24 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/.installed
+PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test browser lint bench docs drill clean
+.PHONY: demo test browser lint bench docs figures drill clean
 
-$(STAMP): pyproject.toml constraints.txt
+$(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --constraint constraints.txt --editable '.[dev]'
-	touch $(STAMP)
+	$(PIP) .
+	touch $@
 
-demo: $(STAMP)  ## the main job on the embedded default
+$(VENV)/.test: $(VENV)/.core
+	$(PIP) '.[test,docs]'
+	touch $@
+
+$(VENV)/.dev: $(VENV)/.test
+	$(PIP) '.[dev]'
+	touch $@
+
+demo: $(VENV)/.core  ## the main job on the embedded default
 	$(BIN)/covis demo -o demo
 
 browser:  ## Chromium from the system's packages, for the test that looks at a report
@@ -20,23 +28,26 @@ browser:  ## Chromium from the system's packages, for the test that looks at a r
 	            || { apt-get update --quiet >/dev/null 2>&1 && apt-get install --yes --quiet chromium >/dev/null 2>&1; }; }; } \
 	  || echo "no Chromium here: install it with your system's packages (such as: sudo apt-get install chromium)"
 
-test: $(STAMP) browser  ## quick suite first, then the slow one
+test: $(VENV)/.test browser  ## quick suite first, then the slow one
 	$(BIN)/pytest -n 2 -m "not slow and not drill"
 	$(BIN)/pytest -n 2 -m "slow and not drill"
 
-drill: $(STAMP)  ## long fault and scale drills
+drill: $(VENV)/.test  ## long fault and scale drills
 	$(BIN)/pytest -m drill
 
-lint: $(STAMP)
-	$(BIN)/ruff check src tests benchmarks
-	$(BIN)/ruff format --check src tests benchmarks
+lint: $(VENV)/.dev
+	$(BIN)/ruff check src tests benchmarks docs
+	$(BIN)/ruff format --check src tests benchmarks docs
 	$(BIN)/mypy
 
-bench: $(STAMP)  ## every benchmark, as ratios against a peer in the same run
+bench: $(VENV)/.test  ## every benchmark, as ratios against a peer in the same run
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 
-docs: $(STAMP)
+docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict
+
+figures: $(VENV)/.core  ## measured figures into the pages
+	$(BIN)/python docs/measured.py
 
 clean:
 	rm -rf $(VENV) demo site
