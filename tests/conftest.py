@@ -1,5 +1,7 @@
 """Fixtures that every test may use."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +16,29 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip("needs the real photographs and weights beside the project (../shared/data)")
     return folder
+
+
+@pytest.fixture(scope="session")
+def official(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Dataset → a miniature of its official layout, written from the formats by someone who had not read the readers."""
+    builder = SHARED / "layouts" / "build.py"
+    if not builder.is_file():
+        pytest.skip("needs the builder of official layouts beside the project (../shared/layouts/build.py)")
+    root = tmp_path_factory.mktemp("official")
+    subprocess.run([sys.executable, str(builder), str(root)], check=True, timeout=300)
+    folders = {"robotcar_v2": "robotcar", "cmu_extended": "cmu", "tb_places": "tb"}
+    names = (
+        "msls",
+        "pitts30k",
+        "pitts250k",
+        "tokyo247",
+        "tokyotm",
+        "robotcar_v2",
+        "cmu_extended",
+        "tb_places",
+        "7scenes",
+    )
+    return {name: root / folders.get(name, name) for name in names}
 
 
 @pytest.fixture(scope="session")

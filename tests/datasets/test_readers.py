@@ -6,6 +6,7 @@ import pytest
 from covis import datasets
 from covis.datasets import cmu, msls, robotcar, seven_scenes, tb_places
 from covis.errors import InputError
+from covis.labels.exchange import Labels, open_labels, read_released, save_labels, write_released
 from covis.poses import angle_between
 from layouts import builders
 
@@ -48,14 +49,13 @@ class TestMsls:
         queries, database = datasets.load("msls", layouts["msls"], "val")
         assert (len(queries), len(database)) == (16, 22)  # one panorama a city is left out of the map
         assert queries.group_names == ("cph", "sf")
-        expected = {"key", "pano", "night", "view_direction", "sequence_key", "frame_number", "row", *msls.SUBTASKS}
+        expected = {"key", "pano", "sequence_key", "frame_number", "row", "rows", *msls.SUBTASKS}
         assert expected <= set(queries.columns)
+        assert not {"captured_at", "unique_cluster", "view_direction"} & set(queries.columns)  # nothing needs them
         assert not database.columns["pano"].any()
         assert queries.name(0) == "train_val/cph/query/images/cphq0000_-aB.jpg"
-        assert queries.columns["view_direction"][:3].tolist() == ["Forward", "Backward", "Sideways"]
         assert queries.columns["frame_number"][:5].tolist() == [0, 1, 2, 3, 0]
         assert queries.columns["sequence_key"][0] == b"seq0_query"
-        assert queries.columns["night"][:4].tolist() == [True, False, False, True]
         assert queries.columns["s2w"][:2].tolist() == [True, False]
 
     def test_positions_are_the_released_ones(self, layouts):
@@ -115,24 +115,58 @@ class TestMsls:
         with pytest.raises(InputError, match=r"raw\.csv"):
             datasets.load("msls", tmp_path, "val")
 
-    def test_released_labels_follow_the_images_after_panoramas_are_left_out(self, tmp_path):
+    def test_unneeded_columns_may_hold_anything(self, tmp_path):
+        builders.msls(tmp_path, cities=("cph", "sf"), images=False)
+        for name, column in (("raw.csv", "captured_at"), ("postprocessed.csv", "unique_cluster")):
+            file = tmp_path / "train_val/cph/query" / name
+            head, *lines = (line.split(",") for line in file.read_text().splitlines())
+            for line in lines:
+                line[head.index(column)] = "a word"
+            file.write_text("\n".join(map(",".join, [head, *lines])) + "\n")
+        assert len(datasets.load("msls", tmp_path, "val").queries) == 16
+
+    def test_released_labels_count_panoramas(self, tmp_path):
         builders.msls(tmp_path, cities=("cph", "sf"), images=False)
         dense = {city: builders.msls_labels(tmp_path, city, seed=i) for i, city in enumerate(("cph", "sf"))}
         split = datasets.load("msls", tmp_path, "val")
-        graph = msls.released_labels(tmp_path, split)
+        graph = read_released(tmp_path, *split)
         assert graph.shape == (16, 22)
         assert graph.facts["measure"] == "released-fov"
         assert np.array_equal(graph.to_scipy().toarray()[:8, :11], dense["cph"][:, :11])
         assert np.array_equal(graph.to_scipy().toarray()[8:, 11:], dense["sf"][:, :11])
         assert not graph.to_scipy().toarray()[:8, 11:].any()
+        city = datasets.load("msls", tmp_path, "cph")
+        one = read_released(tmp_path / "train_val" / "cph_gt.h5", *city)
+        assert np.array_equal(one.to_scipy().toarray(), dense["cph"][:, :11])
+
+    def test_released_labels_there_and_back(self, tmp_path):
+        import h5py
+
+        builders.msls(tmp_path, cities=("cph", "sf"), images=False)
+        dense = {city: builders.msls_labels(tmp_path, city, seed=i) for i, city in enumerate(("cph", "sf"))}
+        split = datasets.load("msls", tmp_path, "val")
+        save_labels(Labels(read_released(tmp_path, *split), *split), tmp_path / "graph")
+        files = write_released(open_labels(tmp_path / "graph"), tmp_path / "out")
+        assert [f.name for f in files] == ["cph_gt.h5", "sf_gt.h5"]
+        for city, expected in dense.items():
+            without = expected.copy()
+            without[:, -1] = 0  # the panorama's column stays, empty
+            with h5py.File(tmp_path / "out" / f"{city}_gt.h5") as file:
+                assert np.array_equal(file["fov"][:], without)
+                assert np.array_equal(file["sim"][:], without >= 0.5)
+        with pytest.raises(InputError, match="2 groups; give the folder"):
+            write_released(open_labels(tmp_path / "graph"), tmp_path / "out.h5")
 
     def test_released_labels_of_another_release_are_refused(self, tmp_path):
         builders.msls(tmp_path, cities=("cph", "sf"), images=False)
         for city in ("cph", "sf"):
             builders.msls_labels(tmp_path, city)
         builders.msls(tmp_path, cities=("cph", "sf"), queries=9, database=13, images=False)
-        with pytest.raises(InputError, match="fewer than the rows"):
-            msls.released_labels(tmp_path, datasets.load("msls", tmp_path, "val"))
+        split = datasets.load("msls", tmp_path, "val")
+        with pytest.raises(InputError, match="is of 8 × 12 images; the lists have 9 × 13 lines"):
+            read_released(tmp_path, *split)
+        with pytest.raises(InputError, match="2 groups; give the folder"):
+            read_released(tmp_path / "train_val" / "cph_gt.h5", *split)
 
 
 class TestPittsburgh:
@@ -268,7 +302,7 @@ class TestTbPlaces:
         from scipy.spatial.distance import squareform
 
         images = tb_places.read_set(layouts["tb_places"], "W17")
-        graph = tb_places.released_labels(layouts["tb_places"], "W17", images, key)
+        graph = read_released(layouts["tb_places"] / "W17_similarity.h5", images, images, key)
         with h5py.File(layouts["tb_places"] / "W17_similarity.h5") as handle:
             expected = squareform(np.asarray(handle[key], np.float64).ravel())
         assert np.allclose(graph.to_scipy().toarray(), expected)
@@ -276,22 +310,15 @@ class TestTbPlaces:
 
     def test_pair_labels(self, layouts):
         split = datasets.load("tb_places", layouts["tb_places"], "w17_w18")
-        graph = tb_places.released_pair_labels(layouts["tb_places"], split, "W18_W17")
+        graph = read_released(layouts["tb_places"] / "W18_W17_gt.h5", *split, "sim")
         assert graph.shape == (7, 6)
         assert graph.lookup(0, 4) == 1
         assert graph.lookup(0, 1) == 0
 
     def test_labels_of_another_set_are_refused(self, layouts):
         images = tb_places.read_set(layouts["tb_places"], "W18")
-        with pytest.raises(InputError, match="15 pairs; 7 images have 21"):
-            tb_places.released_labels(layouts["tb_places"], "W17", images)
-
-    @pytest.mark.parametrize("n", [2, 3, 17])
-    def test_condensed_positions(self, n):
-        rows, columns = np.triu_indices(n, 1)
-        i, j = tb_places.condensed_pairs(np.arange(n * (n - 1) // 2), n)
-        assert np.array_equal(i, rows)
-        assert np.array_equal(j, columns)
+        with pytest.raises(InputError, match="is of 6 × 6 images; these are 7 × 7"):
+            read_released(layouts["tb_places"] / "W17_similarity.h5", images, images, "sim")
 
 
 class TestSevenScenes:

@@ -83,7 +83,7 @@ def _msls_side(folder, city, side, metres, rng, images):
     if not test:
         rows = zip(keys, lon, lat, compass, pano, strict=True)
         _csv(folder / "raw.csv", ["key", "lon", "lat", "ca", "captured_at", "pano"],
-             [(k, repr(float(o)), repr(float(a)), c, 1_500_000_000_000 + i, p) for i, (k, o, a, c, p) in enumerate(rows)], eol)  # fmt: skip
+             [(k, repr(float(o)), repr(float(a)), c, f"201{5 + i % 4}-0{1 + i % 9}-1{i % 10}", p) for i, (k, o, a, c, p) in enumerate(rows)], eol)  # fmt: skip
         direction = ["Forward", "Backward", "Sideways"]
         head = ["key", "easting", "northing", "unique_cluster", "control_panel", "night", "view_direction"]
         _csv(folder / "postprocessed.csv", head,

@@ -298,7 +298,7 @@ def export(
     """Write labels for other tools: an edge list, the authors' HDF5, or an hloc pair list.
 
     csv and parquet have the columns query, database, similarity. h5 has `fov` (graded) and `sim` (binary), queries ×
-    map, or condensed for one set with itself.
+    map, or condensed for one set with itself; of several MSLS cities a folder of <city>_gt.h5, panoramas as empty rows.
 
     \b
     Examples:
@@ -307,16 +307,16 @@ def export(
       covis label export graph --format hloc --top 20 -o pairs.txt
     """
     from covis.graph import POSITIVE
-    from covis.labels.exchange import open_labels, write_edges, write_h5, write_hloc
+    from covis.labels.exchange import open_labels, write_edges, write_hloc, write_released
 
     if format_ not in FORMATS:
         raise unknown_name("format", format_, FORMATS)
-    if output.is_dir():
-        raise InputError(f"{output} is a folder; give a file")
     labels = open_labels(graph)
+    if output.is_dir() and format_ != "h5":
+        raise InputError(f"{output} is a folder; give a file")
     if format_ == "h5":
         kept = labels.graph if least is None else labels.graph.band(least, 1.0)
-        write_h5(kept, output, full=full)
+        write_released(labels._replace(graph=kept), output, full=full)
         pairs = kept.pairs
     elif format_ == "hloc":
         pairs = write_hloc(labels, output, least=POSITIVE if least is None else least, most=most)
@@ -339,20 +339,22 @@ def import_labels(
 ) -> None:
     """Read labels of another tool into a graph: an edge list, the authors' HDF5, or an hloc pair list (ψ = 1).
 
-    Edge and pair lists name their images; the rows and columns of h5 are the images of the tables, in their order.
+    Edge and pair lists name their images; the rows and columns of h5 are the images of the tables, in their order (of
+    MSLS all lines of a city's lists, panoramas included; the folder of <city>_gt.h5 for several cities).
 
     \b
     Examples:
       covis label import labels.csv --queries today.csv --database map.csv -o graph
+      covis label import /data/msls --dataset msls --data /data/msls --split train -o graph
       covis label import W17_similarity.h5 --dataset tb_places --data /data/tb --split w17_train -o graph
       covis label import pairs.txt --queries today.csv --database map.csv -o graph
     """
     from covis.labels.exchange import Labels, read_edges, read_hloc, read_released, save_labels
 
-    kind = format_ or ENDINGS.get(file.suffix.lower(), file.suffix or file.name)
+    kind = format_ or ("h5" if file.is_dir() else ENDINGS.get(file.suffix.lower(), file.suffix or file.name))
     if kind not in FORMATS:
         raise unknown_name("format", kind, FORMATS)
-    if not file.is_file():
+    if not file.exists():
         raise InputError(f"{file} is not there; check the path")
     sides = image_sets(queries, database, dataset, data, split)
     if kind == "h5":

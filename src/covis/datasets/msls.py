@@ -1,9 +1,10 @@
 """Mapillary Street-Level Sequences: `train_val/<city>/{query,database}` and `test/<city>/…`, CSV files and images.
 
-A group is a city, and images of two cities are never compared: each city has its own metric frame. Columns carry the
-official names: `key`, `sequence_key`, `frame_number`, `pano`, `night`, `view_direction`, `control_panel`,
-`unique_cluster`, `captured_at`, `lat`, `lon`, `ca` (compass, true north) and the subtask flags `all`, `s2w`, `w2s`,
-`o2n`, `n2o`, `d2n`, `n2d`; `row` is the line in the city's CSV files. The test cities have no positions.
+A group is a city, and images of two cities are never compared: each city has its own metric frame. Only the columns
+that something needs are read, under their official names: `key`, `sequence_key`, `frame_number`, `pano`, `lat`, `lon`,
+`ca` (compass, true north) and the subtask flags `all`, `s2w`, `w2s`, `o2n`, `n2o`, `d2n`, `n2d`. `row` is an image's line
+in the city's CSV files and `rows` how many lines these have: panoramas are left out but keep their numbers, since the
+labels that the method's authors released count them. The test cities have no positions.
 """
 
 from __future__ import annotations
@@ -20,11 +21,10 @@ from covis import images as image_sets
 from covis.arrays import Floats
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
-from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.poses import Poses
 from covis.progress import say, warn
-from covis.reading.columns import Column, Kind, flags, integers, names, numbers, read_columns, texts
+from covis.reading.columns import Column, Kind, flags, names, numbers, read_columns
 from covis.reading.utm import convergence_deg, one_zone
 
 NAME = "msls"
@@ -44,33 +44,17 @@ _KINDS: dict[str, Kind] = {
     "lon": "number",
     "lat": "number",
     "ca": "number",
-    "captured_at": "number",
     "pano": "flag",
     "easting": "number",
     "northing": "number",
-    "unique_cluster": "number",
-    "control_panel": "flag",
-    "night": "flag",
-    "view_direction": "text",
     "sequence_key": "name",
     "sequence_id": "name",
-    "frame_number": "integer",
-    "all": "flag",
-    "s2w": "flag",
-    "w2s": "flag",
-    "o2n": "flag",
-    "n2o": "flag",
-    "d2n": "flag",
-    "n2d": "flag",
+    "frame_number": "number",
+    **dict.fromkeys(SUBTASKS, "flag"),
 }
+"""Columns that are read; `captured_at` (a date as text) and the others are not even parsed."""
 
-_CONVERT: dict[str, Callable[[Column], NDArray[Any]]] = {
-    "name": names,
-    "text": texts,
-    "number": numbers,
-    "integer": integers,
-    "flag": flags,
-}
+_CONVERT: dict[str, Callable[[Column], NDArray[Any]]] = {"name": names, "number": numbers, "flag": flags}
 
 
 def load(path: Path, split: str) -> Split:
@@ -106,62 +90,6 @@ def _without_panoramas(images: ImageSet) -> ImageSet:
     return images.subset(~panorama) if panorama.any() else images
 
 
-def released_labels(path: Path | str, split: Split, key: str = "fov", *, suffix: str = "_gt.h5") -> SimilarityGraph:
-    """The labels that the method's authors released, `train_val/<city>_gt.h5`, aligned with `split`.
-
-    `key` is `fov` (graded) or `sim` (binary).
-    """
-    rows, columns, values = [], [], []
-    for city in split.queries.group_names:
-        queries, database = (np.flatnonzero(_members(side, city)) for side in split)
-        r, c, v = _city_labels(Path(path) / "train_val" / f"{city}{suffix}", key, split, queries, database)
-        rows.append(queries[r])
-        columns.append(database[c])
-        values.append(v)
-    facts = {
-        "measure": f"released-{key}",
-        "queries": split.queries.fingerprint(),
-        "database": split.database.fingerprint(),
-    }
-    shape = (len(split.queries), len(split.database))
-    r, c, v = np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
-    return SimilarityGraph.from_edges(r, c, v, shape, facts)
-
-
-def _city_labels(
-    file: Path, key: str, split: Split, queries: NDArray[np.int64], database: NDArray[np.int64]
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """Pairs of one city with ψ > 0, as positions in `queries` and `database`; read a band of rows at a time."""
-    import h5py
-
-    if not file.is_file():
-        raise InputError(f"{file} is not there; get the authors' labels, or label from poses")
-    query_rows, map_rows = split.queries.columns["row"][queries], split.database.columns["row"][database]
-    rows, columns, values = [], [], []
-    with h5py.File(file) as handle:
-        if key not in handle:
-            raise InputError(f"{file} has no dataset {key!r}; it has {', '.join(handle)}")
-        labels = handle[key]
-        if labels.shape[0] <= query_rows.max() or labels.shape[1] <= map_rows.max():
-            raise InputError(
-                f"{file} is {labels.shape}, fewer than the rows of the CSV files; take the matching release"
-            )
-        for start in range(0, labels.shape[0], 256):
-            mine = np.flatnonzero((query_rows >= start) & (query_rows < start + 256))
-            band = labels[start : start + 256][query_rows[mine] - start][:, map_rows].astype(np.float64)
-            band[(band > 1) & (band < 1 + 1e-4)] = 1.0  # float16 and float32 rounding in the released files
-            r, c = np.nonzero(band)
-            rows.append(mine[r])
-            columns.append(c)
-            values.append(band[r, c])
-    return np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
-
-
-def _members(images: ImageSet, city: str) -> NDArray[np.bool_]:
-    member: NDArray[np.bool_] = images.group == images.group_names.index(city)
-    return member
-
-
 def _present(path: Path, cities: Iterable[str], complete: bool) -> tuple[str, ...]:
     """The cities whose metadata is there; a benchmark needs all of them, training takes what there is."""
     wanted = tuple(cities)
@@ -188,7 +116,8 @@ def _city(path: Path, city: str, side: str) -> ImageSet:
     n = len(cells["key"])
     if "pano" not in cells:  # the test cities say nothing of it
         cells["pano"] = np.zeros(n, bool)
-    cells["row"] = np.arange(n)
+    cells["row"], cells["rows"] = np.arange(n), np.full(n, n)
+    cells["frame_number"] = np.nan_to_num(cells["frame_number"], nan=-1).astype(np.int64)
     poses = _poses(cells, n)
     encoded = np.char.add(np.char.add(f"{_volume(city)}/{city}/{side}/images/".encode(), cells["key"]), b".jpg")
     return ImageSet.of(path, encoded, poses, city, columns=cells)

@@ -1,4 +1,6 @@
-"""TB-Places: `W17.json` (also `W17/W17.json`) with names and 6DOF poses, `W17_similarity.h5` with labels.
+"""TB-Places: `W17.json` (also `W17/W17.json`) with names and 6DOF poses.
+
+Labels (`W17_similarity.h5`) are read by `covis.labels.exchange`.
 
 Poses are tx ty tz qx qy qz qw of a robot whose x axis looks ahead and whose z axis points up.
 """
@@ -8,13 +10,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis.artifacts import read_json
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.files import Listing
-from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.poses import Poses, quaternion_matrices
 
@@ -54,55 +54,6 @@ def read_set(path: Path | str, name: str) -> ImageSet:
     matrices = np.concatenate([rotation, poses[:, :3, None]], axis=2)
     prefix = _prefix(path, names, str(data.get("im_prefix", "")))
     return ImageSet.of(path, [prefix + n for n in names], Poses.from_matrices(matrices), name.split("_")[0])
-
-
-def released_labels(path: Path | str, name: str, images: ImageSet, key: str = "sim") -> SimilarityGraph:
-    """`<name>_similarity.h5` of a set with itself: `sim` (binary) or `fov` (graded), a condensed vector.
-
-    One-set graph: both directions, no diagonal.
-    """
-    import h5py
-
-    file, n = _find(Path(path), f"{name}_similarity.h5"), len(images)
-    with h5py.File(file) as handle:
-        if key not in handle:
-            raise InputError(f"{file} has no dataset {key!r}; it has {', '.join(handle)}")
-        condensed = np.asarray(handle[key]).ravel()
-    if len(condensed) != n * (n - 1) // 2:
-        raise InputError(f"{file}: {len(condensed)} pairs; {n} images have {n * (n - 1) // 2}")
-    at = np.flatnonzero(condensed)
-    i, j = condensed_pairs(at, n)
-    psi = condensed[at].astype(np.float64)
-    facts = {"measure": f"released-{key}", "one_set": True, "queries": images.fingerprint()}
-    rows, columns = np.concatenate([i, j]), np.concatenate([j, i])
-    return SimilarityGraph.from_edges(rows, columns, np.tile(psi, 2), (n, n), {**facts, "database": facts["queries"]})
-
-
-def released_pair_labels(path: Path | str, split: Split, name: str, key: str = "sim") -> SimilarityGraph:
-    """`<name>_gt.h5` (such as `W18_W17_gt.h5`): queries × map, `sim` or `fov`."""
-    import h5py
-
-    file, shape = _find(Path(path), f"{name}_gt.h5"), (len(split.queries), len(split.database))
-    with h5py.File(file) as handle:
-        if key not in handle:
-            raise InputError(f"{file} has no dataset {key!r}; it has {', '.join(handle)}")
-        labels = np.asarray(handle[key])
-    if labels.shape != shape:
-        raise InputError(f"{file} is {labels.shape}; expected {shape} (queries, map)")
-    rows, columns = np.nonzero(labels)
-    facts = {
-        "measure": f"released-{key}",
-        "queries": split.queries.fingerprint(),
-        "database": split.database.fingerprint(),
-    }
-    return SimilarityGraph.from_edges(rows, columns, labels[rows, columns].astype(np.float64), shape, facts)
-
-
-def condensed_pairs(at: NDArray[np.int64], n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Row and column (i < j) of positions in a condensed vector of n items."""
-    starts = np.concatenate([[0], np.cumsum(np.arange(n - 1, 0, -1))])
-    i = np.searchsorted(starts, at, side="right") - 1
-    return i, at - starts[i] + i + 1
 
 
 def _find(path: Path, name: str) -> Path:

@@ -21,12 +21,13 @@ from covis.errors import unknown_name
 from covis.files import existing_names
 from covis.images import ImageSet, Split
 from covis.poses import Poses
+from covis.progress import warn
 from covis.reading.matrices import Struct, find, read_struct
 
 FRAME = "EPSG:32654"
 QUERY_FOLDERS = ("247query_subset_v2", "247query_v3", "query", "queries")
 """Where the queries of Tokyo 24/7 lie in its releases."""
-_CUTOUT = re.compile(r"^(?P<panorama>.*)_\d+_(?P<yaw>\d{3})\.\w+$")
+_CUTOUT = re.compile(r"^(?P<panorama>.*)_\d+_(?P<yaw>\d{1,3})\.\w+$")
 
 
 def load_247(path: Path, split: str) -> Split:
@@ -35,6 +36,9 @@ def load_247(path: Path, split: str) -> Split:
         raise unknown_name("split of tokyo247", split, ("test",))
     struct = read_struct(find(path, "tokyo247.mat"))
     queries = ImageSet.of(path, _queries(path, struct), _poses(struct.query_xy))
+    alone = sum(_CUTOUT.match(name) is None for name in struct.map_names)
+    if alone:
+        warn(f"{path}: {alone} of {len(struct.map_names)} map names are not PANORAMA_NNN_ANGLE; each stands for itself")
     return Split(queries, _cutouts(path, struct.map_names, struct.map_xy, {}))
 
 

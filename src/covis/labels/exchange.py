@@ -19,6 +19,8 @@ from covis.images import ImageSet
 from covis.poses import Poses
 
 _ARRAYS = ("names", "xy", "heading")
+NUMBERS = ("row", "rows")
+"""Columns of images whose released labels also count images that are left out: line in its list, lines of the list."""
 
 
 class Labels(NamedTuple):
@@ -30,16 +32,20 @@ class Labels(NamedTuple):
 
 
 def save_labels(labels: Labels, path: Path | str) -> None:
-    """Writes the graph and, beside it, its images' names, positions and headings."""
+    """Writes the graph and, beside it, its images' names, positions, headings, groups and line numbers."""
     sides = {"queries": labels.queries}
     if labels.database is not labels.queries:
         sides["database"] = labels.database
-    beside = {
-        f"{side}_{name}": array
-        for side, images in sides.items()
-        for name, array in zip(_ARRAYS, (images.names, images.poses.xy, images.poses.heading), strict=True)
-    }
+    beside = {f"{side}_{name}": array for side, images in sides.items() for name, array in _arrays(images).items()}
     labels.graph.save(path, beside=beside)
+
+
+def _arrays(images: ImageSet) -> dict[str, NDArray[Any]]:
+    """What is kept of one side."""
+    kept = dict(zip(_ARRAYS, (images.names, images.poses.xy, images.poses.heading), strict=True))
+    if images.group_names != ("",):
+        kept["group"] = np.array(images.group_names)[images.group]
+    return {**kept, **{name: images.columns[name] for name in NUMBERS if name in images.columns}}
 
 
 def open_labels(path: Path | str) -> Labels:
@@ -58,7 +64,12 @@ def _side(path: Path, side: str, n: int) -> ImageSet:
         raise InputError(f"{path} does not name its images; make it again with `covis label`") from None
     if len(names) != n:
         raise InputError(f"{path} names {len(names)} {side}, its graph has {n}; make it again")
-    return ImageSet.of(path, names, Poses(xy, heading))
+    more = {
+        name: np.load(path / f"{side}_{name}.npy", allow_pickle=False)
+        for name in ("group", *NUMBERS)
+        if (path / f"{side}_{name}.npy").is_file()
+    }
+    return ImageSet.of(path, names, Poses(xy, heading), more.pop("group", ""), columns=more)
 
 
 @contextlib.contextmanager
@@ -244,12 +255,48 @@ def _named(
     return SimilarityGraph.from_edges(ids[0], ids[1], psi, (len(queries), len(database)), {**facts, **sides})
 
 
-_ROWS_A_BAND = 256
-_VALUES_A_BAND = 1 << 24
+RELEASED_SUFFIX = "_gt.h5"
+_VALUES_A_BAND = 1 << 22
+"""Matrix entries held at a time: 32 MB."""
+
+
+class _Block(NamedTuple):
+    """Which images a released file is of: their ids, their lines in the file, and how many lines it has."""
+
+    file: Path
+    queries: _Lines
+    database: _Lines
+
+
+class _Lines(NamedTuple):
+    ids: NDArray[np.int64]
+    rows: NDArray[np.int64]
+    count: int
+
+
+def write_released(labels: Labels, path: Path | str, *, full: bool = False) -> list[Path]:
+    """Labels as the method's authors released theirs; returns the files.
+
+    Images that are numbered within a list (MSLS) keep their line, with empty rows and columns for those left out; with
+    several groups `path` is a folder of `<group>_gt.h5`. Other labels are written as `write_h5` does.
+    """
+    path = Path(path)
+    if not _numbered(labels.queries, labels.database):
+        write_h5(labels.graph, path, full=full)
+        return [path]
+    blocks = _blocks(path, labels.queries, labels.database, making=True)
+    matrix = labels.graph.to_scipy()
+    for block in blocks:
+        part = matrix[block.queries.ids][:, block.database.ids].tocoo()
+        shape = (block.queries.count, block.database.count)
+        rows, columns = block.queries.rows[part.row], block.database.rows[part.col]
+        facts = {**labels.graph.facts, "one_set": False}
+        write_h5(SimilarityGraph.from_edges(rows, columns, part.data, shape, facts), block.file)
+    return [block.file for block in blocks]
 
 
 def write_h5(graph: SimilarityGraph, path: Path | str, *, full: bool = False) -> None:
-    """`fov` (ψ, float32) and `sim` (ψ ≥ 0.5, uint8), as the method's authors released theirs.
+    """`fov` (ψ, float32) and `sim` (ψ ≥ 0.5, uint8), rows and columns as the graph has them.
 
     Queries × map; one set with itself as a condensed vector of its n(n−1)/2 pairs i < j, unless `full`.
     """
@@ -276,9 +323,13 @@ def write_h5(graph: SimilarityGraph, path: Path | str, *, full: bool = False) ->
 
 def _bands(graph: SimilarityGraph) -> Iterator[tuple[int, NDArray[np.float32]]]:
     """Dense rows, a few at a time."""
-    matrix = graph.to_scipy()
-    for start in range(0, graph.shape[0], _ROWS_A_BAND):
-        yield start, matrix[start : start + _ROWS_A_BAND].toarray()
+    matrix, step = graph.to_scipy(), _rows_a_band(graph.shape[1])
+    for start in range(0, graph.shape[0], step):
+        yield start, matrix[start : start + step].toarray()
+
+
+def _rows_a_band(columns: int) -> int:
+    return max(1, min(256, _VALUES_A_BAND // max(1, columns)))
 
 
 def _condensed(i: NDArray[np.int64] | int, n: int) -> Any:
@@ -287,53 +338,138 @@ def _condensed(i: NDArray[np.int64] | int, n: int) -> Any:
 
 
 def read_h5(path: Path | str, key: str = "fov", *, one_set: bool = False) -> SimilarityGraph:
-    """`<city>_gt.h5` (queries × map) or a condensed vector (one set with itself): `fov` is graded, `sim` binary.
+    """A matrix (queries × map) or a condensed vector (one set with itself): `fov` is graded, `sim` binary.
 
     A vector is always condensed; one that was stored as a row (1, n(n−1)/2) is, if `one_set` says so.
     """
+    with _dataset(Path(path), key) as data:
+        return _read_condensed(Path(path), data, key) if _is_condensed(data, one_set) else _read(Path(path), data, key)
+
+
+def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: str = "fov") -> SimilarityGraph:
+    """The labels that the method's authors released for these images; shapes are compared before anything is read.
+
+    `path` is a file, or for images of several cities the folder with `<city>_gt.h5` (also below `train_val`). Rows and
+    columns are the lines of the dataset's lists, images that are left out (panoramas) included.
+    """
+    path, one_set = Path(path), queries is database
+    if path.is_dir() or _numbered(queries, database):
+        parts = [_read_block(block, key) for block in _blocks(path, queries, database)]
+        rows, columns, psi = (np.concatenate(values) for values in zip(*parts, strict=True))
+        graph = SimilarityGraph.from_edges(rows, columns, psi, (len(queries), len(database)))
+    else:
+        with _dataset(path, key) as data:
+            condensed = _is_condensed(data, one_set)
+            shape = (_side_of(path, data, key),) * 2 if condensed else tuple(data.shape)
+            if shape != (len(queries), len(database)):
+                told = " × ".join(map(str, shape))
+                raise InputError(f"{path} is of {told} images; these are {len(queries)} × {len(database)}")
+            graph = _read_condensed(path, data, key) if condensed else _read(path, data, key)
+    sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
+    facts = {"rule": "released", "measure": f"released-{key}", "source": path.name, "one_set": one_set, **sides}
+    graph = replace(graph, facts=facts)
+    return graph.keep(graph.rows != graph.indices) if one_set else graph
+
+
+def _numbered(queries: ImageSet, database: ImageSet) -> bool:
+    """Whether released labels count more lines than there are images."""
+    return all(name in side.columns for side in (queries, database) for name in NUMBERS)
+
+
+def _blocks(path: Path, queries: ImageSet, database: ImageSet, making: bool = False) -> list[_Block]:
+    """The file of each group; a path that is no folder is the file of the only one."""
+    present = set(np.array(database.group_names)[np.unique(database.group)].tolist())
+    groups = [queries.group_names[g] for g in np.unique(queries.group) if queries.group_names[g] in present]
+    single = len(groups) == 1 and not path.is_dir()
+    if len(groups) > 1 and (path.suffix if making else not path.is_dir()):
+        raise InputError(
+            f"{path}: these images are of {len(groups)} groups; give the folder of <group>{RELEASED_SUFFIX}"
+        )
+    blocks = []
+    for group in groups:
+        name = f"{group}{RELEASED_SUFFIX}"
+        below = not making and (path / "train_val" / name).is_file()
+        file = path if single else path / "train_val" / name if below else path / name
+        if not making and not file.is_file():
+            raise InputError(f"{file} is not there; get the labels that the authors released, or label from poses")
+        blocks.append(_Block(file, _lines(queries, group), _lines(database, group)))
+    return blocks
+
+
+def _lines(images: ImageSet, group: str) -> _Lines:
+    ids = np.flatnonzero(images.group == images.group_names.index(group))
+    if not all(name in images.columns for name in NUMBERS):
+        return _Lines(ids, np.arange(len(ids)), len(ids))
+    rows = np.asarray(images.columns["row"][ids], np.int64)
+    return _Lines(ids, rows, int(images.columns["rows"][ids].max(initial=0)))
+
+
+def _read_block(block: _Block, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Pairs of one file as ids of its images."""
+    with _dataset(block.file, key) as data:
+        expected = (block.queries.count, block.database.count)
+        if tuple(data.shape) != expected:
+            told = " × ".join(map(str, data.shape))
+            raise InputError(
+                f"{block.file} is of {told} images; the lists have {expected[0]} × {expected[1]} lines, panoramas "
+                "included: take labels and lists of one release"
+            )
+        rows, columns, psi = _edges_of(block.file, data)
+    inside = [np.full(count, -1) for count in expected]
+    for place, lines in zip(inside, (block.queries, block.database), strict=True):
+        place[lines.rows] = lines.ids
+    i, j = inside[0][rows], inside[1][columns]
+    kept = (i >= 0) & (j >= 0)
+    return i[kept], j[kept], psi[kept]
+
+
+@contextlib.contextmanager
+def _dataset(path: Path, key: str) -> Iterator[Any]:
     import h5py
 
-    path = Path(path)
     try:
         with h5py.File(path) as file:
             if key not in file:
                 raise InputError(f"{path} has no dataset {key!r}; it has {', '.join(file) or 'none'}")
-            data = file[key]
-            condensed = data.ndim == 1 or (one_set and data.ndim == 2 and data.shape[0] == 1 and data.shape[1] != 1)
-            return _read_condensed(path, data, key) if condensed else _read_full(path, data, key)
+            if file[key].ndim not in (1, 2):
+                raise InputError(f"{path}: {key!r} has {file[key].ndim} dimensions; expected a matrix or a vector")
+            yield file[key]
     except OSError as error:
         raise InputError(f"{path} cannot be read as HDF5 ({error}); check the file") from None
 
 
-def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: str = "fov") -> SimilarityGraph:
-    """`read_h5` of labels of these images, in their order; the graph then carries their fingerprints."""
-    one_set = queries is database
-    graph = read_h5(path, key, one_set=one_set)
-    if graph.shape != (len(queries), len(database)):
-        told = f"{graph.shape[0]} × {graph.shape[1]}"
-        raise InputError(f"{path} is of {told} images; these are {len(queries)} × {len(database)}")
-    sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
-    graph = replace(graph, facts={**graph.facts, "source": Path(path).name, "one_set": one_set, **sides})
-    return graph.keep(graph.rows != graph.indices) if one_set else graph
+def _is_condensed(data: Any, one_set: bool) -> bool:
+    return bool(data.ndim == 1 or (one_set and data.shape[0] == 1 and data.shape[1] != 1))
 
 
-def _read_full(path: Path, data: Any, key: str) -> SimilarityGraph:
-    rows, columns, values = [], [], []
-    for start in range(0, data.shape[0], _ROWS_A_BAND):
-        band = _valid(path, np.asarray(data[start : start + _ROWS_A_BAND], np.float64), start)
+def _read(path: Path, data: Any, key: str) -> SimilarityGraph:
+    facts = {"rule": "released", "measure": f"released-{key}", "one_set": False}
+    return SimilarityGraph.from_edges(*_edges_of(path, data), tuple(data.shape), facts)
+
+
+def _edges_of(path: Path, data: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Rows, columns and ψ of a matrix's entries above 0, a band at a time."""
+    rows, columns, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
+    step = _rows_a_band(data.shape[1])
+    for start in range(0, data.shape[0], step):
+        band = _valid(path, np.asarray(data[start : start + step], np.float64), start)
         r, c = np.nonzero(band)
         rows.append(r + start)
         columns.append(c)
         values.append(band[r, c])
-    r, c, v = (np.concatenate([np.zeros(0), *parts]) for parts in (rows, columns, values))
-    facts = {"rule": "released", "measure": f"released-{key}", "one_set": False}
-    return SimilarityGraph.from_edges(r, c, v, tuple(data.shape), facts)
+    return np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
 
 
-def _read_condensed(path: Path, data: Any, key: str) -> SimilarityGraph:
+def _side_of(path: Path, data: Any, key: str) -> int:
+    """How many images a condensed vector is of."""
     n = round((1 + np.sqrt(1 + 8 * data.size)) / 2)
     if n * (n - 1) // 2 != data.size:
         raise InputError(f"{path}: {key!r} has {data.size} values, which is no number of pairs n(n−1)/2")
+    return int(n)
+
+
+def _read_condensed(path: Path, data: Any, key: str) -> SimilarityGraph:
+    n = _side_of(path, data, key)
     places, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     for start in range(0, data.size, _VALUES_A_BAND):
         part = data[..., start : start + _VALUES_A_BAND]
