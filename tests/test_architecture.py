@@ -15,7 +15,7 @@ LAYERS = [
     "poses", "images", "graph", "ranking", "whitening", "gis",
     "reading", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "pairing", "loops", "coverage", "resection",
     # torch from here on
-    "models", "losses", "describing", "training", "experiments", "report", "maps", "demo", "cli",
+    "models", "losses", "describing", "training", "experiments", "report", "maps", "service", "demo", "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = LAYERS[: LAYERS.index("models")]
 
