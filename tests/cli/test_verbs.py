@@ -1,13 +1,20 @@
 """The command line as a user meets it: quick help, examples, one-line errors, data on stdout."""
 
 import json
+import os
 import subprocess
 import sys
+import tomllib
+from importlib.metadata import version
+from pathlib import Path
 
 import pytest
 
-from covis.cli import GROUPS, VERBS
+from covis.cli import GROUPS, VERBS, main
+from covis.cli.listing import KINDS, START_WITH
 from covis.errors import InputError
+
+ROOT = Path(__file__).resolve().parents[2]
 
 
 def covis(*args, check=False):
@@ -68,12 +75,61 @@ def test_debug_adds_the_traceback():
     assert InputError.__name__ in done.stderr or "unknown recipe" in done.stderr
 
 
-@pytest.mark.parametrize("kind", ["datasets", "benchmarks", "recipes", "backbones", "losses"])
-def test_lists_are_data_on_stdout(kind):
-    names = json.loads(covis("list", kind, "--json", check=True).stdout)
+@pytest.mark.parametrize("group", [[], *([name] for name, verbs in GROUPS.items() if "" not in verbs)])
+def test_without_a_verb_the_help_is_shown(group):
+    done = covis(*group)
+    assert done.returncode == 0
+    assert done.stderr == ""
+    assert "Usage: " in done.stdout
+    assert len(done.stdout.splitlines()) > 5
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_lists_are_results_on_stdout(kind, capsys):
+    names = run(capsys, "list", kind, "--json")
     assert len(names) == len(set(names)) > 2
-    text = covis("list", kind, "--match", names[0], check=True).stdout
-    assert names[0] in text.splitlines()
+    assert any(line.split()[0] == names[0] for line in run(capsys, "list", kind, "--match", names[0]).splitlines())
+    assert kind in run(capsys, "list")
+
+
+def test_recipes_to_start_with_come_first(capsys):
+    names = run(capsys, "list", "recipes", "--json")
+    assert set(names[: len(START_WITH)]) == set(START_WITH)
+
+
+def run(capsys, *args):
+    """What a verb that ends well prints, in this process: JSON parsed, text as it is."""
+    with pytest.raises(SystemExit) as left:
+        main([*args])
+    assert not left.value.code
+    text = capsys.readouterr().out
+    return json.loads(text) if "--json" in args else text
+
+
+def test_the_doctor_names_the_extras(capsys):
+    facts = run(capsys, "doctor", "--json")
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
+    assert set(extras) - {"test", "dev", "docs"} <= set(facts["extras"])
+    assert facts["libraries"]["torch"] == version("torch")
+    assert "covis[" in run(capsys, "doctor") or all(facts["extras"].values())
+
+
+def test_the_cache_is_listed_bounded_and_cleared(capsys, tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    assert run(capsys, "cache", "--json")["entries"] == []
+    for kind, name, size in (("features", "old", 3000), ("features", "new", 2000), ("descriptors", "one", 1000)):
+        folder = tmp_path / "cache" / kind / name
+        folder.mkdir(parents=True)
+        (folder / "data").write_bytes(bytes(size))
+    os.utime(tmp_path / "cache" / "features" / "old" / "data", (1, 1))
+    (tmp_path / "cache" / "mine.txt").write_text("not an entry", encoding="utf-8")
+    assert run(capsys, "cache", "--json")["bytes"] == 6000
+    assert "features" in run(capsys, "cache")
+    bounded = run(capsys, "cache", "--keep-gb", "4e-6", "--json")
+    assert [entry["name"] for entry in bounded["deleted"]] == ["old"]
+    assert run(capsys, "cache", "--clear", "features", "--json")["bytes"] == 1000
+    assert run(capsys, "cache", "--clear", "all", "--json")["bytes"] == 0
+    assert (tmp_path / "cache" / "mine.txt").exists()
 
 
 def test_version_and_dry_run():

@@ -8,7 +8,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 import typer
 
@@ -16,6 +16,7 @@ from covis.cli import (
     data,
     demo,
     embed,
+    environment,
     evaluate,
     experiments,
     label,
@@ -44,6 +45,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "locate": maps.locate,
     "train": train.train,
     "list": listing.list_names,
+    "doctor": environment.doctor,
+    "cache": environment.cache,
     "export": model.export_model,
 }
 GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
@@ -59,6 +62,12 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
     "model": {"import": model.import_model, "show": model.show_model},
 }
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""
+GROUP_HELP = {
+    "search": "Build an index over descriptors, and query it.",
+    "data": "Check a dataset's files, or import your own photos.",
+    "submission": "Check a file for a benchmark's server.",
+    "model": "Make a model folder from weights, or show what is in one.",
+}
 
 
 def build() -> typer.Typer:
@@ -67,24 +76,31 @@ def build() -> typer.Typer:
         name="covis",
         help="Visual place recognition learned from how much two views share.",
         no_args_is_help=True,
-        add_completion=False,
+        add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        epilog="Every verb takes --json (data on stdout) and --debug (tracebacks).",
+        epilog="Every verb takes --json (results on stdout), -q (no progress) and --debug (tracebacks).",
     )
     app.callback()(_version)
     for name, function in VERBS.items():
         app.command(name)(function)
     for name, verbs in GROUPS.items():
         bare = verbs.get("")
-        group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, invoke_without_command=bare is not None)
+        group = typer.Typer(
+            rich_markup_mode=None,
+            no_args_is_help=True,
+            invoke_without_command=bare is not None,
+        )
         if bare is not None:
             group.callback()(bare)
         for verb, function in verbs.items():
             if verb:
                 group.command(verb)(function)
-        app.add_typer(group, name=name)
+        if bare is None:
+            app.add_typer(group, name=name, help=GROUP_HELP[name])
+        else:
+            app.add_typer(group, name=name)
     return app
 
 
@@ -128,6 +144,9 @@ def main(argv: list[str] | None = None) -> None:
         code = build()(args, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except (Exception, Stopped) as error:
+        if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb
+            print(cast(Any, error).format_message())
+            sys.exit(0)
         if debug:
             traceback.print_exc()
         status, line = describe(error)
@@ -139,7 +158,7 @@ def describe(error: BaseException) -> tuple[int, str]:
     """Exit code and line of an error."""
     if isinstance(error, Stopped):
         name = {signal.SIGTERM: "stopped", signal.SIGINT: "interrupted"}[signal.Signals(error.number)]
-        return 128 + error.number, f"{name}; the same command goes on from here"
+        return 128 + error.number, f"{name}; re-run the same command to resume"
     if isinstance(error, UsageError):
         place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return 2, f"error: {' '.join(error.format_message().split())}{place}"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Annotated
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import Json, emit, table
 from covis.errors import unknown_name
 
 
 def list_names(
-    kind: Annotated[str, typer.Argument(help="datasets | benchmarks | recipes | backbones | losses")],
+    kind: Annotated[str | None, typer.Argument(help="What to list. [default: the kinds themselves]")] = None,
     match: Annotated[str, typer.Option(help="Only names that contain this.")] = "",
     json: Json = False,
 ) -> None:
@@ -20,49 +20,102 @@ def list_names(
 
     \b
     Examples:
+      covis list
       covis list recipes
       covis list backbones --match dinov2
     """
+    if kind is None:
+        emit({name: about for name, (about, _) in KINDS.items()}, json, _kinds())
+        return
     if kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
-    names = [name for name in KINDS[kind]() if match in name]
-    emit(names, json, "\n".join(names))
+    listed = {name: about for name, about in KINDS[kind][1]().items() if match in name}
+    emit(list(listed), json, _described(listed))
 
 
-def _datasets() -> Iterable[str]:
+def _kinds() -> str:
+    return table([{"kind": name, "covis list KIND shows": about} for name, (about, _) in KINDS.items()])
+
+
+def _described(listed: dict[str, str]) -> str:
+    width = min(40, max((len(name) for name in listed), default=0))
+    return "\n".join(f"{name:<{width}}  {about}".rstrip() for name, about in listed.items())
+
+
+def _datasets() -> dict[str, str]:
     from covis.datasets import DATASETS
 
-    return DATASETS
+    return {name: f"splits: {', '.join(_some(DATASETS[name].splits))}" for name in DATASETS}
 
 
-def _benchmarks() -> Iterable[str]:
+def _benchmarks() -> dict[str, str]:
     from covis.evaluation import BENCHMARKS
 
-    return BENCHMARKS
+    return {name: _first_line(BENCHMARKS[name]) for name in BENCHMARKS}
 
 
-def _recipes() -> Iterable[str]:
-    from covis.experiments import RECIPES
+def _recipes() -> dict[str, str]:
+    """Recipes by dataset, those to start with first."""
+    from covis.experiments import RECIPES, get
 
-    return RECIPES
+    made = {name: get(name) for name in RECIPES}
+    first = [name for name in START_WITH if name in made]
+    rest = sorted((name for name in made if name not in first), key=lambda name: (made[name].dataset, name))
+    return {
+        name: f"{recipe.dataset}: {recipe.model.backbone}, {recipe.model.pool}, {type(recipe.loss).__name__}"
+        + (f" ({START_WITH[name]})" if name in START_WITH else "")
+        for name in (*first, *rest)
+        for recipe in [made[name]]
+    }
 
 
-def _backbones() -> Iterable[str]:
+def _backbones() -> dict[str, str]:
     from covis.models import backbone_names
 
-    return backbone_names()
+    return dict.fromkeys(backbone_names(), "")
 
 
-def _losses() -> Iterable[str]:
+def _losses() -> dict[str, str]:
     from covis.losses import LOSSES
 
-    return sorted(LOSSES)
+    return {name: _first_line(LOSSES[name]) for name in sorted(LOSSES)}
 
 
-KINDS = {
-    "datasets": _datasets,
-    "benchmarks": _benchmarks,
-    "recipes": _recipes,
-    "backbones": _backbones,
-    "losses": _losses,
+def _pools() -> dict[str, str]:
+    from covis.models import POOLS
+
+    return {name: _first_line(POOLS[name]) for name in POOLS}
+
+
+def _tables() -> dict[str, str]:
+    from covis.experiments import TABLES
+
+    return {name: _first_line(TABLES[name]) for name in TABLES}
+
+
+def _first_line(thing: Any) -> str:
+    """The first line of a registered thing's docstring."""
+    function = getattr(thing, "func", thing)
+    return (function.__doc__ or "").strip().split("\n")[0]
+
+
+def _some(names: Sequence[str], most: int = 8) -> list[str]:
+    return [*names[:most], "…"] if len(names) > most else list(names)
+
+
+START_WITH = {
+    "town_quick": "start here: a minute, no data needed",
+    "own_photos": "start here: your own photos, best",
+    "own_photos_small": "start here: your own photos, small and fast",
+    "msls_vgg16_gem_gcl": "start here: the method's main experiment",
+}
+"""Recipes that are listed first, and why."""
+KINDS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
+    "datasets": ("datasets that covis reads, with their splits", _datasets),
+    "benchmarks": ("named evaluation protocols", _benchmarks),
+    "recipes": ("training recipes, by dataset", _recipes),
+    "backbones": ("networks to build a model on", _backbones),
+    "losses": ("training losses", _losses),
+    "pools": ("poolings of feature maps into a descriptor", _pools),
+    "tables": ("tables and figures that covis reproduce makes", _tables),
 }
