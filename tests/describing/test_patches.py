@@ -9,7 +9,7 @@ from PIL import Image
 
 from covis.cli import main
 from covis.cli.embed import images_at
-from covis.describing.patches import spatial_reranking
+from covis.describing.patches import PatchReranking
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
 
@@ -37,7 +37,7 @@ def test_patches_are_the_means_of_windows_in_the_order_of_their_places(model, pl
     """Checked through the whitening's own inverse question: equal windows give equal vectors, wherever they are."""
     database, queries = places
     ranking = Ranking(np.tile(np.arange(12), (12, 1)), np.full((12, 12), 1.0))
-    rerank = spatial_reranking(model, queries, database, ranking, tmp_path, dim=32)
+    rerank = PatchReranking(model, queries, database, dim=32).spatial(ranking, tmp_path)
     with torch.inference_mode():
         shape = model.local_features(model.preprocess(database.path(0))[None]).shape
     vectors = rerank.map_patches(np.array([4, 2]))
@@ -45,7 +45,7 @@ def test_patches_are_the_means_of_windows_in_the_order_of_their_places(model, pl
     assert vectors.shape[1] == len(rerank.places)
     np.testing.assert_allclose(np.linalg.norm(vectors.astype(np.float32), axis=2), 1, atol=2e-3)
     assert rerank.scores(3, np.array([3]))[0] < 1
-    one_set = spatial_reranking(model, database, database, ranking, tmp_path / "one", dim=32)
+    one_set = PatchReranking(model, database, database, dim=32).spatial(ranking, tmp_path / "one")
     assert one_set.scores(3, np.array([3]))[0] == pytest.approx(1, abs=2e-3)
     assert not (tmp_path / "one" / "queries.npy").exists()
 
@@ -55,35 +55,29 @@ def test_moved_views_find_their_place(model, places, tmp_path):
     database, queries = places
     ids = np.stack([np.roll(np.arange(12), -q - 5) for q in range(12)])
     ranking = Ranking(ids, np.ones((12, 12)))
-    again = spatial_reranking(model, queries, database, ranking, tmp_path, dim=64)(ranking)
+    again = PatchReranking(model, queries, database, dim=64)(ranking)
     assert (ranking.ids[:, 0] == np.arange(12)).sum() == 0
     assert (again.ids[:, 0] == np.arange(12)).sum() >= 9
 
 
-def test_command_line_puts_recall_and_cost_side_by_side(model, places, tmp_path, capsys):
+def test_command_line_scores_with_and_without_patches_and_says_the_cost(model, places, tmp_path, capsys):
     rows = ["image,easting,northing,heading,group"]
     for side, (images, group) in enumerate(zip(places, ("walk a", "walk b"), strict=True)):
         rows += [f"{images.path(i)},{100 * i + side},0,90,{group}" for i in range(12)]
     (tmp_path / "photos.csv").write_text("\n".join(rows))
     model.save(tmp_path / "model")
-    line = [
-        "rerank",
-        tmp_path / "model",
-        "table",
-        "--data",
-        tmp_path / "photos.csv",
-        "-o",
-        tmp_path / "out",
-        "--depth",
-        6,
-    ]
-    with pytest.raises(SystemExit) as stop:
-        main([*map(str, line), "--cache", str(tmp_path / "cache"), "--json"])
-    assert not stop.value.code
-    told = json.loads(capsys.readouterr().out)
-    assert set(told) == {"plain", "reranked", "cost"}
-    assert told["cost"]["depth"] == 6
-    assert told["cost"]["bytes_an_image"] > 0
-    assert told["reranked"]["fingerprint"] == told["plain"]["fingerprint"]
-    assert 0 <= told["plain"]["recall"]["1"] <= told["reranked"]["recall"]["1"] <= 100
-    assert {p.name for p in (tmp_path / "out").iterdir()} == {"plain", "reranked"}
+    common = ["evaluate", tmp_path / "model", "table", "--data", tmp_path / "photos.csv", "--cache", tmp_path / "cache"]
+    told = {}
+    for name, rerank in (("plain", []), ("patches", ["--rerank", "patches", "--rerank-depth", 6])):
+        with pytest.raises(SystemExit) as stop:
+            main([*map(str, [*common, *rerank, "-o", tmp_path / name]), "--json"])
+        assert not stop.value.code
+        told[name] = json.loads(capsys.readouterr().out)
+    assert told["patches"]["subject"]["rerank"]["depth"] == 6
+    assert told["patches"]["rerank_cost"]["bytes_per_image"] > 0
+    assert told["patches"]["rerank_cost"]["cpu_ms_per_query"] > 0
+    assert told["patches"]["fingerprint"] == told["plain"]["fingerprint"]
+    assert 0 <= told["plain"]["recall"]["1"] <= told["patches"]["recall"]["1"] <= 100
+    with pytest.raises(SystemExit):
+        main([*map(str, ["compare", tmp_path / "plain", tmp_path / "patches"])])
+    assert ", by patches" in capsys.readouterr().out

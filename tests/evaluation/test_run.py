@@ -96,9 +96,9 @@ def test_one_whitened_size_is_one_evaluation(campus, model, tmp_path, capsys):
 
 def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys):
     given = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "agreed", "--json")
-    code, data, _ = run(capsys, *given, "--consensus")
+    code, data, _ = run(capsys, *given, "--rerank", "consensus")
     assert code == 0
-    assert data["subject"]["consensus"] == {"depth": 20, "radius_m": 25.0, "angle_deg": 40.0}
+    assert data["subject"]["rerank"] == {"name": "consensus", "depth": 20, "radius_m": 25.0, "angle_deg": 40.0}
     agreed = Evaluation.open(tmp_path / "agreed")
     assert agreed.label == "small, by consensus"
     benchmark = load_benchmark("campus", campus)
@@ -109,7 +109,14 @@ def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys
     assert (expected != plain.ids[:, 0]).any()
     code, _, err = run(capsys, *given)
     assert code == 2
-    assert "another consensus" in err
+    assert "another rerank" in err
+    record = tmp_path / "agreed" / "manifest.json"  # as it was written before re-rankers had names
+    manifest = json.loads(record.read_text())
+    del manifest["config"]["rerank"]
+    record.write_text(json.dumps({**manifest, "config": {**manifest["config"], "consensus": True}}))
+    code, _, err = run(capsys, *given, "--rerank", "consensus")
+    assert code == 0
+    assert "evaluated already" in err
 
 
 def test_a_sweep_scores_every_size_that_the_descriptors_span(campus, model):
@@ -198,9 +205,14 @@ def test_hidden_truth_gives_a_checked_submission(model, tmp_path, capsys):
     assert data["submission"] == str(tmp_path / "sub" / "predictions.zip")
     check = ("submission", "check", "msls_test")
     assert run(capsys, *check, data["submission"], "--data", root, "--json")[1]["problems"] == []
-    code, _, err = run(capsys, "evaluate", model, "msls_test", "--data", root, "-o", tmp_path / "two", "--consensus")
+    several = ("--whiten", "2", "--whiten", "4")
+    code, _, err = run(capsys, "evaluate", model, "msls_test", "--data", root, "-o", tmp_path / "two", *several)
     assert code == 2
-    assert "leave --whiten and --consensus out" in err
+    assert "one --whiten size at most" in err
+    reranked = ("--rerank", "consensus")
+    code, other, _ = run(capsys, *command[:-3], "-o", tmp_path / "two", "--json", *reranked)
+    assert code == 0
+    assert run(capsys, *check, other["submission"], "--data", root, "--json")[1]["problems"] == []
     assert "there already" in run(capsys, *command)[2]
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("nobody nothing\n")
@@ -228,6 +240,9 @@ def test_poses_for_the_localisation_server(model, tmp_path, capsys):
         (("campus", "--whiten", "many"), "no number of dims"),
         (("campus", "--whiten", "8", "--fit", "query"), "unknown --fit 'query'"),
         (("campus", "--whiten", "100000"), "ask for 1 to"),
+        (("campus", "--rerank", "pathces"), "did you mean 'patches'"),
+        (("campus", "--rerank", "patches:sift"), "nothing behind a colon"),
+        (("campus", "--fit-images", "some"), "no number of images"),
         (("campus", "--data", "kampus=/x"), "unknown benchmark in --data 'kampus'"),
     ],
 )
@@ -288,3 +303,37 @@ def test_a_sequence_is_described_by_the_mean_of_its_frames(model, tmp_path, caps
     best = evaluation.arrays["ids"][0, 0]
     distance = np.linalg.norm(wanted - database[best])
     assert evaluation.arrays["distances"][0, 0] == pytest.approx(distance, abs=1e-4)
+
+
+def test_sequences_are_re_ranked_from_the_same_ranking_that_is_scored(model, tmp_path):
+    """Re-ranking starts from the sequences' own descriptors: an identity re-ranker changes nothing, and is told so."""
+    root = builders.msls(tmp_path / "msls", images=True)
+    benchmark, source = load_benchmark("msls_val_seq2seq", root), open_describer(model, workers=0)
+
+    class Same:
+        name, depth, seen = "same", 3, []
+
+        def facts(self):
+            return {"depth": self.depth}
+
+        def prepare(self, describer, queries, database):
+            assert queries is benchmark.queries
+            return lambda ranking: self.seen.append(ranking) or ranking
+
+    same = Same()
+    [plain] = evaluations(source, benchmark)
+    [again] = evaluations(source, benchmark, Variants(rerank=same))
+    assert again.arrays["ids"].tolist() == plain.arrays["ids"].tolist()
+    assert again.label == f"{plain.label}, by same"
+    assert any("middle frames" in note for note in again.figures["notes"])
+    assert again.fingerprint == plain.fingerprint
+    first = same.seen[0].ids[:, 0]
+    assert plain.arrays["ids"][:, 0].tolist() == first.tolist()
+
+
+def test_whitening_on_all_map_images_uses_them_all(campus, model):
+    benchmark, source = load_benchmark("campus", campus), open_describer(model)
+    [few] = evaluations(source, benchmark, Variants((2,), fit_images=10))
+    [every] = evaluations(source, benchmark, Variants((2,), fit_images=None))
+    assert few.subject["whitening"]["samples"] == 10
+    assert every.subject["whitening"]["samples"] == len(benchmark.database)

@@ -59,7 +59,7 @@ def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_
 
 
 def test_rows_that_differ_in_whitening_or_consensus_share_a_run(rows, hamlet, tmp_path):
-    variants = [rows[0], replace(rows[0], consensus=True), replace(rows[0], whiten=4, consensus=True)]
+    variants = [rows[0], replace(rows[0], rerank="consensus"), replace(rows[0], whiten=4, rerank="consensus")]
     outcomes = run_rows(variants, tmp_path, data={"town": hamlet}, seeds=[0], resources=Resources(0, plan=False))
     assert [o.row.name for o in outcomes] == [
         "A one", "A one, by consensus", "A one, whitened 4 on the map, by consensus",

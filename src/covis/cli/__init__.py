@@ -24,7 +24,6 @@ from covis.cli import (
     maps,
     model,
     report,
-    rerank,
     search,
     train,
 )
@@ -38,7 +37,6 @@ VERBS: dict[str, Callable[..., Any]] = {
     "compare": evaluate.compare,
     "report": report.report,
     "embed": embed.embed,
-    "rerank": rerank.rerank,
     "index": maps.index,
     "add": maps.add,
     "remove": maps.remove,

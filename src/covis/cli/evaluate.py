@@ -14,7 +14,7 @@ from covis.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from covis.evaluation.run import Variants
 
-SWEEP, PLAIN = "sweep", "none"
+SWEEP, PLAIN, ALL = "sweep", "none", "all"
 
 
 def evaluate(
@@ -30,16 +30,23 @@ def evaluate(
     ] = None,
     whiten: Annotated[
         list[str] | None,
-        typer.Option(help="PCA-whiten to so many dims; repeatable, also with `none`; `sweep`: none, 32, 64, … full."),
+        typer.Option(
+            help="Number of dimensions after PCA whitening; repeatable, also `none`; `sweep`: none, 32, 64, … full."
+        ),
     ] = None,
     fit: Annotated[str, typer.Option(help="Fit the whitening on images of the `map` or of the `train` split.")] = "map",
     train_data: Annotated[
         Path | None, typer.Option(help="Table or folder of images for --fit train, instead of the train split.")
     ] = None,
-    fit_images: Annotated[int, typer.Option(help="Images drawn to fit the whitening on, at most.")] = 10_000,
-    consensus: Annotated[
-        bool, typer.Option("--consensus", help="Put the result first whose place the others agree with.")
-    ] = False,
+    fit_images: Annotated[
+        str, typer.Option(help="Images drawn to fit the whitening on, at most; `all` as the method's authors did.")
+    ] = "10000",
+    rerank: Annotated[
+        str | None, typer.Option(help="Re-rank the results: consensus (agreement of positions) or patches.")
+    ] = None,
+    rerank_depth: Annotated[
+        int | None, typer.Option(min=1, help="Results per query to re-rank (default: consensus 20, patches 50).")
+    ] = None,
     batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
@@ -53,7 +60,8 @@ def evaluate(
       covis evaluate runs/quick/model town -o evals/quick
       covis evaluate MODEL msls_val pitts30k_test --data msls_val=/data/msls --data pitts30k_test=/data/pitts -o evals/m
       covis evaluate MODEL msls_val --data /data/msls --whiten sweep --fit train -o evals/sweep
-      covis evaluate MODEL campus_west --data /data/campus --consensus
+      covis evaluate MODEL campus_west --data /data/campus --rerank consensus
+      covis evaluate MODEL town --rerank patches --rerank-depth 100 -o evals/patches
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """
@@ -63,22 +71,22 @@ def evaluate(
     from covis.evaluation.run import evaluate_to, submit
 
     paths = _paths(data or [], benchmarks)
-    plan = replace(_plan(whiten or [], fit, train_data, fit_images), consensus=consensus)
+    variants = _variants(whiten or [], fit, train_data, fit_images)
+    if rerank:
+        from covis.describing.rerankers import open_reranker
+
+        variants = replace(variants, rerank=open_reranker(rerank, rerank_depth))
     source = open_describer(model, batch_size, workers, cache)
     printed: list[dict[str, Any]] = []
     text: list[str] = []
     for name in benchmarks:
         benchmark = load_benchmark(name, paths.get(name))
         if benchmark.submission:
-            if whiten or consensus:
-                raise InputError(
-                    f"the file for {name!r} is written as the model ranks: leave --whiten and --consensus out"
-                )
             target = _submission_folder(output, name, len(benchmarks))
-            printed.append(submit(source, benchmark, target))
+            printed.append(submit(source, benchmark, target, variants))
             text.append(f"{name}: {printed[-1]['submission']} is checked and ready for the server")
             continue
-        for evaluation in evaluate_to(source, benchmark, output, plan, alone=len(benchmarks) == 1):
+        for evaluation in evaluate_to(source, benchmark, output, variants, alone=len(benchmarks) == 1):
             printed.append(evaluation.json())
             text.append(describe(evaluation, published))
             if published:
@@ -144,7 +152,7 @@ def _paths(data: list[str], benchmarks: list[str]) -> dict[str, Path]:
     return paths
 
 
-def _plan(whiten: list[str], fit: str, train_data: Path | None, fit_images: int) -> Variants:
+def _variants(whiten: list[str], fit: str, train_data: Path | None, fit_images: str) -> Variants:
     from covis.cli.embed import images_at
     from covis.evaluation.run import Variants
 
@@ -153,9 +161,17 @@ def _plan(whiten: list[str], fit: str, train_data: Path | None, fit_images: int)
     wrong = [value for value in whiten if value not in (SWEEP, PLAIN) and not (value.isdigit() and int(value) > 0)]
     if wrong:
         raise InputError(f"--whiten {wrong[0]!r} is no number of dims; give one from 1, `none` or `sweep`")
+    if fit_images != ALL and not (fit_images.isdigit() and int(fit_images) > 1):
+        raise InputError(f"--fit-images {fit_images!r} is no number of images; give one from 2, or `all`")
     sizes = tuple(None if value == PLAIN else int(value) for value in whiten if value != SWEEP) or (None,)
     training = None if train_data is None else images_at(train_data)
-    return Variants(sizes, SWEEP in whiten, "train" if fit == "train" else "map", fit_images, training)
+    return Variants(
+        sizes,
+        sweep=SWEEP in whiten,
+        fit="train" if fit == "train" else "map",
+        fit_images=None if fit_images == ALL else int(fit_images),
+        training=training,
+    )
 
 
 def _submission_folder(output: Path | None, name: str, count: int) -> Path:

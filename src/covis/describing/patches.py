@@ -6,10 +6,9 @@ however many there are.
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
@@ -17,17 +16,13 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
-from covis.describing.describers import ModelDescriber
 from covis.describing.embedding import BATCH_SIZE, Runner, decoders
 from covis.describing.loading import image_batches
-from covis.evaluation.benchmark import Benchmark
-from covis.evaluation.result import Evaluation
-from covis.evaluation.scoring import evaluate
 from covis.images import ImageSet
+from covis.machine import cpu_seconds
 from covis.models import PlaceModel
 from covis.progress import Meter
 from covis.ranking import Ranking
-from covis.search import rank
 from covis.search.rerank import DEPTH, SpatialRerank, windows
 from covis.whitening import Whitening
 
@@ -53,88 +48,52 @@ class Patches:
         return np.asarray(self.vectors[np.searchsorted(self.ids, ids)])
 
 
-@dataclass(frozen=True, eq=False)
-class PatchRerank(SpatialRerank):
-    """A re-ranking that knows the files its patches lie in."""
+@dataclass(eq=False)
+class PatchReranking:
+    """Re-ranks the first `depth` results by patches of the model's own map; whitening is fitted on map images.
 
-    @property
-    def sources(self) -> tuple[Patches, ...]:
-        """The map's patches and, where they are others, the queries'."""
-        assert isinstance(self.map_patches, Patches)
-        assert isinstance(self.query_patches, Patches)
-        one = self.map_patches is self.query_patches
-        return (self.map_patches,) if one else (self.map_patches, self.query_patches)
-
-
-def spatial_reranking(
-    model: PlaceModel,
-    queries: ImageSet,
-    database: ImageSet,
-    ranking: Ranking,
-    folder: Path | str | None = None,
-    *,
-    depth: int = DEPTH,
-    side: int = SIDE,
-    dim: int = DIM,
-    workers: int | None = None,
-    device: str | None = None,
-) -> PatchRerank:
-    """A re-ranking of the first `depth` results of `ranking`; whitening is fitted on map images, without labels.
-
-    Patches are written below `folder` (a temporary one if None): about P · dim · 2 bytes an image.
+    Patches are written below `folder` (a temporary one, removed afterwards, if None): about P · dim · 2 bytes per image.
     """
-    folder = Path(tempfile.mkdtemp(prefix="covis-patches-") if folder is None else folder)
-    found = ranking.ids[:, :depth]
-    wanted = np.unique(found[found >= 0])
-    cutter = _Cutter.fitted(model, database, wanted, side, dim, Runner.choose(device), workers)
-    theirs = cutter.cut(database, wanted, folder / "map.npy")
-    mine = theirs
-    if queries is not database or len(np.setdiff1d(np.arange(len(queries)), wanted)):
-        mine = cutter.cut(queries, np.arange(len(queries)), folder / "queries.npy")
-    return PatchRerank(mine, theirs, mine.places, depth)
 
+    model: PlaceModel
+    queries: ImageSet
+    database: ImageSet
+    depth: int = DEPTH
+    folder: Path | None = None
+    side: int = SIDE
+    dim: int = DIM
+    workers: int | None = None
+    device: str | None = None
+    cost: dict[str, float] = field(default_factory=dict)
+    """After a call: CPU milliseconds and bytes on disk per image that was cut into patches."""
 
-def evaluate_reranked(
-    source: ModelDescriber, benchmark: Benchmark, folder: Path | str | None = None, *, depth: int = DEPTH
-) -> tuple[Evaluation, Evaluation]:
-    """A model on a benchmark without and with re-ranking; the second says what it cost, in CPU time and disk."""
-    queries, lost = source.describe(benchmark.queries)
-    database, gone = (queries, lost) if benchmark.one_set else source.describe(benchmark.database)
-    benchmark = benchmark.without(lost, gone, "their files cannot be read")
-    mine, theirs = benchmark.group_codes
-    itself = np.arange(len(queries)) if benchmark.one_set else None
-    k = max(depth, benchmark.depth)
-    plain = rank(queries, database, k, mine, theirs, benchmark.groups, exclude=itself)
-    start = _cpu_seconds()
-    reranking = spatial_reranking(
-        source.model, benchmark.queries, benchmark.database, plain, folder, depth=depth, workers=source.workers
-    )
-    cut = _cpu_seconds()
-    better = reranking(plain)
-    images = sum(len(p.ids) for p in reranking.sources)
-    vectors = reranking.sources[0].vectors
-    cost = {
-        "depth": depth,
-        "cpu_ms_an_image": 1000 * (cut - start) / max(1, images),
-        "cpu_ms_a_query": 1000 * (_cpu_seconds() - cut) / max(1, len(plain)),
-        "bytes_an_image": vectors.nbytes // max(1, len(vectors)),
-    }
-    label = source.facts["label"]
-    return (
-        evaluate(plain, benchmark, subject=source.facts),
-        evaluate(
-            better,
-            benchmark,
-            subject={**source.facts, "label": f"{label}, re-ranked {depth}", "rerank": cost},
-            further={"rerank": cost},
-        ),
-    )
+    def __call__(self, ranking: Ranking) -> Ranking:
+        """The ranking with its head in a new order."""
+        if self.folder is not None:
+            return self.spatial(ranking, self.folder)(ranking)
+        with tempfile.TemporaryDirectory(prefix="covis-patches-") as folder:
+            return self.spatial(ranking, Path(folder))(ranking)
 
-
-def _cpu_seconds() -> float:
-    """CPU time of this process and of its finished workers."""
-    times = os.times()
-    return times.user + times.system + times.children_user + times.children_system
+    def spatial(self, ranking: Ranking, folder: Path) -> SpatialRerank:
+        """The re-ranking of the results that `ranking` names, its patches in `folder`."""
+        started = cpu_seconds()
+        head = ranking.ids[:, : self.depth]
+        wanted = np.unique(head[head >= 0])
+        cutter = _Cutter.fitted(
+            self.model, self.database, wanted, side=self.side, dim=self.dim, runner=Runner.choose(self.device),
+            workers=self.workers,
+        )  # fmt: skip
+        of_map = cutter.cut(self.database, wanted, folder / "map.npy")
+        of_queries, images = of_map, len(wanted)
+        everyone = np.arange(len(self.queries))
+        if self.queries is not self.database or len(np.setdiff1d(everyone, wanted)):
+            of_queries = cutter.cut(self.queries, everyone, folder / "queries.npy")
+            images += len(everyone)
+        self.cost |= {
+            "cpu_ms_per_image": 1000 * (cpu_seconds() - started) / max(1, images),
+            "bytes_per_image": of_map.vectors.nbytes // max(1, len(of_map.vectors)),
+        }
+        return SpatialRerank(of_queries, of_map, of_map.places, self.depth)
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,9 +108,16 @@ class _Cutter:
 
     @classmethod
     def fitted(
-        cls, model: PlaceModel, images: ImageSet, ids: NDArray[np.int64], side: int, dim: int, runner: Runner,
+        cls,
+        model: PlaceModel,
+        images: ImageSet,
+        ids: NDArray[np.int64],
+        *,
+        side: int,
+        dim: int,
+        runner: Runner,
         workers: int | None,
-    ) -> _Cutter:  # fmt: skip
+    ) -> _Cutter:
         model.to(runner.device).eval()
         plain = cls(model, side, runner, workers)
         sample = ids[np.linspace(0, len(ids) - 1, min(_FIT_IMAGES, len(ids))).astype(int)]

@@ -19,7 +19,7 @@ from covis.evaluation.scoring import evaluate
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
 from covis.ranking import Ranking
-from covis.search import Consensus, rank
+from covis.search import rank
 
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Descriptor sizes that a sweep tries, up to the descriptor's own."""
@@ -41,28 +41,26 @@ def evaluate_descriptors(
     benchmark: Benchmark,
     subject: Mapping[str, Any] | None = None,
     transform: Callable[[Descriptors], Descriptors] | None = None,
-    consensus: bool = False,
 ) -> Evaluation:
-    """Scores unit descriptors of the benchmark's images, whitened by `transform` first where one is given.
-
-    With `consensus`, the result that the others agree with goes first.
-    """
-    check_descriptors(queries, benchmark.queries, "queries")
-    check_descriptors(database, benchmark.database, "map")
-    if queries.shape[1] != database.shape[1]:
-        raise InputError(f"query descriptors have {queries.shape[1]} dims, those of the map {database.shape[1]}")
+    """Scores unit descriptors of the benchmark's images, whitened by `transform` first where one is given."""
+    check_pair(queries, database, benchmark)
     if transform is not None:
         one = queries is database
         queries = transform(queries)
         database = queries if one else transform(database)
-    if consensus:
-        agree = Consensus(benchmark.database.poses)
-        ranking = agree(rank_descriptors(queries, database, benchmark, agree.depth))
-    else:
-        ranking = rank_descriptors(queries, database, benchmark)
     size = {"dim": int(queries.shape[1])}
     figures, samples = pair_figures(queries, database, benchmark)
+    ranking = rank_descriptors(queries, database, benchmark)
     return evaluate(ranking, benchmark, subject={**(subject or {}), **size}, further=size | figures, samples=samples)
+
+
+def check_pair(queries: Descriptors, database: Descriptors, benchmark: Benchmark) -> None:
+    """Refuses descriptors that are not one unit vector per image, or of two sizes."""
+    check_descriptors(queries, benchmark.queries, "queries")
+    if database is not queries:
+        check_descriptors(database, benchmark.database, "map")
+    if queries.shape[1] != database.shape[1]:
+        raise InputError(f"query descriptors have {queries.shape[1]} dims, those of the map {database.shape[1]}")
 
 
 def pair_figures(

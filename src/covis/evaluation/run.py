@@ -1,15 +1,17 @@
-"""A model on benchmarks: embed, whiten, rank, score; a submission file where the truth is hidden.
+"""Export, then score: how a model becomes figures, on one page and without torch.
 
-What is scored is a model folder, a descriptor store, or a matrix that another tool wrote. Embeddings are kept in the
-cache and resumed there; an evaluation that is there already is opened, not made again.
+    describer ─export→ descriptors ─(whiten)→ search ─(re-rank)→ Ranking ─score→ Evaluation, or a submission file
+
+A describer is anything that gives descriptors: a model, a store, another tool's matrix. A re-ranker is a function
+`Ranking -> Ranking`. An evaluation that is saved already is opened, not computed again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,33 +23,56 @@ from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.result import KIND as EVALUATION_KIND
 from covis.evaluation.result import Evaluation
-from covis.evaluation.retrieval import SIZES, evaluate_descriptors, rank_descriptors
+from covis.evaluation.retrieval import SIZES, check_pair, pair_figures, rank_descriptors
+from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import MSLS, write_submission
 from covis.images import WINDOW, ImageSet
+from covis.machine import cpu_seconds
 from covis.poses import Poses
 from covis.progress import say
-from covis.search import Consensus
+from covis.ranking import Ranking
 from covis.whitening import Whitening
 
 Fit = Literal["map", "train"]
 SUBMISSION_KIND = "submission"
 
 
+class Reranker(Protocol):
+    """A way to re-rank, before it knows the images; `describing.rerankers.RERANKERS` has those that have a name."""
+
+    @property
+    def name(self) -> str:
+        """As the command line knows it."""
+        ...
+
+    @property
+    def depth(self) -> int:
+        """Results per query that it wants to see."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What it is, as JSON knows it."""
+        ...
+
+    def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
+        """The re-ranking of these queries' results; its attribute `cost`, if it has one, says what it took."""
+        ...
+
+
 @dataclass(frozen=True)
 class Variants:
-    """Which variants to score, what a whitening is fitted on, and whether results are asked where they were taken."""
+    """Which variants to score: descriptor sizes, what a whitening is fitted on, and how results are re-ranked."""
 
     sizes: tuple[int | None, ...] = (None,)
-    """Dims to whiten to; None = as the descriptors are."""
+    """Dimensions to whiten to; None = as the descriptors are."""
     sweep: bool = False
     """All of `SIZES` up to the descriptor's own, and None."""
     fit: Fit = "map"
-    fit_images: int = 10_000
-    """Images drawn to fit on, at most."""
+    fit_images: int | None = 10_000
+    """Images drawn to fit on, at most; None = all."""
     training: ImageSet | None = field(default=None, compare=False)
     """What `fit="train"` fits on, instead of the benchmark's own training split."""
-    consensus: bool = False
-    """Put the result first that the others agree with about the place (`covis.search.Consensus`)."""
+    rerank: Reranker | None = None
 
     @property
     def single(self) -> bool:
@@ -56,117 +81,188 @@ class Variants:
 
     def facts(self, size: int | None) -> dict[str, Any]:
         """What tells the variant of this size from plain descriptors, as JSON knows it."""
-        told: dict[str, Any] = {"consensus": True} if self.consensus else {}
+        facts: dict[str, Any] = {"rerank": _rerank_facts(self.rerank)} if self.rerank else {}
         if size is None:
-            return told
+            return facts
         training = None if self.training is None else self.training.fingerprint()
-        return told | {"whiten": size, "fit": self.fit, "fit_images": self.fit_images, "training": training}
+        return facts | {"whiten": size, "fit": self.fit, "fit_images": self.fit_images, "training": training}
 
     def folder(self, benchmark: str, size: int | None) -> str:
         """The name of the folder of the variant of this size."""
         whitened = "" if size is None else f"-whiten{size}-{self.fit}"
-        return f"{benchmark}{whitened}{'-consensus' if self.consensus else ''}"
+        return f"{benchmark}{whitened}{'' if self.rerank is None else '-' + self.rerank.name.replace(':', '-')}"
+
+    def label(self, label: str, size: int | None) -> str:
+        """What the variant of this size is called, for what is called `label`."""
+        whitened = "" if size is None else f", whitened {size} ({self.fit})"
+        return f"{label}{whitened}{'' if self.rerank is None else f', by {self.rerank.name}'}"
 
 
-def evaluations(source: Describer, benchmark: Benchmark, plan: Variants | None = None) -> Iterator[Evaluation]:
-    """The evaluation of plain descriptors where the plan has it, then one for each whitened size."""
-    plan = plan or Variants()
-    queries, database, benchmark = _described(source, benchmark)
-    facts, agreed = source.facts, ", by consensus" if plan.consensus else ""
-    if plan.consensus:
-        facts = {**facts, "consensus": Consensus(benchmark.database.poses).facts()}
-    if None in plan.sizes or plan.sweep:
-        subject = {**facts, "label": f"{facts['label']}{agreed}", "whitening": None}
-        yield evaluate_descriptors(queries, database, benchmark, subject, consensus=plan.consensus)
-    for whitening in fit_whitenings(source, benchmark, database, plan):
-        subject = {
-            **facts,
-            "label": f"{facts['label']}, whitened {whitening.dim} ({plan.fit}){agreed}",
-            "whitening": {"dim": whitening.dim, **whitening.facts},
-        }
-        yield evaluate_descriptors(queries, database, benchmark, subject, whitening, plan.consensus)
+def _rerank_facts(rerank: Reranker) -> dict[str, Any]:
+    return {"name": rerank.name, **rerank.facts()}
 
 
-def _described(source: Describer, benchmark: Benchmark) -> tuple[Descriptors, Descriptors, Benchmark]:
-    """Descriptors of both sides, and the benchmark without the images that have none."""
-    queries, lost = _items_described(source, benchmark.queries)
-    database, gone = (queries, lost) if benchmark.one_set else _items_described(source, benchmark.database)
-    return queries, database, benchmark.without(lost, gone, "their files cannot be read")
+# Export: descriptors of both sides
 
 
-def _items_described(source: Describer, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
+@dataclass(frozen=True, eq=False)
+class Exported:
+    """What a describer gives for a benchmark: the descriptors of both sides."""
+
+    queries: Descriptors
+    database: Descriptors
+    """The same object as `queries` where a set is matched with itself."""
+    benchmark: Benchmark
+    """Without the images that have no descriptor."""
+
+    def __post_init__(self) -> None:
+        check_pair(self.queries, self.database, self.benchmark)
+
+    def whitened(self, whitening: Callable[[Descriptors], Descriptors] | None) -> Exported:
+        """Both sides whitened."""
+        if whitening is None:
+            return self
+        queries = whitening(self.queries)
+        one = self.queries is self.database
+        return replace(self, queries=queries, database=queries if one else whitening(self.database))
+
+    def ranking(self, describer: Describer, rerank: Reranker | None = None) -> tuple[Ranking, dict[str, float]]:
+        """The search as the protocol says, re-ranked if asked; and what the re-ranking cost."""
+        ranking = rank_descriptors(
+            self.queries, self.database, self.benchmark, depth=0 if rerank is None else rerank.depth
+        )
+        if rerank is None:
+            return ranking, {}
+        reranking = rerank.prepare(describer, self.benchmark.queries, self.benchmark.database)
+        started = cpu_seconds()
+        ranking = reranking(ranking)
+        took = cpu_seconds() - started
+        own: Mapping[str, float] = getattr(reranking, "cost", {})
+        return ranking, {"cpu_ms_per_query": 1000 * took / max(1, len(ranking)), **own}
+
+
+def export(describer: Describer, benchmark: Benchmark) -> Exported:
+    """The first half: descriptors of queries and map; images whose files cannot be read are left out."""
+    queries, lost = _described(describer, benchmark.queries)
+    database, gone = (queries, lost) if benchmark.one_set else _described(describer, benchmark.database)
+    return Exported(queries, database, benchmark.without(lost, gone, "their files cannot be read"))
+
+
+def _described(describer: Describer, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
     """Unit descriptors of images, or of sequences: the mean of their frames' (none where a frame has none)."""
     window = images.columns.get(WINDOW)
     if window is None:
-        return source.describe(images)
+        return describer.describe(images)
     names, at = np.unique(window, return_inverse=True)
     nowhere = Poses(np.full((len(names), 2), np.nan), np.full(len(names), np.nan))
-    frames = ImageSet.of(images.root, names, nowhere)
-    found, lost = source.describe(frames)
-    vectors = np.zeros((len(names), found.shape[1]), np.float32)
-    vectors[~lost] = found
+    frames, lost = describer.describe(ImageSet.of(images.root, names, nowhere))
+    vectors = np.zeros((len(names), frames.shape[1]), np.float32)
+    vectors[~lost] = frames
     at = at.reshape(window.shape)
     gone = np.asarray(lost[at].any(axis=1))
     means = vectors[at[~gone]].mean(axis=1)
     return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12), gone
 
 
-def fit_whitenings(
-    source: Describer, benchmark: Benchmark, database: Descriptors, plan: Variants
-) -> Iterator[Whitening]:
-    """The whitenings of a plan, all cut from one fit, smallest first."""
-    sizes = {size for size in plan.sizes if size is not None}
-    if not sizes and not plan.sweep:
+# Score: search, re-rank, evaluate
+
+
+def evaluations(describer: Describer, benchmark: Benchmark, variants: Variants | None = None) -> Iterator[Evaluation]:
+    """Export once, then score each variant: plain descriptors where they are asked for, then each whitened size."""
+    variants = variants or Variants()
+    exported = export(describer, benchmark)
+    if None in variants.sizes or variants.sweep:
+        yield _scored(describer, exported, variants, None)
+    for whitening in fit_whitenings(describer, exported, variants):
+        yield _scored(describer, exported, variants, whitening)
+
+
+def _scored(describer: Describer, exported: Exported, variants: Variants, whitening: Whitening | None) -> Evaluation:
+    """The second half, for one variant."""
+    size, rerank = None if whitening is None else whitening.dim, variants.rerank
+    described = exported.whitened(whitening)
+    ranking, cost = described.ranking(describer, rerank)
+    figures, samples = pair_figures(described.queries, described.database, described.benchmark)
+    dim = {"dim": int(described.queries.shape[1])}
+    subject = {
+        **describer.facts,
+        "label": variants.label(describer.facts["label"], size),
+        "whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
+        **({} if rerank is None else {"rerank": _rerank_facts(rerank)}),
+        **dim,
+    }
+    further = {**dim, **figures, **({"rerank_cost": cost} if cost else {})}
+    return evaluate(ranking, _noted(described.benchmark, rerank), subject=subject, further=further, samples=samples)
+
+
+def _noted(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:
+    """The benchmark, with what a re-ranking of sequences looks at said in its notes (no part of its fingerprint)."""
+    if rerank is None or not any(WINDOW in side.columns for side in (benchmark.queries, benchmark.database)):
+        return benchmark
+    note = f"sequences are ranked by all their frames; the re-ranking ({rerank.name}) sees their middle frames"
+    return replace(benchmark, notes=(*benchmark.notes, note))
+
+
+def fit_whitenings(describer: Describer, exported: Exported, variants: Variants) -> Iterator[Whitening]:
+    """The whitenings that are asked for, all cut from one fit, smallest first."""
+    sizes = {size for size in variants.sizes if size is not None}
+    if not sizes and not variants.sweep:
         return
-    sample = _sample(source, benchmark, database, plan)
-    if plan.sweep:
+    sample = _sample(describer, exported, variants)
+    if variants.sweep:
         most = min(int(Whitening.fit(sample, 1).facts["rank"]), sample.shape[1])
         sizes |= {size for size in (*SIZES, sample.shape[1]) if size <= most} or {most}
-    facts = {"fit": plan.fit, "benchmark": benchmark.name if plan.fit == "map" else None}
+    facts = {"fit": variants.fit, "benchmark": exported.benchmark.name if variants.fit == "map" else None}
     largest = Whitening.fit(sample, max(sizes), facts=facts)
     for size in sorted(sizes):
         yield replace(largest, projection=largest.projection[:, :size])
 
 
-def _sample(source: Describer, benchmark: Benchmark, database: Descriptors, plan: Variants) -> Descriptors:
-    """Up to `fit_images` descriptors of the map or of training images, drawn once for all."""
+def _sample(describer: Describer, exported: Exported, variants: Variants) -> Descriptors:
+    """Up to `fit_images` descriptors of the map or of training images, drawn once for all sizes."""
     rng = np.random.default_rng(0)
-    if plan.fit == "map":
-        chosen = np.sort(rng.permutation(len(database))[: plan.fit_images])
-        return database[chosen]
-    images = plan.training
+    if variants.fit == "map":
+        chosen = np.sort(rng.permutation(len(exported.database))[: variants.fit_images])
+        return exported.database[chosen]
+    images = variants.training
     if images is None:
-        if benchmark.training is None:
+        if exported.benchmark.training is None:
             raise InputError(
-                f"benchmark {benchmark.name!r} has no training split; give --train-data, or fit on the map (--fit map)"
+                f"benchmark {exported.benchmark.name!r} has no training split; give --train-data, or fit on the map "
+                "(--fit map)"
             )
-        images = benchmark.training()
-    chosen = np.sort(rng.permutation(len(images))[: plan.fit_images])
-    return source.describe(images.subset(chosen))[0]
+        images = exported.benchmark.training()
+    chosen = np.sort(rng.permutation(len(images))[: variants.fit_images])
+    return describer.describe(images.subset(chosen))[0]
 
 
 # On disk
 
 
 def evaluate_to(
-    source: Describer, benchmark: Benchmark, output: Path | None, plan: Variants | None = None, *, alone: bool = True
+    describer: Describer,
+    benchmark: Benchmark,
+    output: Path | None,
+    variants: Variants | None = None,
+    *,
+    alone: bool = True,
 ) -> list[Evaluation]:
-    """Scores `source` and saves every evaluation: at `output` if it is `alone`, otherwise in folders below it."""
-    plan = plan or Variants()
-    alone = alone and plan.single
-    config = {"subject": source.facts["fingerprint"], "benchmark": benchmark.fingerprint}
+    """Scores and saves every evaluation: at `output` if it is `alone`, otherwise in folders below it."""
+    variants = variants or Variants()
+    alone = alone and variants.single
+    config = {"subject": describer.facts["fingerprint"], "benchmark": benchmark.fingerprint}
     if output is None:
-        return list(evaluations(source, benchmark, plan))
-    done = _opened(output, benchmark, plan, config, alone)
+        return list(evaluations(describer, benchmark, variants))
+    done = _opened(output, benchmark, variants, config, alone)
     if done:
         say(f"{output}: {benchmark.name} is evaluated already")
         return done
     results = []
-    for evaluation in evaluations(source, benchmark, plan):
+    for evaluation in evaluations(describer, benchmark, variants):
         whitening = evaluation.subject["whitening"]
         size = None if whitening is None else int(whitening["dim"])
-        target = output if alone else output / plan.folder(benchmark.name, size)
-        wanted = {**config, **plan.facts(size)}
+        target = output if alone else output / variants.folder(benchmark.name, size)
+        wanted = {**config, **variants.facts(size)}
         if _is_there(target):
             _same(artifacts.open_manifest(target, EVALUATION_KIND), wanted, target)
         else:
@@ -175,8 +271,14 @@ def evaluate_to(
     return results
 
 
-def submit(source: Describer, benchmark: Benchmark, output: Path) -> dict[str, Any]:
+def submit(
+    describer: Describer, benchmark: Benchmark, output: Path, variants: Variants | None = None
+) -> dict[str, Any]:
     """The file for the benchmark's server, in an artefact with the protocol and what made it."""
+    variants = variants or Variants()
+    if not variants.single:
+        raise InputError(f"a submission to {benchmark.name!r} is of one variant; give one --whiten size at most")
+    [size] = set(variants.sizes)
     name = "predictions.zip" if benchmark.submission == MSLS else f"{benchmark.name}.txt"
     facts = {
         "benchmark": benchmark.name,
@@ -186,16 +288,17 @@ def submit(source: Describer, benchmark: Benchmark, output: Path) -> dict[str, A
         "submission": str(output / name),
         "notes": list(benchmark.notes),
     }
-    subject = source.facts
-    config = {"subject": subject["fingerprint"], "benchmark": benchmark.fingerprint}
-    if (output / artifacts.MANIFEST).is_file():
+    subject = {**describer.facts, "label": variants.label(describer.facts["label"], size)}
+    config = {"subject": subject["fingerprint"], "benchmark": benchmark.fingerprint, **variants.facts(size)}
+    if _is_there(output):
         _same(artifacts.open_manifest(output, SUBMISSION_KIND), config, output)
         say(f"{output}: the submission is there already")
         return facts
-    queries, database, kept = _described(source, benchmark)
-    if kept is not benchmark:
-        raise InputError(f"{kept.notes[-1]}; the server wants every query, so mend the files first")
-    ranking = rank_descriptors(queries, database, benchmark)
+    exported = export(describer, benchmark)
+    if exported.benchmark is not benchmark:
+        raise InputError(f"{exported.benchmark.notes[-1]}; the server wants every query, so fix the files first")
+    whitening = next(fit_whitenings(describer, exported, variants), None)
+    ranking, _ = exported.whitened(whitening).ranking(describer, variants.rerank)
     record = {**facts, "protocol": benchmark.facts(), "subject": subject, "config": config}
     with artifacts.create(output, SUBMISSION_KIND, record) as draft:
         write_submission(ranking, benchmark, draft.path / name)
@@ -203,15 +306,15 @@ def submit(source: Describer, benchmark: Benchmark, output: Path) -> dict[str, A
 
 
 def _opened(
-    output: Path, benchmark: Benchmark, plan: Variants, config: dict[str, Any], alone: bool
+    output: Path, benchmark: Benchmark, variants: Variants, config: dict[str, Any], alone: bool
 ) -> list[Evaluation]:
     """The evaluations of an earlier run of the same command; none where one is missing or a sweep was asked for."""
-    sizes = dict.fromkeys(plan.sizes)
-    targets = {size: output if alone else output / plan.folder(benchmark.name, size) for size in sizes}
+    sizes = dict.fromkeys(variants.sizes)
+    targets = {size: output if alone else output / variants.folder(benchmark.name, size) for size in sizes}
     for size, target in targets.items():
         if _is_there(target):
-            _same(artifacts.open_manifest(target, EVALUATION_KIND), {**config, **plan.facts(size)}, target)
-    if plan.sweep or not all(_is_there(target) for target in targets.values()):
+            _same(artifacts.open_manifest(target, EVALUATION_KIND), {**config, **variants.facts(size)}, target)
+    if variants.sweep or not all(_is_there(target) for target in targets.values()):
         return []
     return [Evaluation.open(target) for target in targets.values()]
 
@@ -221,7 +324,12 @@ def _is_there(target: Path) -> bool:
 
 
 def _same(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> None:
-    found = manifest["config"]
+    found = dict(manifest["config"])
+    if found.pop("consensus", False):  # evaluations made before re-rankers had names
+        found["rerank"] = _FORMER_CONSENSUS
     if found != config:
         other = [key for key in {**found, **config} if found.get(key) != config.get(key)]
         raise InputError(f"{target} holds an evaluation of another {', '.join(other)}; choose another output folder")
+
+
+_FORMER_CONSENSUS = {"name": "consensus", "depth": 20, "radius_m": 25.0, "angle_deg": 40.0}

@@ -128,7 +128,7 @@ def both(label: str, recipe: Recipe, whiten: int = WHITENED) -> tuple[Row, Row]:
 def agreed(label: str, recipe: Recipe, whiten: int) -> tuple[Row, ...]:
     """`both`, and each with its results asked where they were taken."""
     plain, whitened = both(label, recipe, whiten)
-    return plain, replace(plain, consensus=True), whitened, replace(whitened, consensus=True)
+    return plain, replace(plain, rerank="consensus"), whitened, replace(whitened, rerank="consensus")
 
 
 @TABLES.register("campus_table1")

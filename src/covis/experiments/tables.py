@@ -25,6 +25,7 @@ from covis import artifacts
 from covis.datasets import DATASETS
 from covis.describing.describers import ModelDescriber
 from covis.describing.features import Cached, open_features
+from covis.describing.rerankers import open_reranker
 from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
 from covis.evaluation.published import Published
@@ -52,15 +53,15 @@ class Row:
     """Whiten the descriptors to so many dims; rows that differ only in this share their run."""
     fit: Fit = "map"
     """What a whitening is fitted on: the map, as the published figures were, or the training images."""
-    consensus: bool = False
-    """Put the result first that the others agree with; such rows share their run too."""
+    rerank: str = ""
+    """How results are re-ranked (`describing.rerankers`), if at all; such rows share their run too."""
     published: tuple[Published, ...] = ()
 
     @property
     def name(self) -> str:
         """The label, with what is done to descriptors and results."""
         whitened = "" if self.whiten is None else f", whitened {self.whiten} on the {self.fit}"
-        return f"{self.label}{whitened}{', by consensus' if self.consensus else ''}"
+        return f"{self.label}{whitened}{f', by {self.rerank}' if self.rerank else ''}"
 
     def shares_descriptors(self, other: Row) -> bool:
         """Whether the other row is of the same run and differs at most in its size."""
@@ -158,7 +159,7 @@ def _run(
         needs = dataset_of(name)
         if not _given(needs, data):
             continue
-        plan = Variants(sizes, fit=row.fit, consensus=row.consensus)
+        plan = Variants(sizes, fit=row.fit, rerank=open_reranker(row.rerank) if row.rerank else None)
         source = FrozenOnce(PlaceModel.load(folder / "model"), folder.name, folder=(folder / "model").resolve())
         evaluate_to(source, load_benchmark(name, data.get(needs)), folder / "evals", plan, alone=False)
         evaluation = Evaluation.open(folder / "evals" / plan.folder(name, row.whiten))

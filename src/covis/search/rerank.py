@@ -16,8 +16,7 @@ from covis.errors import InputError
 from covis.progress import Meter
 from covis.ranking import Ranking
 
-Reranking = Callable[[Ranking], Ranking]
-Patches = Callable[[NDArray[np.int64]], NDArray[np.floating]]
+PatchVectors = Callable[[NDArray[np.int64]], NDArray[np.floating]]
 """Image ids (n,) → unit vectors of their patches (n, P, D)."""
 
 DEPTH = 50
@@ -29,8 +28,8 @@ REACH = 0.25
 class SpatialRerank:
     """Orders the first `depth` results of each query by how well their patches match and agree on one movement."""
 
-    query_patches: Patches
-    map_patches: Patches
+    query_patches: PatchVectors
+    map_patches: PatchVectors
     places: NDArray[np.float32]
     """(P, 2) where each patch's middle lies, in any unit."""
     depth: int = DEPTH
