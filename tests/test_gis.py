@@ -84,7 +84,10 @@ def test_geojson_becomes_a_layer(tmp_path):
     collection = {
         "type": "FeatureCollection",
         "features": [
-            {"geometry": {"type": "Point", "coordinates": [13.4, 52.5]}, "properties": {"photo": "q.jpg", "n": 1}},
+            {
+                "geometry": {"type": "Point", "coordinates": [13.4, 52.5]},
+                "properties": {"photo": "q.jpg", "n": 1, "empty": None},
+            },
             {"geometry": {"type": "Point", "coordinates": [13.5, 52.6]}, "properties": {"image": "m.jpg", "list": [1]}},
             {"geometry": {"type": "Polygon", "coordinates": []}, "properties": {}},
         ],

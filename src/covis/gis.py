@@ -102,6 +102,7 @@ def _table(layer: Layer) -> Any:
     import pyarrow as pa
 
     columns = {key: pa.array(_arrow(values), from_pandas=True) for key, values in layer.columns.items()}
+    columns = {k: v.cast(pa.float64()) if pa.types.is_null(v.type) else v for k, v in columns.items()}
     return pa.table(columns | {GEOMETRY: pa.array([_wkb(layer.kind, s) for s in layer.shapes], pa.binary())})
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -18,9 +18,10 @@ from covis.arrays import Floats
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.labels.clouds import depth_camera, read_depth
-from covis.poses import Axis
+from covis.poses import Axis, quaternion_matrices
 from covis.reading.cameras import Camera, camera_of
 from covis.reading.colmap import Model
+from covis.reading.georeference import Similarity
 
 RATIO = 0.85
 """A match's distance to that of the second-best, at most (Lowe 2004)."""
@@ -144,7 +145,6 @@ class TrackScene:
     model: Model
     up: Axis
     scale: float = 1.0
-    names: dict[str, int] = field(default_factory=dict)
     near_px: float = NEAR_PX
 
     def lift(self, image: int, xy: Floats) -> Floats:
@@ -284,3 +284,64 @@ def locate_pose(
         xy.append(own.xy[pairs[usable, 0]])
         points.append(world[usable])
     return resect(np.concatenate(xy), np.concatenate(points), lens, known=known)
+
+
+class Place(NamedTuple):
+    """A scene to pose photos in: its images, where their pixels lie, and how to go from there into a map's frame."""
+
+    images: ImageSet
+    scene: Scene
+    into_map: Similarity | None
+    unit: str
+    """`m`, or `units` where the scale is unknown."""
+
+    def find(self, names: Sequence[bytes]) -> list[int]:
+        """Ids of images by name, or by the last part of it; those that the scene does not have are left out."""
+        at: dict[bytes, int] = {}
+        for i, name in enumerate(self.images.names.tolist()):
+            at.setdefault(name.rpartition(b"/")[2], i)
+        at |= {name: i for i, name in enumerate(self.images.names.tolist())}
+        found = (at.get(name, at.get(name.rpartition(b"/")[2], -1)) for name in names)
+        return [i for i in found if i >= 0]
+
+
+def open_scene(path: Path, images: ImageSet) -> Place:
+    """A COLMAP model, or images with depth maps, in the frame of a map's `images` where three of them are in it."""
+    from covis.reading.colmap import find_model, nearest_up, read_model
+    from covis.reading.georeference import LEAST, known_positions, placed
+    from covis.reading.sources import open_images
+
+    if find_model(path) is not None:
+        model = read_model(path)
+        posed = model.image_set()
+        up = nearest_up(quaternion_matrices(model.quaternions, "wxyz").transpose(0, 2, 1))
+        place = Place(posed, TrackScene(model, up), None, "units")
+    else:
+        posed = open_images(path)
+        place = Place(posed, DepthScene(posed), None, "m" if posed.poses.metric else "units")
+    if posed.poses.frame == images.poses.frame:
+        return place
+    if not images.poses.frame:
+        return place
+    known = known_positions(posed, images)
+    if (known.known & posed.poses.known).sum() < LEAST:
+        return place
+    return place._replace(into_map=placed(posed.poses, known)[1], unit="m")
+
+
+def moved(pose: Resected, by: Similarity) -> Resected:
+    """The pose after a similarity, its covariance too."""
+    turn = np.zeros((6, 6))
+    turn[:3, :3], turn[3:, 3:] = by.rotation, by.scale * by.rotation
+    return replace(
+        pose,
+        rotation=by.rotation @ pose.rotation,
+        centre=by(pose.centre[None])[0],
+        covariance=turn @ pose.covariance @ turn.T,
+    )
+
+
+def pose_photo(photo: Path, matches: Sequence[bytes], place: Place) -> Resected | None:
+    """The pose of a photo from the names of its matches in a map; None where nothing fits."""
+    found = locate_pose(photo, place.images, place.find(matches), place.scene)
+    return found if found is None or place.into_map is None else moved(found, place.into_map)

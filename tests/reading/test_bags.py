@@ -91,7 +91,7 @@ class Messages:
         return self.make("tf2_msgs/msg/TFMessage", transforms=[whole])
 
 
-def write(path, kind, *, fixes=False, static=True, compressed=False):
+def write_bag(path, kind, *, fixes=False, static=True, compressed=False):
     store = get_typestore(Stores.ROS1_NOETIC if kind == "ros1" else Stores.ROS2_HUMBLE)
     if kind == "ros1":
         text = "geometry_msgs/TransformStamped[] transforms"
@@ -122,7 +122,7 @@ def write(path, kind, *, fixes=False, static=True, compressed=False):
 
 @pytest.mark.parametrize("kind", ["ros1", "ros2", "mcap"])
 def test_bags_give_images_poses_and_intrinsics(tmp_path, kind):
-    path = write(tmp_path / ("run.bag" if kind == "ros1" else "run"), kind)
+    path = write_bag(tmp_path / ("run.bag" if kind == "ros1" else "run"), kind)
     assert is_bag(path)
     images, done = import_bag(path, tmp_path / "frames")
     assert len(images) == N
@@ -141,20 +141,20 @@ def test_bags_give_images_poses_and_intrinsics(tmp_path, kind):
 
 
 def test_a_lone_mcap_file_is_read(tmp_path):
-    folder = write(tmp_path / "run", "mcap")
+    folder = write_bag(tmp_path / "run", "mcap")
     file = next(folder.glob("*.mcap"))
     assert len(import_bag(file, tmp_path / "frames")[0]) == N
 
 
 def test_compressed_images_are_kept_byte_for_byte(tmp_path):
-    images, _ = import_bag(write(tmp_path / "run", "mcap", compressed=True), tmp_path / "frames")
+    images, _ = import_bag(write_bag(tmp_path / "run", "mcap", compressed=True), tmp_path / "frames")
     buffer = io.BytesIO()
     Image.fromarray(PICTURES[0]).save(buffer, "JPEG", quality=95)
     assert images.path(0).read_bytes() == buffer.getvalue()
 
 
 def test_fixes_place_the_path_on_earth_and_those_without_a_fix_are_left_out(tmp_path):
-    images, _ = import_bag(write(tmp_path / "run", "ros2", fixes=True), tmp_path / "frames")
+    images, _ = import_bag(write_bag(tmp_path / "run", "ros2", fixes=True), tmp_path / "frames")
     assert images.poses.frame
     expected = Poses.from_latlon(52.0 + XYZ[:, 0] * 1e-5, 13.0 + XYZ[:, 1] * 1e-5, frame=images.poses.frame)
     off = np.linalg.norm(images.poses.xy - expected.xy, axis=1)
@@ -162,7 +162,7 @@ def test_fixes_place_the_path_on_earth_and_those_without_a_fix_are_left_out(tmp_
 
 
 def test_every_so_many_metres_and_a_missing_transform(tmp_path, capsys):
-    images, _ = import_bag(write(tmp_path / "run", "ros2", static=False), tmp_path / "frames", Every.parse("4m"))
+    images, _ = import_bag(write_bag(tmp_path / "run", "ros2", static=False), tmp_path / "frames", Every.parse("4m"))
     assert 5 <= len(images) <= 7
     assert "is taken to look ahead" in capsys.readouterr().err.replace("\n", " ")
 
@@ -171,6 +171,6 @@ def test_errors_name_the_bag(tmp_path):
     (tmp_path / "bad.bag").write_bytes(b"no bag")
     with pytest.raises(InputError, match=r"bad\.bag cannot be read as a bag"):
         import_bag(tmp_path / "bad.bag", tmp_path / "f")
-    path = write(tmp_path / "run", "ros2")
+    path = write_bag(tmp_path / "run", "ros2")
     with pytest.raises(InputError, match="no topic '/left'"):
         import_bag(path, tmp_path / "f", topic="/left")

@@ -23,8 +23,10 @@ from covis.cli import (
     listing,
     maps,
     model,
+    pairs,
     report,
     search,
+    sources,
     train,
 )
 from covis.errors import InputError
@@ -41,6 +43,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "add": maps.add,
     "remove": maps.remove,
     "locate": maps.locate,
+    "pairs": pairs.pairs,
     "train": train.train,
     "list": listing.list_names,
     "doctor": environment.doctor,
@@ -55,7 +58,7 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
         "plot": label.plot,
     },
     "search": {"build": search.build, "load": search.load, "query": search.query},
-    "data": {"check": data.check, "import": data.import_},
+    "data": {"check": data.check, "import": sources.import_, "export": sources.export, "coverage": sources.coverage},
     "submission": {"check": evaluate.submission_check},
     "model": {"import": model.import_model, "show": model.show_model},
 }

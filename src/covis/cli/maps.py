@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -134,6 +135,11 @@ def locate(
     geojson: Annotated[Path | None, typer.Option(help="Write positions and matches as GeoJSON.")] = None,
     kml: Annotated[Path | None, typer.Option(help="Write them as KML.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with thumbnails.")] = None,
+    gis: Annotated[Path | None, typer.Option(help="Write them as a layer: .gpkg or .parquet (GeoParquet).")] = None,
+    pose: Annotated[bool, typer.Option("--pose", help="Also the full pose (6DOF), by points of --scene.")] = False,
+    scene: Annotated[
+        Path | None, typer.Option(help="pose: COLMAP model of the map's photos, or a table of them with depth maps.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Say where photos were taken, how sure that is, and which photos of the map show it.
@@ -144,14 +150,17 @@ def locate(
       covis locate town.map new/*.jpg -k 3 --html found.html --geojson found.geojson
       covis locate town.map walk/*.jpg --sequence --near 55.7047,13.1910,500
       covis locate town.map IMG_2041.jpg --inside district.geojson
+      covis locate town.map IMG_2041.jpg --pose --scene sparse/0
     """
     from covis.maps.calibration import PRECISION, RATE
     from covis.maps.map import Map
     from covis.maps.walks import locate_sequence
 
     opened = Map.open(map_path)
-    if (geojson or kml) and not opened.images.poses.frame:
-        raise InputError(f"{map_path} is in metres without a place on Earth; GeoJSON and KML need a map of lat and lon")
+    if pose != (scene is not None):
+        raise InputError("--pose needs the points of a scene: --pose --scene MODEL (and --scene goes with --pose)")
+    if (geojson or kml or gis) and not opened.images.poses.frame:
+        raise InputError(f"{map_path} is in metres without a place on Earth; GeoJSON, KML and layers need lat and lon")
     shares = {"precision": PRECISION if precision is None else precision, "rate": RATE if rate is None else rate}
     area = read_area(near, inside, opened.images.poses.frame)
     walk = locate_sequence(opened, photos, k, area=area, **shares) if sequence else None
@@ -160,9 +169,15 @@ def locate(
     if len(unusable) == len(photos):
         raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
     _write(answers, opened, geojson, kml, html)
-    text = "\n".join(line for a in answers for line in a.lines())
+    if gis:
+        from covis.gis import geojson_layers, write_layers
+        from covis.maps.answers import to_geojson
+
+        write_layers(gis, geojson_layers(to_geojson(answers), "answers"))
+    poses = [{}] * len(answers) if scene is None else _poses(answers, opened, scene)
+    text = "\n".join(line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p)))
     if walk is None:
-        emit([a.to_dict() for a in answers], json, text)
+        emit([a.to_dict() | p for a, p in zip(answers, poses, strict=True)], json, text)
     else:
         verdict = "confident" if walk.confident else f"no confident match ({walk.note})"
         emit(walk.to_dict(), json, f"{text}\nthe walk: {verdict}, {walk.agreement:.0%} of its photos agree")
@@ -179,6 +194,31 @@ def _write(answers: list[Answer], opened: Map, geojson: Path | None, kml: Path |
         from covis.maps.page import write_answers
 
         write_answers(html, answers, opened)
+
+
+def _poses(answers: list[Answer], opened: Map, scene: Path) -> list[dict[str, Any]]:
+    """For each answer its 6DOF pose, or why there is none."""
+    from covis.progress import track as progress
+    from covis.resection import open_scene, pose_photo
+
+    place = open_scene(scene, opened.images)
+    found: list[dict[str, Any]] = []
+    for answer in progress(answers, "posing", unit="photos"):
+        names = [os.fsencode(m.image) for m in answer.matches]
+        pose = None if answer.unusable else pose_photo(answer.photo, names, place)
+        found.append({"pose": None if pose is None else {**pose.to_dict(), "unit": place.unit}})
+    return found
+
+
+def _pose_lines(found: dict[str, Any]) -> list[str]:
+    if "pose" not in found:
+        return []
+    pose = found["pose"]
+    if pose is None:
+        return ["  no 6DOF pose: too few matches with points of the scene"]
+    x, y, z = pose["centre"]
+    spread = f"± {pose['deviation_m']:.3g} {pose['unit']}, ± {pose['deviation_deg']:.2g}°"
+    return [f"  pose: centre {x:.3f} {y:.3f} {z:.3f} {spread}, {pose['inliers']} of {pose['matches']} matches agree"]
 
 
 def _model(path: Path | None) -> PlaceModel:

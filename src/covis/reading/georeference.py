@@ -94,12 +94,28 @@ def placed(poses: Poses, known: Poses, scale: float | None = None) -> tuple[Pose
     if heights and spread[1] > FLAT * spread[0]:
         fit = robust_similarity(source, target, scale)
     else:
+        level = levelling(poses)
+        source = source @ level.T
         flat = robust_similarity(source[:, :2], target[:, :2], scale)
         turn = np.eye(3)
         turn[:2, :2] = flat.rotation
         up = float(np.median(target[:, 2] - flat.scale * source[:, 2])) if heights else 0.0
-        fit = Similarity(flat.scale, turn, np.array([*flat.shift, up]))
+        fit = Similarity(flat.scale, turn @ level, np.array([*flat.shift, up]))
     return moved(poses, fit, known.frame), fit
+
+
+def levelling(poses: Poses) -> Floats:
+    """(3, 3) the smallest turn after which the cameras' mean up is the world's; none where rotations are unknown."""
+    if poses.rotation is None or np.isnan(poses.rotation).all():
+        return np.eye(3)
+    from scipy.spatial.transform import Rotation
+
+    up = -np.nanmean(poses.rotation[:, :, 1], axis=0)
+    up /= np.linalg.norm(up)
+    axis = np.cross(up, [0.0, 0.0, 1.0])
+    angle = float(np.arctan2(np.linalg.norm(axis), up[2]))
+    unit = axis / max(float(np.linalg.norm(axis)), 1e-12)
+    return np.asarray(Rotation.from_rotvec(angle * unit).as_matrix())
 
 
 def moved(poses: Poses, by: Similarity, frame: str) -> Poses:
@@ -194,3 +210,18 @@ def known_positions(images: ImageSet, table: ImageSet) -> Poses:
     height = table.poses.z
     z = None if height is None else np.where(ids >= 0, height[np.maximum(ids, 0)], np.nan)
     return Poses(xy, np.full(len(ids), np.nan), z, frame=table.poses.frame)
+
+
+def exif_positions(images: ImageSet) -> Poses:
+    """Positions that the photos' own EXIF gives, aligned; NaN for files without or not there."""
+    from covis.reading.decoding import Reject
+    from covis.reading.exif import Photo, read_photo
+
+    found = []
+    for i in range(len(images)):
+        try:
+            found.append(read_photo(images.path(i)))
+        except (Reject, OSError):
+            found.append(Photo())
+    lat, lon, height = (np.array([getattr(p, key) for p in found]) for key in ("lat", "lon", "altitude"))
+    return Poses.from_latlon(lat, lon, z=None if np.isnan(height[~np.isnan(lat)]).any() else height)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -49,8 +49,7 @@ def read_sphere(path: Path) -> Sphere:
     from PIL import Image
 
     with Image.open(path) as image:
-        size, xmp = image.size, image.info.get("xmp", b"")
-    text = xmp.decode("utf-8", "replace") if isinstance(xmp, bytes) else str(xmp)
+        size, text = image.size, _xmp(image.info).decode("utf-8", "replace")
     tags = {tag: _tag(text, tag) for tag in _TAGS}
     width = int(tags["FullPanoWidthPixels"] if not np.isnan(tags["FullPanoWidthPixels"]) else size[0])
     height = int(tags["FullPanoHeightPixels"] if not np.isnan(tags["FullPanoHeightPixels"]) else size[1])
@@ -116,6 +115,27 @@ def focal_length(width: int, fov_deg: float) -> float:
     if not 0 < fov_deg < 180:
         raise InputError(f"--crop-fov {fov_deg:g} is no opening of a perspective picture; expected degrees below 180")
     return float(0.5 * width / np.tan(np.radians(0.5 * fov_deg)))
+
+
+def only_panoramas(images: ImageSet, source: Path) -> ImageSet:
+    """Those that say so (GPano, a service's metadata) or are exactly twice as wide as high; others are counted."""
+    from PIL import Image
+
+    told = images.columns.get("is_panorama", np.zeros(len(images), bool))
+    full = np.array(told, bool)
+    for i in np.flatnonzero(~full):
+        with Image.open(images.path(int(i))) as image:
+            full[i] = image.width == 2 * image.height or b"equirectangular" in _xmp(image.info)
+    if not full.any():
+        raise InputError(f"{source} has no panorama among {len(images)} photos; leave --crops out")
+    if not full.all():
+        warn(f"{source}: {int((~full).sum())} of {len(images)} photos are no panoramas and are left out")
+    return images.subset(full)
+
+
+def _xmp(info: Mapping[Any, Any]) -> bytes:
+    xmp = info.get("xmp", b"")
+    return xmp if isinstance(xmp, bytes) else str(xmp).encode(errors="replace")
 
 
 def cut(

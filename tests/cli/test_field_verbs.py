@@ -1,0 +1,230 @@
+"""Sources of the field through the command line, and what its tools read back."""
+
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.spatial.transform import Rotation
+
+from cli import wall
+from covis import pairing
+from covis.cli import main
+from covis.models import ModelConfig, PlaceModel
+from covis.poses import Poses
+from covis.reading.cameras import camera_of
+from covis.reading.colmap import read_model
+from covis.reading.table import read_table
+
+pytest.importorskip("pycolmap", reason="needs the `sfm` extra")
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stop:
+        main([str(a) for a in arguments])
+    return stop.value.code or 0, *capsys.readouterr()
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory):
+    """A COLMAP project of a painted wall, and a model to describe with."""
+    folder = tmp_path_factory.mktemp("project")
+    truth = wall.build(folder)
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=1).save(folder / "model")
+    return folder, truth
+
+
+def test_metres_are_refused_until_scale_or_places_fix_them(project, tmp_path, capsys):
+    folder, (rotation, centre, _) = project
+    code, _, err = run(capsys, "data", "import", folder, "-o", tmp_path / "set.csv")
+    assert code == 2
+    assert "--scale METRES_PER_UNIT" in err.replace("\n", " ")
+    assert not (tmp_path / "set.csv").exists()
+    code, _, err = run(capsys, "index", folder, "-o", tmp_path / "map", "--model", folder / "model")
+    assert code == 2
+    assert "scale of its poses is unknown" in err
+    code, out, _ = run(capsys, "data", "import", folder, "-o", tmp_path / "set.csv", "--scale", 0.4, "--json")
+    assert code == 0
+    assert json.loads(out)["rotations"] == 6
+    apart = read_table(tmp_path / "set.csv").poses.centre
+    np.testing.assert_allclose(np.linalg.norm(apart[0] - apart[5]), np.linalg.norm(centre[0] - centre[5]), rtol=1e-6)
+    placed = tmp_path / "placed.csv"
+    code, _, err = run(capsys, "data", "import", folder, "-o", placed, "--georeference", folder / "gps.csv")
+    assert code == 0
+    assert "scale 0.4" in err
+    images = read_table(placed)
+    local = Poses.from_latlon(*images.poses.latlon().T, frame=wall.FRAME)
+    np.testing.assert_allclose(local.xy, centre[:, :2], atol=1e-3)
+    np.testing.assert_allclose(images.poses.rotation, rotation, atol=1e-4)
+    assert camera_of(images, 0) == ("SIMPLE_PINHOLE", 320, 240, (260.0, 160.0, 120.0))
+    assert all(images.path(i).is_file() for i in range(6))
+
+
+def test_options_of_other_sources_are_refused(project, tmp_path, capsys):
+    folder, _ = project
+    code, _, err = run(capsys, "data", "import", folder, "-o", tmp_path / "s.csv", "--every", "5m")
+    assert code == 2
+    assert "--every does not belong to a source with poses" in err
+    code, _, err = run(capsys, "data", "import", folder / "images", "-o", tmp_path / "s.csv", "--scale", 2)
+    assert code == 2
+    assert "--scale does not belong to a folder of photos" in err
+
+
+def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys):
+    import pycolmap
+
+    made = pycolmap.synthesize_dataset(
+        pycolmap.SyntheticDatasetOptions(
+            num_rigs=1, num_cameras_per_rig=1, num_frames_per_rig=8, num_points3D=60, track_length=3
+        )
+    )
+    (tmp_path / "m").mkdir()
+    made.write_text(tmp_path / "m")
+    code, out, _ = run(capsys, "label", "--queries", tmp_path / "m", "--rule", "tracks", "-o", tmp_path / "g", "--json")
+    told = json.loads(out)
+    assert code == 0
+    assert told["rule"]["tracks"]["points"] == 60
+    code, _, err = run(capsys, "label", "--queries", tmp_path / "m", "--rule", "tracks", "-o", tmp_path / "g")
+    assert "holds these labels already" in err
+    code, _, err = run(capsys, "label", "--queries", tmp_path / "m", "-o", tmp_path / "h")
+    assert code == 2
+    assert "metres are needed" in err
+    arguments = ("--by", "overlap", "--least", 0.2, "--per-image", 2, "--exhaustive-below", 0)
+    code, out, _ = run(capsys, "pairs", tmp_path / "m", "-o", tmp_path / "pairs.txt", *arguments, "--json")
+    assert code == 0
+    pairs = pairing.read_pairs(tmp_path / "pairs.txt")
+    assert json.loads(out) == {"pairs": len(pairs), "by": "overlap", "images": 8, "output": str(tmp_path / "pairs.txt")}
+    model = read_model(tmp_path / "m")
+    seen = dict(zip(model.names, [set(o[o >= 0].tolist()) for o in model.observed], strict=True))
+    assert all(len(seen[a] & seen[b]) / min(len(seen[a]), len(seen[b])) >= 0.2 for a, b in pairs)
+
+
+def test_small_sets_are_paired_exhaustively_and_priors_written(project, tmp_path, capsys):
+    import pycolmap
+
+    folder, _ = project
+    priors = ("--pose-priors", tmp_path / "db.db")
+    code, _, _ = run(capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "pairs.txt", *priors)
+    assert code == 0
+    assert len(pairing.read_pairs(tmp_path / "pairs.txt")) == 15
+    database = pycolmap.Database.open(str(tmp_path / "db.db"))
+    assert database.num_pose_priors() == 6
+    database.close()
+    code, _, err = run(
+        capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "p.txt", "--by", "retrieval", "--exhaustive-below", 0
+    )
+    assert code == 2
+    assert "retrieval needs descriptors; give --model" in err
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory):
+    """A round walked twice, forty pictures each, with times and places."""
+    root = tmp_path_factory.mktemp("walk")
+    lines = ["image,easting,northing,heading,time"]
+    for i in range(80):
+        small = np.random.default_rng(i % 40).integers(0, 256, (4, 5, 3), np.uint8)
+        Image.fromarray(small).resize((40, 30)).save(root / f"{i:03d}.png")
+        angle = 2 * np.pi * (i % 40) / 40
+        lines.append(
+            f"{i:03d}.png,{200 * np.sin(angle):.2f},{200 * np.cos(angle):.2f},{(90 + np.degrees(angle)) % 360:.1f},{1000 + 2 * i}"
+        )
+    (root / "walk.csv").write_text("\n".join(lines))
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=1).save(root / "model")
+    return root
+
+
+def test_retrieval_pairs_and_features_and_both(walk, tmp_path, capsys):
+    table, model = walk / "walk.csv", ("--model", walk / "model")
+    code, _, _ = run(
+        capsys, "pairs", table, *model, "-o", tmp_path / "p.txt", "--per-image", 1, "--features", tmp_path / "g.h5"
+    )
+    assert code == 0
+    pairs = pairing.read_pairs(tmp_path / "p.txt")
+    assert {(int(a[:3]) % 40) - (int(b[:3]) % 40) for a, b in pairs} == {
+        0
+    }  # each picture with its twin of the other round
+    rows = pairing.read_global_features(tmp_path / "g.h5", [f"{i:03d}.png" for i in range(80)])
+    np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-5)
+    np.testing.assert_allclose(rows[0], rows[40], atol=1e-5)
+    code, out, _ = run(capsys, "pairs", table, *model, "-o", "-", "--per-image", 2, "--by", "both")
+    assert code == 0
+    assert len(out.splitlines()) > len(pairs)
+    with_map = tmp_path / "walk.map"
+    assert run(capsys, "index", table, "-o", with_map, *model)[0] == 0
+    code, _, _ = run(capsys, "pairs", with_map, "-o", tmp_path / "m.txt", "--per-image", 1)
+    assert code == 0
+    assert pairing.read_pairs(tmp_path / "m.txt") == pairs
+    code, _, _ = run(capsys, "pairs", with_map, "--queries", table, "-o", tmp_path / "q.txt", "--per-image", 2)
+    assert code == 0
+    assert len(pairing.read_pairs(tmp_path / "q.txt")) == 160
+
+
+def test_loop_closures_to_a_file_and_as_a_stream(walk, tmp_path, capsys):
+    table, model = walk / "walk.csv", ("--model", walk / "model")
+    code, _, _ = run(capsys, "pairs", table, *model, "--loops", "--time-gap", 30, "-o", tmp_path / "loops.txt")
+    assert code == 0
+    head, *lines = (tmp_path / "loops.txt").read_text().splitlines()
+    assert head.startswith("# time_query time_match")
+    assert len(lines) >= 25
+    right = [int(c[2][:3]) - int(c[3][:3]) == 40 for c in map(str.split, lines)]
+    assert np.mean(right) > 0.9
+    code, out, _ = run(capsys, "pairs", table, *model, "--loops", "-o", "-")
+    assert [line.split()[:4] for line in out.splitlines()[1:]] == [line.split()[:4] for line in lines]
+
+
+def test_layers_out_and_in_and_coverage(project, tmp_path, capsys):
+    geopandas = pytest.importorskip("geopandas")
+    folder, _ = project
+    run(capsys, "data", "import", folder, "-o", tmp_path / "set.csv", "--georeference", folder / "gps.csv")
+    code, _, _ = run(capsys, "label", "--queries", tmp_path / "set.csv", "-o", tmp_path / "graph")
+    assert code == 0
+    code, out, _ = run(
+        capsys,
+        "data",
+        "export",
+        tmp_path / "set.csv",
+        "-o",
+        tmp_path / "set.gpkg",
+        "--labels",
+        tmp_path / "graph",
+        "--json",
+    )
+    assert json.loads(out)["layers"] == {"photos": 6, "edges": 15}
+    assert len(geopandas.read_file(tmp_path / "set.gpkg", layer="edges")) == 15
+    again = read_table(tmp_path / "set.gpkg")
+    before = read_table(tmp_path / "set.csv")
+    np.testing.assert_allclose(again.poses.xy, before.poses.xy, atol=1e-6)
+    np.testing.assert_allclose(again.poses.heading, before.poses.heading, atol=1e-6)
+    assert [again.name(i) for i in range(6)] == [before.name(i) for i in range(6)]
+    code, out, _ = run(
+        capsys, "data", "coverage", tmp_path / "set.csv", "--cell", 5, "-o", tmp_path / "c.gpkg", "--json"
+    )
+    assert code == 0
+    assert json.loads(out)["cells_with_photos"] >= 3
+    assert len(geopandas.read_file(tmp_path / "c.gpkg", layer="coverage"))
+
+
+def test_a_photo_gets_its_full_pose_in_the_maps_frame(project, tmp_path, capsys):
+    folder, (_, _, (rotation, centre)) = project
+    place = tmp_path / "map"
+    assert run(capsys, "index", folder / "gps.csv", "-o", place, "--model", folder / "model")[0] == 0
+    arguments = ("--pose", "--scene", folder / "sparse" / "0", "-k", 6, "--gis", tmp_path / "a.gpkg")
+    code, out, err = run(capsys, "locate", place, folder / "query.png", *arguments, "--json")
+    assert code == 0, err
+    assert code == 0
+    pose = json.loads(out)[0]["pose"]
+    assert pose["unit"] == "m"
+    assert pose["inliers"] > 30
+    w, x, y, z = pose["quaternion_wxyz"]
+    turn = Rotation.from_quat([x, y, z, w]).as_matrix() @ rotation.T
+    assert np.degrees(Rotation.from_matrix(turn).magnitude()) < 1.0
+    from covis.maps.map import Map
+
+    here = Poses(centre[None, :2], np.zeros(1), frame=wall.FRAME).latlon()[0]
+    expected = Poses.from_latlon([here[0]], [here[1]], frame=Map.open(place).images.poses.frame).xy[0]
+    assert np.linalg.norm(np.array(pose["centre"][:2]) - expected) < 0.5  # the focal length was not known either
+    assert (tmp_path / "a.gpkg").is_file()
+    code, _, err = run(capsys, "locate", place, folder / "query.png", "--pose")
+    assert code == 2
+    assert "--pose --scene MODEL" in err
