@@ -45,7 +45,6 @@ def recommended(images, folder: Path):
 def asked(images, store, model, seed: int) -> Iterator[np.ndarray]:
     """For each fifth of the walks a table (Q, 11): walk, P, right, error of the best and of the fused position, radii, sure."""
     from covis.maps.fusion import PLACE_RADIUS_M
-    from covis.maps.locating import judge
     from covis.maps.map import Map
 
     walk = np.asarray(images.group)
@@ -54,7 +53,7 @@ def asked(images, store, model, seed: int) -> Iterator[np.ndarray]:
         with tempfile.TemporaryDirectory() as folder:
             town = Map.create(Path(folder) / "map", images.subset(fold != part), model, descriptors=store)
             queries = np.flatnonzero(fold == part)
-            judged = judge(town, np.asarray(store[store.rows(images.names[queries])], np.float32), 5, None, 0.9)
+            judged = town.judge()(np.asarray(store[store.rows(images.names[queries])], np.float32), 5)
         truth, p = images.poses.xy[queries], judged.probability[:, 0]
         best = np.hypot(*(town.images.poses.xy[judged.ranking.ids[:, 0]] - truth).T)
         fused = np.hypot(*(judged.fused.xy - truth).T)

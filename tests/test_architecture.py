@@ -11,9 +11,9 @@ import covis
 
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
-    "errors", "arrays", "registry", "progress", "compiling", "machine", "files", "artifacts",
+    "errors", "arrays", "notebook", "registry", "progress", "compiling", "machine", "files", "artifacts",
     "poses", "images", "graph", "ranking", "whitening", "gis",
-    "reading", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "pairing", "loops", "coverage", "resection",
+    "reading", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "pairing", "loops", "coverage", "resection",
     # torch from here on
     "models", "losses", "describing", "training", "experiments", "report", "maps", "service", "demo", "cli",
 ]  # fmt: skip
@@ -41,6 +41,23 @@ def test_imports_point_upwards(file, layer):
     assert layer in LAYERS, f"{file} is in no layer; add it where it belongs"
     below = [name for name in covis_imports(file) if name in LAYERS and LAYERS.index(name) > LAYERS.index(layer)]
     assert not below, f"{file} imports {below}, which lie below {layer}"
+
+
+def test_the_front_door_opens_at_once_and_loads_torch_only_when_asked():
+    code = (
+        "import sys, time; start = time.process_time(); import covis; took = time.process_time() - start\n"
+        "assert took < 0.2 and 'numpy' not in sys.modules, took\n"
+        "assert covis.Map.__name__ == 'Map' and callable(covis.open_images) and callable(covis.load_benchmark)\n"
+        "assert covis.labels.fov_similarity and covis.graph.SimilarityGraph\n"
+        "assert 'torch' not in sys.modules\n"
+        "assert callable(covis.train) and callable(covis.evaluate) and covis.PlaceModel.load and covis.losses.Contrastive\n"
+        "assert all(hasattr(covis, name) for name in dir(covis))\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+def test_every_name_of_the_front_door_is_listed_once():
+    assert sorted(covis.__all__) == sorted({*covis._NAMES, *covis._PACKAGES})
 
 
 def test_labelling_sampling_search_and_scoring_work_without_torch():

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis import poses as _poses
 from covis.artifacts import fingerprint
 from covis.errors import InputError
+from covis.notebook import card
 from covis.poses import Poses
 
 WINDOW = "window"
@@ -86,6 +87,22 @@ class ImageSet:
 
     def __len__(self) -> int:
         return len(self.names)
+
+    def __repr__(self) -> str:
+        return f"ImageSet({str(self.root)!r}, {len(self)} images, {self._groups()}, {self._known()} with a position)"
+
+    def _repr_html_(self) -> str:
+        headings = int(np.sum(~np.isnan(self.poses.heading)))
+        facts = {"root": self.root, "images": len(self), "groups": self._groups(), "positions": self._known(),
+                 "headings": headings, "frame": "on Earth" if self.poses.frame else "metres"}  # fmt: skip
+        return card("ImageSet", facts, self.poses.xy)
+
+    def _groups(self) -> str:
+        count = len(np.unique(self.group))
+        return f"{count} group{'' if count == 1 else 's'}"
+
+    def _known(self) -> int:
+        return int(self.poses.known.sum())
 
     def name(self, i: int) -> str:
         """The i-th name as text."""

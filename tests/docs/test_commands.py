@@ -129,7 +129,7 @@ def test_the_readmes_python_runs(hamlet, tmp_path):
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / default_folder().name).symlink_to(hamlet)
     [block] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
-    short = block.replace('recipes.get("town_quick")', 'dataclasses.replace(recipes.get("town_quick"), steps=3)')
+    short = block.replace('covis.recipe("town_quick")', 'dataclasses.replace(covis.recipe("town_quick"), steps=3)')
     assert short != block
     environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     done = subprocess.run(

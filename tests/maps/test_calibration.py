@@ -6,7 +6,6 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.maps.calibration import RATE, Calibration, calibrate, match_features
 from covis.maps.fusion import PLACE_RADIUS_M
-from covis.maps.locating import judge
 from covis.maps.map import Map
 from covis.maps.probability import expected_calibration_error
 
@@ -18,7 +17,7 @@ def town(tmp_path_factory):
     map_, world = simulated_map(tmp_path_factory.mktemp("town"), groups=60, photos=15, seed=4, world=hard)
     rng = np.random.default_rng(77)
     xy, _ = walks(rng, 60, 15)
-    return map_, xy, judge(map_, world.describe(xy, rng), 5, None, RATE)
+    return map_, xy, map_.judge(rate=RATE)(world.describe(xy, rng), 5)
 
 
 def test_the_map_calibrates_itself(town):
@@ -97,7 +96,7 @@ def test_a_small_map_says_that_it_cannot_tell(tmp_path):
     assert map_.calibration.held_out is None
     assert "40 photos are too few" in map_.calibration.note
     rng = np.random.default_rng(0)
-    judged = judge(map_, world.describe(map_.images.poses.xy[:3], rng), 5, None, RATE)
+    judged = map_.judge(rate=RATE)(world.describe(map_.images.poses.xy[:3], rng), 5)
     assert judged.probability is None
     assert np.isnan(judged.radius_m).all()
     assert np.isfinite(judged.fused.xy).all()
@@ -108,7 +107,7 @@ def test_one_walk_alone_is_held_out_by_its_neighbours(tmp_path):
     assert map_.calibration.method == "neighbours"
     from covis.maps.calibration import NEIGHBOURS, hold_out
 
-    held = hold_out(map_)
+    held = hold_out(map_.images, map_.descriptors)
     gap = np.abs(held.ids - held.queries[:, None])[held.ids >= 0]
     assert gap.min() > NEIGHBOURS
 
@@ -117,7 +116,7 @@ def test_photos_of_one_group_never_answer_each_other(town):
     from covis.maps.calibration import hold_out
 
     map_, _, _ = town
-    held = hold_out(map_)
+    held = hold_out(map_.images, map_.descriptors)
     group = map_.images.group
     assert (group[held.ids] != group[held.queries][:, None])[held.ids >= 0].all()
     for g in np.unique(group):
@@ -152,4 +151,4 @@ def test_small_changes_keep_the_calibration_and_large_ones_renew_it(tmp_path):
     assert (little.calibration.photos, little.calibration.changes) == (fitted_on, 5)
     much = little.remove([little.images.name(i) for i in range(15)])
     assert (much.calibration.photos, much.calibration.changes) == (160, 0)
-    assert calibrate(much).summary() == much.calibration.summary()
+    assert calibrate(much.images, much.descriptors).summary() == much.calibration.summary()

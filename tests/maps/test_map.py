@@ -169,7 +169,7 @@ def test_frames_are_joined_and_headings_turned(tmp_path, model):
         for i, s in enumerate(sets)
     ]
     map_ = Map.create(tmp_path / "map", sets[0], model, descriptors=given[0]).add(sets[1], descriptors=given[1])
-    places = places_of(map_, map_.images.poses)
+    places = places_of(map_.images.poses)
     assert [p.lat for p in places] == pytest.approx([55.70, 55.71, 55.72, 55.5, 55.6, 55.65], abs=1e-7)
     assert [p.lon for p in places] == pytest.approx([13.1, 13.2, 13.3, 12.5, 12.6, 12.7], abs=1e-7)
     assert [p.heading % 360 for p in places[1:3] + places[4:]] == pytest.approx([90, 200, 90, 200], abs=1e-6)
@@ -209,7 +209,7 @@ def test_approximate_maps_grow(tmp_path, model):
     xy = rng.uniform(0, 200, (40, 2))
     images = image_set(tmp_path, xy, start=5000)
     vectors = world.describe(xy, rng)
-    bigger = map_.add(images, descriptors=store(tmp_path / "s2", images, vectors, map_.model))
+    bigger = map_.add(images, descriptors=store(tmp_path / "s2", images, vectors, map_.model_fingerprint))
     opened = Map.open(map_.path)
     assert opened.index.kind == "hnsw"
     assert found_names(opened, vectors) == [[f"{i:05d}.jpg"] for i in range(5000, 5040)]
@@ -276,7 +276,6 @@ def test_names_that_are_no_text_work(tmp_path, model):
     import os
 
     from covis.images import ImageSet
-    from covis.maps.locating import answer, judge
     from covis.poses import Poses
 
     poses = Poses(np.array([[0.0, 0.0], [90.0, 0.0]]), np.full(2, np.nan))
@@ -285,7 +284,8 @@ def test_names_that_are_no_text_work(tmp_path, model):
     given = store(tmp_path / "s", images, vectors, model.fingerprint())
     Map.create(tmp_path / "map", images, model, descriptors=given)
     map_ = Map.open(tmp_path / "map")
-    told = answer(map_, tmp_path / "q.jpg", judge(map_, vectors, 2, None, 0.9), 1, 2, 0.99, 0.9).to_dict()
+    judge = map_.judge()
+    told = judge.answer(tmp_path / "q.jpg", judge(vectors, 2), 1, 2).to_dict()
     assert (told["matches"][0]["image"], told["matches"][0]["group"]) == ("a\\xff/2 @.jpg", "a\\xff")
     json.dumps(told, ensure_ascii=False).encode()
     assert len(map_.remove([os.fsdecode(b"a\xff/1.jpg")])) == 1

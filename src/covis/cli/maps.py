@@ -52,8 +52,9 @@ def index(
       covis index photos/ -o town.map --train --recipe own_photos_small --weights mobilenetv2.safetensors
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
     """
-    from covis.maps.intake import read_given
     from covis.maps.map import Map
+    from covis.reading.screening import Rejected
+    from covis.reading.sources import open_images
     from covis.search.kinds import parse_size
 
     if train and model is not None:
@@ -61,16 +62,17 @@ def index(
     if not train and (recipe or weights):
         raise InputError("--recipe and --weights say what --train fits; add --train")
     loaded = None if train else _model(model)
-    given = read_given(photos, track)
-    fitted = _fitted(given.images, output, recipe, weights) if loaded is None else None
+    rejects: list[Rejected] = []
+    images = open_images(photos, track, positions=True, rejects=rejects)
+    fitted = _fitted(images, output, recipe, weights) if loaded is None else None
     if fitted is not None:
         loaded = _model(fitted.model)
     assert loaded is not None
     made = Map.create(
-        output, given.images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None,
-        descriptors=_store(descriptors), rejects=given.rejects,
+        output, images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None,
+        descriptors=_store(descriptors), rejects=rejects,
     )  # fmt: skip
-    facts: dict[str, Any] = {"left_out": len(given.images) + len(given.rejects) - len(made)}
+    facts: dict[str, Any] = {"left_out": len(images) + len(rejects) - len(made)}
     _report(made, json, facts, None if fitted is None else fitted.to_dict())
 
 
@@ -89,14 +91,16 @@ def add(
       covis add town.map photos/autumn/ --prefix autumn/
       covis add town.map IMG_2041.jpg
     """
-    from covis.maps.intake import read_given
     from covis.maps.map import Map
+    from covis.reading.screening import Rejected
+    from covis.reading.sources import open_images
 
     now = Map.open(map_path)
     before = len(now)
     for path in photos:
-        given = read_given(path, track)
-        now = now.add(given.images, prefix=prefix, descriptors=_store(descriptors), rejects=given.rejects)
+        rejects: list[Rejected] = []
+        images = open_images(path, track, positions=True, rejects=rejects)
+        now = now.add(images, prefix=prefix, descriptors=_store(descriptors), rejects=rejects)
     _report(now, json, {"added": len(now) - before})
 
 
@@ -152,18 +156,17 @@ def locate(
       covis locate town.map IMG_2041.jpg --inside district.geojson
       covis locate town.map IMG_2041.jpg --pose --scene sparse/0
     """
-    from covis.maps.calibration import PRECISION, RATE
+    from covis.maps.calibration import RATE
     from covis.maps.map import Map
-    from covis.maps.walks import locate_sequence
 
     opened = Map.open(map_path)
     if pose != (scene is not None):
         raise InputError("--pose needs the points of a scene: --pose --scene MODEL (and --scene goes with --pose)")
     if (geojson or kml or gis) and not opened.images.poses.frame:
         raise InputError(f"{map_path} is in metres without a place on Earth; GeoJSON, KML and layers need lat and lon")
-    shares = {"precision": PRECISION if precision is None else precision, "rate": RATE if rate is None else rate}
+    shares: dict[str, Any] = {"precision": precision, "rate": RATE if rate is None else rate}
     area = read_area(near, inside, opened.images.poses.frame)
-    walk = locate_sequence(opened, photos, k, area=area, **shares) if sequence else None
+    walk = opened.locate_walk(photos, k, area=area, **shares) if sequence else None
     answers = opened.locate(photos, k, area=area, **shares) if walk is None else list(walk.answers)
     unusable = [a for a in answers if a.unusable]
     if len(unusable) == len(photos):
@@ -193,7 +196,7 @@ def _write(answers: list[Answer], opened: Map, geojson: Path | None, kml: Path |
     if html:
         from covis.maps.page import write_answers
 
-        write_answers(html, answers, opened)
+        write_answers(html, answers, opened.images)
 
 
 def _poses(answers: list[Answer], opened: Map, scene: Path) -> list[dict[str, Any]]:
@@ -257,7 +260,7 @@ def _store(path: Path | None) -> Any:
 def _report(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
     calibration = made.calibration
     summary = None if calibration is None else calibration.summary()
-    data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model, "dim": made.dim,
+    data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model_fingerprint, "dim": made.dim,
             "index": made.index.kind, **facts, "calibration": summary, **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
     changed = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in facts.items())
     note = "" if summary is None or summary["calibrated"] else f"\nnot calibrated: {summary['note']}"

@@ -9,6 +9,7 @@ import numpy as np
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import unknown_name
 from covis.images import ImageSet, Split
+from covis.reading.sources import open_images
 from covis.reading.table import read_table
 
 SPLIT = "all"
@@ -33,11 +34,9 @@ def load_table(path: Path, split: str) -> Split:
 
 def load_photos(path: Path, split: str) -> Split:
     """The photos of a folder, with what EXIF or a track beside them says."""
-    from covis.reading.photos import import_photos
-
     if split != SPLIT:
         raise unknown_name("split of photos", split, (SPLIT,))
-    images = import_photos(path, positions=False).images()
+    images = open_images(path)
     return Split(images, images)
 
 

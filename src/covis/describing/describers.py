@@ -16,7 +16,7 @@ from covis.describing.embedding import BATCH_SIZE, embed
 from covis.descriptors import KIND as STORE_KIND
 from covis.descriptors import Describer, DescriptorStore
 from covis.errors import InputError
-from covis.evaluation import Benchmark, Evaluation
+from covis.evaluation import Benchmark, Evaluation, load_benchmark
 from covis.evaluation.retrieval import read_descriptors
 from covis.evaluation.run import evaluations
 from covis.images import ImageSet
@@ -116,9 +116,21 @@ def open_describer(
     return ModelDescriber(PlaceModel.load(folder), label, batch_size, workers, cache, folder.resolve())
 
 
-def evaluate_model(model: PlaceModel, benchmark: Benchmark, label: str = "model") -> Evaluation:
-    """The evaluation of a model as it is."""
-    return next(evaluations(ModelDescriber(model, label), benchmark))
+def evaluate_model(
+    model: PlaceModel | Describer | Path | str,
+    benchmark: Benchmark | str,
+    label: str = "model",
+    *,
+    data: Path | str | None = None,
+) -> Evaluation:
+    """The evaluation of a model as it is.
+
+    model: the model, or what `open_describer` opens. benchmark: a protocol, or the name of one over the files at `data`.
+    """
+    if isinstance(model, Path | str):
+        model = open_describer(model)
+    source = ModelDescriber(model, label) if isinstance(model, PlaceModel) else model
+    return next(evaluations(source, load_benchmark(benchmark, data) if isinstance(benchmark, str) else benchmark))
 
 
 def _rows(store: DescriptorStore, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:

@@ -25,7 +25,7 @@ from covis.describing.loading import BadFile, image_batches, joint_batches
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Precision, norms, seal, shard_name, write_shard
 from covis.errors import InputError
 from covis.images import ImageSet, trimmed
-from covis.models import Embedder
+from covis.models import Embedder, PlaceModel
 from covis.progress import Meter, say
 from covis.reading.screening import REJECTS, Rejected, screen, write_rejects
 
@@ -60,6 +60,21 @@ class Runner:
         with torch.inference_mode(), context:
             vectors: Tensor = model(model.normalise(images.to(self.device, non_blocking=True)))
             return vectors.float()
+
+
+class TorchRuntime:
+    """A `PlaceModel` as a `covis.runtime.Runtime`, on the GPU if there is one."""
+
+    def __init__(self, model: PlaceModel) -> None:
+        self._model, self._runner = model.eval(), Runner.choose()
+        self._model.to(self._runner.device)
+        self.dim = model.dim
+        self.image_size = model.preprocessing.image_size
+
+    def describe(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """(B, 3, H, W) RGB → (B, dim) of unit norm."""
+        vectors = self._runner.describe(self._model, torch.from_numpy(np.ascontiguousarray(pixels)))
+        return np.asarray(vectors.cpu().numpy(), np.float32)
 
 
 @overload

@@ -17,6 +17,7 @@ from covis.errors import InputError
 from covis.evaluation.metrics import KS, Ranked, positives, ranked_ids, repeated
 from covis.graph import SimilarityGraph
 from covis.images import WINDOW, ImageSet
+from covis.notebook import card
 from covis.registry import Registry
 
 Groups = Literal["any", "same", "other"]
@@ -82,6 +83,14 @@ class Benchmark:
             if graph is not None:
                 allowed = self.admissible(graph.rows, graph.indices)
                 object.__setattr__(self, side, graph if allowed.all() else graph.keep(allowed))
+
+    def __repr__(self) -> str:
+        return f"Benchmark({self.name!r}, {len(self.queries)} queries, {len(self.database)} map images, {self.rule})"
+
+    def _repr_html_(self) -> str:
+        facts = {"queries": len(self.queries), "map images": len(self.database), "relevant": self.rule,
+                 "matches": f"{self.groups} group", "divided by": f"{self.denominator} queries"}  # fmt: skip
+        return card(f"Benchmark {self.name}", facts, self.database.poses.xy)
 
     @property
     def depth(self) -> int:

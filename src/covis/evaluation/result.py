@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.errors import InputError
+from covis.notebook import card
 
 KIND = "evaluation"
 
@@ -35,6 +36,16 @@ class Evaluation:
     def __post_init__(self) -> None:
         for name in ("figures", "protocol", "arrays", "subject"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __repr__(self) -> str:
+        recall = ", ".join(f"Recall@{k} {value:.1f} %" for k, value in list(self.recall.items())[:3])
+        return f"Evaluation({self.label!r} on {self.benchmark!r}, {self.figures['queries']} queries: {recall})"
+
+    def _repr_html_(self) -> str:
+        recall = {f"Recall@{k}": f"{value:.1f} %" for k, value in self.recall.items()}
+        facts = {"subject": self.label, "queries": self.figures["queries"], "map images": self.figures["database"],
+                 **recall, "protocol": self.fingerprint}  # fmt: skip
+        return card(f"Evaluation on {self.benchmark}", facts)
 
     @property
     def benchmark(self) -> str:

@@ -2,7 +2,6 @@
 
 from covis.maps.answers import Answer, Match, Place, Position, to_geojson, to_kml
 from covis.maps.calibration import Calibration, calibrate
-from covis.maps.intake import read_given
 from covis.maps.map import Map
 
 __all__ = [
@@ -13,7 +12,6 @@ __all__ = [
     "Place",
     "Position",
     "calibrate",
-    "read_given",
     "to_geojson",
     "to_kml",
 ]

@@ -15,15 +15,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.arrays import Bools, Floats, Ids
-from covis.labels import fov_similarity
-from covis.maps import storage
+from covis.descriptors import Matrix
+from covis.images import ImageSet
 from covis.maps.fusion import PLACE_RADIUS_M, fuse, weights
 from covis.maps.probability import (
     Falling,
@@ -33,12 +34,10 @@ from covis.maps.probability import (
     reliability,
     threshold_for,
 )
+from covis.poses import Poses
 from covis.progress import say
 from covis.ranking import Ranking
 from covis.search import Consensus, rank
-
-if TYPE_CHECKING:
-    from covis.maps.map import Map
 
 CONTEXT = 20
 """Matches of a photo that its answer is judged by."""
@@ -68,55 +67,55 @@ class HeldOut:
     """(Q,) whole walks that belong together when a fit is checked."""
 
 
-def hold_out(map_: Map, folds: int = 5) -> HeldOut:
-    """Asks up to `QUERIES` photos of the map; the same photos each time."""
-    count = len(map_)
+def hold_out(images: ImageSet, descriptors: Matrix, folds: int = 5) -> HeldOut:
+    """Asks up to `QUERIES` photos of a map; the same photos each time.
+
+    The descriptor of images[i] is the row `images.columns["row"][i]` (ascending) of `descriptors`, which may hold more.
+    """
+    count = len(images)
     rng = np.random.default_rng(0)
     queries = np.sort(rng.permutation(count)[:QUERIES])
-    group = np.asarray(map_.images.group, np.int64)
-    agree = Consensus(map_.images.poses, CONTEXT)
-    if _answerable(map_, queries, group) >= MIN_QUERIES:
-        found = agree(_without_group(map_, queries, group))
+    group = np.asarray(images.group, np.int64)
+    agree = Consensus(images.poses, CONTEXT)
+    if _answerable(images.poses.xy, queries, group) >= MIN_QUERIES:
+        found = agree(_without_group(images, descriptors, queries))
         part = rng.permutation(int(group.max()) + 1)[group[queries]] % folds
         return HeldOut(queries, found.ids, found.distances.astype(np.float64), "groups", group[queries], part)
-    found = agree(_without_neighbours(map_, queries))
+    found = agree(_without_neighbours(images, descriptors, queries))
     place = np.empty(count, np.int64)
-    place[_walk_order(map_)] = np.arange(count)
+    place[_walk_order(images)] = np.arange(count)
     stretch = place[queries] * STRETCHES // max(1, count)
     distances = found.distances.astype(np.float64)
     return HeldOut(queries, found.ids, distances, "neighbours", stretch, stretch * folds // STRETCHES)
 
 
-def _answerable(map_: Map, queries: Ids, group: Ids) -> int:
+def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
     """How many photos have one of another group near enough to be right."""
     from scipy.spatial import cKDTree
 
     if len(np.unique(group)) < 2:
         return 0
-    xy = map_.images.poses.xy
     near = cKDTree(xy).query_ball_point(xy[queries], PLACE_RADIUS_M)
     return sum(bool((group[found] != group[q]).any()) for q, found in zip(queries, near, strict=True))
 
 
-def _without_group(map_: Map, queries: Ids, group: Ids) -> Ranking:
-    rows = map_.state.rows
-    codes = np.full(len(map_.descriptors), -1, np.int64)
+def _without_group(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:
+    rows, group = images.columns["row"], np.asarray(images.group, np.int64)
+    codes = np.full(len(descriptors), -1, np.int64)
     codes[rows] = group
-    found = rank(
-        map_.descriptors[rows[queries]], map_.descriptors, CONTEXT, group[queries], codes, "other", allowed=rows
-    )
+    found = rank(descriptors[rows[queries]], descriptors, CONTEXT, group[queries], codes, "other", allowed=rows)
     ids = np.where(found.ids >= 0, np.searchsorted(rows, np.maximum(found.ids, 0)), -1)
     return Ranking(ids, found.distances)
 
 
-def _without_neighbours(map_: Map, queries: Ids) -> Ranking:
+def _without_neighbours(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:
     """Searches a little deeper, then takes out the photos next to each in its walk."""
-    rows = map_.state.rows
-    found = rank(map_.descriptors[rows[queries]], map_.descriptors, CONTEXT + 2 * NEIGHBOURS + 1, allowed=rows)
+    rows = images.columns["row"]
+    found = rank(descriptors[rows[queries]], descriptors, CONTEXT + 2 * NEIGHBOURS + 1, allowed=rows)
     ids = np.where(found.ids >= 0, np.searchsorted(rows, np.maximum(found.ids, 0)), -1)
-    place = np.empty(len(map_), np.int64)
-    place[_walk_order(map_)] = np.arange(len(map_))
-    group = np.asarray(map_.images.group)
+    place = np.empty(len(images), np.int64)
+    place[_walk_order(images)] = np.arange(len(images))
+    group = np.asarray(images.group)
     beside = np.abs(place[ids] - place[queries][:, None]) <= NEIGHBOURS
     barred = (ids < 0) | (beside & (group[ids] == group[queries][:, None])) | (ids == queries[:, None])
     order = np.argsort(barred, axis=1, kind="stable")[:, :CONTEXT]
@@ -125,13 +124,15 @@ def _without_neighbours(map_: Map, queries: Ids) -> Ranking:
     return Ranking(ids, np.where(barred, np.inf, np.take_along_axis(found.distances, order, 1)))
 
 
-def _walk_order(map_: Map) -> Ids:
+def _walk_order(images: ImageSet) -> Ids:
     """Photos by group, then by name, which is the order they were taken in on most cameras."""
-    return np.lexsort((map_.images.names, map_.images.group))
+    return np.lexsort((images.names, images.group))
 
 
 PRECISION = 0.99
 """Share of confident answers that shall be right."""
+PROMISES = (0.99, 0.95, 0.9, 0.8)
+"""Precisions that a map may promise, the highest first."""
 RATE = 0.9
 """Share of photos whose true position shall lie within the stated radius."""
 _FOLDS = 5
@@ -190,6 +191,10 @@ class Calibration:
             probability, right, _, walk = self.held_out.T
             self._thresholds[precision] = threshold_for(precision, probability, right, walk.astype(np.int64))
         return self._thresholds.get(precision)
+
+    def promised(self) -> float | None:
+        """The highest of `PROMISES` that the held-out photos suffice for; None if they suffice for none."""
+        return next((precision for precision in PROMISES if self.threshold(precision) is not None), None)
 
     @cached_property
     def _thresholds(self) -> dict[float, float | None]:
@@ -251,27 +256,27 @@ class Calibration:
         return cls(told["photos"], overlap, logistic, told["method"], told["note"], held, told["changes"])
 
 
-def refreshed(map_: Map, changes: int) -> dict[str, Any]:
-    """The map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` are the latest."""
-    old = map_.state.calibration
+def refreshed(
+    old: Mapping[str, Any] | None, changes: int, images: ImageSet, descriptors: Matrix, margin: float | None
+) -> dict[str, Any]:
+    """A map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` are the latest."""
     if old is not None and old["photos"] >= MIN_QUERIES:
         changed = old["changes"] + changes
         if changed <= _RECALIBRATE_SHARE * old["photos"]:
             return dict(old) | {"changes": changed}
-    return calibrate(map_).to_dict()
+    return calibrate(images, descriptors, margin).to_dict()
 
 
-def calibrate(map_: Map) -> Calibration:
-    """Fits all that the map's photos allow."""
-    margin = gcl_margin(map_)
+def calibrate(images: ImageSet, descriptors: Matrix, margin: float | None = None) -> Calibration:
+    """Fits all that the photos of a map allow; `images` and `descriptors` as `hold_out` takes them, `margin` is GCL's τ."""
     line = None if margin is None else Overlap(margin)
-    photos = len(map_)
-    if len(map_) < MIN_QUERIES:
-        note = f"the map's {len(map_)} photos are too few to calibrate ({MIN_QUERIES} are needed)"
+    photos = len(images)
+    if photos < MIN_QUERIES:
+        note = f"the map's {photos} photos are too few to calibrate ({MIN_QUERIES} are needed)"
         return Calibration(photos, line, None, note=note)
-    held = hold_out(map_, _FOLDS)
-    overlap = fit_overlap(map_, held, margin)
-    poses = map_.images.poses
+    held = hold_out(images, descriptors, _FOLDS)
+    poses = images.poses
+    overlap = fit_overlap(poses, held, margin)
     found = held.ids >= 0
     xy, heading = poses.xy[held.ids], poses.heading[held.ids]
     features = match_features(xy, held.distances, found)
@@ -325,22 +330,22 @@ def _scored_apart(features: Floats, right: Bools, found: Bools, fold: NDArray[np
     return scored
 
 
-def gcl_margin(map_: Map) -> float | None:
+def gcl_margin(model: Path) -> float | None:
     """τ of a model trained with the generalised contrastive loss, whose distances then mean overlap; None otherwise.
 
-    Whitening moves distances, so a whitened model has no such line.
+    `model` is its folder. Whitening moves distances, so a whitened model has no such line.
     """
-    folder = map_.path / storage.MODEL
-    card = artifacts.read_json(folder / "card.json")
+    card = artifacts.read_json(model / "card.json")
     loss = (card.get("recipe") or {}).get("loss") or {}
     if card.get("whitening") is not None or loss.get("type") != "GeneralizedContrastive":
         return None
     return float(loss["margin"])
 
 
-def fit_overlap(map_: Map, held: HeldOut, margin: float | None) -> Overlap | None:
+def fit_overlap(poses: Poses, held: HeldOut, margin: float | None) -> Overlap | None:
     """ψ̂ by GCL's line, or fitted where headings tell the true ψ of enough held-out matches; None otherwise."""
-    poses = map_.images.poses
+    from covis.labels import fov_similarity  # numba takes half a second to load, and only fitting needs it
+
     found = held.ids >= 0
     near, asked = held.ids[found], np.broadcast_to(held.queries[:, None], held.ids.shape)[found]
     known = ~np.isnan(poses.heading[near]) & ~np.isnan(poses.heading[asked])

@@ -1,4 +1,4 @@
-"""What a user gives to a map: photos, folders and tables → images with positions in the map's frame."""
+"""What a map takes in: images in its own frame, their files, and what is left out."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import difflib
 import os
 from dataclasses import replace
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,39 +14,9 @@ from numpy.typing import NDArray
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.images import ImageSet
-from covis.poses import Poses, require_metres
+from covis.poses import Poses
 from covis.progress import say
-from covis.reading.photos import LAYOUT, import_photos
 from covis.reading.screening import REJECTS, Rejected, write_rejects
-from covis.reading.sources import open_images, open_posed
-
-
-class Given(NamedTuple):
-    """Images that a map can take, and what was left out."""
-
-    images: ImageSet
-    rejects: list[Rejected]
-
-
-def read_given(path: Path | str, track: Path | None = None) -> Given:
-    """A folder (EXIF, or a table or track beside the photos), or whatever else `open_images` opens."""
-    path = Path(path)
-    rejects: list[Rejected] = []
-    images = open_posed(path) if track is None else None
-    if images is None and path.is_dir():
-        imported = import_photos(path, track)
-        images, rejects = imported.images(), list(imported.rejects)
-    return _placed(open_images(path) if images is None else images, path, rejects)
-
-
-def _placed(images: ImageSet, path: Path, rejects: list[Rejected]) -> Given:
-    """Only photos with a position: one without could be found, but would not say where."""
-    require_metres(images.poses, str(path))
-    known = images.poses.known
-    if not known.any():
-        raise InputError(f"{path}: no photo has a position, so there is nothing to locate by; expected {LAYOUT}")
-    lost = [Rejected(images.name(int(i)), "no-position", "not in the map") for i in np.flatnonzero(~known)]
-    return Given(images if known.all() else images.subset(known), rejects + lost)
 
 
 def files_of(images: ImageSet) -> NDArray[np.bytes_]:

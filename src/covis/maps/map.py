@@ -3,7 +3,8 @@
 The caller holds the map's lock and gives the newest state; what comes back is written already.
 
 A `Map` is one state, as it was when it was opened; `add` and `remove` give the next. Changes are atomic and kept as
-versions (see `covis.localise.storage`): any number of processes may read while one writes.
+versions (see `covis.maps.storage`): any number of processes may read while one writes. torch is imported only where
+the model itself is needed.
 """
 
 from __future__ import annotations
@@ -13,30 +14,38 @@ import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.arrays import Ids
-from covis.describing.embedding import embed
-from covis.descriptors import DescriptorStore, Matrix, Stacked
+from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.errors import InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.answers import Answer
-from covis.maps.calibration import PRECISION, RATE, Calibration, refreshed
+from covis.maps.calibration import RATE, Calibration, gcl_margin, refreshed
 from covis.maps.intake import files_of, list_rejects, listed, nearest_name, plain, reframed, stamps
+from covis.maps.locating import Judge
 from covis.maps.storage import State
-from covis.models import Embedder, PlaceModel, load_fast
+from covis.maps.walks import STEP_M, Walk, locate_walk
+from covis.notebook import card
 from covis.progress import say
 from covis.ranking import Ranking
 from covis.reading.screening import Rejected
+from covis.runtime import Described, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.kinds import choose
 
+if TYPE_CHECKING:
+    from covis.models import Embedder, PlaceModel
+
+Photos = Path | str | Sequence[Path | str]
+"""One photo, or several."""
 _MAX_SEGMENTS = 16
 _DEAD_SHARE = 0.5
 _MERGE_FROM = 64
@@ -53,7 +62,9 @@ def added(
         names=encode_names([os.fsencode(prefix) + bytes(n) for n in images.names]),
     )  # fmt: skip
     replaced = _replaced(now, table)
-    key = artifacts.fingerprint(now.model, table.names, table.columns["file"], stamps(table.columns["file"]))
+    key = artifacts.fingerprint(
+        now.model_fingerprint, table.names, table.columns["file"], stamps(table.columns["file"])
+    )
     store = _segment(now, key, images, given)
     rows = store.rows(images.names)
     lost = [Rejected(images.name(int(i)), "no-descriptor", "see the segment") for i in np.flatnonzero(rows < 0)]
@@ -105,10 +116,13 @@ def _segment(now: Map, key: str, images: ImageSet, given: DescriptorStore | None
     if key in now.state.segments:
         return DescriptorStore.open(folder, verify=False)
     if given is None:
-        return embed(_describer(now, len(images)), images, folder)
-    if given.model != now.model:
+        from covis.describing.embedding import embed
+
+        return embed(_embedder(now, len(images)), images, folder)
+    if given.model != now.model_fingerprint:
         raise InputError(
-            f"{now.path} holds descriptors of model {now.model}, {given.path} of model {given.model}; embed with one model"
+            f"{now.path} holds descriptors of model {now.model_fingerprint}, {given.path} of model {given.model}; "
+            "embed with one model"
         )
     rows = given.rows(images.names)
     if (rows < 0).any():
@@ -119,10 +133,12 @@ def _segment(now: Map, key: str, images: ImageSet, given: DescriptorStore | None
     return store.append(images.names, np.asarray(given[rows], np.float32), model=given.model)
 
 
-def _describer(now: Map, count: int) -> Embedder:
+def _embedder(now: Map, count: int) -> Embedder:
+    from covis.models import load_fast
+
     loaded = load_fast(now.path / storage.MODEL, count)
-    if loaded.fingerprint() != now.model:
-        raise InputError(f"{now.path / storage.MODEL} is not the model {now.model} of this map; restore it")
+    if loaded.fingerprint() != now.model_fingerprint:
+        raise InputError(f"{now.path / storage.MODEL} is not the model {now.model_fingerprint} of this map; restore it")
     return loaded
 
 
@@ -137,7 +153,10 @@ def _written(now: Map, state: State, stores: tuple[DescriptorStore, ...], change
         stores = storage.open_segments(now.path, state.segments)
     draft = replace(now, state=state, stores=stores)
     if changes is not None:
-        state = replace(state, calibration=refreshed(draft, changes))
+        margin = gcl_margin(now.path / storage.MODEL)
+        state = replace(
+            state, calibration=refreshed(now.state.calibration, changes, state.images, draft.descriptors, margin)
+        )
     index = next_index(draft, None if merged else now)
     storage.write_state(now.path, state, None if isinstance(index, Exact) else index)
     after = replace(draft, state=state)
@@ -170,7 +189,7 @@ def next_index(map_: Map, before: Map | None) -> LocalIndex:
 
 
 def _exact(map_: Map) -> LocalIndex:
-    index = Exact(map_.dim, map_.model)
+    index = Exact(map_.dim, map_.model_fingerprint)
     for rows, store in _parts(map_):
         index.add(rows, store, _xy(map_, rows))
     index.remove(_dead(map_))
@@ -198,15 +217,20 @@ def _xy(map_: Map, rows: Ids) -> NDArray[np.float64]:
     return places[rows]
 
 
-@dataclass(frozen=True, eq=False)
+def _listed(photos: Photos) -> list[Path]:
+    """One photo or several, as paths."""
+    return [Path(photos)] if isinstance(photos, str | Path) else [Path(photo) for photo in photos]
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Map:
     """One state of a map on disk."""
 
     path: Path
     state: State
     stores: tuple[DescriptorStore, ...]
-    model: str
-    """Fingerprint of the model of every descriptor."""
+    model_fingerprint: str
+    """Of the model of every descriptor."""
     dim: int
 
     # Opening and making
@@ -256,6 +280,16 @@ class Map:
     def __len__(self) -> int:
         return len(self.state.images)
 
+    def __repr__(self) -> str:
+        return f"Map({str(self.path)!r}, {len(self)} photos, version {self.version}, {self.backbone})"
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"path": self.path, "photos": len(self), "version": self.version}
+        facts |= {"model": f"{self.backbone} ({self.dim} numbers)"}
+        promise = None if self.calibration is None else self.calibration.promised()
+        facts["promises"] = "no precision" if promise is None else f"{100 * promise:g} % of confident answers right"
+        return card("Map", facts, self.images.poses.xy)
+
     @property
     def images(self) -> ImageSet:
         """The photos; their files are in the column `file`."""
@@ -276,14 +310,29 @@ class Map:
         return Stacked(self.stores, self.dim)
 
     @cached_property
-    def describer(self) -> PlaceModel:
-        """The map's model."""
+    def model(self) -> PlaceModel:
+        """The model of every descriptor, in torch."""
+        from covis.models import PlaceModel
+
         loaded = PlaceModel.load(self.path / storage.MODEL)
-        if loaded.fingerprint() != self.model:
+        if loaded.fingerprint() != self.model_fingerprint:
             raise InputError(
-                f"{self.path} holds descriptors of model {self.model}, its model folder {loaded.fingerprint()}"
+                f"{self.path} holds descriptors of model {self.model_fingerprint}, its model folder is "
+                f"{loaded.fingerprint()}; restore it"
             )
         return loaded
+
+    @cached_property
+    def runtime(self) -> Runtime:
+        """What describes new photos."""
+        from covis.describing.embedding import TorchRuntime
+
+        return TorchRuntime(self.model)
+
+    @cached_property
+    def backbone(self) -> str:
+        """The name of the model's network."""
+        return str(artifacts.read_json(self.path / storage.MODEL / "config.json")["backbone"])
 
     @cached_property
     def index(self) -> LocalIndex:
@@ -292,9 +341,10 @@ class Map:
 
     def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
         """The k nearest photos of each query descriptor; ids are positions in `images`."""
-        if isinstance(queries, DescriptorStore) and queries.model != self.model:
+        if isinstance(queries, DescriptorStore) and queries.model != self.model_fingerprint:
             raise InputError(
-                f"{self.path} holds descriptors of model {self.model}, the queries are of model {queries.model}; use one model"
+                f"{self.path} holds descriptors of model {self.model_fingerprint}, the queries are of model "
+                f"{queries.model}; use one model"
             )
         if not len(self):
             empty = np.zeros((len(queries), 0))
@@ -309,23 +359,44 @@ class Map:
         told = self.state.calibration
         return None if told is None else Calibration.from_dict(told)
 
+    def judge(self, *, area: Area | None = None, precision: float | None = None, rate: float = RATE) -> Judge:
+        """What turns descriptors into answers; see `locate`."""
+        return Judge(self.images, partial(self.search, area=area), self.calibration, precision, rate)
+
+    def describe(self, photos: Photos) -> Described:
+        """Descriptors of photos, and why some have none."""
+        return describe_photos(self.runtime, _listed(photos), NORM_TOLERANCE)
+
     def locate(
         self,
-        photos: Sequence[Path | str],
+        photos: Photos,
         k: int = 5,
         *,
         area: Area | None = None,
-        precision: float = PRECISION,
+        precision: float | None = None,
         rate: float = RATE,
     ) -> list[Answer]:
         """Where photos were taken: one answer each, with up to k matches, best first.
 
-        area: where they may be at most. precision: share of confident answers that shall be right. rate: share of true
-        positions that shall lie within the radius.
+        photos: one path or several. area: where they may be at most. precision: share of confident answers that shall be
+        right; None is the highest that the map can promise. rate: share of true positions that shall lie within the radius.
         """
-        from covis.maps.locating import locate
+        judge, paths = self.judge(area=area, precision=precision, rate=rate), _listed(photos)
+        return judge.answers(paths, *self.describe(paths), k)
 
-        return locate(self, [Path(p) for p in photos], k, area, precision, rate)
+    def locate_walk(
+        self,
+        photos: Photos,
+        k: int = 5,
+        *,
+        area: Area | None = None,
+        precision: float | None = None,
+        rate: float = RATE,
+        step_m: float = STEP_M,
+    ) -> Walk:
+        """Where photos were taken that belong to one walk, in order; as `locate`."""
+        judge, paths = self.judge(area=area, precision=precision, rate=rate), _listed(photos)
+        return locate_walk(judge, paths, *self.describe(paths), k, step_m=step_m)
 
     # Changing
 

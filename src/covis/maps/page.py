@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from covis.images import ImageSet
 from covis.maps.answers import Answer, Match, printable, where
 from covis.reading.decoding import Reject
 from covis.report.page import Section, text, thumbnail, write_page
-
-if TYPE_CHECKING:
-    from covis.maps.map import Map
 
 _THUMB = 220
 _SKETCH = 260
@@ -21,20 +18,22 @@ _PLACES = 1500
 """Photos of the map that a sketch shows at most."""
 
 
-def write_answers(path: Path, answers: Sequence[Answer], map_: Map, lead: str = "") -> None:
+def write_answers(path: Path, answers: Sequence[Answer], images: ImageSet, lead: str = "") -> None:
     """Writes the page."""
     sure = sum(a.confident for a in answers)
-    head = f"<p>{len(answers)} photos, {sure} with a confident match, in a map of {len(map_)} photos. {text(lead)}</p>"
-    sections = [Section(printable(a.photo), _body(a, map_), f"photo-{i}") for i, a in enumerate(answers)]
+    head = (
+        f"<p>{len(answers)} photos, {sure} with a confident match, in a map of {len(images)} photos. {text(lead)}</p>"
+    )
+    sections = [Section(printable(a.photo), _body(a, images), f"photo-{i}") for i, a in enumerate(answers)]
     write_page(path, "Where these photos were taken", head + _STYLE, sections)
 
 
-def _body(answer: Answer, map_: Map) -> str:
+def _body(answer: Answer, images: ImageSet) -> str:
     verdict = text(answer.lines()[0].split(": ", 1)[-1])
     colour = "sure" if answer.confident else "unsure"
     own = f'<figure class="own">{_thumbnail(answer.photo)}<figcaption>the photo</figcaption></figure>'
     cells = "".join(_cell(rank, match) for rank, match in enumerate(answer.matches, 1))
-    return f'<p class="{colour}">{verdict}</p><div class="answer">{own}{_sketch(answer, map_)}{cells}</div>'
+    return f'<p class="{colour}">{verdict}</p><div class="answer">{own}{_sketch(answer, images)}{cells}</div>'
 
 
 def _cell(rank: int, match: Match) -> str:
@@ -54,7 +53,7 @@ def _thumbnail(file: Path) -> str:
         return f'<div class="gone">{text(reject.reason)}</div>'
 
 
-def _sketch(answer: Answer, map_: Map) -> str:
+def _sketch(answer: Answer, images: ImageSet) -> str:
     """The map's photos as dots around the matches, north up, with the position and its radius."""
     if answer.position is None:
         return ""
@@ -62,7 +61,7 @@ def _sketch(answer: Answer, map_: Map) -> str:
     shown = np.array([(m.place.x, m.place.y) for m in answer.matches])
     reach = float(np.abs(shown - (centre.x, centre.y)).max(initial=0.0))
     half = max(60.0, 1.2 * reach, 1.2 * (answer.position.radius_m or 0.0))
-    near = map_.images.poses.xy - (centre.x, centre.y)
+    near = images.poses.xy - (centre.x, centre.y)
     near = near[(np.abs(near) <= half).all(axis=1)]
     scale = _SKETCH / (2 * half)
     dots = [_dot(x, y, scale, "place") for x, y in near[:: max(1, len(near) // _PLACES)]]

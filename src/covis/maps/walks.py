@@ -10,20 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.maps.answers import Answer
-from covis.maps.calibration import CONTEXT, PRECISION, RATE
+from covis.maps.calibration import CONTEXT
 from covis.maps.fusion import PLACE_RADIUS_M
-from covis.maps.locating import Judged, answer, check_shares, describe, judge
-from covis.search import Area
-
-if TYPE_CHECKING:
-    from covis.maps.map import Map
+from covis.maps.locating import Judge, unusable
 
 STEP_M = 50.0
 """How far two photos of a walk in a row may lie apart without being doubted."""
@@ -52,36 +48,35 @@ class Walk:
         }  # fmt: skip
 
 
-def locate_sequence(
-    map_: Map,
+def locate_walk(
+    judge: Judge,
     photos: Sequence[Path],
-    k: int = 5,
+    vectors: NDArray[np.float32],
+    bad: dict[int, str],
+    k: int,
     *,
-    area: Area | None = None,
-    precision: float = PRECISION,
-    rate: float = RATE,
     step_m: float = STEP_M,
 ) -> Walk:
-    """Locates photos that were taken one after the other.
+    """Locates photos that were taken one after the other, from (Q, dim) descriptors of those that are not `bad`.
 
     The walk is confident where a photo on the chain is so by itself, and no photo is confident of another place.
     """
-    check_shares(precision, rate)
-    vectors, bad = describe(map_, photos)
-    judged = judge(map_, vectors, max(k, CONTEXT), area, rate)
-    chain = best_chain(_xy(map_, judged), judged.ranking.distances.astype(np.float64), judged.ranking.ids >= 0, step_m)
+    judged = judge(vectors, max(k, CONTEXT))
+    ids, poses = judged.ranking.ids, judge.images.poses
+    xy = poses.xy[ids] if len(poses) else np.zeros((*ids.shape, 2))
+    chain = best_chain(xy, judged.ranking.distances.astype(np.float64), ids >= 0, step_m)
     answers: list[Answer] = []
     own_place: list[bool] = []
     torn = False
     sound = iter(range(len(vectors)))
     for i, photo in enumerate(photos):
         if i in bad:
-            answers.append(Answer(photo, (), None, None, False, bad[i], unusable=True))
+            answers.append(unusable(photo, bad[i]))
             continue
         q = next(sound)
-        alone = answer(map_, photo, judged, q, judged.ranking.k, precision, rate)
-        told, same = _on_chain(alone, int(chain[q]) if alone.matches else 0, k)
-        answers.append(told)
+        alone = judge.answer(photo, judged, q, judged.ranking.k)
+        moved, same = _on_chain(alone, int(chain[q]) if alone.matches else 0, k)
+        answers.append(moved)
         if alone.matches:
             own_place.append(same)
             torn |= alone.confident and not same
@@ -135,8 +130,3 @@ def best_chain(xy: Floats, distances: Floats, found: NDArray[np.bool_], step_m: 
     for t in range(count - 1, 0, -1):
         chain[t - 1] = came[t, chain[t]]
     return chain
-
-
-def _xy(map_: Map, judged: Judged) -> Floats:
-    ids = judged.ranking.ids
-    return map_.images.poses.xy[ids] if len(map_) else np.zeros((*ids.shape, 2))

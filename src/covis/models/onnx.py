@@ -18,7 +18,6 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,13 +27,12 @@ from covis.models import place_model
 from covis.models.config import Preprocessing
 from covis.models.place_model import PlaceModel
 from covis.progress import say
+from covis.runtime import INPUT, INSTALL, METADATA, OUTPUT, OnnxSession
 
-INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
 WORTH_EXPORTING = 2000
 """An export takes ten to twenty CPU seconds; ResNets and MobileNets earn them back with so many images."""
-_INSTALL = "install it with: pip install 'covis[onnx]'"
 
 
 class _FromPixels(nn.Module):
@@ -74,7 +72,7 @@ def _program(module: nn.Module, pixels: Tensor) -> Any:
     try:
         import onnxscript  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
     except ImportError:
-        raise InputError(f"export to ONNX needs the packages onnx and onnxscript; {_INSTALL}") from None
+        raise InputError(f"export to ONNX needs the packages onnx and onnxscript; {INSTALL}") from None
     with _quiet():
         return torch.onnx.export(
             module,
@@ -114,34 +112,15 @@ def _metadata(model: PlaceModel) -> dict[str, Any]:
 class OnnxPlaceModel:
     """An exported model in ONNX Runtime, called like a `PlaceModel`: `model(model.normalise(uint8 batch))`."""
 
-    def __init__(self, session: Any, facts: dict[str, Any]) -> None:
+    def __init__(self, session: OnnxSession) -> None:
         self._session = session
-        self._fingerprint = str(facts["fingerprint"])
-        self.dim = int(facts["dim"])
-        self.preprocessing = Preprocessing(**facts["preprocessing"])
+        self.dim = session.dim
+        self.preprocessing = Preprocessing(**session.facts["preprocessing"])
 
     @classmethod
     def open(cls, path: Path | str, threads: int | None = None) -> OnnxPlaceModel:
         """Opens a file that `export_onnx` wrote; `threads` as torch has them unless given."""
-        if not Path(path).is_file():
-            raise InputError(f"{path} is not there; write it with: covis export MODEL --onnx {path}")
-        try:
-            import onnxruntime
-        except ImportError:
-            raise InputError(f"{path} needs the package onnxruntime; {_INSTALL}") from None
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or torch.get_num_threads()
-        options.log_severity_level = 3
-        try:
-            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
-        except Exception as error:  # onnxruntime has an exception class for each status, without a common base
-            raise InputError(
-                f"{path} cannot be opened by ONNX Runtime ({' '.join(str(error).split())[:160]})"
-            ) from None
-        facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
-        if facts is None:
-            raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")
-        return cls(session, json.loads(facts))
+        return cls(OnnxSession.open(path, threads or torch.get_num_threads()))
 
     def preprocess(self, image: Any) -> Tensor:
         """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W), ready for the model."""
@@ -153,8 +132,7 @@ class OnnxPlaceModel:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 → (B, dim), unit norm."""
-        array = np.ascontiguousarray(pixels.numpy())
-        return torch.from_numpy(self._session.run([OUTPUT], {INPUT: array})[0])
+        return torch.from_numpy(self._session.describe(pixels.numpy()))
 
     def to(self, device: torch.device | str) -> OnnxPlaceModel:
         """Stays on the CPU, and says so if it is wanted elsewhere."""
@@ -168,7 +146,7 @@ class OnnxPlaceModel:
 
     def fingerprint(self) -> str:
         """That of the model it was exported from: their descriptors are interchangeable."""
-        return self._fingerprint
+        return self._session.fingerprint
 
 
 Embedder = PlaceModel | OnnxPlaceModel

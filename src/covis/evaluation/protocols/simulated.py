@@ -18,11 +18,11 @@ from covis.images import ImageSet
 @BENCHMARKS.register("table")
 def table(path: Path | None) -> Benchmark:
     """Each photo of a table against the photos of other groups (of the whole table where it names no groups)."""
-    from covis.reading.table import read_table
+    from covis.reading.sources import open_images
 
     if path is None:
         raise InputError("benchmark 'table' needs a table of your photos; give --data FILE.csv")
-    return leave_one_group_out("table", read_table(path))
+    return leave_one_group_out("table", open_images(path))
 
 
 @BENCHMARKS.register("campus_west")

@@ -1,0 +1,131 @@
+"""Photos → descriptors through whatever runs the model; ONNX Runtime is here, which starts at once and without torch.
+
+A map that carries an ONNX file of its model answers without importing torch, which takes some seconds.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.errors import InputError
+from covis.machine import cpu_count
+from covis.progress import Meter
+from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
+
+INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
+"""Names inside an exported file: its input, its output, and the metadata that says what a reader needs."""
+INSTALL = "install it with: pip install 'covis[onnx]'"
+_BATCH = 8
+_WORTH_METER = 4
+
+
+class Runtime(Protocol):
+    """A model that is ready to run."""
+
+    @property
+    def dim(self) -> int:
+        """Numbers per descriptor."""
+        ...
+
+    @property
+    def image_size(self) -> Size:
+        """(height, width) of the images that it takes."""
+        ...
+
+    def describe(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """(B, 3, H, W) RGB → (B, dim) of unit norm."""
+        ...
+
+
+class OnnxSession:
+    """An exported model in ONNX Runtime."""
+
+    def __init__(self, session: Any, facts: dict[str, Any]) -> None:
+        self.session, self.facts = session, facts
+        self.fingerprint = str(facts["fingerprint"])
+        self.dim = int(facts["dim"])
+        height, width = facts["preprocessing"]["image_size"]
+        self.image_size: Size = (int(height), int(width))
+
+    @classmethod
+    def open(cls, path: Path | str, threads: int | None = None) -> OnnxSession:
+        """Opens a file that `covis.models.export_onnx` wrote; `threads`: all cores unless given."""
+        if not Path(path).is_file():
+            raise InputError(f"{path} is not there; write it with: covis export MODEL --onnx {path}")
+        try:
+            import onnxruntime
+        except ImportError:
+            raise InputError(f"{path} needs the package onnxruntime; {INSTALL}") from None
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = threads or cpu_count()
+        options.log_severity_level = 3
+        try:
+            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        except Exception as error:  # onnxruntime has an exception class for each status, without a common base
+            reason = " ".join(str(error).split())[:160]
+            raise InputError(f"{path} cannot be opened by ONNX Runtime ({reason})") from None
+        facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
+        if facts is None:
+            raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")
+        return cls(session, json.loads(facts))
+
+    def describe(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """(B, 3, H, W) RGB → (B, dim) of unit norm."""
+        return np.asarray(self.session.run([OUTPUT], {INPUT: np.ascontiguousarray(pixels)})[0], np.float32)
+
+
+class Described(NamedTuple):
+    """Photos through a network."""
+
+    vectors: NDArray[np.float32]
+    """(Q, dim) descriptors of the photos that can be used."""
+    unusable: dict[int, str]
+    """Photo → why it cannot be used."""
+
+
+def describe_photos(model: Runtime, photos: Sequence[Path], norm_tolerance: float) -> Described:
+    """Decodes photos, a few ahead on threads, and describes them in batches."""
+    unusable: dict[int, str] = {}
+    rows: list[NDArray[np.float32]] = [np.zeros((0, model.dim), np.float32)]
+    shown = Meter("locating", len(photos), "photos") if len(photos) >= _WORTH_METER else nullcontext()
+    with shown as meter:
+        for ids, pixels in _batches(photos, model.image_size, unusable):
+            vectors = model.describe(pixels.transpose(0, 3, 1, 2))
+            sound = np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1) <= norm_tolerance
+            unusable |= {
+                i: "it has no descriptor (is it blank?)" for i, good in zip(ids, sound, strict=True) if not good
+            }
+            rows.append(vectors[sound])
+            if meter is not None:
+                meter.advance(len(ids))
+    return Described(np.concatenate(rows), unusable)
+
+
+def _batches(photos: Sequence[Path], size: Size, unusable: dict[int, str]) -> Iterator[tuple[list[int], Pixels]]:
+    """Ids and pixels (B, H, W, 3) of photos that can be decoded."""
+
+    def read(photo: Path) -> Pixels | str:
+        try:
+            return decode(photo, size)
+        except Reject as reject:
+            return f"{reject.reason} ({reject.detail or REASONS[reject.reason]})"
+
+    starts = range(0, len(photos), _BATCH)
+    with ThreadPoolExecutor(min(cpu_count(), max(1, len(photos)))) as pool:
+        ahead = [pool.submit(read, photo) for photo in photos[: 2 * _BATCH]]
+        for start in starts:
+            answers = [future.result() for future in ahead[:_BATCH]]
+            more = photos[start + 2 * _BATCH : start + 3 * _BATCH]
+            ahead = [*ahead[_BATCH:], *(pool.submit(read, photo) for photo in more)]
+            sound = [(start + i, pixels) for i, pixels in enumerate(answers) if not isinstance(pixels, str)]
+            unusable |= {start + i: why for i, why in enumerate(answers) if isinstance(why, str)}
+            if sound:
+                yield [i for i, _ in sound], np.stack([pixels for _, pixels in sound])
