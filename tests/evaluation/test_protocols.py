@@ -27,7 +27,11 @@ FAMILIES = {
 }
 ELSEWHERE = {"table", "town", "town_val"}
 OTHER_ROOMS = {name for name in BENCHMARKS if name.startswith("7scenes_")} - {"7scenes_stairs"}
-HIDDEN = {name for name in BENCHMARKS if name.startswith("msls_test")} | {"robotcar_v2", "cmu_extended"}
+HIDDEN = {name for name in BENCHMARKS if name.startswith("msls_test")} | {
+    "robotcar_v2",
+    "cmu_extended",
+    "cmu_extended_one_map",
+}
 
 
 @pytest.fixture(scope="module")
@@ -43,6 +47,7 @@ def opened(layouts):
     def open_once(name):
         if name not in cache:
             cache[name] = load_benchmark(name, layouts[next(f for f in FAMILIES if name.startswith(f))])
+            assert cache[name].dataset == BENCHMARKS[name].dataset
         return cache[name]
 
     return open_once

@@ -3,7 +3,6 @@
 import json
 import math
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,11 +16,9 @@ from covis.experiments.tables import (
     TABLES,
     FrozenOnce,
     Row,
-    dataset_of,
     lacking,
     markdown,
     needs,
-    parse_data,
     run_rows,
     summary,
     write_outcomes,
@@ -110,28 +107,6 @@ def test_a_row_without_its_data_is_told_and_not_run(rows, tmp_path):
     assert lacking(rows[0], {}) == ""
     [outcome] = run_rows([msls], tmp_path, data={}, seeds=[0])
     assert "not run" in markdown([outcome])
-
-
-def test_data_is_given_by_dataset_or_as_one_path(rows):
-    assert parse_data(["msls=/a", "town=/b"], rows) == {"msls": Path("/a"), "town": Path("/b")}
-    assert parse_data(["/c"], rows) == {"town": Path("/c")}
-    mixed = [*rows, Row("x", experiments.get("msls_vgg16_gem_gcl"), ("msls_val",))]
-    with pytest.raises(InputError, match="DATASET=PATH"):
-        parse_data(["/c"], mixed)
-
-
-@pytest.mark.parametrize(
-    ("benchmark", "dataset"),
-    [
-        ("msls_val_s2w", "msls"),
-        ("pitts30k_test", "pitts30k"),
-        ("campus_west", "campus"),
-        ("town", "town"),
-        ("tokyo247_cutouts", "tokyo247"),
-    ],
-)
-def test_benchmarks_name_their_dataset(benchmark, dataset):
-    assert dataset_of(benchmark) == dataset
 
 
 @pytest.mark.parametrize("name", list(TABLES))

@@ -93,6 +93,17 @@ def _msls_side(folder, city, side, metres, rng, images):
             image(folder / "images" / f"{key}.jpg", seed=i % 12)
 
 
+def msls_positions(folder):
+    """raw.csv and postprocessed.csv for a side that has none, 30 m apart; the last image is a panorama."""
+    keys = [line.split(",")[1] for line in (folder / "seq_info.csv").read_text().splitlines()[1:]]
+    head = ["key", "lon", "lat", "ca", "captured_at", "pano"]
+    last = len(keys) - 1
+    _csv(folder / "raw.csv", head, [(k, 0.0, 10.0, 90.0, "2017-05-01", i == last) for i, k in enumerate(keys)])
+    head = ["key", "easting", "northing", "unique_cluster", "control_panel", "night", "view_direction"]
+    rows = [(k, 166021.4 + 30 * i, 1e6, i, False, False, "Forward") for i, k in enumerate(keys)]
+    _csv(folder / "postprocessed.csv", head, rows)
+
+
 def utm(lat, lon):
     """(N, 2) UTM metres, each point in its own zone."""
     zone = (np.floor((lon + 180) / 6) % 60 + 1).astype(int)

@@ -8,6 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
+Data = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data", help="DATASET=PATH, repeatable; PATH alone where one dataset is asked for. The town needs none."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout.")]
 
 

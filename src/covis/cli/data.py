@@ -23,7 +23,7 @@ def check(
 ) -> None:
     """Examine a dataset: what is there, what is missing, what looks wrong, its terms of use.
 
-    The same command goes on where it was interrupted.
+    Re-run an interrupted check to resume it. Exit code 2 where an error was found.
 
     \b
     Examples:
@@ -34,6 +34,8 @@ def check(
 
     report = examine(name, path, output or Path(f"check-{name}"), quick=quick, workers=workers)
     emit(report, json, _report_text(report))
+    if any(finding["level"] == "error" for finding in report["findings"]):
+        raise typer.Exit(2)
 
 
 def _report_text(report: dict[str, Any]) -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import Data, Json, emit
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -22,9 +22,7 @@ def evaluate(
         Path, typer.Argument(help="A model or run folder, a descriptor store, or another tool's FILE.npy + FILE.txt.")
     ],
     benchmarks: Annotated[list[str], typer.Argument(help="Names from `covis list benchmarks`.")],
-    data: Annotated[
-        list[str] | None, typer.Option(help="Where the data lies; BENCHMARK=PATH where benchmarks differ, repeatable.")
-    ] = None,
+    data: Data = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="The evaluation's folder; with several, one each below it.")
     ] = None,
@@ -58,7 +56,7 @@ def evaluate(
     \b
     Examples:
       covis evaluate runs/quick/model town -o evals/quick
-      covis evaluate MODEL msls_val pitts30k_test --data msls_val=/data/msls --data pitts30k_test=/data/pitts -o evals/m
+      covis evaluate MODEL msls_val pitts30k_test --data msls=/data/msls --data pitts30k=/data/pitts -o evals/m
       covis evaluate MODEL msls_val --data /data/msls --whiten sweep --fit train -o evals/sweep
       covis evaluate MODEL campus_west --data /data/campus --rerank consensus
       covis evaluate MODEL town --rerank patches --rerank-depth 100 -o evals/patches
@@ -66,11 +64,12 @@ def evaluate(
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """
     from covis.cli.figures import describe
+    from covis.datasets import given_paths
     from covis.describing.describers import open_describer
-    from covis.evaluation import load_benchmark
+    from covis.evaluation import BENCHMARKS, load_benchmark
     from covis.evaluation.run import evaluate_to, submit
 
-    paths = _paths(data or [], benchmarks)
+    paths = given_paths(data, (BENCHMARKS[name].dataset for name in benchmarks))
     variants = _variants(whiten or [], fit, train_data, fit_images)
     if rerank:
         from covis.describing.rerankers import open_reranker
@@ -80,8 +79,8 @@ def evaluate(
     printed: list[dict[str, Any]] = []
     text: list[str] = []
     for name in benchmarks:
-        benchmark = load_benchmark(name, paths.get(name))
-        if benchmark.submission:
+        benchmark = load_benchmark(name, paths)
+        if benchmark.relevance is None:
             target = _submission_folder(output, name, len(benchmarks))
             printed.append(submit(source, benchmark, target, variants))
             text.append(f"{name}: {printed[-1]['submission']} is checked and ready for the server")
@@ -119,7 +118,7 @@ def compare(
 def submission_check(
     benchmark: Annotated[str, typer.Argument(help="msls_test, robotcar_v2, cmu_extended, …")],
     file: Annotated[Path, typer.Argument(help="The file that is to be uploaded.")],
-    data: Annotated[Path | None, typer.Option(help="Where the benchmark's data lies.")] = None,
+    data: Data = None,
     json: Json = False,
 ) -> None:
     """Check a submission file before it is uploaded, and say what is wrong with it.
@@ -129,27 +128,15 @@ def submission_check(
       covis submission check msls_test predictions.zip --data /data/msls
       covis submission check robotcar_v2 poses.txt --data /data/robotcar
     """
-    from covis.evaluation import load_benchmark
+    from covis.datasets import given_paths
+    from covis.evaluation import BENCHMARKS, load_benchmark
     from covis.evaluation.submissions import check_submission
 
-    problems = check_submission(file, load_benchmark(benchmark, data))
+    paths = given_paths(data, [BENCHMARKS[benchmark].dataset])
+    problems = check_submission(file, load_benchmark(benchmark, paths))
     emit({"file": str(file), "benchmark": benchmark, "problems": problems}, json, "\n".join(problems))
     if problems:
         raise InputError(f"{file} has {len(problems)} faults; mend them before uploading (the first: {problems[0]})")
-
-
-def _paths(data: list[str], benchmarks: list[str]) -> dict[str, Path]:
-    """Benchmark → path of its data."""
-    paths: dict[str, Path] = {}
-    for entry in data:
-        name, equals, path = entry.partition("=")
-        if equals and name in benchmarks:
-            paths[name] = Path(path)
-        elif equals and not Path(entry).exists():
-            raise unknown_name("benchmark in --data", name, benchmarks)
-        else:
-            paths = {**dict.fromkeys(benchmarks, Path(entry)), **paths}
-    return paths
 
 
 def _variants(whiten: list[str], fit: str, train_data: Path | None, fit_images: str) -> Variants:

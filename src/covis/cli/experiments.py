@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import Data, Json, emit
 from covis.errors import InputError
 
 if TYPE_CHECKING:
     from covis.experiments.tables import Row
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="Folder of all runs; the same command goes on there.")]
-Data = Annotated[list[str] | None, typer.Option(help="PATH, or DATASET=PATH, repeatable.")]
 Workers = Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")]
 _BETWEEN_VALUES = re.compile(r",(?![^\[]*\])")
 """Commas that are not inside a list."""
@@ -97,10 +96,13 @@ def _run(
     json: bool,
     name: str = "table",
 ) -> None:
-    from covis.experiments.tables import lacking, markdown, parse_data, run_rows, write_outcomes
+    from covis.datasets import given_paths
+    from covis.experiments.tables import lacking, markdown, needs, run_rows, write_outcomes
     from covis.training.run import Resources
 
-    paths = parse_data(data or [], rows)
+    asked = {dataset for row in rows for dataset in needs(row)}
+    trained = {row.recipe.dataset for row in rows}
+    paths = given_paths(data, trained if len(trained) == 1 else asked)
     reasons = [lacking(row, paths) for row in rows]
     if all(reasons):
         raise InputError(f"no row can be run: {reasons[0]}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit, table
+from covis.cli.common import Data, Json, emit, table
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ AXES = ("x", "y", "z", "-x", "-y", "-z")
 Queries = Annotated[Path | None, typer.Option(help="The queries: a table, a folder, a COLMAP model, …")]
 Database = Annotated[Path | None, typer.Option(help="The map images, alike. [default: the queries with themselves]")]
 DatasetName = Annotated[str | None, typer.Option("--dataset", help="Instead of tables: a dataset by name.")]
-Data = Annotated[Path | None, typer.Option(help="Folder of that dataset; not needed for the town.")]
 SplitName = Annotated[str | None, typer.Option("--split", help="Split of that dataset.")]
 Cloud = Annotated[Path | None, typer.Option(help="surface: point cloud, .ply or .npz. [default: fused depth maps]")]
 CloudUp = Annotated[str, typer.Option(help=f"surface: the cloud file's axis that points up: {', '.join(AXES)}.")]
@@ -153,7 +152,7 @@ def read_cloud(path: Path | None, up: str) -> PointCloud | None:
 
 
 def image_sets(
-    queries: Path | None, database: Path | None, dataset: str | None, data: Path | None, split: str | None
+    queries: Path | None, database: Path | None, dataset: str | None, data: list[str] | None, split: str | None
 ) -> tuple[ImageSet, ImageSet]:
     """Both sides; one object twice where a set is matched with itself."""
     if (queries is None) == (dataset is None):
@@ -165,7 +164,9 @@ def image_sets(
             raise InputError(
                 f"--dataset {dataset} needs --split as well, such as {datasets.DATASETS[dataset].splits[0]}"
             )
-        sides: tuple[ImageSet, ...] = tuple(datasets.load(dataset, data, split))
+        sides: tuple[ImageSet, ...] = tuple(
+            datasets.load(dataset, datasets.given_paths(data, [dataset]).get(dataset), split)
+        )
     else:
         sides = _opened([path for path in (queries, database) if path is not None])
     _warn_of_shared_files(sides[0], sides[-1])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import Data, Json, emit
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ PICTURES = (".png", ".svg", ".pdf")
 def report(
     sources: Annotated[list[Path], typer.Argument(help="Folders of `covis evaluate`, or runs with evaluations below.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="FILE.html; FILE.png, .svg or .pdf with --figure.")],
-    data: Annotated[Path | None, typer.Option(help="Where the benchmark's data lies, for the photos.")] = None,
+    data: Data = None,
     figure: Annotated[
         str,
         typer.Option(
@@ -40,23 +40,26 @@ def report(
       covis report evals/cl evals/gcl -o recall.svg --figure recall
       covis report runs/cl runs/gcl -o maps.png --figure activations
     """
-    from covis.evaluation import load_benchmark
+    from covis.datasets import given_paths
+    from covis.evaluation import BENCHMARKS, load_benchmark
     from covis.report import write_report
     from covis.report.plots import save
     from covis.report.sections import FIGURES
 
     groups, runs = _gather(sources)
+    protocol = BENCHMARKS[next(iter(groups.values()))[0].benchmark]
+    path = given_paths(data, [protocol.dataset]).get(protocol.dataset)
     if figure:
         if figure not in FIGURES:
             raise unknown_name("figure", figure, FIGURES)
         if output.suffix not in PICTURES:
             raise InputError(f"{output} is no picture; give a name that ends in {', '.join(PICTURES)}")
-        save(FIGURES[figure](groups, runs, data), output)
+        save(FIGURES[figure](groups, runs, path), output)
     else:
         first = next(iter(groups.values()))[0]
-        benchmark = load_benchmark(first.benchmark, data)
+        benchmark = load_benchmark(first.benchmark, path)
         write_report(
-            output, groups, benchmark, runs=runs or None, data=data, title=title or f"Evaluation on {first.benchmark}"
+            output, groups, benchmark, runs=runs or None, data=path, title=title or f"Evaluation on {first.benchmark}"
         )
     emit({"report": str(output), "models": list(groups)}, json, f"{output}: {', '.join(groups)}")
 

@@ -7,13 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import Data, Json, emit
 
 
 def train(
     recipe: Annotated[str, typer.Argument(help="A name from `covis list recipes`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="Run folder; RUN/model is the trained model.")],
-    data: Annotated[Path | None, typer.Option(help="Folder of the dataset; not needed for the town.")] = None,
+    data: Data = None,
     seed: Annotated[int, typer.Option(help="Decides batches and initial weights.")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a field: FIELD=VALUE, repeatable.")] = None,
     workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")] = None,
@@ -32,6 +32,7 @@ def train(
       torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
     """
     from covis import experiments
+    from covis.datasets import given_paths
     from covis.training.recipe import configure, describe_recipe
     from covis.training.run import Resources
     from covis.training.run import train as run
@@ -41,7 +42,8 @@ def train(
         emit(describe_recipe(chosen), True)
         return
     resources = Resources(workers, cache, checkpoint_seconds)
-    result: dict[str, Any] = run(chosen, output, data=data, seed=seed, resources=resources)
+    path = given_paths(data, [chosen.dataset]).get(chosen.dataset)
+    result: dict[str, Any] = run(chosen, output, data=path, seed=seed, resources=resources)
     best = "".join(f"  Recall@{k} {v:.1f}" for k, v in result["best"].items() if k != "step")
     emit(
         result,

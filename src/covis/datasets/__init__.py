@@ -14,7 +14,7 @@ from covis.datasets import (
     town,
     utm_folders,
 )
-from covis.datasets.dataset import DATASETS, Dataset, load
+from covis.datasets.dataset import DATASETS, Dataset, given_paths, is_given, load
 from covis.images import Split
 
 __all__ = [
@@ -23,7 +23,9 @@ __all__ = [
     "Split",
     "campus",
     "cmu",
+    "given_paths",
     "gsv",
+    "is_given",
     "load",
     "msls",
     "photos",

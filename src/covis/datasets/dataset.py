@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from covis.errors import InputError
+from covis.errors import InputError, unknown_name
 from covis.images import Split
 from covis.registry import Registry
 
@@ -28,6 +28,8 @@ class Dataset:
     """(path, split) → panoramas that the split leaves out, for the doctor to list."""
     positive_radius_m: float | None = 25.0
     """Within which a map image answers a query, for the doctor; None where distance alone does not tell."""
+    groups_apart: bool = True
+    """Whether each group (city, slice) has a frame of its own, so that only images of one group are compared."""
     default: Callable[[], Path] | None = None
     """Where it lies if no path is given; None if a path is needed."""
 
@@ -40,6 +42,33 @@ def load(name: str, path: Path | str | None, split: str) -> Split:
     dataset = DATASETS[name]
     if path is None:
         if dataset.default is None:
-            raise InputError(f"dataset {name!r} needs a path to its files; give --data PATH")
+            raise InputError(f"dataset {name!r} needs a path to its files; give --data {name}=PATH")
         path = dataset.default()
     return dataset.load(Path(path), split)
+
+
+def given_paths(given: Sequence[str] | None, asked: Iterable[str]) -> dict[str, Path]:
+    """Dataset → path, from entries of `--data`: DATASET=PATH, or a bare PATH where one dataset is asked for.
+
+    `asked` are the datasets that the command needs; embedded ones, such as the town, need no path.
+    """
+    wanted = sorted(set(asked))
+    needing = [name for name in wanted if name not in DATASETS or DATASETS[name].default is None] or wanted
+    paths: dict[str, Path] = {}
+    for entry in given or ():
+        name, equals, path = entry.partition("=")
+        if equals and name in DATASETS:
+            paths[name] = Path(path)
+        elif equals and not Path(entry).exists():
+            raise unknown_name("dataset in --data", name, DATASETS)
+        elif len(needing) == 1:
+            paths[needing[0]] = Path(entry)
+        else:
+            told = f"several datasets are asked for: {', '.join(needing)}" if needing else "no dataset is asked for"
+            raise InputError(f"--data {entry}: write DATASET=PATH, since {told}")
+    return paths
+
+
+def is_given(dataset: str, paths: Mapping[str, Path]) -> bool:
+    """Whether a dataset can be read: its path is given, or it is embedded."""
+    return dataset in paths or (dataset in DATASETS and DATASETS[dataset].default is not None)

@@ -92,6 +92,7 @@ def _report(
     findings: Findings,
 ) -> dict[str, Any]:
     reasons = Counter(r.reason for r in verified.rejects)
+    seen: set[str] = set()
     report: dict[str, Any] = {
         "dataset": dataset.name,
         "path": str(root),
@@ -100,7 +101,7 @@ def _report(
         "rejects": dict(sorted(reasons.items())),
         "notes": dict(sorted(verified.notes.items())),
         "missing": _missing(dataset, verified, names),
-        "splits": {k: _split(dataset, k, s, names, verified, findings) for k, s in splits.items()},
+        "splits": {k: _split(dataset, k, s, seen, names, verified, findings) for k, s in splits.items()},
     }
     report["published"] = _published(dataset, report["splits"], findings)
     for group in report["missing"]:
@@ -115,18 +116,29 @@ def _report(
 
 
 def _split(
-    dataset: Dataset, label: str, split: Split, names: NDArray[np.bytes_], verified: Verified, findings: Findings
+    dataset: Dataset,
+    label: str,
+    split: Split,
+    seen: set[str],
+    names: NDArray[np.bytes_],
+    verified: Verified,
+    findings: Findings,
 ) -> dict[str, Any]:
+    """Facts of one split; what is odd about images that an earlier split has too was said there (`seen`)."""
     one_set = split.queries is split.database
     sides = {"queries": split.queries} if one_set else dict(zip(SIDES, split, strict=True))
-    facts: dict[str, Any] = {side: _side(images, f"{label}/{side}", findings) for side, images in sides.items()}
+    facts: dict[str, Any] = {}
+    for side, images in sides.items():
+        key = images.fingerprint()
+        facts[side] = _side(images, f"{label}/{side}", [] if key in seen else findings)
+        seen.add(key)
     facts["one_set"] = one_set
     facts["shared_files"] = 0 if one_set else _shared(split, names, verified)
     if facts["shared_files"]:
         text = f"{label}: {facts['shared_files']} queries have the same file in the map"
         findings.append(_finding("warning", "queries-in-map", text))
     if dataset.positive_radius_m is not None and not one_set:
-        facts |= _positives(split, dataset.positive_radius_m, label, findings)
+        facts |= _positives(split, dataset, label, findings)
     return facts
 
 
@@ -171,16 +183,18 @@ def _shared(split: Split, names: NDArray[np.bytes_], verified: Verified) -> int:
     return int((same_name | same_content).sum())
 
 
-def _positives(split: Split, radius_m: float, label: str, findings: Findings) -> dict[str, Any]:
-    """How many queries have a map image of their own group near them."""
+def _positives(split: Split, dataset: Dataset, label: str, findings: Findings) -> dict[str, Any]:
+    """How many queries have a map image near them, of their own group where each has a frame of its own."""
     from scipy.spatial import cKDTree
 
+    radius_m = dataset.positive_radius_m or 0.0
     located = split.queries.poses.known
     found = np.zeros(len(split.queries), bool)
     code = {name: i for i, name in enumerate(split.database.group_names)}
     for at, group in enumerate(split.queries.group_names):
         mine = np.flatnonzero((split.queries.group == at) & located)
-        theirs = np.flatnonzero((split.database.group == code.get(group, -1)) & split.database.poses.known)
+        comparable = split.database.group == code.get(group, -1) if dataset.groups_apart else True
+        theirs = np.flatnonzero(split.database.poses.known & comparable)
         if len(mine) and len(theirs):
             distance, _ = cKDTree(split.database.poses.xy[theirs]).query(split.queries.poses.xy[mine])
             found[mine] = distance <= radius_m

@@ -39,6 +39,7 @@ CITIES = {
 }  # fmt: skip
 SUBTASKS = ("all", "s2w", "w2s", "o2n", "n2o", "d2n", "n2d")
 SIDES = ("query", "database")
+POSITIONS = ("raw.csv", "postprocessed.csv")
 _KINDS: dict[str, Kind] = {
     "key": "name",
     "lon": "number",
@@ -68,7 +69,7 @@ def load(path: Path, split: str) -> Split:
 def panoramas_of(path: Path, split: str) -> list[str]:
     """Names of the panoramas that `load` leaves out."""
     cities = CITIES.get(split, (split,))
-    sides = read(path, _present(path, cities, complete=split != "train"), panoramas=True)
+    sides = read(path, _present(path, cities, complete=split != "train", told=True), panoramas=True)
     return [side.name(int(i)) for side in sides for i in np.flatnonzero(side.columns["pano"])]
 
 
@@ -90,8 +91,11 @@ def _without_panoramas(images: ImageSet) -> ImageSet:
     return images.subset(~panorama) if panorama.any() else images
 
 
-def _present(path: Path, cities: Iterable[str], complete: bool) -> tuple[str, ...]:
-    """The cities whose metadata is there; a benchmark needs all of them, training takes what there is."""
+def _present(path: Path, cities: Iterable[str], complete: bool, told: bool = False) -> tuple[str, ...]:
+    """The cities whose metadata is there; a benchmark needs all of them, training takes what there is.
+
+    What is missing is said once: not again where the caller has `told` it.
+    """
     wanted = tuple(cities)
     found = tuple(city for city in wanted if (path / _volume(city) / city / "query" / "seq_info.csv").is_file())
     missing = [city for city in wanted if city not in found]
@@ -100,7 +104,7 @@ def _present(path: Path, cities: Iterable[str], complete: bool) -> tuple[str, ..
             f"{path / _volume(missing[0]) / missing[0]} has no query/seq_info.csv (missing: {', '.join(missing)}); "
             "unpack metadata.zip of MSLS there"
         )
-    if missing:
+    if missing and not told:
         warn(f"{path} lacks {len(missing)} of {len(wanted)} cities: {', '.join(missing)}")
     return found
 
@@ -112,9 +116,11 @@ def _volume(city: str) -> str:
 def _city(path: Path, city: str, side: str) -> ImageSet:
     """One side of one city."""
     folder = path / _volume(city) / city / side
-    cells = _columns(folder, located=city not in CITIES["test"])
+    test = city in CITIES["test"]
+    truth = not test or all((folder / name).is_file() for name in POSITIONS)  # some have those of the test cities
+    cells = _columns(folder, located=truth)
     n = len(cells["key"])
-    if "pano" not in cells:  # the test cities say nothing of it
+    if test:  # the server asks for panoramas too
         cells["pano"] = np.zeros(n, bool)
     cells["row"], cells["rows"] = np.arange(n), np.full(n, n)
     cells["frame_number"] = np.nan_to_num(cells["frame_number"], nan=-1).astype(np.int64)
@@ -125,7 +131,7 @@ def _city(path: Path, city: str, side: str) -> ImageSet:
 
 def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
     """The columns of a folder's CSV files by official name, all in one order."""
-    files = ["seq_info.csv", "subtask_index.csv", *(("raw.csv", "postprocessed.csv") if located else ())]
+    files = ["seq_info.csv", "subtask_index.csv", *(POSITIONS if located else ())]
     cells: dict[str, NDArray[Any]] = {}
     keys: Column = None
     for name in files:

@@ -114,7 +114,7 @@ DATASETS.register(NAME)(
     Dataset(
         name=NAME,
         load=load,
-        splits=tuple(SCENES),
+        splits=(*SCENES, *(f"{scene}/train" for scene in SCENES)),
         licence="Microsoft Research licence: non-commercial; cite Shotton et al. 2013",
         published={
             f"{scene}/{side}": n

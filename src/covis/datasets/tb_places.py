@@ -84,5 +84,6 @@ DATASETS.register(NAME)(
             "w17_w18/database": 10948,
         },
         positive_radius_m=3.5,
+        groups_apart=False,
     )
 )

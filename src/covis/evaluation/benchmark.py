@@ -65,6 +65,10 @@ class Benchmark:
     """The server's file format where the truth is hidden: "msls" or "visuallocalization"."""
     notes: tuple[str, ...] = ()
     """What a reader of its figures should know."""
+    dataset: str = ""
+    """The dataset that it is made from; empty for one made by hand."""
+    split: str = ""
+    """The split of that dataset."""
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.database))
@@ -258,11 +262,40 @@ def _restricted(
     )
 
 
-Maker = Callable[[Path | None], Benchmark]
-BENCHMARKS: Registry[Maker] = Registry("benchmark")
-"""Name → function from the dataset's path to the benchmark."""
+@dataclass(frozen=True)
+class Protocol:
+    """A benchmark before its data is read: which dataset and split it is made from, and how."""
+
+    dataset: str
+    split: str
+    make: Callable[[Path | None], Benchmark]
+    """Path of the dataset → the benchmark."""
+    hidden: bool = False
+    """Whether the truth is on a server, so that a submission file is written instead of figures."""
+
+    def __call__(self, path: Path | None) -> Benchmark:
+        """The benchmark on the data at `path`."""
+        return replace(self.make(path), dataset=self.dataset, split=self.split)
 
 
-def load_benchmark(name: str, path: Path | str | None = None) -> Benchmark:
-    """Benchmark `name` on the data at `path`."""
-    return BENCHMARKS[name](None if path is None else Path(path))
+BENCHMARKS: Registry[Protocol] = Registry("benchmark")
+"""Name → its protocol."""
+
+
+def register(
+    name: str, dataset: str, split: str, *, hidden: bool = False
+) -> Callable[[Callable[..., Benchmark]], Callable[..., Benchmark]]:
+    """Decorator: the function makes benchmark `name` from that split of that dataset."""
+
+    def bind(make: Callable[..., Benchmark]) -> Callable[..., Benchmark]:
+        BENCHMARKS.register(name)(Protocol(dataset, split, make, hidden))
+        return make
+
+    return bind
+
+
+def load_benchmark(name: str, data: Path | str | Mapping[str, Path] | None = None) -> Benchmark:
+    """Benchmark `name` on the data at a path, or on that of its dataset where paths are given by dataset."""
+    protocol = BENCHMARKS[name]
+    path = data.get(protocol.dataset) if isinstance(data, Mapping) else data
+    return protocol(None if path is None else Path(path))

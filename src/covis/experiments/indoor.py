@@ -20,7 +20,7 @@ def tb_places(backbone: str) -> Recipe:
     """All pairs of W17, fields of view of 3.5 m and 90°."""
     return Recipe(
         dataset="tb_places",
-        split="W17",
+        split="w17_train",
         model=ModelConfig(backbone, "avg", image_size=(224, 224), trainable="last2", weights="pretrained"),
         labels=FovOverlap(radius_m=3.5, fov_deg=90.0),
         optimiser=Optimiser(decay_every=5 / EPOCHS),

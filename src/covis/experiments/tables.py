@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 from scipy.stats import t as student
 
 from covis import artifacts
-from covis.datasets import DATASETS
+from covis.datasets import is_given
 from covis.describing.describers import ModelDescriber
 from covis.describing.features import Cached, open_features
 from covis.describing.rerankers import open_reranker
-from covis.errors import InputError
-from covis.evaluation import Evaluation, load_benchmark
+from covis.evaluation import BENCHMARKS, Evaluation, load_benchmark
 from covis.evaluation.published import Published
 from covis.evaluation.run import Fit, Variants, evaluate_to
 from covis.images import ImageSet
@@ -156,12 +155,11 @@ def _run(
     for key in ("seconds", "mining_seconds", "images", "pairs", "memory_gib"):
         outcome.costs.setdefault(key, []).append(float(result[key]))
     for name in row.benchmarks:
-        needs = dataset_of(name)
-        if not _given(needs, data):
+        if not is_given(BENCHMARKS[name].dataset, data):
             continue
         plan = Variants(sizes, fit=row.fit, rerank=open_reranker(row.rerank) if row.rerank else None)
         source = FrozenOnce(PlaceModel.load(folder / "model"), folder.name, folder=(folder / "model").resolve())
-        evaluate_to(source, load_benchmark(name, data.get(needs)), folder / "evals", plan, alone=False)
+        evaluate_to(source, load_benchmark(name, data), folder / "evals", plan, alone=False)
         evaluation = Evaluation.open(folder / "evals" / plan.folder(name, row.whiten))
         for key, value in headline(evaluation).items():
             outcome.figures.setdefault(name, {}).setdefault(key, []).append(value)
@@ -191,47 +189,21 @@ def headline(evaluation: Evaluation) -> dict[str, float]:
     return found
 
 
-def dataset_of(benchmark: str) -> str:
-    """The dataset that a benchmark is made from, by its name."""
-    fitting = [name for name in DATASETS if benchmark == name or benchmark.startswith(f"{name}_")]
-    return max(fitting, key=len, default=benchmark)
-
-
 def needs(row: Row) -> dict[str, str]:
     """Dataset → what a row needs it for."""
     found = {row.recipe.dataset: "training"}
     for name in row.benchmarks:
-        found.setdefault(dataset_of(name), f"benchmark {name}")
+        found.setdefault(BENCHMARKS[name].dataset, f"benchmark {name}")
     return found
 
 
 def lacking(row: Row, data: Mapping[str, Path]) -> str:
     """Why a row cannot be run with this data; empty if it can."""
-    if not _given(row.recipe.dataset, data):
+    if not is_given(row.recipe.dataset, data):
         return f"it trains on {row.recipe.dataset}: give --data {row.recipe.dataset}=PATH"
-    if not any(_given(dataset_of(name), data) for name in row.benchmarks):
+    if not any(is_given(BENCHMARKS[name].dataset, data) for name in row.benchmarks):
         return f"none of its benchmarks has data: {', '.join(row.benchmarks)}"
     return ""
-
-
-def _given(dataset: str, data: Mapping[str, Path]) -> bool:
-    embedded = dataset in DATASETS and DATASETS[dataset].default is not None
-    return embedded or dataset in data
-
-
-def parse_data(given: Sequence[str], rows: Sequence[Row]) -> dict[str, Path]:
-    """`DATASET=PATH`, or a bare PATH for the dataset that the rows train on."""
-    paths: dict[str, Path] = {}
-    for entry in given:
-        name, equals, path = entry.partition("=")
-        if equals and name in DATASETS:
-            paths[name] = Path(path)
-        else:
-            trained = {row.recipe.dataset for row in rows}
-            if len(trained) != 1:
-                raise InputError(f"--data {entry}: write DATASET=PATH, since several are needed: {sorted(trained)}")
-            paths[trained.pop()] = Path(entry)
-    return paths
 
 
 def write_outcomes(

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from covis import datasets
 from covis.datasets.seven_scenes import SCENES
-from covis.evaluation.benchmark import BENCHMARKS, Benchmark
-from covis.labels import FovOverlap
+from covis.evaluation.benchmark import Benchmark, register
+from covis.evaluation.protocols.rules import by_rule
+from covis.images import Split
+from covis.labels import FovOverlap, SurfaceOverlap
+from covis.labels.rules import Rule
 
 GARDEN_VIEW = FovOverlap(radius_m=3.5, fov_deg=90.0)
 KS = (1, 2, 3, 4, 5, 10, 15, 20, 25)
@@ -21,17 +25,11 @@ RADII_M = (0.1, 0.25, 0.5, 1.0, 2.0, 3.5, 5.0)
 
 def tb_places(path: Path | None, split: str) -> Benchmark:
     """`w17_w18`: W18 against the map W17; `w18`: its published halves."""
-    queries, database = datasets.load("tb_places", path, split)
-    return Benchmark(
+    return _shared_view(
         f"tb_places_{split}",
-        queries,
-        database,
-        GARDEN_VIEW(queries, database),
+        datasets.load("tb_places", path, split),
+        GARDEN_VIEW,
         "field of view of 3.5 m and 90° shared by at least half",
-        denominator="all",
-        ks=KS,
-        radii_m=RADII_M,
-        pairs=True,
         training=lambda: datasets.load("tb_places", path, "w17_train").queries,
         notes=("the headline divides by all queries, as the method's authors do",),
     )
@@ -39,25 +37,21 @@ def tb_places(path: Path | None, split: str) -> Benchmark:
 
 def seven_scenes(path: Path | None, scene: str) -> Benchmark:
     """Test frames of one scene against its training frames."""
-    queries, database = datasets.load("7scenes", path, scene)
-    from covis.labels import SurfaceOverlap
-
-    return Benchmark(
+    return _shared_view(
         f"7scenes_{scene}",
-        queries,
-        database,
-        SurfaceOverlap()(queries, database),
+        datasets.load("7scenes", path, scene),
+        SurfaceOverlap(),
         "at least half of the surface points that either camera sees are seen by both",
-        denominator="all",
-        ks=KS,
-        radii_m=RADII_M,
-        pairs=True,
         training=lambda: datasets.load("7scenes", path, f"{scene}/train").queries,
         notes=("training frames are the map, so fitting on either is the same",),
     )
 
 
+def _shared_view(name: str, sides: Split, rule: Rule, words: str, **more: Any) -> Benchmark:
+    return by_rule(name, sides, rule, words, denominator="all", ks=KS, radii_m=RADII_M, pairs=True, **more)
+
+
 for _split in ("w17_w18", "w18"):
-    BENCHMARKS.register(f"tb_places_{_split}")(partial(tb_places, split=_split))
+    register(f"tb_places_{_split}", "tb_places", _split)(partial(tb_places, split=_split))
 for _scene in SCENES:
-    BENCHMARKS.register(f"7scenes_{_scene}")(partial(seven_scenes, scene=_scene))
+    register(f"7scenes_{_scene}", "7scenes", _scene)(partial(seven_scenes, scene=_scene))

@@ -12,6 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,72 +21,66 @@ from scipy.sparse import csr_array
 from covis import datasets
 from covis.datasets.msls import SUBTASKS
 from covis.errors import InputError
-from covis.evaluation.benchmark import BENCHMARKS, Benchmark
+from covis.evaluation.benchmark import Benchmark, register
 from covis.evaluation.protocols.rules import (
     MAX_ANGLE_DEG,
     NEAR_ALIKE_IN_CITY,
     NEAR_IN_CITY,
     NEAR_RULE,
     SHARED_VIEW_IN_CITY,
+    by_rule,
 )
 from covis.evaluation.submissions import MSLS
 from covis.graph import SimilarityGraph
-from covis.images import WINDOW, ImageSet
+from covis.images import WINDOW, ImageSet, Split
 
 
 def validation(path: Path | None, name: str, subtask: str) -> Benchmark:
     """The official validation: one subtask's queries and map, each city by itself."""
-    queries, database = _sides(path, "val", subtask)
-    return Benchmark(
-        name,
-        queries,
-        database,
-        NEAR_IN_CITY(queries, database),
-        NEAR_RULE,
-        SHARED_VIEW_IN_CITY(queries, database),
-        groups="same",
-        breakdown={"city": cities(queries)},
-        training=partial(training, path),
-        notes=(f"official validation, subtask {subtask!r}, searched city by city, panoramas left out",),
-    )
+    note = f"official validation, subtask {subtask!r}, searched city by city, panoramas left out"
+    return _located(name, path, _sides(path, "val", subtask), groups="same", notes=(note,))
 
 
+@register("msls_val_all", "msls", "val")
 def validation_all(path: Path | None) -> Benchmark:
     """Another common reading: every query that is no panorama, searched in the map of both cities together."""
-    queries, database = datasets.load("msls", path, "val")
-    return Benchmark(
-        "msls_val_all",
-        queries,
-        database,
-        NEAR_IN_CITY(queries, database),
-        NEAR_RULE,
-        SHARED_VIEW_IN_CITY(queries, database),
-        breakdown={"city": cities(queries)},
-        training=partial(training, path),
-        notes=("not the official validation: all queries (about 11,000) against one map of both cities",),
-    )
+    note = "not the official validation: all queries (about 11,000) against one map of both cities"
+    return _located("msls_val_all", path, datasets.load("msls", path, "val"), notes=(note,))
 
 
+@register("msls_val_40deg", "msls", "val")
 def validation_40deg(path: Path | None) -> Benchmark:
     """The official queries and map with the rule of the text: 25 m and 40°."""
-    queries, database = _sides(path, "val", "all")
-    return Benchmark(
+    return _located(
         "msls_val_40deg",
-        queries,
-        database,
-        NEAR_ALIKE_IN_CITY(queries, database),
-        f"{NEAR_RULE} and {MAX_ANGLE_DEG:g}°",
-        SHARED_VIEW_IN_CITY(queries, database),
+        path,
+        _sides(path, "val", "all"),
+        rule=NEAR_ALIKE_IN_CITY,
+        words=f"{NEAR_RULE} and {MAX_ANGLE_DEG:g}°",
         groups="same",
-        breakdown={"city": cities(queries)},
-        training=partial(training, path),
         notes=("the official evaluator asks for 25 m alone; this is the rule that papers state",),
     )
 
 
+def _located(name: str, path: Path | None, sides: Split | tuple[ImageSet, ImageSet], **more: Any) -> Benchmark:
+    """What the protocols with known positions share; `more` is what one of them adds."""
+    more = {"rule": NEAR_IN_CITY, "words": NEAR_RULE, **more}
+    return by_rule(
+        name,
+        sides,
+        similarity=SHARED_VIEW_IN_CITY(*sides),
+        breakdown={"city": cities(sides[0])},
+        training=partial(training, path),
+        **more,
+    )
+
+
 def server_test(path: Path | None, name: str, subtask: str) -> Benchmark:
-    """The test cities, whose positions only the server knows."""
+    """The test cities, whose positions only the server knows; scored here where the user has them (raw.csv)."""
     queries, database = _sides(path, "test", subtask)
+    if queries.poses.known.all() and database.poses.known.all():
+        note = f"subtask {subtask!r}, scored here by the positions that lie beside the test cities"
+        return _located(name, path, (queries, database), groups="same", notes=(note,), submission=MSLS)
     return Benchmark(
         name,
         queries,
@@ -118,10 +113,9 @@ def cities(images: ImageSet) -> NDArray[np.str_]:
 
 for _subtask in SUBTASKS:
     _suffix = "" if _subtask == "all" else f"_{_subtask}"
-    BENCHMARKS.register(f"msls_val{_suffix}")(partial(validation, name=f"msls_val{_suffix}", subtask=_subtask))
-    BENCHMARKS.register(f"msls_test{_suffix}")(partial(server_test, name=f"msls_test{_suffix}", subtask=_subtask))
-BENCHMARKS.register("msls_val_all")(validation_all)
-BENCHMARKS.register("msls_val_40deg")(validation_40deg)
+    _val, _test = f"msls_val{_suffix}", f"msls_test{_suffix}"
+    register(_val, "msls", "val")(partial(validation, name=_val, subtask=_subtask))
+    register(_test, "msls", "test", hidden=True)(partial(server_test, name=_test, subtask=_subtask))
 
 
 LENGTH = 3
@@ -162,7 +156,7 @@ def sequence_test(path: Path | None, task: str, length: int = LENGTH) -> Benchma
     )
 
 
-def _items(path: Path | None, split: str, task: str, length: int) -> tuple[datasets.Split, tuple[ImageSet, ImageSet]]:
+def _items(path: Path | None, split: str, task: str, length: int) -> tuple[Split, tuple[ImageSet, ImageSet]]:
     """All frames of both sides, and the items among them that the task counts."""
     frames = datasets.load("msls", path, split)
     lengths = [length if sequence else 1 for sequence in TASKS[task]]
@@ -193,7 +187,7 @@ def as_sequences(images: ImageSet, length: int) -> ImageSet:
     return replace(chosen, columns={**chosen.columns, WINDOW: images.names[window[kept]]})
 
 
-def _relevance(frames: datasets.Split, items: tuple[ImageSet, ImageSet]) -> SimilarityGraph:
+def _relevance(frames: Split, items: tuple[ImageSet, ImageSet]) -> SimilarityGraph:
     """ψ = 1 for items with frames near each other."""
     near = NEAR_IN_CITY(*frames)
     queries, database = (_membership(i, side) for i, side in zip(items, frames, strict=True))
@@ -213,5 +207,5 @@ def _membership(items: ImageSet, frames: ImageSet) -> csr_array:
 
 
 for _task in TASKS:
-    BENCHMARKS.register(f"msls_val_{_task}")(partial(sequence_validation, task=_task))
-    BENCHMARKS.register(f"msls_test_{_task}")(partial(sequence_test, task=_task))
+    register(f"msls_val_{_task}", "msls", "val")(partial(sequence_validation, task=_task))
+    register(f"msls_test_{_task}", "msls", "test", hidden=True)(partial(sequence_test, task=_task))

@@ -1,8 +1,13 @@
-"""Relevance rules that several protocols share."""
+"""Relevance rules that several protocols share, and a benchmark made by one."""
 
 from __future__ import annotations
 
+from typing import Any
+
+from covis.evaluation.benchmark import Benchmark
+from covis.images import ImageSet, Split
 from covis.labels import FovOverlap, Radius
+from covis.labels.rules import Rule
 
 RADIUS_M = 25.0
 MAX_ANGLE_DEG = 40.0
@@ -17,3 +22,9 @@ SHARED_VIEW = FovOverlap()
 SHARED_VIEW_IN_CITY = FovOverlap(within_group=True)
 NEAR_RULE = f"within {RADIUS_M:g} m"
 NEAR_ALIKE_RULE = f"within {RADIUS_M:g} m and, where both headings are known, {MAX_ANGLE_DEG:g}°"
+
+
+def by_rule(name: str, sides: Split | tuple[ImageSet, ImageSet], rule: Rule, words: str, **more: Any) -> Benchmark:
+    """A benchmark whose truth is a rule on poses, with whatever else its protocol says."""
+    queries, database = sides
+    return Benchmark(name, queries, database, rule(queries, database), words, **more)

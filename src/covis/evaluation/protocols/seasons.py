@@ -6,13 +6,17 @@ poses are published (the training parts), the same figures are made here.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from covis import datasets
-from covis.evaluation.benchmark import BENCHMARKS, Benchmark
+from covis.evaluation.benchmark import Benchmark, Groups, register
 from covis.evaluation.localisation import LONG_TERM_LIMITS
+from covis.evaluation.protocols.rules import by_rule
 from covis.evaluation.submissions import LONG_TERM
 from covis.images import ImageSet
 from covis.labels import Radius
@@ -26,33 +30,22 @@ RADII_M = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0)
 NIGHT = ("night", "night-rain")
 
 
-@BENCHMARKS.register("robotcar_v2")
+@register("robotcar_v2", "robotcar_v2", "test", hidden=True)
 def robotcar_v2(path: Path | None) -> Benchmark:
-    """The rear camera's test queries against the reference drive."""
-    queries, database = (_rear(side) for side in datasets.load("robotcar_v2", path, "test"))
-    return Benchmark(
-        "robotcar_v2",
-        queries,
-        database,
-        None,
-        f"pose of the best match {RULE}, known to the server alone",
-        thresholds=LONG_TERM_LIMITS,
-        breakdown=_conditions(queries),
-        training=lambda: _rear(datasets.load("robotcar_v2", path, "train").queries),
-        submission=LONG_TERM,
-        notes=(HIDDEN,),
-    )
+    """The rear camera's test queries against the whole reference drive, as the method's authors search."""
+    sides = [_rear(side) for side in datasets.load("robotcar_v2", path, "test")]
+    training = partial(datasets.load, "robotcar_v2", path, "train")
+    return _hidden("robotcar_v2", sides, _conditions(sides[0]), lambda: _rear(training().queries))
 
 
-@BENCHMARKS.register("robotcar_v2_train")
+@register("robotcar_v2_train", "robotcar_v2", "train")
 def robotcar_v2_train(path: Path | None) -> Benchmark:
     """The rear camera's training queries, whose poses are published, against the reference drive."""
     queries, database = (_rear(side) for side in datasets.load("robotcar_v2", path, "train"))
-    return Benchmark(
+    return by_rule(
         "robotcar_v2_train",
-        queries,
-        database,
-        Radius(COARSE_M, COARSE_DEG)(queries, database),
+        (queries, database),
+        Radius(COARSE_M, COARSE_DEG),
         RULE,
         thresholds=LONG_TERM_LIMITS,
         radii_m=RADII_M,
@@ -61,41 +54,59 @@ def robotcar_v2_train(path: Path | None) -> Benchmark:
     )
 
 
-@BENCHMARKS.register("cmu_extended")
+@register("cmu_extended_one_map", "cmu_extended", "test", hidden=True)
+def cmu_extended_one_map(path: Path | None) -> Benchmark:
+    """The test slices' queries against one map of all slices, as the method's authors search."""
+    return _cmu("cmu_extended_one_map", path, groups="any", note="one map of all slices, as the published figures")
+
+
+@register("cmu_extended", "cmu_extended", "test", hidden=True)
 def cmu_extended(path: Path | None) -> Benchmark:
-    """The test slices' queries, each against its own slice of the map."""
-    queries, database = datasets.load("cmu_extended", path, "test")
-    return Benchmark(
-        "cmu_extended",
-        queries,
-        database,
-        None,
-        f"pose of the best match {RULE}, known to the server alone",
-        groups="same",
-        thresholds=LONG_TERM_LIMITS,
-        breakdown=_surroundings(queries),
-        training=lambda: datasets.load("cmu_extended", path, "train").database,
-        submission=LONG_TERM,
-        notes=("a query is searched in its own slice", HIDDEN),
-    )
+    """The test slices' queries, each against its own slice of the map: an easier task than `cmu_extended_one_map`."""
+    note = "a query is searched in its own slice: not the protocol of the published figures"
+    return _cmu("cmu_extended", path, groups="same", note=note)
 
 
-@BENCHMARKS.register("cmu_extended_train")
+@register("cmu_extended_train", "cmu_extended", "train")
 def cmu_extended_train(path: Path | None) -> Benchmark:
     """Queries of the other slices whose poses are published, each against its own slice of the map."""
     queries, database = datasets.load("cmu_extended", path, "train")
     queries = queries.subset(queries.poses.known)
-    return Benchmark(
+    return by_rule(
         "cmu_extended_train",
-        queries,
-        database,
-        Radius(COARSE_M, COARSE_DEG, within_group=True)(queries, database),
+        (queries, database),
+        Radius(COARSE_M, COARSE_DEG, within_group=True),
         RULE,
         groups="same",
         thresholds=LONG_TERM_LIMITS,
         radii_m=RADII_M,
         breakdown=_surroundings(queries),
         notes=("the training slices, not the server's: not comparable with published figures",),
+    )
+
+
+def _cmu(name: str, path: Path | None, *, groups: Groups, note: str) -> Benchmark:
+    sides = list(datasets.load("cmu_extended", path, "test"))
+    training = partial(datasets.load, "cmu_extended", path, "train")
+    hidden = _hidden(name, sides, _surroundings(sides[0]), lambda: training().database)
+    return replace(hidden, groups=groups, notes=(note, *hidden.notes))
+
+
+def _hidden(
+    name: str, sides: Sequence[ImageSet], breakdown: dict[str, np.ndarray], training: Callable[[], ImageSet]
+) -> Benchmark:
+    """A benchmark of which only the server knows the query poses."""
+    return Benchmark(
+        name,
+        sides[0],
+        sides[1],
+        None,
+        f"pose of the best match {RULE}, known to the server alone",
+        thresholds=LONG_TERM_LIMITS,
+        breakdown=breakdown,
+        training=training,
+        submission=LONG_TERM,
+        notes=(HIDDEN,),
     )
 
 

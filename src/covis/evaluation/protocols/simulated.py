@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from covis import datasets
 from covis.errors import InputError
-from covis.evaluation.benchmark import BENCHMARKS, Benchmark, Groups
-from covis.evaluation.protocols.rules import NEAR, NEAR_ALIKE, NEAR_ALIKE_RULE, NEAR_RULE, SHARED_VIEW
-from covis.images import ImageSet
+from covis.evaluation.benchmark import Benchmark, Groups, register
+from covis.evaluation.protocols.rules import NEAR, NEAR_ALIKE, NEAR_ALIKE_RULE, NEAR_RULE, SHARED_VIEW, by_rule
+from covis.images import ImageSet, Split
 
 
-@BENCHMARKS.register("table")
+@register("table", "table", "all")
 def table(path: Path | None) -> Benchmark:
     """Each photo of a table against the photos of other groups (of the whole table where it names no groups)."""
     from covis.reading.sources import open_images
@@ -25,14 +26,12 @@ def table(path: Path | None) -> Benchmark:
     return leave_one_group_out("table", open_images(path))
 
 
-@BENCHMARKS.register("campus_west")
+@register("campus", "campus", "west")
+@register("campus_west", "campus", "west")
 def campus_west(path: Path | None) -> Benchmark:
     """The western campus, at least 30 m from any training photo: each photo against other people's walks."""
     images = datasets.load("campus", path, "west").queries
     return leave_one_group_out("campus_west", images, lambda: datasets.load("campus", path, "train").queries)
-
-
-BENCHMARKS.register("campus")(campus_west)
 
 
 def campus_part(path: Path | None, part: str) -> Benchmark:
@@ -42,23 +41,20 @@ def campus_part(path: Path | None, part: str) -> Benchmark:
     return leave_one_group_out(f"campus_{part}", images, lambda: training().queries)
 
 
-BENCHMARKS.register("campus_north")(partial(campus_part, part="north"))
-BENCHMARKS.register("campus_east")(partial(campus_part, part="east"))
+for _part in ("north", "east"):
+    register(f"campus_{_part}", "campus", _part)(partial(campus_part, part=_part))
 
 
-@BENCHMARKS.register("campus_walks")
+@register("campus_walks", "campus", "new_walks")
 def campus_walks(path: Path | None) -> Benchmark:
     """New walks over places whose map the model may have been trained on: a map of one's own photos."""
-    queries, database = datasets.load("campus", path, "new_walks")
-    return Benchmark(
-        "campus_walks",
-        queries,
-        database,
-        NEAR_ALIKE(queries, database),
-        NEAR_ALIKE_RULE,
-        SHARED_VIEW(queries, database),
-        training=lambda: database,
-    )
+    sides = datasets.load("campus", path, "new_walks")
+    return _alike("campus_walks", sides, training=lambda: sides.database)
+
+
+def _alike(name: str, sides: Split, **more: Any) -> Benchmark:
+    """25 m and 40°, graded by shared view: the rule for photos with a heading."""
+    return by_rule(name, sides, NEAR_ALIKE, NEAR_ALIKE_RULE, similarity=SHARED_VIEW(*sides), **more)
 
 
 def leave_one_group_out(name: str, images: ImageSet, training: Callable[[], ImageSet] | None = None) -> Benchmark:
@@ -71,27 +67,15 @@ def leave_one_group_out(name: str, images: ImageSet, training: Callable[[], Imag
             raise InputError(f"none of the {len(images)} photos has a position, so nothing can be scored")
         notes = (*notes, f"{int((~known).sum())} photos without a position are left out")
         images = images.subset(known)
-    return Benchmark(
-        name,
-        images,
-        images,
-        NEAR_ALIKE(images, images),
-        NEAR_ALIKE_RULE,
-        SHARED_VIEW(images, images),
-        groups=groups,
-        training=training,
-        notes=notes,
-    )
+    return _alike(name, Split(images, images), groups=groups, training=training, notes=notes)
 
 
 def folders(path: Path | None, split: str) -> Benchmark:
     """The community's `images/<split>/{queries,database}` folders with positions in the file names."""
-    queries, database = datasets.load("utm_folders", path, split)
-    return Benchmark(
+    return by_rule(
         f"folders_{split}",
-        queries,
-        database,
-        NEAR(queries, database),
+        datasets.load("utm_folders", path, split),
+        NEAR,
         NEAR_RULE,
         denominator="all",
         training=lambda: datasets.load("utm_folders", path, "train").database,
@@ -101,21 +85,17 @@ def folders(path: Path | None, split: str) -> Benchmark:
 
 def town(path: Path | None, split: str, name: str) -> Benchmark:
     """Streets of the simulated town that training never sees, under other weather, light and season than its map."""
-    queries, database = datasets.load("town", path, split)
-    return Benchmark(
+    sides = datasets.load("town", path, split)
+    return _alike(
         name,
-        queries,
-        database,
-        NEAR_ALIKE(queries, database),
-        NEAR_ALIKE_RULE,
-        SHARED_VIEW(queries, database),
-        breakdown={"condition": np.char.decode(queries.columns["condition"])},
+        sides,
+        breakdown={"condition": np.char.decode(sides.queries.columns["condition"])},
         training=lambda: datasets.load("town", path, "train").database,
         notes=("simulated images: compare models here, not with figures of real photographs",),
     )
 
 
 for _split in ("val", "test"):
-    BENCHMARKS.register(f"folders_{_split}")(partial(folders, split=_split))
-BENCHMARKS.register("town")(partial(town, split="test", name="town"))
-BENCHMARKS.register("town_val")(partial(town, split="val", name="town_val"))
+    register(f"folders_{_split}", "utm_folders", _split)(partial(folders, split=_split))
+register("town", "town", "test")(partial(town, split="test", name="town"))
+register("town_val", "town", "val")(partial(town, split="val", name="town_val"))

@@ -7,80 +7,63 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from covis import datasets
-from covis.evaluation.benchmark import BENCHMARKS, Benchmark
-from covis.evaluation.protocols.rules import NEAR, NEAR_RULE
+from covis.evaluation.benchmark import Benchmark, register
+from covis.evaluation.protocols.rules import NEAR, NEAR_RULE, by_rule
+
+_BOTH = "the headline divides by all queries, as the original evaluator does"
+
+
+def _streets(name: str, path: Path | None, dataset: str, split: str, **more: Any) -> Benchmark:
+    """What the four share; `more` is what one of them adds."""
+    more = {"words": NEAR_RULE, "notes": (), **more}
+    notes = (*more.pop("notes"), _BOTH)
+    return by_rule(name, datasets.load(dataset, path, split), NEAR, denominator="all", notes=notes, **more)
 
 
 def pittsburgh(path: Path | None, dataset: str) -> Benchmark:
     """The test split of Pittsburgh: one map, no second rule."""
-    name = f"{dataset}_test"
-    queries, database = datasets.load(dataset, path, "test")
-    return Benchmark(
-        name,
-        queries,
-        database,
-        NEAR(queries, database),
-        rule=NEAR_RULE,
-        denominator="all",
-        notes=(_BOTH,),
+    return _streets(
+        f"{dataset}_test",
+        path,
+        dataset,
+        "test",
         training=lambda: datasets.load(dataset, path, "train").database,
     )
 
 
 for _name in ("pitts30k", "pitts250k"):
-    BENCHMARKS.register(f"{_name}_test")(partial(pittsburgh, dataset=_name))
+    register(f"{_name}_test", _name, "test")(partial(pittsburgh, dataset=_name))
 
 
-@BENCHMARKS.register("tokyo247")
+@register("tokyo247", "tokyo247", "test")
 def tokyo247(path: Path | None) -> Benchmark:
     """Tokyo 24/7 as its authors score it: 12·k cut-outs are searched and the best of each panorama is kept."""
-    queries, database = datasets.load("tokyo247", path, "test")
-    return Benchmark(
-        "tokyo247",
-        queries,
-        database,
-        NEAR(queries, database),
-        rule=NEAR_RULE,
-        fold="panorama",
-        search_factor=12,
-        denominator="all",
-        notes=("of the 12 cut-outs of a panorama only the best counts", _BOTH),
-    )
+    folded: dict[str, Any] = {"fold": "panorama", "search_factor": 12}
+    note = "of the 12 cut-outs of a panorama only the best counts"
+    return _streets("tokyo247", path, "tokyo247", "test", **folded, notes=(note,))
 
 
-@BENCHMARKS.register("tokyo247_cutouts")
+@register("tokyo247_cutouts", "tokyo247", "test")
 def tokyo247_cutouts(path: Path | None) -> Benchmark:
     """Tokyo 24/7 without that step: cut-outs of one panorama may fill the ranking. Some published figures count so."""
-    queries, database = datasets.load("tokyo247", path, "test")
-    return Benchmark(
-        "tokyo247_cutouts",
-        queries,
-        database,
-        NEAR(queries, database),
-        rule=NEAR_RULE,
-        denominator="all",
-        notes=("cut-outs of one panorama count one by one: not the original protocol", _BOTH),
-    )
+    note = "cut-outs of one panorama count one by one: not the original protocol"
+    return _streets("tokyo247_cutouts", path, "tokyo247", "test", notes=(note,))
 
 
-@BENCHMARKS.register("tokyotm_val")
+@register("tokyotm_val", "tokyotm", "val")
 def tokyotm_val(path: Path | None) -> Benchmark:
     """TokyoTM's validation: 10·k are searched, and results of the query's own time stamp are dropped."""
-    queries, database = datasets.load("tokyotm", path, "val")
-    return Benchmark(
+    return _streets(
         "tokyotm_val",
-        queries,
-        database,
-        NEAR(queries, database),
-        rule=f"{NEAR_RULE}, taken at another time",
+        path,
+        "tokyotm",
+        "val",
+        words=f"{NEAR_RULE}, taken at another time",
         apart="time_stamp",
         search_factor=10,
-        denominator="all",
         training=lambda: datasets.load("tokyotm", path, "train").database,
-        notes=("results of the query's own time stamp are dropped", _BOTH),
+        notes=("results of the query's own time stamp are dropped",),
     )
-
-
-_BOTH = "the headline divides by all queries, as the original evaluator does"

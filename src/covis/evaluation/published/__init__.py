@@ -38,7 +38,7 @@ PROTOCOLS = {
     "tokyo247": "tokyo247_cutouts",
     "tokyotm": "tokyotm_val",
     "robotcar": "robotcar_v2",
-    "cmu": "cmu_extended",
+    "cmu": "cmu_extended_one_map",
 }
 """Column prefix → the protocol of ours that counts as the published figures were counted."""
 COUNTS = {
@@ -114,7 +114,9 @@ def _figure(table: str, row: Mapping[str, str], match: re.Match[str], value: flo
         benchmark = {"Validation": "msls_val", "Test": "msls_test"}[row["msls_set"]]
         method = f"{method}, strategy {where}"
     elif table in ("table4_losses_cmu", "table6_cmu_detailed", "table7_robotcar_detailed"):
-        benchmark = {"table6_cmu_detailed": "cmu_extended", "table7_robotcar_detailed": "robotcar_v2"}.get(table, "")
+        benchmark = {"table6_cmu_detailed": "cmu_extended_one_map", "table7_robotcar_detailed": "robotcar_v2"}.get(
+            table, ""
+        )
         part = "" if where in ("mean", "all") else where.replace("_", "-")
     if row.get("batch"):
         method = f"{method}, {row['batch']} batches"
