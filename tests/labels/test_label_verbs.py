@@ -85,7 +85,7 @@ def test_rules_and_their_options(tables, capsys):
     for args, says in (
         (("--rule", "radius", "--fov-deg", "9"), "--fov-deg does not belong to --rule radius"),
         (("--rule", "feeling"), "unknown rule 'feeling'"),
-        (("--occlusion", "zbuffer"), "belong to --rule surface"),
+        (("--occlusion", "zbuffer"), "it belongs to --rule surface"),
         (("--dataset", "msls"), "give either --queries TABLE or --dataset"),
         (("--radius-m", "0"), "radius_m is 0.0"),
         (("--max-angle-deg", "999"), "max_angle_deg is 999.0"),
@@ -143,6 +143,45 @@ def test_all_pairs_of_a_garden(tmp_path, capsys):
     assert (released.facts["one_set"], released.facts["queries"]) == (True, graph.facts["queries"])
     with h5py.File(tmp_path / "W17_similarity.h5") as file:
         np.testing.assert_array_equal(released.to_scipy().toarray()[np.triu_indices(6, 1)], file["fov"][0])
+
+
+def test_a_datasets_own_rule_is_the_default_and_options_change_it(tmp_path, capsys):
+    builders.tb_places(tmp_path, images=False)
+    source = ("label", "--dataset", "tb_places", "--data", tmp_path, "--split", "w17_train", "--json")
+    for options, name, radius_m in (((), "FovOverlap", 3.5), (("--rule", "fov", "--fov-deg", "60"), "FovOverlap", 3.5),
+                                    (("--rule", "radius"), "Radius", 25.0), (("--set", "radius_m=2"), "FovOverlap", 2.0)):  # fmt: skip
+        capsys.readouterr()
+        assert covis(*source, *options, "-o", tmp_path / f"g{len(options)}{radius_m}") == 0
+        told = json.loads(capsys.readouterr().out)["rule"]
+        assert (told["rule"], told["radius_m"]) == (name, radius_m)
+    assert covis(*source, "--set", "radius=2", "-o", tmp_path / "no") == 2
+    assert "unknown field 'radius'; did you mean 'radius_m'?" in capsys.readouterr().err
+
+
+def test_labels_of_a_file_are_a_rule(tables, capsys):
+    sides = ("label", "--queries", "q.csv", "--database", "m.csv")
+    assert covis(*sides, "-o", "g") == 0
+    for format_, name in (("csv", "e.csv"), ("h5", "e.h5"), ("parquet", "e.parquet")):
+        assert covis("label", "export", "g", "--format", format_, "-o", name) == 0
+    expected = SimilarityGraph.open("g").to_scipy().toarray()
+    for k, path in enumerate(("g", "e.csv", "e.h5", "e.parquet")):
+        command = (*sides, "--rule", "graph", "--set", f"path={path}", "-o", f"again{k}")
+        assert covis(*command) == 0
+        again = SimilarityGraph.open(f"again{k}")
+        np.testing.assert_array_equal(again.to_scipy().toarray(), expected)
+        assert again.facts["rule"] == "GraphFile"
+        assert covis(*command) == 0
+        assert "holds these labels already" in capsys.readouterr().err
+    for path, sets, says in (
+        ("nowhere", sides, "nowhere is not there"),
+        ("g", ("label", "--queries", "q.csv"), "g labels queries and a map, these images are one set with itself"),
+        ("g", ("label", "--queries", "m.csv", "--database", "q.csv"), "does not label 60 of 60 queries (first: m00000"),
+        ("e.h5", ("label", "--queries", "m.csv", "--database", "q.csv"), "is of 40 × 60 images"),
+    ):
+        assert covis(*sets, "--rule", "graph", "--set", f"path={path}", "-o", "bad") == 2
+        assert says in capsys.readouterr().err
+    assert covis(*sides, "--rule", "graph", "-o", "bad") == 2
+    assert "path is not given" in capsys.readouterr().err
 
 
 def test_what_was_exported_can_be_imported(tables, capsys):

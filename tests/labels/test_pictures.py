@@ -8,7 +8,6 @@ from rooms import cameras, room
 from covis.errors import InputError
 from covis.labels import FovOverlap, SurfaceOverlap
 from covis.labels.clouds import PointCloud
-from covis.labels.rules import estimate
 from covis.report.drawings import near_pairs, picture_map, picture_pair, picture_surface, sector_outline
 
 
@@ -62,13 +61,13 @@ def test_a_surface_picture_counts_points_of_both():
 
 def test_estimates_are_near_the_truth_where_images_lie_evenly():
     queries, database = random_set(3000, 2000, seed=1), random_set(3000, 2000, seed=2)
-    expected, graph = estimate(FovOverlap(), queries, database), FovOverlap()(queries, database)
+    expected, graph = FovOverlap().estimate(queries, database), FovOverlap()(queries, database)
     assert expected.pairs == pytest.approx(graph.pairs, rel=0.2)
     assert 0 < expected.seconds < 60
     few = queries.subset(np.arange(5))
-    assert estimate(FovOverlap(), few, database).pairs == FovOverlap()(few, database).pairs
-    assert estimate(FovOverlap(), few, few).pairs == FovOverlap()(few, few).pairs
-    assert estimate(FovOverlap(), queries.subset(np.arange(0)), database).pairs == 0
+    assert FovOverlap().estimate(few, database).pairs == FovOverlap()(few, database).pairs
+    assert FovOverlap().estimate(few, few).pairs == FovOverlap()(few, few).pairs
+    assert FovOverlap().estimate(queries.subset(np.arange(0)), database).pairs == 0
 
 
 @pytest.mark.parametrize("within_group", [False, True])
@@ -78,10 +77,10 @@ def test_estimates_of_surfaces_count_images_and_pairs(within_group):
         cameras(90, seed=2, group=["a", "b", "c"] * 30),
     )
     rule = SurfaceOverlap(PointCloud(room(3000)), within_group=within_group)
-    expected, graph = estimate(rule, queries, database), rule(queries, database)
+    expected, graph = rule.estimate(queries, database), rule(queries, database)
     assert expected.pairs == pytest.approx(graph.pairs, rel=0.15)
     assert 0 < expected.seconds < 60
     assert expected.megabytes == pytest.approx(8e-6 * expected.pairs, rel=1e-3)
-    small = estimate(rule, queries, database, quantised=True)
+    small = rule.estimate(queries, database, quantised=True)
     assert small.megabytes == pytest.approx(5e-6 * small.pairs, rel=1e-3)
-    assert estimate(rule, queries, database.subset(np.arange(0))).pairs == 0
+    assert rule.estimate(queries, database.subset(np.arange(0))).pairs == 0

@@ -6,7 +6,8 @@ from label_sets import all_pairs, image_set, random_set
 
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
-from covis.labels import FovOverlap, Radius, fov_similarity
+from covis.labels import FovOverlap, GraphFile, Radius, fov_similarity
+from covis.labels.exchange import Labels, save_labels
 from covis.poses import angle_between
 
 
@@ -184,3 +185,14 @@ def test_images_without_position_are_refused_by_count_and_name(rule):
 def test_bad_parameters_are_refused(make, says):
     with pytest.raises(InputError, match=says):
         make(random_set(3, 10, seed=0))
+
+
+def test_a_graph_of_more_images_in_another_order_labels_those_that_are_asked_for(tmp_path):
+    queries, database = random_set(30, 200, seed=1, groups=2), random_set(40, 200, seed=2, groups=2)
+    graph = FovOverlap(within_group=True)(queries, database)
+    save_labels(Labels(graph, queries, database), tmp_path / "g")
+    rows, columns = np.array([7, 3, 29]), np.arange(39, 4, -1)
+    part = GraphFile(tmp_path / "g")(queries.subset(rows), database.subset(columns))
+    np.testing.assert_array_equal(part.to_scipy().toarray(), graph.to_scipy().toarray()[rows][:, columns])
+    assert (part.facts["within_group"], part.facts["radius_m"]) == (True, 50.0)
+    assert part.facts["queries"] == queries.subset(rows).fingerprint()

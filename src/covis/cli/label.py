@@ -14,13 +14,9 @@ if TYPE_CHECKING:
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
     from covis.labels.clouds import PointCloud
-    from covis.labels.rules import Rule
-    from covis.labels.tracks import Tracks
-if TYPE_CHECKING:
-    from covis.images import ImageSet
     from covis.labels.exchange import Labels
+    from covis.labels.rules import LabelRule
 
-RULES = ("fov", "radius", "surface", "tracks")
 AXES = ("x", "y", "z", "-x", "-y", "-z")
 
 Queries = Annotated[Path | None, typer.Option(help="The queries: a table, a folder, a COLMAP model, …")]
@@ -45,7 +41,12 @@ def label(
     fov_deg: Annotated[
         str | None, typer.Option(help="Opening in degrees, up to 360; Q,M for two cameras. [default: 90]")
     ] = None,
-    rule: Annotated[str, typer.Option(help=" | ".join(RULES))] = "fov",
+    rule: Annotated[
+        str | None, typer.Option(help="A name from `covis list rules`. [default: the dataset's own; fov for tables]")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="Any field of the rule: FIELD=VALUE, repeatable.")
+    ] = None,
     max_angle_deg: Annotated[float | None, typer.Option(help="Leave out pairs whose headings differ by more.")] = None,
     facing: Annotated[bool, typer.Option("--facing", help="Weigh cameras that look at each other down.")] = False,
     within_group: Annotated[
@@ -56,7 +57,7 @@ def label(
     split: SplitName = None,
     cloud: Cloud = None,
     cloud_up: CloudUp = "z",
-    occlusion: Annotated[str, typer.Option(help="surface: none | zbuffer.")] = "none",
+    occlusion: Annotated[str | None, typer.Option(help="surface: none | zbuffer. [default: none]")] = None,
     tracks: Annotated[Path | None, typer.Option(help="tracks: the COLMAP model. [default: the queries]")] = None,
     uint8: Annotated[bool, typer.Option("--uint8", help="Keep ψ in steps of 1/255; no pair changes its band.")] = False,
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out images without a position.")] = False,
@@ -69,9 +70,11 @@ def label(
       covis label --queries today.csv --database map.csv -o graph
       covis label --queries garden.csv --radius-m 3.5 --measure iou -o graph
       covis label --queries phones.csv --database cars.csv --fov-deg 65,120 -o graph
-      covis label --dataset msls --data /data/msls --split train --within-group --uint8 -o graph
-      covis label --dataset 7scenes --data /data/7scenes --split stairs --rule surface -o graph
+      covis label --dataset msls --data /data/msls --split train --uint8 -o graph
+      covis label --dataset 7scenes --data /data/7scenes --split stairs -o graph
       covis label --queries sparse/0 --rule tracks -o graph
+      covis label --dataset town --split val --rule town --set radius_m=60 -o graph
+      covis label --queries today.csv --database map.csv --rule graph --set path=labels.csv -o graph
     """
     if context.invoked_subcommand is not None:
         return
@@ -83,11 +86,11 @@ def label(
         "fov_deg": _sides("fov-deg", fov_deg),
     }
     given |= {"max_angle_deg": max_angle_deg, "facing": facing or None, "within_group": within_group or None}
-    if rule == "tracks":
-        given["tracks"] = _tracks(tracks, queries)
-    elif tracks is not None:
-        raise InputError(f"--tracks belongs to --rule tracks, not to --rule {rule}")
-    chosen = _rule(rule, given, cloud, cloud_up, occlusion)
+    given |= {"occlusion": occlusion, "cloud": read_cloud(cloud, cloud_up)}
+    given |= {"tracks": str(tracks) if tracks else None}
+    if rule == "tracks" and tracks is None and queries is not None:
+        given["tracks"] = str(queries)
+    chosen = _rule(rule, dataset, {key: value for key, value in given.items() if value is not None}, set_ or [])
     here, there = _with_positions(image_sets(queries, database, dataset, data, split), skip_unknown)
     graph = _finished(output, chosen, here, there, uint8) or _made(output, chosen, here, there, uint8)
     summary = {"graph": str(output), **_summary(graph)}
@@ -107,36 +110,27 @@ def _sides(option: str, text: str | None) -> float | tuple[float, float] | None:
     return numbers[0] if len(numbers) == 1 else (numbers[0], numbers[1])
 
 
-def _rule(name: str, given: dict[str, Any], cloud: Path | None, cloud_up: str, occlusion: str) -> Rule:
-    """The rule with what was given; an option that the rule does not have is an error."""
+def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings: list[str]) -> LabelRule:
+    """The rule of that name, or the dataset's own, with what was given; an option that it does not have is an error."""
     from dataclasses import fields
 
-    from covis.labels import FovOverlap, Radius, SurfaceOverlap, TrackOverlap
+    from covis.datasets import DATASETS
+    from covis.fields import build
+    from covis.labels import RULES, FovOverlap
 
-    if name not in RULES:
-        raise unknown_name("rule", name, RULES)
-    kind: Any = {"fov": FovOverlap, "radius": Radius, "surface": SurfaceOverlap, "tracks": TrackOverlap}[name]
-    options = {key: value for key, value in given.items() if value is not None}
-    if name == "surface":
-        options |= {"occlusion": occlusion, "cloud": read_cloud(cloud, cloud_up)}
-    elif cloud is not None or occlusion != "none":
-        raise InputError(f"--cloud and --occlusion belong to --rule surface, not to --rule {name}")
-    alien = sorted(options.keys() - {f.name for f in fields(kind)})
+    own = FovOverlap() if dataset is None else DATASETS[dataset].rule
+    kind = type(own) if name is None else RULES[name]
+    shown = name or next(known for known in RULES if RULES[known] is kind)
+    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    alien = sorted(given.keys() - known)
     if alien:
-        raise InputError(f"--{alien[0].replace('_', '-')} does not belong to --rule {name}")
-    if name == "radius" and isinstance(options.get("radius_m"), tuple):
+        having = [n for n in RULES if alien[0] in {f.name for f in fields(RULES[n])}]  # type: ignore[arg-type]
+        hint = f"it belongs to --rule {', '.join(having)}"
+        raise InputError(f"--{alien[0].replace('_', '-')} does not belong to --rule {shown}; {hint}")
+    if shown == "radius" and isinstance(given.get("radius_m"), tuple):
         raise InputError("--rule radius takes one radius; it has no cameras to tell apart")
-    chosen: Rule = kind(**options)
-    return chosen
-
-
-def _tracks(model: Path | None, queries: Path | None) -> Tracks:
-    from covis.labels.tracks import read_tracks
-
-    path = model or queries
-    if path is None:
-        raise InputError("--rule tracks needs a COLMAP model: give --queries MODEL, or --tracks MODEL")
-    return read_tracks(path)
+    base = {f: getattr(own, f) for f in known} if isinstance(own, kind) else {}
+    return build(kind, base | given, settings)
 
 
 def read_cloud(path: Path | None, up: str) -> PointCloud | None:
@@ -215,26 +209,22 @@ def _with_position(images: ImageSet, skip_unknown: bool) -> ImageSet:
     return images.subset(images.poses.known)
 
 
-def _finished(output: Path, rule: Rule, queries: ImageSet, database: ImageSet, uint8: bool) -> SimilarityGraph | None:
+def _finished(
+    output: Path, rule: LabelRule, queries: ImageSet, database: ImageSet, uint8: bool
+) -> SimilarityGraph | None:
     """The graph of an earlier run of the same command; an error if the folder holds another."""
     if not output.exists() or (output.is_dir() and not any(output.iterdir())):
         return None
     from json import dumps, loads
 
     from covis.graph import SimilarityGraph
-    from covis.labels.rules import facts_of
     from covis.progress import say
 
     graph = SimilarityGraph.open(output)
-    wanted = {**facts_of(rule, queries, database), "dtype": "uint8" if uint8 else "float32"}
+    wanted = {**rule.facts(queries, database), "dtype": "uint8" if uint8 else "float32"}
     found = {"dtype": "float32", **graph.facts}
-    if "cloud" in wanted:
-        wanted["cloud"] = wanted["cloud"] and wanted["cloud"].describe()
-        found["cloud"] = wanted["cloud"] and found["cloud"]
-    if "tracks" in wanted:
-        wanted["tracks"] = wanted["tracks"].describe()
     wanted, found = (loads(dumps(facts)) for facts in (wanted, found))
-    other = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
+    other = [k for k in wanted if found.get(k) != wanted[k]]
     if other:
         told = ", ".join(f"{k}: {found.get(k)!r} there, {wanted.get(k)!r} now" for k in other[:3])
         raise InputError(f"{output} holds other labels ({told}); choose another output folder")
@@ -242,14 +232,13 @@ def _finished(output: Path, rule: Rule, queries: ImageSet, database: ImageSet, u
     return graph
 
 
-def _made(output: Path, rule: Rule, queries: ImageSet, database: ImageSet, uint8: bool) -> SimilarityGraph:
+def _made(output: Path, rule: LabelRule, queries: ImageSet, database: ImageSet, uint8: bool) -> SimilarityGraph:
     """Labels with an estimate before and progress meanwhile, saved."""
     from covis.labels.exchange import Labels, save_labels
-    from covis.labels.rules import estimate
     from covis.progress import Meter, duration, say
 
     sizes = f"{len(queries)} images" if queries is database else f"{len(queries)} × {len(database)} images"
-    expected = estimate(rule, queries, database, quantised=uint8)
+    expected = rule.estimate(queries, database, quantised=uint8)
     took = duration(expected.seconds)
     say(f"labelling {sizes}: about {expected.pairs:,} overlapping pairs, {took}, {expected.megabytes:.1f} MB")
     with Meter("labelled", len(queries), "queries") as meter:

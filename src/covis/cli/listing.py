@@ -75,6 +75,13 @@ def _backbones() -> dict[str, str]:
     return dict.fromkeys(backbone_names(), "")
 
 
+def _rules() -> dict[str, str]:
+    import covis.labels
+    import covis.town  # which brings a rule of its own
+
+    return {name: _first_line(covis.labels.RULES[name]) for name in covis.labels.RULES}
+
+
 def _losses() -> dict[str, str]:
     from covis.losses import LOSSES
 
@@ -115,6 +122,7 @@ KINDS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "benchmarks": ("named evaluation protocols", _benchmarks),
     "recipes": ("training recipes, by dataset", _recipes),
     "backbones": ("networks to build a model on", _backbones),
+    "rules": ("label rules", _rules),
     "losses": ("training losses", _losses),
     "pools": ("poolings of feature maps into a descriptor", _pools),
     "tables": ("tables and figures that covis reproduce makes", _tables),

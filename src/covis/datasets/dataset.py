@@ -8,6 +8,7 @@ from pathlib import Path
 
 from covis.errors import InputError, unknown_name
 from covis.images import Split
+from covis.labels.rules import FovOverlap, LabelRule
 from covis.registry import Registry
 
 
@@ -30,6 +31,8 @@ class Dataset:
     """Within which a map image answers a query, for the doctor; None where distance alone does not tell."""
     groups_apart: bool = True
     """Whether each group (city, slice) has a frame of its own, so that only images of one group are compared."""
+    rule: LabelRule = field(default_factory=FovOverlap)
+    """How its pairs are labelled unless another rule is asked for."""
     default: Callable[[], Path] | None = None
     """Where it lies if no path is given; None if a path is needed."""
 

@@ -22,6 +22,7 @@ from covis.arrays import Floats
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
+from covis.labels.rules import FovOverlap
 from covis.poses import Poses
 from covis.progress import say, warn
 from covis.reading.columns import Column, Kind, flags, names, numbers, read_columns
@@ -177,5 +178,6 @@ DATASETS.register(NAME)(
         licence="CC BY-NC-SA 4.0 for research; images by Mapillary's contributors, request at mapillary.com",
         published={"val/database": 18871},
         left_out=panoramas_of,
+        rule=FovOverlap(within_group=True),
     )
 )

@@ -17,6 +17,7 @@ from covis.arrays import Floats
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
+from covis.labels.rules import SurfaceOverlap
 from covis.poses import Poses
 from covis.reading.matrices import lines
 
@@ -123,5 +124,6 @@ DATASETS.register(NAME)(
         },
         volume=volume,
         positive_radius_m=None,
+        rule=SurfaceOverlap(),
     )
 )

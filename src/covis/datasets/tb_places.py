@@ -16,6 +16,7 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.files import Listing
 from covis.images import ImageSet, Split
+from covis.labels.rules import FovOverlap
 from covis.poses import Poses, quaternion_matrices
 
 NAME = "tb_places"
@@ -85,5 +86,6 @@ DATASETS.register(NAME)(
         },
         positive_radius_m=3.5,
         groups_apart=False,
+        rule=FovOverlap(radius_m=3.5),
     )
 )

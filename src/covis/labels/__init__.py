@@ -1,6 +1,15 @@
-"""Graded similarity labels from poses: two-dimensional fields of view, three-dimensional surfaces, plain radius."""
+"""Graded similarity labels: fields of view, surfaces, tracks, a plain radius, or a graph from a file."""
 
 from covis.labels.fov import fov_similarity
-from covis.labels.rules import FovOverlap, Radius, SurfaceOverlap, TrackOverlap
+from covis.labels.rules import RULES, FovOverlap, GraphFile, LabelRule, Radius, SurfaceOverlap, TrackOverlap
 
-__all__ = ["FovOverlap", "Radius", "SurfaceOverlap", "TrackOverlap", "fov_similarity"]
+__all__ = [
+    "RULES",
+    "FovOverlap",
+    "GraphFile",
+    "LabelRule",
+    "Radius",
+    "SurfaceOverlap",
+    "TrackOverlap",
+    "fov_similarity",
+]

@@ -1,35 +1,108 @@
 """Label rules: (queries, database) → graph of graded similarities, with what labelling will cost.
 
-A rule is a value: its fields are all that decides the labels, and they travel with the graph. Matching a set with
-itself (one object twice) gives a symmetric graph without its diagonal. `advance` is called with the number of
-queries that were labelled since it was called before.
+A rule is a frozen dataclass: its fields are all that decides the labels, and they travel with the graph. Matching a set
+with itself (one object twice) gives a symmetric graph without its diagonal. A new rule is a subclass of `LabelRule`
+with `@RULES.register("name")` above it; recipes and `covis label --rule` then know it by that name.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from covis.errors import InputError, unknown_name
+from covis.errors import InputError
+from covis.fields import above, at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.building import Advance, Members, Rows, build, group_pairs
-from covis.labels.fov import MEASURES, Measure, Views, cameras, check_measure, sides, views
+from covis.labels.city import Options, Places, label_rows, radius_rows
+from covis.labels.clouds import MAX_FRAMES, PointCloud, fuse_depth, read_points
+from covis.labels.exchange import open_labels, read_edges, read_hloc, read_released
+from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
+from covis.labels.surface import OCCLUSIONS, Occlusion, arrange, look, surface_graph, surface_rows
+from covis.labels.tracks import Tracks, read_tracks, track_graph
 from covis.poses import require_metres
+from covis.registry import Registry
 
-if TYPE_CHECKING:
-    from covis.labels.city import Places
-    from covis.labels.clouds import PointCloud
-    from covis.labels.surface import Occlusion
-    from covis.labels.tracks import Tracks
+_SURFACE_SAMPLE = 32
+"""Images on each side: their depth maps may have to be read."""
+_BYTES_A_PAIR = {False: 8, True: 5}
+"""A column in four bytes and ψ in four, or in one where it is quantised."""
 
 
+class Estimate(NamedTuple):
+    """What to expect."""
+
+    pairs: int
+    seconds: float
+    megabytes: float
+
+    @classmethod
+    def of(cls, pairs: float, seconds: float, quantised: bool) -> Estimate:
+        """With the size on disk that so many pairs have."""
+        return cls(round(pairs), seconds, pairs * _BYTES_A_PAIR[quantised] / 1e6)
+
+
+@runtime_checkable
+class LabelRule(Protocol):
+    """What decides ψ of every pair; a subclass need only say how it labels."""
+
+    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
+        """Labels of every pair; `advance` is called with the number of queries labelled since it was called before."""
+        ...
+
+    def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+        """What travels with the graph: the rule, its parameters and both sides' fingerprints."""
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        return {"rule": type(self).__name__, "measure": type(self).__name__, **given, **of_images(queries, database)}
+
+    def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
+        """Labels an even sample and scales up; the first call may include the compiler's time."""
+        return estimated(self, queries, database, quantised=quantised)
+
+
+RULES: Registry[type[LabelRule]] = Registry("rule")
+"""Name in recipes and on the command line → class of the rule."""
+
+
+def estimated(
+    rule: LabelRule, queries: ImageSet, database: ImageSet, *, quantised: bool, sample: int = 256
+) -> Estimate:
+    """The cost by labelling `sample` of the queries."""
+    if not len(queries) or not len(database):
+        return Estimate(0, 0.0, 0.0)
+    some, one = _sample(queries, sample), queries.subset([0])
+    rule(one, database)
+    start = time.perf_counter()
+    rule(one, database)  # what does not grow with the queries
+    fixed = time.perf_counter() - start
+    start = time.perf_counter()
+    graph = rule(some, database)
+    share = len(queries) / len(some)
+    selves = len(queries) if queries is database else 0  # a sample is another set, so each image met itself
+    seconds = fixed + max(0.0, time.perf_counter() - start - fixed) * share
+    return Estimate.of(graph.pairs * share - selves, seconds, quantised)
+
+
+def of_images(queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+    """The facts that say which images a graph is of."""
+    mine = queries.fingerprint()
+    return {
+        "one_set": queries is database,
+        "queries": mine,
+        "database": mine if queries is database else database.fingerprint(),
+    }
+
+
+@RULES.register("fov")
 @dataclass(frozen=True)
-class FovOverlap:
+class FovOverlap(LabelRule):
     """ψ = how much the fields of view of two cameras share on the ground.
 
     A field of view is the sector of `radius_m` and `fov_deg` around the heading; a camera of unknown heading sees the
@@ -51,10 +124,17 @@ class FovOverlap:
     zero_below: float = 1e-9
     """ψ below this counts as 0; the kernel is exact to about 1e-11."""
 
+    def __post_init__(self) -> None:
+        for radius_m, fov_deg in zip(sides(self.radius_m), sides(self.fov_deg), strict=True):
+            above(0, radius_m=radius_m, fov_deg=fov_deg)  # type: ignore[arg-type]
+            if fov_deg > 360:  # type: ignore[operator]
+                raise InputError(f"fov_deg is {fov_deg}; expected degrees above 0, up to 360")
+        one_of(MEASURES, measure=self.measure)
+        at_least(0, zero_below=self.zero_below)
+        _check_gate(self.max_angle_deg)
+
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
-        check_measure(self.measure)
-        check_gate(self.max_angle_deg)
         (ra, rb), (fa, fb) = sides(self.radius_m), sides(self.fov_deg)
         if queries is database and (ra != rb or fa != fb):
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
@@ -62,8 +142,9 @@ class FovOverlap:
         return _fov_graph(self, queries, database, advance)
 
 
+@RULES.register("radius")
 @dataclass(frozen=True)
-class Radius:
+class Radius(LabelRule):
     """ψ = 1 for pairs within `radius_m` (and `max_angle_deg`, where both headings are known)."""
 
     radius_m: float = 25.0
@@ -73,21 +154,27 @@ class Radius:
     within_group: bool = False
     """Only pairs of one group (cities may share coordinates)."""
 
+    def __post_init__(self) -> None:
+        above(0, radius_m=self.radius_m)
+        _check_gate(self.max_angle_deg)
+
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
-        if not 0 < self.radius_m < np.inf:
-            raise InputError(f"radius_m is {self.radius_m}; expected metres above 0")
-        check_gate(self.max_angle_deg)
         require_positions(queries, database, metres=True)
         return _radius_graph(self, queries, database, advance)
 
+    def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+        """What travels with the graph."""
+        return {**super().facts(queries, database), "measure": "radius"}
 
+
+@RULES.register("surface")
 @dataclass(frozen=True)
-class SurfaceOverlap:
+class SurfaceOverlap(LabelRule):
     """ψ = how much two cameras with 6DOF poses and intrinsics see of the same points of a scene."""
 
-    cloud: PointCloud | None = None
-    """The scene's points in the images' frame; without one they are fused from the images' depth maps."""
+    cloud: PointCloud | str | None = None
+    """The scene's points in the images' frame, or their file (z up); without one they are fused from the images' depth maps."""
     occlusion: Occlusion = "none"
     """`none`: points that project into the image are seen; `zbuffer`: unless nearer ones hide them."""
     measure: Measure = "iou"
@@ -97,47 +184,139 @@ class SurfaceOverlap:
     zero_below: float = 1e-9
     """ψ below this counts as 0."""
 
+    def __post_init__(self) -> None:
+        one_of(MEASURES, measure=self.measure)
+        one_of(OCCLUSIONS, occlusion=self.occlusion)
+        at_least(0, zero_below=self.zero_below)
+
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
-        from covis.labels.surface import OCCLUSIONS, surface_graph
-
-        check_measure(self.measure)
-        if self.occlusion not in OCCLUSIONS:
-            raise unknown_name("occlusion", self.occlusion, OCCLUSIONS)
         require_positions(queries, database)
-        facts = facts_of(self, queries, database)
-        return surface_graph(queries, database, self.cloud, facts=facts, advance=advance)
+        facts = self.facts(queries, database)
+        return surface_graph(queries, database, self.points, facts=facts, advance=advance)
+
+    @property
+    def points(self) -> PointCloud | None:
+        """The cloud, read where only its file is named."""
+        return read_points(self.cloud) if isinstance(self.cloud, str) else self.cloud
+
+    def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+        """What travels with the graph; a cloud that is fused while labelling is described then."""
+        told, cloud = super().facts(queries, database), self.points
+        described = {} if cloud is None else {"cloud": cloud.describe()}
+        return {k: v for k, v in told.items() if k != "cloud"} | described
+
+    def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
+        """Fusing grows with the depth maps, looking with the images, comparing with the pairs."""
+        pairs, seconds = _surface_cost(self, queries, database) if len(queries) and len(database) else (0.0, 0.0)
+        return Estimate.of(pairs, seconds, quantised)
 
 
+@RULES.register("tracks")
 @dataclass(frozen=True)
-class TrackOverlap:
+class TrackOverlap(LabelRule):
     """ψ = how many points of a sparse model two of its images both see, ÷ points. Needs neither depth nor metres."""
 
-    tracks: Tracks
-    """Which points each image sees (`covis.labels.tracks.read_tracks`)."""
+    tracks: Tracks | str
+    """Which points each image sees, or the path of the COLMAP model that says it."""
     measure: Measure = "overlap"
     """Shared points ÷ those of the one that sees fewer (`overlap`), of the query, of either (`iou`)."""
     within_group: bool = False
     """Only pairs of one group."""
 
+    def __post_init__(self) -> None:
+        one_of(MEASURES, measure=self.measure)
+
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
-        from covis.labels.tracks import track_graph
-
-        check_measure(self.measure)
-        facts = facts_of(self, queries, database)
+        tracks = self.model
         return track_graph(
-            self.tracks,
+            tracks,
             queries,
             database,
             measure=self.measure,
             within_group=self.within_group,
-            facts=facts,
+            facts=dataclasses.replace(self, tracks=tracks).facts(queries, database),
             advance=advance,
         )
 
+    @property
+    def model(self) -> Tracks:
+        """The tracks, read where only their model is named."""
+        return read_tracks(self.tracks) if isinstance(self.tracks, str) else self.tracks
 
-Rule = FovOverlap | Radius | SurfaceOverlap | TrackOverlap
+    def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+        """What travels with the graph."""
+        return super().facts(queries, database) | {"tracks": self.model.describe()}
+
+
+@RULES.register("graph")
+@dataclass(frozen=True)
+class GraphFile(LabelRule):
+    """ψ as a file holds it: a folder of `covis label`, an edge list, a pair list, or the authors' HDF5."""
+
+    path: str
+    """Folder, .csv, .parquet, .txt (hloc), .h5; or a folder of one `<group>_gt.h5` a city, as the authors released."""
+    key: str = "fov"
+    """HDF5: `fov` (graded) or `sim` (binary)."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "path", str(self.path))
+
+    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
+        """The labels of these images; an error where the file is of other ones."""
+        graph = self._read(Path(self.path), queries, database)
+        if advance is not None:
+            advance(len(queries))
+        return dataclasses.replace(graph, facts={**graph.facts, **self._source(), **of_images(queries, database)})
+
+    def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+        """Which file of which images; the graph adds what its maker said of it."""
+        return {**self._source(), **of_images(queries, database)}
+
+    def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
+        """Nothing is labelled; how many pairs the file holds is not known before it is read."""
+        return Estimate(0, 0.0, 0.0)
+
+    def _source(self) -> dict[str, Any]:
+        return {"rule": "GraphFile", "path": self.path, "key": self.key}
+
+    def _read(self, path: Path, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+        if not path.exists():
+            raise InputError(f"{path} is not there; give the folder or file of the labels as path")
+        if (path / "manifest.json").is_file():
+            return _of_these(path, queries, database)
+        if path.is_dir():
+            graph = read_released(path, queries, database, self.key)
+            return dataclasses.replace(graph, facts={**graph.facts, "within_group": True})
+        if path.suffix.lower() in (".h5", ".hdf5"):
+            return read_released(path, queries, database, self.key)
+        return read_hloc(path, queries, database) if path.suffix == ".txt" else read_edges(path, queries, database)
+
+
+def _of_these(path: Path, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    """The graph of a folder for these images, found by name: all must be in it, in any order."""
+    labels = open_labels(path)
+    graph, one_set = labels.graph, queries is database
+    if bool(graph.facts.get("one_set")) != one_set:
+        words = {True: "one set with itself", False: "queries and a map"}
+        raise InputError(f"{path} labels {words[not one_set]}, these images are {words[one_set]}; label them again")
+    ids = []
+    for side, own, images in (("queries", labels.queries, queries), ("database", labels.database, database)):
+        place = {name: k for k, name in enumerate(own.names.tolist())}
+        at = np.array([place.get(name, -1) for name in images.names.tolist()], np.int64)
+        if (at < 0).any():
+            lost = int(np.flatnonzero(at < 0)[0])
+            raise InputError(
+                f"{path} does not label {int((at < 0).sum())} of {len(images)} {side} (first: {images.name(lost)}); "
+                "give labels of these images"
+            )
+        ids.append(at)
+    if all(np.array_equal(at, np.arange(n)) for at, n in zip(ids, graph.shape, strict=True)):
+        return graph
+    part = graph.to_scipy()[ids[0]][:, ids[1]].tocoo()
+    shape = (len(queries), len(database))
+    return SimilarityGraph.from_edges(part.row, part.col, part.data, shape, graph.facts)
 
 
 def require_positions(*sets: ImageSet, metres: bool = False) -> None:
@@ -156,31 +335,14 @@ def require_positions(*sets: ImageSet, metres: bool = False) -> None:
             )
 
 
-def check_gate(max_angle_deg: float | None) -> None:
+def _check_gate(max_angle_deg: float | None) -> None:
     """An error for a heading gate that is none."""
     if max_angle_deg is not None and not 0 <= max_angle_deg <= 180:
         raise InputError(f"max_angle_deg is {max_angle_deg}; expected degrees from 0 to 180, or None")
 
 
-def facts_of(rule: Rule, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
-    """What travels with a graph: the rule, its parameters and both sides' fingerprints."""
-    here = queries.fingerprint()
-    whole = isinstance(rule, SurfaceOverlap | TrackOverlap)  # copying a cloud or tracks would cost their memory again
-    given = {f.name: getattr(rule, f.name) for f in fields(rule)} if whole else asdict(rule)
-    return {
-        "rule": type(rule).__name__,
-        "measure": "radius",
-        **given,
-        "one_set": queries is database,
-        "queries": here,
-        "database": here if queries is database else database.fingerprint(),
-    }
-
-
 def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance: Advance) -> SimilarityGraph:
     """ψ by overlap of fields of view."""
-    from covis.labels.city import Options, label_rows
-
     (ra, rb), (fa, fb) = sides(rule.radius_m), sides(rule.fov_deg)
     a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
     one_set = queries is database
@@ -192,20 +354,18 @@ def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance:
     def label(i: Members, j: Members) -> Iterator[Rows]:
         return label_rows(_some(a, i), _some(b, j), options)
 
-    facts = facts_of(rule, queries, database)
+    facts = rule.facts(queries, database)
     return build(queries, database, label, facts=facts, mirror=mirror, advance=advance)
 
 
 def _radius_graph(rule: Radius, queries: ImageSet, database: ImageSet, advance: Advance) -> SimilarityGraph:
     """ψ = 1 within a radius."""
-    from covis.labels.city import radius_rows
-
     one_set = queries is database
 
     def label(i: Members, j: Members) -> Iterator[Rows]:
         return radius_rows(_places(queries, i), _places(database, j), rule.radius_m, _gate(rule), one_set)
 
-    facts = facts_of(rule, queries, database)
+    facts = rule.facts(queries, database)
     return build(queries, database, label, facts=facts, mirror=one_set, advance=advance)
 
 
@@ -218,60 +378,13 @@ def _some(view: Views, ids: Members) -> Views:
 
 
 def _places(images: ImageSet, ids: Members) -> Places:
-    from covis.labels.city import Places
-
     pick = slice(None) if ids is None else ids
     xy, heading = images.poses.xy[pick], images.poses.heading[pick]
     return Places(xy[:, 0].copy(), xy[:, 1].copy(), np.where(np.isnan(heading), -1.0, heading))
 
 
-_SAMPLE = 256
-_SURFACE_SAMPLE = 32
-"""Images on each side: their depth maps may have to be read."""
-_BYTES_A_PAIR = {False: 8, True: 5}
-"""A column in four bytes and ψ in four, or in one where it is quantised."""
-
-
-class Estimate(NamedTuple):
-    """What to expect."""
-
-    pairs: int
-    seconds: float
-    megabytes: float
-
-
-def estimate(rule: Rule, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
-    """Labels an even sample and scales up; the first call may include the compiler's time."""
-    if not len(queries) or not len(database):
-        return Estimate(0, 0.0, 0.0)
-    if isinstance(rule, SurfaceOverlap):
-        pairs, seconds = _surface(rule, queries, database)
-    elif isinstance(rule, TrackOverlap):
-        pairs, seconds = _tracked(rule, queries, database)
-    else:
-        pairs, seconds = _ground(rule, queries, database)
-    return Estimate(round(pairs), seconds, pairs * _BYTES_A_PAIR[quantised] / 1e6)
-
-
-def _ground(rule: FovOverlap | Radius, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
-    some = _sample(queries, _SAMPLE)
-    one = queries.subset([0])
-    rule(one, database)
-    start = time.perf_counter()
-    rule(one, database)  # what does not grow with the queries
-    fixed = time.perf_counter() - start
-    start = time.perf_counter()
-    graph = rule(some, database)
-    share = len(queries) / len(some)
-    selves = len(queries) if queries is database else 0  # a sample is another set, so each image met itself
-    return graph.pairs * share - selves, fixed + max(0.0, time.perf_counter() - start - fixed) * share
-
-
-def _surface(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
-    """Fusing grows with the depth maps, looking with the images, comparing with the pairs."""
-    from covis.labels.clouds import MAX_FRAMES, fuse_depth
-    from covis.labels.surface import arrange, look, surface_rows
-
+def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
+    """Pairs and seconds by a sample of the first group."""
     groups = list(group_pairs(queries, database, rule.within_group))
     if not groups:
         return 0.0, 0.0
@@ -279,9 +392,9 @@ def _surface(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -> tup
     here = queries if i is None else queries.subset(i)
     there = database if j is None else database.subset(j)
     a, b = _sample(here, _SURFACE_SAMPLE), _sample(there, _SURFACE_SAMPLE)
-    measure = MEASURES.index(rule.measure)
+    measure, cloud = MEASURES.index(rule.measure), rule.points
     start = time.perf_counter()
-    points = arrange(rule.cloud or fuse_depth([a, b]))
+    points = arrange(cloud or fuse_depth([a, b]))
     fuse = time.perf_counter() - start
     one = look(points, a.subset([0]), rule.occlusion)
     list(surface_rows(one, one, measure, rule.zero_below, False))  # now the kernels are loaded
@@ -291,20 +404,10 @@ def _surface(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -> tup
     found = sum(len(rows.psi) for rows in surface_rows(seen_a, seen_b, measure, rule.zero_below, False))
     clock.append(time.perf_counter())
     see, compare = np.diff(clock)
-    frames = 1.0 if rule.cloud else max(1.0, min(MAX_FRAMES, len(here) + len(there)) / (len(a) + len(b)))
+    frames = 1.0 if cloud else max(1.0, min(MAX_FRAMES, len(here) + len(there)) / (len(a) + len(b)))
     both = [(len(queries), len(database)) if i is None or j is None else (len(i), len(j)) for i, j in groups]
     images, pairs = sum(n + m for n, m in both) / (len(a) + len(b)), sum(n * m for n, m in both) / (len(a) * len(b))
     return found * pairs, float(fuse * frames * len(groups) + see * images + compare * pairs)
-
-
-def _tracked(rule: TrackOverlap, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
-    """All of it grows with the queries."""
-    some = _sample(queries, _SAMPLE)
-    start = time.perf_counter()
-    graph = rule(some, database)
-    share = len(queries) / len(some)
-    selves = len(queries) if queries is database else 0
-    return graph.pairs * share - selves, (time.perf_counter() - start) * share
 
 
 def _sample(images: ImageSet, most: int) -> ImageSet:

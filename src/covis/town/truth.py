@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis.arrays import Floats
+from covis.fields import above
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
+from covis.labels.building import Advance
+from covis.labels.rules import RULES, Estimate, LabelRule, estimated
 from covis.machine import cpu_count
 from covis.town import solids
 from covis.town.config import TownConfig
@@ -21,6 +24,7 @@ from covis.town.scene import Scene, View, intrinsics
 from covis.town.traversals import MAP
 
 _SKY = -2
+_SAMPLE = 8
 
 
 class PointCloud(NamedTuple):
@@ -76,8 +80,9 @@ def covisibility(
         return np.array(list(rows), np.float64).reshape(-1, 2)
 
 
+@RULES.register("town")
 @dataclass(frozen=True)
-class TrueCovisibility:
+class TrueCovisibility(LabelRule):
     """Label rule of the town: ψ = mean of both shares of surface seen by the other camera."""
 
     radius_m: float = 100.0
@@ -85,7 +90,10 @@ class TrueCovisibility:
     size: tuple[int, int] = (24, 18)
     """Rays across and down each image."""
 
-    def __call__(self, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    def __post_init__(self) -> None:
+        above(0, radius_m=self.radius_m, rays=min(self.size))
+
+    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """True labels of every pair within `radius_m`; one set gives both directions and no diagonal."""
         from scipy.spatial import cKDTree
 
@@ -98,9 +106,18 @@ class TrueCovisibility:
         psi = covisibility(queries, database, pairs, size=self.size).mean(axis=1)
         if one_set:
             pairs, psi = np.concatenate([pairs, pairs[:, ::-1]]), np.tile(psi, 2)
-        facts = {"measure": "true-covisibility", **asdict(self), "one_set": one_set}
-        facts |= {"queries": queries.fingerprint(), "database": database.fingerprint()}
-        return SimilarityGraph.from_edges(pairs[:, 0], pairs[:, 1], psi, (len(queries), len(database)), facts)
+        if advance is not None:
+            advance(len(queries))
+        shape, facts = (len(queries), len(database)), self.facts(queries, database)
+        return SimilarityGraph.from_edges(pairs[:, 0], pairs[:, 1], psi, shape, facts)
+
+    def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+        """What travels with the graph."""
+        return super().facts(queries, database) | {"measure": "true-covisibility", "size": list(self.size)}
+
+    def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
+        """By few queries: every pair is traced."""
+        return estimated(self, queries, database, quantised=quantised, sample=_SAMPLE)
 
 
 class _Eye(NamedTuple):

@@ -1,0 +1,295 @@
+"""Frozen values with named fields: checked against their types, stated as JSON, varied by FIELD=VALUE, read back.
+
+A value is a frozen dataclass whose fields are numbers, texts, tuples, None or such values again. All changes of one call
+are made before anything is checked, so that fields that depend on each other can change together.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin
+
+from covis.errors import InputError, unknown_name
+
+T = TypeVar("T")
+Kinds = Mapping[str, type]
+"""Name → class of a value."""
+
+
+def describe(value: Any) -> Any:
+    """A JSON-able form; nested values carry their class name, so that a loss or rule can be told apart."""
+    if _is_value(value):
+        named = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        return {"type": type(value).__name__, **named}
+    if isinstance(value, (list, tuple)):
+        return [describe(v) for v in value]
+    return value
+
+
+def restore(told: Mapping[str, Any], kinds: Kinds) -> Any:
+    """Back from `describe`, with the classes of `kinds` by name; fields that are not told take their default."""
+    return _merged(None, told, kinds, "").close("")
+
+
+def merge(value: T, told: Mapping[str, Any], kinds: Kinds) -> T:
+    """`value` with the fields that `told` names; a part with a `type` is made anew, one without changes what is there."""
+    changed: T = _merged(_draft(value), told, kinds, "").close("")
+    return changed
+
+
+def apply(value: T, settings: Iterable[str], choices: Mapping[str, Kinds]) -> T:
+    """`value` with each `FIELD=VALUE`; FIELD may be dotted, VALUE is JSON or plain text (`none`, `480,640`).
+
+    `choices` names the classes that may stand for a whole field, such as {"loss": {"contrastive": Contrastive}}.
+    """
+    draft = _draft(value)
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"setting {setting!r} has no '='; write FIELD=VALUE, such as loss.margin=0.5")
+        draft.put(path.strip().split("."), text.strip(), choices, path.strip())
+    changed: T = draft.close("")
+    return changed
+
+
+def build(kind: type[T], values: Mapping[str, Any], settings: Iterable[str] = ()) -> T:
+    """A value of `kind` from fields and FIELD=VALUE settings."""
+    draft = _Draft(kind, dict(values))
+    for setting in settings:
+        path, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"setting {setting!r} has no '='; write FIELD=VALUE")
+        draft.put(path.strip().split("."), text.strip(), {}, path.strip())
+    made: T = draft.close("")
+    return made
+
+
+def check_types(value: Any, path: str = "") -> None:
+    """An error that names the first field, however deep, whose value is not of its type."""
+    _check(type(value), {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}, path)
+    for f in dataclasses.fields(value):
+        inner = getattr(value, f.name)
+        if _is_value(inner):
+            check_types(inner, _joined(path, f.name))
+
+
+def above(low: float, **values: float) -> None:
+    """Refuses named numbers that are not above `low`."""
+    for name, value in values.items():
+        if not (_is_number(value) and value > low):
+            raise InputError(f"{name} is {value}; it must be above {low:g}")
+
+
+def at_least(low: float, **values: float) -> None:
+    """Refuses named numbers that are not `low` or more."""
+    for name, value in values.items():
+        if not (_is_number(value) and value >= low):
+            raise InputError(f"{name} is {value}; it must be at least {low:g}")
+
+
+def one_of(known: Iterable[str], **values: str) -> None:
+    """Refuses named texts that are not among the known ones."""
+    names = tuple(known)
+    for name, value in values.items():
+        if value not in names:
+            raise unknown_name(name.replace("_", " "), str(value), names)
+
+
+class _Draft:
+    """A value that is being changed."""
+
+    def __init__(self, kind: type[Any], values: dict[str, Any]) -> None:
+        self.kind, self.values = kind, values
+
+    def put(self, path: list[str], text: str, choices: Mapping[str, Kinds], full: str) -> None:
+        """Changes the field at `path` to what `text` says."""
+        name = path[0]
+        self._require(name, full.removesuffix(".".join(path)), full)
+        if len(path) > 1:
+            inner = self.value(name)
+            if not isinstance(inner, _Draft):
+                hint = f"choose a kind first, such as {'.'.join(full.split('.')[:-1])}={next(iter(choices[name]))}"
+                raise InputError(
+                    f"setting {full!r} goes into a plain value; {hint if name in choices else 'shorten the field name'}"
+                )
+            inner.put(path[1:], text, choices, full)
+        elif name in choices and text.lower() not in _NOTHING:
+            if text not in choices[name]:
+                raise unknown_name(name, text, choices[name])
+            self.values[name] = _Draft(choices[name][text], {})
+        else:
+            self.values[name] = _parse(text, _hints(self.kind)[name], full)
+
+    def value(self, name: str) -> Any:
+        """The field as it stands; a default becomes part of the draft."""
+        current = self.values[name] if name in self.values else _default(self.kind, name)
+        self.values[name] = _draft(current)
+        return self.values[name]
+
+    def close(self, path: str) -> Any:
+        """The value, checked."""
+        values = {k: v.close(_joined(path, k)) if isinstance(v, _Draft) else v for k, v in self.values.items()}
+        values = {k: _widened(v, _hints(self.kind)[k]) for k, v in values.items()}
+        for f in dataclasses.fields(self.kind):
+            if f.init and f.name not in values and _default(self.kind, f.name) is dataclasses.MISSING:
+                raise InputError(f"{_joined(path, f.name)} is not given; set it")
+        _check(self.kind, values, path)
+        return self.kind(**values)
+
+    def _require(self, name: str, before: str, full: str) -> None:
+        known = [f.name for f in dataclasses.fields(self.kind) if f.init]
+        if name not in known:
+            raise unknown_name("field", full, [before + k for k in known])
+
+
+def _merged(draft: _Draft | None, told: Mapping[str, Any], kinds: Kinds, path: str) -> _Draft:
+    """`draft` changed as `told` says, or a new one where `told` names its type."""
+    name = told.get("type")
+    if name is not None:
+        if name not in kinds:
+            raise unknown_name("class", str(name), kinds)
+        draft = _Draft(kinds[name], {})
+    if draft is None:
+        raise InputError(f"{path or 'the value'} has no type; write type = NAME")
+    for field, value in told.items():
+        if field == "type":
+            continue
+        draft._require(field, f"{path}." if path else "", _joined(path, field))
+        if isinstance(value, Mapping):
+            current = draft.value(field) if "type" not in value else None
+            there = current if isinstance(current, _Draft) else None
+            draft.values[field] = _merged(there, value, kinds, _joined(path, field))
+        else:
+            draft.values[field] = _tupled(value)
+    return draft
+
+
+def _draft(value: Any) -> Any:
+    if not _is_value(value):
+        return value
+    return _Draft(type(value), {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init})
+
+
+def _is_value(value: Any) -> bool:
+    return dataclasses.is_dataclass(value) and not isinstance(value, type)
+
+
+def _default(kind: type[Any], name: str) -> Any:
+    field = next(f for f in dataclasses.fields(kind) if f.name == name)
+    return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+
+
+def _hints(kind: type) -> dict[str, Any]:
+    return typing.get_type_hints(kind)
+
+
+def _check(kind: type, values: Mapping[str, Any], path: str) -> None:
+    for name, value in values.items():
+        hint = _hints(kind)[name]
+        if not _fits(value, hint):
+            if get_origin(hint) is Literal and isinstance(value, str):
+                raise unknown_name(_joined(path, name), value, map(str, get_args(hint)))
+            shown = "null" if value is None else repr(value)
+            raise InputError(f"{_joined(path, name)} is {shown}; expected {_words(hint)}")
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of a type; numbers must be finite, truth values are no numbers."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return value in inner
+    if origin in (Union, types.UnionType):
+        return any(_fits(value, kind) for kind in inner)
+    if origin is tuple:
+        if not isinstance(value, tuple):
+            return False
+        if inner[1:] == (...,):
+            return all(_fits(v, inner[0]) for v in value)
+        return len(value) == len(inner) and all(map(_fits, value, inner))
+    if hint is float:
+        return _is_number(value)
+    if hint is int:
+        return _is_number(value) and value == int(value) and not isinstance(value, float)
+    if hint in (None, type(None)):
+        return value is None
+    kind = origin or hint
+    return not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        return not isinstance(value, (bool, str, bytes)) and math.isfinite(value)
+    except TypeError:
+        return False
+
+
+def _words(hint: Any) -> str:
+    """A type as a message says it."""
+    origin, inner = get_origin(hint), get_args(hint)
+    if origin is Literal:
+        return ", ".join(map(str, inner[:-1])) + f" or {inner[-1]}" if len(inner) > 1 else str(inner[0])
+    if origin in (Union, types.UnionType):
+        return " or ".join(_words(kind) for kind in inner)
+    if origin is tuple:
+        return "a list of " + (_words(inner[0]) if inner[1:] == (...,) else ", ".join(map(_words, inner)))
+    if hint in (None, type(None)):
+        return "none"
+    return {float: "a number", int: "a whole number", str: "a text", bool: "true or false"}.get(
+        hint, getattr(hint, "__name__", str(hint))
+    )
+
+
+_NOTHING = ("none", "null")
+
+
+def _parse(text: str, hint: Any, full: str) -> Any:
+    """What `text` means for a field of that type: JSON, none, a list without brackets, or plain text."""
+    readings = [_json(text)]
+    if text.lower() in _NOTHING:
+        readings.append(None)
+    if text in ("True", "False"):
+        readings.append(text == "True")
+    if "," in text:
+        readings.append(tuple(_json(part.strip()) for part in text.split(",") if part.strip()))
+    readings.append(text)
+    for reading in readings:
+        if _fits(reading, hint):
+            return reading
+    raise InputError(f"setting {full}={text}: expected {_words(hint)}")
+
+
+def _json(text: str) -> Any:
+    try:
+        return _tupled(json.loads(text))
+    except ValueError:
+        return text
+
+
+def _tupled(value: Any) -> Any:
+    return tuple(_tupled(v) for v in value) if isinstance(value, list) else value
+
+
+def _widened(value: Any, hint: Any) -> Any:
+    """Whole numbers as floats where the field is one, `none` as None where a file cannot say it otherwise."""
+    if value == "none" and _fits(None, hint):
+        return None
+    if isinstance(value, int) and not isinstance(value, bool) and not _fits_whole(hint):
+        return float(value)
+    return value
+
+
+def _fits_whole(hint: Any) -> bool:
+    """Whether a whole number may stay one."""
+    if get_origin(hint) in (Union, types.UnionType):
+        kinds = [kind for kind in get_args(hint) if kind is not type(None)]
+        return int in kinds or float not in kinds
+    return hint is not float
+
+
+def _joined(path: str, name: str) -> str:
+    return f"{path}.{name}" if path else name
