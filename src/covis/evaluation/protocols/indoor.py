@@ -16,7 +16,7 @@ from covis.evaluation.benchmark import Benchmark, register
 from covis.evaluation.protocols.rules import by_rule
 from covis.images import Split
 from covis.labels import FovOverlap, SurfaceOverlap
-from covis.labels.rules import Rule
+from covis.labels.rules import LabelRule
 
 GARDEN_VIEW = FovOverlap(radius_m=3.5, fov_deg=90.0)
 KS = (1, 2, 3, 4, 5, 10, 15, 20, 25)
@@ -47,7 +47,7 @@ def seven_scenes(path: Path | None, scene: str) -> Benchmark:
     )
 
 
-def _shared_view(name: str, sides: Split, rule: Rule, words: str, **more: Any) -> Benchmark:
+def _shared_view(name: str, sides: Split, rule: LabelRule, words: str, **more: Any) -> Benchmark:
     return by_rule(name, sides, rule, words, denominator="all", ks=KS, radii_m=RADII_M, pairs=True, **more)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from covis.evaluation.benchmark import Benchmark
 from covis.images import ImageSet, Split
 from covis.labels import FovOverlap, Radius
-from covis.labels.rules import Rule
+from covis.labels.rules import LabelRule
 
 RADIUS_M = 25.0
 MAX_ANGLE_DEG = 40.0
@@ -24,7 +24,7 @@ NEAR_RULE = f"within {RADIUS_M:g} m"
 NEAR_ALIKE_RULE = f"within {RADIUS_M:g} m and, where both headings are known, {MAX_ANGLE_DEG:g}°"
 
 
-def by_rule(name: str, sides: Split | tuple[ImageSet, ImageSet], rule: Rule, words: str, **more: Any) -> Benchmark:
+def by_rule(name: str, sides: Split | tuple[ImageSet, ImageSet], rule: LabelRule, words: str, **more: Any) -> Benchmark:
     """A benchmark whose truth is a rule on poses, with whatever else its protocol says."""
     queries, database = sides
     return Benchmark(name, queries, database, rule(queries, database), words, **more)
