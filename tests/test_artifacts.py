@@ -8,7 +8,7 @@ import sys
 import numpy as np
 import pytest
 
-from covis import artifacts
+from covis import artifacts, machine
 from covis.errors import InputError
 
 
@@ -75,7 +75,7 @@ def test_kind_and_schema_are_checked(tmp_path):
     with pytest.raises(InputError, match="not a 'model'"):
         artifacts.open_manifest(tmp_path / "x", "model")
     manifest = json.loads((tmp_path / "x" / "manifest.json").read_text())
-    (tmp_path / "x" / "manifest.json").write_text(json.dumps(manifest | {"schema": 99}))
+    artifacts.write_json(tmp_path / "x" / "manifest.json", manifest | {"schema": 99})
     with pytest.raises(InputError, match="schema 99"):
         artifacts.open_manifest(tmp_path / "x", "thing")
 
@@ -111,7 +111,7 @@ def test_fingerprint_sees_values_shapes_and_types():
 
 def test_cache_folder_can_be_moved(tmp_path, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path))
-    assert artifacts.cache_folder() == tmp_path
+    assert machine.cache_folder() == tmp_path
 
 
 def test_a_claim_killed_before_its_record_was_whole_can_be_made_again(tmp_path):

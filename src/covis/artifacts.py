@@ -8,13 +8,14 @@ locks it against a second process.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import hashlib
 import json
 import os
 import platform
 import shutil
+import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -24,15 +25,20 @@ from pathlib import Path
 from typing import Any
 
 import covis
-from covis.errors import InputError
+from covis import files, machine
+from covis.errors import Damaged, InputError
+from covis.files import InUse as InUse
+from covis.files import lock as lock
+from covis.files import read_json as read_json
+from covis.files import write_json as write_json
 
 MANIFEST = "manifest.json"
 SCHEMA = 1
+SMALL_BYTES = 1 << 20
+"""Smaller files are read against their checksum on every open, larger ones when they have changed since they were."""
+_SETTLED_S = 2.0
+"""A file that was written less than this ago may change again without a new time stamp."""
 _TRACKED = ("numpy", "numba", "scipy", "torch", "timm", "faiss-cpu")
-
-
-class InUse(InputError):  # noqa: N818 - a state of affairs, read as one
-    """Another process holds the directory."""
 
 
 @dataclass
@@ -58,68 +64,131 @@ def create(
     can be made again at will and has thousands of files need not be `durable`: it is then not forced onto the disk
     file by file, and only after a power failure `open_manifest` may find it damaged.
     """
-    path = Path(path)
-    if path.exists() and not replace and any(path.iterdir() if path.is_dir() else [path]):
+    path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114
+    files.heal(path)
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} exists already and is no folder; choose another output or remove it")
+    if path.exists() and not replace and any(path.iterdir()):
         raise InputError(f"{path} exists already; choose another output or remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
-    draft = Draft(path.parent / f".{path.name}.{os.getpid()}.partial", dict(facts or {}))
-    shutil.rmtree(draft.path, ignore_errors=True)
+    files.clear_partials(path)
+    draft = Draft(files.partial_name(path), dict(facts or {}))
     draft.path.mkdir()
     try:
-        yield draft
-        _seal(draft, kind, durable)
-        _put_in_place(draft.path, path)
+        with files.held(draft.path):
+            yield draft
+            _seal(draft, kind, durable)
+            files.replace_folder(draft.path, path)
     except BaseException:
         shutil.rmtree(draft.path, ignore_errors=True)
         raise
 
 
 def _seal(draft: Draft, kind: str, durable: bool) -> None:
-    files = {str(f.relative_to(draft.path)): f for f in sorted(draft.path.rglob("*")) if f.is_file()}
-    write_manifest(draft.path, kind, draft.facts, {name: file_entry(f) for name, f in files.items()})
-    for file in files.values() if durable else ():
-        _sync(file)
-    _sync(draft.path)
+    inside = {f.relative_to(draft.path).as_posix(): f for f in sorted(draft.path.rglob("*")) if f.is_file()}
+    for file in inside.values() if durable else ():
+        files.sync(file)
+    for folder in sorted({f.parent for f in inside.values()} if durable else set()):
+        files.sync(folder)
+    write_manifest(draft.path, kind, draft.facts, {name: file_entry(f) for name, f in inside.items()})
 
 
-def write_manifest(path: Path, kind: str, facts: Mapping[str, Any], files: Mapping[str, Mapping[str, Any]]) -> None:
-    """Makes `path` an artefact of `kind`: from this moment readers see exactly `files` (name → `file_entry`)."""
+def write_manifest(path: Path, kind: str, facts: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> None:
+    """Makes `path` an artefact of `kind`: from this moment readers see exactly `entries` (name → `file_entry`)."""
     head = {"kind": kind, "schema": SCHEMA, "created": datetime.now(UTC).isoformat(timespec="seconds")}
-    write_json(path / MANIFEST, {**head, "versions": versions(), **facts, "files": dict(files)})
+    write_json(path / MANIFEST, {**head, "versions": versions(), **facts, "files": dict(entries)})
 
 
 def file_entry(path: Path) -> dict[str, Any]:
     """What a manifest says of a file."""
-    return {"sha256": file_sha256(path), "bytes": path.stat().st_size}
+    return {"sha256": files.sha256(path), "bytes": path.stat().st_size}
 
 
-def _put_in_place(source: Path, target: Path) -> None:
-    old = target.with_name(f".{target.name}.{os.getpid()}.old")
-    if target.exists():
-        shutil.rmtree(old, ignore_errors=True)
-        target.rename(old)
-    source.rename(target)
-    _sync(target.parent)
-    shutil.rmtree(old, ignore_errors=True)
+_HEAD = {"kind": str, "schema": int, "files": dict}
 
 
-def open_manifest(path: Path | str, kind: str, *, verify: bool = True) -> dict[str, Any]:
-    """The manifest of the artefact at `path`, after checking its kind, schema and (with `verify`) every file."""
+def open_manifest(
+    path: Path | str,
+    kind: str,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    verify: bool = True,
+    links: bool = True,
+    written: bool = False,
+) -> dict[str, Any]:
+    """The manifest of the artefact at `path`, after checking its kind, its `facts` (key → type) and its files.
+
+    With `verify` every file is read against its checksum; without, the small ones, and those larger ones that have
+    changed since they were read last on this machine. `written`: this process wrote it just now, only sizes are
+    compared. Without `links`, whatever is a link inside it is refused.
+    """
     path = Path(path)
+    files.heal(path)
+    remedy = f"make {path} again"
     if not (path / MANIFEST).is_file():
         raise InputError(f"{path} is not a covis {kind} (no {MANIFEST}); check the path")
-    manifest: dict[str, Any] = read_json(path / MANIFEST)
-    if manifest.get("kind") != kind:
-        raise InputError(f"{path} holds a {manifest.get('kind')!r}, not a {kind!r}; check the path")
+    manifest = files.checked(path / MANIFEST, files.read_json(path / MANIFEST, remedy), {"kind": str}, remedy)
+    if manifest["kind"] != kind:
+        raise InputError(f"{path} holds a {manifest['kind']!r}, not a {kind!r}; check the path")
     if manifest.get("schema") != SCHEMA:
         raise InputError(f"{path} has schema {manifest.get('schema')}, this covis reads {SCHEMA}; make it again")
+    files.checked(path / MANIFEST, manifest, {**_HEAD, **(facts or {})}, remedy)
     for name, entry in manifest["files"].items():
-        file = path / name
-        if not file.is_file() or file.stat().st_size != entry["bytes"]:
-            raise InputError(f"{file} is missing or cut short; make {path} again")
-        if verify and file_sha256(file) != entry["sha256"]:
-            raise InputError(f"{file} is damaged (SHA-256 differs from its manifest); make {path} again")
+        files.checked(path / MANIFEST, entry, {"sha256": str, "bytes": int}, remedy)
+        _check_file(path, name, entry, verify, links, written)
+    if not links:
+        _refuse_links(path)
     return manifest
+
+
+def _check_file(path: Path, name: str, entry: Mapping[str, Any], verify: bool, links: bool, written: bool) -> None:
+    """Refuses a file of an artefact that is not what was written, or not inside it."""
+    file = path / name
+    if name.startswith(("/", "\\")) or ".." in Path(name).parts or "\0" in name:
+        raise InputError(f"{path} names {name!r}, which is outside it; do not trust where it came from")
+    try:
+        status = file.stat() if links else file.lstat()
+    except OSError:
+        raise Damaged(f"{file} is missing; make {path} again") from None
+    if not links and stat.S_ISLNK(status.st_mode):
+        raise InputError(f"{file} is a link; covis reads nothing outside {path}: put the file itself there")
+    if not stat.S_ISREG(status.st_mode) or status.st_size != entry["bytes"]:
+        raise Damaged(f"{file} is cut short or another file; make {path} again")
+    if written or (not verify and entry["bytes"] > SMALL_BYTES and _remembered(file) == entry["sha256"]):
+        return
+    if _hashed(file, entry["bytes"] > SMALL_BYTES) != entry["sha256"]:
+        raise Damaged(f"{file} is damaged (SHA-256 differs from its manifest); make {path} again")
+
+
+def _refuse_links(path: Path) -> None:
+    """Refuses an artefact that is, or holds, a link to another place."""
+    for place in (path, *path.rglob("*")):
+        if place.is_symlink():
+            raise InputError(f"{place} is a link; covis reads nothing outside {path}: put the file itself there")
+
+
+def _hashed(file: Path, remember: bool) -> str:
+    """SHA-256 of a file, noted with its stamp where that is worth it."""
+    before = files.stamp(file)
+    digest = files.sha256(file)
+    if remember and files.stamp(file) == before and abs(time.time() - before.mtime_ns / 1e9) > _SETTLED_S:
+        with contextlib.suppress(OSError):
+            files.write_json(_note(file), {"path": str(file.resolve()), "stamp": list(before), "sha256": digest})
+    return digest
+
+
+def _remembered(file: Path) -> str | None:
+    """SHA-256 that a file of this stamp had when it was read last; None if it was not, or the note is not whole."""
+    try:
+        note = files.read_json(_note(file))
+    except InputError:
+        return None
+    same = isinstance(note, dict) and note.get("path") == str(file.resolve())
+    return str(note.get("sha256")) if same and note.get("stamp") == list(files.stamp(file)) else None
+
+
+def _note(file: Path) -> Path:
+    return machine.cache_folder() / "verified" / f"{fingerprint(os.fsencode(file.resolve()))}.json"
 
 
 @contextlib.contextmanager
@@ -127,13 +196,17 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
     """Holds the living directory at `path` for this process and this `config`; the same config resumes it."""
     path = Path(path)
     record = path / f"{kind}.json"
+    if path.exists() and not path.is_dir():
+        raise InputError(f"{path} exists already and is no folder; choose another output or remove it")
     if path.is_dir() and not record.exists() and any(not _begun(p, record) for p in path.iterdir()):
         raise InputError(f"{path} holds other files; choose another output folder")
     path.mkdir(parents=True, exist_ok=True)
     with lock(path):
         wanted = json.loads(json.dumps(config))
         if record.exists():
-            found = read_json(record)["config"]
+            found = files.read_record(record, {"config": dict}, f"choose another output folder or remove {path}")[
+                "config"
+            ]
             if found != wanted:
                 raise InputError(
                     f"{path} belongs to another {kind} ({_difference(found, wanted)}); choose another output folder"
@@ -145,52 +218,12 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
 
 def _begun(file: Path, record: Path) -> bool:
     """Whether a file is what a claim leaves that was killed before its record was whole."""
-    return file.name == ".lock" or (file.name.startswith(f".{record.name}.") and file.name.endswith(".partial"))
-
-
-@contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """One process at a time in `path`; the system releases it even after SIGKILL."""
-    with (path / ".lock").open("a+") as handle:
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            handle.seek(0)
-            raise InUse(f"{path} is in use by process {handle.read().strip() or '?'}; wait or stop it") from None
-        handle.truncate(0)
-        handle.write(str(os.getpid()))
-        handle.flush()
-        yield
+    return file.name == ".lock" or (file.name.startswith(f".{record.name}.") and ".partial" in file.name)
 
 
 def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     keys = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
     return ", ".join(f"{k}: {found.get(k)!r} there, {wanted.get(k)!r} now" for k in keys[:3])
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Writes JSON so that a reader sees the old file or the new one, never a part."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(json.dumps(value, indent=2, ensure_ascii=False, default=str) + "\n", encoding="utf-8")
-    _sync(partial)
-    partial.replace(path)
-    _sync(path.parent)
-
-
-def read_json(path: Path) -> Any:
-    """Reads JSON, with an error that names the file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as JSON ({error})") from None
-
-
-def cache_folder() -> Path:
-    """Where things that can be made again are kept: COVIS_CACHE, or `covis` in the user's cache folder."""
-    given = os.environ.get("COVIS_CACHE")
-    if given:
-        return Path(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "covis"
 
 
 def fingerprint(*parts: Any) -> str:
@@ -204,12 +237,6 @@ def fingerprint(*parts: Any) -> str:
             digest.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode())
         digest.update(b"\0")
     return digest.hexdigest()[:16]
-
-
-def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's content."""
-    with path.open("rb") as handle:
-        return hashlib.file_digest(handle, "sha256").hexdigest()
 
 
 @cache
@@ -226,19 +253,11 @@ def versions() -> dict[str, str]:
 def code() -> str:
     """Fingerprint of this package's source: figures of one version number may come from different code."""
     root = Path(__file__).parent
-    files = sorted(root.rglob("*.py"))
-    return fingerprint(*(part for f in files for part in (f.relative_to(root).as_posix(), f.read_bytes())))
+    sources = sorted(root.rglob("*.py"))
+    return fingerprint(*(part for f in sources for part in (f.relative_to(root).as_posix(), f.read_bytes())))
 
 
 def command() -> str:
     """The command line of this process, with the program's short name."""
     program = Path(sys.argv[0]).name
     return " ".join(["covis" if program == "__main__.py" else program, *sys.argv[1:]])
-
-
-def _sync(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

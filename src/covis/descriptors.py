@@ -20,11 +20,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from covis import artifacts
 from covis.arrays import Descriptors
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
+from covis.files import load_array, replacing
 from covis.images import ImageSet, encode_names
 
 KIND = "descriptors"
 Precision = Literal["float32", "float16"]
+PRECISIONS = ("float32", "float16")
+_FACTS = {"model": str, "rows": int, "dim": int, "dtype": str, "facts": dict}
 NORM_TOLERANCE = 5e-3
 """How far a stored descriptor's norm may be from 1; float16 alone moves it by up to 5e-4."""
 
@@ -141,19 +144,23 @@ class DescriptorStore:
         head = _head(model, dim, dtype, facts or {})
         with artifacts.create(path, KIND, {**head, "rows": 0}):
             pass
-        return cls.open(path)
+        return cls.open(path, written=True)
 
     @classmethod
-    def open(cls, path: Path | str, *, verify: bool = True) -> DescriptorStore:
-        """Opens a store, memory-mapped; `verify` reads every byte once against its checksum."""
+    def open(
+        cls, path: Path | str, *, verify: bool = True, links: bool = True, written: bool = False
+    ) -> DescriptorStore:
+        """Opens a store, memory-mapped; `verify`, `links` and `written` as in `artifacts.open_manifest`."""
         path = Path(path)
         if (path / "embedding.json").is_file() and not (path / artifacts.MANIFEST).is_file():
             raise InputError(f"{path} is unfinished; run the same covis embed command again to finish it")
-        manifest = artifacts.open_manifest(path, KIND, verify=verify)
-        shards = tuple(np.load(path / name, mmap_mode="r") for name in _shard_names(manifest["files"]))
-        shape = (int(manifest["rows"]), int(manifest["dim"]))
-        if sum(map(len, shards)) != shape[0] or any(s.shape[1] != shape[1] for s in shards):
-            raise InputError(f"{path} holds other rows than its manifest says; make it again")
+        manifest = artifacts.open_manifest(path, KIND, facts=_FACTS, verify=verify, links=links, written=written)
+        shape = (manifest["rows"], manifest["dim"])
+        if manifest["dtype"] not in PRECISIONS or min(shape) < 0:
+            raise Damaged(f"{path} says to hold {shape} descriptors of {manifest['dtype']!r}; make it again")
+        shards = tuple(_shard(path / name, shape[1], manifest["dtype"]) for name in _shard_names(manifest["files"]))
+        if sum(map(len, shards)) != shape[0]:
+            raise Damaged(f"{path} holds other rows than its manifest says; make it again")
         facts = MappingProxyType(manifest["facts"])
         return cls(path, manifest["model"], shape, np.dtype(manifest["dtype"]), shards, facts, manifest["files"])
 
@@ -164,13 +171,13 @@ class DescriptorStore:
         """
         self.require(model)
         with artifacts.lock(self.path):
-            now = DescriptorStore.open(self.path, verify=False)
+            now = DescriptorStore.open(self.path, written=True)
             added = write_shard(self.path, len(now.shards), names, descriptors, now.shape[1], now.dtype)
             files = {**now.files, **{file.name: artifacts.file_entry(file) for file in added}}
-            rows = now.shape[0] + len(np.load(added[-1], mmap_mode="r"))
+            rows = now.shape[0] + len(load_array(added[-1], mapped=True))
             head = _head(now.model, now.shape[1], now.dtype.name, now.facts)
             artifacts.write_manifest(self.path, KIND, {**head, "rows": rows}, files)
-        return DescriptorStore.open(self.path, verify=False)
+        return DescriptorStore.open(self.path, written=True)
 
     def require(self, model: str) -> None:
         """Refuses descriptors of another model."""
@@ -195,7 +202,10 @@ class DescriptorStore:
     @cached_property
     def names(self) -> NDArray[np.bytes_]:
         """(N,) the name of each row, as file-system bytes."""
-        parts = [np.load(self.path / f"names-{i:05d}.npy") for i in range(len(self.shards))]
+        parts = [
+            load_array(self.path / f"names-{i:05d}.npy", "S", (len(shard),), remedy=f"make {self.path} again")
+            for i, shard in enumerate(self.shards)
+        ]
         return np.concatenate(parts) if parts else np.zeros(0, "S1")
 
     def name(self, row: int) -> str:
@@ -239,12 +249,8 @@ def write_shard(
     _check(matrix, encoded, dim)
     files = [path / f"names-{number:05d}.npy", path / shard_name(number)]
     for file, array in zip(files, (encoded, matrix.astype(dtype, copy=False)), strict=True):
-        partial = file.with_name(f".{file.name}.{os.getpid()}.partial")
-        with partial.open("wb") as handle:
+        with replacing(file) as partial, partial.open("wb") as handle:
             np.save(handle, array)
-            handle.flush()
-            os.fsync(handle.fileno())
-        partial.replace(file)
     return files
 
 
@@ -253,10 +259,10 @@ def seal(
 ) -> DescriptorStore:
     """Makes a store of the first `shards` shards that lie in `path`; `others` are files that belong to it too."""
     files = [path / name.format(i) for i in range(shards) for name in ("names-{:05d}.npy", "shard-{:05d}.npy")]
-    rows = sum(len(np.load(path / shard_name(i), mmap_mode="r")) for i in range(shards))
+    rows = sum(len(load_array(path / shard_name(i), mapped=True)) for i in range(shards))
     head = {**_head(model, dim, dtype, facts), "rows": rows}
     artifacts.write_manifest(path, KIND, head, {f.name: artifacts.file_entry(f) for f in [*files, *others]})
-    return DescriptorStore.open(path, verify=False)
+    return DescriptorStore.open(path, written=True)
 
 
 def norms(matrix: NDArray[Any]) -> NDArray[np.float64]:
@@ -270,12 +276,19 @@ def shard_name(number: int) -> str:
     return f"shard-{number:05d}.npy"
 
 
+def _shard(path: Path, dim: int, dtype: str) -> NDArray[Any]:
+    shard = load_array(path, "f", (None, dim), mapped=True, remedy=f"make {path.parent} again")
+    if shard.dtype.name != dtype:
+        raise Damaged(f"{path} holds {shard.dtype}, its manifest says {dtype}; make {path.parent} again")
+    return shard
+
+
 def _shard_names(files: Mapping[str, Any]) -> list[str]:
     return [shard_name(i) for i in range(sum(name.startswith("shard-") for name in files))]
 
 
 def _head(model: str, dim: int, dtype: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    if dtype not in ("float32", "float16"):
+    if dtype not in PRECISIONS:
         raise InputError(f"descriptors are stored as float32 or float16, not {dtype}")
     return {"model": model, "dim": int(dim), "dtype": dtype, "facts": dict(facts)}
 

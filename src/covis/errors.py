@@ -1,4 +1,4 @@
-"""Errors that a user can mend: one line with cause, place and next step."""
+"""Errors that a user can fix: one line with cause, place and next step."""
 
 from __future__ import annotations
 
@@ -10,9 +10,20 @@ class InputError(ValueError):
     """Bad input or usage. The command line prints it in one line and exits with 2."""
 
 
+class Damaged(InputError):  # noqa: N818 - a state of affairs, read as one
+    """A file that is not what was written: a lost bit, a cut, another hand."""
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """An error for a name that is not there, with the nearest one that is."""
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names[:12]) or 'none'}"
     return InputError(f"unknown {kind} {name!r}; {hint}")
+
+
+def printable(text: str) -> str:
+    """Text for a terminal: control characters and bytes that are no UTF-8 are spelt out, so that none takes effect."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)

@@ -6,7 +6,6 @@ Geometries are WGS84 longitude and latitude. A GeoPackage holds several layers a
 from __future__ import annotations
 
 import json
-import os
 import sqlite3
 import struct
 from collections.abc import Mapping, Sequence
@@ -18,6 +17,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import replacing
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import true_headings
@@ -85,17 +85,12 @@ def write_layers(path: Path | str, layers: Sequence[Layer]) -> None:
         raise InputError(f"{path} must end in {', '.join(SUFFIXES)}")
     if path.suffix.lower() != ".gpkg" and len(layers) != 1:
         raise InputError(f"{path}: a Parquet file holds one layer, and there are {len(layers)}; write a .gpkg")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.partial{path.suffix}")
-    partial.unlink(missing_ok=True)
-    try:
+    with replacing(path) as partial:
         if path.suffix.lower() == ".gpkg":
+            partial.unlink()  # GDAL makes the file itself
             _write_geopackage(partial, layers)
         else:
             _write_geoparquet(partial, layers[0])
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def _table(layer: Layer) -> Any:

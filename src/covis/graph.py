@@ -13,9 +13,11 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 
 from covis import artifacts
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
+from covis.files import load_array
 
 KIND = "similarity-graph"
+_FACTS = {"shape": list, "pairs": int, "facts": dict}
 POSITIVE = 0.5
 """ψ in [POSITIVE, 1] is a positive pair: the one definition of it."""
 BAND_EDGES = (POSITIVE, 0.75)
@@ -139,9 +141,15 @@ class SimilarityGraph:
     def open(cls, path: Path | str, *, verify: bool = True) -> SimilarityGraph:
         """Opens a saved graph, memory-mapped."""
         path = Path(path)
-        manifest = artifacts.open_manifest(path, KIND, verify=verify)
-        indptr, indices, values = (np.load(path / f"{n}.npy", mmap_mode="r") for n in ("indptr", "indices", "values"))
-        return cls(indptr, indices, values, tuple(manifest["shape"]), manifest["facts"])
+        manifest = artifacts.open_manifest(path, KIND, facts=_FACTS, verify=verify)
+        shape = manifest["shape"]
+        if len(shape) != 2 or not all(type(n) is int and n >= 0 for n in shape):
+            raise Damaged(f"{path} says to have the shape {shape}; make it again")
+        remedy, pairs = f"make {path} again", manifest["pairs"]
+        indptr = load_array(path / "indptr.npy", "i", (shape[0] + 1,), mapped=True, remedy=remedy)
+        indices = load_array(path / "indices.npy", "i", (pairs,), mapped=True, remedy=remedy)
+        values = load_array(path / "values.npy", "fu", (pairs,), mapped=True, remedy=remedy)
+        return cls(indptr, indices, values, tuple(shape), manifest["facts"])
 
     @classmethod
     def from_edges(
@@ -153,7 +161,7 @@ class SimilarityGraph:
         facts: Mapping[str, Any] | None = None,
     ) -> SimilarityGraph:
         """A graph from aligned edge lists in any order; zeros are left out, duplicates and wrong ψ refused."""
-        r, c = np.asarray(rows, np.int64), np.asarray(columns, np.int64)
+        r, c = _indices(rows), _indices(columns)
         p = np.asarray(psi, np.float64)
         if not (r.shape == c.shape == p.shape):
             raise InputError(f"edge lists differ in length: {r.shape}, {c.shape}, {p.shape}")
@@ -173,6 +181,17 @@ class SimilarityGraph:
         indptr = np.concatenate([[0], np.cumsum(np.bincount(r, minlength=shape[0]))]).astype(np.int64)
         values = np.maximum(p.astype(np.float32), np.finfo(np.float32).tiny)
         return cls(indptr, c.astype(np.int32), values, shape, facts or {})
+
+
+def _indices(values: ArrayLike) -> NDArray[np.int64]:
+    """Row or column numbers of edges, whole and finite."""
+    array = np.asarray(values)
+    if array.dtype.kind == "f":
+        wrong = ~(np.isfinite(array) & (np.mod(array, 1) == 0))
+        if wrong.any():
+            k = int(np.flatnonzero(wrong)[0])
+            raise InputError(f"edge {k} has the index {array[k]}; expected a whole number")
+    return array.astype(np.int64)
 
 
 def _decode(values: NDArray[Any]) -> NDArray[np.float32]:

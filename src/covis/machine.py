@@ -1,4 +1,4 @@
-"""What this machine offers: processors, worker processes, and a memory allocator that keeps large blocks."""
+"""This machine: processors, workers, cache folder, device, and a memory allocator that keeps large blocks."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
 from itertools import islice
+from pathlib import Path
 from typing import TypeVar
 
 A = TypeVar("A")
@@ -19,6 +20,7 @@ B = TypeVar("B")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = 1 << 30
 """Blocks up to this size stay with the process; the largest that the trim threshold can hold is twice that."""
+MAX_WORKERS = 8
 
 
 def cpu_count() -> int:
@@ -39,18 +41,40 @@ def keep_large_blocks() -> bool:
     return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT_BYTES - 1))
 
 
-def in_processes(function: Callable[[A], B], pieces: Iterable[A], workers: int, ahead: int = 2) -> Iterator[B]:
+def workers(wanted: int | None = None) -> int:
+    """Processes that decode or compute beside this one: one per core, at most `MAX_WORKERS`, unless `wanted` says."""
+    return min(MAX_WORKERS, cpu_count()) if wanted is None else wanted
+
+
+def cache_folder() -> Path:
+    """Where things that can be made again are kept: COVIS_CACHE, or `covis` in the user's cache folder."""
+    given = os.environ.get("COVIS_CACHE")
+    if given:
+        return Path(given).expanduser()
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "covis"
+
+
+def device(local_rank: int | None = None) -> str:
+    """The device of this process: its own GPU where there are some (LOCAL_RANK as torchrun sets it), else `cpu`."""
+    import torch
+
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
+    return f"cuda:{rank % gpus}" if gpus else "cpu"
+
+
+def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int, ahead: int = 2) -> Iterator[B]:
     """`function` of each piece, in order; at most `ahead` pieces a worker wait. One worker means this process."""
-    if workers <= 1:
+    if processes <= 1:
         yield from map(function, pieces)
         return
     # children of a plain fork start at once and need no importable main module; they only decode and hash
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    pool = ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context(method), initializer=_settle)
+    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context(method), initializer=_settle)
     try:
         queue: deque[Future[B]] = deque()
         remaining = iter(pieces)
-        for piece in islice(remaining, workers * ahead):
+        for piece in islice(remaining, processes * ahead):
             queue.append(pool.submit(function, piece))
         while queue:
             yield queue.popleft().result()

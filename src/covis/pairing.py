@@ -5,7 +5,6 @@ Files are those of hloc (`pairs.txt`, `global-feats.h5`) and COLMAP (match lists
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import write_text, writing_hdf5
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 
@@ -112,28 +112,12 @@ def read_pairs(path: Path | str) -> list[tuple[str, str]]:
     return pairs
 
 
-def write_text(path: Path, text: str) -> None:
-    """Writes a file whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.write_text(text, encoding="utf-8", errors="surrogateescape")
-    partial.replace(path)
-
-
 def write_global_features(path: Path | str, names: Sequence[str], rows: Iterable[NDArray[Any]]) -> None:
     """hloc's `global-feats.h5`: a group for each image name, its descriptor (D,) inside."""
-    import h5py
 
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    try:
-        with h5py.File(partial, "w", libver="latest") as file:
-            for name, row in zip(names, rows, strict=True):
-                file.create_group(name).create_dataset(DESCRIPTOR, data=np.asarray(row, np.float32))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
+    with writing_hdf5(path, libver="latest") as file:
+        for name, row in zip(names, rows, strict=True):
+            file.create_group(name).create_dataset(DESCRIPTOR, data=np.asarray(row, np.float32))
 
 
 def read_global_features(path: Path | str, names: Sequence[str]) -> NDArray[np.float32]:

@@ -123,7 +123,7 @@ def test_a_descriptor_without_direction_is_refused(small, tmp_path, model):
     from covis.descriptors import DescriptorStore
 
     with pytest.raises(InputError, match="norm 0"):
-        map_.add(images, descriptors=DescriptorStore.open(given.path, verify=False))
+        map_.add(images, descriptors=DescriptorStore.open(given.path, written=True))
     assert Map.open(map_.path).version == 1
 
 

@@ -55,11 +55,11 @@ def test_effort_rises_until_the_target_is_met(descriptors, kind):
 def test_own_descriptors_as_queries_do_not_count_themselves(descriptors):
     """Without that, a structure that finds only the query itself would already look right at rank one."""
     index, measured = build_index(descriptors, "hnsw", target_recall=2.0)
-    rows = np.sort(np.random.default_rng(0).choice(len(descriptors), kinds.SAMPLE, replace=False))
+    rows = np.sort(np.random.default_rng(0).choice(len(descriptors), approximate.SAMPLE, replace=False))
     truth = rank(descriptors[rows], descriptors, 10, exclude=rows)
     found = index.search(descriptors[rows], 11)
     assert (found.ids[:, 0] == rows).mean() > 0.99
-    assert kinds.overlap(kinds._without(found, rows), truth) == pytest.approx(measured.recall)
+    assert approximate.overlap(kinds._without(found, rows), truth) == pytest.approx(measured.recall)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -170,6 +170,6 @@ def test_many_clusters_are_found_through_a_graph(descriptors, kind, monkeypatch)
 def test_an_automatic_index_that_is_no_quicker_than_exact_search_is_not_kept(descriptors, monkeypatch, alone_ms, kept):
     times = iter([*alone_ms, alone_ms[0]])
     monkeypatch.setattr(kinds, "EXACT_UP_TO", 1000)
-    monkeypatch.setattr(kinds, "_ms_alone", lambda *_: next(times))
+    monkeypatch.setattr(approximate, "_ms_alone", lambda *_: next(times))
     index, measured = build_index(descriptors, "auto")
     assert (index.kind, measured.kind) == (kept, kept)

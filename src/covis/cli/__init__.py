@@ -29,7 +29,7 @@ from covis.cli import (
     sources,
     train,
 )
-from covis.errors import InputError
+from covis.errors import InputError, printable
 
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
@@ -164,18 +164,33 @@ def describe(error: BaseException) -> tuple[int, str]:
         place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return 2, f"error: {' '.join(error.format_message().split())}{place}"
     if isinstance(error, InputError):
-        return 2, f"error: {error}"
-    if isinstance(error, OSError) and error.errno in _USER_ERRNO:
-        place = f": {error.filename}" if error.filename else ""
-        return 2, f"error: {error.strerror or error}{place}{_USER_ERRNO[error.errno]}"
+        return 2, f"error: {printable(str(error))}"
+    if isinstance(error, OSError):
+        place = f": {printable(str(error.filename)[:400])}" if error.filename else ""
+        hint = _REMEDY.get(error.errno or 0, _DISK if error.errno is None else "check the path and the disk")
+        return 2, f"error: {printable(str(error.strerror or error))}{place}; {hint}"
+    if isinstance(error, MemoryError):
+        return 2, f"error: not enough memory ({printable(str(error)) or 'no more to be had'}); {_MEMORY}"
     return 1, f"defect: {type(error).__name__}: {error} (run again with --debug and report it)"
 
 
-_USER_ERRNO = {
-    errno.ENOENT: "; check the path",
-    errno.EACCES: "; check the permissions",
-    errno.ENOTDIR: "; check the path",
-    errno.EISDIR: "; give a file, not a folder",
-    errno.ENOSPC: "; free some space, then run the same command again",
-    errno.EROFS: "; choose another output",
+_DISK = "the disk may be full: free some space, then run the same command again"
+_MEMORY = "close other programs or give less at once, then run the same command again"
+_REMEDY = {
+    errno.ENOENT: "check the path",
+    errno.EACCES: "check the permissions",
+    errno.EPERM: "check the permissions",
+    errno.ENOTDIR: "check the path",
+    errno.EISDIR: "give a file, not a folder",
+    errno.EEXIST: "choose another output or remove it",
+    errno.ENOTEMPTY: "choose another output or remove it",
+    errno.ENAMETOOLONG: "choose a shorter name",
+    errno.ELOOP: "a link there leads back to itself: choose another path",
+    errno.ENOSPC: "free some space, then run the same command again",
+    errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
+    errno.EFBIG: "a limit on the size of files is in the way (ulimit -f), or the file is larger than covis reads",
+    errno.EROFS: "choose another output",
+    errno.EIO: "the disk may be failing: check it, then run the same command again",
+    errno.EMFILE: "raise the limit on open files (ulimit -n), then run the same command again",
+    errno.EINVAL: "give a regular file",
 }

@@ -189,7 +189,7 @@ def _listing(folder: Path, kept: list[Entry], doomed: list[Entry]) -> str:
 
 
 def _cache_folder() -> Path:
-    from covis.artifacts import cache_folder
+    from covis.machine import cache_folder
 
     return cache_folder()
 

@@ -243,7 +243,7 @@ def _write_loops(side: Side, output: Path, gap_s: float, json: bool) -> None:
     loops = list(found)
     chances = probabilities(loops, side.images.poses.xy[order])
     lines = [text(loop, None if chances is None else float(chances[i])) for i, loop in enumerate(loops)]
-    from covis.pairing import write_text
+    from covis.files import write_text
 
     write_text(output, "".join(f"{one}\n" for one in [HEADER, *lines]))
     facts = {

@@ -19,7 +19,9 @@ from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
 from covis.evaluation.retrieval import read_descriptors
 from covis.evaluation.run import evaluations
+from covis.files import sha256
 from covis.images import ImageSet
+from covis.machine import cache_folder
 from covis.models import PlaceModel
 
 ORIGIN = ("recipe", "seed", "data", "weights")
@@ -54,7 +56,7 @@ class ModelDescriber:
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
         """Embeds, or opens what was embedded before from the same files."""
-        folder = (self.cache or artifacts.cache_folder()) / "descriptors"
+        folder = (self.cache or cache_folder()) / "descriptors"
         key = artifacts.fingerprint(self.model.fingerprint(), str(images.root.resolve()), *_files(images))
         store = embed(self.model, images, folder / key, batch_size=self.batch_size, workers=self.workers)
         return _rows(store, images)
@@ -91,7 +93,7 @@ class MatrixDescriber:
     @property
     def facts(self) -> dict[str, Any]:
         """The file and its content's fingerprint."""
-        digests = [artifacts.file_sha256(p) for p in (self.path, self.path.with_suffix(".txt")) if p.is_file()]
+        digests = [sha256(p) for p in (self.path, self.path.with_suffix(".txt")) if p.is_file()]
         return {"label": self.path.stem, "fingerprint": artifacts.fingerprint(*digests), "descriptors": self.path.name}
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from covis import artifacts
+from covis import artifacts, machine
 from covis.describing.loading import BadFile, image_batches, joint_batches
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Precision, norms, seal, shard_name, write_shard
 from covis.errors import InputError
@@ -32,7 +32,6 @@ from covis.reading.screening import REJECTS, Rejected, screen, write_rejects
 KIND = "embedding"
 BATCH_SIZE = 32
 SHARD_ROWS = 4096
-_MAX_WORKERS = 8
 _WORTH_WORKERS = 64
 _POLL_S = 0.2
 
@@ -48,10 +47,7 @@ class Runner:
     @classmethod
     def choose(cls, device: str | None = None, half: bool | None = None) -> Runner:
         """The GPU of this rank, in half precision, or the CPU in single precision, unless told otherwise."""
-        if device is None:
-            gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-            device = f"cuda:{int(os.environ.get('LOCAL_RANK', '0')) % gpus}" if gpus else "cpu"
-        chosen = torch.device(device)
+        chosen = torch.device(device or machine.device())
         return cls(chosen, chosen.type == "cuda" if half is None else half)
 
     def describe(self, model: Embedder, images: Tensor) -> Tensor:
@@ -138,7 +134,7 @@ def decoders(workers: int | None, count: int) -> int:
     """How many decoding processes `count` images are worth."""
     if workers is not None:
         return workers
-    return 0 if count < _WORTH_WORKERS else min(_MAX_WORKERS, len(os.sched_getaffinity(0)))
+    return 0 if count < _WORTH_WORKERS else machine.workers()
 
 
 def _in_memory(

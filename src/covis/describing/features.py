@@ -16,6 +16,7 @@ from covis import artifacts
 from covis.arrays import Ids
 from covis.describing.loading import BadFile, image_batches, joint_batches
 from covis.errors import InputError
+from covis.files import load_array, sha256
 from covis.images import ImageSet
 from covis.models import PlaceModel
 from covis.progress import Meter
@@ -137,8 +138,10 @@ def _fill(
             raise InputError(f"{cache} has no room for {wanted / 1e9:.1f} GB of features; free some or set cache_gb=0")
         with artifacts.create(folder, "feature-cache", {"images": len(images)}) as draft:
             _compute(model, images, draft.path, row_shape, kind, workers, device)
-    artifacts.open_manifest(folder, "feature-cache", verify=False)
-    return np.load(folder / "rows.npy", mmap_mode="r"), np.load(folder / "replaced.npy")
+    remedy = "remove it, it is made again"
+    artifacts.open_manifest(folder, "feature-cache", facts={"images": int}, verify=False)
+    rows = load_array(folder / "rows.npy", shape=(len(images), *row_shape), mapped=True, remedy=remedy)
+    return rows, load_array(folder / "replaced.npy", "i", (None,), remedy=remedy)
 
 
 def _compute(
@@ -167,6 +170,4 @@ def _compute(
 
 def content(images: ImageSet) -> str:
     """A fingerprint of the files' bytes, in order."""
-    return artifacts.fingerprint(
-        [artifacts.file_sha256(p) if p.is_file() else "" for p in map(images.path, range(len(images)))]
-    )
+    return artifacts.fingerprint([sha256(p) if p.is_file() else "" for p in map(images.path, range(len(images)))])

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.errors import InputError
+from covis.files import load_array
 from covis.notebook import card
 
 KIND = "evaluation"
@@ -94,9 +95,9 @@ class Evaluation:
     def open(cls, path: Path | str, *, verify: bool = True) -> Evaluation:
         """Opens a saved evaluation, arrays memory-mapped."""
         path = Path(path)
-        manifest = artifacts.open_manifest(path, KIND, verify=verify)
+        manifest = artifacts.open_manifest(path, KIND, facts=_FACTS, verify=verify)
         names = [Path(f).stem for f in manifest["files"] if f.endswith(".npy")]
-        arrays = {name: np.load(path / f"{name}.npy", mmap_mode="r", allow_pickle=False) for name in names}
+        arrays = {name: load_array(path / f"{name}.npy", mapped=True, remedy=f"make {path} again") for name in names}
         apart = {*_MANIFEST_KEYS, "protocol", "subject"}
         made_by = {"versions": manifest["versions"], "code": manifest.get("code")}
         subject = {**manifest["subject"], **made_by, "path": str(path)}
@@ -108,6 +109,7 @@ def _natural(path: Path) -> list[tuple[int, str]]:
     return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
 
 
+_FACTS = {"benchmark": str, "fingerprint": str, "protocol": dict, "subject": dict, "versions": dict}
 _MANIFEST_KEYS = ("kind", "schema", "created", "versions", "files", "config", "command", "code")
 
 
@@ -117,7 +119,8 @@ def find_evaluations(path: Path | str) -> list[Path]:
     if (path / artifacts.MANIFEST).is_file():
         return [path]
     below = sorted((p.parent for p in path.glob(f"*/{artifacts.MANIFEST}")), key=_natural) if path.is_dir() else []
-    found = [p for p in below if artifacts.read_json(p / artifacts.MANIFEST).get("kind") == KIND]
+    manifests = ((p, artifacts.read_json(p / artifacts.MANIFEST)) for p in below)
+    found = [p for p, manifest in manifests if isinstance(manifest, dict) and manifest.get("kind") == KIND]
     if not found:
         raise InputError(f"{path} holds no evaluation; make one with `covis evaluate MODEL BENCHMARK -o {path}`")
     return found

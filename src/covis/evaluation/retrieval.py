@@ -16,6 +16,7 @@ from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.grades import average_precision, pair_distances, rank_correlation, sample_pairs
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import evaluate
+from covis.files import load_array
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
 from covis.ranking import Ranking
@@ -111,10 +112,7 @@ def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = Tr
     Names are matched with the images' own by their whole path or, where that is unambiguous, by file name.
     """
     path = Path(path)
-    try:
-        matrix = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read as a .npy matrix ({error})") from None
+    matrix = load_array(path, "fiu", mapped=True, remedy="write it with numpy.save")
     listing = path.with_suffix(".txt")
     if not listing.is_file():
         raise InputError(f"{listing} is not there; write the image names of {path.name} into it, one a line")

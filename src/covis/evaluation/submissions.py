@@ -15,6 +15,7 @@ from covis.arrays import Floats
 from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import Ranked
+from covis.files import replacing
 from covis.images import WINDOW, ImageSet
 from covis.poses import Poses
 
@@ -26,10 +27,8 @@ _SHOWN = 5
 def write_submission(ranking: Ranked, benchmark: Benchmark, path: Path | str) -> Path:
     """The server's file for a ranking of the benchmark's map, checked before it is put in place."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{os.getpid()}.{path.name}")
     ids, _ = benchmark.settle(ranking)
-    try:
+    with replacing(path) as partial:
         if benchmark.submission == MSLS:
             queries, database = keys(benchmark.queries), keys(benchmark.database)
             write_msls(partial, queries, [[database[i] for i in row if i >= 0] for row in ids])
@@ -40,9 +39,6 @@ def write_submission(ranking: Ranked, benchmark: Benchmark, path: Path | str) ->
         problems = check_submission(partial, benchmark)
         if problems:
             raise InputError(f"{path}: {problems[0]}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""))
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
     return path
 
 

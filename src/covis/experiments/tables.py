@@ -29,7 +29,9 @@ from covis.describing.rerankers import open_reranker
 from covis.evaluation import BENCHMARKS, Evaluation, load_benchmark
 from covis.evaluation.published import Published
 from covis.evaluation.run import Fit, Variants, evaluate_to
+from covis.files import write_text
 from covis.images import ImageSet
+from covis.machine import cache_folder
 from covis.models import PlaceModel
 from covis.progress import say
 from covis.registry import Registry
@@ -171,7 +173,7 @@ class FrozenOnce(ModelDescriber):
 
     def describe(self, images: ImageSet) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Through cached features if every image can be read and has its place there, else as any model does."""
-        cache = artifacts.cache_folder() / "features"
+        cache = cache_folder() / "features"
         bound = int(Recipe.cache_gb * 1e9)
         common: dict[str, Any] = {"seed": 0, "workers": self.workers or 1, "device": torch.device("cpu")}
         source = open_features(self.model, (images,), cache=cache, cache_bytes=bound, **common)
@@ -220,7 +222,7 @@ def write_outcomes(
     output.mkdir(parents=True, exist_ok=True)
     artifacts.write_json(output / f"{name}.json", told)
     text = f"# {title}\n\n{markdown(outcomes)}\n\n`{told['command']}`, seeds {', '.join(map(str, seeds))}\n"
-    (output / f"{name}.md").write_text(text, encoding="utf-8")
+    write_text(output / f"{name}.md", text)
     return told
 
 

@@ -14,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis.arrays import Floats
 from covis.artifacts import fingerprint
 from covis.errors import InputError
+from covis.files import BAD_ARRAY, load_array
 from covis.images import ImageSet
 from covis.poses import Axis, Poses
 from covis.progress import warn
@@ -171,7 +172,7 @@ def _read_npz(path: Path) -> Floats:
     try:
         loaded = np.load(path, allow_pickle=False)
         arrays = {k: loaded[k] for k in loaded.files} if hasattr(loaded, "files") else {"points": loaded}
-    except (OSError, ValueError, EOFError) as error:
+    except (OSError, *BAD_ARRAY) as error:
         raise InputError(f"{path} cannot be read as NumPy arrays ({error})") from None
     if "points" not in arrays and len(arrays) != 1:
         raise InputError(f"{path} holds {sorted(arrays)}; expected an array `points` of shape (N, 3)")
@@ -250,7 +251,7 @@ def fuse_depth(
 def read_depth(path: Path, images: ImageSet, i: int) -> NDArray[Any]:
     """(h, w) as stored: an image, a NumPy array, or kapture's bare float32 in the size of the image's camera."""
     if path.suffix == ".npy":
-        return np.asarray(np.load(path, allow_pickle=False))
+        return load_array(path, "fiu", remedy="check the file")
     if path.suffix == ".depth" and images.intrinsics is not None:
         width, height = (int(v) for v in images.intrinsics[i, 4:])
         return np.fromfile(path, np.float32).reshape(height, width)

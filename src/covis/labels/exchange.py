@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import InputError
+from covis.files import load_array, replacing, writing_hdf5
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses
@@ -58,37 +59,18 @@ def open_labels(path: Path | str) -> Labels:
 
 
 def _side(path: Path, side: str, n: int) -> ImageSet:
-    try:
-        names, xy, heading = (np.load(path / f"{side}_{name}.npy", allow_pickle=False) for name in _ARRAYS)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not name its images; make it again with `covis label`") from None
-    if len(names) != n:
-        raise InputError(f"{path} names {len(names)} {side}, its graph has {n}; make it again")
+    remedy = f"make {path} again with `covis label`"
+    if not all((path / f"{side}_{name}.npy").is_file() for name in _ARRAYS):
+        raise InputError(f"{path} does not name its images; make it again with `covis label`")
+    names = load_array(path / f"{side}_names.npy", "S", (n,), remedy=remedy)
+    xy = load_array(path / f"{side}_xy.npy", "f", (n, 2), remedy=remedy)
+    heading = load_array(path / f"{side}_heading.npy", "f", (n,), remedy=remedy)
     more = {
-        name: np.load(path / f"{side}_{name}.npy", allow_pickle=False)
+        name: load_array(path / f"{side}_{name}.npy", "fiuUSb", remedy=remedy)
         for name in ("group", *NUMBERS)
         if (path / f"{side}_{name}.npy").is_file()
     }
     return ImageSet.of(path, names, Poses(xy, heading), more.pop("group", ""), columns=more)
-
-
-@contextlib.contextmanager
-def whole_file(path: Path | str) -> Iterator[Path]:
-    """A path to write to that becomes `path` once all of it is written; nothing is left behind otherwise.
-
-    Links, pipes and devices such as /dev/stdout are written to as they are: they must not be replaced by a file.
-    """
-    path = Path(path)
-    if path.is_symlink() or (path.exists() and not path.is_file()):
-        yield path
-        return
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial{path.suffix}")
-    try:
-        yield partial
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 COLUMNS = ("query", "database", "similarity")
@@ -108,7 +90,7 @@ def write_edges(labels: Labels, path: Path | str, kind: str | None = None, *, le
         _write_parquet(graph, labels, path)
     else:
         with (
-            whole_file(path) as partial,
+            replacing(path) as partial,
             partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
         ):
             writer = csv.writer(file)
@@ -127,7 +109,7 @@ def _write_parquet(graph: SimilarityGraph, labels: Labels, path: Path) -> None:
     sides = labels.queries.names, labels.database.names
     kind = pa.string() if all(_is_text(names) for names in sides) else pa.binary()
     schema = pa.schema([("query", kind), ("database", kind), ("similarity", pa.float32())])
-    with whole_file(path) as partial, pq.ParquetWriter(partial, schema) as writer:
+    with replacing(path) as partial, pq.ParquetWriter(partial, schema) as writer:
         for rows, columns, psi in _edges(graph):
             both = sides[0][rows].tolist(), sides[1][columns].tolist()
             names = [pa.array(side, pa.binary()).cast(kind) for side in both]
@@ -144,7 +126,7 @@ def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, mos
                 f"{os.fsdecode(spaced[0])!r} has a space in its name, which pair lists cannot hold; use csv"
             )
     written = 0
-    with whole_file(path) as partial, partial.open("wb") as file:
+    with replacing(path) as partial, partial.open("wb") as file:
         for i in range(graph.shape[0]):
             ids, psi = graph.row(i)
             best = np.lexsort((ids, -psi))[:most]
@@ -300,12 +282,11 @@ def write_h5(graph: SimilarityGraph, path: Path | str, *, full: bool = False) ->
 
     Queries × map; one set with itself as a condensed vector of its n(n−1)/2 pairs i < j, unless `full`.
     """
-    import h5py
 
     condensed = bool(graph.facts.get("one_set")) and not full
     n, m = graph.shape
     shape = (n * (n - 1) // 2,) if condensed else (n, m)
-    with whole_file(path) as partial, h5py.File(partial, "w") as file:
+    with writing_hdf5(path) as file:
         options: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "chunks": True}
         options = options if min(shape) else {}
         fov = file.create_dataset("fov", shape, np.float32, **options)

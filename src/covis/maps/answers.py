@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 from xml.sax.saxutils import escape
 
+from covis.files import write_text
+
 
 @dataclass(frozen=True)
 class Place:
@@ -141,12 +143,12 @@ def to_kml(answers: Sequence[Answer]) -> str:
 
 def write_geojson(path: Path, answers: Sequence[Answer]) -> None:
     """Writes `to_geojson`."""
-    path.write_text(json.dumps(to_geojson(answers), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    write_text(path, json.dumps(to_geojson(answers), indent=1, ensure_ascii=False) + "\n")
 
 
 def write_kml(path: Path, answers: Sequence[Answer]) -> None:
     """Writes `to_kml`."""
-    path.write_text(to_kml(answers), encoding="utf-8")
+    write_text(path, to_kml(answers))
 
 
 def _features(answer: Answer) -> Iterator[dict[str, Any]]:

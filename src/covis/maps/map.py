@@ -10,7 +10,6 @@ the model itself is needed.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -112,9 +111,9 @@ def _replaced(now: Map, table: ImageSet) -> NDArray[np.bool_]:
 
 def _segment(now: Map, key: str, images: ImageSet, given: DescriptorStore | None) -> DescriptorStore:
     """The descriptors of `images` as a segment of the map, computed or taken from a store of the same model."""
-    folder = now.path / "segments" / key
+    folder = storage.segment_folder(now.path, key)
     if key in now.state.segments:
-        return DescriptorStore.open(folder, verify=False)
+        return DescriptorStore.open(folder, verify=False, links=False)
     if given is None:
         from covis.describing.embedding import embed
 
@@ -128,7 +127,7 @@ def _segment(now: Map, key: str, images: ImageSet, given: DescriptorStore | None
     if (rows < 0).any():
         lacking = images.name(int(np.flatnonzero(rows < 0)[0]))
         raise InputError(f"{given.path} has no descriptor of {lacking!r}; embed the photos that you add")
-    shutil.rmtree(folder, ignore_errors=True)
+    storage.clear_segment(now.path, key)
     store = DescriptorStore.create(folder, given.model, given.dim)
     return store.append(images.names, np.asarray(given[rows], np.float32), model=given.model)
 
@@ -150,7 +149,7 @@ def _written(now: Map, state: State, stores: tuple[DescriptorStore, ...], change
     merged = total and (len(stores) > _MAX_SEGMENTS or (total >= _MERGE_FROM and dead > _DEAD_SHARE * total))
     if merged:
         state = storage.merge_segments(now.path, state, stores, f"merged-{state.version:08d}")
-        stores = storage.open_segments(now.path, state.segments)
+        stores = storage.open_segments(now.path, state.segments, written=True)
     draft = replace(now, state=state, stores=stores)
     if changes is not None:
         margin = gcl_margin(now.path / storage.MODEL)
@@ -240,8 +239,7 @@ class Map:
         """The map as it is now; `verify` reads every file once against its checksum."""
         path = Path(path)
         state, stores = storage.read_state(path, verify=verify)
-        record = artifacts.read_json(path / storage.RECORD)["config"]
-        return cls(path, state, stores, record["model"], int(record["dim"]))
+        return cls(path, state, stores, *storage.read_facts(path, stores))
 
     @classmethod
     def create(

@@ -13,6 +13,7 @@ after, and a process that dies in between leaves parts that nothing names, which
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -22,9 +23,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
+from covis import artifacts, files
+from covis.descriptors import KIND as SEGMENT_KIND
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
 from covis.images import ImageSet, encode_names
 from covis.poses import Poses
 from covis.search import LocalIndex
@@ -36,6 +38,9 @@ MODEL = "model"
 REJECTS = "rejects.csv"
 CALIBRATION = "calibration.json"
 INDEX = "index"
+PHOTOS = "photos.npz"
+SEGMENTS, VERSIONS = "segments", "versions"
+_GONE = ".covis-gone"
 _KEPT_VERSIONS = 2
 """The current state, and the one that a reader may just be opening."""
 _MERGE_ROWS = 4096
@@ -80,11 +85,20 @@ def current_version(path: Path) -> int:
         if (path / RECORD).is_file():
             raise InputError(f"{path} is unfinished; run the same covis index command again to finish it")
         raise InputError(f"{path} is not a covis map (no {CURRENT}); make one with: covis index PHOTOS -o {path}")
-    return int(artifacts.read_json(path / CURRENT)["version"])
+    version = files.read_record(path / CURRENT, {"version": int}, f"repair it with: covis map repair {path}")["version"]
+    return int(version)
+
+
+def check_folders(path: Path) -> None:
+    """Refuses a map whose parts are links: nothing outside a map is read, written or deleted."""
+    for name in (SEGMENTS, VERSIONS, MODEL, RECORD, CURRENT):
+        if (path / name).is_symlink():
+            raise InputError(f"{path / name} is a link, and may lead outside the map; put the files themselves there")
 
 
 def read_state(path: Path, *, verify: bool = False) -> tuple[State, tuple[DescriptorStore, ...]]:
     """The current state with its descriptors, whole, also while another process changes the map."""
+    check_folders(path)
     version = current_version(path)
     while True:
         try:
@@ -98,14 +112,38 @@ def read_state(path: Path, *, verify: bool = False) -> tuple[State, tuple[Descri
             version = newer
 
 
-def open_segments(path: Path, keys: tuple[str, ...], verify: bool = False) -> tuple[DescriptorStore, ...]:
+def read_facts(path: Path, stores: tuple[DescriptorStore, ...]) -> tuple[str, int]:
+    """Fingerprint of the map's model and the length of its descriptors, which those of every segment have."""
+    record = files.read_record(path / RECORD, {"config": dict}, f"repair it with: covis map repair {path}")
+    config = files.checked(path / RECORD, record["config"], {"model": str, "dim": int})
+    for store in stores:
+        if (store.model, store.dim) != (config["model"], config["dim"]):
+            raise Damaged(
+                f"{store.path} holds {store.dim} numbers of model {store.model}, the map {config['dim']} of model "
+                f"{config['model']}; repair it with: covis map repair {path}"
+            )
+    return config["model"], config["dim"]
+
+
+def open_segments(
+    path: Path, keys: tuple[str, ...], verify: bool = False, written: bool = False
+) -> tuple[DescriptorStore, ...]:
     """The descriptor stores of a state."""
-    return tuple(DescriptorStore.open(path / "segments" / key, verify=verify) for key in keys)
+    return tuple(
+        DescriptorStore.open(segment_folder(path, key), verify=verify, links=False, written=written) for key in keys
+    )
 
 
 def version_folder(path: Path, version: int) -> Path:
     """Where a state lies."""
-    return path / "versions" / f"{version:08d}"
+    return path / VERSIONS / f"{version:08d}"
+
+
+def segment_folder(path: Path, key: str) -> Path:
+    """Where a segment lies; a key that would lead outside the map is refused."""
+    if not _KEY.fullmatch(key):
+        raise InputError(f"{path} names a segment {key!r}, which is outside it; do not trust where it came from")
+    return path / SEGMENTS / key
 
 
 def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
@@ -117,7 +155,7 @@ def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
         poses = state.images.poses
         height = np.full(len(poses), np.nan) if poses.z is None else poses.z
         np.savez(
-            draft.path / "photos.npz", names=state.images.names, path=state.images.columns["file"], row=state.rows,
+            draft.path / PHOTOS, names=state.images.names, path=state.images.columns["file"], row=state.rows,
             xy=poses.xy, heading=poses.heading, z=height, group=state.images.group, group_names=encode_names(state.images.group_names),
         )  # fmt: skip
         artifacts.write_json(draft.path / CALIBRATION, state.calibration)
@@ -129,15 +167,34 @@ def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
 
 def _read_version(path: Path, version: int, verify: bool) -> State:
     folder = version_folder(path, version)
-    manifest = artifacts.open_manifest(folder, KIND, verify=verify)
-    with np.load(folder / "photos.npz") as found:
-        poses = Poses(found["xy"], found["heading"], found["z"], frame=manifest["frame"])
-        columns = {"row": found["row"], "file": found["path"]}
-        groups = tuple(os.fsdecode(g) for g in found["group_names"])  # folders, whose names may be any bytes
-        images = ImageSet(path, found["names"], poses, found["group"], groups, None, columns)
-    calibration = artifacts.read_json(folder / CALIBRATION)
-    limit = manifest.get("max_ram")
-    return State(version, images, tuple(manifest["segments"]), manifest["index"], limit, calibration)
+    manifest = artifacts.open_manifest(folder, KIND, facts=_FACTS, verify=verify, links=False)
+    remedy = f"repair it with: covis map repair {path}"
+    found = files.load_arrays(folder / PHOTOS, _photo_arrays(manifest["photos"]), remedy)
+    poses = Poses(found["xy"], found["heading"], found["z"], frame=manifest["frame"])
+    columns = {"row": found["row"], "file": found["path"]}
+    groups = tuple(os.fsdecode(g) for g in found["group_names"])  # folders, whose names may be any bytes
+    images = ImageSet(path, found["names"], poses, found["group"], groups, None, columns)
+    calibration = files.read_json(folder / CALIBRATION, remedy)
+    if not isinstance(calibration, dict | None):
+        raise Damaged(f"{folder / CALIBRATION} is damaged; {remedy}")
+    segments = tuple(
+        files.checked(folder / artifacts.MANIFEST, {"key": k}, {"key": str}, remedy)["key"]
+        for k in manifest["segments"]
+    )
+    return State(version, images, segments, manifest["index"], manifest.get("max_ram"), calibration)
+
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_FACTS = {"segments": list, "index": str, "max_ram": (int, type(None)), "frame": str, "photos": int}
+
+
+def _photo_arrays(count: int) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+    """Kinds and shapes of what `photos.npz` holds."""
+    texts, floats = ("S", (count,)), ("f", (count,))
+    return {
+        "names": texts, "path": texts, "row": ("i", (count,)), "xy": ("f", (count, 2)), "heading": floats, "z": floats,
+        "group": ("i", (count,)), "group_names": ("S", (None,)),
+    }  # fmt: skip
 
 
 def merge_segments(path: Path, state: State, stores: tuple[DescriptorStore, ...], key: str) -> State:
@@ -145,8 +202,7 @@ def merge_segments(path: Path, state: State, stores: tuple[DescriptorStore, ...]
     from covis.descriptors import Stacked
 
     first = stores[0]
-    folder = path / "segments" / key
-    shutil.rmtree(folder, ignore_errors=True)
+    folder = clear_segment(path, key)
     precision = "float16" if first.dtype == np.float16 else "float32"
     merged = DescriptorStore.create(folder, first.model, first.dim, precision)  # type: ignore[arg-type]
     matrix = Stacked(stores, first.dim)
@@ -158,26 +214,53 @@ def merge_segments(path: Path, state: State, stores: tuple[DescriptorStore, ...]
 
 
 def tidy(path: Path, version: int) -> None:
-    """Clears away what no recent state names. Only the process that holds the map's lock may do this."""
+    """Clears away what no recent state names. Only the process that holds the map's lock may do this.
+
+    Only folders that covis made are cleared: states, segments and temporary ones. Whatever else lies there stays.
+    """
+    check_folders(path)
     recent = {version_folder(path, v) for v in range(version - _KEPT_VERSIONS + 1, version + 1)}
-    for folder in _inside(path / "versions"):
-        if folder not in recent:
+    for folder in _inside(path / VERSIONS):
+        if folder not in recent and _is_ours(folder, KIND):
             _discard(folder)
     manifests = [folder / artifacts.MANIFEST for folder in recent if (folder / artifacts.MANIFEST).is_file()]
-    named = {key for file in manifests for key in artifacts.read_json(file)["segments"]}
-    for folder in _inside(path / "segments"):
-        if folder.name not in named:
+    named = {key for file in manifests for key in files.read_record(file, {"segments": list})["segments"]}
+    for folder in _inside(path / SEGMENTS):
+        if folder.name not in named and _is_ours(folder, SEGMENT_KIND):
             _discard(folder)
-    for leftover in (*path.glob(".*.partial"), *path.glob("segments/*/.*.partial")):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+    kept = [path / SEGMENTS / str(key) for key in named]
+    for place in (path, path / VERSIONS, path / SEGMENTS, *(k for k in kept if k.is_dir() and not k.is_symlink())):
+        for leftover in place.iterdir() if place.is_dir() else ():
+            if files.is_partial(leftover):
+                files.clear_partial(leftover)
+
+
+def clear_segment(path: Path, key: str) -> Path:
+    """The folder of a segment that is going to be written, cleared of what an earlier attempt left."""
+    folder = segment_folder(path, key)
+    check_folders(path)
+    if folder.is_symlink():
+        raise InputError(f"{folder} is a link, and may lead outside the map; put the files themselves there")
+    if _is_ours(folder, SEGMENT_KIND):
+        shutil.rmtree(folder, ignore_errors=True)
+    return folder
+
+
+def _is_ours(folder: Path, kind: str) -> bool:
+    """Whether a folder of a map is a part of it: it has a manifest of `kind`, or is an unfinished embedding."""
+    if folder.is_symlink() or not folder.is_dir():
+        return False
+    if (folder / "embedding.json").is_file() or folder.name.endswith(_GONE):
+        return kind == SEGMENT_KIND or folder.name.endswith(_GONE)
+    try:
+        return bool(files.read_record(folder / artifacts.MANIFEST, {"kind": str})["kind"] == kind)
+    except InputError:
+        return False
 
 
 def _discard(folder: Path) -> None:
     """Takes a folder's name away first, so that a part of it is never taken for the whole."""
-    gone = folder if folder.name.startswith(".") else folder.with_name(f".{folder.name}.gone")
+    gone = folder if folder.name.endswith(_GONE) else folder.with_name(f".{folder.name}{_GONE}")
     if gone != folder:
         shutil.rmtree(gone, ignore_errors=True)
         folder.rename(gone)

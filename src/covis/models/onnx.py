@@ -11,7 +11,6 @@ import importlib.util
 import io
 import json
 import logging
-import os
 import warnings
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -21,8 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from covis.artifacts import cache_folder, open_manifest
+from covis.artifacts import open_manifest
 from covis.errors import InputError
+from covis.files import replacing
+from covis.machine import cache_folder
 from covis.models import place_model
 from covis.models.config import Preprocessing
 from covis.models.place_model import PlaceModel
@@ -50,20 +51,17 @@ def export_onnx(model: PlaceModel, path: Path | str) -> float:
     path = Path(path)
     training = model.training
     pixels = torch.randint(0, 256, (2, 3, *model.preprocessing.image_size), dtype=torch.uint8)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    path.parent.mkdir(parents=True, exist_ok=True)
     try:
-        program = _program(_FromPixels(model.eval()), pixels)
-        program.model.metadata_props[METADATA] = json.dumps(_metadata(model))
-        program.save(str(partial), external_data=False)
-        with torch.inference_mode():
-            expected = model(model.normalise(pixels))
-        difference = float((OnnxPlaceModel.open(partial)(pixels) - expected).abs().max())
-        if not difference <= PARITY_TOLERANCE:
-            raise RuntimeError(f"the exported {model.config.backbone} differs from torch by {difference:.2g}")
-        partial.replace(path)
+        with replacing(path) as partial:
+            program = _program(_FromPixels(model.eval()), pixels)
+            program.model.metadata_props[METADATA] = json.dumps(_metadata(model))
+            program.save(str(partial), external_data=False)
+            with torch.inference_mode():
+                expected = model(model.normalise(pixels))
+            difference = float((OnnxPlaceModel.open(partial)(pixels) - expected).abs().max())
+            if not difference <= PARITY_TOLERANCE:
+                raise RuntimeError(f"the exported {model.config.backbone} differs from torch by {difference:.2g}")
     finally:
-        partial.unlink(missing_ok=True)
         model.train(training)
     return difference
 

@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from covis.artifacts import file_sha256
 from covis.errors import InputError
+from covis.files import sha256
 from covis.models import _torchvision
 from covis.models.backbones import VARIANTS
 
@@ -76,7 +76,7 @@ def fill_from_file(model: PlaceModel, path: Path) -> None:
     _load_backbone(model, state, str(path))
     if exponent is not None and hasattr(model.pool, "p"):
         model.pool.p.data = exponent.float().reshape(1).clone()
-    model.card["weights"] = {"file": path.name, "sha256": file_sha256(path)}
+    model.card["weights"] = {"file": path.name, "sha256": sha256(path)}
 
 
 def read(path: Path) -> State:

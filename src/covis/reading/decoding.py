@@ -8,8 +8,8 @@ service all decode here, so that they see the same pixels.
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -19,6 +19,8 @@ import numpy as np
 import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
+
+from covis.files import read_bounded
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]
@@ -90,14 +92,12 @@ def decode_bytes(data: bytes, size: Size | None = None, name: str = "image") -> 
 def read(path: Path | str) -> bytes:
     """A file's content; raises `Reject` where it is missing, unreadable or too large to be a photo."""
     try:
-        with open(path, "rb") as handle:  # noqa: PTH123 - names may be bytes that only open() takes
-            if os.fstat(handle.fileno()).st_size > MAX_BYTES:
-                raise Reject("too-large", str(path))
-            return handle.read()
+        return read_bounded(path, MAX_BYTES)
     except FileNotFoundError:
         raise Reject("missing", str(path)) from None
-    except OSError as error:
-        raise Reject("unreadable", str(path), error.strerror or str(error)) from None
+    except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
+        reason = "too-large" if getattr(error, "errno", None) == errno.EFBIG else "unreadable"
+        raise Reject(reason, str(path), getattr(error, "strerror", None) or str(error)) from None
 
 
 def orientation_of(data: bytes) -> tuple[int, bool]:

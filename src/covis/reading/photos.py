@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covis import files
 from covis.arrays import Floats
 from covis.errors import InputError
 from covis.files import walk_images
@@ -123,15 +124,14 @@ def write_table(imported: Imported, path: Path | str) -> None:
         "time": imported.taken,
         "orientation": imported.orientation.tolist(),
     }
-    partial_path = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        _write_parquet(partial_path, columns)
-    else:
-        with partial_path.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
+    with files.replacing(path) as partial:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            _write_parquet(partial, columns)
+            return
+        with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
             writer = csv.writer(handle)
             writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
-    partial_path.replace(path)
 
 
 def _write_parquet(path: Path, columns: dict[str, Sequence[Any]]) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import replacing
 from covis.images import ImageSet
 from covis.poses import Poses, grid_north, quaternion_matrices, true_headings
 from covis.reading.cameras import Camera, calibration, camera, camera_of
@@ -158,17 +159,15 @@ def table_columns(images: ImageSet, folder: Path) -> dict[str, list[Any]]:
 def write_images(images: ImageSet, path: Path | str) -> None:
     """Writes images as a CSV or Parquet table that `read_table` gives back as they are."""
     path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
     columns = table_columns(images, path.parent)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    if path.suffix.lower() in (".parquet", ".pq"):
-        _write_parquet(partial, columns)
-    else:
+    with replacing(path) as partial:
+        if path.suffix.lower() in (".parquet", ".pq"):
+            _write_parquet(partial, columns)
+            return
         with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
             writer = csv.writer(handle)
             writer.writerow(columns)
             writer.writerows(zip(*columns.values(), strict=True))
-    partial.replace(path)
 
 
 _NUMBERS = ("lat", "lon", "easting", "northing", "heading", "altitude", *QUATERNION)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import write_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses, quaternion_matrices
 from covis.progress import warn
@@ -288,4 +289,4 @@ def write_query_list(path: Path, images: ImageSet) -> None:
         if one is None:
             raise InputError(f"{images.name(i)} has no intrinsics; a query list needs them")
         lines.append(" ".join([images.name(i), one.model, str(one.width), str(one.height), *map(repr, one.params)]))
-    path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8", errors="surrogateescape")
+    write_text(path, "".join(f"{line}\n" for line in lines))

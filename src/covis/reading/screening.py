@@ -17,6 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis import files
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.reading.decoding import MAX_BYTES, Reject, decode
@@ -79,12 +80,13 @@ def check_limits(rejects: Sequence[Rejected], total: int, root: Path) -> None:
 
 def write_rejects(path: Path, rejects: Iterable[Rejected]) -> None:
     """Writes `image,reason,detail` lines; a reader sees the old file or the new one."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
+    with (
+        files.replacing(path) as partial,
+        partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle,
+    ):
         writer = csv.writer(handle)
         writer.writerow(Rejected._fields)
         writer.writerows(rejects)
-    partial.replace(path)
 
 
 def look(path: Path | str) -> Reject | None:
@@ -109,7 +111,7 @@ def _bad(images: ImageSet, ids: NDArray[np.int64]) -> list[tuple[int, Reject]]:
 
 def _sound(path: Path | str) -> bool:
     """Whether a file begins and ends as a whole JPEG or PNG does."""
-    with open(path, "rb", buffering=0) as handle:  # noqa: PTH123 - a Path a file would cost more than the look
+    with files.open_regular(path) as handle:
         size = os.fstat(handle.fileno()).st_size
         head = handle.read(16)
         if size < 2 * _TAIL or size > MAX_BYTES:

@@ -13,6 +13,7 @@ from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from covis.files import write_text
 from covis.reading.decoding import decode
 
 
@@ -29,18 +30,15 @@ class Section:
 def write_page(path: Path, title: str, lead: str, sections: Sequence[Section], navigation: bool = False) -> None:
     """Writes the page, with a list of its sections if asked; a reader of an older one never sees half of the new."""
     data = {s.name: s.data for s in sections if s.data is not None}
-    # A closing tag inside a string would end the script element.
-    script = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
+    # A tag or the start of a comment inside a string would change where the script element ends.
+    script = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
     body = "\n".join(f'<section id="{s.name}"><h2>{text(s.title)}</h2>\n{s.body}\n</section>' for s in sections)
     links = "".join(f'<a href="#{s.name}">{text(s.title)}</a>' for s in sections) if navigation else ""
     page = _PAGE.format(
         title=text(title), lead=lead, links=links and f"<nav>{links}</nav>", body=body, data=script,
         style=_asset("report.css"), script=_asset("report.js"),
     )  # fmt: skip
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_text(page, encoding="utf-8")
-    partial.replace(path)
+    write_text(path, page)
 
 
 def text(value: object) -> str:

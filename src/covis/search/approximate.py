@@ -20,7 +20,8 @@ from numpy.typing import ArrayLike, NDArray
 from covis import artifacts
 from covis.arrays import Ids
 from covis.descriptors import DescriptorStore, Matrix
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
+from covis.files import checked, first_line, load_array
 from covis.progress import say
 from covis.ranking import Ranking, ordered
 from covis.search.exact import rank
@@ -35,6 +36,7 @@ _ADD_ROWS = 16384
 _SCORE_BYTES = 64 << 20
 _EXACT_SHARE = 0.03
 _EXACT_ROWS = 4096
+STRUCTURE = "structure.faiss"
 _SPARE = 16
 """Candidates beyond those wanted, so that ties at the border are settled by id."""
 
@@ -57,20 +59,24 @@ class Approximate(LocalIndex):
         draft.facts |= {"effort": self.effort, "seed": self.seed}
         np.save(draft.path / "order.npy", self.order)
         if self.structure is not None:
-            import faiss
-
-            faiss.write_index(self.structure, str(draft.path / "structure.faiss"))
+            _write_structure(self.structure, draft.path / STRUCTURE)
 
     @classmethod
     def read(cls, path: Path, manifest: dict[str, Any]) -> Approximate:
         """The kind and its structure from the folder of a saved index; ids and vectors come after."""
+        remedy = f"make {path} again"
+        checked(path / artifacts.MANIFEST, manifest, {"seed": int, "effort": int}, remedy)
+        if manifest["index"] not in KINDS:
+            raise Damaged(f"{path} is an index of the kind {manifest['index']!r}, which covis does not know; {remedy}")
         index = cls(manifest["dim"], manifest["index"], manifest["model"], seed=manifest["seed"])
         index.effort = manifest["effort"]
-        index.order = np.load(path / "order.npy")
-        if (path / "structure.faiss").exists():
-            import faiss
-
-            index.structure = faiss.read_index(str(path / "structure.faiss"))
+        index.order = load_array(path / "order.npy", "i", (None,), remedy=remedy)
+        if len(index.order) and (index.order.min() < 0 or index.order.max() >= manifest["rows"]):
+            raise Damaged(f"{path / 'order.npy'} names rows that are not there; {remedy}")
+        if STRUCTURE in manifest["files"]:
+            index.structure = _read_structure(path / STRUCTURE, remedy)
+            if (index.structure.d, index.structure.ntotal) != (index.dim, len(index.order)):
+                raise Damaged(f"{path / STRUCTURE} is not of {len(index.order)} × {index.dim} numbers; {remedy}")
         return index
 
     def _appended(self, count: int) -> None:
@@ -147,20 +153,44 @@ class Approximate(LocalIndex):
         return ordered(np.where(rows >= 0, self.row_ids[np.maximum(rows, 0)], -1), distance, k)
 
 
+def _read_structure(path: Path, remedy: str) -> Any:
+    import faiss
+
+    try:
+        return faiss.read_index(str(path))
+    except RuntimeError as error:
+        raise Damaged(f"{path} cannot be read ({first_line(error)}); {remedy}") from None
+
+
+def _write_structure(structure: Any, path: Path) -> None:
+    import faiss
+
+    try:
+        faiss.write_index(structure, str(path))
+    except RuntimeError as error:  # faiss tells no cause
+        raise OSError(None, f"the index could not be written ({first_line(error)})", str(path)) from None
+
+
+_STORE = {"path": str, "fingerprint": str}
+_FACTS = {"index": str, "dim": int, "rows": int, "model": (str, type(None)), "vectors": str}
+
+
 def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool = True) -> LocalIndex:
     """Opens a saved index; `vectors` are needed, row for row the same, where it was saved without them."""
     path = Path(path)
-    manifest = artifacts.open_manifest(path, KIND, verify=verify)
-    dim, model = manifest["dim"], manifest["model"]
+    manifest = artifacts.open_manifest(path, KIND, facts=_FACTS, verify=verify)
+    dim, model, rows = manifest["dim"], manifest["model"], manifest["rows"]
     index: LocalIndex = Exact(dim, model)
     if manifest["index"] != Exact.kind:
         index = Approximate.read(path, manifest)
-    index.row_ids, index.live = np.load(path / "ids.npy"), np.load(path / "live.npy")
-    index.xy = np.load(path / "xy.npy")
+    remedy = f"make {path} again"
+    index.row_ids = load_array(path / "ids.npy", "i", (rows,), remedy=remedy)
+    index.live = load_array(path / "live.npy", "b", (rows,), remedy=remedy)
+    index.xy = load_array(path / "xy.npy", "f", (rows, 2), remedy=remedy)
     if manifest["vectors"] == "inside":
-        vectors = np.load(path / "vectors.npy", mmap_mode="r")
+        vectors = load_array(path / "vectors.npy", "f", (rows, dim), mapped=True, remedy=remedy)
     elif vectors is None and "store" in manifest:
-        vectors = _named_store(path, manifest["store"])
+        vectors = _named_store(path, checked(path / artifacts.MANIFEST, manifest["store"], _STORE, remedy))
     if vectors is None or vectors.shape != (manifest["rows"], dim):
         found = "none were given" if vectors is None else f"these are {tuple(vectors.shape)}"
         raise InputError(

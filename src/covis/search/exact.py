@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from covis.descriptors import DescriptorStore, Matrix
 from covis.errors import InputError
+from covis.machine import cpu_count
 from covis.ranking import Ranking, ordered
 
 Groups = Literal["any", "same", "other"]
@@ -313,6 +314,6 @@ def rounding(dimensions: int) -> float:
 
 def threads() -> int:
     """Cores that this process may use, as OMP_NUM_THREADS limits them for the matrix products."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = cpu_count()
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(cores, int(limit)) if limit.isdigit() and int(limit) else cores

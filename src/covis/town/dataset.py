@@ -9,8 +9,6 @@ Each traversal is written whole or not at all, so a killed run goes on with the 
 from __future__ import annotations
 
 import csv
-import os
-import shutil
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -23,7 +21,7 @@ import numpy as np
 from covis import artifacts, images
 from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
-from covis.machine import cpu_count
+from covis.machine import cache_folder, cpu_count
 from covis.poses import Poses
 from covis.progress import Meter, say
 from covis.town.config import SPLITS, TownConfig
@@ -38,10 +36,7 @@ _RECORD = "town.json"
 def default_folder(config: TownConfig | None = None) -> Path:
     """Where a town lies if no folder is given: below COVIS_CACHE, or XDG_CACHE_HOME/covis, or ~/.cache/covis."""
     config = config or TownConfig()
-    base = os.environ.get("COVIS_CACHE")
-    if not base:
-        base = str(Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "covis")
-    return Path(base).expanduser() / f"town-{config.fingerprint()}"
+    return cache_folder() / f"town-{config.fingerprint()}"
 
 
 def load(path: Path | str | None, split: str, config: TownConfig | None = None) -> Split:
@@ -136,8 +131,6 @@ def _write(folder: Path, view: View, meter: Meter) -> None:
     """Renders one traversal with a thread for each core (the kernels run without the interpreter's lock)."""
     drive = view.drive
     target = folder / drive.split / drive.condition.name
-    for stale in target.parent.glob(f".{target.name}.*.partial") if target.parent.is_dir() else ():
-        shutil.rmtree(stale, ignore_errors=True)
     facts = {"town": view.config.fingerprint(), "images": len(drive)}
     with artifacts.create(target, KIND, facts, replace=True, durable=False) as draft:
         _write_table(draft.path / "poses.csv", _image_set(folder, view.config, drive.split, drive.condition.name))

@@ -16,6 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, distributed
 
+from covis import machine
+
 
 @dataclass(frozen=True)
 class Ranks:
@@ -43,7 +45,7 @@ class Ranks:
     @property
     def device(self) -> torch.device:
         """This rank's own GPU, or the CPU."""
-        return torch.device("cuda", self.local) if torch.cuda.is_available() else torch.device("cpu")
+        return torch.device(machine.device(self.local))
 
     def share(self, count: int) -> NDArray[np.int64]:
         """Positions of `count` images that this rank embeds; the last ones repeat so that all shares are equal."""

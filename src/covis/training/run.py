@@ -14,12 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covis import artifacts, datasets
+from covis import artifacts, datasets, machine
 from covis.describing.features import open_features
 from covis.describing.loading import image_batches
 from covis.evaluation import load_benchmark
 from covis.images import ImageSet, Split
-from covis.machine import cpu_count
 from covis.models import PlaceModel
 from covis.progress import duration, say
 from covis.training.data import Data, Sampler, make_miner, needed, prepare, weight_of, weighted_loss
@@ -161,8 +160,8 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
     training = _first_then_all(ranks, lambda: prepare(recipe, data, run, seed))
     model = PlaceModel.build(recipe.model, seed).to(ranks.device)
     recipe = replace(recipe, model=model.config)
-    workers = min(8, cpu_count()) if resources.workers is None else resources.workers
-    cache = resources.cache or artifacts.cache_folder() / "features"
+    workers = machine.workers(resources.workers)
+    cache = resources.cache or machine.cache_folder() / "features"
     common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device}
     bound = int(recipe.cache_gb * 1e9)
     source = _first_then_all(ranks, lambda: open_features(model, training.sets, cache_bytes=bound, **common))
