@@ -1,12 +1,14 @@
-"""PCA-whitening: white where there is data, stable where there is little."""
+"""Whitening: white where there is data, stable where there is little, and blind to what two views of one place differ in."""
 
 import numpy as np
 import pytest
 import torch
 
+from covis import whitening
 from covis.errors import InputError
+from covis.graph import SimilarityGraph
 from covis.models import ModelConfig, PlaceModel
-from covis.whitening import Whitening
+from covis.whitening import Whitening, WhiteningRule, moments, pair_weights
 
 
 def descriptors(n, d, seed=0, rank=None):
@@ -105,9 +107,196 @@ def test_whitening_becomes_part_of_the_model_and_of_its_identity(tmp_path):
     model.save(tmp_path / "model")
     loaded = PlaceModel.load(tmp_path / "model")
     assert loaded.whitening is not None
-    assert loaded.whitening.facts == {"samples": 40, "rank": 39, "shrinkage": 0.0, "data": "forty images"}
+    rule = {"labels": "none", "power": 1.0}
+    assert loaded.whitening.facts == {"samples": 40, "rank": 39, "shrinkage": 0.0, **rule, "data": "forty images"}
     with torch.inference_mode():
         assert np.array_equal(loaded(x).numpy(), white)
     assert model.whiten(None).fingerprint() == before
     with pytest.raises(ValueError, match="whitening of 8 dims for descriptors of 256"):
         model.whiten(Whitening.fit(np.random.default_rng(0).normal(size=(20, 8)), 4))
+
+
+# Learned from pairs
+
+
+def some_pairs(n, seed=0, share=0.05):
+    """A graph of random grades, and walks."""
+    rng = np.random.default_rng(seed)
+    psi = np.triu(rng.random((n, n)) * (rng.random((n, n)) < share), 1)
+    psi = (psi + psi.T).astype(np.float32)
+    rows, columns = np.nonzero(psi)
+    limits = np.concatenate([[0], np.cumsum(np.bincount(rows, minlength=n))])
+    graph = SimilarityGraph(limits, columns.astype(np.int32), psi[rows, columns], (n, n))
+    return graph, psi.astype(np.float64), rng.integers(0, 5, n)
+
+
+def naive_learned(x, psi, group, dim, exponent, share, power=1.0):
+    """C = (1 − a) C_S + a C_T over loops, in the leading principal directions; C^(−power/2) applied to both sides."""
+    x = x.astype(np.float64)
+    centred = x - x.mean(0)
+    basis = np.linalg.svd(centred, full_matrices=False)[2][:dim].T
+    z = centred @ basis
+    within, labelled = np.zeros((dim, dim)), 0
+    for i in range(len(z)):
+        weight = np.array([psi[i, j] ** exponent if psi[i, j] and group[i] != group[j] else 0.0 for j in range(len(z))])
+        if weight.sum() == 0:
+            continue
+        labelled += 1
+        for j in np.flatnonzero(weight):
+            within += weight[j] / weight.sum() * np.outer(z[i] - z[j], z[i] - z[j])
+    c = (1 - share) * within / labelled + share * np.cov(z, rowvar=False)
+    values, vectors = np.linalg.eigh(c)
+    return basis @ vectors @ np.diag(values**-power) @ vectors.T @ basis.T  # the metric: projection @ projection.T
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 24), (40, 90)])
+@pytest.mark.parametrize(("exponent", "share", "power"), [(2.0, 0.1, 1.0), (1.0, 0.3, 0.75)])
+def test_learned_whitening_is_its_definition(n, d, exponent, share, power):
+    x, (graph, psi, group) = descriptors(n, d), some_pairs(n, share=0.2)
+    rule = WhiteningRule("graded", exponent, share, power)
+    w = Whitening.fit(x, 12, rule, pairs=pair_weights(graph, group, exponent))
+    expected = naive_learned(x, psi, group, 12, exponent, share, power)
+    np.testing.assert_allclose(w.projection @ w.projection.T, expected, rtol=1e-6, atol=1e-6 * np.abs(expected).max())
+    assert w.facts["labels"] == "graded"
+    assert w.facts["total_share"] == share
+
+
+def test_all_of_the_total_covariance_is_pca_whitening():
+    x, (graph, _, group) = descriptors(80, 24), some_pairs(80)
+    plain = Whitening.fit(x, 10)
+    learned = Whitening.fit(x, 10, WhiteningRule("graded", total_share=1.0), pairs=pair_weights(graph, group, 2.0))
+    np.testing.assert_allclose(
+        learned.projection @ learned.projection.T, plain.projection @ plain.projection.T, rtol=1e-7
+    )
+
+
+def test_power_divides_variances_out_in_part():
+    x = descriptors(300, 16)
+    plain, half = (Whitening.fit(x, 8, WhiteningRule(power=p)).projection for p in (1.0, 0.5))
+    variances = np.linalg.norm(plain, axis=0) ** -2
+    np.testing.assert_allclose(np.linalg.norm(half, axis=0), variances**-0.25, rtol=1e-7)
+
+
+def test_places_are_told_apart_by_what_their_views_share():
+    """Places differ in the first directions, views of one place in others that vary more: labels find that out."""
+    rng = np.random.default_rng(3)
+    place = np.repeat(np.arange(60), 4)
+    signal, nuisance = rng.normal(size=(60, 8))[place], 1.5 * rng.normal(size=(240, 8))
+    x = np.hstack([signal + 0.3 * rng.normal(size=(240, 8)), nuisance]) + 5.0
+    x = (x / np.linalg.norm(x, axis=1, keepdims=True)).astype(np.float32)
+    known = place < 40
+    same = (place[known][:, None] == place[known]) & ~np.eye(known.sum(), dtype=bool)
+    rows, columns = np.nonzero(same)
+    limits = np.concatenate([[0], np.cumsum(same.sum(1))])
+    graph = SimilarityGraph(limits, columns.astype(np.int32), np.ones(len(rows), np.float32), same.shape)
+
+    def found(w):
+        new = w(x[~known])
+        gap = new @ new.T - 2 * np.eye(len(new))
+        return np.mean(place[~known][gap.argmax(1)] == place[~known])
+
+    plain = Whitening.fit(x[known], 12)
+    learned = Whitening.fit(x[known], 12, WhiteningRule("binary"), pairs=pair_weights(graph))
+    assert found(learned) > found(plain) + 0.15
+
+
+def test_weights_leave_out_pairs_of_one_group_and_sum_to_one():
+    graph, psi, group = some_pairs(30, share=0.4)
+    weights = pair_weights(graph, group, 2.0).toarray()
+    assert (weights[group[:, None] == group] == 0).all()
+    expected = np.where(group[:, None] == group, 0, psi**2)
+    np.testing.assert_allclose(weights, expected / expected.sum(1, keepdims=True), rtol=1e-6)
+
+
+def test_labels_without_a_pair_are_refused():
+    graph, _, _ = some_pairs(30)
+    with pytest.raises(InputError, match="no two images of different groups"):
+        Whitening.fit(descriptors(30, 8), 4, WhiteningRule("graded"), pairs=pair_weights(graph, np.zeros(30)))
+    with pytest.raises(InputError, match="needs labelled pairs"):
+        Whitening.fit(descriptors(30, 8), 4, WhiteningRule("graded"))
+
+
+@pytest.mark.parametrize("wrong", [{"labels": "soft"}, {"total_share": 0.0}, {"power": 1.5}, {"exponent": 0.0}])
+def test_rules_that_are_none_are_refused(wrong):
+    with pytest.raises(InputError):
+        WhiteningRule(**wrong)
+
+
+# Many descriptors
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(whitening, "_BLOCK_BYTES", 64 * 8 * 40)
+    monkeypatch.setattr(whitening, "_IN_MEMORY_BYTES", 0)
+
+
+def test_leading_directions_by_iteration_equal_the_exact_ones(small_blocks, monkeypatch):
+    x, (graph, _, group) = descriptors(400, 40), some_pairs(400)
+    rule, pairs = WhiteningRule("graded"), pair_weights(graph, group, 2.0)
+    exact = Whitening.fit(x, 8, rule, pairs=pairs)
+    monkeypatch.setattr(whitening, "COVARIANCE_DIMS", 10)
+    found = Whitening.fit(x, 8, rule, pairs=pairs)
+    np.testing.assert_allclose(found(x) @ found(x).T, exact(x) @ exact(x).T, atol=2e-3)
+    assert found.facts["samples"] == 400
+
+
+def test_an_interrupted_fit_resumes(small_blocks, tmp_path, monkeypatch):
+    x, (graph, _, group) = descriptors(900, 40), some_pairs(900, share=0.01)
+    rule, pairs = WhiteningRule("graded"), pair_weights(graph, group, 2.0)
+    whole = Whitening.fit(x, 8, rule, pairs=pairs)
+    monkeypatch.setattr(whitening, "_SAVE_S", 0.0)
+
+    class Cut:
+        """Descriptors that can be read so many times."""
+
+        def __init__(self, reads):
+            self.reads, self.shape = reads, x.shape
+
+        def __len__(self):
+            return len(x)
+
+        def __getitem__(self, rows):
+            self.reads -= 1
+            if self.reads < 0:
+                raise KeyboardInterrupt
+            return x[rows]
+
+    state, tries, reads = tmp_path / "state", 0, 0
+    while True:
+        source = Cut(13)
+        tries += 1
+        try:
+            resumed = Whitening.fit(source, 8, rule, pairs=pairs, state=state)
+        except KeyboardInterrupt:
+            continue
+        finally:
+            reads += 13 - max(source.reads, 0)
+        break
+    assert tries > 3
+    assert reads < 2 * 3 * len(x) // 64  # three passes, each block read once but for those that were cut
+    np.testing.assert_allclose(resumed(x), whole(x), atol=1e-5)
+    assert not state.exists()
+
+
+def test_a_state_of_other_descriptors_is_refused(tmp_path):
+    with pytest.raises(RuntimeError), moments(descriptors(50, 8), 4, state=tmp_path / "s"):
+        raise RuntimeError
+    with pytest.raises(InputError, match="another whitening"), moments(descriptors(51, 8), 4, state=tmp_path / "s"):
+        pass
+
+
+def test_blocks_are_read_once_and_memory_is_bounded(small_blocks, tmp_path):
+    import tracemalloc
+
+    file = tmp_path / "many.npy"
+    rng = np.random.default_rng(0)
+    many = np.lib.format.open_memmap(file, "w+", np.float32, (200_000, 16))
+    for start in range(0, len(many), 10_000):
+        many[start : start + 10_000] = rng.normal(size=(10_000, 16)).astype(np.float32) * np.geomspace(1, 0.1, 16)
+    tracemalloc.start()
+    w = Whitening.fit(many, 8)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < many.nbytes / 4
+    np.testing.assert_allclose(np.linalg.norm(w.projection, axis=0), 1 / np.geomspace(1, 0.1, 16)[:8], rtol=0.02)

@@ -1,32 +1,106 @@
-"""PCA-whitening of descriptors, worked out in float64."""
+"""Whitening of descriptors: PCA, or learned in closed form from pairs that poses say show one place.
+
+Descriptors f are projected by C^(−1/2) and scaled to unit norm, where C = (1 − a)·C_S + a·C_T. C_T is their total
+covariance, C_S the mean of (f_i − f_j)(f_i − f_j)ᵀ over pairs of one place, weighted by how much their views share. So
+directions count less the more two views of one place differ in them. a = 1 is PCA whitening.
+
+A fit reads its descriptors in blocks: a memory-mapped matrix of a million rows is never copied whole, and a fit that has
+a folder for its state resumes there.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+import contextlib
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_matrix, diags_array
 
+from covis import artifacts
+from covis.arrays import Floats
 from covis.artifacts import read_json, write_json
 from covis.errors import InputError
+from covis.graph import SimilarityGraph
 
 RANK_TOLERANCE = 1e-10
 """Directions whose variance is below this share of the largest hold rounding noise and are dropped."""
+SINGLE_RANK_TOLERANCE = 1e-6
+"""The same where products were worked out in single precision."""
+SAMPLES_PER_DIM = 2
+"""A whitening needs at least so many descriptors per dimension to be of use on others."""
+GRAM_ROWS = 4096
+"""Up to so many descriptors that are longer than that, the matrix of their inner products is worked out."""
+COVARIANCE_DIMS = 8192
+"""Up to this length, the covariance matrix is; beyond both, leading directions are found by subspace iteration."""
+_PASSES = 4
+_OVERSAMPLED = 1.125
+_BLOCK_BYTES = 64 << 20
+_IN_MEMORY_BYTES = 512 << 20
+_SINGLE_FROM = 2e10
+"""Products of so many multiplications are worked out in single precision, block by block, and summed in double."""
+_SAVE_S = 30.0
+
+PairLabels = Literal["none", "graded", "binary", "nearest"]
+
+
+class Rows(Protocol):
+    """Descriptors in rows: an array, or a store on disk."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    def __len__(self) -> int: ...
+    def __getitem__(self, rows: Any, /) -> Any: ...
+
+
+@dataclass(frozen=True)
+class WhiteningRule:
+    """How a whitening is worked out, beside its dims; the defaults are PCA whitening."""
+
+    labels: PairLabels = "none"
+    """Pairs whose differences are made small: `graded` by ψ, `binary` (same place or not), `nearest` without poses."""
+    exponent: float = 2.0
+    """Graded pairs count by ψ to this power."""
+    total_share: float = 0.1
+    """a: the share of the total covariance beside that of labelled pairs."""
+    power: float = 1.0
+    """Variances are divided out to this power: 1 is whitening, 0 leaves them; below 1 suits few samples."""
+
+    def __post_init__(self) -> None:
+        if self.labels not in PairLabels.__args__:  # type: ignore[attr-defined]
+            raise InputError(f"whitening labels are one of none, graded, binary, nearest, not {self.labels!r}")
+        if not 0 < self.total_share <= 1:
+            raise InputError(f"total_share is a share above 0 and up to 1, not {self.total_share}")
+        if not 0 <= self.power <= 1 or not self.exponent > 0:
+            raise InputError(f"power is in [0, 1] and exponent above 0, not {self.power} and {self.exponent}")
+
+    def facts(self) -> dict[str, Any]:
+        """What decides the result, as JSON knows it."""
+        if self.labels == "none":
+            return {"labels": "none", "power": self.power}
+        return {key: value for key, value in asdict(self).items() if key != "exponent" or self.labels == "graded"}
+
+
+PCA = WhiteningRule()
 
 
 @dataclass(frozen=True, eq=False)
 class Whitening:
-    """Subtract the mean, turn into the leading directions, divide each by its standard deviation."""
+    """Subtract the mean, turn into some directions and scale each, then scale to unit norm."""
 
-    mean: NDArray[np.float64]
+    mean: Floats
     """(D,)"""
-    projection: NDArray[np.float64]
-    """(D, dim): eigenvectors over the square root of their variance."""
+    projection: Floats
+    """(D, dim): directions over the square root of the variance that is divided out."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """Where it was fitted: samples, rank, shrinkage and what the caller adds (data, fingerprint)."""
+    """Where it was fitted and how: samples, rank, labels, shrinkage and what the caller adds (data, fingerprint)."""
 
     @property
     def dim(self) -> int:
@@ -36,31 +110,29 @@ class Whitening:
     @classmethod
     def fit(
         cls,
-        descriptors: ArrayLike,
+        descriptors: Rows,
         dim: int,
+        rule: WhiteningRule = PCA,
         *,
+        pairs: csr_matrix | None = None,
         shrinkage: float = 0.0,
+        state: Path | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Whitening:
-        """Fits on (N, D) descriptors, keeping `dim` directions.
+        """Fits on (N, D) descriptors, keeping the `dim` directions of largest variance.
 
-        `shrinkage` in [0, 1] moves every variance towards their mean by that share, which tames directions that few
-        samples have hardly seen.
+        pairs: (N, N) weights of labelled pairs (`pair_weights`), where the rule wants labels. `shrinkage` in [0, 1]
+        moves every variance towards their mean by that share, which tames directions that few samples have hardly seen.
+        state: a folder where an interrupted fit resumes; it is removed when the fit is whole.
         """
-        x = np.asarray(descriptors)
-        _check(x, dim, shrinkage)
-        mean = x.mean(0, dtype=np.float64)
-        variances, directions = _principal(x, mean)
-        rank = int((variances > RANK_TOLERANCE * variances[0]).sum()) if variances[0] > 0 else 0
-        if dim > rank:
-            raise InputError(
-                f"whitening to {dim} dims needs descriptors that span as many; {len(x)} descriptors of {x.shape[1]} "
-                f"dims span {rank}: ask for at most {rank}, or fit on more images"
-            )
-        total = variances[:rank].sum() / x.shape[1]
-        kept = (1 - shrinkage) * variances[:dim] + shrinkage * total
-        record = {"samples": len(x), "rank": rank, "shrinkage": shrinkage, **(facts or {})}
-        return cls(mean, directions[:, :dim] / np.sqrt(kept), record)
+        if not 0 <= shrinkage <= 1:
+            raise InputError(f"whitening shrinkage is a share in [0, 1], not {shrinkage}")
+        with moments(descriptors, dim, state=state) as fitted:
+            within = None if pairs is None or rule.labels == "none" else fitted.within(pairs)
+            whitening = fitted.whitening(dim, rule, within=within, shrinkage=shrinkage, facts=facts)
+        if state is not None:
+            shutil.rmtree(state)
+        return whitening
 
     def __call__(self, descriptors: ArrayLike) -> NDArray[np.float32]:
         """(N, D) → (N, dim) whitened, unit norm."""
@@ -84,37 +156,290 @@ class Whitening:
         return cls(arrays["mean"], arrays["projection"], read_json(path.with_suffix(".json")))
 
 
-def _check(x: NDArray[Any], dim: int, shrinkage: float) -> None:
-    if x.ndim != 2 or len(x) < 2:
+# Labelled pairs
+
+
+def pair_weights(graph: SimilarityGraph, group: NDArray[Any] | None = None, exponent: float = 1.0) -> csr_matrix:
+    """(N, N) weights ψ^exponent of the graph's pairs of different groups (N,); the weights of each row sum to 1."""
+    weights = graph.to_scipy().astype(np.float64)
+    weights.data **= exponent
+    if group is not None:
+        rows = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr))
+        weights.data[np.asarray(group)[rows] == np.asarray(group)[weights.indices]] = 0.0
+    weights.eliminate_zeros()
+    total = np.asarray(weights.sum(axis=1)).ravel()
+    return csr_matrix(diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)) @ weights)
+
+
+# What is worked out from descriptors
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Mean and leading directions of some descriptors, and their coordinates in them."""
+
+    mean: Floats
+    """(D,)"""
+    variances: Floats
+    """(k,) along the leading directions, largest first."""
+    rank: int
+    """Directions that the descriptors span (at least, where only the leading ones were looked for)."""
+    mean_variance: float
+    """The mean of all D variances."""
+    samples: int
+    lift: Callable[[Floats], Floats]
+    """Coordinates as columns (k, m) → vectors (D, m) in the space of descriptors."""
+    project: Callable[[], Rows]
+    """Works out `coordinates`."""
+    progress: Progress
+
+    @cached_property
+    def coordinates(self) -> Rows:
+        """(N, k) the descriptors along the leading directions."""
+        return self.project()
+
+    def within(self, pairs: csr_matrix) -> Floats:
+        """C_S (k, k): the mean of (z_i − z_j)(z_i − z_j)ᵀ over labelled rows, each row's pairs weighted to sum to 1."""
+        labelled = np.asarray(pairs.sum(axis=1)).ravel() > 0
+        if not labelled.any():
+            raise InputError(
+                "no two images of different groups share a view, so labels cannot shape a whitening; "
+                "use labels=none, or check positions, headings and groups"
+            )
+        share = labelled + np.asarray(pairs.sum(axis=0)).ravel()
+        k = len(self.variances)
+
+        def step(rows: slice, total: Floats) -> None:
+            here = np.asarray(self.coordinates[rows], np.float64)
+            part = pairs[rows]
+            partners = np.unique(part.indices)
+            there = part[:, partners] @ np.asarray(self.coordinates[partners], np.float64)
+            cross = here.T @ there
+            total += here.T @ (here * share[rows][:, None]) - cross - cross.T
+
+        name = f"within-{artifacts.fingerprint(pairs.data, pairs.indices, pairs.indptr)}"
+        (total,) = self.progress.sums(name, _blocks(len(labelled), 8 * k * 8), [np.zeros((k, k))], step)
+        return np.asarray(total / labelled.sum())
+
+    def whitening(
+        self,
+        dim: int,
+        rule: WhiteningRule = PCA,
+        *,
+        within: Floats | None = None,
+        shrinkage: float = 0.0,
+        facts: Mapping[str, Any] | None = None,
+    ) -> Whitening:
+        """The whitening in the `dim` leading directions; `within` is C_S, where the rule wants labels."""
+        turned = self.metric(dim, rule, within=within, shrinkage=shrinkage)
+        projection = self.lift(turned)
+        signs = np.sign(projection[np.abs(projection).argmax(0), np.arange(dim)])
+        record = {"samples": self.samples, "rank": self.rank, "shrinkage": shrinkage, **rule.facts()}
+        return Whitening(self.mean, projection * np.where(signs == 0, 1.0, signs), {**record, **(facts or {})})
+
+    def metric(
+        self, dim: int, rule: WhiteningRule = PCA, *, within: Floats | None = None, shrinkage: float = 0.0
+    ) -> Floats:
+        """(k, dim) C^(−power/2) on coordinates, over the `dim` leading directions."""
+        if dim > len(self.variances):
+            raise InputError(f"whitening to {dim} dims was fitted for {len(self.variances)}")
+        kept = (1 - shrinkage) * self.variances[:dim] + shrinkage * self.mean_variance
+        turned = np.zeros((len(self.variances), dim))
+        if rule.labels == "none":
+            turned[np.arange(dim), np.arange(dim)] = kept ** (-rule.power / 2)
+            return turned
+        if within is None:
+            raise InputError(f"a whitening by {rule.labels} labels needs labelled pairs")
+        mixed = (1 - rule.total_share) * within[:dim, :dim] + rule.total_share * np.diag(kept)
+        values, vectors = np.linalg.eigh(mixed)
+        turned[:dim] = (vectors * np.maximum(values, RANK_TOLERANCE * values[-1]) ** (-rule.power / 2))[:, ::-1]
+        return turned
+
+
+@contextlib.contextmanager
+def moments(descriptors: Rows, dim: int, *, state: Path | None = None) -> Iterator[Moments]:
+    """Mean and `dim` leading directions of (N, D) descriptors, read in blocks; resumed in `state`, if given."""
+    n, d = _checked_shape(descriptors, dim)
+    with _progress(state, descriptors, dim) as progress:
+        mean = _mean(descriptors, progress)
+        single = min(n, d) * float(n) * d > _SINGLE_FROM
+        if n <= d and n <= GRAM_ROWS:
+            found = _by_gram(descriptors, mean, single)
+        elif d <= COVARIANCE_DIMS:
+            found = _by_covariance(descriptors, mean, progress)
+        else:
+            found = _by_iteration(descriptors, mean, dim, progress)
+        values, vectors, total, lift = found
+        tolerance = SINGLE_RANK_TOLERANCE if single else RANK_TOLERANCE
+        rank = int((values > tolerance * values[0]).sum()) if values[0] > 0 else 0
+        if dim > rank:
+            raise InputError(
+                f"whitening to {dim} dims needs descriptors that span as many; {n} descriptors of {d} "
+                f"dims span {rank}: ask for at most {rank}, or fit on more images"
+            )
+        leading, scale = vectors[:, :dim], np.sqrt(values[:dim])
+        yield Moments(
+            mean,
+            values[:dim] / (n - 1),
+            rank,
+            mean_variance=total / (n - 1) / d,
+            samples=n,
+            lift=(lambda turned: leading @ turned) if lift is None else (lambda turned: lift(leading / scale @ turned)),
+            project=(lambda: _projected(descriptors, mean, leading, progress))
+            if lift is None
+            else (lambda: leading * scale),
+            progress=progress,
+        )
+
+
+Found = tuple[Floats, Floats, float, Callable[[Floats], Floats] | None]
+"""Values largest first, vectors, the sum of all values, and how vectors over the samples become directions."""
+
+
+def _by_gram(x: Rows, mean: Floats, single: bool) -> Found:
+    """Through the inner products of few long descriptors."""
+    n, d = x.shape
+    dtype = np.float32 if single else np.float64
+    centred = np.empty((n, d), dtype)
+    for rows in _blocks(n, 8 * d):
+        centred[rows] = np.asarray(x[rows], np.float64) - mean
+    gram = np.zeros((n, n))
+    width = max(256, _BLOCK_BYTES // (8 * n))
+    for start in range(0, d, width):
+        part = np.ascontiguousarray(centred[:, start : start + width])
+        gram += part @ part.T
+    values, vectors = np.linalg.eigh(gram)
+
+    def lift(coefficients: Floats) -> Floats:
+        return np.asarray(centred.T @ coefficients.astype(dtype), np.float64)
+
+    return values[::-1].clip(min=0), vectors[:, ::-1], float(np.trace(gram)), lift
+
+
+def _by_covariance(x: Rows, mean: Floats, progress: Progress) -> Found:
+    """Through the outer products of descriptors that are not too long."""
+    n, d = x.shape
+
+    def step(rows: slice, total: Floats) -> None:
+        part = np.asarray(x[rows], np.float64) - mean
+        total += part.T @ part
+
+    (total,) = progress.sums("covariance", _blocks(n, 8 * d), [np.zeros((d, d))], step)
+    values, vectors = np.linalg.eigh(total)
+    return values[::-1].clip(min=0), vectors[:, ::-1], float(np.trace(total)), None
+
+
+def _by_iteration(x: Rows, mean: Floats, dim: int, progress: Progress) -> Found:
+    """The leading directions of many long descriptors: a random subspace, multiplied by the covariance in a few passes."""
+    n, d = x.shape
+    width = min(d, n - 1, int(_OVERSAMPLED * dim) + 16)
+    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((d, width)))[0].astype(np.float32)
+    for number in range(_PASSES):
+
+        def step(rows: slice, product: Floats, squares: Floats, basis: NDArray[np.float32] = basis) -> None:
+            part = (np.asarray(x[rows], np.float64) - mean).astype(np.float32)
+            product += part.T @ (part @ basis)
+            squares += np.einsum("nd,nd->", part, part, dtype=np.float64)
+
+        start = [np.zeros((d, width)), np.zeros(1)]
+        product, squares = progress.sums(f"pass-{number}", _blocks(n, 8 * d), start, step)
+        if number + 1 < _PASSES:
+            basis = np.linalg.qr(product)[0].astype(np.float32)
+    inner = basis.T.astype(np.float64) @ product
+    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
+    return values[::-1].clip(min=0), basis @ vectors[:, ::-1], float(squares[0]), None
+
+
+def _mean(x: Rows, progress: Progress) -> Floats:
+    n, d = x.shape
+
+    def step(rows: slice, total: Floats) -> None:
+        part = np.asarray(x[rows])
+        if not np.isfinite(part).all():
+            raise InputError("whitening was given descriptors that are not finite; look for them with np.isfinite")
+        total += part.sum(axis=0, dtype=np.float64)
+
+    (total,) = progress.sums("mean", _blocks(n, 8 * d), [np.zeros(d)], step)
+    return np.asarray(total / n)
+
+
+def _projected(x: Rows, mean: Floats, directions: Floats, progress: Progress) -> Rows:
+    """(N, k) coordinates, on disk where they are many."""
+    n, k = len(x), directions.shape[1]
+    target = progress.array("coordinates", (n, k))
+
+    def step(rows: slice, _: Floats) -> None:
+        target[rows] = (np.asarray(x[rows], np.float64) - mean) @ directions
+
+    progress.sums("projected", _blocks(n, 8 * x.shape[1]), [np.zeros(1)], step)
+    return target
+
+
+def _checked_shape(x: Rows, dim: int) -> tuple[int, int]:
+    if len(x.shape) != 2 or len(x) < 2:
         raise InputError(f"whitening is fitted on (N, D) descriptors with N of at least 2, not on {x.shape}")
     if not 1 <= dim <= x.shape[1]:
         raise InputError(f"whitening to {dim} dims: descriptors have {x.shape[1]}; ask for 1 to {x.shape[1]}")
-    if not 0 <= shrinkage <= 1:
-        raise InputError(f"whitening shrinkage is a share in [0, 1], not {shrinkage}")
-    if not np.isfinite(x).all():
-        raise InputError("whitening was given descriptors that are not finite; look for them with np.isfinite")
+    return int(x.shape[0]), int(x.shape[1])
 
 
-def _principal(x: NDArray[Any], mean: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Variances, largest first, and directions (D, k) of the rows of `x`; signs fixed so that a refit is equal."""
-    n, d = x.shape
-    if n <= d:  # through the small Gram matrix; its directions are turned back into the space of descriptors
-        centred = x.astype(np.float64) - mean
-        values, inner = np.linalg.eigh(centred @ centred.T)
-        values, inner = values[::-1].clip(min=0), inner[:, ::-1]
-        directions = centred.T @ inner
-        directions /= np.maximum(np.linalg.norm(directions, axis=0), np.finfo(np.float64).tiny)
-    else:
-        values, directions = np.linalg.eigh(_scatter(x, mean))
-        values, directions = values[::-1].clip(min=0), directions[:, ::-1]
-    signs = np.sign(directions[np.abs(directions).argmax(0), np.arange(directions.shape[1])])
-    return values / (n - 1), directions * np.where(signs == 0, 1.0, signs)
+def _blocks(count: int, bytes_per_row: int) -> list[slice]:
+    """The rows 0 … count − 1 in pieces of bounded size."""
+    rows = max(64, _BLOCK_BYTES // max(1, bytes_per_row))
+    return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
 
 
-def _scatter(x: NDArray[Any], mean: NDArray[np.float64], rows: int = 16_384) -> NDArray[np.float64]:
-    """(D, D) sum of outer products, in pieces so that a memory-mapped matrix is never copied whole."""
-    total = np.zeros((x.shape[1], x.shape[1]))
-    for start in range(0, len(x), rows):
-        part = x[start : start + rows].astype(np.float64) - mean
-        total += part.T @ part
-    return total
+# Resuming
+
+
+@dataclass(frozen=True, eq=False)
+class Progress:
+    """Sums over blocks that survive an interruption where they have a folder."""
+
+    folder: Path | None
+    scratch: Path
+    """For arrays that do not fit into memory; the same folder, if there is one."""
+
+    def sums(
+        self, name: str, blocks: list[slice], totals: list[Floats], step: Callable[..., None]
+    ) -> list[NDArray[np.float64]]:
+        """`totals` after `step(rows, *totals)` was called for every block, from where an earlier run stopped."""
+        file = None if self.folder is None else self.folder / f"{name}.npz"
+        done = 0
+        if file is not None and file.is_file():
+            with np.load(file) as kept:
+                done, totals = int(kept["arr_0"]), [kept[f"arr_{i}"] for i in range(1, len(totals) + 1)]
+        saved = time.monotonic()
+        for number, rows in enumerate(blocks[done:], start=done + 1):
+            step(rows, *totals)
+            if file is not None and (number == len(blocks) or time.monotonic() - saved > _SAVE_S):
+                self._save(file, number, totals)
+                saved = time.monotonic()
+        return totals
+
+    def array(self, name: str, shape: tuple[int, int]) -> NDArray[np.float64]:
+        """An array to be filled: in memory, or memory-mapped in single precision where it is large or is to be kept."""
+        if self.folder is None and shape[0] * shape[1] * 8 <= _IN_MEMORY_BYTES:
+            return np.empty(shape)
+        file = self.scratch / f"{name}.npy"
+        mode: Literal["r+", "w+"] = "r+" if file.is_file() else "w+"
+        return np.lib.format.open_memmap(file, mode, np.float32, shape)
+
+    @staticmethod
+    def _save(file: Path, done: int, totals: list[Floats]) -> None:
+        partial = file.with_name(f".{file.name}.partial")
+        with partial.open("wb") as handle:
+            np.savez(handle, np.array(done), *totals)
+        partial.replace(file)
+
+
+@contextlib.contextmanager
+def _progress(state: Path | None, x: Rows, dim: int) -> Iterator[Progress]:
+    if state is None:
+        with tempfile.TemporaryDirectory(prefix="covis-whitening-") as scratch:
+            yield Progress(None, Path(scratch))
+        return
+    ends = np.concatenate([np.asarray(x[:1]), np.asarray(x[len(x) - 1 :])])
+    config = {"rows": len(x), "dims": int(x.shape[1]), "dim": dim, "ends": artifacts.fingerprint(ends)}
+    with artifacts.claim(state, "whitening", config):
+        yield Progress(state, state)

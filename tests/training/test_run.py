@@ -14,7 +14,7 @@ from covis.graph import SimilarityGraph
 from covis.labels import Radius
 from covis.models import PlaceModel
 from covis.training import checkpoint
-from covis.training.recipe import Batches, configure
+from covis.training.recipe import Batches, configure, describe_recipe, restore_recipe
 from covis.training.run import Resources, train
 
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
@@ -169,6 +169,16 @@ def test_all_pairs_see_more_pairs_for_the_same_images(quick, hamlet, tmp_path):
 def test_whitening_becomes_part_of_the_model(quick, hamlet, tmp_path):
     train(replace(quick, whiten=8, validation=""), tmp_path / "run", data=hamlet, resources=QUIET)
     assert PlaceModel.load(tmp_path / "run" / "model").dim == 8
+
+
+def test_whitening_learns_from_the_recipes_labels(quick, hamlet, tmp_path):
+    recipe = configure(replace(quick, steps=0, whiten=8, validation=""), ["whitening.labels=graded"])
+    assert restore_recipe(describe_recipe(recipe)) == recipe
+    train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)
+    whitening = PlaceModel.load(tmp_path / "run" / "model").whitening
+    assert whitening.facts["labels"] == "graded"
+    assert whitening.facts["pairs"] > 0
+    assert "FovOverlap" in whitening.facts["label_rule"]
 
 
 def test_a_loss_that_is_not_finite_stops_after_three_steps_and_names_images(quick, hamlet, tmp_path, capsys):

@@ -13,6 +13,7 @@ from covis.labels import FovOverlap, Radius, SurfaceOverlap
 from covis.losses import LOSSES, GeneralizedContrastive, PairLoss, TupleLoss
 from covis.models import ModelConfig
 from covis.registry import Registry
+from covis.whitening import PCA, WhiteningRule
 
 T = TypeVar("T")
 
@@ -167,7 +168,9 @@ class Recipe:
     validations: int = 4
     """How often a run validates, evenly spread, the end included."""
     whiten: int = 0
-    """Dimensions of a PCA-whitening fitted on the training images after the last step; 0 = none."""
+    """Dimensions of a whitening fitted on the training images after the last step; 0 = none."""
+    whitening: WhiteningRule = PCA
+    """How it is fitted: by PCA, or learned from the recipe's labels."""
     precision: Precision = "float32"
     compile: bool = False
     deterministic: bool = True
@@ -206,6 +209,9 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def restore_recipe(told: dict[str, Any]) -> Recipe:
     """Back from `describe_recipe`."""
-    kinds = {kind.__name__: kind for kind in (Recipe, Batches, Optimiser, ModelConfig, *LABEL_RULES, *LOSSES.values())}
+    kinds = {
+        kind.__name__: kind
+        for kind in (Recipe, Batches, Optimiser, ModelConfig, WhiteningRule, *LABEL_RULES, *LOSSES.values())
+    }
     recipe: Recipe = restore(told, kinds)
     return recipe

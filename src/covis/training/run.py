@@ -224,11 +224,12 @@ def _recalls(loop: Loop) -> dict[str, Any]:
 def _whiten(loop: Loop, model: PlaceModel) -> None:
     if not loop.recipe.whiten or model.whitening is not None:
         return
-    from covis.whitening import Whitening
+    from covis.evaluation.whitened import fit_whitening
 
-    descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(loop.data.split.database))
-    facts = {"fit": "train", "data": f"{loop.recipe.dataset}/{loop.recipe.split}"}
-    model.whiten(Whitening.fit(descriptors, loop.recipe.whiten, facts=facts))
+    recipe, images = loop.recipe, loop.data.split.database
+    descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(images))
+    facts = {"fit": "train", "data": f"{recipe.dataset}/{recipe.split}"}
+    model.whiten(fit_whitening(images, descriptors, recipe.whiten, recipe.whitening, labels=recipe.labels, facts=facts))
 
 
 def start_pooling(model: PlaceModel, images: ImageSet, seed: int, workers: int) -> None:
