@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -74,7 +74,7 @@ class WhiteningRule:
     """Variances are divided out to this power: 1 is whitening, 0 leaves them; below 1 suits few samples."""
 
     def __post_init__(self) -> None:
-        if self.labels not in PairLabels.__args__:  # type: ignore[attr-defined]
+        if self.labels not in get_args(PairLabels):
             raise InputError(f"whitening labels are one of none, graded, binary, nearest, not {self.labels!r}")
         if not 0 < self.total_share <= 1:
             raise InputError(f"total_share is a share above 0 and up to 1, not {self.total_share}")

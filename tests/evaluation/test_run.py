@@ -94,6 +94,34 @@ def test_one_whitened_size_is_one_evaluation(campus, model, tmp_path, capsys):
     assert Evaluation.open(target).label == "small, whitened 8 (train)"
 
 
+def test_a_whitening_learns_from_poses(campus, model, tmp_path, capsys):
+    given = ("evaluate", model, "campus", "--data", campus, "--whiten", 8, "--whiten-labels", "graded")
+    code, data, _ = run(capsys, *given, "--fit", "train", "-o", tmp_path / "eval", "--whiten-share", 0.3, "--json")
+    assert code == 0
+    whitening = data["subject"]["whitening"]
+    assert (whitening["labels"], whitening["total_share"], whitening["exponent"]) == ("graded", 0.3, 2.0)
+    assert whitening["pairs"] > 0
+    assert Evaluation.open(tmp_path / "eval").label == "small, whitened 8 (train graded)"
+    code, _, err = run(capsys, *given, "--fit", "map")
+    assert code == 2
+    assert "would know their answers; fit on other images (--fit train)" in err
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--whiten", 8, "--whiten-labels", "soft"], "graded"),
+        (["--whiten-power", 0.5], "add --whiten DIM"),
+        (["--whiten", 8, "--whiten-share", 0.5], "add --whiten-labels"),
+        (["--whiten", 8, "--whiten-labels", "graded", "--whiten-share", 2], "total_share is a share"),
+    ],
+)
+def test_contradictory_whitenings_are_told(options, message, campus, model, capsys):
+    code, _, err = run(capsys, "evaluate", model, "campus", "--data", campus, *options)
+    assert code == 2
+    assert message in err
+
+
 def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys):
     given = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "agreed", "--json")
     code, data, _ = run(capsys, *given, "--rerank", "consensus")

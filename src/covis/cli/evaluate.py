@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
@@ -13,6 +13,7 @@ from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from covis.evaluation.run import Variants
+    from covis.whitening import WhiteningRule
 
 SWEEP, PLAIN, ALL = "sweep", "none", "all"
 
@@ -29,7 +30,7 @@ def evaluate(
     whiten: Annotated[
         list[str] | None,
         typer.Option(
-            help="Number of dimensions after PCA whitening; repeatable, also `none`; `sweep`: none, 32, 64, … full."
+            help="Number of dimensions after whitening; repeatable, also `none`; `sweep`: none, 32, 64, … full."
         ),
     ] = None,
     fit: Annotated[str, typer.Option(help="Fit the whitening on images of the `map` or of the `train` split.")] = "map",
@@ -39,6 +40,22 @@ def evaluate(
     fit_images: Annotated[
         str, typer.Option(help="Images drawn to fit the whitening on, at most; `all` as the method's authors did.")
     ] = "10000",
+    whiten_labels: Annotated[
+        str | None,
+        typer.Option(
+            help="Learn the whitening from pairs of one place: graded (by overlap of views), binary (within 25 m and "
+            "40°), nearest (by descriptor, without poses) or none (PCA, the default)."
+        ),
+    ] = None,
+    whiten_share: Annotated[
+        float | None, typer.Option(help="Share of the total covariance beside that of the labelled pairs (0.1).")
+    ] = None,
+    whiten_exponent: Annotated[
+        float | None, typer.Option(help="Graded pairs count by their overlap to this power (2).")
+    ] = None,
+    whiten_power: Annotated[
+        float | None, typer.Option(help="Divide variances out to this power (1: whitened); 0.75 suits few images.")
+    ] = None,
     rerank: Annotated[
         str | None, typer.Option(help="Re-rank the results: consensus (agreement of positions) or patches.")
     ] = None,
@@ -59,6 +76,7 @@ def evaluate(
       covis evaluate MODEL msls_val pitts30k_test --data msls=/data/msls --data pitts30k=/data/pitts -o evals/m
       covis evaluate MODEL msls_val --data /data/msls --whiten sweep --fit train -o evals/sweep
       covis evaluate MODEL campus_west --data /data/campus --rerank consensus
+      covis evaluate MODEL campus_walks --data /data/campus --whiten 512 --fit map --whiten-labels graded
       covis evaluate MODEL town --rerank patches --rerank-depth 100 -o evals/patches
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
@@ -70,7 +88,10 @@ def evaluate(
     from covis.evaluation.run import evaluate_to, submit
 
     paths = given_paths(data, (BENCHMARKS[name].dataset for name in benchmarks))
-    variants = _variants(whiten or [], fit, train_data, fit_images)
+    rule = _whitening_rule(whiten_labels, whiten_exponent, whiten_share, whiten_power)
+    variants = replace(_variants(whiten or [], fit, train_data, fit_images), whitening=rule)
+    if not whiten and (whiten_labels, whiten_power) != (None, None):
+        raise InputError("--whiten-labels and --whiten-power shape a whitening; add --whiten DIM")
     if rerank:
         from covis.describing.rerankers import open_reranker
 
@@ -137,6 +158,20 @@ def submission_check(
     emit({"file": str(file), "benchmark": benchmark, "problems": problems}, json, "\n".join(problems))
     if problems:
         raise InputError(f"{file} has {len(problems)} faults; mend them before uploading (the first: {problems[0]})")
+
+
+def _whitening_rule(
+    labels: str | None, exponent: float | None, share: float | None, power: float | None
+) -> WhiteningRule:
+    from covis.whitening import PairLabels, WhiteningRule
+
+    choices = get_args(PairLabels)
+    if labels is not None and labels not in choices:
+        raise unknown_name("--whiten-labels", labels, choices)
+    if labels in (None, "none") and (exponent is not None or share is not None):
+        raise InputError("--whiten-exponent and --whiten-share weigh labelled pairs; add --whiten-labels graded")
+    given = {"labels": labels, "exponent": exponent, "total_share": share, "power": power}
+    return WhiteningRule(**{key: value for key, value in given.items() if value is not None})  # type: ignore[arg-type]
 
 
 def _variants(whiten: list[str], fit: str, train_data: Path | None, fit_images: str) -> Variants:

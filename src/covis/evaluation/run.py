@@ -26,12 +26,13 @@ from covis.evaluation.result import Evaluation
 from covis.evaluation.retrieval import SIZES, check_pair, pair_figures, rank_descriptors
 from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import MSLS, write_submission
+from covis.evaluation.whitened import fit_sizes
 from covis.images import WINDOW, ImageSet
 from covis.machine import cpu_seconds
 from covis.poses import Poses
 from covis.progress import say
 from covis.ranking import Ranking
-from covis.whitening import Whitening
+from covis.whitening import PCA, Whitening, WhiteningRule
 
 Fit = Literal["map", "train"]
 SUBMISSION_KIND = "submission"
@@ -72,6 +73,7 @@ class Variants:
     """Images drawn to fit on, at most; None = all."""
     training: ImageSet | None = field(default=None, compare=False)
     """What `fit="train"` fits on, instead of the benchmark's own training split."""
+    whitening: WhiteningRule = PCA
     rerank: Reranker | None = None
 
     @property
@@ -85,17 +87,24 @@ class Variants:
         if size is None:
             return facts
         training = None if self.training is None else self.training.fingerprint()
-        return facts | {"whiten": size, "fit": self.fit, "fit_images": self.fit_images, "training": training}
+        learned = {} if self.whitening == PCA else {"whitening": self.whitening.facts()}
+        return facts | {"whiten": size, "fit": self.fit, "fit_images": self.fit_images, "training": training, **learned}
 
     def folder(self, benchmark: str, size: int | None) -> str:
         """The name of the folder of the variant of this size."""
-        whitened = "" if size is None else f"-whiten{size}-{self.fit}"
+        whitened = "" if size is None else "-".join(["", f"whiten{size}", self.fit, *self._rule_words()])
         return f"{benchmark}{whitened}{'' if self.rerank is None else '-' + self.rerank.name.replace(':', '-')}"
 
     def label(self, label: str, size: int | None) -> str:
         """What the variant of this size is called, for what is called `label`."""
-        whitened = "" if size is None else f", whitened {size} ({self.fit})"
+        whitened = "" if size is None else f", whitened {size} ({' '.join([self.fit, *self._rule_words()])})"
         return f"{label}{whitened}{'' if self.rerank is None else f', by {self.rerank.name}'}"
+
+    def _rule_words(self) -> list[str]:
+        """What tells the whitening from PCA's, in words."""
+        rule = self.whitening
+        power = [] if rule.power == 1 else [f"power{rule.power:g}"]
+        return [*([] if rule.labels == "none" else [rule.labels]), *power]
 
 
 def _rerank_facts(rerank: Reranker) -> dict[str, Any]:
@@ -204,26 +213,29 @@ def _noted(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:
 
 
 def fit_whitenings(describer: Describer, exported: Exported, variants: Variants) -> Iterator[Whitening]:
-    """The whitenings that are asked for, all cut from one fit, smallest first."""
+    """The whitenings that are asked for, all from one fit, smallest first."""
     sizes = {size for size in variants.sizes if size is not None}
     if not sizes and not variants.sweep:
         return
-    sample = _sample(describer, exported, variants)
+    images, sample = _sample(describer, exported, variants)
     if variants.sweep:
         most = min(int(Whitening.fit(sample, 1).facts["rank"]), sample.shape[1])
         sizes |= {size for size in (*SIZES, sample.shape[1]) if size <= most} or {most}
     facts = {"fit": variants.fit, "benchmark": exported.benchmark.name if variants.fit == "map" else None}
-    largest = Whitening.fit(sample, max(sizes), facts=facts)
-    for size in sorted(sizes):
-        yield replace(largest, projection=largest.projection[:, :size])
+    yield from fit_sizes(images, sample, sorted(sizes), variants.whitening, facts=facts)
 
 
-def _sample(describer: Describer, exported: Exported, variants: Variants) -> Descriptors:
-    """Up to `fit_images` descriptors of the map or of training images, drawn once for all sizes."""
+def _sample(describer: Describer, exported: Exported, variants: Variants) -> tuple[ImageSet, Descriptors]:
+    """Up to `fit_images` images of the map or for training with their descriptors, drawn once for all sizes."""
     rng = np.random.default_rng(0)
     if variants.fit == "map":
+        if exported.benchmark.one_set and variants.whitening.labels in ("graded", "binary"):
+            raise InputError(
+                f"the queries of {exported.benchmark.name!r} are its map: a whitening that learns from the map's poses "
+                "would know their answers; fit on other images (--fit train), or leave labels out (--whiten-labels none)"
+            )
         chosen = np.sort(rng.permutation(len(exported.database))[: variants.fit_images])
-        return exported.database[chosen]
+        return exported.benchmark.database.subset(chosen), exported.database[chosen]
     images = variants.training
     if images is None:
         if exported.benchmark.training is None:
@@ -232,8 +244,9 @@ def _sample(describer: Describer, exported: Exported, variants: Variants) -> Des
                 "(--fit map)"
             )
         images = exported.benchmark.training()
-    chosen = np.sort(rng.permutation(len(images))[: variants.fit_images])
-    return describer.describe(images.subset(chosen))[0]
+    images = images.subset(np.sort(rng.permutation(len(images))[: variants.fit_images]))
+    sample, lost = describer.describe(images)
+    return images.subset(~lost), sample
 
 
 # On disk

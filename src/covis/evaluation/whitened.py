@@ -5,7 +5,8 @@ It stands alone because benchmarks, training and maps all fit whitenings.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import shutil
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import FovOverlap
 from covis.search import rank
-from covis.whitening import PCA, SAMPLES_PER_DIM, Rows, Whitening, WhiteningRule, pair_weights
+from covis.whitening import PCA, SAMPLES_PER_DIM, Rows, Whitening, WhiteningRule, moments, pair_weights
 
 PHOTO_VIEWS = FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True)
 """ψ of photos taken on foot. Their views share what stands near: on the campus photos, ψ of 25 m squared follows the share
@@ -42,9 +43,29 @@ def fit_whitening(
     facts: Mapping[str, Any] | None = None,
 ) -> Whitening:
     """A whitening fitted on the descriptors (N, D) of `images`; `labels` gives the ψ of graded pairs."""
+    (whitening,) = fit_sizes(images, descriptors, [dim], rule, labels=labels, state=state, facts=facts)
+    return whitening
+
+
+def fit_sizes(
+    images: ImageSet,
+    descriptors: Rows,
+    sizes: Sequence[int],
+    rule: WhiteningRule = PCA,
+    *,
+    labels: Labels = PHOTO_VIEWS,
+    state: Path | None = None,
+    facts: Mapping[str, Any] | None = None,
+) -> Iterator[Whitening]:
+    """Whitenings to several dims from one fit; an interrupted one resumes in the folder `state`."""
     pairs = None if rule.labels == "none" else labelled_pairs(images, descriptors, rule, labels)
     record = {**(facts or {}), **({} if pairs is None else _label_facts(rule, labels, pairs))}
-    return Whitening.fit(descriptors, dim, rule, pairs=pairs, state=state, facts=record)
+    with moments(descriptors, max(sizes), state=state) as fitted:
+        within = None if pairs is None else fitted.within(pairs)
+        for size in sizes:
+            yield fitted.whitening(size, rule, within=within, facts=record)
+    if state is not None:
+        shutil.rmtree(state)
 
 
 def labelled_pairs(
