@@ -164,6 +164,15 @@ class DescriptorStore:
         facts = MappingProxyType(manifest["facts"])
         return cls(path, manifest["model"], shape, np.dtype(manifest["dtype"]), shards, facts, manifest["files"])
 
+    @classmethod
+    def in_memory(cls, names: Iterable[str | bytes], descriptors: ArrayLike, model: str) -> DescriptorStore:
+        """Descriptors (n, dim) that are not on disk, to be read like those of a store."""
+        matrix, encoded = np.asarray(descriptors, np.float32), encode_names(names)
+        _check(matrix, encoded, matrix.shape[-1])
+        store = cls(Path("(in memory)"), model, (len(matrix), matrix.shape[1]), matrix.dtype, (matrix,))
+        store.__dict__["names"] = encoded
+        return store
+
     def append(self, names: Iterable[str | bytes], descriptors: ArrayLike, *, model: str) -> DescriptorStore:
         """The store with one more shard; this one stays as it was, and the change is all or nothing.
 

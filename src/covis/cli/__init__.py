@@ -26,6 +26,7 @@ from covis.cli import (
     pairs,
     report,
     search,
+    serve,
     sources,
     train,
 )
@@ -43,6 +44,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "add": maps.add,
     "remove": maps.remove,
     "locate": maps.locate,
+    "serve": serve.serve,
     "pairs": pairs.pairs,
     "train": train.train,
     "list": listing.list_names,
@@ -59,6 +61,7 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
     },
     "search": {"build": search.build, "load": search.load, "query": search.query},
     "data": {"check": data.check, "import": sources.import_, "export": sources.export, "coverage": sources.coverage},
+    "keys": {"add": serve.add, "remove": serve.remove, "list": serve.show},
     "submission": {"check": evaluate.submission_check},
     "model": {"import": model.import_model, "show": model.show_model},
 }
@@ -66,6 +69,7 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
 GROUP_HELP = {
     "search": "Build an index over descriptors, and query it.",
     "data": "Check a dataset's files, or import your own photos.",
+    "keys": "Make and remove the keys of a service (covis serve --keys).",
     "submission": "Check a file for a benchmark's server.",
     "model": "Make a model folder from weights, or show what is in one.",
 }

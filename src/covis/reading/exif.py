@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import warnings
@@ -47,11 +48,20 @@ def read_photo(path: Path | str) -> Photo:
     verdict = look(path)
     if verdict is not None:
         raise verdict
+    return _read(path, str(path))
+
+
+def photo_of(data: bytes, name: str = "image") -> Photo:
+    """Like `read_photo`, from a file's content; `name` is what a `Reject` calls it."""
+    return _read(io.BytesIO(data), name)
+
+
+def _read(source: Path | str | io.BytesIO, name: str) -> Photo:
     try:
-        with warnings.catch_warnings(record=True) as caught, Image.open(path) as image:
+        with warnings.catch_warnings(record=True) as caught, Image.open(source) as image:
             warnings.simplefilter("always")
             if image.width * image.height > MAX_PIXELS:
-                raise Reject("too-large", str(path), f"{image.width}×{image.height} pixels")
+                raise Reject("too-large", name, f"{image.width}×{image.height} pixels")
             panorama = _is_panorama(image)
             try:
                 exif = image.getexif()
@@ -61,7 +71,7 @@ def read_photo(path: Path | str) -> Photo:
     except Reject:
         raise
     except Exception as error:
-        raise Reject("corrupt", str(path), str(error)) from None
+        raise Reject("corrupt", name, str(error)) from None
     damaged = any("EXIF" in str(w.message) for w in caught)
     return photo._replace(panorama=panorama, damaged=damaged)
 

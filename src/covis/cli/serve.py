@@ -1,0 +1,167 @@
+"""`covis serve` and `covis keys`: maps over HTTP."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from covis.cli.common import Json, emit, table
+from covis.errors import InputError
+
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
+_PER_MINUTE = 1200
+
+
+def serve(
+    maps: Annotated[list[Path], typer.Argument(metavar="MAP...", help="One map or several (covis index).")],
+    host: Annotated[str, typer.Option(help="Address to listen on; others than loopback need --keys or --open.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+    keys: Annotated[
+        Path | None, typer.Option(help="File of keys (covis keys add); then each request needs one.")
+    ] = None,
+    open_: Annotated[
+        bool, typer.Option("--open", help="Let anyone who reaches the address ask, without a key.")
+    ] = False,
+    allow_host: Annotated[
+        list[str] | None, typer.Option(help="A further name that requests may use, such as behind a proxy.")
+    ] = None,
+    rate: Annotated[
+        int | None, typer.Option(min=1, help="Requests per minute of one key or address (loopback: any; else 1200).")
+    ] = None,
+    queue: Annotated[int, typer.Option(min=1, help="Photos that may wait; more are refused with 503.")] = 256,
+    max_upload: Annotated[str, typer.Option(help="Size of one request at most.")] = "100M",
+    json: Json = False,
+) -> None:
+    """Serve maps over HTTP, with a page to drop photos on. Needs: pip install 'covis[serve]'.
+
+    \b
+    Examples:
+      covis serve town.map
+      covis keys add keys.json --name phone --role read
+      covis serve town.map campus.map --host 0.0.0.0 --keys keys.json
+    """
+    local = host in LOOPBACK
+    if not local and keys is None and not open_:
+        raise InputError(f"--host {host} can be reached by others; add --keys FILE, or --open to let anyone ask")
+    if keys is not None and open_:
+        raise InputError("--keys and --open contradict each other; give one")
+    for path in maps:
+        if not path.is_dir():
+            raise InputError(f"{path} is not there; make a map with: covis index PHOTOS -o {path}")
+    app = _app(maps, keys, local, host, tuple(allow_host or ()), _limits(rate, queue, max_upload, local and not keys))
+    _run(app, host, port, json)
+
+
+def _limits(rate: int | None, queue: int, max_upload: str, trusted: bool) -> Any:
+    from covis.search.kinds import parse_size
+    from covis.service.limits import Limits
+
+    largest = parse_size(max_upload)
+    if largest < 1:
+        raise InputError("--max-upload must be more than nothing; write it like 100M")
+    return Limits(
+        photo_bytes=min(largest, Limits.photo_bytes), request_bytes=largest, queue=queue,
+        total_bytes=max(4 * largest, Limits.total_bytes), per_minute=(None if trusted else _PER_MINUTE) if rate is None else rate,
+    )  # fmt: skip
+
+
+def _app(maps: list[Path], keys: Path | None, local: bool, host: str, names: tuple[str, ...], limits: Any) -> Any:
+    try:
+        import fastapi
+        import prometheus_client
+        import python_multipart
+        import uvicorn
+    except ImportError as error:
+        raise InputError(f"the service needs {error.name}; install it with: pip install 'covis[serve]'") from None
+    del fastapi, python_multipart, prometheus_client, uvicorn
+    from covis.machine import keep_large_blocks
+    from covis.service.app import create_app
+    from covis.service.keys import Keys
+
+    keep_large_blocks()
+    hosts = frozenset({*LOOPBACK, "[::1]", host, *(name.lower() for name in names)}) if local else None
+    return create_app(maps, limits=limits, keys=None if keys is None else Keys(keys), hosts=hosts)
+
+
+def _run(app: Any, host: str, port: int, json: bool) -> None:
+    import socket
+    import sys
+
+    import uvicorn
+
+    from covis.progress import say
+
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        raise InputError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port") from None
+    listener.listen(512)
+    place = f"[{host}]" if ":" in host else host
+    url = f"http://{place}:{listener.getsockname()[1]}"
+    shelf = app.state.server.shelf
+    photos = {name: len(shelf.now(name).map) for name in shelf.names}
+    emit({"url": url, "maps": photos}, json)
+    sys.stdout.flush()
+    say(f"serving {', '.join(f'{name} ({count} photos)' for name, count in photos.items())} at {url} (Ctrl-C ends)")
+    config = uvicorn.Config(
+        app, log_level="warning", access_log=False, timeout_keep_alive=15, timeout_graceful_shutdown=10,
+        server_header=False, limit_concurrency=1000, h11_max_incomplete_event_size=32 * 1024,
+    )  # fmt: skip
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.")]
+
+
+def add(
+    file: File,
+    name: Annotated[str, typer.Option(help="Who uses it.")],
+    role: Annotated[str, typer.Option(help="read | write")] = "read",
+    json: Json = False,
+) -> None:
+    """Make a key, add its hash to the file, and print it once.
+
+    \b
+    Examples:
+      covis keys add keys.json --name phone
+      covis keys add keys.json --name importer --role write
+    """
+    from covis.progress import say
+    from covis.service.keys import add_key
+
+    secret = add_key(file, name, role)
+    emit({"name": name, "role": role, "key": secret}, json, secret)
+    say("keep this key: only its hash is in the file")
+
+
+def remove(file: File, name: Annotated[str, typer.Option(help="The key to take away.")], json: Json = False) -> None:
+    """Take a key away; a running service refuses it at once.
+
+    \b
+    Examples:
+      covis keys remove keys.json --name phone
+    """
+    from covis.service.keys import remove_key
+
+    remove_key(file, name)
+    emit({"removed": name}, json, f"{file}: {name} removed")
+
+
+def show(file: File, json: Json = False) -> None:
+    """List names and roles of a file of keys.
+
+    \b
+    Examples:
+      covis keys list keys.json
+    """
+    from covis.service.keys import read_keys
+
+    rows = [{"name": key.name, "role": key.role} for key in read_keys(file)]
+    emit(rows, json, table(rows))

@@ -1,0 +1,503 @@
+"""The HTTP interface: routes, who may use them, and in which format they answer."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import quote
+
+import numpy as np
+from fastapi import Depends, FastAPI, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from pydantic import BaseModel, Field, ValidationError
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from covis import __version__
+from covis.artifacts import InUse
+from covis.errors import InputError
+from covis.maps import areas
+from covis.maps.answers import Answer, to_geojson
+from covis.maps.calibration import RATE
+from covis.maps.geopose import MEDIA_TYPE as GEOPOSE
+from covis.maps.geopose import to_geopose
+from covis.maps.walks import locate_walk
+from covis.reading.decoding import Reject
+from covis.search import Area
+from covis.service import page
+from covis.service.additions import added_images, read_positions
+from covis.service.batching import Batcher, Unusable
+from covis.service.keys import Key, Keys
+from covis.service.limits import Budget, Guard, Limits, Rate, TooBusy
+from covis.service.metrics import Metrics
+from covis.service.schemas import (
+    ChangedOut,
+    CoverageOut,
+    LocatedOut,
+    MapOut,
+    MapsOut,
+    PhotosOut,
+    StatusOut,
+    problems,
+)
+from covis.service.shelf import Shelf, Shown
+from covis.service.uploads import FIELD, Form, Upload, read_form
+
+GEOJSON = "application/geo+json"
+FORMATS = ("application/json", GEOJSON, GEOPOSE)
+MOST_MATCHES = 100
+
+
+@dataclass(eq=False)
+class Server:
+    """What all requests share."""
+
+    shelf: Shelf
+    limits: Limits
+    keys: Keys | None
+    batcher: Batcher
+    metrics: Metrics
+    rate: Rate
+    bodies: Budget
+
+    def __post_init__(self) -> None:
+        self.writing = {name: asyncio.Lock() for name in self.shelf.names}
+
+    async def shown(self, name: str | None) -> Shown:
+        """The newest state of a map; without a name the only one."""
+        if name is None:
+            if len(self.shelf.names) > 1:
+                raise HTTPException(422, f"map: several are served, say which: {', '.join(self.shelf.names)}")
+            name = self.shelf.names[0]
+        if name not in self.shelf.names:
+            raise HTTPException(404, f"there is no map {name[:80]!r}; there are: {', '.join(self.shelf.names)}")
+        try:
+            return await run_in_threadpool(self.shelf.now, name)
+        except (InputError, OSError):
+            raise TooBusy(f"the map {name!r} cannot be read now", 5) from None
+
+    def allow(self, request: Request, role: str) -> Key | None:
+        """Lets a request pass, or raises 401, 403 or 429."""
+        given = request.headers.get("x-api-key", "")
+        scheme, _, token = request.headers.get("authorization", "").partition(" ")
+        if scheme.lower() == "bearer":
+            given = token.strip()
+        key = self.keys.find(given) if self.keys is not None and given else None
+        self.rate.take(f"key {key.name}" if key else request.client.host if request.client else "?")
+        if key is None and (self.keys is not None or role == "write"):
+            why = "this key is not known" if given and self.keys else "this needs a key"
+            hint = "send Authorization: Bearer KEY" if self.keys else "start the server with --keys FILE"
+            raise HTTPException(401, f"{why}; {hint}", {"WWW-Authenticate": "Bearer"})
+        if key is not None and role == "write" and key.role != "write":
+            raise HTTPException(403, f"the key {key.name!r} may read, not change; use one with the role write")
+        return key
+
+
+def _server(request: Request) -> Server:
+    server: Server = request.app.state.server
+    return server
+
+
+def _reader(request: Request) -> Server:
+    server = _server(request)
+    server.allow(request, "read")
+    return server
+
+
+def _writer(request: Request) -> Server:
+    server = _server(request)
+    server.allow(request, "write")
+    return server
+
+
+Reader = Annotated[Server, Depends(_reader)]
+Writer = Annotated[Server, Depends(_writer)]
+
+
+class Question(BaseModel):
+    """What is asked of photos; as query parameters or as fields of the form."""
+
+    map: str | None = Field(None, description="name of the map; may be left out where only one is served")
+    k: int = Field(5, ge=1, le=MOST_MATCHES, description="matches per photo")
+    near: str = Field("", description="LAT,LON,RADIUS_M: only places this near", examples=["55.711,13.21,500"])
+    inside: str = Field(
+        "", description="only places in a polygon: corners 'LAT,LON LAT,LON LAT,LON', or GeoJSON as text"
+    )
+    sequence: bool = Field(False, description="the photos are one walk, in order")
+    precision: float | None = Field(
+        None,
+        gt=0,
+        lt=1,
+        description="share of confident answers that shall be right; the highest promised one if left out",
+    )
+    rate: float = Field(RATE, gt=0, lt=1, description="share of true positions that shall lie within the radius")
+
+
+def create_app(
+    maps: Sequence[Path], *, limits: Limits | None = None, keys: Keys | None = None, hosts: frozenset[str] | None = None
+) -> FastAPI:
+    """The application over maps; `hosts` are names it may be addressed by (None: any)."""
+    limits = limits or Limits()
+    shelf, metrics = Shelf(maps), Metrics()
+    batcher = Batcher(limits.queue, limits.answer_s, metrics.batch.observe)
+    bodies = Budget(limits.total_bytes, "too many uploads at once")
+    server = Server(shelf, limits, keys, batcher, metrics, Rate(limits.per_minute), bodies)
+    metrics.watch(shelf, batcher, bodies)
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        batcher.close()
+
+    app = FastAPI(
+        title="covis", version=__version__, docs_url=None, redoc_url=None, lifespan=lifespan,
+        description="Where a photo was taken: maps of photos over HTTP.",
+    )  # fmt: skip
+    app.state.server = server
+    _add_routes(app)
+    page.add_routes(app)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(InputError, _bad_input)
+    app.add_middleware(metrics.middleware)
+    app.add_middleware(Guard, limits=limits, budget=bodies, hosts=hosts)
+    return app
+
+
+async def _invalid(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    return JSONResponse({"detail": _sentence(error.errors())}, 422)
+
+
+async def _bad_input(request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": str(error)}, 422)
+
+
+def _sentence(errors: Sequence[Any]) -> str:
+    return "; ".join(f"{'.'.join(str(p) for p in e['loc'] if p not in ('query', 'path'))}: {e['msg']}" for e in errors)
+
+
+def _form_schema(fields: dict[str, Any]) -> dict[str, Any]:
+    """The body of a request with photos, for OpenAPI."""
+    photo = {"type": "array", "minItems": 1, "items": {"type": "string", "format": "binary"},
+             "description": "one photo or several: JPEG, PNG, TIFF, WebP, …"}  # fmt: skip
+    schema = {"type": "object", "required": [FIELD], "properties": {FIELD: photo, **fields}}
+    return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
+
+
+_QUESTION_FIELDS = {
+    name: {key: value for key, value in schema.items() if key in ("type", "description", "anyOf", "minimum", "maximum")}
+    for name, schema in Question.model_json_schema()["properties"].items()
+}
+
+
+def _add_routes(app: FastAPI) -> None:
+    app.get("/healthz", response_model=StatusOut, tags=["server"], responses=problems())(healthz)
+    app.get("/readyz", response_model=StatusOut, tags=["server"], responses=problems(503))(readyz)
+    app.get("/metrics", tags=["server"], response_class=Response, responses=problems() | _TEXT)(scrape)
+    app.post(
+        "/v1/locate", response_model=LocatedOut, tags=["locate"], openapi_extra=_form_schema(_QUESTION_FIELDS),
+        responses=problems(400, 404, 406, 408, 409, 413, 415, 503) | _LOCATED, summary="Say where photos were taken",
+    )(locate)  # fmt: skip
+    app.get("/v1/maps", response_model=MapsOut, tags=["maps"], responses=problems(503))(maps)
+    app.get("/v1/maps/{name}", response_model=MapOut, tags=["maps"], responses=problems(404, 503))(one_map)
+    app.get("/v1/maps/{name}/photos", response_model=PhotosOut, tags=["maps"], responses=problems(404, 503))(photos)
+    app.get("/v1/maps/{name}/coverage", response_model=CoverageOut, tags=["maps"], responses=problems(404, 503))(gaps)
+    app.get(
+        "/v1/maps/{name}/thumbnails/{image:path}", tags=["maps"], response_class=Response,
+        responses=problems(404, 503) | {200: {"content": {"image/jpeg": {}}, "description": "a small picture"}},
+    )(thumbnail)  # fmt: skip
+    fields = {"positions": {"type": "string", "description": _POSITIONS}, "prefix": {"type": "string"}}
+    app.post(
+        "/v1/maps/{name}/photos", response_model=ChangedOut, status_code=201, tags=["maps"],
+        openapi_extra=_form_schema(fields), responses=problems(400, 403, 404, 408, 409, 413, 415, 503),
+    )(add_photos)  # fmt: skip
+    app.delete(
+        "/v1/maps/{name}/photos/{image:path}", response_model=ChangedOut, tags=["maps"],
+        responses=problems(403, 404, 409, 503),
+    )(remove_photo)  # fmt: skip
+
+
+_TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}, "description": "Prometheus metrics"}}
+_LOCATED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "content": {
+            GEOJSON: {"schema": {"type": "object", "description": "a FeatureCollection"}},
+            GEOPOSE: {"schema": {"description": "OGC GeoPose Basic-YPR: one object, or a list for several photos"}},
+        },
+        "description": "one answer for each photo",
+    }
+}
+_POSITIONS = (
+    'JSON list, one object per photo: {"lat", "lon"} or {"easting", "northing"}, optional "heading" and "group"; '
+    "left out, positions are read from EXIF"
+)
+
+
+# Server
+
+
+async def healthz() -> dict[str, str]:
+    """The process runs."""
+    return {"status": "ok"}
+
+
+async def readyz(request: Request) -> dict[str, str]:
+    """Every map can be asked."""
+    server = _server(request)
+    for name in server.shelf.names:
+        await server.shown(name)
+    if server.batcher.slots.used >= server.batcher.slots.most:
+        raise TooBusy("the queue is full")
+    return {"status": "ready"}
+
+
+async def scrape(server: Reader) -> Response:
+    """Metrics for Prometheus."""
+    return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
+
+
+# Locating
+
+
+async def locate(request: Request, server: Reader, query: Annotated[Question, Query()]) -> Response:
+    """Say where photos were taken.
+
+    Send one photo or several as multipart fields named `photo`. `Accept` chooses the format: `application/json`,
+    `application/geo+json` or `application/geopose+json`. A photo that cannot be used gets an answer without matches; if
+    none can be used, the request is refused with 415.
+    """
+    kind = accepted(request.headers.get("accept", ""))
+    form = await read_form(request, server.limits)
+    question = _asked(request, query, form)
+    shown = await server.shown(question.map)
+    if kind != FORMATS[0] and not shown.map.images.poses.frame:
+        raise HTTPException(406, f"the map {shown.name!r} is not on Earth; ask for application/json")
+    if not len(shown.map):
+        raise HTTPException(409, f"the map {shown.name!r} is empty; add photos first")
+    area = read_area(question, shown.map.images.poses.frame)
+    described = await server.batcher.describe(shown.network, [photo.data for photo in form.photos])
+    server.metrics.count(described)
+    _refuse_if_none(form.photos, described)
+    answered = await run_in_threadpool(answer, shown, question, area, form.photos, described)
+    return answered.response(kind, shown)
+
+
+def _asked(request: Request, query: Question, form: Form) -> Question:
+    """The question of the address, with the fields of the form over it."""
+    fields = {key: value for key, value in form.fields.items() if key in Question.model_fields}
+    unknown = {*form.fields, *request.query_params} - Question.model_fields.keys()
+    if unknown:
+        raise HTTPException(
+            422, f"unknown parameter {sorted(unknown)[0][:40]!r}; known: {', '.join(Question.model_fields)}"
+        )
+    try:
+        return Question.model_validate({**query.model_dump(exclude_unset=True), **fields})
+    except ValidationError as error:
+        raise HTTPException(422, _sentence(error.errors())) from None
+
+
+def read_area(question: Question, frame: str) -> Area | None:
+    """Where the photos may be; None: anywhere."""
+    if question.near and question.inside:
+        raise HTTPException(422, "near and inside are both given; give one area")
+    if question.near:
+        return areas.circle(question.near, frame, "near")
+    return areas.polygon(question.inside, frame, "inside") if question.inside else None
+
+
+def _refuse_if_none(uploads: Sequence[Upload], described: Sequence[Any]) -> None:
+    bad = [(u, d) for u, d in zip(uploads, described, strict=True) if isinstance(d, Unusable)]
+    if len(bad) == len(uploads):
+        upload, why = bad[0]
+        status = 413 if why.reason == "too-large" else 415
+        raise HTTPException(status, f"{upload.name}: {why.detail}; send a photo that can be opened")
+
+
+@dataclass(frozen=True, eq=False)
+class Answered:
+    """The answers to one request."""
+
+    answers: list[Answer]
+    walk: dict[str, Any] | None
+
+    def response(self, kind: str, shown: Shown) -> Response:
+        """In the format that was asked for."""
+        if kind == GEOJSON:
+            return JSONResponse(to_geojson(self.answers), media_type=GEOJSON)
+        if kind == GEOPOSE:
+            return JSONResponse(to_geopose(self.answers), media_type=GEOPOSE)
+        rows = [_answer_row(a, shown.name) for a in self.answers]
+        return JSONResponse({"map": shown.name, "version": shown.map.version, "answers": rows, "walk": self.walk})
+
+
+def _answer_row(given: Answer, name: str) -> dict[str, Any]:
+    """An answer without paths of this machine, its matches with addresses of their thumbnails."""
+    row = given.to_dict()
+    row["matches"] = [
+        {key: value for key, value in match.items() if key != "file"}
+        | {"thumbnail": f"/v1/maps/{quote(name)}/thumbnails/{quote(match['image'])}"}
+        for match in row["matches"]
+    ]
+    return row
+
+
+def answer(
+    shown: Shown, question: Question, area: Area | None, uploads: Sequence[Upload], described: Sequence[Any]
+) -> Answered:
+    """Searches and judges; `described` has a descriptor or the reason why there is none for each photo."""
+    judge = shown.map.judge(area=area, precision=question.precision, rate=question.rate)
+    bad = {i: d.detail for i, d in enumerate(described) if isinstance(d, Unusable)}
+    rows = [d for d in described if not isinstance(d, Unusable)]
+    vectors = np.stack(rows) if rows else np.zeros((0, shown.map.dim), np.float32)
+    names = [Path(upload.name) for upload in uploads]
+    if not question.sequence:
+        return Answered(judge.answers(names, vectors, bad, question.k), None)
+    walk = locate_walk(judge, names, vectors, bad, question.k)
+    verdict = {"confident": walk.confident, "note": walk.note, "agreement": round(walk.agreement, 4)}
+    return Answered(list(walk.answers), verdict)
+
+
+def accepted(header: str) -> str:
+    """The best of our formats that `Accept` takes; raises 406."""
+    wishes: list[tuple[float, int, str]] = []
+    for at, part in enumerate(header.split(",") if header.strip() else ["*/*"]):
+        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
+        weight = 1.0
+        for parameter in parameters:
+            name, _, value = parameter.partition("=")
+            if name.strip() == "q":
+                try:
+                    weight = float(value)
+                except ValueError:
+                    weight = 0.0
+        wishes.append((-weight, at, kind))
+    for weight, _, kind in sorted(wishes):
+        if weight == 0:
+            continue
+        for known in FORMATS:
+            if kind in (known, "*/*", "application/*"):
+                return known
+    raise HTTPException(406, f"Accept one of: {', '.join(FORMATS)}")
+
+
+# Maps
+
+
+async def maps(server: Reader) -> dict[str, Any]:
+    """All maps."""
+    shown = [await server.shown(name) for name in server.shelf.names]
+    return {"maps": [await run_in_threadpool(one.summary) for one in shown]}
+
+
+async def one_map(name: str, server: Reader) -> dict[str, Any]:
+    """One map: its photos, model and calibration."""
+    return await run_in_threadpool((await server.shown(name)).summary)
+
+
+Box = Annotated[str, Query(description="WEST,SOUTH,EAST,NORTH in degrees (metres if not on Earth)")]
+
+
+async def photos(
+    name: str,
+    server: Reader,
+    bbox: Box = "",
+    group: str | None = None,
+    offset: Annotated[int, Query(ge=0, le=10**12)] = 0,
+    limit: Annotated[int, Query(ge=1, le=1000)] = 100,
+) -> dict[str, Any]:
+    """Photos of a map, in a bounding box if one is given, a page at a time."""
+    shown = await server.shown(name)
+    box = _box(bbox)
+
+    def look() -> dict[str, Any]:
+        ids = shown.inside(box, group)
+        more = offset + limit if offset + limit < len(ids) else None
+        rows = shown.photos(ids[offset : offset + limit])
+        return {"version": shown.map.version, "total": len(ids), "next": more, "photos": rows}
+
+    return await run_in_threadpool(look)
+
+
+def _box(text: str) -> list[float] | None:
+    if not text:
+        return None
+    try:
+        box = [float(part) for part in text.split(",")]
+    except ValueError:
+        box = []
+    if len(box) != 4 or not np.isfinite(box).all() or box[1] > box[3]:
+        raise HTTPException(422, "bbox: WEST,SOUTH,EAST,NORTH, four numbers, SOUTH at most NORTH")
+    return box
+
+
+async def gaps(name: str, server: Reader) -> dict[str, Any]:
+    """Where the map has photos, and where it lacks them."""
+    shown = await server.shown(name)
+    return await run_in_threadpool(lambda: shown.gaps)
+
+
+async def thumbnail(
+    name: str, image: str, server: Reader, size: Annotated[int, Query(ge=16, le=1024)] = 320
+) -> Response:
+    """A photo of the map, small."""
+    shown = await server.shown(name)
+    rounded = next(step for step in (64, 160, 320, 640, 1024) if size <= step)
+    try:
+        picture = await run_in_threadpool(server.shelf.thumbnail, shown, image, rounded)
+    except KeyError:
+        raise HTTPException(404, f"the map {name!r} has no photo {image[:80]!r}") from None
+    except Reject as reject:
+        raise HTTPException(404, f"the photo cannot be shown: {reject.reason}") from None
+    return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=300"})
+
+
+# Changing
+
+
+async def add_photos(request: Request, name: str, server: Writer) -> dict[str, Any]:
+    """Add photos to a map: all that can be used, in one change.
+
+    Needs a key with the role `write`. The map keeps name, position and descriptor; the photo itself is not kept. Sending
+    the same photo again changes nothing; another photo of a name that is taken is refused with 409.
+    """
+    shown = await server.shown(name)
+    form = await read_form(request, server.limits)
+    positions = await run_in_threadpool(read_positions, form, shown.map.images.poses.frame)
+    described = await server.batcher.describe(shown.network, [photo.data for photo in form.photos])
+    server.metrics.count(described)
+    _refuse_if_none(form.photos, described)
+    given = added_images(shown.map, form, positions, described)
+
+    def add() -> Any:
+        return shown.map.add(given.images, prefix=form.fields.get("prefix", ""), descriptors=given.store)
+
+    changed = await _change(server, name, add)
+    return {**changed, "added": given.names, "rejected": given.rejected}
+
+
+async def remove_photo(name: str, image: str, server: Writer) -> dict[str, Any]:
+    """Remove a photo from a map; needs a key with the role `write`."""
+    shown = await server.shown(name)
+    if image not in shown.places:
+        raise HTTPException(404, f"the map {name!r} has no photo {image[:80]!r}")
+    raw = bytes(shown.map.images.names[shown.places[image]])
+    changed = await _change(server, name, partial(shown.map.remove, [raw]))
+    return {**changed, "removed": [image]}
+
+
+async def _change(server: Server, name: str, change: Callable[[], Any]) -> dict[str, Any]:
+    """One change of a map at a time; others wait their turn."""
+    async with server.writing[name]:
+        try:
+            after = await run_in_threadpool(change)
+        except InUse:
+            raise TooBusy(f"another process is changing the map {name!r}", 5) from None
+        except InputError as error:
+            raise HTTPException(409, str(error)) from None
+    return {"map": name, "version": after.version, "photos": len(after)}

@@ -1,0 +1,37 @@
+"""The page of the service: three files of its own and Leaflet, all from this server."""
+
+from __future__ import annotations
+
+import hashlib
+from importlib import resources
+
+from fastapi import FastAPI, Request, Response
+
+_FILES = {
+    "": ("covis.service", "index.html", "text/html; charset=utf-8"),
+    "assets/page.css": ("covis.service", "page.css", "text/css; charset=utf-8"),
+    "assets/page.js": ("covis.service", "page.js", "text/javascript; charset=utf-8"),
+    "assets/leaflet.css": ("covis.report", "leaflet/leaflet.css", "text/css; charset=utf-8"),
+    "assets/leaflet.js": ("covis.report", "leaflet/leaflet.js", "text/javascript; charset=utf-8"),
+    "assets/leaflet-license.txt": ("covis.report", "leaflet/LICENSE", "text/plain; charset=utf-8"),
+}
+"""Address → package, file in its `assets`, type."""
+
+
+def add_routes(app: FastAPI) -> None:
+    """Adds the page at `/`."""
+    for address, (package, file, kind) in _FILES.items():
+        content = resources.files(package).joinpath("assets", file).read_bytes()
+        app.get(f"/{address}", include_in_schema=False)(_file(content, kind))
+
+
+def _file(content: bytes, kind: str):  # type: ignore[no-untyped-def]
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    head = {"ETag": tag, "Cache-Control": "no-cache"}
+
+    async def asset(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=head)
+        return Response(content, media_type=kind, headers=head)
+
+    return asset

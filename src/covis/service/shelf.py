@@ -1,0 +1,185 @@
+"""The maps of a server under their names: opened once, and taken up anew when another process changed them."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.coverage import coverage
+from covis.errors import InputError
+from covis.maps import storage
+from covis.maps.locating import places_of
+from covis.maps.map import Map
+from covis.maps.storage import text_of
+from covis.runtime import Runtime
+
+_THUMBNAILS = 64 << 20
+"""Bytes of thumbnails that are kept."""
+
+
+@dataclass(eq=False)
+class Shown:
+    """One state of a map, with what the service needs of it."""
+
+    name: str
+    map: Map
+    network: Runtime
+
+    def summary(self) -> dict[str, Any]:
+        """What the map is, as JSON knows it."""
+        images, calibration = self.map.images, self.map.calibration
+        return {
+            "name": self.name, "version": self.map.version, "photos": len(self.map), "groups": len(images.group_names),
+            "model": self.map.model_fingerprint, "dim": self.map.dim, "index": self.map.index.kind,
+            "on_earth": bool(images.poses.frame), "bounds": self.bounds,
+            "calibration": None if calibration is None else calibration.summary(),
+        }  # fmt: skip
+
+    @cached_property
+    def corners(self) -> NDArray[np.float64]:
+        """(N, 2) longitude and latitude of each photo, or metres east and north where the map is not on Earth."""
+        poses = self.map.images.poses
+        return np.asarray(poses.latlon()[:, ::-1] if poses.frame else poses.xy)
+
+    @property
+    def bounds(self) -> list[float] | None:
+        """West, south, east, north; None for an empty map."""
+        if not len(self.corners):
+            return None
+        return [*self.corners.min(axis=0).tolist(), *self.corners.max(axis=0).tolist()]
+
+    @cached_property
+    def places(self) -> dict[str, int]:
+        """Photo by name."""
+        return {text_of(name): i for i, name in enumerate(self.map.images.names)}
+
+    def inside(self, box: Sequence[float] | None, group: str | None) -> NDArray[np.int64]:
+        """Photos within west, south, east, north (across the date line where west is beyond east), of a group."""
+        keep = np.ones(len(self.map), bool)
+        if box is not None:
+            west, south, east, north = box
+            x, y = self.corners.T
+            across = (x >= west) & (x <= east) if west <= east else (x >= west) | (x <= east)
+            keep &= across & (y >= south) & (y <= north)
+        if group is not None:
+            names = self.map.images.group_names
+            keep &= np.isin(self.map.images.group, [i for i, known in enumerate(names) if known == group])
+        return np.flatnonzero(keep)
+
+    def photos(self, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
+        """Name, place and group of photos, as JSON knows it."""
+        images = self.map.images
+        places = places_of(images.poses.subset(ids))
+        return [
+            {
+                "image": text_of(images.names[i]),
+                **place.to_dict(),
+                "group": text_of(os.fsencode(images.group_names[images.group[i]])),
+            }
+            for i, place in zip(ids, places, strict=True)
+        ]
+
+    @cached_property
+    def gaps(self) -> dict[str, Any]:
+        """Where photos are missing: cells with their corners as the page draws them."""
+        if not len(self.map):
+            return {"cell_m": None, "cells": [], "photograph_next": []}
+        cover = coverage(self.map.images)
+        steps = np.array([[0, 0], [1, 0], [1, 1], [0, 1]]) * cover.cell_m
+        rings = (cover.corner[:, None] + steps).reshape(-1, 2)
+        frame = self.map.images.poses.frame
+        if frame:
+            from covis.poses import Poses
+
+            rings = Poses(rings, np.full(len(rings), np.nan), frame=frame).latlon()[:, ::-1]
+        cells = [
+            {"ring": ring, "photos": int(count), "missing": cover.missing_headings(i), "need": round(float(need), 3)}
+            for i, (ring, count, need) in enumerate(
+                zip(np.round(rings.reshape(-1, 4, 2), 7).tolist(), cover.photos, cover.need, strict=True)
+            )
+        ]
+        return {**cover.summary(), "cells": cells}
+
+
+class Shelf:
+    """Maps by name."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        """Opens every map, each byte checked once, and its network."""
+        self._lock = threading.Lock()
+        self._paths: dict[str, Path] = {}
+        self._shown: dict[str, Shown] = {}
+        self._stamps: dict[str, tuple[int, ...]] = {}
+        self._thumbnails: OrderedDict[tuple[str, int], bytes] = OrderedDict()
+        self._thumbnail_bytes = 0
+        for path in paths:
+            name = _name(path)
+            if name in self._paths:
+                raise InputError(f"{path} and {self._paths[name]} have the same name {name!r}; rename one folder")
+            self._paths[name] = path
+            self._stamps[name] = _stamp(path)
+            opened = Map.open(path, verify=True)
+            self._shown[name] = Shown(name, opened, opened.runtime)
+
+    @property
+    def names(self) -> list[str]:
+        """Of all maps, in the order they were given."""
+        return list(self._paths)
+
+    def now(self, name: str) -> Shown:
+        """The newest state of a map; raises `KeyError` for a name that is none."""
+        shown, path = self._shown[name], self._paths[name]
+        stamp = _stamp(path)
+        if stamp == self._stamps[name]:
+            return shown
+        with self._lock:
+            if stamp != self._stamps[name]:
+                opened = Map.open(path)
+                same = opened.model_fingerprint == shown.map.model_fingerprint
+                self._shown[name] = Shown(name, opened, shown.network if same else opened.runtime)
+                self._stamps[name] = stamp
+            return self._shown[name]
+
+    def thumbnail(self, shown: Shown, image: str, pixels: int) -> bytes:
+        """A photo of the map as a small JPEG; raises `KeyError` for another name, `Reject` where the file is no photo."""
+        from PIL import Image
+
+        from covis.reading.decoding import decode
+
+        file = shown.map.file(shown.places[image])
+        key = (str(file), pixels)
+        with self._lock:
+            if key in self._thumbnails:
+                self._thumbnails.move_to_end(key)
+                return self._thumbnails[key]
+        picture = Image.fromarray(decode(file))
+        picture.thumbnail((pixels, pixels))
+        buffer = io.BytesIO()
+        picture.save(buffer, "JPEG", quality=80)
+        with self._lock:
+            self._thumbnails[key] = buffer.getvalue()
+            self._thumbnail_bytes += len(buffer.getvalue())
+            while self._thumbnail_bytes > _THUMBNAILS:
+                self._thumbnail_bytes -= len(self._thumbnails.popitem(last=False)[1])
+        return buffer.getvalue()
+
+
+def _name(path: Path) -> str:
+    """A map's name in addresses: that of its folder without `.map`, letters, digits, `-`, `_` and `.` only."""
+    return re.sub(r"[^\w.-]+", "-", path.resolve().name.removesuffix(".map")).strip("-.") or "map"
+
+
+def _stamp(path: Path) -> tuple[int, ...]:
+    status = (path / storage.CURRENT).stat()
+    return status.st_mtime_ns, status.st_ino, status.st_size
