@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
+from pathlib import Path
 
 
 class InputError(ValueError):
@@ -27,3 +28,11 @@ def printable(text: str) -> str:
     if text.isprintable():
         return text
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+
+
+def near_path(path: Path) -> str:
+    """` (did you mean PATH?)` where something of a similar name lies beside a path that is not there."""
+    if path.exists() or not path.parent.is_dir():
+        return ""
+    near = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1, cutoff=0.6)
+    return f" (did you mean {path.parent / near[0]}?)" if near else ""

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from covis.cli import main
+from covis.describing.describers import find_describer
+from covis.errors import InputError
 from covis.models import OnnxPlaceModel, PlaceModel, backbones
 
 
@@ -90,4 +92,80 @@ def test_export_writes_a_file_that_runs_elsewhere(tmp_path, capsys):
     assert exported.fingerprint() == facts["fingerprint"] == model.fingerprint()
     code, _, err = run(capsys, "export", tmp_path / "nowhere", "--onnx", tmp_path / "x.onnx")
     assert code == 2
-    assert "not a covis model" in err
+    assert "is not there" in err
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory):
+    """A run as `covis train` leaves it: the model below, and the run's own record."""
+    from covis.models import ModelConfig
+
+    folder = tmp_path_factory.mktemp("runs") / "quick"
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=0).save(folder / "model", {"licence": "MIT"})
+    (folder / "run.json").write_text("{}")
+    return folder
+
+
+def test_a_run_folder_is_a_model_for_every_verb(run_folder, tmp_path, capsys):
+    from covis.describing.describers import open_describer, open_place_model
+
+    assert find_describer(run_folder).path == run_folder / "model"
+    assert open_place_model(run_folder).fingerprint() == open_place_model(run_folder / "model").fingerprint()
+    assert open_describer(run_folder).facts["label"] == open_describer(run_folder / "model").facts["label"] == "quick"
+    code, out, err = run(capsys, "model", "show", run_folder)
+    assert code == 0, err
+    assert "licence" in out
+    assert "{" not in out
+    assert max(map(len, out.splitlines())) < 120
+    assert run(capsys, "model", "show", run_folder, "--json")[0] == 0
+
+
+def test_embed_takes_runs_and_copies_descriptors_that_are_there(run_folder, tmp_path, capsys):
+    from layouts import builders
+
+    for i in range(3):
+        builders.image(tmp_path / "photos" / f"{i}.jpg", seed=i)
+    code, _, err = run(capsys, "embed", run_folder, tmp_path / "photos", "-o", tmp_path / "store")
+    assert code == 0, err
+    code, out, err = run(capsys, "embed", tmp_path / "store", tmp_path / "photos", "-o", tmp_path / "copy", "--json")
+    assert code == 0, err
+    assert json.loads(out)["rows"] == 3
+    code, out, _ = run(capsys, "model", "show", tmp_path / "store")
+    assert code == 0
+    assert "store" in out
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("quik", "did you mean"),
+        ("unfinished", "without a finished model"),
+        ("empty", "holds no model"),
+        ("photos.csv", "is no model"),
+        ("absent.onnx", "is not there"),
+    ],
+)
+def test_what_is_no_model_is_said_before_anything_heavy(run_folder, tmp_path, name, message, capsys):
+    (tmp_path / "quick").mkdir()
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "unfinished").mkdir()
+    (tmp_path / "unfinished" / "run.json").write_text("{}")
+    (tmp_path / "photos.csv").write_text("image\n")
+    for verb in (("embed", tmp_path / name, tmp_path, "-o", tmp_path / "s"), ("model", "show", tmp_path / name)):
+        code, _, err = run(capsys, *verb)
+        assert code == 2
+        assert message in err
+        assert err.strip().count("\n") == 0
+    with pytest.raises(InputError, match=message):
+        find_describer(tmp_path / name)
+
+
+def test_finding_a_model_imports_neither_torch_nor_numba():
+    import subprocess
+    import sys
+
+    code = (
+        "import sys, covis.describing.describers; print([m for m in ('torch', 'numba', 'scipy') if m in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
+    assert found.stdout.strip() == "[]"

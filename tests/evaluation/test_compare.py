@@ -156,3 +156,15 @@ def test_every_prefix_names_a_benchmark():
     from covis.evaluation import BENCHMARKS
 
     assert all(name in BENCHMARKS for name in PROTOCOLS.values())
+
+
+def test_the_evaluations_of_a_run_are_found_below_it(tmp_path):
+    run = tmp_path / "runs" / "quick"
+    run.mkdir(parents=True)
+    (run / "run.json").write_text("{}")
+    with pytest.raises(InputError, match=f"covis evaluate {run} BENCHMARK -o {run}/evals/BENCHMARK"):
+        find_evaluations(run)
+    scored(0.5, "one").save(run / "evals" / "town")
+    assert find_evaluations(run) == [run / "evals" / "town"]
+    with pytest.raises(InputError, match="is not there"):
+        find_evaluations(tmp_path / "nothing")

@@ -167,7 +167,7 @@ def test_a_sweep_equals_fitting_each_size_alone(campus, model):
 
 def test_several_benchmarks_and_a_comparison(campus, model, tmp_path, capsys):
     folders = builders.utm_folders(tmp_path / "folders")
-    data = ("--data", f"campus={campus}", "--data", f"folders_val={folders}")
+    data = ("--data", f"campus={campus}", "--data", f"utm_folders={folders}")
     variants = ("--whiten", "none", "--whiten", 2)
     code, printed, _ = run(
         capsys, "evaluate", model, "campus", "folders_val", *data, *variants, "-o", tmp_path / "a", "--json"
@@ -271,7 +271,7 @@ def test_poses_for_the_localisation_server(model, tmp_path, capsys):
         (("campus", "--rerank", "pathces"), "did you mean 'patches'"),
         (("campus", "--rerank", "patches:sift"), "nothing behind a colon"),
         (("campus", "--fit-images", "some"), "no number of images"),
-        (("campus", "--data", "kampus=/x"), "unknown benchmark in --data 'kampus'"),
+        (("campus", "--data", "kampus=/x"), "unknown dataset in --data 'kampus'"),
     ],
 )
 def test_bad_usage_is_one_line_and_exit_2(campus, model, arguments, message, capsys):

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
+WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
 Data = Annotated[
     list[str] | None,
     typer.Option(

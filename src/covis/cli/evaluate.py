@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from covis.cli.common import Data, Json, emit
+from covis.cli.common import MODEL_HELP, WORKERS_HELP, Data, Json, emit
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -19,9 +19,7 @@ SWEEP, PLAIN, ALL = "sweep", "none", "all"
 
 
 def evaluate(
-    model: Annotated[
-        Path, typer.Argument(help="A model or run folder, a descriptor store, or another tool's FILE.npy + FILE.txt.")
-    ],
+    model: Annotated[Path, typer.Argument(help=MODEL_HELP)],
     benchmarks: Annotated[list[str], typer.Argument(help="Names from `covis list benchmarks`.")],
     data: Data = None,
     output: Annotated[
@@ -63,7 +61,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="Results per query to re-rank (default: consensus 20, patches 50).")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
-    workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
     published: Annotated[bool, typer.Option("--published", help="Show the method's published figures beside.")] = False,
     json: Json = False,
@@ -81,9 +79,11 @@ def evaluate(
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """
+    from covis.describing.describers import find_describer, open_describer
+
+    find_describer(model)  # before anything heavy is imported
     from covis.cli.figures import describe
     from covis.datasets import given_paths
-    from covis.describing.describers import open_describer
     from covis.evaluation import BENCHMARKS, load_benchmark
     from covis.evaluation.run import evaluate_to, submit
 
@@ -117,7 +117,9 @@ def evaluate(
 
 
 def compare(
-    evaluations: Annotated[list[Path], typer.Argument(help="Folders of `covis evaluate`, or folders that hold some.")],
+    evaluations: Annotated[
+        list[Path], typer.Argument(help="Folders of `covis evaluate`, folders that hold some, or runs.")
+    ],
     json: Json = False,
 ) -> None:
     """Set evaluations side by side: what differs, and whether it could be chance. Only like is ranked with like.
@@ -131,8 +133,8 @@ def compare(
     from covis.evaluation.compare import compare as compared
     from covis.evaluation.result import Evaluation, find_evaluations
 
-    found = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
-    result = compared(found)
+    opened = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
+    result = compared(opened)
     emit(result, json, describe_comparison(result))
 
 

@@ -231,11 +231,9 @@ def _model(path: Path | None) -> PlaceModel:
             "no model was given (none is bundled); add --model MODEL, from: covis train RECIPE --data PATH -o RUN (then "
             "RUN/model), or: covis model import WEIGHTS.safetensors --backbone NAME -o MODEL"
         )
-    from covis.artifacts import MANIFEST
-    from covis.models import PlaceModel
+    from covis.describing.describers import open_place_model
 
-    inside = path / "model"
-    return PlaceModel.load(inside if not (path / MANIFEST).is_file() and (inside / MANIFEST).is_file() else path)
+    return open_place_model(path)
 
 
 def _fitted(images: ImageSet, output: Path, recipe: str, weights: str) -> Fitted:

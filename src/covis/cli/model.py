@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import MODEL_HELP, Json, emit
 from covis.errors import InputError
 
 
@@ -46,30 +47,67 @@ def import_model(
 
 
 def show_model(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    model: Annotated[Path, typer.Argument(help=MODEL_HELP)],
     json: Json = False,
 ) -> None:
-    """Show what a model is: its card, with data, licence, dims and fingerprints.
+    """Show what a model is: its card, with data, licence, dimensions and fingerprints.
 
     \b
     Examples:
-      covis model show runs/quick/model
+      covis model show runs/quick
+      covis model show place.onnx
       covis model show runs/quick/model --json
     """
+    from covis.describing.describers import find_describer
+
+    found = find_describer(model)
+    if found.kind == "model":
+        facts = _card(found.path)
+    else:
+        from covis.describing.describers import open_describer
+
+        facts = {"kind": found.kind, "path": str(found.path), **open_describer(found.path).facts}
+    emit(facts, json, "\n".join(nested(facts)))
+
+
+def _card(folder: Path) -> dict[str, Any]:
+    """What a model folder says of itself, without loading its weights."""
     from covis.artifacts import open_manifest, read_json
 
-    manifest = open_manifest(model, "model")
-    facts = {
-        **read_json(model / "card.json"),
-        "config": read_json(model / "config.json"),
-        "preprocessing": read_json(model / "preprocessing.json"),
+    manifest = open_manifest(folder, "model")
+    return {
+        "path": str(folder),
+        **read_json(folder / "card.json"),
+        "config": read_json(folder / "config.json"),
+        "preprocessing": read_json(folder / "preprocessing.json"),
         "created": manifest["created"],
     }
-    emit(facts, json, "\n".join(f"{key:<14} {value}" for key, value in facts.items()))
+
+
+def nested(facts: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Nested facts as indented lines, names aligned."""
+    width = max((len(str(key)) for key, value in facts.items() if not _is_nested(value)), default=0)
+    lines = []
+    for key, value in facts.items():
+        if _is_nested(value):
+            lines += [f"{indent}{key}", *nested(value, f"{indent}  ")]
+        else:
+            lines.append(f"{indent}{key:<{width}}  {_plain(value)}")
+    return lines
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value)
+
+
+def _plain(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_plain, value))
+    return {None: "–", True: "yes", False: "no"}.get(value, str(value)) if not isinstance(value, dict) else "–"
 
 
 def export_model(
-    model: Annotated[Path, typer.Argument(help="A model directory.")],
+    model: Annotated[Path, typer.Argument(help="A model or run folder.")],
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
     json: Json = False,
 ) -> None:
@@ -77,11 +115,12 @@ def export_model(
 
     \b
     Examples:
-      covis export runs/quick/model --onnx place.onnx
+      covis export runs/quick --onnx place.onnx
     """
-    from covis.models import PlaceModel, export_onnx
+    from covis.describing.describers import open_place_model
+    from covis.models import export_onnx
 
-    loaded = PlaceModel.load(model)
+    loaded = open_place_model(model)
     difference = export_onnx(loaded, onnx)
     facts = _facts(loaded, onnx) | {"largest_difference": difference, "bytes": onnx.stat().st_size}
     height, width = loaded.preprocessing.image_size

@@ -72,7 +72,7 @@ def _gather(sources: list[Path]) -> tuple[dict[str, list[Evaluation]], dict[str,
     runs: dict[str, list[Path]] = {}
     for source in sources:
         is_run = (source / "run.json").is_file()
-        found = [Evaluation.open(p) for p in find_evaluations(source / "evals" if is_run else source)]
+        found = [Evaluation.open(p) for p in find_evaluations(source)]
         for evaluation in found:
             groups.setdefault(evaluation.label, []).append(evaluation)
         if is_run:

@@ -1,40 +1,133 @@
-"""What gives descriptors of images: a model through the cache, a store, another tool's matrix."""
+"""What gives descriptors of images, and the one opener of it for every verb.
+
+A describer is a model folder, a run folder (its model), an ONNX file, a descriptor store, or another tool's matrix
+(`FILE.npy` beside `FILE.txt`). Finding out which one lies at a path imports nothing heavy.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.arrays import Descriptors
-from covis.describing.embedding import BATCH_SIZE, embed
 from covis.descriptors import KIND as STORE_KIND
 from covis.descriptors import Describer, DescriptorStore
-from covis.errors import InputError
-from covis.evaluation import Benchmark, Evaluation, load_benchmark
-from covis.evaluation.retrieval import read_descriptors
-from covis.evaluation.run import evaluations
+from covis.errors import InputError, near_path
 from covis.files import sha256
 from covis.images import ImageSet
 from covis.machine import cache_folder
-from covis.models import PlaceModel
+
+if TYPE_CHECKING:
+    from covis.evaluation import Benchmark, Evaluation
+    from covis.models import Embedder, PlaceModel
 
 ORIGIN = ("recipe", "seed", "data", "weights")
 """What a model's card says of where it came from, for comparisons."""
+MODEL_KIND = "model"
+Runtime = Literal["auto", "torch", "onnx"]
+KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, or FILE.npy with FILE.txt"
+"""What can be given as MODEL, in words."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """What lies at a path that someone gave as a model."""
+
+    kind: Literal["model", "onnx", "store", "matrix"]
+    path: Path
+    """The file, or the folder that holds the model itself (RUN/model of a run)."""
+    label: str
+    """What people call it: the run's or the model's own name."""
+
+
+def find_describer(path: Path | str) -> Found:
+    """What lies at `path`; an error in one line where it is nothing that gives descriptors."""
+    path = Path(path)
+    if path.suffix in (".npy", ".onnx"):
+        if not path.is_file():
+            raise InputError(f"{path} is not there{near_path(path)}; give {KINDS}")
+        return Found("matrix" if path.suffix == ".npy" else "onnx", path, path.stem)
+    if not path.is_dir():
+        what = "is not there" if not path.exists() else "is no model"
+        raise InputError(f"{path} {what}{near_path(path)}; give {KINDS}")
+    kind = _kind(path)
+    if kind == STORE_KIND or (not kind and (path / "embedding.json").is_file()):
+        return Found("store", path, path.name)
+    if kind == MODEL_KIND:
+        return Found("model", path, path.resolve().parent.name if path.name == "model" else path.resolve().name)
+    if kind:
+        raise InputError(f"{path} is a covis {kind}, which gives no descriptors of images; give {KINDS}")
+    if _kind(path / "model") == MODEL_KIND:
+        return Found("model", path / "model", path.resolve().name)
+    if (path / "run.json").is_file():
+        raise InputError(f"{path} is a run without a finished model; re-run its covis train command to resume it")
+    raise InputError(f"{path} holds no model (no {artifacts.MANIFEST}); give {KINDS}")
+
+
+def _kind(folder: Path) -> str:
+    record = folder / artifacts.MANIFEST
+    manifest = artifacts.read_json(record) if record.is_file() else None
+    return str(manifest.get("kind", "")) if isinstance(manifest, dict) else ""
+
+
+def open_describer(
+    path: Path | str, batch_size: int | None = None, workers: int | None = None, cache: Path | None = None
+) -> Describer:
+    """What gives descriptors at `path`."""
+    found = find_describer(path)
+    if found.kind == "matrix":
+        return MatrixDescriber(found.path)
+    if found.kind == "store":
+        return StoreDescriber(DescriptorStore.open(found.path))
+    folder = found.path.resolve() if found.kind == "model" else None
+    return ModelDescriber(open_model(found.path), found.label, batch_size, workers=workers, cache=cache, folder=folder)
+
+
+def open_model(path: Path | str, runtime: Runtime = "torch", images: int | None = None) -> Embedder:
+    """The network at `path`: of a model or run folder, or of an ONNX file.
+
+    runtime "auto": the fastest for so many `images`; "onnx": ONNX Runtime; an ONNX file always runs there.
+    """
+    from covis.models import OnnxPlaceModel, PlaceModel, load_fast
+
+    found = find_describer(path)
+    if found.kind == "onnx":
+        return OnnxPlaceModel.open(found.path)
+    if found.kind != "model":
+        raise InputError(f"{path} holds descriptors, not a model; give a model folder, a run folder or an ONNX file")
+    if runtime == "torch":
+        return PlaceModel.load(found.path)
+    loaded = load_fast(found.path, images if runtime == "auto" else None)
+    if runtime == "onnx" and not isinstance(loaded, OnnxPlaceModel):
+        raise InputError(
+            "ONNX Runtime is for convolutional networks on a CPU (pip install 'covis[onnx]'); run this one in torch"
+        )
+    return loaded
+
+
+def open_place_model(path: Path | str) -> PlaceModel:
+    """The model with its weights, where an ONNX file or descriptors will not do."""
+    from covis.models import PlaceModel
+
+    found = find_describer(path)
+    if found.kind != "model":
+        raise InputError(f"{path} has no weights of its own to work on; give a model folder or a run folder")
+    return PlaceModel.load(found.path)
 
 
 @dataclass(frozen=True, eq=False)
 class ModelDescriber:
     """A model that embeds what is asked for, through the cache."""
 
-    model: PlaceModel
+    model: Embedder
     label: str = "model"
-    batch_size: int = BATCH_SIZE
+    batch_size: int | None = None
     workers: int | None = None
     cache: Path | None = None
     folder: Path | None = None
@@ -42,23 +135,31 @@ class ModelDescriber:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Architecture, preprocessing, weights and where they came from."""
-        whitening = self.model.whitening
-        return {
+        """Architecture, preprocessing, weights and where they came from, as far as the model knows them."""
+        from covis.models import PlaceModel
+
+        facts: dict[str, Any] = {
             "label": self.label,
             "fingerprint": self.model.fingerprint(),
-            "config": self.model.config.to_dict(),
             "preprocessing": asdict(self.model.preprocessing),
-            "model_whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
-            **{key: self.model.card[key] for key in ORIGIN if key in self.model.card},
-            **({} if self.folder is None else {"folder": str(self.folder)}),
         }
+        if isinstance(self.model, PlaceModel):
+            whitening = self.model.whitening
+            facts |= {
+                "config": self.model.config.to_dict(),
+                "model_whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
+                **{key: self.model.card[key] for key in ORIGIN if key in self.model.card},
+            }
+        return facts | ({} if self.folder is None else {"folder": str(self.folder)})
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
         """Embeds, or opens what was embedded before from the same files."""
+        from covis.describing.embedding import BATCH_SIZE, embed
+
         folder = (self.cache or cache_folder()) / "descriptors"
         key = artifacts.fingerprint(self.model.fingerprint(), str(images.root.resolve()), *_files(images))
-        store = embed(self.model, images, folder / key, batch_size=self.batch_size, workers=self.workers)
+        size = self.batch_size or BATCH_SIZE
+        store = embed(self.model, images, folder / key, batch_size=size, workers=self.workers)
         return _rows(store, images)
 
 
@@ -98,24 +199,9 @@ class MatrixDescriber:
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
         """Rows by name, scaled to unit length."""
+        from covis.evaluation.retrieval import read_descriptors
+
         return read_descriptors(self.path, images), np.zeros(len(images), bool)
-
-
-def open_describer(
-    path: Path | str, batch_size: int = BATCH_SIZE, workers: int | None = None, cache: Path | None = None
-) -> Describer:
-    """What lies at `path`: a model folder, a run (its model), a descriptor store, or a .npy matrix."""
-    path = Path(path)
-    if path.suffix == ".npy":
-        return MatrixDescriber(path)
-    if not path.is_dir():
-        raise InputError(f"{path} is not there; give a model folder, a descriptor store or a .npy file")
-    record = path / artifacts.MANIFEST
-    if record.is_file() and artifacts.read_json(record).get("kind") == STORE_KIND:
-        return StoreDescriber(DescriptorStore.open(path))
-    folder = path / "model" if not record.is_file() and (path / "model" / artifacts.MANIFEST).is_file() else path
-    label = folder.resolve().parent.name if folder.name == "model" else folder.name
-    return ModelDescriber(PlaceModel.load(folder), label, batch_size, workers, cache, folder.resolve())
 
 
 def evaluate_model(
@@ -129,6 +215,10 @@ def evaluate_model(
 
     model: the model, or what `open_describer` opens. benchmark: a protocol, or the name of one over the files at `data`.
     """
+    from covis.evaluation import load_benchmark
+    from covis.evaluation.run import evaluations
+    from covis.models import PlaceModel
+
     if isinstance(model, Path | str):
         model = open_describer(model)
     source = ModelDescriber(model, label) if isinstance(model, PlaceModel) else model

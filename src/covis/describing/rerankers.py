@@ -67,10 +67,13 @@ class ByPatches:
         """Needs a model, to look at the images again."""
         from covis.describing.describers import ModelDescriber
         from covis.describing.patches import PatchReranking
+        from covis.models import PlaceModel
 
-        if not isinstance(describer, ModelDescriber):
+        if not isinstance(describer, ModelDescriber) or not isinstance(describer.model, PlaceModel):
             label = describer.facts["label"]
-            raise InputError(f"--rerank patches looks at the images again and needs a model; {label} is none")
+            raise InputError(
+                f"--rerank patches looks at the images again: it needs a model or run folder, and {label} is none"
+            )
         return PatchReranking(describer.model, queries, database, self.depth, workers=describer.workers)
 
 

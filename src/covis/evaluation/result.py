@@ -114,13 +114,24 @@ _MANIFEST_KEYS = ("kind", "schema", "created", "versions", "files", "config", "c
 
 
 def find_evaluations(path: Path | str) -> list[Path]:
-    """The evaluations at `path`: the directory itself, or those one level below it."""
+    """The evaluations at `path`: the folder itself, those one level below it, or those below `evals` of a run."""
     path = Path(path)
-    if (path / artifacts.MANIFEST).is_file():
+    if (path / artifacts.MANIFEST).is_file() and _is_evaluation(path):
         return [path]
-    below = sorted((p.parent for p in path.glob(f"*/{artifacts.MANIFEST}")), key=_natural) if path.is_dir() else []
-    manifests = ((p, artifacts.read_json(p / artifacts.MANIFEST)) for p in below)
-    found = [p for p, manifest in manifests if isinstance(manifest, dict) and manifest.get("kind") == KIND]
+    is_run = (path / "run.json").is_file()
+    below = path / "evals" if is_run else path
+    folders = sorted((p.parent for p in below.glob(f"*/{artifacts.MANIFEST}")), key=_natural) if below.is_dir() else []
+    if is_run and _is_evaluation(below):
+        folders = [below]
+    found = [folder for folder in folders if _is_evaluation(folder)]
     if not found:
-        raise InputError(f"{path} holds no evaluation; make one with `covis evaluate MODEL BENCHMARK -o {path}`")
+        what = "is not there" if not path.exists() else "holds no evaluation"
+        model, target = (path, below / "BENCHMARK") if is_run else ("MODEL", "FOLDER")
+        raise InputError(f"{path} {what}; make one with: covis evaluate {model} BENCHMARK -o {target}")
     return found
+
+
+def _is_evaluation(folder: Path) -> bool:
+    record = folder / artifacts.MANIFEST
+    manifest = artifacts.read_json(record) if record.is_file() else None
+    return isinstance(manifest, dict) and manifest.get("kind") == KIND

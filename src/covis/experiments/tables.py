@@ -171,6 +171,8 @@ def _run(
 class FrozenOnce(ModelDescriber):
     """A model whose frozen part is computed once for all runs that share it, where the cache holds its output."""
 
+    model: PlaceModel
+
     def describe(self, images: ImageSet) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Through cached features if every image can be read and has its place there, else as any model does."""
         cache = cache_folder() / "features"
