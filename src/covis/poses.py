@@ -200,7 +200,9 @@ def grid_north(poses: Poses) -> Floats:
 
 
 def true_headings(poses: Poses) -> Floats:
-    """Headings clockwise from true north of poses whose frame is on Earth."""
+    """(N,) degrees from true north where the frame is on Earth, otherwise from its own north."""
+    if not poses.frame or not poses.metric:
+        return poses.heading
     turned: Floats = (poses.heading + grid_north(poses)) % 360.0
     return turned
 

@@ -221,7 +221,7 @@ def resect(
         inliers=int(inlier.sum()),
         matches=len(xy),
         error_px=float(np.sqrt((residual**2).sum(axis=1).mean())),
-        covariance=_covariance(lens, rotation, centre, points[inlier], spread),
+        covariance=_covariance(lens, rotation, centre, points[inlier], spread=spread, focal_known=known),
         focal_px=float(lens.mean_focal_length()),
         camera_known=known,
     )
@@ -231,12 +231,16 @@ def _project(lens: Any, rotation: Floats, centre: Floats, points: Floats) -> Flo
     return np.asarray(lens.img_from_cam((points - centre) @ rotation), np.float64)
 
 
-def _covariance(lens: Any, rotation: Floats, centre: Floats, points: Floats, spread: float) -> Floats:
-    """(6, 6) from the change of each projection with a small turn and shift of the camera."""
+def _covariance(
+    lens: Any, rotation: Floats, centre: Floats, points: Floats, *, spread: float, focal_known: bool
+) -> Floats:
+    """(6, 6) from the change of each projection with a small turn and shift of the camera, and with its focal length
+    where that was estimated too: on a flat scene it trades against distance.
+    """
     from scipy.spatial.transform import Rotation
 
-    columns = []
     reach = max(1e-6, float(np.median(np.linalg.norm(points - centre, axis=1))))
+    columns = []
     for k in range(6):
         step = np.zeros(6)
         step[k] = 1e-5 if k < 3 else 1e-5 * reach
@@ -245,8 +249,11 @@ def _covariance(lens: Any, rotation: Floats, centre: Floats, points: Floats, spr
             turned = Rotation.from_rotvec(sign * step[:3]).as_matrix() @ rotation
             sides.append(_project(lens, turned, centre + sign * step[3:], points))
         columns.append(((sides[0] - sides[1]) / (2 * step[k])).ravel())
+    if not focal_known:
+        middle = np.array([lens.principal_point_x, lens.principal_point_y])
+        columns.append(((_project(lens, rotation, centre, points) - middle) / lens.mean_focal_length()).ravel())
     jacobian = np.stack(columns, axis=1)
-    inverse: Floats = np.linalg.pinv(jacobian.T @ jacobian) * spread
+    inverse: Floats = np.linalg.pinv(jacobian.T @ jacobian)[:6, :6] * spread
     return inverse
 
 

@@ -6,7 +6,6 @@ import numpy as np
 from PIL import Image
 from scipy.spatial.transform import Rotation
 
-from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.panoramas import view_rotation
 from covis.resection import sift
@@ -21,7 +20,7 @@ def paint(seed=4):
     rng = np.random.default_rng(seed)
     width, height = (int(m * PIXELS_A_M) for m in WALL_M)
     total = np.zeros((height, width))
-    for cell in (6, 14, 40, 120):
+    for cell in (20, 50, 120):
         small = rng.normal(size=(height // cell + 2, width // cell + 2)).astype(np.float32)
         total += np.asarray(Image.fromarray(small).resize((width, height), Image.Resampling.BICUBIC))
     return np.clip(127 + 45 * total, 0, 255).astype(np.uint8)
@@ -55,41 +54,39 @@ def cameras(n):
 
 
 def build(folder: Path, n: int = 6):
-    """`images/`, `gps.csv`, `sparse/0/*.txt` in model units of 0.4 m, and one photo `query.png` that is not in the model."""
+    """`images/`, `gps.csv`, `sparse/0/*.txt` in model units of 0.4 m, and one photo `query.jpg` that is not in the model."""
     wall = paint()
     rotation, centre = cameras(n)
     model = folder / "sparse" / "0"
     model.mkdir(parents=True)
     (folder / "images").mkdir()
     turn = Rotation.from_euler("xyz", [-90, 0, 25], degrees=True).as_matrix()  # the model's world has another attitude
-    lines, points = [], []
+    lines, points, known = [], [], {}
     for k in range(n):
         path = folder / "images" / f"{k}.png"
         Image.fromarray(picture(wall, rotation[k], centre[k])).convert("RGB").save(path)
         xy = sift(path).xy
-        first = len(points) + 1
-        points += list(on_wall(rotation[k], centre[k], xy) @ turn.T / 0.4)
+        places = on_wall(rotation[k], centre[k], xy)
+        ids = []
+        for place, cell in zip(places, np.rint(places[:, [0, 2]] / 0.05).astype(int).tolist(), strict=True):
+            if tuple(cell) not in known:  # the same spot in another picture is the same point
+                known[tuple(cell)] = len(points) + 1
+                points.append(place @ turn.T / 0.4)
+            ids.append(known[tuple(cell)])
         own = (turn @ rotation[k]).T
-        shift = -own @ (turn @ centre[k] / 0.4)
         x, y, z, w = Rotation.from_matrix(own).as_quat()
-        lines.append(
-            f"{k + 1} {w!r} {x!r} {y!r} {z!r} {shift[0]!r} {shift[1]!r} {shift[2]!r} 1 {k}.png".replace(
-                "np.float64", ""
-            )
-        )
-        lines[-1] = lines[-1].replace("(", "").replace(")", "")
-        lines.append(" ".join(f"{a} {b} {first + j}" for j, (a, b) in enumerate(xy)))
+        numbers = (w, x, y, z, *(-own @ (turn @ centre[k] / 0.4)))
+        lines.append(f"{k + 1} {' '.join(repr(float(v)) for v in numbers)} 1 {k}.png")
+        lines.append(" ".join(f"{a} {b} {i}" for (a, b), i in zip(xy, ids, strict=True)))
     (model / "cameras.txt").write_text(f"1 SIMPLE_PINHOLE {SIZE[0]} {SIZE[1]} {FOCAL} {SIZE[0] / 2} {SIZE[1] / 2}\n")
     (model / "images.txt").write_text("\n".join(lines) + "\n")
     cells = [f"{i} {p[0]} {p[1]} {p[2]} 0 0 0 0" for i, p in enumerate(points, 1)]
     (model / "points3D.txt").write_text("\n".join(cells) + "\n")
-    places = ImageSet.of(
-        folder, [f"{k}.png" for k in range(n)], Poses(centre[:, :2], np.zeros(n), centre[:, 2], frame=FRAME)
-    )
-    degrees = places.poses.latlon()
-    rows = [f"images/{k}.png,{degrees[k, 0]!r},{degrees[k, 1]!r},{centre[k, 2]}" for k in range(n)]
-    text = "image,lat,lon,altitude\n" + "\n".join(rows) + "\n"
-    (folder / "gps.csv").write_text(text.replace("np.float64(", "").replace(")", ""))
+    degrees = Poses(centre[:, :2], np.zeros(n), frame=FRAME).latlon()
+    rows = [f"images/{k}.png,{float(degrees[k, 0])!r},{float(degrees[k, 1])!r},{centre[k, 2]}" for k in range(n)]
+    (folder / "gps.csv").write_text("image,lat,lon,altitude\n" + "\n".join(rows) + "\n")
     seen = view_rotation(9.0, -3.0), np.array([0.7, 1.1, 1.9])
-    Image.fromarray(picture(wall, *seen)).convert("RGB").save(folder / "query.png")
+    exif = Image.Exif()
+    exif.get_ifd(0x8769)[0xA405] = round(FOCAL / float(np.hypot(*SIZE)) * 43.2666)  # mm on 35 mm film
+    Image.fromarray(picture(wall, *seen)).convert("RGB").save(folder / "query.jpg", quality=95, exif=exif)
     return rotation, centre, seen

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.images import ImageSet
-from covis.poses import Poses
+from covis.poses import Poses, true_headings
 from covis.progress import say
 from covis.reading.screening import REJECTS, Rejected, write_rejects
 
@@ -34,15 +34,6 @@ def reframed(poses: Poses, frame: str, what: str) -> Poses:
         raise InputError(f"{what} gives positions in {have}, the map is in {need}; use one kind")
     degrees = poses.latlon()
     return Poses.from_latlon(degrees[:, 0], degrees[:, 1], true_headings(poses), z=poses.z, frame=frame)
-
-
-def true_headings(poses: Poses) -> NDArray[np.float64]:
-    """(N,) degrees from true north where the frame has a place on Earth, otherwise from its own north."""
-    if not poses.frame:
-        return poses.heading
-    degrees = poses.latlon()
-    north = Poses.from_latlon(degrees[:, 0], degrees[:, 1], np.zeros(len(poses)), frame=poses.frame)
-    return np.asarray((poses.heading - north.heading) % 360.0)
 
 
 _NAMES_COMPARED = 10_000

@@ -16,9 +16,8 @@ from covis.images import ImageSet
 from covis.maps.answers import Answer, Match, Place, Position
 from covis.maps.calibration import CONTEXT, Calibration, match_features
 from covis.maps.fusion import Fused, fuse, weights
-from covis.maps.intake import true_headings
 from covis.maps.storage import text_of
-from covis.poses import Poses
+from covis.poses import Poses, true_headings
 from covis.ranking import Ranking
 from covis.search import Consensus
 

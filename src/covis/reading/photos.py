@@ -23,7 +23,7 @@ from covis.errors import InputError
 from covis.files import walk_images
 from covis.images import ImageSet
 from covis.machine import cpu_count, in_processes
-from covis.poses import Poses
+from covis.poses import Poses, true_headings
 from covis.progress import Meter, say, warn
 from covis.reading import tracks
 from covis.reading.decoding import Reject
@@ -248,7 +248,7 @@ def _with_table(imported: Imported, file: Path) -> Imported:
         raise InputError(
             f"{file} names none of the photos in {imported.root} (its first: {table.name(0)}); check its paths"
         )
-    heading = _true_headings(table)
+    heading = true_headings(table.poses)
     groups = [table.group_names[g] for g in table.group]
     return replace(
         imported,
@@ -261,14 +261,6 @@ def _with_table(imported: Imported, file: Path) -> Imported:
         altitude=imported.altitude if table.poses.z is None else _preferred(table.poses.z, at, imported.altitude),
         group=[groups[i] if i >= 0 and groups[i] else g for i, g in zip(at, imported.group, strict=True)],
     )
-
-
-def _true_headings(table: ImageSet) -> Floats:
-    """Headings against true north again, as a table of degrees holds them."""
-    degrees = table.poses.latlon()
-    north = Poses.from_latlon(degrees[:, 0], degrees[:, 1], np.zeros(len(table)), frame=table.poses.frame)
-    turned: Floats = (table.poses.heading - north.heading) % 360.0
-    return turned
 
 
 def _preferred(first: Floats, at: NDArray[np.int64], second: Floats) -> Floats:

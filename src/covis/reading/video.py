@@ -203,14 +203,17 @@ def estimate_offset(path: Path, start_s: float, track: Track, most_s: float = MA
     motion = _smoothed(np.log1p(np.interp(grid, times, change)))
     middle, speed = _speed(track)
     lags = np.arange(-most_s, most_s + 1e-9, 1 / SAMPLE_HZ)
-    scores = np.array([_correlation(motion, _at(middle, speed, start_s + lag + grid)) for lag in lags])
+    speeds = [_at(middle, speed, start_s + lag + grid) for lag in lags]
+    found = np.array([_correlation(motion, values) for values in speeds])
+    overlap = np.array([1.0 - np.isnan(values).mean() for values in speeds])
+    scores = np.arctanh(np.clip(found, -0.999, 0.999)) * np.sqrt(overlap)  # a long agreement says more than a short one
     best = int(np.argmax(scores))
     if not 0 < best < len(lags) - 1:
-        return float(lags[best]), float(scores[best])
+        return float(lags[best]), float(found[best])
     left, top, right = scores[best - 1 : best + 2]
     bend = left - 2 * top + right
     finer = 0.5 * (left - right) / bend if bend < 0 else 0.0
-    return float(lags[best] + finer / SAMPLE_HZ), float(top)
+    return float(lags[best] + finer / SAMPLE_HZ), float(found[best])
 
 
 def _changes(path: Path) -> tuple[Floats, Floats]:

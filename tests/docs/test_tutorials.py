@@ -1,0 +1,111 @@
+"""The two tutorials of the field, run as written on miniatures."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from cli import wall
+from covis.cli import main
+from covis.models import ModelConfig, PlaceModel
+
+ROOT = Path(__file__).resolve().parents[2]
+START = "2024-06-01T10:00:{:06.3f}Z"
+
+
+def blocks(page, kinds):
+    """(kind, text) of the page's fenced blocks, in order."""
+    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    return [m for m in re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if m[0] in kinds]
+
+
+def run_page(page, capsys, skip=()):
+    """Runs its commands in the current folder."""
+    ran = []
+    for kind, text in blocks(page, ("sh", "python")):
+        if kind == "python":
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+            assert done.returncode == 0, done.stderr
+            continue
+        for line in text.splitlines():
+            if any(word in line for word in skip):
+                continue
+            with pytest.raises(SystemExit) as stopped:
+                main(shlex.split(line)[1:])
+            assert not stopped.value.code, f"{line}\n{capsys.readouterr().err}"
+            ran.append(line)
+    return ran
+
+
+def small_model(folder):
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=1).save(folder / "runs" / "quick" / "model")
+
+
+def walk_with_camera(folder):
+    """A ride with stops along a painted street, its track, and a photo of it."""
+    av = pytest.importorskip("av", reason="needs the `video` extra")
+    rng = np.random.default_rng(7)
+    small = Image.fromarray(rng.integers(0, 255, (30, 600, 3), dtype=np.uint8))
+    street = np.asarray(small.resize((4800, 96), Image.Resampling.BICUBIC))
+    t = np.arange(400) / 10
+    metres = np.cumsum(np.where((t % 8) < 5, 4.0 + 2 * np.sin(t), 0.0)) / 10
+    with av.open(str(folder / "walk.mp4"), "w") as container:
+        container.metadata["creation_time"] = "2024-06-01T10:00:00.000000Z"
+        stream = container.add_stream("mpeg4", rate=10)
+        stream.width, stream.height, stream.pix_fmt, stream.bit_rate = 128, 96, "yuv420p", 4_000_000
+        for x in metres * 20:
+            picture = Image.fromarray(street[:, int(x) : int(x) + 128])
+            for packet in stream.encode(av.VideoFrame.from_image(picture)):
+                container.mux(packet)
+        for packet in stream.encode():
+            container.mux(packet)
+    late_s = 3.0  # the camera's clock
+    points = [
+        f'<trkpt lat="{52.5 + np.interp(s, t, metres) / 111_267:.9f}" lon="13.4"><time>{START.format(s + late_s)}</time></trkpt>'
+        for s in range(40)
+    ]
+    text = f'<gpx xmlns="http://www.topografix.com/GPX/1/1"><trk><trkseg>{"".join(points)}</trkseg></trk></gpx>'
+    (folder / "walk.gpx").write_text(text)
+    spot = int(metres[196] * 20)  # what the camera saw after 19.6 s, at 51 m
+    Image.fromarray(street[:, spot : spot + 128]).save(folder / "question.jpg", quality=95)
+    return metres
+
+
+def test_a_video_becomes_a_map(tmp_path, monkeypatch, capsys):
+    metres = walk_with_camera(tmp_path)
+    small_model(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    ran = run_page("tutorial-video.md", capsys, skip=("covis train",))
+    assert [line.split()[1] for line in ran][-2:] == ["index", "locate"]
+    from covis.reading.table import read_table
+
+    frames = read_table("walk.csv")
+    assert abs(len(frames) - metres[-1] / 5) <= 3
+    assert (tmp_path / "found.html").is_file()
+    answer = capsys.readouterr().out
+    nearest = re.search(r"^  1\. .*?(52\.50\d+), (13\.\d+)", answer, re.MULTILINE)
+    assert abs((float(nearest[1]) - 52.5) * 111_267 - metres[196]) < 8
+
+
+def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("pycolmap", reason="needs the `sfm` extra")
+    wall.build(tmp_path)
+    (tmp_path / "query.jpg").rename(tmp_path / "question.jpg")
+    small_model(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    ran = run_page("tutorial-colmap.md", capsys)
+    assert [line.split()[1] for line in ran] == ["label", "pairs", "pairs", "data", "pairs", "index", "locate"]
+    pairs = [line.split() for line in Path("pairs-retrieval.txt").read_text().splitlines()]
+    assert len(pairs) == 15
+    from covis.pairing import read_global_features
+
+    assert len(read_global_features("global-feats.h5", [f"{i}.png" for i in range(6)])) == 6
+    from covis.graph import SimilarityGraph
+
+    assert SimilarityGraph.open("graph").pairs >= 10
+    assert "matches agree" in capsys.readouterr().out
