@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from covis import artifacts
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import replacing
 from covis.progress import Meter
 
 KIND = "frames"
@@ -162,9 +163,8 @@ def _written(folder: Path, slot: int, frame: Frame, sharpness: float) -> Kept:
         buffer = io.BytesIO()
         Image.fromarray(frame.pixels).save(buffer, "JPEG", quality=_JPEG_QUALITY)
         data = buffer.getvalue()
-    partial = folder / f".{name}.partial"
-    partial.write_bytes(data)
-    partial.replace(folder / name)
+    with replacing(folder / name, durable=False) as partial:
+        partial.write_bytes(data)
     return Kept(name, slot, frame.time_s, sharpness, _small(frame.pixels, _TINY, _TINY).astype(np.uint8))
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import replacing
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.progress import Meter, warn
@@ -198,9 +199,8 @@ def _cut_one(
     pixels = crop(panorama, rays_of(size, fov_deg) @ _in_panorama(turn, pitch, sphere).T, sphere)
     buffer = io.BytesIO()
     Image.fromarray(pixels).save(buffer, "JPEG", quality=_JPEG_QUALITY)
-    partial = folder / f".{name}.partial"
-    partial.write_bytes(buffer.getvalue())
-    partial.replace(folder / name)
+    with replacing(folder / name, durable=False) as partial:
+        partial.write_bytes(buffer.getvalue())
     return name
 
 
