@@ -94,6 +94,16 @@ def _pools() -> dict[str, str]:
     return {name: _first_line(POOLS[name]) for name in POOLS}
 
 
+def _models() -> dict[str, str]:
+    from covis.models.published import PUBLISHED
+
+    return {
+        name: f"{entry.config.backbone}, {entry.config.pool}: {entry.paper} ({entry.licence})"
+        for name in PUBLISHED
+        for entry in [PUBLISHED[name]]
+    }
+
+
 def _tables() -> dict[str, str]:
     from covis.experiments import TABLES
 
@@ -123,6 +133,7 @@ KINDS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "recipes": ("training recipes, by dataset", _recipes),
     "backbones": ("networks to build a model on", _backbones),
     "rules": ("label rules", _rules),
+    "models": ("models that others published, to import", _models),
     "losses": ("training losses", _losses),
     "pools": ("poolings of feature maps into a descriptor", _pools),
     "tables": ("tables and figures that covis reproduce makes", _tables),

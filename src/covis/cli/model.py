@@ -14,8 +14,11 @@ from covis.errors import InputError
 
 def import_model(
     file: Annotated[Path, typer.Argument(help="A .safetensors or .pth file of weights.")],
-    backbone: Annotated[str, typer.Option(help="The network it is for: a name of `covis list backbones`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model directory to write.")],
+    backbone: Annotated[str, typer.Option(help="The network it is for: a name of `covis list backbones`.")] = "",
+    published: Annotated[
+        str, typer.Option(help="The system it is a checkpoint of: a name of `covis list models`.")
+    ] = "",
     pool: Annotated[str, typer.Option(help="Pooling on top.")] = "gem",
     image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels.")] = "480x640",
     stride_on: Annotated[str, typer.Option(help="conv1 for ResNets of 2015, else conv2.")] = "conv2",
@@ -29,6 +32,7 @@ def import_model(
     Examples:
       covis model import mobilenetv2_100.safetensors --backbone mobilenetv2_100 -o mobilenet
       covis model import MSLS_resnet50_GeM_480_GCL.pth --backbone resnet50 --pool gem -o r50-gcl
+      covis model import resnet50_MixVPR_4096.ckpt --published mixvpr_resnet50_4096 -o mixvpr
       covis model import resnet50_2015.safetensors --backbone resnet50 --stride-on conv1 -o r50
     """
     from covis.models import ModelConfig, PlaceModel, weights
@@ -39,11 +43,22 @@ def import_model(
         raise InputError(f"{file} is not there; give a .safetensors or .pth file")
     if output.exists():
         raise InputError(f"{output} exists already; choose another output or remove it")
-    model = PlaceModel.build(ModelConfig.from_dict(values))
-    weights.fill_from_file(model, file)
+    if bool(backbone) == bool(published):
+        raise InputError(
+            f"say what {file} is of: --backbone NAME (covis list backbones) or --published NAME (covis list models)"
+        )
+    if published:
+        model = PlaceModel.from_pretrained(published, file)
+    else:
+        model = PlaceModel.build(ModelConfig.from_dict(values))
+        weights.fill_from_file(model, file)
     model.save(output, {"licence": licence} if licence else {})
     facts = _facts(model, output)
-    emit(facts, json, f"{output}: {backbone} + {pool}, {model.dim} dims, fingerprint {facts['fingerprint']}")
+    emit(
+        facts,
+        json,
+        f"{output}: {model.config.backbone} + {model.config.pool}, {model.dim} dims, fingerprint {facts['fingerprint']}",
+    )
 
 
 def show_model(

@@ -12,15 +12,17 @@ whose structure is not understood is run whole instead of wrongly.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from covis.errors import InputError, unknown_name
 from covis.models import _torchvision
-from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, StrideOn, Trainable
+from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, Positions, StrideOn, Trainable
 
 EMBED = "embed"
 """The first step of a transformer: patches, positions, class and register tokens."""
@@ -154,6 +156,7 @@ class Backbone(nn.Module):
         self.patch = _patch_size(net) if is_transformer(net) else (1, 1)
         self.prefix_tokens = int(getattr(net, "num_prefix_tokens", 0))
         self.taps: tuple[int, ...] = ()
+        self.positions: Positions = "library"
         self.plan, channels = _checked_plan(self, image_size)
         self.level_channels: tuple[int, ...] = (channels,)
         if blocks or levels:
@@ -187,6 +190,11 @@ class Backbone(nn.Module):
 
     def _embed(self, x: Tensor) -> Tensor:
         net = cast(Any, self.net)
+        if self.positions == "original":
+            grid = self.grid(x.shape[-2:])
+            patches = net.patch_embed(x).reshape(len(x), grid[0] * grid[1], -1)
+            tokens = torch.cat([net.cls_token.expand(len(x), -1, -1), patches], 1)
+            return cast(Tensor, net.norm_pre(tokens + stretched_positions(net.pos_embed, grid, self.prefix_tokens)))
         tokens = net._pos_embed(net.patch_embed(x))
         if self._rotary():  # such networks return their rotary positions beside the tokens
             tokens = tokens[0]
@@ -237,14 +245,66 @@ class Backbone(nn.Module):
         return EMBED in self.plan.steps
 
 
+class Wrapped(Backbone):
+    """A module of the user's own that gives vectors: one step, and a map of a single place."""
+
+    def __init__(self, module: nn.Module, image_size: tuple[int, int]) -> None:
+        nn.Module.__init__(self)
+        self.name, self.net = f"wrapped {type(module).__name__}", module.eval()
+        self.patch, self.prefix_tokens, self.taps, self.positions = (1, 1), 0, (), "library"
+        self.plan = Plan((WHOLE,), ())
+        with torch.inference_mode():
+            self.level_channels = (int(self.run(torch.zeros(1, 3, *image_size), 0, 1, image_size).shape[1]),)
+
+    def run(self, x: Tensor, start: int, stop: int, grid: tuple[int, int]) -> Tensor:
+        """The whole module, if it is among the steps: (B, 3, H, W) → (B, dim, 1, 1)."""
+        if start >= stop:
+            return x
+        vectors = self.net(x)
+        vectors = vectors[0] if isinstance(vectors, tuple) else vectors
+        if not isinstance(vectors, Tensor) or vectors.ndim != 2:
+            raise InputError(
+                f"{self.name} must give one vector per image, (B, dim), not {getattr(vectors, 'shape', vectors)}"
+            )
+        return vectors[:, :, None, None]
+
+
 def create(
-    name: str, image_size: tuple[int, int], stride_on: StrideOn = "conv2", blocks: int = 0, levels: tuple[int, ...] = ()
+    name: str,
+    image_size: tuple[int, int],
+    stride_on: StrideOn = "conv2",
+    *,
+    blocks: int = 0,
+    levels: tuple[int, ...] = (),
+    positions: Positions = "library",
+    final_norm: bool = True,
 ) -> Backbone:
     """The backbone called `name` with random weights; only its first `blocks` blocks unless 0, or those of `levels`."""
     net = _create_net(name, image_size)
     if stride_on == "conv1":
         _move_stride(name, net)
-    return Backbone(name, net, image_size, blocks, levels)
+    if not (final_norm and positions == "library") and not is_transformer(net):
+        raise InputError(f"final_norm and positions are settings of transformers, which {name} is not")
+    if not final_norm:
+        cast(Any, net).norm = nn.Identity()
+    backbone = Backbone(name, net, image_size, blocks, levels)
+    backbone.positions = positions
+    return backbone
+
+
+def stretched_positions(positions: Tensor, grid: tuple[int, int], prefix_tokens: int) -> Tensor:
+    """Position embeddings (1, prefix + side², C) for another `grid`, as DINOv2's published code stretches them.
+
+    Bicubic without antialiasing, by a factor that is a tenth of a patch too large: what its networks were run with.
+    """
+    prefix, patches = positions[:, :prefix_tokens], positions[:, prefix_tokens:]
+    side = math.isqrt(patches.shape[1])
+    if grid == (side, side):
+        return positions
+    factors = tuple((patch_count + 0.1) / side for patch_count in grid)
+    square = patches.reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    stretched = functional.interpolate(square, scale_factor=factors, mode="bicubic")
+    return torch.cat([prefix, stretched.permute(0, 2, 3, 1).flatten(1, 2)], 1)
 
 
 def names() -> list[str]:

@@ -15,6 +15,7 @@ from covis.errors import InputError, unknown_name
 Trainable = Literal["last2", "last1", "all", "none"]
 StrideOn = Literal["conv2", "conv1"]
 BatchNormStatistics = Literal["with_block", "frozen"]
+Positions = Literal["library", "original"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -42,6 +43,10 @@ class ModelConfig:
     """Blocks whose maps are pooled, each by itself, and joined, such as (6, 8, 10); () pools the last map alone."""
     batchnorm: BatchNormStatistics = "with_block"
     """Running statistics: frozen in frozen blocks and live in trained ones, or `frozen` everywhere."""
+    positions: Positions = "library"
+    """How a transformer stretches its position embeddings to another image size: timm's way, or that of DINOv2's authors."""
+    final_norm: bool = True
+    """Whether a transformer's last block is followed by its layer norm."""
 
     def __post_init__(self) -> None:
         for field in ("image_size", "levels"):
@@ -50,7 +55,12 @@ class ModelConfig:
             raise InputError(f"image_size is (height, width) of at least 16 pixels, not {self.image_size}")
         if self.blocks and self.levels:
             raise InputError(f"levels={self.levels} ends the backbone after the last of them; leave blocks at 0")
-        choices = {"trainable": Trainable, "stride_on": StrideOn, "batchnorm": BatchNormStatistics}
+        choices = {
+            "trainable": Trainable,
+            "stride_on": StrideOn,
+            "batchnorm": BatchNormStatistics,
+            "positions": Positions,
+        }
         for field, kind in choices.items():
             if getattr(self, field) not in get_args(kind):
                 raise unknown_name(field, str(getattr(self, field)), get_args(kind))

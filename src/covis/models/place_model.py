@@ -20,9 +20,9 @@ from torch.nn import functional
 from covis import artifacts
 from covis.artifacts import fingerprint
 from covis.errors import InputError
-from covis.models import backbones
+from covis.models import backbones, published, weights
 from covis.models.backbones import Backbone
-from covis.models.config import ModelConfig, Preprocessing, Trainable
+from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, ModelConfig, Preprocessing, Trainable
 from covis.models.pooling import POOLS, PerLevel, Pool
 from covis.progress import say
 
@@ -36,6 +36,8 @@ WHITENING = "whitening.safetensors"
 
 def write_model(model: PlaceModel, path: Path, card: Mapping[str, Any], *, replace: bool = False) -> None:
     """Writes `model` at `path`, all or nothing."""
+    if isinstance(model.backbone, backbones.Wrapped):
+        raise InputError(f"{model.config.backbone} is a module of your own, which no folder can hold; use export_onnx")
     identity = model.fingerprint()
     facts = {"fingerprint": identity, "dim": model.dim}
     with artifacts.create(path, KIND, facts, replace=replace) as draft:
@@ -133,18 +135,36 @@ class PlaceModel(nn.Module):
     def build(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
         """A model of `config`: its weights read as `config.weights` says, all else drawn from `seed`."""
         model = cls.skeleton(config, seed)
-        if config.weights is not None:
-            from covis.models import weights
-
+        if config.weights is not None and Path(config.weights).expanduser().is_dir():
+            fill(model, Path(config.weights).expanduser())
+        elif config.weights is not None:
             weights.fill(model, config.weights)
         return model.eval()
+
+    @classmethod
+    def from_pretrained(cls, name_or_path: str | Path, file: str | Path | None = None) -> PlaceModel:
+        """A model folder or a run's, or a model that others published (`covis list models`) from its checkpoint `file`.
+
+        Without `file`, the checkpoint is looked for in the cache's `weights` folder and, where it is there, on the hub.
+        """
+        folder = Path(name_or_path).expanduser()
+        if file is None and folder.is_dir():
+            return read_model(folder / "model" if (folder / "model" / artifacts.MANIFEST).is_file() else folder)
+        entry, path = published.find(str(name_or_path), None if file is None else Path(file))
+        return published.fill(cls.skeleton(entry.config), entry, path)
 
     @classmethod
     def skeleton(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
         """A model of `config` with random weights, whatever `config.weights` says."""
         with _drawn_from(seed):
             backbone = backbones.create(
-                config.backbone, config.image_size, config.stride_on, config.blocks, config.levels
+                config.backbone,
+                config.image_size,
+                config.stride_on,
+                blocks=config.blocks,
+                levels=config.levels,
+                positions=config.positions,
+                final_norm=config.final_norm,
             )
         return cls.around(backbone, config, seed)
 
@@ -164,6 +184,24 @@ class PlaceModel(nn.Module):
         model = cls(config, backbone, pool, Preprocessing(size, mean, std), {})
         channels_last(model)
         return model.eval()
+
+    @classmethod
+    def wrap(
+        cls,
+        module: nn.Module,
+        image_size: tuple[int, int],
+        mean: tuple[float, float, float] = IMAGENET_MEAN,
+        std: tuple[float, float, float] = IMAGENET_STD,
+    ) -> PlaceModel:
+        """Any module that turns normalised images (B, 3, H, W) into vectors (B, dim), as a place model.
+
+        It embeds, evaluates, makes maps and exports to ONNX like others; only a folder cannot hold it, since covis does
+        not know how to build it.
+        """
+        backbone = backbones.Wrapped(module, image_size)
+        config = ModelConfig(backbone.name, "avg", image_size, "none")
+        pool = POOLS["avg"](backbone.channels, lambda: (1, 1))
+        return cls(config, backbone, pool, Preprocessing(image_size, mean, std), {}).eval()
 
     @property
     def dim(self) -> int:
@@ -292,8 +330,10 @@ class PlaceModel(nn.Module):
 
     def _architecture(self) -> list[Any]:
         p = self.preprocessing
-        levels = [self.config.levels] if self.config.levels else []
-        return [self.config.backbone, self.config.stride_on, self.config.blocks, *levels, p.image_size, p.mean, p.std]
+        c = self.config
+        further: list[Any] = [c.levels] if c.levels else []  # settings of later versions count only where they are used
+        further += [] if (c.positions, c.final_norm) == ("library", True) else [c.positions, c.final_norm]
+        return [c.backbone, c.stride_on, c.blocks, *further, p.image_size, p.mean, p.std]
 
     def _before_cut(self, name: str) -> bool:
         later = self.backbone.plan.steps[self._cut :]

@@ -6,6 +6,11 @@ normalises the result.
 
 `netvlad16`, `32`, `64`        residuals to cluster centres, softly assigned; centres start from clustered features
 `mix`                         layers that mix all places of the map, then fewer channels and rows (MixVPR's way)
+`mixvpr4096`, `512`, `128`    the same in the sizes that its authors published
+`gemfc512` …                  a generalised mean of unit features, then a linear layer (CosPlace, EigenPlaces)
+`gemwhiten2048` …             a generalised mean, then a linear layer on its unit vector (cirtorch)
+`boq16384`, `boq12288`        learned queries that attend to the map, layer by layer (Bag of Queries)
+`salad8448`, `megaloc8448`    optimal transport as published, the second behind a linear layer
 `transport16`, `transport64`  features carried to clusters by optimal transport, with a bin for the useless (SALAD's way)
 """
 
@@ -14,7 +19,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable, Sequence
-from typing import cast
+from typing import Literal, cast
 
 import numpy as np
 import torch
@@ -137,6 +142,7 @@ class Token(Pool):
 ASSIGNMENT_RATIO = 100.0
 """NetVLAD starts with the best centre this many times as likely as the second, on average."""
 SINKHORN_ROUNDS = 3
+SALAD_HIDDEN = 512
 
 
 class NetVlad(Pool):
@@ -214,10 +220,10 @@ class TransportedClusters(Pool):
     A learned score lets features go to a bin that is thrown away: sky, road, passers-by.
     """
 
-    def __init__(self, channels: int, grid: Grid, *, clusters: int, depth: int, extra: int) -> None:
+    def __init__(self, channels: int, grid: Grid, *, clusters: int, depth: int, extra: int, hidden: int = 0) -> None:
         super().__init__()
         self.dim = clusters * depth + extra
-        hidden = min(channels, 512)
+        hidden = hidden or min(channels, SALAD_HIDDEN)
         self.content = nn.Sequential(nn.Conv2d(channels, hidden, 1), nn.ReLU(), nn.Conv2d(hidden, depth, 1))
         self.score = nn.Sequential(nn.Conv2d(channels, hidden, 1), nn.ReLU(), nn.Conv2d(hidden, clusters, 1))
         self.whole = nn.Sequential(nn.Linear(channels, hidden), nn.ReLU(), nn.Linear(hidden, extra))
@@ -229,6 +235,93 @@ class TransportedClusters(Pool):
         clusters = functional.normalize(torch.einsum("bkn,bdn->bkd", plan, content), dim=-1)
         whole = functional.normalize(self.whole(summary).float(), dim=-1)
         return torch.cat([whole, functional.normalize(clusters.flatten(1), dim=-1)], 1)
+
+
+class Salad(TransportedClusters):
+    """SALAD as published: unit clusters of `depth` channels beside a unit summary, channel by channel."""
+
+    def __init__(self, channels: int, grid: Grid, *, clusters: int = 64, depth: int = 128, extra: int = 256) -> None:
+        super().__init__(channels, grid, clusters=clusters, depth=depth, extra=extra, hidden=SALAD_HIDDEN)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        content = self.content(space).flatten(2).float()
+        plan = transport(self.score(space).flatten(2).float(), self.bin_score.float())
+        clusters = functional.normalize(torch.einsum("bkn,bdn->bdk", plan, content), dim=1)
+        whole = functional.normalize(self.whole(summary).float(), dim=-1)
+        return functional.normalize(torch.cat([whole, clusters.flatten(1)], 1), dim=-1)
+
+
+class ProjectedSalad(Salad):
+    """SALAD with clusters of 256 channels behind a linear layer, as MegaLoc has it."""
+
+    def __init__(self, channels: int, grid: Grid, *, dim: int) -> None:
+        super().__init__(channels, grid, depth=256)
+        self.linear = nn.Linear(self.dim, dim)
+        self.dim = dim
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        projected: Tensor = self.linear(super().forward(space, summary))
+        return projected
+
+
+class ProjectedMean(Pool):
+    """A generalised mean, then a linear layer: of unit local features (CosPlace), or on the unit mean (cirtorch)."""
+
+    def __init__(self, channels: int, grid: Grid, *, dim: int, unit: Literal["features", "mean"]) -> None:
+        super().__init__()
+        self.dim, self.unit = dim, unit
+        self.mean = GeneralizedMean(channels, grid)
+        self.linear = nn.Linear(channels, dim)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        features = functional.normalize(space.float(), dim=1) if self.unit == "features" else space
+        mean = self.mean(features, summary)
+        projected: Tensor = self.linear(functional.normalize(mean, dim=-1) if self.unit == "mean" else mean)
+        return projected
+
+
+class QueryBlock(nn.Module):
+    """Features attend to each other, learned queries to each other, then the queries to the features."""
+
+    def __init__(self, width: int, queries: int) -> None:
+        super().__init__()
+        heads = max(1, width // 64)
+        self.encoder = nn.TransformerEncoderLayer(width, heads, 4 * width, dropout=0.0, batch_first=True)
+        self.queries = nn.Parameter(torch.randn(1, queries, width))
+        self.among_queries = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.query_norm = nn.LayerNorm(width)
+        self.to_features = nn.MultiheadAttention(width, heads, batch_first=True)
+        self.out_norm = nn.LayerNorm(width)
+
+    def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
+        """(B, N, width) → the features for the next block, and what the queries found (B, queries, width)."""
+        features = self.encoder(features)
+        queries = self.queries.expand(len(features), -1, -1)
+        queries = self.query_norm(queries + self.among_queries(queries, queries, queries, need_weights=False)[0])
+        return features, self.out_norm(self.to_features(queries, features, features, need_weights=False)[0])
+
+
+class BagOfQueries(Pool):
+    """What learned queries find in a map, block after block, mixed into `rows` vectors: (B, width · rows)."""
+
+    def __init__(
+        self, channels: int, grid: Grid, *, width: int, rows: int = 32, queries: int = 64, depth: int = 2
+    ) -> None:
+        super().__init__()
+        self.dim = width * rows
+        self.reduce = nn.Conv2d(channels, width, 3, padding=1)
+        self.norm = nn.LayerNorm(width)
+        self.layers = nn.ModuleList(QueryBlock(width, queries) for _ in range(depth))
+        self.mix = nn.Linear(depth * queries, rows)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        features = self.norm(self.reduce(space.float()).flatten(2).transpose(1, 2))
+        found = []
+        for layer in self.layers:
+            features, answers = layer(features)
+            found.append(answers)
+        mixed: Tensor = self.mix(torch.cat(found, 1).transpose(1, 2))
+        return mixed.flatten(1)
 
 
 def transport(scores: Tensor, bin_score: Tensor) -> Tensor:
@@ -252,3 +345,13 @@ for _clusters in (16, 32, 64):
 POOLS.register("mix")(MixedMap)
 POOLS.register("transport16")(functools.partial(TransportedClusters, clusters=16, depth=64, extra=128))
 POOLS.register("transport64")(functools.partial(TransportedClusters, clusters=64, depth=128, extra=256))
+POOLS.register("salad8448")(Salad)
+POOLS.register("megaloc8448")(functools.partial(ProjectedSalad, dim=8448))
+POOLS.register("boq16384")(functools.partial(BagOfQueries, width=512))
+POOLS.register("boq12288")(functools.partial(BagOfQueries, width=384))
+for _channels, _rows in ((1024, 4), (256, 2), (64, 2)):
+    POOLS.register(f"mixvpr{_channels * _rows}")(functools.partial(MixedMap, out_channels=_channels, rows=_rows))
+for _dim in (32, 64, 128, 256, 512, 1024, 2048):
+    POOLS.register(f"gemfc{_dim}")(functools.partial(ProjectedMean, dim=_dim, unit="features"))
+for _dim in (512, 1024, 2048):
+    POOLS.register(f"gemwhiten{_dim}")(functools.partial(ProjectedMean, dim=_dim, unit="mean"))

@@ -52,15 +52,10 @@ _HEAD_NAMES = (
 def fill(model: PlaceModel, weights: str) -> None:
     """Gives `model` the weights that `ModelConfig.weights` names."""
     if weights == PRETRAINED:
-        _load_backbone(model, _library_state(model.config.backbone), f"pretrained {model.config.backbone}")
+        load_backbone(model, _library_state(model.config.backbone), f"pretrained {model.config.backbone}")
         model.card["weights"] = {"name": f"{model.config.backbone}, from the model library"}
         return
     path = Path(weights).expanduser()
-    if path.is_dir():
-        from covis.models import place_model
-
-        place_model.fill(model, path)
-        return
     if path.suffix != ".safetensors":
         raise InputError(
             f"{path} is not a .safetensors file; turn it into a model first: "
@@ -73,14 +68,17 @@ def fill_from_file(model: PlaceModel, path: Path) -> None:
     """Gives `model` the tensors of a .safetensors or (weights only) .pth file, and notes the file on its card."""
     state = read(path)
     exponent = state.pop("pool.p", None)
-    _load_backbone(model, state, str(path))
+    load_backbone(model, state, str(path))
     if exponent is not None and hasattr(model.pool, "p"):
         model.pool.p.data = exponent.float().reshape(1).clone()
     model.card["weights"] = {"file": path.name, "sha256": sha256(path)}
 
 
-def read(path: Path) -> State:
-    """The tensors of a file by name, without the wrappings that training scripts put around them."""
+def read(path: Path, *, plain: bool = True) -> State:
+    """The tensors of a file by name, without the wrappings that training scripts put around them.
+
+    With `plain`, names lose what all of them begin with, such as `module.`.
+    """
     if not path.is_file():
         raise InputError(f"{path} is not there; give a .safetensors or .pth file")
     try:
@@ -93,7 +91,8 @@ def read(path: Path) -> State:
     except Exception as error:  # torch raises many kinds for files that are broken or would run code
         cause = " ".join(str(error).split())[:120]
         raise InputError(f"{path} holds more than weights or is damaged, and was not loaded ({cause})") from None
-    return _plain_names(_unwrap(content, path))
+    state = _unwrap(content, path)
+    return _plain_names(state) if plain else state
 
 
 def _unwrap(content: Any, path: Path) -> State:
@@ -118,7 +117,8 @@ def _plain_names(state: State) -> State:
     return state
 
 
-def _load_backbone(model: PlaceModel, state: State, source: str) -> None:
+def load_backbone(model: PlaceModel, state: State, source: str) -> None:
+    """Gives the model's backbone the tensors of `state`, by whatever names they have; heads are left out."""
     net = model.backbone.net
     wanted = net.state_dict()
     found = _match(net, state, wanted)
@@ -198,7 +198,7 @@ def _library_state(name: str) -> State:
     if config is None or not config.hf_hub_id:
         raise InputError(f"{name} has no pretrained weights in the model library; give weights=FILE or weights=None")
     try:
-        return read(_fetch(str(config.hf_hub_id)))
+        return read(fetch(str(config.hf_hub_id), _HUB_FILE))
     except OSError as error:
         raise InputError(
             f"pretrained weights of {name} are not in the cache and cannot be fetched here ({error}); download "
@@ -206,10 +206,11 @@ def _library_state(name: str) -> State:
         ) from None
 
 
-def _fetch(hub_id: str) -> Path:
+def fetch(hub_id: str, file: str) -> Path:
+    """A file of the model hub: from its cache, else fetched into it; `OSError` where it cannot be reached."""
     from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
 
-    cached = try_to_load_from_cache(hub_id, _HUB_FILE)
+    cached = try_to_load_from_cache(hub_id, file)
     if isinstance(cached, str):
         return Path(cached)
     if constants.HF_HUB_OFFLINE:
@@ -218,6 +219,6 @@ def _fetch(hub_id: str) -> Path:
     if not getproxies():  # behind a proxy only the proxy can tell; elsewhere the hub's client would retry for a minute
         socket.create_connection((host, 443), timeout=_CONNECT_TIMEOUT_S).close()
     try:
-        return Path(hf_hub_download(hub_id, _HUB_FILE))
+        return Path(hf_hub_download(hub_id, file))
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
         raise OSError(" ".join(str(error).split())[:120]) from None
