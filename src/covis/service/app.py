@@ -210,7 +210,7 @@ def _add_routes(app: FastAPI) -> None:
     app.get("/v1/maps/{name}/coverage", response_model=CoverageOut, tags=["maps"], responses=problems(404, 503))(gaps)
     app.get(
         "/v1/maps/{name}/thumbnails/{image:path}", tags=["maps"], response_class=Response,
-        responses=problems(404, 503) | {200: {"content": {"image/jpeg": {}}, "description": "a small picture"}},
+        responses=problems(404, 503) | _PICTURE,
     )(thumbnail)  # fmt: skip
     fields = {"positions": {"type": "string", "description": _POSITIONS}, "prefix": {"type": "string"}}
     app.post(
@@ -223,6 +223,10 @@ def _add_routes(app: FastAPI) -> None:
     )(remove_photo)  # fmt: skip
 
 
+_PICTURE: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"image/jpeg": {}}, "description": "a small picture"},
+    204: {"description": "the photo has no picture, and `missing=ok` was said"},
+}
 _TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}, "description": "Prometheus metrics"}}
 _LOCATED: dict[int | str, dict[str, Any]] = {
     200: {
@@ -443,7 +447,11 @@ async def gaps(name: str, server: Reader) -> dict[str, Any]:
 
 
 async def thumbnail(
-    name: str, image: str, server: Reader, size: Annotated[int, Query(ge=16, le=1024)] = 320
+    name: str,
+    image: str,
+    server: Reader,
+    size: Annotated[int, Query(ge=16, le=1024)] = 320,
+    missing: Annotated[str, Query(description="`ok`: 204 instead of 404 where a photo has no picture")] = "",
 ) -> Response:
     """A photo of the map, small."""
     shown = await server.shown(name)
@@ -453,6 +461,8 @@ async def thumbnail(
     except KeyError:
         raise HTTPException(404, f"the map {name!r} has no photo {image[:80]!r}") from None
     except Reject as reject:
+        if missing == "ok":  # a browser would note a 404 as an error on its console
+            return Response(status_code=204)
         raise HTTPException(404, f"the photo cannot be shown: {reject.reason}") from None
     return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=300"})
 

@@ -1,1 +1,373 @@
+"use strict";
+(() => {
+  const $ = (id) => document.getElementById(id);
+  const state = { maps: [], map: null, plane: null, files: [], answers: null, area: null, drawing: null, view: "answers", pictures: new Map() };
+  const colour = { query: "#1d6fe0", match: "#e08a1d", photo: "#7b8794", gap: "#c4372c" };
 
+  // The server
+
+  const key = () => sessionStorage.getItem("covis-key") || "";
+  async function call(path, options = {}) {
+    const headers = { ...(options.headers || {}), ...(key() ? { Authorization: `Bearer ${key()}` } : {}) };
+    const response = await fetch(path, { ...options, headers });
+    if (response.status === 401) {
+      await askForKey();
+      return call(path, options);
+    }
+    if (!response.ok) {
+      let why = response.statusText;
+      try { why = (await response.json()).detail; } catch { /* no JSON: the status must do */ }
+      throw new Error(why || `the server answered ${response.status}`);
+    }
+    return response;
+  }
+  let asking = null;
+  function askForKey() {
+    asking = asking || new Promise((done) => {
+      const dialog = $("key-dialog");
+      dialog.addEventListener("close", () => {
+        sessionStorage.setItem("covis-key", $("key").value.trim());
+        $("key").value = "";
+        asking = null;
+        done();
+      }, { once: true });
+      dialog.showModal();
+    });
+    return asking;
+  }
+  const base = () => `v1/maps/${encodeURIComponent(state.map.name)}`;
+  async function picture(image, size) {
+    const path = `${base()}/thumbnails/${image.split("/").map(encodeURIComponent).join("/")}?size=${size}`;
+    if (!state.pictures.has(path)) {
+      if (state.pictures.size > 300) {
+        const [oldest] = state.pictures.keys();
+        state.pictures.get(oldest).then((url) => url && URL.revokeObjectURL(url));
+        state.pictures.delete(oldest);
+      }
+      state.pictures.set(path, call(`${path}&missing=ok`).then(async (r) => (r.status === 204 ? null : URL.createObjectURL(await r.blob()))).catch(() => null));
+    }
+    return state.pictures.get(path);
+  }
+
+  // Elements
+
+  function make(tag, attributes = {}, ...inside) {
+    const element = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name === "class") element.className = value;
+      else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== undefined) element.setAttribute(name, value);
+    }
+    element.append(...inside);
+    return element;
+  }
+  const percent = (share) => `${Math.round(100 * share)} %`;
+  function say(text, bad = false) {
+    $("status").textContent = text;
+    $("status").classList.toggle("bad", bad);
+  }
+
+  // The plane: a grid that scales with the map, and layers on it
+
+  const Grid = L.GridLayer.extend({
+    createTile(coordinates) {
+      const tile = document.createElement("canvas"), size = this.getTileSize();
+      tile.width = size.x; tile.height = size.y;
+      const pen = tile.getContext("2d");
+      pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--grid");
+      for (let at = 0; at <= size.x; at += 64) {
+        pen.beginPath(); pen.moveTo(at + 0.5, 0); pen.lineTo(at + 0.5, size.y); pen.moveTo(0, at + 0.5); pen.lineTo(size.x, at + 0.5); pen.stroke();
+      }
+      return tile;
+    },
+  });
+  function openPlane() {
+    if (state.plane) state.plane.remove();
+    const earth = state.map.on_earth;
+    state.plane = L.map("map", { crs: earth ? L.CRS.EPSG3857 : L.CRS.Simple, preferCanvas: true, attributionControl: false, minZoom: earth ? 2 : -10, maxZoom: earth ? 23 : 8, doubleClickZoom: false });
+    new Grid({ minZoom: -20, maxZoom: 24, noWrap: true }).addTo(state.plane);
+    if (earth) L.control.scale({ imperial: false }).addTo(state.plane);
+    state.layers = { photos: L.layerGroup(), cells: L.layerGroup(), answers: L.layerGroup(), area: L.layerGroup() };
+    for (const layer of Object.values(state.layers)) layer.addTo(state.plane);
+    const [west, south, east, north] = state.map.bounds || [-1, -1, 1, 1];
+    state.plane.fitBounds([[south, west], [north, east]], { padding: [30, 30], maxZoom: earth ? 19 : 4 });
+    state.plane.on("click", (event) => state.drawing && corner(event.latlng));
+  }
+  const spot = (place) => (state.map.on_earth ? [place.lat, place.lon] : [place.northing, place.easting]);
+  function radius(place, metres, style) {
+    // On a plane in metres a unit is a metre; on Earth Leaflet's circle takes metres itself.
+    return L.circle(spot(place), { radius: metres, interactive: false, ...style });
+  }
+  function wedge(place, style) {
+    if (place.heading === null || place.heading === undefined) return null;
+    const [y, x] = spot(place), reach = state.map.on_earth ? 9 / 111320 : 9;
+    const ring = [[y, x]];
+    for (let turn = -30; turn <= 30; turn += 10) {
+      const angle = ((place.heading + turn) * Math.PI) / 180;
+      const wide = state.map.on_earth ? Math.cos((y * Math.PI) / 180) : 1;
+      ring.push([y + reach * Math.cos(angle), x + (reach * Math.sin(angle)) / wide]);
+    }
+    return L.polygon(ring, { stroke: false, fillOpacity: 0.35, interactive: false, ...style });
+  }
+
+  // The map's own photos and its gaps
+
+  async function loadPhotos() {
+    const map = state.map;
+    let offset = 0;
+    while (offset !== null && offset < 20000) {
+      const page = await (await call(`${base()}/photos?limit=1000&offset=${offset}`)).json();
+      if (state.map !== map) return;
+      for (const photo of page.photos) {
+        const cone = wedge(photo, { fillColor: colour.photo });
+        if (cone) cone.addTo(state.layers.photos);
+        L.circleMarker(spot(photo), { radius: 3.5, weight: 0, fillOpacity: 0.9, fillColor: colour.photo }).on("click", () => showPhoto(photo)).addTo(state.layers.photos);
+      }
+      offset = page.next;
+    }
+  }
+  async function showPhoto(photo) {
+    if (state.drawing) return;
+    const body = make("div", {}, make("strong", {}, photo.image));
+    const popup = L.popup({ minWidth: 180 }).setLatLng(spot(photo)).setContent(body).openOn(state.plane);
+    const url = await picture(photo.image, 320);
+    body.prepend(url ? make("img", { src: url, alt: `photo ${photo.image}`, width: 180 }) : make("div", { class: "gone" }, "no picture"));
+    popup.update();
+  }
+  async function loadGaps() {
+    const told = await (await call(`${base()}/coverage`)).json();
+    state.layers.cells.clearLayers();
+    for (const cell of told.cells) {
+      const ring = cell.ring.map(([x, y]) => [y, x]);
+      const style = cell.photos ? { fillColor: colour.query, fillOpacity: Math.min(0.35, 0.1 + cell.photos / 60) } : { fillColor: colour.gap, fillOpacity: 0.4 };
+      L.polygon(ring, { stroke: false, ...style }).bindTooltip(cell.photos ? `${cell.photos} photos${cell.missing.length ? `, none looking ${cell.missing.join(" ")}` : ""}` : "no photo here").addTo(state.layers.cells);
+    }
+    const rows = told.photograph_next.map((place) => make("tr", {},
+      make("td", {}, make("button", { type: "button", onclick: () => state.plane.setView(spot(place), state.map.on_earth ? 19 : 3) }, state.map.on_earth ? `${place.lat.toFixed(5)}, ${place.lon.toFixed(5)}` : `${place.easting}, ${place.northing}`)),
+      make("td", {}, place.photos ? `${place.photos} photos` : "a gap"), make("td", {}, place.look || "")));
+    const head = make("tr", {}, ...["place", "has", "look"].map((name) => make("th", { scope: "col" }, name)));
+    $("gaps").replaceChildren(make("h2", {}, `${state.map.photos} photos in ${told.cells_with_photos || 0} cells of ${told.cell_m || "–"} m, ${told.gaps || 0} gaps`),
+      make("p", {}, "Photograph next:"), rows.length ? make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)) : make("p", {}, "nothing is missing"));
+  }
+
+  // Asking
+
+  const question = (form) => {
+    form.append("map", state.map.name);
+    form.append("k", $("k").value || "5");
+    if ($("walk").checked) form.append("sequence", "true");
+    if (state.area) form.append("inside", state.area.map(([y, x]) => `${y},${x}`).join(" "));
+    return form;
+  };
+  // Corners are LAT,LON on Earth, but X,Y on a plane in metres.
+  const swapped = () => state.area && !state.map.on_earth;
+  function body() {
+    const form = new FormData();
+    for (const file of state.files) form.append("photo", file, file.name);
+    const area = state.area;
+    if (swapped()) state.area = area.map(([y, x]) => [x, y]);
+    question(form);
+    state.area = area;
+    return form;
+  }
+  async function ask(files) {
+    const chosen = [...files].filter((file) => file.type.startsWith("image/") || /\.(jpe?g|png|webp|tiff?|heic|bmp|gif)$/i.test(file.name));
+    if (!chosen.length) { say("None of these is a photo; drop image files.", true); return; }
+    state.files = chosen;
+    setView("answers");
+    say(`Asking about ${chosen.length === 1 ? chosen[0].name : `${chosen.length} photos`} …`);
+    $("answers").setAttribute("aria-busy", "true");
+    try {
+      state.answers = await (await call("v1/locate", { method: "POST", body: body(), headers: { Accept: "application/json" } })).json();
+      showAnswers();
+    } catch (error) {
+      say(error.message, true);
+    } finally {
+      $("answers").removeAttribute("aria-busy");
+    }
+  }
+  const again = () => state.files.length && ask(state.files);
+
+  function verdict(answer) {
+    const place = answer.position;
+    if (!place) return { text: `No match: ${answer.note}`, sure: false };
+    const within = place.radius_m === null || place.radius_m === undefined ? "" : `, within ${Math.round(place.radius_m)} m (${percent(place.rate)})`;
+    const likely = answer.probability === null || answer.probability === undefined ? "" : ` (${percent(answer.probability)} likely)`;
+    return { text: `${answer.confident ? "Here" : "Perhaps here"}${likely}${within}`, sure: answer.confident };
+  }
+  function showAnswers() {
+    state.layers.answers.clearLayers();
+    state.urls?.forEach(URL.revokeObjectURL);
+    state.urls = state.files.map((file) => URL.createObjectURL(file));
+    const cards = state.answers.answers.map(card);
+    $("answers").replaceChildren(...cards);
+    $("downloads").hidden = false;
+    for (const button of $("downloads").querySelectorAll("button")) button.disabled = !state.map.on_earth && button.dataset.format.startsWith("geo");
+    const placed = state.answers.answers.filter((answer) => answer.position);
+    const sure = placed.filter((answer) => answer.confident).length;
+    const walk = state.answers.walk ? ` The walk: ${percent(state.answers.walk.agreement)} of its photos agree${state.answers.walk.note ? ` (${state.answers.walk.note})` : ""}.` : "";
+    say(`${placed.length} of ${cards.length} placed, ${sure} of them confident.${walk}`);
+    if (state.answers.walk && placed.length > 1) L.polyline(placed.map((answer) => spot(answer.position)), { color: colour.query, weight: 2, dashArray: "6 5", interactive: false }).addTo(state.layers.answers);
+    const first = state.answers.answers.findIndex((answer) => answer.position);
+    if (first >= 0) choose(first, true);
+  }
+  function card(answer, number) {
+    const told = verdict(answer), place = answer.position;
+    const where = !place ? "" : state.map.on_earth ? `${place.lat.toFixed(6)}, ${place.lon.toFixed(6)}` : `${place.easting.toFixed(1)} m E, ${place.northing.toFixed(1)} m N`;
+    const head = make("button", { type: "button", class: "head", onclick: () => place && choose(number, true) },
+      make("img", { src: state.urls[number], alt: "" }),
+      make("span", {}, make("span", { class: `verdict ${told.sure ? "sure" : "unsure"}` }, told.text), make("span", { class: "small" }, `${answer.photo}${where ? ` · ${where}` : ""}`),
+        make("span", { class: "small" }, told.sure || !place ? "" : answer.note)));
+    const matches = answer.matches.map((match, rank) => matchCell(answer, number, match, rank));
+    const links = !place || !state.map.on_earth ? [] : [make("a", { class: "small", rel: "noreferrer", target: "_blank", href: `https://www.openstreetmap.org/?mlat=${place.lat}&mlon=${place.lon}#map=19/${place.lat}/${place.lon}` }, "Open in OpenStreetMap")];
+    if (place) pins(answer, number);
+    return make("article", { class: "answer", id: `answer-${number}`, "aria-label": answer.photo }, head, ...links, make("ol", { class: "matches", "aria-label": "matches", tabindex: "0" }, ...matches));
+  }
+  function matchCell(answer, number, match, rank) {
+    const shares = [match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely`].filter(Boolean);
+    const hole = make("span", { class: "gone" }, "…");
+    const button = make("button", { type: "button", onclick: () => compare(answer, number, match) }, hole, make("span", {}, `${rank + 1}. ${match.image}`), make("span", {}, shares.join(", ") || `distance ${match.distance.toFixed(3)}`));
+    picture(match.image, 160).then((url) => hole.replaceWith(url ? make("img", { src: url, alt: "" }) : make("span", { class: "gone" }, "no picture")));
+    return make("li", {}, button);
+  }
+  function pins(answer, number) {
+    const place = answer.position, layer = state.layers.answers;
+    for (const match of answer.matches) {
+      L.polyline([spot(place), spot(match)], { color: colour.match, weight: 1, interactive: false }).addTo(layer);
+      L.circleMarker(spot(match), { radius: 6, color: "#fff", weight: 1, fillOpacity: 1, fillColor: colour.match }).bindTooltip(match.image).on("click", () => compare(answer, number, match)).addTo(layer);
+    }
+    if (place.radius_m) radius(place, place.radius_m, { color: colour.query, weight: 1, fillOpacity: 0.12 }).addTo(layer);
+    const cone = wedge(place, { fillColor: colour.query });
+    if (cone) cone.addTo(layer);
+    const icon = L.divIcon({ className: "pin", iconSize: [26, 26], html: `<svg viewBox="0 0 26 26" width="26" height="26" aria-hidden="true"><circle cx="13" cy="13" r="10" fill="${colour.query}" stroke="#fff" stroke-width="2"/><text x="13" y="17.5" text-anchor="middle" font-size="12" fill="#fff">${number + 1}</text></svg>` });
+    L.marker(spot(place), { icon, alt: `${answer.photo}: ${verdict(answer).text}`, title: answer.photo, zIndexOffset: 1000 }).on("click", () => choose(number, false)).addTo(layer);
+  }
+  function choose(number, move) {
+    document.querySelectorAll(".answer").forEach((element) => element.classList.toggle("chosen", element.id === `answer-${number}`));
+    const answer = state.answers.answers[number];
+    if (move) state.plane.fitBounds(L.latLngBounds([spot(answer.position), ...answer.matches.map(spot)]), { padding: [50, 50], maxZoom: state.map.on_earth ? 19 : 3 });
+    else $(`answer-${number}`).scrollIntoView({ block: "nearest" });
+  }
+  async function compare(answer, number, match) {
+    $("left").src = state.urls[number]; $("left").alt = `the photo ${answer.photo}`;
+    $("left-text").textContent = answer.photo;
+    $("right").removeAttribute("src"); $("right").alt = `the match ${match.image}`;
+    $("right-text").textContent = [match.image, match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely`, `distance ${match.distance.toFixed(3)}`].filter(Boolean).join(" · ");
+    $("compare").showModal();
+    const url = await picture(match.image, 1024);
+    if (url) $("right").src = url;
+  }
+
+  // Downloads
+
+  const TYPES = { json: "application/json", geojson: "application/geo+json", geopose: "application/geopose+json" };
+  const cell = (value) => { const text = String(value ?? ""); return /^[=+\-@\t]/.test(text) && isNaN(text) ? `"'${text.replaceAll('"', '""')}"` : `"${text.replaceAll('"', '""')}"`; };
+  function csv() {
+    const head = ["photo", "confident", "probability", "lat", "lon", "easting", "northing", "heading", "radius_m", "match", "note"];
+    const rows = state.answers.answers.map((a) => [a.photo, a.confident, a.probability, a.position?.lat, a.position?.lon, a.position?.easting, a.position?.northing, a.position?.heading, a.position?.radius_m, a.matches[0]?.image, a.note]);
+    return [head, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
+  }
+  async function download(format) {
+    let content;
+    if (format === "csv") content = new Blob([csv()], { type: "text/csv" });
+    else if (format === "json") content = new Blob([JSON.stringify(state.answers, null, 1)], { type: TYPES.json });
+    else content = await (await call("v1/locate", { method: "POST", body: body(), headers: { Accept: TYPES[format] } })).blob();
+    const url = URL.createObjectURL(content);
+    const link = make("a", { href: url, download: `answers.${format === "geopose" ? "geopose.json" : format}` });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(url), 10000);
+  }
+
+  // The area
+
+  function drawArea() {
+    state.layers.area.clearLayers();
+    const corners = state.drawing || state.area;
+    if (!corners) return;
+    const style = { color: colour.query, weight: 2, dashArray: "4 4", fillOpacity: 0.06, interactive: false };
+    if (corners.length > 2) L.polygon(corners, style).addTo(state.layers.area);
+    else if (corners.length) L.polyline(corners, style).addTo(state.layers.area);
+    for (const at of corners) L.circleMarker(at, { radius: 4, color: colour.query, interactive: false }).addTo(state.layers.area);
+  }
+  function corner(at) { state.drawing.push([at.lat, at.lng]); drawArea(); $("draw").disabled = state.drawing.length < 3; }
+  function toggleDrawing() {
+    if (state.drawing) {
+      state.area = state.drawing.length > 2 ? state.drawing : null;
+      state.drawing = null;
+      $("draw").textContent = "Draw an area";
+      $("draw").classList.remove("on");
+      $("draw").disabled = false;
+      $("clear").disabled = !state.area;
+      drawArea();
+      again();
+    } else {
+      state.drawing = [];
+      state.area = null;
+      $("draw").textContent = "Finish area";
+      $("draw").classList.add("on");
+      $("draw").disabled = true;
+      $("clear").disabled = false;
+      say("Click the corners of the area on the map, then finish it.");
+      drawArea();
+    }
+  }
+  function clearArea() {
+    const had = state.area;
+    state.area = state.drawing = null;
+    $("draw").textContent = "Draw an area"; $("draw").disabled = false; $("draw").classList.remove("on"); $("clear").disabled = true;
+    say("");
+    drawArea();
+    if (had) again();
+  }
+
+  // Views
+
+  function setView(view) {
+    state.view = view;
+    for (const name of ["answers", "photos"]) $(`view-${name}`).setAttribute("aria-pressed", String(name === view));
+    $("ask").hidden = $("answers").hidden = view !== "answers";
+    $("downloads").hidden = view !== "answers" || !state.answers;
+    $("gaps").hidden = view !== "photos";
+    if (!state.plane) return;
+    for (const [name, shown] of [["answers", view === "answers"], ["area", view === "answers"], ["cells", view === "photos"]]) {
+      if (shown) state.layers[name].addTo(state.plane); else state.layers[name].remove();
+    }
+    const mark = (kind, text) => { const span = make("span", {}); span.append(make("i", { class: `swatch ${kind}` }), text); return span; };
+    $("legend").replaceChildren(...(view === "answers" ? [mark("query", "your photo, with its radius"), mark("match", "matches"), mark("photo", "photos of the map")] : [mark("photo", "photos and where they look"), mark("query", "cells with photos"), mark("gap", "gaps")]));
+    if (view === "photos") { say(""); loadGaps().catch((error) => say(error.message, true)); }
+  }
+  async function choose_map(name) {
+    state.map = state.maps.find((map) => map.name === name);
+    state.answers = null; state.area = null; state.drawing = null;
+    $("answers").replaceChildren();
+    openPlane();
+    setView(state.view);
+    say(`${state.map.photos} photos, version ${state.map.version}${state.map.calibration?.calibrated ? "" : "; not calibrated, so answers have no probability"}`);
+    await loadPhotos();
+  }
+
+  // Wiring
+
+  const drop = $("drop");
+  for (const target of [drop, $("map-panel")]) {
+    target.addEventListener("dragover", (event) => { event.preventDefault(); drop.classList.add("over"); });
+    target.addEventListener("dragleave", () => drop.classList.remove("over"));
+    target.addEventListener("drop", (event) => { event.preventDefault(); drop.classList.remove("over"); ask(event.dataTransfer.files); });
+  }
+  $("files").addEventListener("change", () => ask($("files").files));
+  $("k").addEventListener("change", again);
+  $("walk").addEventListener("change", again);
+  $("draw").addEventListener("click", toggleDrawing);
+  $("clear").addEventListener("click", clearArea);
+  $("view-answers").addEventListener("click", () => setView("answers"));
+  $("view-photos").addEventListener("click", () => setView("photos"));
+  $("downloads").addEventListener("click", (event) => event.target.dataset.format && download(event.target.dataset.format).catch((error) => say(error.message, true)));
+  $("map-name").addEventListener("change", () => choose_map($("map-name").value).catch((error) => say(error.message, true)));
+  (async () => {
+    state.maps = (await (await call("v1/maps")).json()).maps;
+    $("map-name").replaceChildren(...state.maps.map((map) => make("option", { value: map.name }, map.name)));
+    await choose_map(state.maps[0].name);
+    window.covisReady = true;
+  })().catch((error) => say(error.message, true));
+  window.covisPage = state;
+})();
