@@ -26,10 +26,10 @@ from covis.describing.features import Streamed, open_features
 from covis.losses import LOSSES, GeneralizedContrastive
 from covis.models import ModelConfig, PlaceModel
 from covis.reading.decoding import decode
-from covis.sampling import PairSampler
+from covis.sampling import PairSampler, Tuples
 from covis.training.checkpoint import read_metrics
-from covis.training.data import TrainingData, needed, weight_of, weighted_loss
-from covis.training.recipe import Batches, Optimiser
+from covis.training.data import TrainingData, needed, weighted_loss
+from covis.training.recipe import Optimiser
 from covis.training.run import Resources, train
 
 SIZE = (120, 160)
@@ -78,7 +78,7 @@ def steps(backbone: str, trainable: str, data: TrainingData, cache: Path) -> Ite
     def ours(source: Any) -> Callable[[], Tensor]:
         def step() -> Tensor:
             fetched = next(iter(source.fetch([wanted.request])))
-            return weighted_loss(loss, wanted, model.suffix(fetched.features)) / weight_of(batch)
+            return weighted_loss(loss, wanted, model.suffix(fetched.features)) / batch.total_weight
 
         return step
 
@@ -98,7 +98,7 @@ def time_to_recall(output: Path) -> list[dict[str, Any]]:
     gcl = replace(experiments.get("town_gcl"), validations=20)
     netvlad = replace(
         gcl, model=replace(gcl.model, pool="netvlad16"), loss=LOSSES["triplet"](),
-        batches=Batches("triplet", 8, negatives=6, mined=True, refresh=50, pool=400),
+        batches=Tuples(8, negatives=6, mined=True, refresh=50, pool=400),
         optimiser=BASELINE_OPTIMISER,
     )  # fmt: skip
     rows, curves = [], []

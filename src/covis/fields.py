@@ -45,7 +45,7 @@ def merge(value: T, told: Mapping[str, Any], kinds: Kinds) -> T:
 def apply(value: T, settings: Iterable[str], choices: Mapping[str, Kinds]) -> T:
     """`value` with each `FIELD=VALUE`; FIELD may be dotted, VALUE is JSON or plain text (`none`, `480,640`).
 
-    `choices` names the classes that may stand for a whole field, such as {"loss": {"contrastive": Contrastive}}.
+    `choices` names by dotted field the classes that may stand for all of it, such as {"loss": {"contrastive": Contrastive}}.
     """
     draft = _draft(value)
     for setting in settings:
@@ -108,20 +108,19 @@ class _Draft:
 
     def put(self, path: list[str], text: str, choices: Mapping[str, Kinds], full: str) -> None:
         """Changes the field at `path` to what `text` says."""
-        name = path[0]
-        self._require(name, full.removesuffix(".".join(path)), full)
+        name, before = path[0], full.removesuffix(".".join(path))
+        self._require(name, before, full)
+        kinds = choices.get(before + name)
         if len(path) > 1:
             inner = self.value(name)
             if not isinstance(inner, _Draft):
-                hint = f"choose a kind first, such as {'.'.join(full.split('.')[:-1])}={next(iter(choices[name]))}"
-                raise InputError(
-                    f"setting {full!r} goes into a plain value; {hint if name in choices else 'shorten the field name'}"
-                )
+                hint = f"set {before}{name}={next(iter(kinds))} first" if kinds else "shorten the name"
+                raise InputError(f"setting {full!r} goes into a plain value; {hint}")
             inner.put(path[1:], text, choices, full)
-        elif name in choices and text.lower() not in _NOTHING:
-            if text not in choices[name]:
-                raise unknown_name(name, text, choices[name])
-            self.values[name] = _Draft(choices[name][text], {})
+        elif kinds and text.lower() not in _NOTHING:
+            if text not in kinds:
+                raise unknown_name(before + name, text, kinds)
+            self.values[name] = _Draft(kinds[text], {})
         else:
             self.values[name] = _parse(text, _hints(self.kind)[name], full)
 

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeVar
 
 from covis.errors import unknown_name
 
 T = TypeVar("T")
 
 
-class Registry(Generic[T]):
+class Registry(Mapping[str, T]):
     """A mapping filled by decorator; a duplicate raises, an unknown name suggests the nearest."""
 
     def __init__(self, kind: str) -> None:

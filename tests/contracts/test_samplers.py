@@ -93,16 +93,6 @@ def test_same_seed_same_batches_other_seed_other_batches(sampler, strategy, kind
     assert [content(b) for b in reversed([one.batch(1, k) for k in reversed(range(len(one)))])] == first[len(one) :]
 
 
-@EVERY
-def test_ranks_share_a_batch_between_them(sampler, strategy, kind):
-    _, s = make(sampler, strategy, kind)
-    whole = s.batch(0, 0)
-    parts = [whole.part(r, 3) for r in range(3)]
-    joined = sorted(t for p in parts for t in zip(*(x.tolist() for x in pairs(p)), strict=True))
-    assert joined == sorted(zip(*(x.tolist() for x in pairs(whole)), strict=True))
-    assert max(len(p) for p in parts) - min(len(p) for p in parts) <= 1
-
-
 @pytest.mark.parametrize("sampler", SAMPLERS)
 def test_another_process_draws_the_same(sampler):
     _, s = make(sampler, "A", "one set")

@@ -162,21 +162,6 @@ def test_near_pairs_where_few_are_left():
         assert pairs <= {(0, 3), (3, 0)}
 
 
-@pytest.mark.parametrize("world_size", [1, 2, 3, 5])
-def test_shares_of_ranks_make_up_the_batch_and_its_mean_loss(world_size):
-    w = world()
-    whole = PairSampler(w.graph, "A", 20, queries=w.queries, database=w.database).batch(0, 0)
-    parts = [whole.part(r, world_size) for r in range(world_size)]
-    pairs = [(q, d) for p in parts for q, d in zip(p.queries.tolist(), p.database.tolist(), strict=True)]
-    assert sorted(pairs) == sorted(zip(whole.queries.tolist(), whole.database.tolist(), strict=True))
-    assert sum(p.redrawn for p in parts) == whole.redrawn
-    loss = (whole.weight * whole.psi).sum() / len(whole)
-    mean_of_means = np.mean([(p.weight * p.psi).sum() / len(p) for p in parts])
-    assert mean_of_means == pytest.approx(loss, rel=1e-6)
-    for p in parts:
-        assert abs((p.psi >= 0.5).sum() - 10 / world_size) <= 1
-
-
 def test_errors_name_what_is_wrong():
     w = world(groups=2, within_group=True)
     with pytest.raises(InputError, match="within groups"):
@@ -199,8 +184,6 @@ def test_errors_name_what_is_wrong():
     itself = SimilarityGraph.from_edges([0, 1, 2], [1, 1, 0], [0.9, 1.0, 0.3], (3, 3), {"one_set": True})
     with pytest.raises(InputError, match=r"pair \(1, 1\)"):
         PairSampler(itself, "A", 8)
-    with pytest.raises(InputError, match="rank 2 is not one of 2"):
-        PairSampler(plain.graph, "A", 8).batch(0, 0).part(2, 2)
 
 
 @pytest.mark.parametrize("psi", [1.5, -0.1, np.nan])

@@ -7,11 +7,9 @@ import pytest
 import torch
 
 from covis import datasets
-from covis.errors import InputError
-from covis.losses import GeneralizedContrastive, Triplet
-from covis.sampling import PairBatch
-from covis.training.data import make_sampler, needed, weight_of, weighted_loss
-from covis.training.recipe import Batches
+from covis.losses import GeneralizedContrastive
+from covis.sampling import AllPairs, PairBatch, Pairs
+from covis.training.data import needed, weighted_loss
 
 
 @pytest.fixture
@@ -23,11 +21,11 @@ def walks(tmp_path):
     return datasets.load("table", tmp_path / "street.csv", "all")
 
 
-@pytest.mark.parametrize("strategy", ["A", "all_pairs"])
-def test_partners_of_other_groups_alone_are_drawn_and_graded_as_ever(quick, walks, strategy):
+@pytest.mark.parametrize("batches", [Pairs("A", 16), AllPairs("A", 16, places=4)], ids=["pairs", "all pairs"])
+def test_partners_of_other_groups_alone_are_drawn_and_graded_as_ever(quick, walks, batches):
     labels = quick.labels(walks.queries, walks.database)
-    batches = Batches(strategy, 16, partners="other_groups", places=4)
-    sampler = make_sampler(replace(quick, batches=batches), walks, labels, None, seed=0)
+    batches = replace(batches, partners="other_groups")
+    sampler = batches.sampler(labels, walks, 0, loss=quick.loss, graphs={})
     group = walks.queries.group
     drawn_alike = 0
     for index in range(len(sampler)):
@@ -36,15 +34,10 @@ def test_partners_of_other_groups_alone_are_drawn_and_graded_as_ever(quick, walk
         drawn_alike += int(
             (sampler.graph.lookup(batch.queries, batch.database)[group[batch.queries] == group[batch.database]]).sum()
         )
-        if strategy == "A":
+        if isinstance(batches, Pairs):
             half = len(batch.psi) // 2
             assert (np.sort(batch.psi)[-half:] >= 0.5).all()
     assert drawn_alike == 0
-
-
-def test_tuples_refuse_a_choice_of_partners(quick):
-    with pytest.raises(InputError, match="pair losses"):
-        replace(quick, loss=Triplet(), batches=Batches("triplet", partners="other_groups"))
 
 
 def test_focus_moves_the_weight_of_pairs_that_are_far_enough_apart():
@@ -54,13 +47,14 @@ def test_focus_moves_the_weight_of_pairs_that_are_far_enough_apart():
     batch = PairBatch(queries, database, psi, np.array([1.0, 0.5, 0.5, 0.5], np.float32), 0)
     loss = GeneralizedContrastive(margin=0.7)
     wanted = needed(batch, one_set=True)
+    focused = replace(wanted, batch=replace(batch, focus=True))
     each = loss(z[queries], z[database], torch.from_numpy(psi)).detach().numpy()
     assert (each[2:] == 0).all()
     assert weighted_loss(loss, wanted, z).item() == pytest.approx(each[0] + 0.5 * each[1])
-    assert weighted_loss(loss, wanted, z, focus=True).item() == pytest.approx(each[0] + 1.5 * each[1])
-    assert weight_of(batch) == 2.5
-    far = replace(batch, queries=queries[2:], database=database[2:], psi=psi[2:], weight=batch.weight[2:])
-    nothing = weighted_loss(loss, needed(far, one_set=True), z[[0, 2, 3]], focus=True)
+    assert weighted_loss(loss, focused, z).item() == pytest.approx(each[0] + 1.5 * each[1])
+    assert batch.total_weight == 2.5
+    far = replace(focused.batch, queries=queries[2:], database=database[2:], psi=psi[2:], weight=batch.weight[2:])
+    nothing = weighted_loss(loss, needed(far, one_set=True), z[[0, 2, 3]])
     nothing.backward()
     assert nothing.item() == 0
     assert torch.isfinite(z.grad).all()

@@ -44,7 +44,7 @@ def train(run, hamlet, tmp_path, processes, settings):
     [
         ["batches.size=9"],
         ["batches.size=8", "accumulate=2"],
-        ["batches.strategy=all_pairs", "batches.size=17"],
+        ["batches=all_pairs", "batches.size=17"],
     ],
     ids=["pairs", "accumulated", "all-pairs"],
 )

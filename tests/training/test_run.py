@@ -13,8 +13,9 @@ from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.labels import Radius
 from covis.models import PlaceModel
+from covis.sampling import AllPairs, Pairs, Tuples
 from covis.training import checkpoint
-from covis.training.recipe import Batches, configure, describe_recipe, restore_recipe
+from covis.training.recipe import configure, describe_recipe, restore_recipe
 from covis.training.run import Resources, train
 
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
@@ -57,7 +58,7 @@ def test_no_steps_leave_the_network_as_it_comes(quick, hamlet, tmp_path):
     recipe = replace(quick, steps=0, validation="")
     assert train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)["images"] == 0
     assert same(weights(tmp_path / "run"), PlaceModel.build(recipe.model, 0).state_dict())
-    with pytest.raises(InputError, match="steps at least 0"):
+    with pytest.raises(InputError, match="steps is -1; it must be at least 0"):
         replace(quick, steps=-1)
 
 
@@ -136,8 +137,8 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
 def test_every_loss_trains(quick, hamlet, tmp_path, name):
     loss = losses.LOSSES[name]()
     batches = quick.batches
-    if isinstance(loss, losses.TupleLoss):
-        batches = Batches("triplet", 4, negatives=3, mined=True, refresh=2, pool=20)
+    if loss.shape == "tuples":
+        batches = Tuples(4, negatives=3, mined=True, refresh=2, pool=20)
     recipe = replace(quick, loss=loss, batches=batches, steps=3, validation="")
     result = train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)
     assert result["step"] == 3
@@ -147,10 +148,11 @@ def test_every_loss_trains(quick, hamlet, tmp_path, name):
 @pytest.mark.parametrize(
     "batches",
     [
-        Batches("B", 8), Batches("C", 9), Batches("D", 8), Batches("binary", 8, composed_by=Radius(25.0, 40.0)),
-        Batches("A", 8, zeros="near"), Batches("all_pairs", 16),
+        Pairs("B", 8), Pairs("C", 9), Pairs("D", 8), Pairs("binary", 8, composed_by=Radius(25.0, 40.0)),
+        Pairs("A", 8, zeros="near"), AllPairs("A", 16), AllPairs("B", 16), AllPairs("C", 16), AllPairs("D", 16),
+        AllPairs("binary", 16, composed_by=Radius(25.0, 40.0)),
     ],
-    ids=lambda b: f"{b.strategy}-{b.zeros}",
+    ids=lambda b: f"{type(b).__name__}-{b.strategy}-{getattr(b, 'zeros', '')}",
 )  # fmt: skip
 def test_every_composition_trains(quick, hamlet, tmp_path, batches):
     result = train(
@@ -160,7 +162,7 @@ def test_every_composition_trains(quick, hamlet, tmp_path, batches):
 
 
 def test_all_pairs_see_more_pairs_for_the_same_images(quick, hamlet, tmp_path):
-    wide = replace(quick, batches=Batches("all_pairs", 16), steps=3, validation="")
+    wide = replace(quick, batches=AllPairs(size=16), steps=3, validation="")
     result = train(wide, tmp_path / "run", data=hamlet, resources=QUIET)
     assert result["images"] <= 3 * 16
     assert result["pairs"] > 3 * 16
@@ -192,7 +194,7 @@ def test_a_loss_that_is_not_finite_stops_after_three_steps_and_names_images(quic
     ("settings", "message"),
     [
         (["loss=triplet"], "do not fit"),
-        (["epochs=0"], "at least 1"),
+        (["epochs=0"], "epochs is 0; it must be at least 1"),
         (["model.backbone=resnet5"], "backbone"),
         (["optimiser.learnrate=1"], "optimiser.learning_rate"),
         (["loss=gcl2"], "unknown loss"),

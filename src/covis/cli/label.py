@@ -121,10 +121,10 @@ def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings
     own = FovOverlap() if dataset is None else DATASETS[dataset].rule
     kind = type(own) if name is None else RULES[name]
     shown = name or next(known for known in RULES if RULES[known] is kind)
-    known = {f.name for f in fields(kind)}  # type: ignore[arg-type]
+    known = {f.name for f in fields(kind)}
     alien = sorted(given.keys() - known)
     if alien:
-        having = [n for n in RULES if alien[0] in {f.name for f in fields(RULES[n])}]  # type: ignore[arg-type]
+        having = [n for n in RULES if alien[0] in {f.name for f in fields(RULES[n])}]
         hint = f"it belongs to --rule {', '.join(having)}"
         raise InputError(f"--{alien[0].replace('_', '-')} does not belong to --rule {shown}; {hint}")
     if shown == "radius" and isinstance(given.get("radius_m"), tuple):

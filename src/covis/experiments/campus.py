@@ -17,9 +17,10 @@ from covis.experiments.msls import TABLE4_LOSSES
 from covis.experiments.tables import TABLES, Row, Table
 from covis.experiments.variants import Variant, at_methods_rate, binary_batches, cl, cl_graded, gcl, graded_batches
 from covis.labels import FovOverlap
-from covis.losses import LOSSES, Contrastive, GeneralizedContrastive, TupleLoss
+from covis.losses import LOSSES, Contrastive, GeneralizedContrastive
 from covis.models import ModelConfig
-from covis.training.recipe import RECIPES, Batches, Optimiser, Recipe
+from covis.sampling import AllPairs, Tuples
+from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 MODELS = {
     "mobilenetv2": ModelConfig("mobilenetv2_100", "gem", (160, 160), "last1", "pretrained"),
@@ -71,8 +72,7 @@ def _recipe(model: str, variant: Variant) -> Recipe:
 
 def all_pairs(model: str) -> Recipe:
     """GCL over every pair of a batch's images."""
-    recipe = gcl(base(model))
-    return replace(recipe, batches=replace(recipe.batches, strategy="all_pairs", size=64))
+    return replace(gcl(base(model)), batches=AllPairs(size=64))
 
 
 def places(model: str) -> Recipe:
@@ -86,7 +86,7 @@ def places(model: str) -> Recipe:
         model=PLACES[model],
         labels=FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True),
         loss=GeneralizedContrastive(margin=1.2),
-        batches=Batches("all_pairs", 64, partners="other_groups", places=16, focus=True),
+        batches=AllPairs(size=64, partners="other_groups", places=16, focus=True),
         optimiser=GENTLE,
         steps=40,
         whiten=1024,
@@ -236,7 +236,6 @@ def _sizes(row: Row, most: int) -> list[Row]:
 
 def _with_loss(name: str, start: Recipe) -> Recipe:
     loss = LOSSES[name]()
-    if not isinstance(loss, TupleLoss):
+    if loss.shape != "tuples":
         return replace(start, loss=loss)
-    tuples = Batches("triplet", 8, negatives=6, mined=True, refresh=25, pool=400)
-    return replace(start, loss=loss, batches=tuples)
+    return replace(start, loss=loss, batches=Tuples(8, negatives=6, mined=True, refresh=25, pool=400))

@@ -20,9 +20,10 @@ from covis.experiments.variants import (
 )
 from covis.experiments.variants import cl as plain_cl
 from covis.labels import FovOverlap, Radius
-from covis.losses import LOSSES, TupleLoss
+from covis.losses import LOSSES
 from covis.models import ModelConfig
-from covis.training.recipe import RECIPES, Batches, Optimiser, Recipe
+from covis.sampling import Tuples
+from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 BACKBONES = {
     "vgg16": "vgg16",
@@ -62,9 +63,9 @@ def other_loss(name: str) -> Recipe:
     recipe = replace(
         base("vgg16", "netvlad64"), optimiser=Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001)
     )
-    if not isinstance(loss, TupleLoss):
+    if loss.shape != "tuples":
         return replace(recipe, loss=loss)
-    return replace(recipe, loss=loss, batches=Batches("triplet", 4, negatives=5, mined=True))
+    return replace(recipe, loss=loss, batches=Tuples(4, negatives=5, mined=True))
 
 
 def netvlad_triplet(pool: str) -> Recipe:
@@ -73,7 +74,7 @@ def netvlad_triplet(pool: str) -> Recipe:
         base("vgg16", pool),
         labels=Radius(25.0, within_group=True),
         loss=LOSSES["triplet"](),
-        batches=Batches("triplet", 4, negatives=10, mined=True),
+        batches=Tuples(4, negatives=10, mined=True),
         optimiser=Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001, decay=0.5, decay_every=5 / 30),
         epochs=30,
     )

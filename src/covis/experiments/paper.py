@@ -9,8 +9,9 @@ from covis.experiments import indoor, msls, town
 from covis.experiments.campus import GRADED
 from covis.experiments.tables import TABLES, Row, Table
 from covis.experiments.variants import binary_batches, cl, cl_graded, gcl
-from covis.losses import LOSSES, TupleLoss
-from covis.training.recipe import RECIPES, Batches, Recipe
+from covis.losses import LOSSES
+from covis.sampling import AllPairs, Tuples
+from covis.training.recipe import RECIPES, Recipe
 
 NAMES = {"vgg16": "VGG", "resnet50": "ResNet50", "resnet152": "ResNet152", "resnext": "ResNeXt"}
 STREETS = ("msls_val", "pitts30k_test", "tokyo247_cutouts")
@@ -141,7 +142,7 @@ def town_all_pairs() -> Table:
     """All pairs of a batch's images against disjoint pairs, by forward passes."""
     pairs = gcl(town.base())
     steps = pairs.steps or 1
-    wide = replace(pairs, batches=Batches("all_pairs", 2 * pairs.batches.size))
+    wide = replace(pairs, batches=AllPairs(size=2 * pairs.batches.size))
     rows = [Row(GRADED, pairs, ("town",))]
     rows += [Row(f"all pairs, 1/{n} of the images", replace(wide, steps=steps // n), ("town",)) for n in (1, 2, 4)]
     return Table("All-pairs batches, on the town", tuple(rows), seeds=3)
@@ -161,9 +162,9 @@ def town_losses() -> Table:
 
 def _on_town(name: str, pairs: Recipe, images: int) -> Recipe:
     loss = LOSSES[name]()
-    if not isinstance(loss, TupleLoss):
+    if loss.shape != "tuples":
         return replace(pairs, loss=loss)
-    batches = Batches("triplet", 8, negatives=6, mined=True, refresh=50, pool=400)
+    batches = Tuples(8, negatives=6, mined=True, refresh=50, pool=400)
     return replace(pairs, loss=loss, batches=batches, steps=images // (8 * 8))
 
 

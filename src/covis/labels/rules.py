@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -53,13 +53,15 @@ class Estimate(NamedTuple):
 class LabelRule(Protocol):
     """What decides ψ of every pair; a subclass need only say how it labels."""
 
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair; `advance` is called with the number of queries labelled since it was called before."""
         ...
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
         """What travels with the graph: the rule, its parameters and both sides' fingerprints."""
-        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}  # type: ignore[arg-type]
+        given = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         return {"rule": type(self).__name__, "measure": type(self).__name__, **given, **of_images(queries, database)}
 
     def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:

@@ -6,47 +6,27 @@ margin. Half-precision descriptors are compared in float32.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from covis.errors import InputError
+from covis.fields import above
 from covis.graph import POSITIVE
+from covis.losses.base import LOSSES, Loss, cosine, difference
 
 
-class PairLoss(ABC):
+class PairLoss(Loss):
     """A loss of pairs."""
+
+    shape: ClassVar[str] = "pairs"
 
     @abstractmethod
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses, unreduced."""
-
-
-def check_positive(**values: float) -> None:
-    """Refuses margins and scales that are not above zero."""
-    for name, value in values.items():
-        if not value > 0:
-            raise InputError(f"{name} is {value}; it must be above 0")
-
-
-def difference(za: Tensor, zb: Tensor) -> Tensor:
-    """za − zb, at least in float32."""
-    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
-    return za.to(dtype) - zb.to(dtype)
-
-
-def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
-    """(…,) squared Euclidean distance over the last axis, at least in float32."""
-    return difference(za, zb).square().sum(-1)
-
-
-def cosine(za: Tensor, zb: Tensor) -> Tensor:
-    """(…,) similarity of unit descriptors over the last axis, at least in float32."""
-    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
-    return (za.to(dtype) * zb.to(dtype)).sum(-1)
 
 
 def _margin_loss(za: Tensor, zb: Tensor, psi: Tensor, margin: float) -> Tensor:
@@ -57,6 +37,7 @@ def _margin_loss(za: Tensor, zb: Tensor, psi: Tensor, margin: float) -> Tensor:
     return torch.lerp(gap * gap, d * d, psi.to(d.dtype)) * 0.5
 
 
+@LOSSES.register("contrastive")
 @dataclass(frozen=True)
 class Contrastive(PairLoss):
     """CL = ½·y·d² + ½·(1−y)·max(τ−d, 0)², with y = 1 where ψ is positive (at least 0.5), else 0."""
@@ -64,13 +45,14 @@ class Contrastive(PairLoss):
     margin: float = 0.5
 
     def __post_init__(self) -> None:
-        check_positive(margin=self.margin)
+        above(0, margin=self.margin)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""
         return _margin_loss(za, zb, psi >= POSITIVE, self.margin)
 
 
+@LOSSES.register("generalized_contrastive")
 @dataclass(frozen=True)
 class GeneralizedContrastive(PairLoss):
     """GCL = ½·ψ·d² + ½·(1−ψ)·max(τ−d, 0)²; for 0 < ψ < 1 its minimum is at d = τ(1−ψ)."""
@@ -78,13 +60,14 @@ class GeneralizedContrastive(PairLoss):
     margin: float = 0.5
 
     def __post_init__(self) -> None:
-        check_positive(margin=self.margin)
+        above(0, margin=self.margin)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""
         return _margin_loss(za, zb, psi, self.margin)
 
 
+@LOSSES.register("soft_contrastive")
 @dataclass(frozen=True)
 class SoftContrastive(PairLoss):
     """Pulls by ψ and pushes by 1−ψ, both through a soft plus of the similarity s = max(cos, 0).
@@ -98,7 +81,7 @@ class SoftContrastive(PairLoss):
     base: float = 1.0
 
     def __post_init__(self) -> None:
-        check_positive(alpha=self.alpha, beta=self.beta)
+        above(0, alpha=self.alpha, beta=self.beta)
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""

@@ -7,7 +7,7 @@ Losses with a `second_negative` take the last of the n as an image that overlaps
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -16,12 +16,14 @@ from torch import Tensor
 from torch.nn.functional import huber_loss
 
 from covis.errors import InputError
-from covis.losses.pairs import check_positive, cosine, squared_distance
+from covis.fields import above, at_least
+from covis.losses.base import LOSSES, Loss, cosine, squared_distance
 
 
-class TupleLoss(ABC):
+class TupleLoss(Loss):
     """A loss of tuples."""
 
+    shape: ClassVar[str] = "tuples"
     second_negative: ClassVar[bool] = False
     """Whether the last negative is compared with the other negatives instead of with the anchor."""
     graded: ClassVar[bool] = False
@@ -32,6 +34,7 @@ class TupleLoss(ABC):
         """(B,) losses, unreduced."""
 
 
+@LOSSES.register("triplet")
 @dataclass(frozen=True)
 class Triplet(TupleLoss):
     """Σₙ [D(a, p) − D(a, n) + m]₊."""
@@ -39,13 +42,14 @@ class Triplet(TupleLoss):
     margin: float = 0.1
 
     def __post_init__(self) -> None:
-        check_positive(margin=self.margin)
+        above(0, margin=self.margin)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
         return _violations(za, zp, zn, self.margin).sum(-1)
 
 
+@LOSSES.register("lazy_triplet")
 @dataclass(frozen=True)
 class LazyTriplet(TupleLoss):
     """maxₙ [D(a, p) − D(a, n) + m]₊: only the hardest negative of a tuple counts."""
@@ -53,13 +57,14 @@ class LazyTriplet(TupleLoss):
     margin: float = 0.5
 
     def __post_init__(self) -> None:
-        check_positive(margin=self.margin)
+        above(0, margin=self.margin)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
         return _violations(za, zp, zn, self.margin).amax(-1)
 
 
+@LOSSES.register("quadruplet")
 @dataclass(frozen=True)
 class Quadruplet(TupleLoss):
     """Σₙ [D(a, p) − D(a, n) + m₁]₊ + Σₙ [D(a, p) − D(n*, n) + m₂]₊, n* the second negative."""
@@ -69,7 +74,7 @@ class Quadruplet(TupleLoss):
     second_margin: float = 0.2
 
     def __post_init__(self) -> None:
-        check_positive(margin=self.margin, second_margin=self.second_margin)
+        above(0, margin=self.margin, second_margin=self.second_margin)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
@@ -77,6 +82,7 @@ class Quadruplet(TupleLoss):
         return first.sum(-1) + second.sum(-1)
 
 
+@LOSSES.register("lazy_quadruplet")
 @dataclass(frozen=True)
 class LazyQuadruplet(Quadruplet):
     """maxₙ [D(a, p) − D(a, n) + m₁]₊ + maxₙ [D(a, p) − D(n*, n) + m₂]₊, n* the second negative."""
@@ -87,6 +93,7 @@ class LazyQuadruplet(Quadruplet):
         return first.amax(-1) + second.amax(-1)
 
 
+@LOSSES.register("triplet_huber")
 @dataclass(frozen=True)
 class TripletHuber(TupleLoss):
     """Triplet, plus a Huber penalty that maps the positive's distance onto its missing overlap.
@@ -103,9 +110,8 @@ class TripletHuber(TupleLoss):
     """D_max, the squared distance that means no overlap: 2 for unrelated unit descriptors."""
 
     def __post_init__(self) -> None:
-        check_positive(margin=self.margin, delta=self.delta, largest_squared=self.largest_squared)
-        if self.huber_weight < 0:
-            raise InputError(f"huber_weight is {self.huber_weight}; it must not be below 0")
+        above(0, margin=self.margin, delta=self.delta, largest_squared=self.largest_squared)
+        at_least(0, huber_weight=self.huber_weight)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
@@ -115,6 +121,7 @@ class TripletHuber(TupleLoss):
         return _violations(za, zp, zn, self.margin).sum(-1) + self.huber_weight * penalty
 
 
+@LOSSES.register("log_ratio")
 @dataclass(frozen=True)
 class LogRatio(TupleLoss):
     """Meanₙ (log D(a, p)/D(a, n) − log L(p)/L(n))²: ratios of distances follow ratios of label distances.
@@ -127,7 +134,7 @@ class LogRatio(TupleLoss):
     epsilon: float = 1e-3
 
     def __post_init__(self) -> None:
-        check_positive(epsilon=self.epsilon)
+        above(0, epsilon=self.epsilon)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
@@ -137,6 +144,7 @@ class LogRatio(TupleLoss):
         return (gap[:, :1] - gap[:, 1:]).square().mean(-1)
 
 
+@LOSSES.register("multi_similarity")
 @dataclass(frozen=True)
 class MultiSimilarity(TupleLoss):
     """1/α · log(1 + e^(−α(s(p) − λ))) + 1/β · log(1 + Σₙ e^(β(s(n) − λ))), s the cosine with the anchor.
@@ -151,7 +159,7 @@ class MultiSimilarity(TupleLoss):
     mining_gap: float | None = 0.1
 
     def __post_init__(self) -> None:
-        check_positive(alpha=self.alpha, beta=self.beta)
+        above(0, alpha=self.alpha, beta=self.beta)
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""

@@ -1,21 +1,29 @@
-"""Batches of index pairs and tuples, drawn from a similarity graph: pure numpy, no images."""
+"""Batches of index pairs and tuples, drawn from a similarity graph: no images, and no torch until a loss is called."""
 
-from covis.sampling.allpairs import AllPairsSampler
-from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner
-from covis.sampling.pairs import PairBatch, PairSampler
+from covis.sampling.allpairs import AllPairs, AllPairsSampler
+from covis.sampling.batches import BATCHES, Batch, Batches, Sampler
+from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner, Tuples
+from covis.sampling.pairs import PairBatch, Pairs, PairSampler
 from covis.sampling.strategies import STRATEGIES, Band, Strategy
 from covis.sampling.tuples import TupleBatch, TupleSampler
 
 __all__ = [
+    "BATCHES",
     "STRATEGIES",
+    "AllPairs",
     "AllPairsSampler",
     "Band",
+    "Batch",
+    "Batches",
     "MinedRound",
     "MiningPlan",
     "PairBatch",
     "PairSampler",
+    "Pairs",
+    "Sampler",
     "Strategy",
     "TupleBatch",
     "TupleMiner",
     "TupleSampler",
+    "Tuples",
 ]

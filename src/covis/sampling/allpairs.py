@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.compiling import kernel
 from covis.errors import InputError
+from covis.fields import at_least, one_of
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.images import ImageSet, Split
+from covis.labels.rules import LabelRule
+from covis.sampling.batches import BATCHES, COMPOSED_BY, Batches, Partners, drawn_and_graded
 from covis.sampling.candidates import find_candidates, make_tables, pools, tables_of
 from covis.sampling.kernels import Candidates, Int, Key, Tables, below, epoch_key, permute, pick, pick_zero
 from covis.sampling.pairs import PairBatch
-from covis.sampling.strategies import Strategy, strategy
+from covis.sampling.strategies import STRATEGIES, Strategy, strategy
 
 _START, _SEED, _GROW = 300, 400, 500
 _STUCK = 8
@@ -134,6 +139,8 @@ class AllPairsSampler:
     """Where ψ of the pairs is looked up instead, after `graph` has decided which images and which weights."""
     places: int = 2
     """Neighbourhoods a batch: one around the anchor, the others apart from it, so that pairs without overlap abound."""
+    focus: bool = False
+    """As in `PairBatch`."""
     candidates: Candidates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -198,7 +205,7 @@ class AllPairsSampler:
         weight = (share * len(band) / np.maximum(1, np.bincount(band, minlength=len(share))))[band]
         if self.labels is not None:
             psi = self.labels.lookup(queries, database)
-        return PairBatch(queries, database, psi, weight.astype(np.float32), redrawn)
+        return PairBatch(queries, database, psi, weight.astype(np.float32), redrawn, self.focus)
 
     def _pairs(self, members: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The labelled pairs among the images."""
@@ -227,3 +234,41 @@ def _both_ways(graph: SimilarityGraph) -> SimilarityGraph:
         np.concatenate([graph.values, graph.values[turned]]),
         (n + m, n + m),
     )
+
+
+@BATCHES.register("all_pairs")
+@dataclass(frozen=True)
+class AllPairs(Batches):
+    """Every pair of a batch's images, which come from a few neighbourhoods."""
+
+    losses: ClassVar[tuple[str, ...]] = ("pairs",)
+    strategy: str = "A"
+    """A, B, C, D or binary: the weights that each band of ψ has."""
+    size: int = 32
+    """Images a batch."""
+    composed_by: LabelRule | None = None
+    """Rule that decides which images are drawn and how bands weigh, where it is not the rule that grades the pairs."""
+    partners: Partners = "any"
+    """Overlapping pairs from all images, or only from two groups: other walks and days, as queries will be."""
+    places: int = 2
+    """Neighbourhoods a batch."""
+    focus: bool = False
+    """Whether the weight of pairs without overlap goes to those whose loss is not 0 yet."""
+
+    def __post_init__(self) -> None:
+        one_of(STRATEGIES, batch_strategy=self.strategy)
+        at_least(1, size=self.size, places=self.places)
+
+    def rules(self) -> Mapping[str, LabelRule]:
+        """The rule that composes batches, where it is another."""
+        return {} if self.composed_by is None else {COMPOSED_BY: self.composed_by}
+
+    def sampler(
+        self, labels: SimilarityGraph, split: Split, seed: int, *, loss: Any, graphs: Mapping[str, SimilarityGraph]
+    ) -> AllPairsSampler:
+        """Draws such images."""
+        drawn, graded = drawn_and_graded(labels, split, graphs, self.partners)
+        return AllPairsSampler(
+            drawn, self.strategy, self.size, seed=seed, queries=split.queries, database=split.database, labels=graded,
+            places=self.places, focus=self.focus,
+        )  # fmt: skip

@@ -6,13 +6,20 @@ model describes them, `mine` puts the hardest into the round's tuples. Memory is
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import InputError
+from covis.fields import at_least
+from covis.graph import SimilarityGraph
+from covis.images import Split
+from covis.sampling.batches import BATCHES, Batches
 from covis.sampling.kernels import epoch_key, permute_many
+from covis.sampling.near import Zeros
 from covis.sampling.tuples import TupleBatch, TupleSampler
 
 _PURPOSE = 2
@@ -146,3 +153,42 @@ class TupleMiner:
         stored = pool[at] == column
         wrong[row[stored], at[stored]] = True
         return wrong
+
+
+@BATCHES.register("tuples")
+@dataclass(frozen=True)
+class Tuples(Batches):
+    """A query, one positive, several negatives; random ones, or the hardest of a cache of descriptors."""
+
+    losses: ClassVar[tuple[str, ...]] = ("tuples",)
+    size: int = 4
+    """Tuples a batch."""
+    negatives: int = 10
+    """Negatives a tuple."""
+    zeros: Zeros = "uniform"
+    """How images without overlap are drawn: any, or `near` ones."""
+    soft_share: float = 0.0
+    """Share of the negatives with 0 < ψ < 0.5, for losses that use graded negatives."""
+    mined: bool = False
+    """Whether negatives are the hardest of a cache of descriptors, renewed every `refresh` batches."""
+    refresh: int = 250
+    pool: int = 1000
+    """How many candidates the cache holds."""
+
+    def __post_init__(self) -> None:
+        at_least(1, size=self.size, negatives=self.negatives, refresh=self.refresh, pool=self.pool)
+        if not 0 <= self.soft_share <= 1:
+            raise InputError(f"soft_share is {self.soft_share}; expected a share from 0 to 1")
+
+    def sampler(
+        self, labels: SimilarityGraph, split: Split, seed: int, *, loss: Any, graphs: Mapping[str, SimilarityGraph]
+    ) -> TupleSampler:
+        """Draws such tuples, with a second negative where the loss compares negatives with each other."""
+        return TupleSampler(
+            labels, self.negatives, self.size, seed=seed, queries=split.queries, database=split.database,
+            zeros=self.zeros, soft_share=self.soft_share, second_negative=loss.second_negative,
+        )  # fmt: skip
+
+    def miner(self, sampler: TupleSampler) -> TupleMiner | None:
+        """Finds the hardest negatives, where they are asked for."""
+        return TupleMiner(sampler, self.refresh, self.pool) if self.mined else None

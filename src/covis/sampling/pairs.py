@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.arrays import Ids
 from covis.errors import InputError
+from covis.fields import at_least, one_of
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.images import ImageSet, Split
+from covis.labels.rules import LabelRule
+from covis.sampling.batches import BATCHES, COMPOSED_BY, Batches, Partners, drawn_and_graded
 from covis.sampling.candidates import find_candidates, make_tables
 from covis.sampling.kernels import Candidates, draw_batches, epoch_key
 from covis.sampling.near import NearZeros, Zeros, near_zeros
-from covis.sampling.strategies import Strategy, strategy
+from covis.sampling.strategies import STRATEGIES, Strategy, strategy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,6 +39,8 @@ class PairBatch:
     """(B,) weight of each pair's loss; the whole batch sums to B."""
     redrawn: int = 0
     """How many pairs took another query because theirs had no candidate in the band."""
+    focus: bool = False
+    """Whether pairs without overlap that are far enough apart leave their weight to those that are not."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.queries), len(self.database), len(self.psi), len(self.weight)}
@@ -45,18 +55,35 @@ class PairBatch:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def part(self, rank: int, world: int) -> PairBatch:
-        """The share of one rank. The mean over ranks of each rank's mean weighted loss is that of the whole batch.
+    @property
+    def total_weight(self) -> float:
+        """What the sum of the batch's losses is divided by."""
+        return float(self.weight.sum())
 
-        Pairs come band by band, so every rank's share keeps the composition to within one pair a band.
-        """
-        if not 0 <= rank < world:
-            raise InputError(f"rank {rank} is not one of {world}")
-        pick = slice(rank, None, world)
-        size = len(self.queries[pick])
-        scale = np.float32(size * world / max(1, len(self)))
-        share = self.redrawn // world + (rank < self.redrawn % world)
-        return PairBatch(self.queries[pick], self.database[pick], self.psi[pick], self.weight[pick] * scale, share)
+    def images(self) -> tuple[Ids, Ids]:
+        """(B,) queries and (B,) map images."""
+        return self.queries, self.database
+
+    def loss(self, loss: Any, za: Tensor, zb: Tensor) -> Tensor:
+        """The sum of the weighted losses of a pair loss; za, zb (B, dim)."""
+        psi, weight = za.new_tensor(self.psi), za.new_tensor(self.weight)
+        losses: Tensor = loss(za, zb, psi)
+        return (losses * (_focused(losses.detach(), psi, weight) if self.focus else weight)).sum()
+
+    def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> PairBatch:
+        """The same pairs with other images: ψ is looked up again."""
+        psi = labels.lookup(queries, database)
+        if labels.facts.get("one_set", False):
+            psi = np.where(queries == database, np.float32(1), psi)
+        return replace(self, queries=queries, database=database, psi=psi)
+
+
+def _focused(losses: Tensor, psi: Tensor, weight: Tensor) -> Tensor:
+    """The weights with those of pairs without overlap moved to the pairs among them that have a loss."""
+    apart = psi == 0
+    active = apart & (losses > 0)
+    share = weight[apart].sum() / weight[active].sum().clamp_min(1e-12)
+    return (weight * active * share).where(apart, weight)
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,6 +106,8 @@ class PairSampler:
     """Where ψ of the drawn pairs is looked up instead: batches composed by yes and no, losses by graded ψ."""
     zeros: Zeros = "uniform"
     """Which ψ = 0 pairs: any, or `near` ones, among the closest images that do not overlap."""
+    focus: bool = False
+    """As in `PairBatch`."""
     candidates: Candidates = field(init=False, repr=False)
     near: NearZeros | None = field(init=False, repr=False)
 
@@ -109,19 +138,19 @@ class PairSampler:
         if not 0 <= index < len(self):
             raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
         queries, database, psi, weight, redrawn = self._draw(epoch, index, 1)
-        return PairBatch(queries[0], database[0], psi[0], weight[0], int(redrawn[0]))
+        return PairBatch(queries[0], database[0], psi[0], weight[0], int(redrawn[0]), self.focus)
 
     def draw(self, epoch: int, first: int, batches: int) -> PairBatch:
         """The batches first … first + batches − 1 of `epoch` as one, for those who want many pairs at once."""
         queries, database, psi, weight, redrawn = self._draw(epoch, first, batches)
-        return PairBatch(queries.ravel(), database.ravel(), psi.ravel(), weight.ravel(), int(redrawn.sum()))
+        return PairBatch(queries.ravel(), database.ravel(), psi.ravel(), weight.ravel(), int(redrawn.sum()), self.focus)
 
     def epoch(self, epoch: int, block: int = 1024) -> Iterator[PairBatch]:
         """All batches of an epoch in order, drawn `block` at a time."""
         for first in range(0, len(self), block):
             drawn = self._draw(epoch, first, min(block, len(self) - first))
             for queries, database, psi, weight, redrawn in zip(*drawn, strict=True):
-                yield PairBatch(queries, database, psi, weight, int(redrawn))
+                yield PairBatch(queries, database, psi, weight, int(redrawn), self.focus)
 
     def _draw(
         self, epoch: int, first: int, batches: int
@@ -142,3 +171,41 @@ class PairSampler:
         quota = strategy(self.strategy).quota(self.batch_size, np.arange(first, first + batches))
         bands = np.tile(np.arange(quota.shape[1]), batches)
         return np.repeat(bands, quota.ravel()).reshape(batches, self.batch_size)
+
+
+@BATCHES.register("pairs")
+@dataclass(frozen=True)
+class Pairs(Batches):
+    """Graded pairs; every batch holds the shares of a composition."""
+
+    losses: ClassVar[tuple[str, ...]] = ("pairs",)
+    strategy: str = "A"
+    """A, B, C, D or binary."""
+    size: int = 32
+    """Pairs a batch."""
+    composed_by: LabelRule | None = None
+    """Rule that decides which pairs are drawn, where it is not the rule that grades them (yes/no batches)."""
+    partners: Partners = "any"
+    """Overlapping pairs from all images, or only from two groups: other walks and days, as queries will be."""
+    zeros: Zeros = "uniform"
+    """How pairs without overlap are drawn: any, or `near` ones."""
+    focus: bool = False
+    """Whether the weight of pairs without overlap goes to those whose loss is not 0 yet."""
+
+    def __post_init__(self) -> None:
+        one_of(STRATEGIES, batch_strategy=self.strategy)
+        at_least(1, size=self.size)
+
+    def rules(self) -> Mapping[str, LabelRule]:
+        """The rule that composes batches, where it is another."""
+        return {} if self.composed_by is None else {COMPOSED_BY: self.composed_by}
+
+    def sampler(
+        self, labels: SimilarityGraph, split: Split, seed: int, *, loss: Any, graphs: Mapping[str, SimilarityGraph]
+    ) -> PairSampler:
+        """Draws such pairs."""
+        drawn, graded = drawn_and_graded(labels, split, graphs, self.partners)
+        return PairSampler(
+            drawn, self.strategy, self.size, seed=seed, queries=split.queries, database=split.database, labels=graded,
+            zeros=self.zeros, focus=self.focus,
+        )  # fmt: skip

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.arrays import Ids
 from covis.errors import InputError
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
@@ -15,6 +17,9 @@ from covis.sampling.candidates import find_candidates, make_tables
 from covis.sampling.kernels import Candidates, draw_tuples, epoch_key, many_below, pick_zeros
 from covis.sampling.near import NearZeros, Zeros, near_zeros
 from covis.sampling.strategies import Band, Strategy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _THIRD = Fraction(1, 3)
 _BANDS = Strategy("tuples", (Band(POSITIVE, 1, _THIRD), Band(0, POSITIVE, _THIRD), Band(0, 0, _THIRD, zero=True)))
@@ -45,12 +50,28 @@ class TupleBatch:
     def __len__(self) -> int:
         return len(self.queries)
 
-    def part(self, rank: int, world: int) -> TupleBatch:
-        """The share of one rank."""
-        if not 0 <= rank < world:
-            raise InputError(f"rank {rank} is not one of {world}")
-        pick = slice(rank, None, world)
-        return TupleBatch(self.queries[pick], self.positives[pick], self.negatives[pick], self.psi[pick])
+    @property
+    def redrawn(self) -> int:
+        """Queries without a positive start no tuple; none is drawn in another's place."""
+        return 0
+
+    @property
+    def total_weight(self) -> float:
+        """What the sum of the batch's losses is divided by."""
+        return float(len(self))
+
+    def images(self) -> tuple[Ids, Ids]:
+        """(B,) queries and (B, 1 + n) map images, the positive first."""
+        return self.queries, np.column_stack([self.positives, self.negatives])
+
+    def loss(self, loss: Any, za: Tensor, zb: Tensor) -> Tensor:
+        """The sum of a tuple loss; za (B, dim), zb (B, 1 + n, dim)."""
+        losses: Tensor = loss(za, zb[:, 0], zb[:, 1:], za.new_tensor(self.psi))
+        return losses.sum()
+
+    def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> TupleBatch:
+        """The same: what makes a tuple is which image is its positive."""
+        return self
 
 
 @dataclass(frozen=True, eq=False)

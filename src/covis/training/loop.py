@@ -26,7 +26,7 @@ from covis.models import PlaceModel
 from covis.progress import Meter, warn
 from covis.training import checkpoint
 from covis.training.checkpoint import Progress, Record
-from covis.training.data import Needed, TrainingData, needed, relabelled, weight_of, weighted_loss
+from covis.training.data import Needed, TrainingData, needed, relabelled, weighted_loss
 from covis.training.mining import Miner
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe
@@ -201,7 +201,7 @@ class Loop:
         rate = self._set_rate(step)
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
-        total_weight = sum(weight_of(wanted.batch) for wanted, _ in micro)
+        total_weight = sum(wanted.batch.total_weight for wanted, _ in micro)
         loss = 0.0
         for k, (wanted, fetched) in enumerate(micro):
             loss += self._backward(wanted, fetched, total_weight, last=k == len(micro) - 1)
@@ -210,7 +210,7 @@ class Loop:
         p.step = step + 1
         p.images += sum(wanted.images for wanted, _ in micro)
         p.pairs += sum(len(wanted.batch) for wanted, _ in micro)
-        p.redrawn += sum(getattr(wanted.batch, "redrawn", 0) for wanted, _ in micro)
+        p.redrawn += sum(wanted.batch.redrawn for wanted, _ in micro)
         p.seconds += time.monotonic() - started
         told = {"step": p.step, "images": p.images, "pairs": p.pairs, "loss": loss, "learning_rate": rate}
         return told | {
@@ -225,7 +225,7 @@ class Loop:
             everyone = self.ranks.gather(descriptors.float(), wanted.images)
             came = self.ranks.gather_ids(np.concatenate(fetched.ids), wanted.images)
             wanted = relabelled(wanted, came, self.data.labels)
-            loss = weighted_loss(self.recipe.loss, wanted, everyone, self.recipe.batches.focus) / total_weight
+            loss = weighted_loss(self.recipe.loss, wanted, everyone) / total_weight
             if torch.isfinite(loss):
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())

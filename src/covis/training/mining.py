@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from covis.describing.features import Features
 from covis.models import PlaceModel
-from covis.sampling import MinedRound, TupleBatch, TupleMiner, TupleSampler
+from covis.sampling import MinedRound, TupleBatch, TupleMiner
 from covis.training.validation import describe_images
 
 _ARRAYS = ("queries", "positives", "negatives", "psi")
@@ -19,9 +19,8 @@ _ARRAYS = ("queries", "positives", "negatives", "psi")
 class Miner:
     """The round of mined tuples that training is in; part of every checkpoint."""
 
-    def __init__(self, sampler: TupleSampler, refresh: int, pool: int, one_set: bool) -> None:
-        self.rounds = TupleMiner(sampler, refresh, pool)
-        self.one_set = one_set
+    def __init__(self, rounds: TupleMiner, one_set: bool) -> None:
+        self.rounds, self.one_set = rounds, one_set
         self.round: MinedRound | None = None
 
     def batch(self, number: int) -> TupleBatch:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -17,11 +17,13 @@ from torch import Tensor
 from covis import artifacts, datasets, machine
 from covis.describing.features import open_features
 from covis.describing.loading import image_batches
+from covis.errors import InputError
 from covis.evaluation import load_benchmark
 from covis.images import ImageSet, Split
 from covis.models import PlaceModel
 from covis.progress import duration, say
-from covis.training.data import Data, Sampler, make_miner, needed, prepare, weight_of, weighted_loss
+from covis.sampling import Sampler
+from covis.training.data import Data, make_miner, needed, prepare, weighted_loss
 from covis.training.loop import Loop
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe, describe_recipe, restore_recipe
@@ -72,7 +74,7 @@ def make_plan(loop: Loop) -> Plan:
             started = time.monotonic()
             with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
                 loss = weighted_loss(recipe.loss, wanted, model.suffix(fetched.features).float())
-            (loss / weight_of(wanted.batch)).backward()  # type: ignore[no-untyped-call]
+            (loss / wanted.batch.total_weight).backward()  # type: ignore[no-untyped-call]
             if not measured:
                 kept.clear()
     seconds = (time.monotonic() - started) * recipe.accumulate / loop.ranks.world
@@ -125,7 +127,7 @@ def train(
     """
     run, resources = Path(run), resources or Resources()
     ranks = Ranks.join()
-    config: dict[str, Any] = {"recipe": describe_recipe(recipe), "seed": seed}
+    config: dict[str, Any] = {"recipe": _stated(recipe, run), "seed": seed}
     if isinstance(data, Split):
         config["images"] = [images.fingerprint() for images in data]
     try:
@@ -141,6 +143,18 @@ def train(
             return _work(recipe, run, _path(data), seed, resources, ranks)
     finally:
         ranks.leave()
+
+
+def _stated(recipe: Recipe, run: Path) -> dict[str, Any]:
+    """The recipe as JSON; in the words of an earlier version where the run was started by it, so that it can go on."""
+    told = describe_recipe(recipe)
+    if (run / "run.json").is_file():
+        config = artifacts.read_json(run / "run.json").get("config")
+        before = config.get("recipe") if isinstance(config, dict) else None
+        with suppress(InputError):  # of another version or damaged: `claim` says what differs
+            if isinstance(before, dict) and restore_recipe(before) == recipe:
+                return before
+    return told
 
 
 def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> dict[str, Any]:

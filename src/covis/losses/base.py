@@ -1,0 +1,44 @@
+"""What every loss is: a frozen value with a shape, registered by name; and the distances that losses are made of.
+
+A new loss is a frozen dataclass with defaults for all its fields and `@LOSSES.register("name")` above it, in any module of
+this package that `covis.losses` imports.
+"""
+
+from __future__ import annotations
+
+from abc import ABC
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from covis.registry import Registry
+
+
+class Loss(ABC):
+    """A loss; its base class says what it is called on."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    shape: ClassVar[str]
+    """What it is called on: pairs, tuples, …; batches say which shapes they offer."""
+
+
+LOSSES: Registry[type[Loss]] = Registry("loss")
+"""Names of losses in recipes and on the command line; every one has defaults for all its fields."""
+
+
+def difference(za: Tensor, zb: Tensor) -> Tensor:
+    """za − zb, at least in float32."""
+    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
+    return za.to(dtype) - zb.to(dtype)
+
+
+def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
+    """(…,) squared Euclidean distance over the last axis, at least in float32."""
+    return difference(za, zb).square().sum(-1)
+
+
+def cosine(za: Tensor, zb: Tensor) -> Tensor:
+    """(…,) similarity of unit descriptors over the last axis, at least in float32."""
+    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
+    return (za.to(dtype) * zb.to(dtype)).sum(-1)
