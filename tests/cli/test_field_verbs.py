@@ -64,7 +64,7 @@ def test_options_of_other_sources_are_refused(project, tmp_path, capsys):
     folder, _ = project
     code, _, err = run(capsys, "data", "import", folder, "-o", tmp_path / "s.csv", "--every", "5m")
     assert code == 2
-    assert "--every does not belong to a source with poses" in err
+    assert "--every does not belong to a source like" in err
     code, _, err = run(capsys, "data", "import", folder / "images", "-o", tmp_path / "s.csv", "--scale", 2)
     assert code == 2
     assert "--scale does not belong to a folder of photos" in err
@@ -228,3 +228,68 @@ def test_a_photo_gets_its_full_pose_in_the_maps_frame(project, tmp_path, capsys)
     code, _, err = run(capsys, "locate", place, folder / "query.jpg", "--pose")
     assert code == 2
     assert "--pose --scene MODEL" in err
+
+
+def test_a_bag_becomes_a_table(tmp_path, capsys):
+    bags = pytest.importorskip("reading.test_bags", reason="needs the `ros` extra")
+    bag = bags.write_bag(tmp_path / "run", "mcap", fixes=True)
+    code, out, _ = run(capsys, "data", "import", bag, "-o", tmp_path / "run.csv", "--every", "4m", "--json")
+    assert code == 0
+    told = json.loads(out)
+    images = read_table(tmp_path / "run.csv")
+    assert told["photos"] == told["rotations"] == told["cameras"] == len(images) >= 5
+    assert images.poses.frame
+    assert images.path(0).parent == tmp_path / "run.frames"
+    assert (
+        run(capsys, "data", "import", bag, "-o", tmp_path / "run.csv", "--every", "4m")[0] == 0
+    )  # resumes: all is there
+    code, _, err = run(capsys, "label", "--queries", bag, "-o", tmp_path / "g")
+    assert code == 2
+    assert "covis data import" in err
+
+
+def test_panoramas_become_crops_with_headings(tmp_path, capsys):
+    from reading.test_panoramas import panorama, save
+
+    (tmp_path / "spheres").mkdir()
+    for i, heading in enumerate((0, 90)):
+        save(tmp_path / "spheres" / f"{i}.jpg", panorama(heading), PoseHeadingDegrees=heading)
+    (tmp_path / "spheres" / "gps.csv").write_text("image,lat,lon\n0.jpg,52.5,13.4\n1.jpg,52.501,13.4\n")
+    options = ("--crops", 4, "--crop-size", "64x48")
+    code, _, _ = run(capsys, "data", "import", tmp_path / "spheres", "-o", tmp_path / "crops.csv", *options)
+    assert code == 0
+    crops = read_table(tmp_path / "crops.csv")
+    assert len(crops) == 8
+    np.testing.assert_allclose((crops.poses.heading[:5] + 1) % 360, [1, 91, 181, 271, 91], atol=0.1)
+    with Image.open(crops.path(0)) as image:
+        assert image.size == (64, 48)
+    code, _, err = run(
+        capsys, "data", "import", tmp_path / "spheres", "-o", tmp_path / "c.csv", "--crops", 2, "--crop-size", "64"
+    )
+    assert code == 2
+    assert "expected one like 640x480" in err
+
+
+@pytest.mark.parametrize(
+    ("module", "extra", "arguments"),
+    [
+        ("av", "video", ("data", "import", "walk.mp4", "-o", "w.csv")),
+        ("rosbags", "ros", ("data", "import", "run.bag", "-o", "w.csv")),
+        ("pyogrio", "gis", ("data", "export", "gps.csv", "-o", "x.gpkg")),
+        ("pycolmap", "sfm", ("pairs", "gps.csv", "-o", "p.txt", "--pose-priors", "db.db")),
+    ],
+)
+def test_a_missing_extra_is_named_in_one_line(project, tmp_path, monkeypatch, capsys, module, extra, arguments):
+    import sys
+
+    for name in [m for m in sys.modules if m.split(".")[0] == module]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    monkeypatch.chdir(tmp_path)
+    for name in ("walk.mp4", "run.bag"):
+        (tmp_path / name).write_bytes(b"x")
+    (tmp_path / "gps.csv").write_text((project[0] / "gps.csv").read_text())
+    code, _, err = run(capsys, *arguments)
+    assert code == 2
+    assert f"pip install 'covis[{extra}]'" in err
+    assert len(err.strip().splitlines()) == 1

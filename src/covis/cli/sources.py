@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from covis.reading.tracks import Track
 
 AXES = ("x", "y", "z", "-x", "-y", "-z")
-MOVING, BAG, VIDEO, MODEL, PHOTOS = "a video or a bag", "a bag", "a video", "a source with poses", "a folder of photos"
+BAG, VIDEO, PHOTOS = "a bag", "a video", "a folder of photos"
 
 
 class Options(NamedTuple):
@@ -76,7 +76,9 @@ def import_(
         typer.Option(help="video: degrees clockwise from the direction of travel that the camera looks to."),
     ] = None,
     frames: Annotated[Path | None, typer.Option(help="Folder for frames and crops. [default: OUTPUT.frames]")] = None,
-    topic: Annotated[str | None, typer.Option(help="bag: topic of the images, where there are several.")] = None,
+    topic: Annotated[
+        str | None, typer.Option(help="bag: topic of the images, where there are several; nuScenes: CAM_…")
+    ] = None,
     poses: Annotated[str | None, typer.Option(help="bag: topic of odometry or poses, where there are several.")] = None,
     scale: Annotated[float | None, typer.Option(help="Metres to one unit of a model of unknown scale.")] = None,
     georeference: Annotated[
@@ -194,12 +196,21 @@ def _posed(source: Path, options: Options) -> ImageSet | None:
 
     from covis.reading.georeference import georeference, scaled, warn_of_course
     from covis.reading.posed import posed_format
+    from covis.reading.scenes import read_nuscenes
     from covis.reading.sources import open_posed
 
-    images = _model(source, options.up) if posed_format(source) == "COLMAP model" else open_posed(source)
+    kind, allowed = posed_format(source), ["scale", "georeference", "crops", "crop_fov", "crop_size", "frames"]
+    if kind == "COLMAP model":
+        images: ImageSet | None = _model(source, options.up)
+        allowed.append("up")
+    elif kind == "nuScenes" and options.topic:
+        images = read_nuscenes(source, options.topic)
+        allowed.append("topic")
+    else:
+        images = open_posed(source)
     if images is None:
         return None
-    options.only(MODEL, "scale", "georeference", "up", "crops", "crop_fov", "crop_size", "frames")
+    options.only(f"a source like {source}", *allowed)
     if options.scale is not None and options.georeference:
         raise InputError("give --scale or --georeference, not both: georeferenced images fix the scale too")
     if options.scale is not None:

@@ -22,7 +22,7 @@ from covis.poses import Poses, quaternion_matrices
 from covis.progress import say, warn
 from covis.reading.cameras import Camera, calibration
 from covis.reading.frames import Every, Extracted, Frame, distance_gone, extract
-from covis.reading.georeference import LEAST, georeference
+from covis.reading.georeference import LEAST, georeference, warn_of_course
 from covis.reading.trajectories import Trajectory, compose
 
 IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
@@ -85,7 +85,9 @@ def import_bag(
         raise InputError(
             f"{path}: no picture of {told.images} lies within its path; check the clocks or give --every 2s"
         )
-    return _image_set(told, folder, done, path), done
+    images = _image_set(told, folder, done, path)
+    warn_of_course(images, str(path))
+    return images, done
 
 
 def _counted(times: list[float]) -> Any:
