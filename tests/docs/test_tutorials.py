@@ -76,11 +76,11 @@ def walk_with_camera(folder):
     return metres
 
 
-def test_a_video_becomes_a_map(tmp_path, monkeypatch, capsys):
+def test_a_video_becomes_a_served_map(tmp_path, monkeypatch, capsys):
     metres = walk_with_camera(tmp_path)
     small_model(tmp_path)
     monkeypatch.chdir(tmp_path)
-    ran = run_page("tutorial-video.md", capsys, skip=("covis train",))
+    ran = run_page("tutorial-video.md", capsys, skip=("covis train", "covis serve"))
     assert [line.split()[1] for line in ran][-2:] == ["index", "locate"]
     from covis.reading.table import read_table
 
@@ -90,6 +90,15 @@ def test_a_video_becomes_a_map(tmp_path, monkeypatch, capsys):
     answer = capsys.readouterr().out
     nearest = re.search(r"^  1\. .*?(52\.50\d+), (13\.\d+)", answer, re.MULTILINE)
     assert abs((float(nearest[1]) - 52.5) * 111_267 - metres[196]) < 8
+    httpx = pytest.importorskip("httpx")
+    pytest.importorskip("fastapi", reason="needs the `serve` extra")
+    from service import served
+
+    assert "covis serve walk.map" in (ROOT / "docs" / "tutorial-video.md").read_text(encoding="utf-8")
+    with served.process(tmp_path / "walk.map") as (_, address), (tmp_path / "question.jpg").open("rb") as photo:
+        told = httpx.post(f"{address}/v1/locate", files={"photo": photo}, timeout=60)
+    assert told.status_code == 200
+    assert nearest[1][:7] in told.text
 
 
 def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
