@@ -433,7 +433,9 @@ def first_line(error: BaseException) -> str:
 
 SWAPPED = {".jpg": (".jpg", ".png", ".jpeg"), ".png": (".png", ".jpg", ".jpeg")}
 """Endings to try where a list says one and the disk has another."""
-IMAGE_SUFFIXES = frozenset({".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".heic", ".ppm"})
+IMAGE_SUFFIXES = frozenset(
+    {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".heic", ".heif", ".ppm"}
+)
 
 
 class Listing:

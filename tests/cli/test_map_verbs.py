@@ -39,7 +39,7 @@ def made(tmp_path_factory):
     table = photos(root / "walk", 0, 12)
     photos(root / "later", 20, 3)
     with pytest.raises(SystemExit):
-        main(["index", str(table), "-o", str(root / "map"), "--model", str(root / "model")])
+        main(["index", str(table), "-o", str(root / "map"), "--model", str(root / "model"), "--runtime", "torch"])
     return root
 
 
@@ -71,7 +71,8 @@ def test_a_map_says_where_its_own_photo_was_taken(made, capsys):
 def test_people_read_it_too(made, capsys):
     code, out, _ = run(capsys, "locate", made / "map", made / "walk" / "3 é.png")
     assert code == 0
-    assert "no confident match" in out
+    assert "best guess 55.70" in out
+    assert "no probability: the map's 12 photos are too few" in out
     assert re.search(r"1\. 3 é\.png +55\.700600, 13\.190000, heading 30°", out)
 
 
@@ -115,7 +116,16 @@ def test_inside_a_polygon(made, tmp_path, capsys):
 
 
 def test_a_map_keeps_within_its_memory(made, tmp_path, capsys):
-    line = ["index", made / "walk" / "photos.csv", "-o", tmp_path / "m", "--model", made / "model"]
+    line = [
+        "index",
+        made / "walk" / "photos.csv",
+        "-o",
+        tmp_path / "m",
+        "--model",
+        made / "model",
+        "--runtime",
+        "torch",
+    ]
     code, _, err = run(capsys, *line, "--kind", "hnsw", "--max-ram", "1k")
     assert (code, "--max-ram allows 1 kB" in err) == (2, True), err
     assert not (tmp_path / "m").exists()
@@ -134,14 +144,15 @@ def test_files_for_other_programs(made, tmp_path, capsys):
     )  # fmt: skip
     assert code == 0
     features = json.loads(outputs[0].read_text(encoding="utf-8"))["features"]
-    assert [f["properties"]["kind"] for f in features] == ["position", "match", "match"]
+    assert [f["properties"]["kind"] for f in features] == ["position", "match", "line", "match", "line"]
     assert features[1]["geometry"]["coordinates"] == pytest.approx([13.19, 55.7006])
     tree = ElementTree.fromstring(outputs[1].read_bytes())
     names = [e.text for e in tree.iter("{http://www.opengis.net/kml/2.2}name")]
     assert "1. 3 é.png" in names
     page = outputs[2].read_text(encoding="utf-8")
-    assert page.count("data:image/jpeg;base64,") == 3
-    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert page.count("data:image/jpeg;base64,") == 4  # in the list, for the script, and two matches
+    assert not re.search(r'src="(?!data:)', page)
+    assert "Volodymyr Agafonkin" in page
 
 
 def test_a_walk_is_one_query(made, capsys):

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from covis.images import ImageSet
     from covis.maps.answers import Answer
     from covis.maps.fitting import Fitted
+    from covis.maps.geopose import GeoPoseForm
     from covis.maps.map import Map
     from covis.models import PlaceModel
 if TYPE_CHECKING:
@@ -41,6 +42,9 @@ def index(
     ] = "auto",
     max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
     descriptors: Given = None,
+    runtime: Annotated[
+        str, typer.Option(help="What locate runs: auto (an ONNX file inside the map, if onnx is installed) or torch.")
+    ] = "auto",
     json: Json = False,
 ) -> None:
     """Make a map from photos whose positions are known: import, check, embed, index and calibrate.
@@ -72,6 +76,11 @@ def index(
         output, images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None,
         descriptors=_store(descriptors), rejects=rejects,
     )  # fmt: skip
+    if runtime == "auto":
+        from covis.progress import say
+
+        say("making an ONNX file of the model, so that covis locate answers at once")
+        made.carry_runtime()
     facts: dict[str, Any] = {"left_out": len(images) + len(rejects) - len(made)}
     _report(made, json, facts, None if fitted is None else fitted.to_dict())
 
@@ -123,8 +132,10 @@ def remove(
 
 def locate(
     map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
-    photos: Annotated[list[Path], typer.Argument(help="Photos to locate.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Matches a photo.")] = 5,
+    photos: Annotated[
+        list[Path], typer.Argument(help="Photos, folders, tables, patterns, or - for a list on standard input.")
+    ],
+    k: Annotated[int, typer.Option("-k", min=1, help="Matches per photo.")] = 5,
     near: Annotated[
         str, typer.Option(help="LAT,LON,RADIUS_M: only places this near (EASTING,NORTHING in a map of metres).")
     ] = "",
@@ -133,12 +144,23 @@ def locate(
     ] = "",
     sequence: Annotated[bool, typer.Option("--sequence", help="The photos are one walk, in order: one query.")] = False,
     precision: Annotated[
-        float | None, typer.Option(help="Share of confident answers that shall be right (0.99).")
-    ] = None,
+        str,
+        typer.Option(help="Share of confident answers that shall be right, such as 0.9 (auto: the best promised one)."),
+    ] = "auto",
     rate: Annotated[float | None, typer.Option(help="Share of true positions within the radius (0.9).")] = None,
-    geojson: Annotated[Path | None, typer.Option(help="Write positions and matches as GeoJSON.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page with a map and the photos side by side.")] = None,
+    tiles: Annotated[
+        str, typer.Option(help="html: map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
+    ] = "",
+    csv: Annotated[Path | None, typer.Option(help="Write a table, one line per photo.")] = None,
+    geojson: Annotated[Path | None, typer.Option(help="Write positions, radii, matches and lines as GeoJSON.")] = None,
     kml: Annotated[Path | None, typer.Option(help="Write them as KML.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with thumbnails.")] = None,
+    gpx: Annotated[Path | None, typer.Option(help="Write positions as GPX waypoints.")] = None,
+    geopose: Annotated[
+        Path | None, typer.Option(help="Write OGC GeoPoses: FILE.json for one photo, a folder for several.")
+    ] = None,
+    geopose_form: Annotated[str, typer.Option(help="geopose: ypr or quaternion.")] = "ypr",
+    exif: Annotated[Path | None, typer.Option(help="Write copies of the photos (JPEG) with GPS into a folder.")] = None,
     gis: Annotated[Path | None, typer.Option(help="Write them as a layer: .gpkg or .parquet (GeoParquet).")] = None,
     pose: Annotated[bool, typer.Option("--pose", help="Also the full pose (6DOF), by points of --scene.")] = False,
     scene: Annotated[
@@ -151,52 +173,116 @@ def locate(
     \b
     Examples:
       covis locate town.map IMG_2041.jpg
-      covis locate town.map new/*.jpg -k 3 --html found.html --geojson found.geojson
+      covis locate town.map new/ -k 3 --html found.html --geojson found.geojson
+      covis locate town.map new/ --csv found.csv --exif new-with-gps/
       covis locate town.map walk/*.jpg --sequence --near 55.7047,13.1910,500
       covis locate town.map IMG_2041.jpg --inside district.geojson
       covis locate town.map IMG_2041.jpg --pose --scene sparse/0
     """
+    from covis.progress import say
+    from covis.reading.selection import check_map, select_photos
+
+    check_map(map_path, photos)
+    files = select_photos(photos)
+    wanted, form = _precision(precision), _form(geopose_form)
+    if pose != (scene is not None):
+        raise InputError("--pose needs the points of a scene: --pose --scene MODEL (and --scene goes with --pose)")
+    say(f"locating {len(files)} photo{'' if len(files) == 1 else 's'} in {map_path}")
+
     from covis.maps.calibration import RATE
     from covis.maps.map import Map
 
     opened = Map.open(map_path)
-    if pose != (scene is not None):
-        raise InputError("--pose needs the points of a scene: --pose --scene MODEL (and --scene goes with --pose)")
-    if (geojson or kml or gis) and not opened.images.poses.frame:
-        raise InputError(f"{map_path} is in metres without a place on Earth; GeoJSON, KML and layers need lat and lon")
-    shares: dict[str, Any] = {"precision": precision, "rate": RATE if rate is None else rate}
+    texts = {"csv": csv, "geojson": geojson, "kml": kml, "gpx": gpx}
+    on_earth = [name for name, target in {**texts, "geopose": geopose, "exif": exif, "gis": gis}.items() if target]
+    _need_earth(opened, [name for name in on_earth if name != "csv"])
+    shares: dict[str, Any] = {"precision": wanted, "rate": RATE if rate is None else rate}
     area = read_area(near, inside, opened.images.poses.frame)
-    walk = opened.locate_walk(photos, k, area=area, **shares) if sequence else None
-    answers = opened.locate(photos, k, area=area, **shares) if walk is None else list(walk.answers)
+    walk = opened.locate_walk(files, k, area=area, **shares) if sequence else None
+    answers = opened.locate(files, k, area=area, **shares) if walk is None else list(walk.answers)
     unusable = [a for a in answers if a.unusable]
-    if len(unusable) == len(photos):
+    if len(unusable) == len(files):
         raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
-    _write(answers, opened, geojson, kml, html)
+    poses = [{}] * len(answers) if scene is None else _poses(answers, opened, scene)
+    _write_files(answers, {name: target for name, target in texts.items() if target}, geopose, form, exif)
+    _write_views(answers, opened, html, tiles, gis)
+    lines = [line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p))]
+    if any(a.reordered for a in answers):
+        from covis.maps.answers import ORDER
+
+        lines.append(f"({ORDER})")
+    if walk is None:
+        emit([a.to_dict() | p for a, p in zip(answers, poses, strict=True)], json, "\n".join(lines))
+    else:
+        verdict = "confident" if walk.confident else f"not confident: {walk.note}"
+        lines.append(f"the walk: {verdict}; {100 * walk.agreement:.0f} % of its photos agree")
+        emit(walk.to_dict(), json, "\n".join(lines))
+
+
+def _precision(text: str) -> float | None:
+    """`auto`, `0.9` or `90%`."""
+    if text == "auto":
+        return None
+    try:
+        share = float(text.rstrip("% ")) / (100 if text.rstrip().endswith("%") else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 < share < 1:
+        raise InputError(f"--precision is auto or a share between 0 and 1 such as 0.9, not {text!r}")
+    return share
+
+
+def _form(text: str) -> GeoPoseForm:
+    if text not in ("ypr", "quaternion"):
+        raise InputError(f"--geopose-form is ypr or quaternion, not {text!r}")
+    return "ypr" if text == "ypr" else "quaternion"
+
+
+def _need_earth(opened: Map, outputs: list[str]) -> None:
+    if outputs and not opened.images.poses.frame:
+        named = ", ".join(f"--{name}" for name in outputs)
+        raise InputError(f"{opened.path} is in metres without a place on Earth; {named} need a map of lat and lon")
+
+
+def _write_files(
+    answers: list[Answer], texts: dict[str, Path], geopose: Path | None, form: GeoPoseForm, exif: Path | None
+) -> None:
+    """Writes what other programs read, and says what was written."""
+    if not (texts or geopose or exif):
+        return
+    from covis.maps.exports import write_exif, write_geoposes, write_text
+    from covis.progress import say, warn
+
+    for kind, target in texts.items():
+        write_text(target, kind, answers)
+        say(f"wrote {target}")
+    if geopose:
+        written, without = write_geoposes(geopose, answers, form)
+        say(f"wrote {written} GeoPose{'' if written == 1 else 's'} to {geopose}")
+        if without:
+            warn(f"{without} photos have no position or no heading, and so no GeoPose")
+    if exif:
+        written, left_out = write_exif(exif, answers)
+        say(f"wrote {written} photos with GPS to {exif}")
+        if left_out:
+            warn(f"{len(left_out)} photos could not be given a position, such as {left_out[0]}")
+
+
+def _write_views(answers: list[Answer], opened: Map, html: Path | None, tiles: str, gis: Path | None) -> None:
+    """Writes what people look at, and says what was written."""
+    from covis.progress import say
+
     if gis:
         from covis.gis import geojson_layers, write_layers
-        from covis.maps.answers import to_geojson
+        from covis.maps.exports import to_geojson
 
         write_layers(gis, geojson_layers(to_geojson(answers), "answers"))
-    poses = [{}] * len(answers) if scene is None else _poses(answers, opened, scene)
-    text = "\n".join(line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p)))
-    if walk is None:
-        emit([a.to_dict() | p for a, p in zip(answers, poses, strict=True)], json, text)
-    else:
-        verdict = "confident" if walk.confident else f"no confident match ({walk.note})"
-        emit(walk.to_dict(), json, f"{text}\nthe walk: {verdict}, {walk.agreement:.0%} of its photos agree")
-
-
-def _write(answers: list[Answer], opened: Map, geojson: Path | None, kml: Path | None, html: Path | None) -> None:
-    from covis.maps.answers import write_geojson, write_kml
-
-    if geojson:
-        write_geojson(geojson, answers)
-    if kml:
-        write_kml(kml, answers)
+        say(f"wrote {gis}")
     if html:
         from covis.maps.page import write_answers
 
-        write_answers(html, answers, opened.images)
+        write_answers(html, answers, opened.images, tiles=tiles)
+        say(f"wrote {html}")
 
 
 def _poses(answers: list[Answer], opened: Map, scene: Path) -> list[dict[str, Any]]:
@@ -257,12 +343,27 @@ def _store(path: Path | None) -> Any:
 
 def _report(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
     calibration = made.calibration
-    summary = None if calibration is None else calibration.summary()
-    data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model_fingerprint, "dim": made.dim,
-            "index": made.index.kind, **facts, "calibration": summary, **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
+    promised = None if calibration is None else calibration.promised()
+    summary = None if calibration is None else calibration.summary(*([] if promised is None else [promised]))
+    data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model_fingerprint,
+            "dim": made.dim, "index": made.index.kind, **facts, "promised_precision": promised, "calibration": summary,
+            **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
     changed = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in facts.items())
-    note = "" if summary is None or summary["calibrated"] else f"\nnot calibrated: {summary['note']}"
-    emit(data, json, f"{made.path}: {len(made)} photos, version {made.version}, {changed}{note}")
+    emit(
+        data, json, f"{made.path}: {len(made)} photos, version {made.version}, {changed}\n{_promise(promised, summary)}"
+    )
+
+
+def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
+    """What the map can promise of its answers, for people."""
+    if summary is None:
+        return "not calibrated: answers will carry no probability"
+    if not summary["calibrated"]:
+        return f"not calibrated: {summary['note']}; answers will carry no probability"
+    if promised is None:
+        return "the map promises no precision of 80 % or more; answers carry probabilities, none is called confident"
+    share = f"{100 * summary['confident']:.0f} % of new photos get a confident answer"
+    return f"the map promises a precision of {100 * promised:g} %: {share}, as covis locate gives by default"
 
 
 def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -> Area | None:

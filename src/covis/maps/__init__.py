@@ -1,7 +1,9 @@
 """Maps that tell where a photo was taken."""
 
-from covis.maps.answers import Answer, Match, Place, Position, to_geojson, to_kml
+from covis.maps.answers import Answer, Match, Place, Position
 from covis.maps.calibration import Calibration, calibrate
+from covis.maps.exports import to_geojson, to_kml
+from covis.maps.geopose import to_geopose
 from covis.maps.map import Map
 
 __all__ = [
@@ -13,5 +15,6 @@ __all__ = [
     "Position",
     "calibrate",
     "to_geojson",
+    "to_geopose",
     "to_kml",
 ]

@@ -1,16 +1,17 @@
-"""What a map says of a photo: matches, a position and how sure it is; as JSON, GeoJSON and KML."""
+"""What a map says of a photo: matches, a position and how sure it is, in numbers and in words."""
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from xml.sax.saxutils import escape
 
-from covis.files import write_text
+WORDS = ((0.95, "very likely"), (0.75, "likely"), (0.5, "possibly"), (0.0, "unlikely"))
+"""Probability from which on a word is used, the highest first."""
+SAME_PLACE_M = 25.0
+"""Matches this near to each other are counted as agreeing about the place."""
 
 
 @dataclass(frozen=True)
@@ -90,29 +91,69 @@ class Answer:
         """As JSON knows it."""
         return {
             "photo": printable(self.photo), "confident": self.confident, "probability": _rounded(self.probability, 5),
-            "position": None if self.position is None else self.position.to_dict(),
+            "verdict": self.verdict, "position": None if self.position is None else self.position.to_dict(),
             "matches": [match.to_dict() for match in self.matches], "note": self.note,
         }  # fmt: skip
 
+    @property
+    def word(self) -> str:
+        """The probability in a word; empty where there is none."""
+        return "" if self.probability is None else in_words(self.probability)
+
+    @property
+    def verdict(self) -> str:
+        """One line for people: what is known first, then how sure it is, then why it is not surer."""
+        if self.position is None:
+            return self.note if self.unusable else f"no match: {self.note}"
+        radius = self.position.radius_m
+        within = "" if radius is None else f", within {_metres(radius)}"
+        spot = where(self.position.place)
+        if self.probability is None:
+            return f"best guess {spot}{within}; no probability: {self.note}"
+        doubt = "" if self.confident else f"; not confident: {self.note}"
+        return f"{self.word} at {spot} ({percent(self.probability)}){within}{doubt}"
+
     def lines(self) -> list[str]:
         """For people."""
-        head = f"{printable(self.photo)}: {self._verdict()}"
         rows = [
-            f"  {i}. {m.image}  {where(m.place)}{_heading(m.place)}  distance {m.distance:.3f}"
-            f"{_share(', overlap', m.overlap)}{_share(', right with', m.probability)}"
-            for i, m in enumerate(self.matches, 1)
+            f"  {i}. {match.image}  {', '.join(match_facts(self.matches, i - 1))}"
+            for i, match in enumerate(self.matches, 1)
         ]
-        return [head, *rows]
+        return [f"{printable(self.photo)}: {self.verdict}", *rows]
 
-    def _verdict(self) -> str:
-        if self.position is None:
-            return f"no match ({self.note})"
-        radius = self.position.radius_m
-        around = "" if radius is None else f" ± {radius:.0f} m ({self.position.rate:.0%})"
-        spot = f"{where(self.position.place)}{around}"
-        if self.confident:
-            return f"{spot}{_share(', right with', self.probability)}"
-        return f"no confident match ({self.note}); best guess {spot}"
+    @property
+    def reordered(self) -> bool:
+        """Whether agreement, not descriptor distance, put the first match first."""
+        return any(match.distance < self.matches[0].distance for match in self.matches[1:])
+
+
+ORDER = "match 1 is the one whose place the other matches agree with most, the others follow by distance between descriptors"
+"""What the order of matches means."""
+
+
+def in_words(probability: float) -> str:
+    """A probability as a word of `WORDS`."""
+    return next(word for least, word in WORDS if probability >= least)
+
+
+def percent(share: float) -> str:
+    """`0.893` → `89 %`; never 0 or 100, which no estimate is."""
+    return f"{min(max(100 * share, 1), 99):.0f} %"
+
+
+def match_facts(matches: Sequence[Match], i: int) -> list[str]:
+    """What is known of match i, for people."""
+    match = matches[i]
+    near = sum(
+        math.hypot(other.place.x - match.place.x, other.place.y - match.place.y) <= SAME_PLACE_M for other in matches
+    )
+    facts = [where(match.place)]
+    facts += [] if match.place.heading is None else [f"heading {match.place.heading:.0f}°"]
+    facts += [f"distance {match.distance:.3f}"]
+    facts += [f"agrees with {near - 1} other{'' if near == 2 else 's'}"] if near > 1 else []
+    facts += [] if match.overlap is None else [f"overlap {100 * match.overlap:.0f} %"]
+    facts += [] if match.probability is None else [f"{percent(match.probability)} likely correct"]
+    return facts
 
 
 def where(place: Place) -> str:
@@ -127,81 +168,9 @@ def printable(path: Path) -> str:
     return str(path).encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 
-def to_geojson(answers: Sequence[Answer]) -> dict[str, Any]:
-    """A FeatureCollection: for each photo its position, then its matches; needs a map with a place on Earth."""
-    return {"type": "FeatureCollection", "features": [f for answer in answers for f in _features(answer)]}
-
-
-def to_kml(answers: Sequence[Answer]) -> str:
-    """The same as KML: a folder for each photo, and a ring of the uncertainty radius."""
-    folders = "".join(_folder(answer) for answer in answers)
-    return (
-        '<?xml version="1.0" encoding="UTF-8"?>\n<kml xmlns="http://www.opengis.net/kml/2.2"><Document>'
-        f"<name>covis</name>{folders}</Document></kml>\n"
-    )
-
-
-def write_geojson(path: Path, answers: Sequence[Answer]) -> None:
-    """Writes `to_geojson`."""
-    write_text(path, json.dumps(to_geojson(answers), indent=1, ensure_ascii=False) + "\n")
-
-
-def write_kml(path: Path, answers: Sequence[Answer]) -> None:
-    """Writes `to_kml`."""
-    write_text(path, to_kml(answers))
-
-
-def _features(answer: Answer) -> Iterator[dict[str, Any]]:
-    photo = printable(answer.photo)
-    if answer.position is not None:
-        facts = {"kind": "position", "photo": photo, "confident": answer.confident, "probability": answer.probability}
-        yield _feature(answer.position.place, facts | {"radius_m": answer.position.radius_m})
-    for rank, match in enumerate(answer.matches, 1):
-        facts = {"kind": "match", "photo": photo, "rank": rank, "image": match.image, "distance": match.distance}
-        yield _feature(match.place, facts | {"overlap": match.overlap, "probability": match.probability})
-
-
-def _feature(place: Place, facts: dict[str, Any]) -> dict[str, Any]:
-    point = {"type": "Point", "coordinates": [place.lon, place.lat]}
-    return {"type": "Feature", "geometry": point, "properties": facts | {"heading": place.heading}}
-
-
-def _folder(answer: Answer) -> str:
-    marks = [_mark(f"{i}. {m.image}", f"distance {m.distance:.3f}", m.place) for i, m in enumerate(answer.matches, 1)]
-    if answer.position is not None:
-        verdict = "position" if answer.confident else "best guess, no confident match"
-        marks.insert(0, _mark(verdict, answer.note, answer.position.place) + _ring(answer.position))
-    return f"<Folder><name>{escape(printable(answer.photo))}</name>{''.join(marks)}</Folder>"
-
-
-def _mark(name: str, text: str, place: Place) -> str:
-    point = f"<Point><coordinates>{place.lon},{place.lat}</coordinates></Point>"
-    return f"<Placemark><name>{escape(name)}</name><description>{escape(text)}</description>{point}</Placemark>"
-
-
-def _ring(position: Position) -> str:
-    """The uncertainty radius as a line around the position."""
-    if position.radius_m is None:
-        return ""
-    from pyproj import Geod
-
-    steps = range(0, 361, 10)
-    count = len(steps)
-    lon, lat, _ = Geod(ellps="WGS84").fwd(
-        [position.place.lon] * count, [position.place.lat] * count, list(steps), [position.radius_m] * count
-    )
-    corners = " ".join(f"{a},{b}" for a, b in zip(lon, lat, strict=True))
-    name = f"{position.rate:.0%} within {position.radius_m:.0f} m"
-    return f"<Placemark><name>{name}</name><LineString><coordinates>{corners}</coordinates></LineString></Placemark>"
-
-
 def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
-def _heading(place: Place) -> str:
-    return "" if place.heading is None else f", heading {place.heading:.0f}°"
-
-
-def _share(label: str, value: float | None) -> str:
-    return "" if value is None else f"{label} {100 * value:.1f} %"
+def _metres(length: float) -> str:
+    return f"{length:.0f} m" if length < 1000 else f"{length / 1000:.1f} km"

@@ -272,7 +272,7 @@ def calibrate(images: ImageSet, descriptors: Matrix, margin: float | None = None
     line = None if margin is None else Overlap(margin)
     photos = len(images)
     if photos < MIN_QUERIES:
-        note = f"the map's {photos} photos are too few to calibrate ({MIN_QUERIES} are needed)"
+        note = f"the map's {photos} photos are too few to calibrate, {MIN_QUERIES} are needed"
         return Calibration(photos, line, None, note=note)
     held = hold_out(images, descriptors, _FOLDS)
     poses = images.poses

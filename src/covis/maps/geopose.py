@@ -1,4 +1,4 @@
-"""Answers as OGC GeoPose (Basic-YPR, 21-056r11): a position on Earth and how the camera stood, as JSON.
+"""Answers as OGC GeoPose (Basic-YPR and Basic-Quaternion, 21-056r11): a position on Earth and how the camera stood, as JSON.
 
 Angles turn the axes east, north, up into those of the camera (forward, left, up): yaw is counter-clockwise from east,
 so yaw = 90° − heading. covis knows neither tilt nor height of most answers; both are then 0, and `covis` says so.
@@ -6,12 +6,26 @@ so yaw = 90° − heading. covis knows neither tilt nor height of most answers; 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
-from covis.maps.answers import Answer, printable
+from covis.maps.answers import Answer, Place, printable
 
 MEDIA_TYPE = "application/geopose+json"
+GeoPoseForm = Literal["ypr", "quaternion"]
+
+
+def geopose(place: Place, form: GeoPoseForm = "ypr") -> dict[str, Any]:
+    """A level camera at a place on Earth, its height and (where unknown) its heading 0."""
+    assert place.lat is not None
+    assert place.lon is not None
+    yaw = 0.0 if place.heading is None else (90.0 - place.heading + 180.0) % 360.0 - 180.0
+    position = {"lat": round(place.lat, 8), "lon": round(place.lon, 8), "h": 0.0}
+    if form == "ypr":
+        return {"position": position, "angles": {"yaw": round(yaw, 3), "pitch": 0.0, "roll": 0.0}}
+    half = math.radians(yaw) / 2
+    return {"position": position, "quaternion": {"x": 0.0, "y": 0.0, "z": math.sin(half), "w": math.cos(half)}}
 
 
 def to_geopose(answers: Sequence[Answer]) -> dict[str, Any] | list[dict[str, Any]]:
@@ -25,13 +39,11 @@ def basic_ypr(answer: Answer) -> dict[str, Any] | None:
     spot = answer.position
     if spot is None or spot.place.lat is None or spot.place.lon is None:
         return None
-    heading = spot.place.heading
-    yaw = 0.0 if heading is None else (90.0 - heading + 180.0) % 360.0 - 180.0
     return {
-        "position": {"lat": round(spot.place.lat, 8), "lon": round(spot.place.lon, 8), "h": 0.0},
-        "angles": {"yaw": round(yaw, 3), "pitch": 0.0, "roll": 0.0},
+        **geopose(spot.place),
         "covis": {
             "photo": printable(answer.photo), "confident": answer.confident, "probability": answer.probability,
-            "radius_m": spot.radius_m, "rate": spot.rate, "heading_known": heading is not None, "height_known": False,
+            "radius_m": spot.radius_m, "rate": spot.rate, "heading_known": spot.place.heading is not None,
+            "height_known": False,
         },
     }  # fmt: skip

@@ -9,6 +9,7 @@ the model itself is needed.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,13 +37,16 @@ from covis.notebook import card
 from covis.progress import say
 from covis.ranking import Ranking
 from covis.reading.screening import Rejected
-from covis.runtime import Described, Runtime, describe_photos
+from covis.runtime import Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.kinds import choose
 
 if TYPE_CHECKING:
     from covis.models import Embedder, PlaceModel
 
+RUNTIME = "runtime"
+"""The folder with an ONNX file of the map's model, and its kind."""
+_ONNX_FILE = "model.onnx"
 Photos = Path | str | Sequence[Path | str]
 """One photo, or several."""
 _MAX_SEGMENTS = 16
@@ -206,7 +210,9 @@ def _parts(map_: Map) -> Iterator[tuple[Ids, DescriptorStore]]:
 
 def _dead(map_: Map) -> Ids:
     """Rows of photos that were removed."""
-    return np.setdiff1d(np.arange(len(map_.descriptors)), map_.state.rows)
+    dead = np.ones(len(map_.descriptors), bool)
+    dead[map_.state.rows] = False
+    return np.flatnonzero(dead)
 
 
 def _xy(map_: Map, rows: Ids) -> NDArray[np.float64]:
@@ -322,10 +328,29 @@ class Map:
 
     @cached_property
     def runtime(self) -> Runtime:
-        """What describes new photos."""
+        """What describes new photos: the map's own ONNX file where it has one that can be run, else torch."""
+        folder = self.path / RUNTIME
+        if (folder / artifacts.MANIFEST).is_file() and importlib.util.find_spec("onnxruntime") is not None:
+            manifest = artifacts.open_manifest(folder, RUNTIME)
+            if manifest["model"] == self.model_fingerprint:
+                return OnnxSession.open(folder / _ONNX_FILE)
         from covis.describing.embedding import TorchRuntime
 
         return TorchRuntime(self.model)
+
+    def carry_runtime(self) -> bool:
+        """Puts an ONNX file of the model into the map, checked against torch; False where onnx is not installed."""
+        folder = self.path / RUNTIME
+        if (folder / artifacts.MANIFEST).is_file():
+            return True
+        if not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
+            return False
+        from covis.models import export_onnx
+
+        facts = {"model": self.model_fingerprint}
+        with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
+            draft.facts["difference"] = export_onnx(self.model, draft.path / _ONNX_FILE)
+        return True
 
     @cached_property
     def backbone(self) -> str:

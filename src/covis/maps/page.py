@@ -1,92 +1,159 @@
-"""Answers as one self-contained page: each photo beside its matches, and a sketch of where they stand."""
+"""Answers, or a whole map, as one self-contained page: a map that one can drag, photos side by side.
+
+Nothing is loaded from anywhere unless map tiles are asked for.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import base64
+import io
+import os
+from collections.abc import Mapping, Sequence
+from importlib import resources
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import numpy as np
 
+from covis.errors import InputError
+from covis.files import write_text
 from covis.images import ImageSet
-from covis.maps.answers import Answer, Match, printable, where
-from covis.reading.decoding import Reject
-from covis.report.page import Section, text, thumbnail, write_page
+from covis.maps.answers import Answer, Match, Place, match_facts, printable
+from covis.maps.locating import places_of
+from covis.maps.storage import text_of
+from covis.reading.decoding import Reject, decode
 
-_THUMB = 220
-_SKETCH = 260
-_PLACES = 1500
-"""Photos of the map that a sketch shows at most."""
+if TYPE_CHECKING:
+    import jinja2
+
+_THUMBNAIL = 400
+_ROUGH = 2.0
+"""Photos are decoded at up to this times the thumbnail's size, then scaled down."""
+_PLACES = 20_000
+"""Photos of the map that a page shows as dots at most."""
+_PICTURES = 400
+"""Photos of a whole map that are shown with a picture at most."""
 
 
-def write_answers(path: Path, answers: Sequence[Answer], images: ImageSet, lead: str = "") -> None:
-    """Writes the page."""
+def write_answers(path: Path, answers: Sequence[Answer], images: ImageSet, *, tiles: str = "") -> None:
+    """Writes the page of answers given by a map of `images`; `tiles` is an address with {z}, {x} and {y}."""
     sure = sum(a.confident for a in answers)
-    head = (
-        f"<p>{len(answers)} photos, {sure} with a confident match, in a map of {len(images)} photos. {text(lead)}</p>"
-    )
-    sections = [Section(printable(a.photo), _body(a, images), f"photo-{i}") for i, a in enumerate(answers)]
-    write_page(path, "Where these photos were taken", head + _STYLE, sections)
+    lead = f"{len(answers)} photos asked of a map of {len(images)} photos; {sure} answers are confident."
+    files = {match.file for answer in answers for match in answer.matches}
+    earth = bool(images.poses.frame)
+    entries = [_entry(answer, earth) for answer in answers]
+    _write(path, "Where these photos were taken", lead, entries, images, files=files, tiles=tiles)
 
 
-def _body(answer: Answer, images: ImageSet) -> str:
-    verdict = text(answer.lines()[0].split(": ", 1)[-1])
-    colour = "sure" if answer.confident else "unsure"
-    own = f'<figure class="own">{_thumbnail(answer.photo)}<figcaption>the photo</figcaption></figure>'
-    cells = "".join(_cell(rank, match) for rank, match in enumerate(answer.matches, 1))
-    return f'<p class="{colour}">{verdict}</p><div class="answer">{own}{_sketch(answer, images)}{cells}</div>'
+def write_map(path: Path, images: ImageSet, name: str, facts: Mapping[str, Any], *, tiles: str = "") -> None:
+    """Writes the page of a whole map: its photos, and `facts` about it."""
+    lead = f"{len(images)} photos in {len(np.unique(images.group))} groups."
+    shown = np.arange(len(images))[:: max(1, -(-len(images) // _PICTURES))]
+    earth = bool(images.poses.frame)
+    entries: list[dict[str, Any]] = [
+        {"kind": "photo", "name": text_of(images.names[i]), "tone": "none", "matches": [], "radius_m": None,
+         "verdict": text_of(images.group_names[images.group[i]].encode("utf-8", "surrogateescape")),
+         "thumbnail": _thumbnail(Path(os.fsdecode(images.columns["file"][i]))), "heading": place.heading, "at": _at(place, earth)}
+        for i, place in zip(shown, places_of(images.poses.subset(shown)), strict=True)
+    ]  # fmt: skip
+    _write(path, name, lead, entries, images, facts=facts, tiles=tiles)
 
 
-def _cell(rank: int, match: Match) -> str:
-    facts = [where(match.place), f"distance {match.distance:.3f}"]
-    facts += [] if match.place.heading is None else [f"heading {match.place.heading:.0f}°"]
-    facts += [] if match.overlap is None else [f"overlap {match.overlap:.0%}"]
-    facts += [] if match.probability is None else [f"right with {match.probability:.1%}"]
-    caption = "<br>".join(text(line) for line in [f"{rank}. {match.image}", *facts])
-    return f"<figure>{_thumbnail(match.file)}<figcaption>{caption}</figcaption></figure>"
+def _write(
+    path: Path,
+    title: str,
+    lead: str,
+    entries: Sequence[Mapping[str, Any]],
+    images: ImageSet,
+    *,
+    files: set[Path] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    tiles: str = "",
+) -> None:
+    if tiles and not all(part in tiles for part in ("{z}", "{x}", "{y}")):
+        raise InputError(f"--tiles is an address with {{z}}, {{x}} and {{y}} in it, not {tiles!r}")
+    data = {
+        "earth": bool(images.poses.frame), "tiles": tiles, "photos": _dots(images), "entries": entries,
+        "thumbnails": {printable(file): _thumbnail(file) for file in sorted(files or ())},
+    }  # fmt: skip
+    leaflet = resources.files("covis.report").joinpath("assets", "leaflet")
+    own = resources.files("covis.maps").joinpath("assets")
+    raw = _raw({
+        "leaflet_css": leaflet.joinpath("leaflet.css"), "leaflet_js": leaflet.joinpath("leaflet.js"),
+        "css": own.joinpath("map.css"), "script": own.joinpath("map.js"),
+    })  # fmt: skip
+    page = _environment().get_template("map.html").render(
+        title=title, lead=lead, entries=entries, facts=facts or {}, data=data, tiles=tiles, **raw,
+        tiles_host=urlsplit(tiles).hostname or "", footer="Written by covis.",
+        licence=leaflet.joinpath("LICENSE").read_text(encoding="utf-8"),
+    )  # fmt: skip
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_text(path, page)
+
+
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(loader=jinja2.PackageLoader("covis.maps"), autoescape=True, keep_trailing_newline=True)
+
+
+def _raw(assets: Mapping[str, Any]) -> dict[str, Any]:
+    """Our own files as they are: scripts and styles must not be escaped."""
+    from markupsafe import Markup
+
+    texts = {name: asset.read_text(encoding="utf-8") for name, asset in assets.items()}
+    texts["leaflet_js"] = texts["leaflet_js"].replace("//# sourceMappingURL=leaflet.js.map", "")
+    return {name: Markup(text) for name, text in texts.items()}
+
+
+def _entry(answer: Answer, earth: bool) -> dict[str, Any]:
+    """One photo for the page's script and template."""
+    position = answer.position
+    return {
+        "kind": "answer", "name": printable(Path(*answer.photo.parts[-2:])), "verdict": answer.verdict,
+        "tone": "none" if position is None else "sure" if answer.confident else "unsure",
+        "thumbnail": _thumbnail(answer.photo), "at": None if position is None else _at(position.place, earth),
+        "heading": None if position is None else position.place.heading,
+        "radius_m": None if position is None else position.radius_m,
+        "matches": [_match(answer.matches, i, earth) for i in range(len(answer.matches))],
+    }  # fmt: skip
+
+
+def _match(matches: Sequence[Match], i: int, earth: bool) -> dict[str, Any]:
+    match = matches[i]
+    return {
+        "image": match.image, "file": printable(match.file), "at": _at(match.place, earth),
+        "heading": match.place.heading, "facts": match_facts(matches, i),
+    }  # fmt: skip
+
+
+def _at(place: Place, earth: bool) -> tuple[float, float]:
+    """As Leaflet counts: latitude and longitude, or north and east in metres."""
+    if earth and place.lat is not None and place.lon is not None:
+        return round(place.lat, 8), round(place.lon, 8)
+    return round(place.y, 3), round(place.x, 3)
+
+
+def _dots(images: ImageSet) -> list[tuple[float, float, float | None, str]]:
+    """Position, heading and name of the map's photos, every n-th where they are many."""
+    some = images.subset(np.arange(0, len(images), max(1, -(-len(images) // _PLACES))))
+    earth = bool(images.poses.frame)
+    return [
+        (*_at(place, earth), None if place.heading is None else round(place.heading, 1), text_of(name))
+        for place, name in zip(places_of(some.poses), some.names, strict=True)
+    ]
 
 
 def _thumbnail(file: Path) -> str:
-    """A small picture inside the page; a box where the file is not there any more."""
+    """A photo as a data address of a small JPEG; empty where the file cannot be used any more."""
+    from PIL import Image
+
     try:
-        return f'<img alt="" src="{thumbnail(file, _THUMB)}">'
-    except Reject as reject:
-        return f'<div class="gone">{text(reject.reason)}</div>'
-
-
-def _sketch(answer: Answer, images: ImageSet) -> str:
-    """The map's photos as dots around the matches, north up, with the position and its radius."""
-    if answer.position is None:
+        picture = Image.fromarray(decode(file))
+    except Reject:
         return ""
-    centre = answer.position.place
-    shown = np.array([(m.place.x, m.place.y) for m in answer.matches])
-    reach = float(np.abs(shown - (centre.x, centre.y)).max(initial=0.0))
-    half = max(60.0, 1.2 * reach, 1.2 * (answer.position.radius_m or 0.0))
-    near = images.poses.xy - (centre.x, centre.y)
-    near = near[(np.abs(near) <= half).all(axis=1)]
-    scale = _SKETCH / (2 * half)
-    dots = [_dot(x, y, scale, "place") for x, y in near[:: max(1, len(near) // _PLACES)]]
-    dots += [_dot(x, y, scale, "match") for x, y in shown - (centre.x, centre.y)]
-    if answer.position.radius_m is not None:
-        dots.append(
-            f'<circle class="radius" cx="{_SKETCH / 2}" cy="{_SKETCH / 2}" r="{answer.position.radius_m * scale:.1f}"/>'
-        )
-    dots.append(_dot(0.0, 0.0, scale, "spot"))
-    svg = f'<svg viewBox="0 0 {_SKETCH} {_SKETCH}" width="{_SKETCH}" height="{_SKETCH}">{"".join(dots)}</svg>'
-    return f"<figure>{svg}<figcaption>{2 * half:.0f} m across, north up</figcaption></figure>"
-
-
-def _dot(x: float, y: float, scale: float, kind: str) -> str:
-    size = {"place": 1.5, "match": 4, "spot": 5}[kind]
-    return f'<circle class="{kind}" cx="{_SKETCH / 2 + x * scale:.1f}" cy="{_SKETCH / 2 - y * scale:.1f}" r="{size}"/>'
-
-
-_STYLE = """<style>
-.answer{display:flex;flex-wrap:wrap;gap:12px;align-items:flex-start}
-.answer figure{margin:0;max-width:260px;font-size:.85em;overflow-wrap:anywhere}
-.answer .own img{outline:3px solid #4051b5}
-.answer svg{border:1px solid #8886}
-.gone{width:220px;height:140px;display:grid;place-items:center;border:1px dashed #888}
-.sure{font-weight:600;color:#2a7d32}.unsure{font-weight:600;color:#b26a00}
-circle.place{fill:#8888}circle.match{fill:#b26a00}circle.spot{fill:#4051b5}
-circle.radius{fill:#4051b522;stroke:#4051b5}
-</style>"""
+    picture.thumbnail((_THUMBNAIL, _THUMBNAIL), reducing_gap=_ROUGH)
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=72)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

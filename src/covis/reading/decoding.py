@@ -12,6 +12,7 @@ import errno
 import io
 import warnings
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
@@ -42,6 +43,7 @@ REASONS = {
 }
 """Reason code → what it means, as `rejects.csv` uses it."""
 _ORIENTATION = 0x0112
+_HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 _DAMAGE = {"premature end of data segment": "corrupt", "Premature end of JPEG file": "truncated"}
 
 
@@ -85,8 +87,27 @@ def decode_bytes(data: bytes, size: Size | None = None, name: str = "image") -> 
         quick = _decode_jpeg(data, size, name)
         if quick is not None:
             return quick
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS:
+        _open_heif(name)
     with _rejecting(name), Image.open(io.BytesIO(data)) as image:
         return _decode_any(image, size, name)
+
+
+@cache
+def _heif_is_registered() -> bool:
+    """Teaches Pillow to open HEIC, as phones write it; False where the package for it is not installed."""
+    try:
+        from pillow_heif import register_heif_opener
+    except ImportError:
+        return False
+    register_heif_opener()
+    return True
+
+
+def _open_heif(name: str) -> None:
+    if not _heif_is_registered():
+        hint = "a HEIC photo needs the package pillow-heif; install it with: pip install 'covis[heic]'"
+        raise Reject("not-an-image", name, hint)
 
 
 def read(path: Path | str) -> bytes:

@@ -72,6 +72,8 @@ _FEW_BYTES = 64 << 20
 _VIEW_ROWS = 1 << 18
 _SMALL_ROWS = 1024
 _STATE_BYTES = 256 << 20
+_PLAIN_QUERIES, _PLAIN_VALUES = 16, 1 << 24
+"""So few queries of so small a map are answered in numpy at once: the compiled kernel takes longer to load."""
 _CANDIDATE_BYTES = 4 + 8 + 4 + 4
 
 
@@ -105,6 +107,8 @@ def rank(
     barred = np.full(len(queries), -1, np.int64) if exclude is None else np.asarray(exclude, np.int64)
     names = None if ids is None else np.asarray(ids, np.int64)
     job = _Job(queries, database, width, *codes, groups == "other", barred, names)
+    if groups != "same" and len(queries) <= _PLAIN_QUERIES and database.shape[0] * database.shape[1] <= _PLAIN_VALUES:
+        return job.plain(rows)
     for part, among in _jobs(job, rows, groups):
         step = max(1, _STATE_BYTES // (job.capacity * _CANDIDATE_BYTES))
         for start in range(0, len(part), step):
@@ -136,6 +140,33 @@ class _Job:
     other: bool
     exclude: NDArray[np.int64]
     ids: NDArray[np.int64] | None
+
+    def plain(self, rows: NDArray[np.int64] | None) -> Ranking:
+        """The whole search in numpy: candidates by a matrix product, their order by float64 distances."""
+        among = np.arange(len(self.database)) if rows is None else rows
+        found = Ranking(np.full((len(self.queries), self.k), -1), np.full((len(self.queries), self.k), np.inf))
+        if not len(among):
+            return found
+        block = self._block(among, self.database[among] if rows is not None else self.database[0 : len(self.database)])
+        squares = np.einsum("nd,nd->n", block.vectors, block.vectors)
+        if not np.isfinite(squares).all():
+            raise InputError(
+                f"descriptor {int(among[~np.isfinite(squares)][0])} of the map is not finite; make it again"
+            )
+        barred = block.ids[None] == self.exclude[:, None]
+        if self.other:
+            barred |= self.query_group[:, None] == block.group[None]
+        score = np.where(barred, np.inf, squares / 2 - self.queries @ block.vectors.T)
+        norm = np.sqrt(np.einsum("qd,qd->q", self.queries, self.queries, dtype=np.float64))
+        reach = float(np.sqrt(squares.max(initial=0.0)))
+        slack = 2 * (rounding(self.queries.shape[1]) * norm * reach + rounding(4) * reach**2)
+        for i, query in enumerate(self.queries.astype(np.float64)):
+            bound = np.partition(score[i], self.k - 1)[self.k - 1] if self.k <= len(among) else np.inf
+            near = np.flatnonzero((score[i] <= bound + slack[i]) & np.isfinite(score[i]))
+            distance = np.sqrt(np.square(block.vectors[near] - query).sum(axis=1)).astype(np.float32)
+            best = ordered(block.ids[near][None], distance[None], self.k)
+            found.ids[i, : best.k], found.distances[i, : best.k] = best.ids[0], best.distances[0]
+        return found
 
     @property
     def capacity(self) -> int:

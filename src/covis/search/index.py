@@ -151,7 +151,7 @@ def check_ids(ids: ArrayLike, descriptors: Any, dim: int) -> Ids:
         raise InputError(f"the index holds descriptors of {dim} numbers, these have shape {tuple(descriptors.shape)}")
     if new.shape != (len(descriptors),):
         raise InputError(f"{len(descriptors)} descriptors need as many ids, not an array of shape {new.shape}")
-    if len(new) and (new.min() < 0 or len(np.unique(new)) < len(new)):
+    if len(new) and (new.min() < 0 or not np.diff(np.sort(new)).all()):
         raise InputError("ids must not be negative, and each given once")
     return new
 

@@ -23,8 +23,9 @@ from covis import __version__
 from covis.artifacts import InUse
 from covis.errors import InputError
 from covis.maps import areas
-from covis.maps.answers import Answer, to_geojson
+from covis.maps.answers import Answer
 from covis.maps.calibration import RATE
+from covis.maps.exports import to_geojson
 from covis.maps.geopose import MEDIA_TYPE as GEOPOSE
 from covis.maps.geopose import to_geopose
 from covis.maps.walks import locate_walk

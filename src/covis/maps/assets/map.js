@@ -1,0 +1,205 @@
+"use strict";
+(() => {
+  const data = JSON.parse(document.getElementById("data").textContent);
+  const byId = (id) => document.getElementById(id);
+  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
+  const map = L.map("map", {
+    crs: data.earth ? L.CRS.EPSG3857 : L.CRS.Simple,
+    preferCanvas: true,
+    minZoom: data.earth ? 1 : -8,
+    maxZoom: data.earth ? 22 : 6,
+    zoomSnap: 0.5,
+    zoomAnimation: !calm,
+    fadeAnimation: !calm,
+    keyboard: true,
+  });
+  map.attributionControl.setPrefix(false);
+  L.control.scale({ imperial: false }).addTo(map);
+
+  const Grid = L.GridLayer.extend({
+    createTile: () => L.DomUtil.create("div", "grid-tile"),
+  });
+  if (data.tiles) L.tileLayer(data.tiles, { maxZoom: 22, maxNativeZoom: 19 }).addTo(map);
+  else new Grid().addTo(map);
+
+  const legend = L.control({ position: "topright" });
+  legend.onAdd = () => {
+    const box = L.DomUtil.create("div", "legend");
+    const rows = [["place", "photo of the map"], ["wedge", "its heading"]];
+    if (data.entries.some((e) => e.kind === "answer")) {
+      rows.unshift(["sure", "located, confident"], ["unsure", "located, not confident"]);
+      rows.push(["ring", "radius of its position"], ["match", "match"], ["dash", "line to a match"]);
+    }
+    for (const [kind, label] of rows) {
+      const line = L.DomUtil.create("div", "", box);
+      const dot = L.DomUtil.create("i", kind, line);
+      if (["place", "sure", "unsure", "match"].includes(kind)) dot.style.background = colour(`--${kind}`);
+      line.append(label);
+    }
+    return box;
+  };
+  legend.addTo(map);
+
+  const NEAR_M = 150; // matches this near are all in view when a photo is chosen
+  const metre = data.earth ? 1 / 111320 : 1;
+  const wedge = (at, heading, length_m) => {
+    const squeeze = data.earth ? Math.max(0.05, Math.cos((at[0] * Math.PI) / 180)) : 1;
+    const tip = (turn) => {
+      const angle = ((heading + turn) * Math.PI) / 180;
+      return [at[0] + Math.cos(angle) * length_m * metre, at[1] + (Math.sin(angle) * length_m * metre) / squeeze];
+    };
+    return [at, tip(-18), tip(18)];
+  };
+  const pin = (heading, fill, size) => {
+    const turn = heading === null ? "" : `<path d="M0 0L-9 -24L9 -24Z" fill="${fill}" fill-opacity=".55" transform="rotate(${Number(heading)})"/>`;
+    const dot = `<circle r="${size}" fill="${fill}" stroke="#fff" stroke-width="2"/>`;
+    const html = `<svg width="26" height="26" viewBox="-13 -13 26 26" aria-hidden="true">${turn}${dot}</svg>`;
+    return L.divIcon({ className: "pin", html, iconSize: [26, 26] });
+  };
+
+  const places = L.layerGroup().addTo(map);
+  for (const [lat, lon, heading, name] of data.photos) {
+    if (heading !== null && data.photos.length <= 4000)
+      L.polygon(wedge([lat, lon], heading, 7), { stroke: false, fillColor: colour("--place"), fillOpacity: 0.4, interactive: false }).addTo(places);
+    L.circleMarker([lat, lon], { radius: 3, stroke: false, fillColor: colour("--place"), fillOpacity: 0.8 })
+      .bindTooltip(document.createTextNode(name).textContent.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`))
+      .addTo(places);
+  }
+
+  const pins = data.entries.map((entry, i) => {
+    if (!entry.at) return null;
+    const marker = L.marker(entry.at, { icon: pin(entry.heading, colour(`--${entry.tone === "none" ? "here" : entry.tone}`), 7), keyboard: true, alt: entry.name, title: entry.name, riseOnHover: true });
+    marker.on("click", () => select(i));
+    return marker.addTo(map);
+  });
+  const focus = L.layerGroup().addTo(map);
+
+  const everywhere = () => {
+    const spots = data.entries.filter((e) => e.at).map((e) => e.at);
+    const all = spots.length ? spots : data.photos.map((p) => [p[0], p[1]]);
+    return all.length ? L.latLngBounds(all) : L.latLngBounds([[0, 0], [1, 1]]);
+  };
+  const overview = () => {
+    current = -1;
+    focus.clearLayers();
+    byId("detail").hidden = true;
+    byId("list").hidden = false;
+    mark();
+    map.fitBounds(everywhere().pad(0.15), { maxZoom: data.earth ? 18 : 3, animate: false });
+  };
+  const mark = () => {
+    for (const button of document.querySelectorAll("#list button"))
+      button.toggleAttribute("aria-current", Number(button.dataset.entry) === current);
+  };
+  let current = -1;
+  let chosen = 0;
+
+  const element = (tag, text, kind) => {
+    const made = document.createElement(tag);
+    if (text) made.textContent = text;
+    if (kind) made.className = kind;
+    return made;
+  };
+  const picture = (source, name, caption) => {
+    const figure = element("figure");
+    if (source) {
+      const image = element("img");
+      image.src = source;
+      image.alt = name;
+      figure.append(image);
+    } else figure.append(element("div", "the file is not there", "gone"));
+    figure.append(element("figcaption", caption));
+    return figure;
+  };
+  const link = (text, address) => {
+    const made = element("a", text);
+    made.href = address;
+    made.target = "_blank";
+    made.rel = "noopener noreferrer";
+    return made;
+  };
+
+  const compare = (j) => {
+    const entry = data.entries[current];
+    chosen = j;
+    const match = entry.matches[j];
+    const figures = [picture(entry.thumbnail, entry.name, entry.kind === "answer" ? "the photo" : entry.name)];
+    if (match) figures.push(picture(data.thumbnails[match.file], match.image, `${j + 1}. ${match.image}`));
+    byId("pair").replaceChildren(...figures);
+    document.querySelectorAll("#matches button").forEach((b, i) => b.setAttribute("aria-pressed", String(i === j)));
+    draw(entry, j);
+  };
+  const draw = (entry, j) => {
+    focus.clearLayers();
+    if (!entry.at) return;
+    if (entry.radius_m)
+      L.circle(entry.at, { radius: entry.radius_m, color: colour("--here"), weight: 2, fillOpacity: 0.08, interactive: false }).addTo(focus);
+    entry.matches.forEach((match, i) => {
+      L.polyline([entry.at, match.at], { color: colour("--match"), weight: i === j ? 3 : 1.5, dashArray: "6 5", interactive: false }).addTo(focus);
+      L.marker(match.at, { icon: pin(match.heading, colour("--match"), i === j ? 7 : 5), alt: `match ${i + 1}: ${match.image}`, title: `${i + 1}. ${match.image}` })
+        .on("click", () => compare(i)).addTo(focus);
+    });
+  };
+  const select = (i) => {
+    const entry = data.entries[i];
+    current = i;
+    byId("detail").hidden = false;
+    byId("list").hidden = entry.kind === "answer";
+    byId("name").textContent = entry.name;
+    byId("verdict").textContent = entry.verdict;
+    byId("verdict").className = entry.tone;
+    const links = [];
+    if (entry.at && data.earth) {
+      const [lat, lon] = entry.at.map((v) => v.toFixed(6));
+      links.push(link("OpenStreetMap", `https://www.openstreetmap.org/?mlat=${lat}&mlon=${lon}#map=18/${lat}/${lon}`));
+      links.push(link("geo: link", `geo:${lat},${lon}`));
+    }
+    byId("links").replaceChildren(...links);
+    byId("matches").replaceChildren(...entry.matches.map((match, j) => {
+      const item = element("li");
+      const button = element("button", `${j + 1}. ${match.image}`);
+      button.type = "button";
+      button.append(element("small", match.facts.join(", ")));
+      button.addEventListener("click", () => compare(j));
+      item.append(button);
+      return item;
+    }));
+    mark();
+    compare(0);
+    if (entry.at) {
+      const near = entry.matches.map((m) => m.at).filter((at) => map.distance(at, entry.at) < NEAR_M);
+      const bounds = L.latLngBounds([entry.at, ...near]);
+      const reach = (entry.radius_m || 30) * 1.5 * metre;
+      bounds.extend([entry.at[0] - reach, entry.at[1] - reach]).extend([entry.at[0] + reach, entry.at[1] + reach]);
+      map.fitBounds(bounds.pad(0.1), { maxZoom: data.earth ? 19 : 4, animate: false });
+    }
+    if (matchMedia("(max-width: 820px)").matches) byId("map").scrollIntoView({ block: "start" });
+  };
+
+  document.querySelectorAll("#list button").forEach((button) => button.addEventListener("click", () => select(Number(button.dataset.entry))));
+  byId("overview").addEventListener("click", overview);
+  const step = (by) => data.entries.length && select((current + by + data.entries.length) % data.entries.length);
+  byId("previous").addEventListener("click", () => step(-1));
+  byId("next").addEventListener("click", () => step(1));
+  document.addEventListener("keydown", (event) => {
+    if (event.target.closest("#map") && event.target.id === "map" && event.key.startsWith("Arrow")) return; // moves the map
+    if (event.ctrlKey || event.metaKey || event.altKey) return;
+    const matches = current < 0 ? [] : data.entries[current].matches;
+    const action = {
+      ArrowRight: () => step(1),
+      ArrowLeft: () => step(current < 0 ? 0 : -1),
+      ArrowDown: () => matches.length && compare(Math.min(chosen + 1, matches.length - 1)),
+      ArrowUp: () => matches.length && compare(Math.max(chosen - 1, 0)),
+      Escape: overview,
+    }[event.key];
+    if (!action) return;
+    if (event.key.startsWith("ArrowUp") || event.key.startsWith("ArrowDown")) if (!matches.length) return;
+    event.preventDefault();
+    action();
+  });
+  new ResizeObserver(() => map.invalidateSize()).observe(byId("map"));
+  overview();
+  if (data.entries.length === 1 && data.entries[0].kind === "answer") select(0);
+  window.covisMap = { map, data, select, overview, get current() { return current; }, get chosen() { return chosen; }, pins };
+})();

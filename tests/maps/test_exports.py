@@ -1,0 +1,155 @@
+"""Answers as files, each read back by a library that covis does not use to write it."""
+
+import io
+import json
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from covis.errors import InputError
+from covis.maps.answers import WORDS, Answer, Match, Place, Position, in_words
+from covis.maps.exports import TEXTS, with_position, write_exif, write_geoposes, write_text
+from covis.maps.geopose import geopose
+
+PLACE = Place(10.0, 20.0, 123.25, 55.7046601, 13.191007)
+SOUTH_WEST = Place(-5.0, -6.0, None, -33.456789, -70.654321)
+
+
+def answer(name="a <b> & \x01.jpg", place=PLACE, probability=0.893, radius_m=12.0):
+    match = Match("walk/1.jpg", Path("/photos/walk/1.jpg"), SOUTH_WEST, "walk", 0.4, 0.6, 0.8)
+    note = "a precision of 95 % needs 93 %"
+    return Answer(Path(name), (match,), Position(place, radius_m, 0.9, 1), probability, False, note)
+
+
+@pytest.fixture
+def answers():
+    return [
+        answer(),
+        answer("second.jpg", SOUTH_WEST),
+        Answer(Path("bad.jpg"), (), None, None, False, "x", unusable=True),
+    ]
+
+
+def test_an_answer_leads_with_what_is_known():
+    assert answer("p.jpg").verdict == (
+        "likely at 55.704660, 13.191007 (89 %), within 12 m; not confident: a precision of 95 % needs 93 %"
+    )
+    assert [in_words(least) for least, _ in WORDS] == [word for _, word in WORDS]
+    assert in_words(0.0) == "unlikely"
+    assert "100 %" not in answer("p.jpg", probability=0.99999).verdict
+
+
+def test_geojson_is_read_by_geopandas(answers, tmp_path):
+    geopandas = pytest.importorskip("geopandas")
+    write_text(tmp_path / "a.geojson", "geojson", answers)
+    frame = geopandas.read_file(tmp_path / "a.geojson")
+    assert frame["kind"].tolist() == ["position", "radius", "match", "line"] * 2
+    ring = frame[frame["kind"] == "radius"].iloc[:1]
+    assert ring.is_valid.all()
+    area = float(ring.to_crs(ring.estimate_utm_crs()).area.iloc[0])
+    assert area == pytest.approx(math.pi * 12**2, rel=0.01)
+    assert frame[frame["kind"] == "line"].geometry.iloc[0].length > 0
+    assert frame["photo"].iloc[0] == "a <b> & \x01.jpg"
+
+
+def test_gpx_is_read_by_gpxpy(answers):
+    gpxpy = pytest.importorskip("gpxpy")
+    points = gpxpy.parse(TEXTS["gpx"](answers)).waypoints
+    assert [(p.latitude, p.longitude) for p in points] == [(55.7046601, 13.191007), (-33.456789, -70.654321)]
+    assert points[0].name == "a <b> & \ufffd.jpg"
+
+
+def test_kml_is_read_by_pyogrio(answers, tmp_path):
+    pyogrio = pytest.importorskip("pyogrio")
+    write_text(tmp_path / "a.kml", "kml", answers[1:2])
+    meta, _, shapes, columns = pyogrio.raw.read(tmp_path / "a.kml")
+    assert len(shapes) == 3  # position, ring, match
+    assert "likely" in columns[list(meta["fields"]).index("Name")].tolist()
+
+
+def test_csv_is_read_by_pandas(answers):
+    pandas = pytest.importorskip("pandas")
+    frame = pandas.read_csv(io.StringIO(TEXTS["csv"](answers)))
+    assert frame["lat"].tolist()[:2] == [55.7046601, -33.456789]
+    assert frame["verdict"].tolist()[:2] == ["likely", "likely"]
+    assert frame["lat"].isna().tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize("heading", [0.0, 90.0, 123.25, 300.0])
+def test_a_geopose_looks_along_the_heading(heading):
+    """By scipy's rotations: the camera's x axis in east-north-up is the direction of the heading."""
+    from scipy.spatial.transform import Rotation
+
+    place = Place(0, 0, heading, 55.7, 13.2)
+    expected = [math.sin(math.radians(heading)), math.cos(math.radians(heading)), 0]
+    angles = geopose(place)["angles"]
+    turned = Rotation.from_euler("ZYX", [angles["yaw"], angles["pitch"], angles["roll"]], degrees=True)
+    assert turned.apply([1, 0, 0]) == pytest.approx(expected, abs=1e-9)
+    q = geopose(place, "quaternion")["quaternion"]
+    assert Rotation.from_quat([q["x"], q["y"], q["z"], q["w"]]).apply([1, 0, 0]) == pytest.approx(expected, abs=1e-9)
+
+
+def test_geoposes_have_the_standards_members(answers, tmp_path):
+    assert write_geoposes(tmp_path / "poses", answers, "ypr") == (1, 2)
+    [file] = (tmp_path / "poses").iterdir()
+    pose = json.loads(file.read_text())
+    assert {"position": {"lat", "lon", "h"}, "angles": {"yaw", "pitch", "roll"}} == {k: set(v) for k, v in pose.items()}
+    with pytest.raises(InputError, match="FOLDER"):
+        write_geoposes(tmp_path / "one.json", answers, "ypr")
+
+
+def jpeg(**options):
+    buffer = io.BytesIO()
+    pixels = np.random.default_rng(0).integers(0, 256, (32, 48, 3), np.uint8)
+    Image.fromarray(pixels).save(buffer, "JPEG", **options)
+    return buffer.getvalue()
+
+
+@pytest.mark.parametrize("place", [PLACE, SOUTH_WEST], ids=["north east", "south west"])
+@pytest.mark.parametrize("with_exif", [False, True])
+def test_exif_of_a_copy_is_read_by_piexif(place, with_exif):
+    piexif = pytest.importorskip("piexif")
+    before = jpeg()
+    if with_exif:
+        exif = Image.Exif()
+        exif[0x0112], exif[0x010F] = 6, "Camera"
+        before = jpeg(exif=exif.tobytes())
+    after = with_position(before, answer("p.jpg", place))
+    found = piexif.load(after)
+    gps = found["GPS"]
+
+    def degrees(tag):
+        d, m, s = (n / over for n, over in gps[tag])
+        return d + m / 60 + s / 3600
+
+    assert degrees(2) * (1 if gps[1] == b"N" else -1) == pytest.approx(place.lat, abs=1e-7)
+    assert degrees(4) * (1 if gps[3] == b"E" else -1) == pytest.approx(place.lon, abs=1e-7)
+    assert gps[31][0] / gps[31][1] == 12.0
+    assert (17 in gps) == (place.heading is not None)
+    if with_exif:
+        assert (found["0th"][0x0112], found["0th"][0x010F]) == (6, b"Camera")
+    pixels = [np.asarray(Image.open(io.BytesIO(data))) for data in (before, after)]
+    assert np.array_equal(*pixels)
+
+
+def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
+    from covis.reading.exif import read_photo
+
+    photo, other = tmp_path / "p.jpg", tmp_path / "more" / "p.jpg"
+    other.parent.mkdir()
+    for file in (photo, other):
+        file.write_bytes(jpeg())
+    png = tmp_path / "q.png"
+    Image.new("RGB", (8, 8)).save(png)
+    located = [answer(str(file)) for file in (photo, other, png)]
+    before = photo.read_bytes()
+    written, left_out = write_exif(tmp_path / "out", located)
+    assert (written, left_out) == (2, [f"{png} (not a JPEG)"])
+    assert photo.read_bytes() == before
+    for name in ("p.jpg", "p-2.jpg"):
+        found = read_photo(tmp_path / "out" / name)
+        assert (found.lat, found.lon) == pytest.approx((PLACE.lat, PLACE.lon), abs=1e-7)
+        assert (found.heading, found.reference) == (123.25, "true")

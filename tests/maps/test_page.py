@@ -1,0 +1,172 @@
+"""The page of answers in a real browser: drag, zoom, click a match, keyboard, phone and dark, without a complaint."""
+
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.maps.answers import Answer, Match, Position
+from covis.maps.locating import places_of
+from covis.maps.page import write_answers, write_map
+from covis.poses import Poses
+
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run", "--disable-quic",
+]  # fmt: skip
+NAME = "</script><b>&'\"é.jpg"
+
+
+def photos(folder: Path) -> ImageSet:
+    names = [f"{i}.jpg" for i in range(11)] + [NAME.replace("/", "∕")]
+    for i, name in enumerate(names):
+        Image.fromarray(np.full((30, 40, 3), 20 * i, np.uint8)).save(folder / name)
+    poses = Poses.from_latlon(55.7 + 0.0002 * np.arange(12), np.full(12, 13.19), np.arange(12) * 30.0)
+    files = np.array([os.fsencode(folder / name) for name in names])
+    return ImageSet.of(folder, names, poses, columns={"file": files})
+
+
+def answer(images: ImageSet, i: int, confident: bool) -> Answer:
+    places = places_of(images.poses)
+    matches = tuple(
+        Match(images.name(j), images.path(j), places[j], "", 0.3 + 0.1 * j, 0.5, 0.8 - 0.1 * j)
+        for j in (i, i + 1, i + 2)
+    )
+    note = "" if confident else "a precision of 90 % needs 84 %"
+    return Answer(images.path(i), matches, Position(places[i], 14.0, 0.9, 2), 0.89, confident, note)
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("pages")
+    images = photos(folder)
+    answers = [answer(images, 0, True), answer(images, 4, False), answer(images, 9, True)]
+    answers.append(Answer(folder / "bad.jpg", (), None, None, False, "the photo cannot be used: empty", unusable=True))
+    write_answers(folder / "answers.html", answers, images)
+    write_map(folder / "map.html", images, f"map {NAME}", {"photos": len(images), "model": "<tiny>"})
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser():
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        hint = "no Chromium found; install the system's package `chromium` (make browser)"
+        if os.environ.get("CI"):
+            pytest.fail(hint)
+        pytest.skip(hint)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=path, args=FLAGS)
+        yield opened
+        opened.close()
+
+
+@pytest.fixture
+def opened(browser, pages):
+    """Opens a page; whatever it says in the console, or asks of the network, is an error."""
+    complaints, made = [], []
+
+    def open_page(name="answers.html", width=1200, height=900, scheme="light"):
+        page = browser.new_page(viewport={"width": width, "height": height}, color_scheme=scheme)
+        page.on("console", lambda message: complaints.append(message.text))
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        page.on("request", lambda request: complaints.append(request.url) if request.url.startswith("http") else None)
+        page.goto((pages / name).as_uri())
+        made.append(page)
+        return page
+
+    yield open_page
+    for page in made:
+        page.close()
+    assert complaints == []
+
+
+def centre(page):
+    return page.evaluate(
+        "(() => { const c = covisMap.map.getCenter(); return [c.lat, c.lng, covisMap.map.getZoom()]; })()"
+    )
+
+
+def test_overview_first_then_drag_zoom_and_a_match(opened):
+    page = opened()
+    assert page.locator("#list button").count() == 4
+    assert page.locator(".legend").is_visible()
+    assert page.locator(".leaflet-control-scale-line").is_visible()
+    inside = page.evaluate("covisMap.pins.filter(p => p).every(p => covisMap.map.getBounds().contains(p.getLatLng()))")
+    assert inside
+    box = page.locator("#map").bounding_box()
+    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    before = centre(page)
+    page.mouse.move(x + 60, y + 60)
+    page.mouse.down()
+    page.mouse.move(x - 60, y - 20, steps=5)
+    page.mouse.up()
+    page.wait_for_timeout(300)
+    assert centre(page)[:2] != before[:2]
+    page.locator(".leaflet-control-zoom-in").click()
+    page.wait_for_timeout(400)
+    assert centre(page)[2] > before[2]
+
+    page.locator("#list button").nth(1).click()
+    assert "not confident" in page.locator("#verdict").inner_text()
+    assert page.locator("#matches li").count() == 3
+    assert page.locator("#pair img").count() == 2
+    page.locator("#matches button").nth(1).click()
+    assert page.locator("#matches button").nth(1).get_attribute("aria-pressed") == "true"
+    assert "5.jpg" in page.locator("#pair figcaption").nth(1).inner_text()
+    assert page.locator("#links a").first.get_attribute("href").startswith("https://www.openstreetmap.org/?mlat=55.70")
+    page.locator(".leaflet-marker-icon[title='3. 6.jpg']").click()
+    assert page.evaluate("covisMap.chosen") == 2
+
+
+def test_the_keyboard_does_it_all(opened):
+    page = opened()
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("covisMap.current") == 0
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate("covisMap.chosen") == 1
+    page.keyboard.press("ArrowLeft")
+    assert page.evaluate("covisMap.current") == 3
+    assert "cannot be used" in page.locator("#verdict").inner_text()
+    page.keyboard.press("Escape")
+    assert page.evaluate("covisMap.current") == -1
+    assert page.locator("#list").is_visible()
+    page.locator("#list button").first.focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("covisMap.current") == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize(("width", "height"), [(1280, 800), (390, 844)], ids=["desktop", "phone"])
+def test_it_fits_the_screen_and_is_accessible(opened, scheme, width, height):
+    page = opened("answers.html", width, height, scheme)
+    page.keyboard.press("ArrowRight")
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    found = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa"]})
+    assert found.violations_count == 0, found.generate_report()
+
+
+def test_a_whole_map_and_names_that_look_like_markup(opened, pages):
+    page = opened("map.html")
+    assert page.locator("h1").inner_text() == f"map {NAME}"
+    assert page.locator("#list button").count() == 12
+    page.locator("#list button").nth(11).click()
+    assert page.locator("#name").inner_text() == NAME.replace("/", "∕")
+    assert "<tiny>" in page.locator(".facts").inner_text()
+    assert "</script><b>" not in (pages / "map.html").read_text(encoding="utf-8")
+
+
+def test_tiles_are_an_address_with_places(tmp_path):
+    with pytest.raises(InputError, match=r"\{z\}, \{x\} and \{y\}"):
+        write_map(tmp_path / "m.html", photos(tmp_path), "m", {}, tiles="https://example.org/tiles")
+    write_map(tmp_path / "m.html", photos(tmp_path), "m", {}, tiles="https://example.org/{z}/{x}/{y}.png")
+    assert "example.org" in (tmp_path / "m.html").read_text(encoding="utf-8")
