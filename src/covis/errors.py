@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 from pathlib import Path
+from unicodedata import category
 
 
 class InputError(ValueError):
@@ -23,11 +24,15 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     return InputError(f"unknown {kind} {name!r}; {hint}")
 
 
-def printable(text: str) -> str:
+def visible(text: str) -> str:
     """Text for a terminal: control characters and bytes that are no UTF-8 are spelt out, so that none takes effect."""
     if text.isprintable():
         return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return "".join(c.encode("unicode_escape").decode("ascii") if category(c) in _UNSEEN else c for c in text)
+
+
+_UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Unicode's categories of control and format characters, halves of pairs, and line ends."""
 
 
 def near_path(path: Path) -> str:

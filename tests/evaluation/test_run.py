@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from covis import cli, datasets
+from covis import artifacts, cli, datasets
 from covis.describing.describers import ModelDescriber, open_describer
 from covis.describing.embedding import embed
 from covis.errors import InputError
@@ -141,7 +141,7 @@ def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys
     record = tmp_path / "agreed" / "manifest.json"  # as it was written before re-rankers had names
     manifest = json.loads(record.read_text())
     del manifest["config"]["rerank"]
-    record.write_text(json.dumps({**manifest, "config": {**manifest["config"], "consensus": True}}))
+    artifacts.write_json(record, {**manifest, "config": {**manifest["config"], "consensus": True}})
     code, _, err = run(capsys, *given, "--rerank", "consensus")
     assert code == 0
     assert "evaluated already" in err

@@ -67,7 +67,7 @@ def drill(place, kills, timed):
             handle.write(f"{done}\n")
     assert now.version > kills // 4, "the worker hardly did anything"
     assert now.remove(sorted(names_of(now))[:1]).version == now.version + 1
-    leftovers = [p for p in (place / "map").rglob("*") if p.name.endswith((".partial", ".old", ".gone"))]
+    leftovers = [p for p in (place / "map").rglob("*") if ".partial" in p.name or p.name.endswith((".old", "-gone"))]
     assert not leftovers
     return now.version, between
 

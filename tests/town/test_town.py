@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis import datasets, town
+from covis import artifacts, datasets, town
 from covis.errors import InputError
 from covis.poses import Poses, angle_between
 from covis.reading.table import read_table
@@ -185,7 +185,7 @@ def test_a_folder_of_another_town_is_refused(tmp_path, hamlet):
 @pytest.mark.parametrize("change", [{"fingerprint": "0" * 16}, {"config": {"seed": 0}}, {"config": None}])
 def test_a_folder_of_another_version_is_refused(tmp_path, hamlet, change):
     record = json.loads((hamlet / "town.json").read_text()) | change
-    (tmp_path / "town.json").write_text(json.dumps(record))
+    artifacts.write_json(tmp_path / "town.json", record)
     with pytest.raises(InputError, match="another version"):
         folder_config(tmp_path)
 

@@ -30,7 +30,8 @@ from covis.cli import (
     sources,
     train,
 )
-from covis.errors import InputError, printable
+from covis.cli import map as map_care
+from covis.errors import InputError, visible
 
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
@@ -64,6 +65,7 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
     "keys": {"add": serve.add, "remove": serve.remove, "list": serve.show},
     "submission": {"check": evaluate.submission_check},
     "model": {"import": model.import_model, "show": model.show_model},
+    "map": {"check": map_care.check, "repair": map_care.repair},
 }
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""
 GROUP_HELP = {
@@ -72,6 +74,7 @@ GROUP_HELP = {
     "keys": "Make and remove the keys of a service (covis serve --keys).",
     "submission": "Check a file for a benchmark's server.",
     "model": "Make a model folder from weights, or show what is in one.",
+    "map": "Look after a map.",
 }
 
 
@@ -168,13 +171,13 @@ def describe(error: BaseException) -> tuple[int, str]:
         place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return 2, f"error: {' '.join(error.format_message().split())}{place}"
     if isinstance(error, InputError):
-        return 2, f"error: {printable(str(error))}"
+        return 2, f"error: {visible(str(error))}"
     if isinstance(error, OSError):
-        place = f": {printable(str(error.filename)[:400])}" if error.filename else ""
+        place = f": {visible(str(error.filename)[:400])}" if error.filename else ""
         hint = _REMEDY.get(error.errno or 0, _DISK if error.errno is None else "check the path and the disk")
-        return 2, f"error: {printable(str(error.strerror or error))}{place}; {hint}"
+        return 2, f"error: {visible(str(error.strerror or error))}{place}; {hint}"
     if isinstance(error, MemoryError):
-        return 2, f"error: not enough memory ({printable(str(error)) or 'no more to be had'}); {_MEMORY}"
+        return 2, f"error: not enough memory ({visible(str(error)) or 'no more to be had'}); {_MEMORY}"
     return 1, f"defect: {type(error).__name__}: {error} (run again with --debug and report it)"
 
 

@@ -8,6 +8,8 @@ from typing import Annotated, Any
 
 import typer
 
+from covis.errors import visible
+
 MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
 WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
 Data = Annotated[
@@ -25,7 +27,7 @@ def emit(data: Any, as_json: bool, text: str = "") -> None:
         json.dump(data, sys.stdout, indent=2, ensure_ascii=False, default=_plain)
         sys.stdout.write("\n")
     elif text:
-        print(text)
+        print("\n".join(map(visible, text.split("\n"))))
 
 
 def table(rows: list[dict[str, Any]]) -> str:

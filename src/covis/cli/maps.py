@@ -166,6 +166,7 @@ def locate(
     scene: Annotated[
         Path | None, typer.Option(help="pose: COLMAP model of the map's photos, or a table of them with depth maps.")
     ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Read every byte of the map against its checksums.")] = False,
     json: Json = False,
 ) -> None:
     """Say where photos were taken, how sure that is, and which photos of the map show it.
@@ -192,7 +193,7 @@ def locate(
     from covis.maps.calibration import RATE
     from covis.maps.map import Map
 
-    opened = Map.open(map_path)
+    opened = Map.open(map_path, verify=verify)
     texts = {"csv": csv, "geojson": geojson, "kml": kml, "gpx": gpx}
     on_earth = [name for name, target in {**texts, "geopose": geopose, "exif": exif, "gis": gis}.items() if target]
     _need_earth(opened, [name for name in on_earth if name != "csv"])

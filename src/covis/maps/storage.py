@@ -102,7 +102,7 @@ def read_state(path: Path, *, verify: bool = False) -> tuple[State, tuple[Descri
     version = current_version(path)
     while True:
         try:
-            state = _read_version(path, version, verify)
+            state = read_version(path, version, verify=verify)
             return state, open_segments(path, state.segments, verify)
         except (InputError, OSError):
             # It may have been replaced and cleared away since its number was read.
@@ -165,9 +165,11 @@ def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
     tidy(path, state.version)
 
 
-def _read_version(path: Path, version: int, verify: bool) -> State:
+def read_version(path: Path, version: int, *, verify: bool = False, index: bool = True) -> State:
+    """A state of the map; without `index`, damage of its index does not matter."""
     folder = version_folder(path, version)
-    manifest = artifacts.open_manifest(folder, KIND, facts=_FACTS, verify=verify, links=False)
+    skip = () if index else (INDEX,)
+    manifest = artifacts.open_manifest(folder, KIND, facts=_FACTS, verify=verify, links=False, skip=skip)
     remedy = f"repair it with: covis map repair {path}"
     found = files.load_arrays(folder / PHOTOS, _photo_arrays(manifest["photos"]), remedy)
     poses = Poses(found["xy"], found["heading"], found["z"], frame=manifest["frame"])
