@@ -28,6 +28,11 @@ class Registry(Mapping[str, T]):
 
         return bind
 
+    def update(self, table: Mapping[str, T]) -> None:
+        """Binds every name of a table."""
+        for name, entry in table.items():
+            self.register(name)(entry)
+
     def __getitem__(self, name: str) -> T:
         if name not in self._entries:
             raise unknown_name(self.kind, name, self._entries)

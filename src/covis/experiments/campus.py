@@ -9,6 +9,7 @@ table see as many images.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -42,12 +43,6 @@ DEPTHS = {
     for model, levels in {"mobilenetv2": (4, 5), "dinov2": (6, 8, 10)}.items()
 }
 """Clusters at several depths, each by itself: what finds places best."""
-VARIANTS: dict[str, Variant] = {
-    "gcl": gcl,
-    "cl": cl,
-    "gcl_binary": binary_batches,
-    "cl_graded": cl_graded,
-}
 
 
 def base(model: str) -> Recipe:
@@ -98,13 +93,33 @@ def depths(model: str) -> Recipe:
     return replace(places(model), model=DEPTHS[model])
 
 
-for _model in MODELS:
-    for _name, _variant in VARIANTS.items():
-        RECIPES.register(f"campus_{_model}_{_name}")(partial(_recipe, _model, _variant))
-    RECIPES.register(f"campus_{_model}_gcl_all_pairs")(partial(all_pairs, _model))
-for _model in PLACES:
-    RECIPES.register(f"campus_{_model}_places")(partial(places, _model))
-    RECIPES.register(f"campus_{_model}_depths")(partial(depths, _model))
+ALL: dict[str, Callable[[], Recipe]] = {
+    "campus_mobilenetv2_gcl": partial(_recipe, "mobilenetv2", gcl),
+    "campus_mobilenetv2_cl": partial(_recipe, "mobilenetv2", cl),
+    "campus_mobilenetv2_gcl_binary": partial(_recipe, "mobilenetv2", binary_batches),
+    "campus_mobilenetv2_cl_graded": partial(_recipe, "mobilenetv2", cl_graded),
+    "campus_mobilenetv2_gcl_all_pairs": partial(all_pairs, "mobilenetv2"),
+    "campus_resnet50_gcl": partial(_recipe, "resnet50", gcl),
+    "campus_resnet50_cl": partial(_recipe, "resnet50", cl),
+    "campus_resnet50_gcl_binary": partial(_recipe, "resnet50", binary_batches),
+    "campus_resnet50_cl_graded": partial(_recipe, "resnet50", cl_graded),
+    "campus_resnet50_gcl_all_pairs": partial(all_pairs, "resnet50"),
+    "campus_vgg16_gcl": partial(_recipe, "vgg16", gcl),
+    "campus_vgg16_cl": partial(_recipe, "vgg16", cl),
+    "campus_vgg16_gcl_binary": partial(_recipe, "vgg16", binary_batches),
+    "campus_vgg16_cl_graded": partial(_recipe, "vgg16", cl_graded),
+    "campus_vgg16_gcl_all_pairs": partial(all_pairs, "vgg16"),
+    "campus_dinov2_gcl": partial(_recipe, "dinov2", gcl),
+    "campus_dinov2_cl": partial(_recipe, "dinov2", cl),
+    "campus_dinov2_gcl_binary": partial(_recipe, "dinov2", binary_batches),
+    "campus_dinov2_cl_graded": partial(_recipe, "dinov2", cl_graded),
+    "campus_dinov2_gcl_all_pairs": partial(all_pairs, "dinov2"),
+    "campus_mobilenetv2_places": partial(places, "mobilenetv2"),
+    "campus_mobilenetv2_depths": partial(depths, "mobilenetv2"),
+    "campus_dinov2_places": partial(places, "dinov2"),
+    "campus_dinov2_depths": partial(depths, "dinov2"),
+}
+RECIPES.update(ALL)
 
 
 WEST = ("campus_west",)

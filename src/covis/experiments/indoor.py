@@ -5,9 +5,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
-from covis.experiments.variants import Variant, at_methods_rate, cl, gcl
+from covis.experiments.variants import Variant, at_methods_rate, gcl
+from covis.experiments.variants import cl as plain_cl
 from covis.labels import FovOverlap, SurfaceOverlap
 from covis.models import ModelConfig
 from covis.training.recipe import RECIPES, Optimiser, Recipe
@@ -42,18 +44,48 @@ def seven_scenes(backbone: str, scene: str) -> Recipe:
     )
 
 
+cl = partial(plain_cl, same_place=None)
+"""The baseline: a pair is of one place where its graded label is positive."""
+
+
 def _small(variant: Variant, backbone: str, scene: str = "") -> Recipe:
     return at_methods_rate(variant(seven_scenes(backbone, scene) if scene else tb_places(backbone)))
 
 
-def _register() -> None:
-    variants: dict[str, Variant] = {"gcl": gcl, "cl": partial(cl, same_place=None)}
-    for loss, variant in variants.items():
-        for backbone in ("resnet18", "resnet34", "densenet161"):
-            RECIPES.register(f"tb_places_{backbone}_{loss}")(partial(_small, variant, backbone))
-        for backbone in ("resnet18", "resnet34"):
-            for scene in SCENES:
-                RECIPES.register(f"7scenes_{scene}_{backbone}_{loss}")(partial(_small, variant, backbone, scene))
-
-
-_register()
+ALL: dict[str, Callable[[], Recipe]] = {
+    "tb_places_resnet18_gcl": partial(_small, gcl, "resnet18"),
+    "tb_places_resnet34_gcl": partial(_small, gcl, "resnet34"),
+    "tb_places_densenet161_gcl": partial(_small, gcl, "densenet161"),
+    "tb_places_resnet18_cl": partial(_small, cl, "resnet18"),
+    "tb_places_resnet34_cl": partial(_small, cl, "resnet34"),
+    "tb_places_densenet161_cl": partial(_small, cl, "densenet161"),
+    "7scenes_chess_resnet18_gcl": partial(_small, gcl, "resnet18", "chess"),
+    "7scenes_chess_resnet18_cl": partial(_small, cl, "resnet18", "chess"),
+    "7scenes_chess_resnet34_gcl": partial(_small, gcl, "resnet34", "chess"),
+    "7scenes_chess_resnet34_cl": partial(_small, cl, "resnet34", "chess"),
+    "7scenes_fire_resnet18_gcl": partial(_small, gcl, "resnet18", "fire"),
+    "7scenes_fire_resnet18_cl": partial(_small, cl, "resnet18", "fire"),
+    "7scenes_fire_resnet34_gcl": partial(_small, gcl, "resnet34", "fire"),
+    "7scenes_fire_resnet34_cl": partial(_small, cl, "resnet34", "fire"),
+    "7scenes_heads_resnet18_gcl": partial(_small, gcl, "resnet18", "heads"),
+    "7scenes_heads_resnet18_cl": partial(_small, cl, "resnet18", "heads"),
+    "7scenes_heads_resnet34_gcl": partial(_small, gcl, "resnet34", "heads"),
+    "7scenes_heads_resnet34_cl": partial(_small, cl, "resnet34", "heads"),
+    "7scenes_office_resnet18_gcl": partial(_small, gcl, "resnet18", "office"),
+    "7scenes_office_resnet18_cl": partial(_small, cl, "resnet18", "office"),
+    "7scenes_office_resnet34_gcl": partial(_small, gcl, "resnet34", "office"),
+    "7scenes_office_resnet34_cl": partial(_small, cl, "resnet34", "office"),
+    "7scenes_pumpkin_resnet18_gcl": partial(_small, gcl, "resnet18", "pumpkin"),
+    "7scenes_pumpkin_resnet18_cl": partial(_small, cl, "resnet18", "pumpkin"),
+    "7scenes_pumpkin_resnet34_gcl": partial(_small, gcl, "resnet34", "pumpkin"),
+    "7scenes_pumpkin_resnet34_cl": partial(_small, cl, "resnet34", "pumpkin"),
+    "7scenes_redkitchen_resnet18_gcl": partial(_small, gcl, "resnet18", "redkitchen"),
+    "7scenes_redkitchen_resnet18_cl": partial(_small, cl, "resnet18", "redkitchen"),
+    "7scenes_redkitchen_resnet34_gcl": partial(_small, gcl, "resnet34", "redkitchen"),
+    "7scenes_redkitchen_resnet34_cl": partial(_small, cl, "resnet34", "redkitchen"),
+    "7scenes_stairs_resnet18_gcl": partial(_small, gcl, "resnet18", "stairs"),
+    "7scenes_stairs_resnet18_cl": partial(_small, cl, "resnet18", "stairs"),
+    "7scenes_stairs_resnet34_gcl": partial(_small, gcl, "resnet34", "stairs"),
+    "7scenes_stairs_resnet34_cl": partial(_small, cl, "resnet34", "stairs"),
+}
+RECIPES.update(ALL)

@@ -6,6 +6,7 @@ the last two convolutional blocks trained, images of 480×640, batches of 32 pai
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
@@ -32,7 +33,6 @@ BACKBONES = {
     "resnext": "resnext101_32x8d.fb_wsl_ig1b_ft_in1k",
 }
 """Names in the tables → names in the model library. The tables' ResNeXt was trained on Instagram images first."""
-POOLS = ("gem", "avg")
 TABLE4_LOSSES = (
     "triplet", "quadruplet", "lazy_triplet", "lazy_quadruplet", "triplet_huber", "log_ratio", "multi_similarity",
     "soft_contrastive",
@@ -81,29 +81,55 @@ def netvlad_triplet(pool: str) -> Recipe:
 
 
 def _with(variant: Variant, backbone: str, pool: str = "gem") -> Recipe:
-    return at_methods_rate(variant(base(backbone, pool)))
+    return at_methods_rate(variant(base(BACKBONES[backbone], pool)))
 
 
 def _strategy(backbone: str, strategy: str) -> Recipe:
-    return at_methods_rate(graded_batches(gcl(base(backbone)), strategy))
+    return at_methods_rate(graded_batches(gcl(base(BACKBONES[backbone])), strategy))
 
 
-def _register() -> None:
-    variants: dict[str, Variant] = {"gcl": gcl, "cl": cl}
-    for short, backbone in BACKBONES.items():
-        for pool in POOLS:
-            for loss, variant in variants.items():
-                RECIPES.register(f"msls_{short}_{pool}_{loss}")(partial(_with, variant, backbone, pool))
-        for strategy in "BCD":
-            RECIPES.register(f"msls_{short}_gem_gcl_{strategy.lower()}")(partial(_strategy, backbone, strategy))
-    RECIPES.register("msls_vgg16_gem_gcl_binary")(lambda: at_methods_rate(binary_batches(gcl(base()), _IN_CITY)))
-    RECIPES.register("msls_vgg16_gem_cl_graded")(lambda: at_methods_rate(cl_graded(base())))
-    for loss, variant in variants.items():
-        RECIPES.register(f"msls_vgg16_netvlad64_{loss}")(partial(_with, variant, "vgg16", "netvlad64"))
-    for pool in ("netvlad16", "netvlad64"):
-        RECIPES.register(f"msls_vgg16_{pool}_triplet")(partial(netvlad_triplet, pool))
-    for name in TABLE4_LOSSES:
-        RECIPES.register(f"msls_table4_{name}")(partial(other_loss, name))
-
-
-_register()
+ALL: dict[str, Callable[[], Recipe]] = {
+    "msls_vgg16_gem_gcl": partial(_with, gcl, "vgg16", "gem"),
+    "msls_vgg16_gem_cl": partial(_with, cl, "vgg16", "gem"),
+    "msls_vgg16_avg_gcl": partial(_with, gcl, "vgg16", "avg"),
+    "msls_vgg16_avg_cl": partial(_with, cl, "vgg16", "avg"),
+    "msls_vgg16_gem_gcl_b": partial(_strategy, "vgg16", "B"),
+    "msls_vgg16_gem_gcl_c": partial(_strategy, "vgg16", "C"),
+    "msls_vgg16_gem_gcl_d": partial(_strategy, "vgg16", "D"),
+    "msls_resnet50_gem_gcl": partial(_with, gcl, "resnet50", "gem"),
+    "msls_resnet50_gem_cl": partial(_with, cl, "resnet50", "gem"),
+    "msls_resnet50_avg_gcl": partial(_with, gcl, "resnet50", "avg"),
+    "msls_resnet50_avg_cl": partial(_with, cl, "resnet50", "avg"),
+    "msls_resnet50_gem_gcl_b": partial(_strategy, "resnet50", "B"),
+    "msls_resnet50_gem_gcl_c": partial(_strategy, "resnet50", "C"),
+    "msls_resnet50_gem_gcl_d": partial(_strategy, "resnet50", "D"),
+    "msls_resnet152_gem_gcl": partial(_with, gcl, "resnet152", "gem"),
+    "msls_resnet152_gem_cl": partial(_with, cl, "resnet152", "gem"),
+    "msls_resnet152_avg_gcl": partial(_with, gcl, "resnet152", "avg"),
+    "msls_resnet152_avg_cl": partial(_with, cl, "resnet152", "avg"),
+    "msls_resnet152_gem_gcl_b": partial(_strategy, "resnet152", "B"),
+    "msls_resnet152_gem_gcl_c": partial(_strategy, "resnet152", "C"),
+    "msls_resnet152_gem_gcl_d": partial(_strategy, "resnet152", "D"),
+    "msls_resnext_gem_gcl": partial(_with, gcl, "resnext", "gem"),
+    "msls_resnext_gem_cl": partial(_with, cl, "resnext", "gem"),
+    "msls_resnext_avg_gcl": partial(_with, gcl, "resnext", "avg"),
+    "msls_resnext_avg_cl": partial(_with, cl, "resnext", "avg"),
+    "msls_resnext_gem_gcl_b": partial(_strategy, "resnext", "B"),
+    "msls_resnext_gem_gcl_c": partial(_strategy, "resnext", "C"),
+    "msls_resnext_gem_gcl_d": partial(_strategy, "resnext", "D"),
+    "msls_vgg16_gem_gcl_binary": lambda: at_methods_rate(binary_batches(gcl(base()), _IN_CITY)),
+    "msls_vgg16_gem_cl_graded": lambda: at_methods_rate(cl_graded(base())),
+    "msls_vgg16_netvlad64_gcl": partial(_with, gcl, "vgg16", "netvlad64"),
+    "msls_vgg16_netvlad64_cl": partial(_with, cl, "vgg16", "netvlad64"),
+    "msls_vgg16_netvlad16_triplet": partial(netvlad_triplet, "netvlad16"),
+    "msls_vgg16_netvlad64_triplet": partial(netvlad_triplet, "netvlad64"),
+    "msls_table4_triplet": partial(other_loss, "triplet"),
+    "msls_table4_quadruplet": partial(other_loss, "quadruplet"),
+    "msls_table4_lazy_triplet": partial(other_loss, "lazy_triplet"),
+    "msls_table4_lazy_quadruplet": partial(other_loss, "lazy_quadruplet"),
+    "msls_table4_triplet_huber": partial(other_loss, "triplet_huber"),
+    "msls_table4_log_ratio": partial(other_loss, "log_ratio"),
+    "msls_table4_multi_similarity": partial(other_loss, "multi_similarity"),
+    "msls_table4_soft_contrastive": partial(other_loss, "soft_contrastive"),
+}
+RECIPES.update(ALL)

@@ -16,5 +16,4 @@ def own(model: str) -> Recipe:
     return replace(depths(model), dataset="photos", split="all")
 
 
-RECIPES.register(RECOMMENDED)(partial(own, "dinov2"))
-RECIPES.register("own_photos_small")(partial(own, "mobilenetv2"))
+RECIPES.update({"own_photos": partial(own, "dinov2"), "own_photos_small": partial(own, "mobilenetv2")})

@@ -15,7 +15,7 @@ from covis.fields import above
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.building import Advance
-from covis.labels.rules import RULES, Estimate, LabelRule, estimated
+from covis.labels.rules import RULES, Estimate, LabelRule, estimated, require_positions
 from covis.machine import cpu_count
 from covis.town import solids
 from covis.town.config import TownConfig
@@ -97,6 +97,7 @@ class TrueCovisibility(LabelRule):
         """True labels of every pair within `radius_m`; one set gives both directions and no diagonal."""
         from scipy.spatial import cKDTree
 
+        require_positions(queries, database)
         one_set = queries is database
         near = cKDTree(queries.poses.xy).sparse_distance_matrix(
             cKDTree(database.poses.xy), self.radius_m, output_type="ndarray"

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Literal
 
 from covis import fields
 from covis.datasets import DATASETS
 from covis.errors import InputError, unknown_name
 from covis.fields import above, at_least, check_types
+from covis.files import first_line, read_bounded
 from covis.labels import RULES, FovOverlap, LabelRule
 from covis.losses import LOSSES, GeneralizedContrastive, Loss
 from covis.models import ModelConfig
@@ -105,6 +109,8 @@ RECIPES: Registry[Callable[[], Recipe]] = Registry("recipe")
 """Name → function that returns the recipe."""
 
 
+_LARGEST = 1 << 20
+"""Bytes of a recipe file."""
 CHOICES: dict[str, Mapping[str, type]] = {
     "loss": LOSSES,
     "labels": RULES,
@@ -127,10 +133,32 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
 def restore_recipe(told: Mapping[str, Any]) -> Recipe:
     """Back from `describe_recipe`; recipes of earlier versions too."""
-    recipe: Recipe = fields.restore(
-        {**told, "batches": _today(told["batches"])} if "batches" in told else told, _kinds()
-    )
+    batches = told.get("batches")
+    recipe: Any = fields.restore({**told, "batches": _today(batches)} if isinstance(batches, dict) else told, _kinds())
+    if not isinstance(recipe, Recipe):
+        raise InputError(f"a {type(recipe).__name__} is no recipe; state one with type = Recipe")
     return recipe
+
+
+def read_recipe(path: Path) -> Recipe:
+    """The recipe of a TOML or JSON file: one that `describe_recipe` stated, or the changes to the recipe it names as `base`."""
+    content = read_bounded(path, _LARGEST)
+    try:
+        told = tomllib.loads(content.decode()) if path.suffix == ".toml" else json.loads(content)
+    except ValueError as error:
+        raise InputError(f"{path} is not {path.suffix[1:].upper()} ({first_line(error)}); check the file") from None
+    if not isinstance(told, dict):
+        raise InputError(
+            f"{path} holds no fields of a recipe; write FIELD = VALUE, or start from covis train --dry-run"
+        )
+    base = told.pop("base", None)
+    try:
+        if base is None:
+            return restore_recipe({"type": "Recipe", **told})
+        changes = {**told, "batches": _today(told["batches"])} if isinstance(told.get("batches"), dict) else told
+        return fields.merge(RECIPES[base](), changes, _kinds())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
 
 
 def _kinds() -> dict[str, type]:

@@ -1,0 +1,121 @@
+"""What every registered recipe owes its users; a new entry is tested unasked: parts that exist, and one step that runs."""
+
+import csv
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+
+from covis import experiments
+from covis.errors import InputError
+from covis.models import POOLS, ModelConfig, backbone_names
+from covis.training.recipe import configure, describe_recipe, read_recipe
+from covis.training.run import Resources, train
+from layouts import builders
+
+EVERY = pytest.mark.parametrize("name", list(experiments.RECIPES))
+QUIET = Resources(workers=0, tensorboard=False, plan=False)
+TINY = ModelConfig("tiny", "gem", image_size=(16, 16), trainable="last1")
+
+
+def street(count, step_m=6.0):
+    """A walk along a street as builders place it."""
+    return [[step_m * i, 0.0] for i in range(count)]
+
+
+def table(root, walks=4, photos=16):
+    """Own photos: walks up and down one street, as a table."""
+    rows = ["image,easting,northing,heading,group"]
+    for w in range(walks):
+        for i in range(photos):
+            builders.image(root / f"w{w}_{i}.jpg", (16, 16), seed=i)
+            rows.append(f"w{w}_{i}.jpg,{8 * i},{w},{90 + 3 * w},walk{w}")
+    (root / "photos.csv").write_text("\n".join(rows) + "\n")
+    return root / "photos.csv"
+
+
+@pytest.fixture(scope="module")
+def miniatures(tmp_path_factory, hamlet):
+    """Dataset → a miniature with pairs in every band of ψ."""
+    root = tmp_path_factory.mktemp("miniatures")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(builders, "_street", lambda city, n: torch.tensor(street(n)).double().numpy())
+        builders.msls(root / "msls", cities=("amman", "cph", "sf"), queries=30, database=36)
+    builders.tb_places(root / "tb", sizes=(("W17", 24), ("W18", 8)), halves=(4, 4))
+    from covis.datasets.seven_scenes import SCENES
+
+    builders.seven_scenes(root / "7scenes", scenes=tuple(SCENES), frames=20)
+    builders.campus(root / "campus", walks=4, photos=8)
+    (root / "own").mkdir()
+    own = table(root / "own")
+    return {"msls": root / "msls", "tb_places": root / "tb", "7scenes": root / "7scenes", "campus": root / "campus",
+            "town": hamlet, "photos": own, "table": own}  # fmt: skip
+
+
+def small(recipe):
+    """The recipe with all that decides its step but a network that takes no time."""
+    return replace(recipe, model=TINY, steps=1, validations=1, whiten=0, cache_gb=0.5)
+
+
+CASES = {}
+for _name in experiments.RECIPES:
+    CASES.setdefault(json.dumps(describe_recipe(small(experiments.get(_name)))), _name)
+
+
+@EVERY
+def test_its_network_and_pooling_exist(name):
+    model = experiments.get(name).model
+    assert model.backbone in backbone_names() or model.backbone.split(".")[0] in backbone_names()
+    assert model.pool in POOLS
+
+
+@EVERY
+def test_it_reads_back_from_a_file(name, tmp_path):
+    recipe = experiments.get(name)
+    (tmp_path / "mine.json").write_text(json.dumps(describe_recipe(recipe)))
+    assert experiments.get(str(tmp_path / "mine.json")) == recipe
+
+
+@pytest.mark.parametrize("name", list(CASES.values()))
+def test_one_step_runs_on_a_miniature(name, miniatures, tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    recipe = small(experiments.get(name))
+    result = train(recipe, tmp_path / "run", data=miniatures[recipe.dataset], resources=QUIET)
+    assert result["step"] == 1
+    assert result["images"] > 0
+    row = next(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
+    assert float(row["loss"]) >= 0
+    assert bool(row["recall@5"]) == bool(recipe.validation)
+
+
+def test_a_file_may_change_a_recipe_that_it_names(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        'base = "msls_vgg16_gem_gcl"\nsteps = 5\n[loss]\nmargin = 1\n[model]\nweights = "none"\nimage_size = [240, 320]\n'
+        '[batches]\ntype = "all_pairs"\nsize = 40\n[labels]\nradius_m = 30\n'
+    )
+    changes = ["steps=5", "loss.margin=1", "model.weights=none", "model.image_size=240,320", "labels.radius_m=30",
+               "batches=all_pairs", "batches.size=40"]  # fmt: skip
+    assert read_recipe(file) == configure(experiments.get("msls_vgg16_gem_gcl"), changes)
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("base = 'town_gclx'", "unknown recipe 'town_gclx'; did you mean 'town_gcl'"),
+        ("base = 'town_gcl'\nstep = 3", "unknown field 'step'; did you mean 'steps'"),
+        ("base = 'town_gcl'\n[loss]\ntype = 'gcl'", "unknown class 'gcl'"),
+        ("base = 'town_gcl'\n[optimiser]\nschedule = 'linear'", "unknown optimiser.schedule 'linear'"),
+        ("base = 'town_gcl'\n[batches]\nsize = -3", "size is -3"),
+        ("epochs = 3", "dataset is not given"),
+        ("= 3", "is not TOML"),
+        ("type = 'Radius'", "a Radius is no recipe"),
+    ],
+)
+def test_a_wrong_file_is_refused_in_one_line(tmp_path, content, says):
+    (tmp_path / "mine.toml").write_text(content)
+    with pytest.raises(InputError, match=says) as caught:
+        read_recipe(tmp_path / "mine.toml")
+    assert "\n" not in str(caught.value)
+    assert str(tmp_path / "mine.toml") in str(caught.value)
