@@ -52,7 +52,7 @@ def make(request, monkeypatch):
         if request.param in KINDS:
             return Approximate(dim, request.param, model)
         pytest.importorskip("pymilvus")
-        from covis.search.milvus import MilvusIndex
+        from covis.search.engines.milvus import MilvusIndex
 
         uri = request.getfixturevalue("engine")
         opened.append(MilvusIndex(uri, f"covis_{uuid.uuid4().hex}", dim, model))

@@ -10,7 +10,7 @@ from covis.search import rank
 pytest.importorskip("pymilvus")
 
 from covis.search import milvus
-from covis.search.milvus import MilvusIndex
+from covis.search.engines.milvus import MilvusIndex
 
 DIM = 16
 

@@ -42,6 +42,9 @@ def index(
     ] = "auto",
     max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
     descriptors: Given = None,
+    engine: Annotated[
+        str, typer.Option(help="Keep photos and descriptors in an engine: milvus:URI or postgresql://USER@HOST/DB.")
+    ] = "",
     runtime: Annotated[
         str, typer.Option(help="What locate runs: auto (an ONNX file inside the map, if onnx is installed) or torch.")
     ] = "auto",
@@ -55,6 +58,7 @@ def index(
       covis index photos/ -o town.map --train
       covis index photos/ -o town.map --train --recipe own_photos_small --weights mobilenetv2.safetensors
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
+      covis index drives.csv -o city.map --model runs/r50/model --engine postgresql://covis@db/maps
     """
     from covis.maps.map import Map
     from covis.reading.screening import Rejected
@@ -74,7 +78,7 @@ def index(
     assert loaded is not None
     made = Map.create(
         output, images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None,
-        descriptors=_store(descriptors), rejects=rejects,
+        descriptors=_store(descriptors), rejects=rejects, engine=engine,
     )  # fmt: skip
     if runtime == "auto":
         from covis.progress import say
@@ -198,7 +202,7 @@ def locate(
     on_earth = [name for name, target in {**texts, "geopose": geopose, "exif": exif, "gis": gis}.items() if target]
     _need_earth(opened, [name for name in on_earth if name != "csv"])
     shares: dict[str, Any] = {"precision": wanted, "rate": RATE if rate is None else rate}
-    area = read_area(near, inside, opened.images.poses.frame)
+    area = read_area(near, inside, opened.frame)
     walk = opened.locate_walk(files, k, area=area, **shares) if sequence else None
     answers = opened.locate(files, k, area=area, **shares) if walk is None else list(walk.answers)
     unusable = [a for a in answers if a.unusable]
@@ -240,7 +244,7 @@ def _form(text: str) -> GeoPoseForm:
 
 
 def _need_earth(opened: Map, outputs: list[str]) -> None:
-    if outputs and not opened.images.poses.frame:
+    if outputs and not opened.frame:
         named = ", ".join(f"--{name}" for name in outputs)
         raise InputError(f"{opened.path} is in metres without a place on Earth; {named} need a map of lat and lon")
 
@@ -347,7 +351,7 @@ def _report(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any]
     promised = None if calibration is None else calibration.promised()
     summary = None if calibration is None else calibration.summary(*([] if promised is None else [promised]))
     data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model_fingerprint,
-            "dim": made.dim, "index": made.index.kind, **facts, "promised_precision": promised, "calibration": summary,
+            "dim": made.dim, "index": made.index_kind, **facts, "promised_precision": promised, "calibration": summary,
             **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
     changed = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in facts.items())
     emit(

@@ -65,7 +65,7 @@ def load(
       covis search load map.store local.db city
     """
     from covis.descriptors import DescriptorStore
-    from covis.search.milvus import MilvusIndex
+    from covis.search.engines.milvus import MilvusIndex
 
     opened = DescriptorStore.open(store)
     index = MilvusIndex(engine, collection, opened.dim, opened.model, token=token, structure=structure)
@@ -133,7 +133,7 @@ def _searchable(path: Path) -> tuple[Index, DescriptorStore]:
 def _engine(path: Path, engine: str, collection: str, token: str) -> tuple[Index, DescriptorStore]:
     """A collection of Milvus, and the store that names its images."""
     from covis.descriptors import DescriptorStore
-    from covis.search.milvus import MilvusIndex
+    from covis.search.engines.milvus import MilvusIndex
 
     if not collection:
         raise InputError("--engine needs --collection; give the name that the store was loaded under")

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,9 +28,10 @@ from covis.errors import InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.answers import Answer
-from covis.maps.calibration import RATE, Calibration, gcl_margin, refreshed
+from covis.maps.calibration import CONTEXT, RATE, Calibration, gcl_margin, refreshed
 from covis.maps.intake import files_of, list_rejects, listed, nearest_name, plain, reframed, stamps
 from covis.maps.locating import Judge
+from covis.maps.remote import Remote
 from covis.maps.storage import State
 from covis.maps.walks import STEP_M, Walk, locate_walk
 from covis.notebook import card
@@ -39,6 +40,8 @@ from covis.ranking import Ranking
 from covis.reading.screening import Rejected
 from covis.runtime import Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
+from covis.search.engines.photos import public
+from covis.search.exact import as_queries
 from covis.search.kinds import choose
 
 if TYPE_CHECKING:
@@ -60,11 +63,11 @@ def added(
 ) -> Map:
     """The map with `images`, under `prefix` + name."""
     table = replace(
-        images, poses=reframed(images.poses, now.images.poses.frame, str(images.root)), intrinsics=None,
+        images, poses=reframed(images.poses, now.frame, str(images.root)), intrinsics=None,
         columns={"file": files_of(images)}, root=now.path,
         names=encode_names([os.fsencode(prefix) + bytes(n) for n in images.names]),
     )  # fmt: skip
-    replaced = _replaced(now, table)
+    replaced = _replaced(now, table) if now.remote is None else np.zeros(0, bool)
     key = artifacts.fingerprint(
         now.model_fingerprint, table.names, table.columns["file"], stamps(table.columns["file"])
     )
@@ -73,6 +76,13 @@ def added(
     lost = [Rejected(images.name(int(i)), "no-descriptor", "see the segment") for i in np.flatnonzero(rows < 0)]
     list_rejects(now.path / storage.REJECTS, [*rejects, *listed(store, lost)])
     table = table.subset(rows >= 0)
+    if now.remote is not None:
+        after = _loaded(now.remote, table, np.asarray(store[rows[rows >= 0]], np.float32), first=now.version == 0)
+        moved = _of_remote(
+            type(now), after, now.model_fingerprint, now.state.calibration, len(table) if calibrate else None
+        )
+        storage.clear_segment(now.path, key)
+        return moved
     stores, segments, first = now.stores, now.state.segments, len(now.descriptors)
     if key in segments:  # the same files again: their rows are there
         first = sum(len(s) for s in stores[: segments.index(key)])
@@ -88,12 +98,55 @@ def added(
 def removed(now: Map, names: Iterable[str | bytes], calibrate: bool) -> Map:
     """The map without the photos of these names."""
     wanted = np.unique(encode_names(names))
+    if now.remote is not None:
+        after = now.remote.remove([bytes(name) for name in wanted])
+        changes = len(wanted) if calibrate else None
+        return _of_remote(type(now), after, now.model_fingerprint, now.state.calibration, changes)
     there = np.isin(wanted, now.images.names)
     if not there.all():
         name = os.fsdecode(wanted[~there][0])
         raise InputError(f"{now.path} has no photo {name!r}{nearest_name(name, now.images)}; nothing was removed")
     state = replace(now.state, images=now.images.subset(~np.isin(now.images.names, wanted)))
     return _written(now, state, now.stores, len(wanted) if calibrate else None)
+
+
+def _loaded(remote: Remote, table: ImageSet, vectors: NDArray[np.float32], first: bool) -> Remote:
+    return remote.load(table, vectors) if first else remote.add(table, vectors)
+
+
+def _of_remote(
+    kind: type[Map],
+    remote: Remote,
+    model: str,
+    calibration: Mapping[str, Any] | None = None,
+    changes: int | None = None,
+) -> Map:
+    """A map over an engine; with `changes` its calibration is looked at anew, else it is the folder's."""
+    told = remote.calibration() if changes is None else remote.recalibrate(calibration, changes)
+    state = State(remote.pointer.version, storage.empty_table(remote.path, remote.frame), (), calibration=told)
+    return kind(remote.path, state, (), model, remote.engine.dim, remote)
+
+
+def _made_remote(
+    kind: type[Map], path: Path, images: ImageSet, model: PlaceModel, engine: str,
+    descriptors: DescriptorStore | None, rejects: list[Rejected], calibrate: bool,
+) -> Map:  # fmt: skip
+    """Makes a map over an engine; stopped, the same call goes on."""
+    own = artifacts.fingerprint(str(path.resolve()), images.fingerprint(), model.fingerprint())
+    config = {"model": model.fingerprint(), "dim": model.dim, "images": images.fingerprint(), "frame": images.poses.frame,
+              "root": os.fsencode(images.root.resolve()).hex(), "engine": public(engine), "table": f"covis_{own}"}  # fmt: skip
+    with artifacts.claim(path, storage.KIND, config):
+        if (path / storage.CURRENT).is_file():
+            say(f"{path}: the map is there already")
+            return kind.open(path)
+        remote = Remote.open(path, {**config, "engine": engine})
+        if not (path / storage.MODEL / artifacts.MANIFEST).is_file():
+            model.save(path / storage.MODEL, replace=True)
+        empty = State(0, storage.empty_table(path, images.poses.frame), ())
+        first = kind(path, empty, (), model.fingerprint(), model.dim, remote)
+        made = added(first, images, "", descriptors, rejects, calibrate)
+        artifacts.write_json(path / storage.CURRENT, {"version": made.version})
+    return made
 
 
 def _replaced(now: Map, table: ImageSet) -> NDArray[np.bool_]:
@@ -237,6 +290,8 @@ class Map:
     model_fingerprint: str
     """Of the model of every descriptor."""
     dim: int
+    remote: Remote | None = None
+    """Where its photos live, if in an engine; `state` then has none."""
 
     # Opening and making
 
@@ -244,6 +299,10 @@ class Map:
     def open(cls, path: Path | str, *, verify: bool = False) -> Map:
         """The map as it is now; `verify` reads every file once against its checksum."""
         path = Path(path)
+        engine = storage.read_engine(path)
+        if engine is not None:
+            storage.current_version(path)
+            return _of_remote(cls, Remote.open(path, engine), engine["model"])
         state, stores = storage.read_state(path, verify=verify)
         return cls(path, state, stores, *storage.read_facts(path, stores))
 
@@ -259,13 +318,17 @@ class Map:
         descriptors: DescriptorStore | None = None,
         rejects: Iterable[Rejected] = (),
         calibrate: bool = True,
+        engine: str = "",
     ) -> Map:
         """Makes a map of `images` with known positions; the same call goes on where an earlier one was stopped.
 
         index: `auto`, `exact` or a kind of approximate search, which may take `max_ram` bytes beside the descriptors.
-        descriptors: those of the images, by name, if there are some already.
+        descriptors: those of the images, by name, if there are some already. engine: where photos and descriptors shall
+        live instead of the folder, `milvus:URI` or `postgresql://…`.
         """
         path = Path(path)
+        if engine:
+            return _made_remote(cls, path, images, model, engine, descriptors, list(rejects), calibrate)
         choose(index, len(images), model.dim, max_ram)  # what cannot be built is said before the work
         config = {"model": model.fingerprint(), "dim": model.dim, "index": index, "images": images.fingerprint(),
                   "root": os.fsencode(images.root.resolve()).hex(), **({} if max_ram is None else {"max_ram": max_ram})}  # fmt: skip
@@ -282,7 +345,12 @@ class Map:
     # Looking
 
     def __len__(self) -> int:
-        return len(self.state.images)
+        return len(self.state.images) if self.remote is None else self.remote.pointer.photos
+
+    @property
+    def frame(self) -> str:
+        """The frame of positions; empty where the map is not on Earth."""
+        return self.state.images.poses.frame
 
     def __repr__(self) -> str:
         return f"Map({str(self.path)!r}, {len(self)} photos, version {self.version}, {self.backbone})"
@@ -296,8 +364,18 @@ class Map:
 
     @property
     def images(self) -> ImageSet:
-        """The photos; their files are in the column `file`."""
-        return self.state.images
+        """The photos; their files are in the column `file`. Of an engine they are fetched once, all of them."""
+        return self.state.images if self.remote is None else self._fetched
+
+    @cached_property
+    def _fetched(self) -> ImageSet:
+        assert self.remote is not None
+        return self.remote.images()
+
+    @property
+    def index_kind(self) -> str:
+        """The kind of search."""
+        return self.index.kind if self.remote is None else self.remote.engine.kind
 
     @property
     def version(self) -> int:
@@ -372,6 +450,12 @@ class Map:
         if not len(self):
             empty = np.zeros((len(queries), 0))
             return Ranking(empty.astype(np.int64), empty.astype(np.float32))
+        if self.remote is not None:
+            hits = self.remote.engine.search(as_queries(queries, np.empty((0, self.dim), np.float32), k), k, area)
+            order = np.argsort(self.images.names)
+            rows = order[np.searchsorted(self.images.names, np.array(hits.rows.names), sorter=order) % len(order)]
+            ids = hits.ranking.ids
+            return Ranking(np.where(ids >= 0, rows[np.maximum(ids, 0)], -1), hits.ranking.distances)
         found = self.index.search(queries, k, area=area)
         places = np.searchsorted(self.state.rows, np.maximum(found.ids, 0))
         return Ranking(np.where(found.ids >= 0, places, -1), found.distances)
@@ -385,6 +469,24 @@ class Map:
     def judge(self, *, area: Area | None = None, precision: float | None = None, rate: float = RATE) -> Judge:
         """What turns descriptors into answers; see `locate`."""
         return Judge(self.images, partial(self.search, area=area), self.calibration, precision, rate)
+
+    def judge_for(
+        self,
+        vectors: NDArray[np.float32],
+        k: int,
+        *,
+        area: Area | None = None,
+        precision: float | None = None,
+        rate: float = RATE,
+    ) -> Judge:
+        """Like `judge`, for (Q, dim) descriptors only: of an engine just the photos that it finds are fetched."""
+        if self.remote is None:
+            return self.judge(area=area, precision=precision, rate=rate)
+        hits = self.remote.engine.search(vectors, max(k, CONTEXT), area) if len(vectors) else None
+        images = self.state.images if hits is None else self.remote.image_set(hits.rows)
+        empty = Ranking(np.zeros((0, 0), np.int64), np.zeros((0, 0), np.float32))
+        ranking = empty if hits is None else hits.ranking
+        return Judge(images, lambda _, wanted: ranking.top(wanted), self.calibration, precision, rate)
 
     def describe(self, photos: Photos) -> Described:
         """Descriptors of photos, and why some have none."""
@@ -404,8 +506,10 @@ class Map:
         photos: one path or several. area: where they may be at most. precision: share of confident answers that shall be
         right; None is the highest that the map can promise. rate: share of true positions that shall lie within the radius.
         """
-        judge, paths = self.judge(area=area, precision=precision, rate=rate), _listed(photos)
-        return judge.answers(paths, *self.describe(paths), k)
+        paths = _listed(photos)
+        vectors, bad = self.describe(paths)
+        judge = self.judge_for(vectors, k, area=area, precision=precision, rate=rate)
+        return judge.answers(paths, vectors, bad, k)
 
     def locate_walk(
         self,
@@ -418,8 +522,10 @@ class Map:
         step_m: float = STEP_M,
     ) -> Walk:
         """Where photos were taken that belong to one walk, in order; as `locate`."""
-        judge, paths = self.judge(area=area, precision=precision, rate=rate), _listed(photos)
-        return locate_walk(judge, paths, *self.describe(paths), k, step_m=step_m)
+        paths = _listed(photos)
+        vectors, bad = self.describe(paths)
+        judge = self.judge_for(vectors, k, area=area, precision=precision, rate=rate)
+        return locate_walk(judge, paths, vectors, bad, k, step_m=step_m)
 
     # Changing
 
@@ -445,4 +551,13 @@ class Map:
     def _writing(self) -> Iterator[Map]:
         """The newest state, while no one else may change it."""
         with artifacts.lock(self.path):
-            yield Map.open(self.path)
+            yield self.newest()
+
+    def newest(self) -> Map:
+        """The map as it is now: this one where nothing changed since it was opened."""
+        if self.remote is None:
+            return self if storage.current_version(self.path) == self.version else Map.open(self.path)
+        pointer = self.remote.engine.pointer()
+        if pointer == self.remote.pointer:
+            return self
+        return _of_remote(type(self), replace(self.remote, pointer=pointer), self.model_fingerprint)

@@ -112,6 +112,20 @@ def read_state(path: Path, *, verify: bool = False) -> tuple[State, tuple[Descri
             version = newer
 
 
+def read_engine(path: Path) -> dict[str, Any] | None:
+    """What the map's record says of the engine that holds its photos; None where the folder does."""
+    check_folders(path)
+    if not (path / RECORD).is_file():
+        return None
+    hint = f"repair it with: covis map repair {path}"
+    config = files.read_record(path / RECORD, {"config": dict}, hint)["config"]
+    if "engine" not in config:
+        return None
+    return dict(
+        files.checked(path / RECORD, config, {"engine": str, "table": str, "model": str, "dim": int, "frame": str})
+    )
+
+
 def read_facts(path: Path, stores: tuple[DescriptorStore, ...]) -> tuple[str, int]:
     """Fingerprint of the map's model and the length of its descriptors, which those of every segment have."""
     record = files.read_record(path / RECORD, {"config": dict}, f"repair it with: covis map repair {path}")

@@ -31,6 +31,7 @@ from covis.maps.geopose import to_geopose
 from covis.maps.walks import locate_walk
 from covis.reading.decoding import Reject
 from covis.search import Area
+from covis.search.engines import Unavailable
 from covis.service import page
 from covis.service.additions import added_images, read_positions
 from covis.service.batching import Batcher, Unusable
@@ -165,6 +166,7 @@ def create_app(
     page.add_routes(app)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _bad_input)
+    app.add_exception_handler(Unavailable, _unavailable)
     app.add_middleware(metrics.middleware)
     app.add_middleware(Guard, limits=limits, budget=bodies, hosts=hosts)
     return app
@@ -177,6 +179,10 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 async def _bad_input(request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": str(error)}, 422)
+
+
+async def _unavailable(request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": "the engine of the map does not answer; try again"}, 503, {"Retry-After": "5"})
 
 
 def _sentence(errors: Sequence[Any]) -> str:
@@ -281,11 +287,11 @@ async def locate(request: Request, server: Reader, query: Annotated[Question, Qu
     form = await read_form(request, server.limits)
     question = _asked(request, query, form)
     shown = await server.shown(question.map)
-    if kind != FORMATS[0] and not shown.map.images.poses.frame:
+    if kind != FORMATS[0] and not shown.map.frame:
         raise HTTPException(406, f"the map {shown.name!r} is not on Earth; ask for application/json")
     if not len(shown.map):
         raise HTTPException(409, f"the map {shown.name!r} is empty; add photos first")
-    area = read_area(question, shown.map.images.poses.frame)
+    area = read_area(question, shown.map.frame)
     described = await server.batcher.describe(shown.network, [photo.data for photo in form.photos])
     server.metrics.count(described)
     _refuse_if_none(form.photos, described)
@@ -356,11 +362,12 @@ def answer(
     shown: Shown, question: Question, area: Area | None, uploads: Sequence[Upload], described: Sequence[Any]
 ) -> Answered:
     """Searches and judges; `described` has a descriptor or the reason why there is none for each photo."""
-    judge = shown.map.judge(area=area, precision=question.precision, rate=question.rate)
     bad = {i: d.detail for i, d in enumerate(described) if isinstance(d, Unusable)}
     rows = [d for d in described if not isinstance(d, Unusable)]
     vectors = np.stack(rows) if rows else np.zeros((0, shown.map.dim), np.float32)
     names = [Path(upload.name) for upload in uploads]
+    precision, rate = question.precision, question.rate
+    judge = shown.map.judge_for(vectors, question.k, area=area, precision=precision, rate=rate)
     if not question.sequence:
         return Answered(judge.answers(names, vectors, bad, question.k), None)
     walk = locate_walk(judge, names, vectors, bad, question.k)
@@ -479,7 +486,7 @@ async def add_photos(request: Request, name: str, server: Writer) -> dict[str, A
     """
     shown = await server.shown(name)
     form = await read_form(request, server.limits)
-    positions = await run_in_threadpool(read_positions, form, shown.map.images.poses.frame)
+    positions = await run_in_threadpool(read_positions, form, shown.map.frame)
     described = await server.batcher.describe(shown.network, [photo.data for photo in form.photos])
     server.metrics.count(described)
     _refuse_if_none(form.photos, described)
@@ -509,6 +516,8 @@ async def _change(server: Server, name: str, change: Callable[[], Any]) -> dict[
             after = await run_in_threadpool(change)
         except InUse:
             raise TooBusy(f"another process is changing the map {name!r}", 5) from None
+        except Unavailable:
+            raise
         except InputError as error:
             raise HTTPException(409, str(error)) from None
     return {"map": name, "version": after.version, "photos": len(after)}

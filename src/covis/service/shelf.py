@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 
 from covis.coverage import coverage
 from covis.errors import InputError
-from covis.maps import storage
 from covis.maps.locating import places_of
 from covis.maps.map import Map
 from covis.maps.storage import text_of
@@ -41,7 +40,7 @@ class Shown:
         images, calibration = self.map.images, self.map.calibration
         return {
             "name": self.name, "version": self.map.version, "photos": len(self.map), "groups": len(images.group_names),
-            "model": self.map.model_fingerprint, "dim": self.map.dim, "index": self.map.index.kind,
+            "model": self.map.model_fingerprint, "dim": self.map.dim, "index": self.map.index_kind,
             "on_earth": bool(images.poses.frame), "bounds": self.bounds,
             "calibration": None if calibration is None else calibration.summary(),
         }  # fmt: skip
@@ -120,7 +119,6 @@ class Shelf:
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._shown: dict[str, Shown] = {}
-        self._stamps: dict[str, tuple[int, ...]] = {}
         self._thumbnails: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._thumbnail_bytes = 0
         for path in paths:
@@ -128,7 +126,6 @@ class Shelf:
             if name in self._paths:
                 raise InputError(f"{path} and {self._paths[name]} have the same name {name!r}; rename one folder")
             self._paths[name] = path
-            self._stamps[name] = _stamp(path)
             opened = Map.open(path, verify=True)
             self._shown[name] = Shown(name, opened, opened.runtime)
 
@@ -139,17 +136,13 @@ class Shelf:
 
     def now(self, name: str) -> Shown:
         """The newest state of a map; raises `KeyError` for a name that is none."""
-        shown, path = self._shown[name], self._paths[name]
-        stamp = _stamp(path)
-        if stamp == self._stamps[name]:
-            return shown
         with self._lock:
-            if stamp != self._stamps[name]:
-                opened = Map.open(path)
-                same = opened.model_fingerprint == shown.map.model_fingerprint
-                self._shown[name] = Shown(name, opened, shown.network if same else opened.runtime)
-                self._stamps[name] = stamp
-            return self._shown[name]
+            shown = self._shown[name]
+            newest = shown.map.newest()
+            if newest is not shown.map:
+                same = newest.model_fingerprint == shown.map.model_fingerprint
+                shown = self._shown[name] = Shown(name, newest, shown.network if same else newest.runtime)
+            return shown
 
     def thumbnail(self, shown: Shown, image: str, pixels: int) -> bytes:
         """A photo of the map as a small JPEG; raises `KeyError` for another name, `Reject` where the file is no photo."""
@@ -178,8 +171,3 @@ class Shelf:
 def _name(path: Path) -> str:
     """A map's name in addresses: that of its folder without `.map`, letters, digits, `-`, `_` and `.` only."""
     return re.sub(r"[^\w.-]+", "-", path.resolve().name.removesuffix(".map")).strip("-.") or "map"
-
-
-def _stamp(path: Path) -> tuple[int, ...]:
-    status = (path / storage.CURRENT).stat()
-    return status.st_mtime_ns, status.st_ino, status.st_size

@@ -56,7 +56,7 @@ class MilvusIndex(Index):
         structure: the engine's kind of index, such as FLAT, HNSW, IVF_RABITQ or DISKANN; `effort` its search parameters.
         """
         self.dim, self.collection, self.effort = dim, collection, effort or {}
-        self.client = _connect(str(uri), token)
+        self.client = connect(str(uri), token)
         if not self.client.has_collection(collection):
             self._create(structure, model)
         self.client.load_collection(collection)
@@ -195,7 +195,8 @@ def _noted_model(facts: dict[str, Any]) -> str | None:
     return noted if noted is None else str(noted)
 
 
-def _connect(uri: str, token: str) -> Any:
+def connect(uri: str, token: str) -> Any:
+    """A client of the engine at `uri`."""
     try:
         from pymilvus import MilvusClient, MilvusException
     except ImportError:
@@ -224,7 +225,7 @@ def _rows(ids: Ids, descriptors: Matrix, xy: NDArray[np.float64], start: int, st
 def _box(area: Area | None) -> str:
     if area is None:
         return ""
-    left, low, right, high = area.box
+    left, low, right, high = map(float, area.box)
     return f"placed == true and x >= {left!r} and x <= {right!r} and y >= {low!r} and y <= {high!r}"
 
 

@@ -1,0 +1,187 @@
+"""What an engine holds of a map: one row per photo, and a pointer that says which state counts."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.arrays import Floats, Ids
+from covis.errors import InputError
+from covis.ranking import Ranking
+from covis.search.area import Area
+
+_BATCH_BYTES = 8 << 20
+_SPARE = 16
+_MOST = 16384
+"""Candidates that an engine is asked for at most."""
+FORMS = "milvus:http://HOST:19530, milvus:FILE.db or postgresql://USER@HOST/DATABASE"
+
+
+class Unavailable(InputError):  # noqa: N818 - a state of the engine, not a defect
+    """The engine does not answer now."""
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Photos of a map, aligned."""
+
+    ids: Ids
+    names: list[bytes]
+    files: list[bytes]
+    xy: Floats
+    """(n, 2) metres in the map's frame."""
+    heading: Floats
+    height: Floats
+    group: list[str]
+    vectors: NDArray[np.float32] | None = None
+    """(n, dim) descriptors; None where they were not asked for."""
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def subset(self, at: Ids) -> Rows:
+        """The rows at these places."""
+        names, files, group = ([column[i] for i in at] for column in (self.names, self.files, self.group))
+        vectors = None if self.vectors is None else self.vectors[at]
+        return Rows(self.ids[at], names, files, self.xy[at], self.heading[at], self.height[at], group, vectors)
+
+    def batches(self) -> Iterator[Rows]:
+        """A bounded number at a time."""
+        width = 1 if self.vectors is None else self.vectors.shape[1]
+        step = max(1, _BATCH_BYTES // (4 * width))
+        for start in range(0, len(self), step):
+            yield self.subset(np.arange(start, min(start + step, len(self))))
+
+
+class Pointer(NamedTuple):
+    """Which state of a map counts."""
+
+    version: int
+    photos: int
+    next_id: int
+    """Ids from here on were never used."""
+
+
+class Hits(NamedTuple):
+    """What a search found."""
+
+    rows: Rows
+    """Each photo once."""
+    ranking: Ranking
+    """(Q, K) places in `rows`."""
+
+
+class Candidates(NamedTuple):
+    """What an engine proposes to each query: rows, and (Q, C) their places with distances; −1 is none."""
+
+    rows: Rows
+    places: Ids
+    distances: NDArray[np.float32]
+
+
+class Engine(ABC):
+    """The photos of one map."""
+
+    kind: str
+    dim: int
+    url: str
+
+    @abstractmethod
+    def pointer(self) -> Pointer:
+        """The state that counts."""
+
+    @abstractmethod
+    def change(self, now: Pointer, rows: Rows | None, gone: Ids) -> Pointer:
+        """Adds `rows`, takes the ids `gone` away, and moves the pointer on; readers see the state before or after."""
+
+    @abstractmethod
+    def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
+        """Id and file of those names that are there."""
+
+    @abstractmethod
+    def page(self, after: int, limit: int, *, vectors: bool = False) -> Rows:
+        """Rows with ids above `after`, ascending."""
+
+    @abstractmethod
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
+        """The nearest rows of each query; of an area its box is enough."""
+
+    @abstractmethod
+    def drop(self) -> None:
+        """Deletes all that the engine holds of this map."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Ends the connection."""
+
+    def search(self, queries: NDArray[np.float32], k: int, area: Area | None = None) -> Hits:
+        """The k nearest of each query, those inside `area`; more are asked for until k lie inside."""
+        limit = min(_MOST, (k if area is None else 2 * k) + _SPARE)
+        while True:
+            found = self.candidates(queries, limit, area)
+            places = found.places
+            if area is not None and len(found.rows):
+                inside = area.contains(found.rows.xy)
+                places = np.where((places >= 0) & inside[np.maximum(places, 0)], places, -1)
+            short = (places >= 0).sum(axis=1) < k
+            full = (found.places >= 0).sum(axis=1) >= limit
+            if not (short & full).any() or limit == _MOST:
+                return Hits(found.rows, _ranked(found.rows.ids, places, found.distances, k))
+            limit = min(_MOST, 4 * limit)
+
+    def all_rows(self, *, vectors: bool = False, step: int = 4096) -> Rows:
+        """Every row, by id."""
+        pages = [self.page(-1, step, vectors=vectors)]
+        while len(pages[-1]) == step:
+            pages.append(self.page(int(pages[-1].ids[-1]), step, vectors=vectors))
+        return joined(pages)
+
+
+def _ranked(ids: Ids, places: Ids, distances: NDArray[np.float32], k: int) -> Ranking:
+    """Best first, ties by id."""
+    distance = np.where(places >= 0, distances, np.inf).astype(np.float32)
+    key = np.where(places >= 0, ids[np.maximum(places, 0)] if len(ids) else places, np.iinfo(np.int64).max)
+    order = np.lexsort((key, distance), axis=-1)[:, :k]
+    return Ranking(np.take_along_axis(places, order, 1), np.take_along_axis(distance, order, 1))
+
+
+def joined(parts: Sequence[Rows]) -> Rows:
+    """Rows one after the other."""
+    vectors = [p.vectors for p in parts if p.vectors is not None]
+    return Rows(
+        np.concatenate([p.ids for p in parts]),
+        [name for p in parts for name in p.names],
+        [file for p in parts for file in p.files],
+        np.concatenate([p.xy for p in parts]),
+        np.concatenate([p.heading for p in parts]),
+        np.concatenate([p.height for p in parts]),
+        [group for p in parts for group in p.group],
+        np.concatenate(vectors) if len(vectors) == len(parts) else None,
+    )
+
+
+def open_engine(url: str, table: str, dim: int) -> Engine:
+    """The engine at `url` with what it holds under the name `table`; made where it is not there."""
+    if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", table):
+        raise InputError(f"{table!r} is no name for a table")
+    kind, _, rest = url.partition(":")
+    if kind == "milvus" and rest:
+        from covis.search.engines.collection import MilvusPhotos
+
+        return MilvusPhotos(rest, table, dim)
+    if kind in ("postgresql", "postgres") and rest.startswith("//"):
+        from covis.search.engines.postgres import PostgresPhotos
+
+        return PostgresPhotos(url, table, dim)
+    raise InputError(f"--engine is {FORMS}, not {url!r}")
+
+
+def public(url: str) -> str:
+    """An engine's address without a password, as it may be written down."""
+    return re.sub(r"(://[^/:@]*):[^@/]*@", r"\1@", re.sub(r"([?&])password=[^&]*&?", r"\1", url)).rstrip("?&")

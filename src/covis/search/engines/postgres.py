@@ -1,0 +1,231 @@
+"""Photos of a map in PostgreSQL with pgvector. Needs the extra `covis[postgres]`.
+
+A change is one transaction. Up to `EXACT_UP_TO` rows are compared one by one; beyond, an HNSW index proposes candidates
+whose distances are then computed in full. Passwords come from PGPASSWORD or ~/.pgpass, as for every client.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.arrays import Ids
+from covis.errors import InputError
+from covis.progress import say
+from covis.search.area import Area
+from covis.search.engines.photos import Candidates, Engine, Pointer, Rows, Unavailable, public
+from covis.search.kinds import EXACT_UP_TO
+
+_POINTERS = "covis_maps"
+_COLUMNS = "id, name, file, x, y, heading, height, grp"
+_PLAIN, _HALF = 2000, 4000
+"""Numbers per descriptor that pgvector indexes as they are, and in half precision."""
+
+
+class PostgresPhotos(Engine):
+    """One table; connections are one per thread."""
+
+    kind = "postgresql"
+
+    def __init__(self, url: str, table: str, dim: int) -> None:
+        self.url, self.table, self.dim = url, table, dim
+        self._local = threading.local()
+        self._open: list[Any] = []
+        self._create()
+
+    def _create(self) -> None:
+        with self._cursor() as cursor:
+            cursor.execute("SELECT pg_advisory_xact_lock(7265)")  # two makers at once would both try
+            cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {_POINTERS} (name text PRIMARY KEY, dim int, version bigint, photos bigint, "
+                "next_id bigint)"
+            )
+            cursor.execute(
+                f"CREATE TABLE IF NOT EXISTS {self.table} (id bigint PRIMARY KEY, name bytea NOT NULL UNIQUE, file bytea, "
+                f"x float8, y float8, heading float8, height float8, grp text, descriptor vector({self.dim}) NOT NULL)"
+            )
+            cursor.execute(f"CREATE INDEX IF NOT EXISTS {self.table}_xy ON {self.table} (x, y)")
+            cursor.execute(
+                f"INSERT INTO {_POINTERS} VALUES (%s, %s, 0, 0, 0) ON CONFLICT (name) DO NOTHING",
+                (self.table, self.dim),
+            )
+            cursor.execute(f"SELECT dim FROM {_POINTERS} WHERE name = %s", (self.table,))
+            held = cursor.fetchone()[0]
+        if held != self.dim:
+            raise InputError(f"{self.table} holds descriptors of {held} numbers, not {self.dim}; use another map")
+
+    @contextmanager
+    def _cursor(self) -> Iterator[Any]:
+        """A transaction, whole or not at all."""
+        try:
+            import psycopg
+            from pgvector.psycopg import register_vector
+        except ImportError:
+            raise InputError("PostgreSQL needs its client; install it with: pip install 'covis[postgres]'") from None
+        try:
+            connection = getattr(self._local, "connection", None)
+            if connection is None or connection.closed:
+                connection = self._local.connection = psycopg.connect(self.url, connect_timeout=10)
+                self._open.append(connection)
+                with connection.transaction():
+                    connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                register_vector(connection)
+                connection.commit()
+            with connection.transaction(), connection.cursor() as cursor:
+                yield cursor
+        except (psycopg.OperationalError, psycopg.InterfaceError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise Unavailable(
+                f"PostgreSQL at {public(self.url)} does not answer ({reason}); check the address"
+            ) from None
+        except psycopg.Error as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"PostgreSQL at {public(self.url)}: {reason}; check the rights") from None
+
+    def pointer(self) -> Pointer:
+        """The state that counts."""
+        with self._cursor() as cursor:
+            return self._pointer(cursor, "")
+
+    def _pointer(self, cursor: Any, locking: str) -> Pointer:
+        cursor.execute(f"SELECT version, photos, next_id FROM {_POINTERS} WHERE name = %s {locking}", (self.table,))
+        return Pointer(*cursor.fetchone())
+
+    def change(self, now: Pointer, rows: Rows | None, gone: Ids) -> Pointer:
+        """One transaction: all of it or nothing."""
+        with self._cursor() as cursor:
+            held = self._pointer(cursor, "FOR UPDATE")
+            if held != now:
+                raise InputError(f"another process changed the map (version {held.version}); run the command again")
+            if len(gone):
+                cursor.execute(f"DELETE FROM {self.table} WHERE id = ANY(%s)", (gone.tolist(),))
+            count = 0 if rows is None else len(rows)
+            if rows is not None:
+                self._copy(cursor, rows)
+            after = Pointer(now.version + 1, now.photos - len(gone) + count, now.next_id + count)
+            cursor.execute(
+                f"UPDATE {_POINTERS} SET version = %s, photos = %s, next_id = %s WHERE name = %s", (*after, self.table)
+            )
+        self._index(after.photos)
+        return after
+
+    def _copy(self, cursor: Any, rows: Rows) -> None:
+        from pgvector import Vector
+
+        types = ["int8", "bytea", "bytea", "float8", "float8", "float8", "float8", "text", "vector"]
+        with cursor.copy(f"COPY {self.table} ({_COLUMNS}, descriptor) FROM STDIN WITH (FORMAT BINARY)") as copy:
+            copy.set_types(types)
+            for part in rows.batches():
+                assert part.vectors is not None
+                for i in range(len(part)):
+                    facts = (float(part.xy[i, 0]), float(part.xy[i, 1]), float(part.heading[i]), float(part.height[i]))
+                    copy.write_row(
+                        (
+                            int(part.ids[i]),
+                            part.names[i],
+                            part.files[i],
+                            *facts,
+                            _text(part.group[i]),
+                            Vector(part.vectors[i]),
+                        )
+                    )
+
+    def _index(self, photos: int) -> None:
+        """An HNSW index once the rows are too many to look at each; it grows with later changes."""
+        if photos <= EXACT_UP_TO or self.dim > _HALF:
+            return
+        with self._cursor() as cursor:
+            cursor.execute("SELECT 1 FROM pg_indexes WHERE indexname = %s", (f"{self.table}_near",))
+            if cursor.fetchone():
+                return
+            say(f"PostgreSQL builds an index over {photos} descriptors")
+            kind = "vector" if self.dim <= _PLAIN else "halfvec"
+            cursor.execute("SET LOCAL maintenance_work_mem = '1GB'")
+            cursor.execute(f"CREATE INDEX {self.table}_near ON {self.table} USING hnsw (({self._key}) {kind}_l2_ops)")
+
+    @property
+    def _key(self) -> str:
+        """What the index is over."""
+        return "descriptor" if self.dim <= _PLAIN or self.dim > _HALF else f"descriptor::halfvec({self.dim})"
+
+    def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
+        """Id and file of those names that are there."""
+        with self._cursor() as cursor:
+            cursor.execute(f"SELECT name, id, file FROM {self.table} WHERE name = ANY(%s)", (list(names),))
+            return {bytes(name): (int(i), bytes(file)) for name, i, file in cursor.fetchall()}
+
+    def page(self, after: int, limit: int, *, vectors: bool = False) -> Rows:
+        """Rows with ids above `after`, ascending."""
+        more = ", descriptor" if vectors else ""
+        with self._cursor() as cursor:
+            cursor.execute(
+                f"SELECT {_COLUMNS}{more} FROM {self.table} WHERE id > %s ORDER BY id LIMIT %s", (after, limit)
+            )
+            return _rows(cursor.fetchall(), self.dim if vectors else None)
+
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
+        """One statement per query: the index or a scan proposes, the full distance decides."""
+        from pgvector import Vector
+
+        where = "" if area is None else "WHERE x BETWEEN %s AND %s AND y BETWEEN %s AND %s"
+        box = () if area is None else _sides(area)
+        cast = "::vector" if self._key == "descriptor" else f"::halfvec({self.dim})"
+        statement = (
+            f"SELECT {_COLUMNS}, descriptor <-> %s::vector AS distance FROM (SELECT * FROM {self.table} {where} "
+            f"ORDER BY ({self._key}) <-> %s{cast} LIMIT %s) AS near ORDER BY distance, id"
+        )
+        found: list[list[tuple[Any, ...]]] = []
+        with self._cursor() as cursor:
+            cursor.execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(100, 2 * limit))}")
+            cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
+            for query in queries:
+                cursor.execute(statement, (Vector(query), *box, Vector(query), limit))
+                found.append(cursor.fetchall())
+        unique = {row[0]: row for hits in found for row in hits}
+        place = {key: at for at, key in enumerate(unique)}
+        width = max((len(hits) for hits in found), default=0)
+        places = np.full((len(queries), width), -1, np.int64)
+        distances = np.full((len(queries), width), np.inf, np.float32)
+        for q, hits in enumerate(found):
+            places[q, : len(hits)] = [place[row[0]] for row in hits]
+            distances[q, : len(hits)] = [row[-1] for row in hits]
+        return Candidates(_rows([row[:-1] for row in unique.values()], None), places, distances)
+
+    def drop(self) -> None:
+        """Deletes the table and its pointer."""
+        with self._cursor() as cursor:
+            cursor.execute(f"DROP TABLE IF EXISTS {self.table}")
+            cursor.execute(f"DELETE FROM {_POINTERS} WHERE name = %s", (self.table,))
+
+    def close(self) -> None:
+        """Ends the connections."""
+        while self._open:
+            self._open.pop().close()
+
+
+def _sides(area: Area) -> tuple[float, ...]:
+    left, low, right, high = area.box
+    return float(left), float(right), float(low), float(high)
+
+
+def _text(value: str) -> str:
+    """PostgreSQL's text holds neither NUL nor half characters."""
+    return value.replace("\0", "").encode("utf-8", "backslashreplace").decode()
+
+
+def _rows(found: list[tuple[Any, ...]], dim: int | None) -> Rows:
+    numbers = np.array([row[3:7] for row in found], np.float64).reshape(-1, 4)
+    vectors = None
+    if dim is not None:
+        vectors = np.array([np.asarray(row[8].to_numpy() if hasattr(row[8], "to_numpy") else row[8]) for row in found])
+        vectors = vectors.astype(np.float32).reshape(-1, dim)
+    return Rows(
+        np.array([row[0] for row in found], np.int64), [bytes(row[1]) for row in found], [bytes(row[2]) for row in found],
+        numbers[:, :2], numbers[:, 2], numbers[:, 3], [row[7] for row in found], vectors,
+    )  # fmt: skip

