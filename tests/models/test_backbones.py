@@ -42,7 +42,7 @@ def test_a_transformer_takes_other_sizes_but_only_whole_patches():
     model = PlaceModel.build(ModelConfig("vit_tiny_patch16_224", "gem", (64, 64), "last1"))
     x = torch.rand(1, 3, 96, 64)
     with torch.inference_mode():
-        assert torch.equal(model(x), model.suffix(model.prefix(x), grid=(6, 4)))
+        torch.testing.assert_close(model(x), model.suffix(model.prefix(x), grid=(6, 4)), rtol=0, atol=1e-5)
     with pytest.raises(InputError, match="multiples of 16 × 16"):
         model(torch.rand(1, 3, 60, 64))
 
@@ -114,7 +114,7 @@ def test_a_backbone_ends_after_the_blocks_asked_for(name, blocks, channels):
     x = torch.randn(1, 3, 64, 64)
     stop = whole.plan.block_starts[blocks]
     with torch.inference_mode():
-        assert torch.equal(short(x), whole.run(x, 0, stop, whole.grid((64, 64))))
+        torch.testing.assert_close(short(x), whole.run(x, 0, stop, whole.grid((64, 64))), rtol=0, atol=1e-5)
     assert short.channels == channels
     assert short.plan.cut("last1") == whole.plan.block_starts[blocks - 1]
     assert sum(p.numel() for p in short.parameters()) < sum(p.numel() for p in whole.parameters())
@@ -139,7 +139,7 @@ def test_features_of_several_blocks_are_joined(name, levels, channels):
         space, summary = joined.to_map(joined(x), grid)
         ends = [whole.plan.block_starts[level] for level in levels]
         alone = [whole.to_map(whole.run(x, 0, end, grid), grid) for end in ends]
-    assert torch.equal(space, torch.cat([m for m, _ in alone], 1))
+    torch.testing.assert_close(space, torch.cat([m for m, _ in alone], 1), rtol=0, atol=1e-5)
     assert torch.allclose(summary, torch.cat([s for _, s in alone], 1), atol=1e-6)
     assert joined.level_channels == channels
     assert joined.plan.steps == whole.plan.steps[: ends[-1]]

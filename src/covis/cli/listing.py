@@ -82,6 +82,12 @@ def _rules() -> dict[str, str]:
     return {name: _first_line(covis.labels.RULES[name]) for name in covis.labels.RULES}
 
 
+def _batches() -> dict[str, str]:
+    from covis.sampling import BATCHES
+
+    return {name: _first_line(BATCHES[name]) for name in BATCHES}
+
+
 def _losses() -> dict[str, str]:
     from covis.losses import LOSSES
 
@@ -134,6 +140,7 @@ KINDS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "backbones": ("networks to build a model on", _backbones),
     "rules": ("label rules", _rules),
     "models": ("models that others published, to import", _models),
+    "batches": ("how training batches are put together", _batches),
     "losses": ("training losses", _losses),
     "pools": ("poolings of feature maps into a descriptor", _pools),
     "tables": ("tables and figures that covis reproduce makes", _tables),
