@@ -145,7 +145,7 @@ def test_published_figures_stand_beside_the_same_protocol_alone():
 
 
 def test_parts_are_matched_with_the_breakdown():
-    figures = {"benchmark": "cmu_extended_one_map", "fingerprint": "f", "queries": 10, "database": 10}
+    figures = {"benchmark": "cmu_extended_one_map", "fingerprint": "f", "queries": 56_000, "database": 9_000}
     part = {"environment": {"urban": {"localised": {"0.25m_2deg": 5.0}}}}
     table = beside(Evaluation({**figures, "breakdown": part}, {}, {}, {}))
     assert {(r["part"], r["figure"]) for r in table} == {("urban", "localised@0.25m_2deg")}

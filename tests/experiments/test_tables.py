@@ -15,10 +15,12 @@ from covis.errors import InputError
 from covis.experiments.tables import (
     TABLES,
     FrozenOnce,
+    Inputs,
     Row,
     lacking,
     markdown,
     needs,
+    run_folder,
     run_rows,
     summary,
     write_outcomes,
@@ -41,7 +43,7 @@ def rows(tmp_path, monkeypatch):
 def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_path, capsys):
     quiet = Resources(0, tensorboard=False, plan=False)
     out = tmp_path / "sweep"
-    outcomes = run_rows(rows, out, data={"town": hamlet}, seeds=[0, 1], resources=quiet)
+    outcomes = run_rows(rows, Inputs(out, {"town": hamlet}, resources=quiet), [0, 1])
     values = outcomes[0].figures["town"]["recall@5"]
     assert len(values) == 2
     assert outcomes[1].costs["images"][0] > outcomes[0].costs["images"][0]
@@ -49,7 +51,7 @@ def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_
     assert json.loads((out / "table.json").read_text())["rows"] == json.loads(json.dumps(told["rows"]))
     assert "| A one |" in (out / "table.md").read_text()
     capsys.readouterr()
-    again = run_rows(rows, out, data={"town": hamlet}, seeds=[0, 1], resources=quiet)
+    again = run_rows(rows, Inputs(out, {"town": hamlet}, resources=quiet), [0, 1])
     assert [o.figures for o in again] == [o.figures for o in outcomes]
     talk = capsys.readouterr().err
     assert talk.count("is done already") == talk.count("is evaluated already") == 4
@@ -57,11 +59,11 @@ def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_
 
 def test_rows_that_differ_in_whitening_or_consensus_share_a_run(rows, hamlet, tmp_path):
     variants = [rows[0], replace(rows[0], rerank="consensus"), replace(rows[0], whiten=4, rerank="consensus")]
-    outcomes = run_rows(variants, tmp_path, data={"town": hamlet}, seeds=[0], resources=Resources(0, plan=False))
+    outcomes = run_rows(variants, Inputs(tmp_path, {"town": hamlet}, resources=Resources(0, plan=False)), [0])
     assert [o.row.name for o in outcomes] == [
         "A one", "A one, by consensus", "A one, whitened 4 on the map, by consensus",
     ]  # fmt: skip
-    evaluations = sorted(path.name for path in (tmp_path / "a-one/seed-0/evals").iterdir())
+    evaluations = sorted(path.name for path in (run_folder(tmp_path, rows[0], 0) / "evals").iterdir())
     assert evaluations == ["town", "town-consensus", "town-whiten4-map-consensus"]
 
 
@@ -103,9 +105,9 @@ def test_the_interval_is_students_over_seeds():
 
 def test_a_row_without_its_data_is_told_and_not_run(rows, tmp_path):
     msls = Row("needs MSLS", experiments.get("msls_vgg16_gem_gcl"), ("msls_val",))
-    assert "--data msls=PATH" in lacking(msls, {})
-    assert lacking(rows[0], {}) == ""
-    [outcome] = run_rows([msls], tmp_path, data={}, seeds=[0])
+    assert "--data msls=PATH" in lacking(msls, Inputs(tmp_path, {}))
+    assert lacking(rows[0], Inputs(tmp_path, {})) == ""
+    [outcome] = run_rows([msls], Inputs(tmp_path, {}), [0])
     assert "not run" in markdown([outcome])
 
 
@@ -119,7 +121,9 @@ def test_every_table_can_be_listed_with_what_it_needs(name):
     assert all(needs(row) for row in table.rows)
 
 
-@pytest.mark.parametrize("name", ["table1", "table3", "table9", "table10", "table8", "table11"])
+@pytest.mark.parametrize(
+    "name", ["table1", "table2", "table3", "table6", "table7", "table8", "table9", "table10", "table11"]
+)
 def test_published_figures_stand_beside_every_row(name):
     for row in TABLES[name]().rows:
         assert row.published, row.label

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import itertools
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from covis.cli.common import Data, Json, emit
+from covis.cli.common import table as text_table
 from covis.errors import InputError
 
 if TYPE_CHECKING:
-    from covis.experiments.tables import Row
+    from collections.abc import Sequence
 
-Output = Annotated[Path, typer.Option("-o", "--output", help="Folder of all runs; the same command goes on there.")]
-Workers = Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")]
+    from covis.experiments.tables import Inputs, Outcome, Row, Table
+
+Output = Annotated[Path, typer.Option("-o", "--output", help="Folder of all runs; re-run the command to resume.")]
+Set = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every run, repeatable.")]
+Workers = Annotated[int | None, typer.Option(help="Decoding processes (default: one per core, at most 8).")]
 _BETWEEN_VALUES = re.compile(r",(?![^\[]*\])")
 """Commas that are not inside a list."""
+SCORES = "scores.csv"
 
 
 def sweep(
@@ -27,7 +33,7 @@ def sweep(
     benchmark: Annotated[list[str], typer.Option(help="What each run is scored on, repeatable.")],
     data: Data = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 … N−1.")] = 3,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every run, repeatable.")] = None,
+    set_: Set = None,
     vary: Annotated[
         list[str] | None, typer.Option(help="FIELD=V1,V2,…: a row for each value, repeatable (all combinations).")
     ] = None,
@@ -42,7 +48,7 @@ def sweep(
       covis sweep town_gcl --benchmark town --vary labels.measure=overlap,iou --vary loss.margin=0.5,0.7 -o sweeps/grid
     """
     from covis.experiments import get
-    from covis.experiments.tables import Row
+    from covis.experiments.tables import Row, Table, markdown
     from covis.training.recipe import configure
 
     rows = []
@@ -50,74 +56,207 @@ def sweep(
         for choice in _combinations(vary or []):
             label = " ".join([name, *choice])
             rows.append(Row(label, configure(get(name), [*(set_ or []), *choice]), tuple(benchmark)))
-    _run(f"Sweep of {', '.join(recipes)}", rows, output, data, seeds, workers, json)
-
-
-def reproduce(
-    table: Annotated[str, typer.Argument(help="A table's name; `list` shows them and what each needs.")],
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder of all runs.")] = None,
-    data: Data = None,
-    seeds: Annotated[int | None, typer.Option(help="Seeds 0 … N−1 (default: as the table says).")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every run, repeatable.")] = None,
-    workers: Workers = None,
-    json: Json = False,
-) -> None:
-    """Run a published table (or one of our own): what the data allows, resumed, beside the published figures.
-
-    \b
-    Examples:
-      covis reproduce list
-      covis reproduce table1 --data /data/msls -o tables/table1
-      covis reproduce town_table1 -o tables/town1 --seeds 3
-    """
-    from dataclasses import replace
-
-    from covis.experiments.tables import TABLES
-    from covis.training.recipe import configure
-
-    if table == "list":
-        listed = [_needs(name) for name in TABLES]
-        emit(listed, json, "\n".join(f"{e['table']:<16} {e['title']}; needs {', '.join(e['needs'])}" for e in listed))
-        return
-    chosen = TABLES[table]()
-    rows = [replace(row, recipe=configure(row.recipe, set_ or [])) for row in chosen.rows]
-    if output is None:
-        raise InputError(f"give a folder for the runs of {table}: -o FOLDER")
-    _run(chosen.title, rows, output, data, seeds or chosen.seeds, workers, json, table)
-
-
-def _run(
-    title: str,
-    rows: list[Row],
-    output: Path,
-    data: list[str] | None,
-    seeds: int,
-    workers: int | None,
-    json: bool,
-    name: str = "table",
-) -> None:
-    from covis.datasets import given_paths
-    from covis.experiments.tables import lacking, markdown, needs, run_rows, write_outcomes
-    from covis.training.run import Resources
-
-    asked = {dataset for row in rows for dataset in needs(row)}
-    trained = {row.recipe.dataset for row in rows}
-    paths = given_paths(data, trained if len(trained) == 1 else asked)
-    reasons = [lacking(row, paths) for row in rows]
-    if all(reasons):
-        raise InputError(f"no row can be run: {reasons[0]}")
-    numbers = list(range(seeds))
-    outcomes = run_rows(rows, output, data=paths, seeds=numbers, resources=Resources(workers))
-    told = write_outcomes(output, title, outcomes, numbers, name)
+    table = Table(f"Sweep of {', '.join(recipes)}", tuple(rows), seeds)
+    inputs = _inputs(rows, output, data, workers=workers)
+    outcomes, told = _scored("table", table, inputs, seeds)
     emit(told, json, markdown(outcomes))
 
 
-def _needs(name: str) -> dict[str, Any]:
+def reproduce(
+    tables: Annotated[
+        list[str] | None, typer.Argument(help="Tables and figures by name; `list` shows them, their cost and data.")
+    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder of all runs.")] = None,
+    data: Data = None,
+    rows: Annotated[list[str] | None, typer.Option(help="Only rows whose name contains this, repeatable.")] = None,
+    seeds: Annotated[int | None, typer.Option(help="Seeds 0 … N−1 (default: as the table says).")] = None,
+    set_: Set = None,
+    scores: Annotated[
+        Path | None, typer.Option(help="What servers answered: scores.csv of the output folder, filled in.")
+    ] = None,
+    model: Annotated[
+        list[str] | None, typer.Option(help="NAME=FOLDER of an off-the-shelf model (netvlad), repeatable.")
+    ] = None,
+    workers: Workers = None,
+    list_: Annotated[
+        bool, typer.Option("--list", help="List tables and figures, their cost and data, and stop.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Reproduce published tables and figures: what the data allows, resumed, beside the published figures.
+
+    Tables in one output folder share their runs. Where a server keeps the truth, submission files are written, and
+    scores.csv in the folder takes its answers.
+
+    \b
+    Examples:
+      covis reproduce list --data msls=/data/msls
+      covis reproduce table1 table10 --data msls=/data/msls -o paper
+      covis reproduce table3 --rows VGG --rows ResNet50 --data msls=/data/msls --data pitts30k=/data/pitts -o paper
+      covis reproduce table6 --data msls=/data/msls --data cmu_extended=/data/cmu -o paper --scores paper/scores.csv
+      covis reproduce figure_whitening --data msls=/data/msls -o paper
+      covis reproduce town_table1 -o tables --seeds 3
+    """
+    from covis.experiments.tables import TABLES, choose_rows
+    from covis.training.recipe import configure
+
+    names = tables or []
+    if list_ or not names or names == ["list"]:
+        listed = [_listed(name, data) for name in TABLES]
+        columns = ("table", "rows", "runs", "hours", "data", "missing", "title")
+        emit(listed, json, text_table([{k: _text(e[k]) for k in columns} for e in listed]))
+        return
+    chosen = {name: TABLES[name]() for name in names}
+    if output is None:
+        raise InputError(f"give a folder for the runs of {', '.join(names)}: -o FOLDER")
+    for name, table in chosen.items():
+        kept = [
+            row if row.recipe is None else replace(row, recipe=configure(row.recipe, set_ or []))
+            for row in choose_rows(table.rows, rows or [])
+        ]
+        chosen[name] = replace(table, rows=tuple(kept))
+    every = [row for table in chosen.values() for row in table.rows]
+    inputs = _inputs(every, output, data, workers=workers, scores=scores, models=model or [])
+    told = {name: _reproduced(name, table, inputs, seeds or table.seeds, bool(set_)) for name, table in chosen.items()}
+    texts = [entry.pop("text") for entry in told.values()]
+    emit(next(iter(told.values())) if len(told) == 1 else told, json, "\n\n".join(texts))
+
+
+def _inputs(
+    rows: Sequence[Row],
+    output: Path,
+    data: list[str] | None,
+    *,
+    workers: int | None = None,
+    scores: Path | None = None,
+    models: Sequence[str] = (),
+) -> Inputs:
+    """What the rows run on; an error where none of them can."""
+    from covis.datasets import given_paths
+    from covis.evaluation.submissions import Scores
+    from covis.experiments.tables import Inputs, lacking, needs
+    from covis.training.run import Resources
+
+    asked = {dataset for row in rows for dataset in needs(row)}
+    trained = {row.recipe.dataset for row in rows if row.recipe is not None}
+    files = [path for path in (output / SCORES, scores) if path is not None and (path == scores or path.is_file())]
+    if scores is not None and not scores.is_file():
+        raise InputError(f"{scores} is not there; give the scores.csv that an earlier run wrote, filled in")
+    inputs = Inputs(
+        output,
+        given_paths(data, trained if len(trained) == 1 else asked),
+        models={name: Path(path) for name, _, path in (entry.partition("=") for entry in models)},
+        scores=Scores.read(*files),
+        resources=Resources(workers),
+    )
+    reasons = [lacking(row, inputs) for row in rows]
+    if all(reasons):
+        raise InputError(f"no row can be run: {reasons[0]}")
+    return inputs
+
+
+def _reproduced(name: str, table: Table, inputs: Inputs, seeds: int, changed: bool) -> dict[str, Any]:
+    """One table or figure, written to the output folder; `text` is what a person reads."""
+    from covis.experiments.tables import markdown
+
+    if table.cost:
+        return _measured(name, table, inputs)
+    notes = (*table.notes, *(["settings were changed by --set: not the published recipe"] if changed else []))
+    table = replace(table, notes=tuple(notes))
+    outcomes, told = _scored(name, table, inputs, seeds)
+    told["text"] = f"# {table.title}\n\n{markdown(outcomes, table.notes)}"
+    if table.figure:
+        told["pictures"] = _drawn(name, table, outcomes, inputs)
+        told["text"] += "\n\n" + "\n".join(told["pictures"])
+    return told
+
+
+def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[Outcome], dict[str, Any]]:
+    from covis.experiments.tables import run_rows, with_means, write_outcomes
+
+    numbers = list(range(seeds))
+    outcomes = with_means(run_rows(table.rows, inputs, numbers), table)
+    told = write_outcomes(inputs.output, table.title, outcomes, numbers, name, table.notes)
+    if inputs.scores.values:
+        inputs.scores.write(inputs.output / SCORES)
+    return outcomes, told
+
+
+def _measured(name: str, table: Table, inputs: Inputs) -> dict[str, Any]:
+    from covis import artifacts
+    from covis.experiments.cost import cost_table, is_whole, measure_rows
+    from covis.files import write_text
+
+    entries = measure_rows(table.rows, inputs)
+    recipes = {(row.recipe.dataset, row.recipe.split) for row in table.rows if row.recipe is not None}
+    whole = all(is_whole(dataset, split, inputs.data.get(dataset)) for dataset, split in recipes)
+    told = {"title": table.title, "command": artifacts.command(), "versions": artifacts.versions(), "rows": entries}
+    artifacts.write_json(inputs.output / f"{name}.json", told)
+    text = f"# {table.title}\n\n{cost_table(entries, whole)}"
+    write_text(inputs.output / f"{name}.md", text + "\n")
+    return {**told, "text": text}
+
+
+def _drawn(name: str, table: Table, outcomes: Sequence[Outcome], inputs: Inputs) -> list[str]:
+    """The table's picture, one for each benchmark that has evaluations; what cannot be drawn is said."""
+    from covis.evaluation import BENCHMARKS
+    from covis.evaluation.result import Evaluation
+    from covis.progress import warn
+    from covis.report.plots import save
+    from covis.report.sections import FIGURES
+
+    done = [o for o in outcomes if o.runs or o.evaluations]
+    benchmarks = list(dict.fromkeys(b for o in done for b in o.evaluations)) or [""]
+    drawn = []
+    for benchmark in benchmarks:
+        groups: dict[str, list[Evaluation]] = {}
+        for o in done:
+            for path in o.evaluations.get(benchmark, []):
+                evaluation = Evaluation.open(path)
+                label = evaluation.label if table.figure == "sizes" else o.row.name
+                groups.setdefault(label, []).append(evaluation)
+        runs = {o.row.name: o.runs for o in done if o.runs}
+        dataset = BENCHMARKS[benchmark].dataset if benchmark else _trained_on(table)
+        file = inputs.output / (f"{name}_{benchmark}.svg" if len(benchmarks) > 1 else f"{name}.svg")
+        try:
+            save(FIGURES[table.figure](groups, runs, inputs.data.get(dataset)), file)
+            drawn.append(str(file))
+        except InputError as error:
+            warn(f"{file} is not drawn: {error}")
+    return drawn
+
+
+def _trained_on(table: Table) -> str:
+    return next(row.recipe.dataset for row in table.rows if row.recipe is not None)
+
+
+def _listed(name: str, data: list[str] | None) -> dict[str, Any]:
+    """A table, its runs with the hours that are published for them, and which of its data is given."""
+    from covis.datasets import given_paths, is_given
+    from covis.experiments.paper import published_hours
     from covis.experiments.tables import TABLES, needs
 
     table = TABLES[name]()
-    found = sorted({dataset for row in table.rows for dataset in needs(row)})
-    return {"table": name, "title": table.title, "rows": len(table.rows), "needs": found, "notes": list(table.notes)}
+    wanted = sorted({dataset for row in table.rows for dataset in needs(row)})
+    paths = given_paths([entry for entry in data or [] if "=" in entry], wanted)
+    runs = {row.key: row.recipe for row in table.rows if row.recipe is not None}
+    hours = [published_hours(recipe) for recipe in runs.values()]
+    known = sum(h for h in hours if h is not None)
+    return {
+        "table": name,
+        "title": table.title,
+        "rows": len(table.rows),
+        "runs": len(runs),
+        "hours": "minutes" if table.cost else f"{known:g} GPU-hours" if known else "",
+        "data": [dataset for dataset in wanted if is_given(dataset, paths)],
+        "missing": [dataset for dataset in wanted if not is_given(dataset, paths)],
+        "needs": wanted,
+        "notes": list(table.notes),
+    }
+
+
+def _text(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, list) else str(value)
 
 
 def _combinations(vary: list[str]) -> list[list[str]]:

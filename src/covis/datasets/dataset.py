@@ -29,6 +29,8 @@ class Dataset:
     """(path, split) → panoramas that the split leaves out, for the doctor to list."""
     positive_radius_m: float | None = 25.0
     """Within which a map image answers a query, for the doctor; None where distance alone does not tell."""
+    groups: Mapping[str, int] = field(default_factory=dict)
+    """Split → how many groups (cities) its whole has, to tell a part from it."""
     groups_apart: bool = True
     """Whether each group (city, slice) has a frame of its own, so that only images of one group are compared."""
     rule: LabelRule = field(default_factory=FovOverlap)

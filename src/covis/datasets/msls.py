@@ -179,5 +179,6 @@ DATASETS.register(NAME)(
         published={"val/database": 18871},
         left_out=panoramas_of,
         rule=FovOverlap(within_group=True),
+        groups={split: len(cities) for split, cities in CITIES.items()},
     )
 )

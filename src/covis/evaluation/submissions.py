@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import csv
 import io
 import os
 import zipfile
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -14,6 +16,7 @@ from numpy.typing import NDArray
 from covis.arrays import Floats
 from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
+from covis.evaluation.localisation import limit_name
 from covis.evaluation.metrics import Ranked
 from covis.files import replacing
 from covis.images import WINDOW, ImageSet
@@ -49,6 +52,60 @@ def check_submission(path: Path | str, benchmark: Benchmark) -> list[str]:
     if benchmark.submission == LONG_TERM:
         return check_poses(path, submission_names(benchmark.queries), benchmark.database.poses.centre)
     raise InputError(f"benchmark {benchmark.name!r} has no server; its figures come from `evaluate`")
+
+
+def server_figures(benchmark: Benchmark) -> list[str]:
+    """The figures that the benchmark's server answers with."""
+    if benchmark.submission == MSLS:
+        return [f"recall@{k}" for k in (1, 5, 10)]
+    return [f"localised@{limit_name(limit)}" for limit in benchmark.thresholds]
+
+
+SCORE_COLUMNS = ("submission", "figure", "value")
+
+
+@dataclass
+class Scores:
+    """What servers answered, by submission and figure, in percent; None while an answer is awaited."""
+
+    values: dict[tuple[str, str], float | None] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, *paths: Path | str) -> Scores:
+        """From CSV files `submission,figure,value`, later ones first; an empty value is awaited."""
+        scores = cls()
+        for path in map(Path, paths):
+            with path.open(encoding="utf-8-sig", newline="") as file:
+                reader = csv.DictReader(file)
+                if not set(SCORE_COLUMNS) <= set(reader.fieldnames or ()):
+                    raise InputError(f"{path} has the columns {reader.fieldnames}; expected {', '.join(SCORE_COLUMNS)}")
+                for number, row in enumerate(reader, start=2):
+                    scores._put(path, number, row)
+        return scores
+
+    def _put(self, path: Path, number: int, row: dict[str, str]) -> None:
+        submission, figure, text = ((row[name] or "").strip() for name in SCORE_COLUMNS)
+        if not text:
+            self.values.setdefault((submission, figure), None)
+            return
+        if not _is_finite(text) or not 0 <= float(text) <= 100:
+            raise InputError(f"{path}: row {number}: {text!r} is not a percentage; write 0 to 100, or leave it empty")
+        self.values[submission, figure] = float(text)
+
+    def expect(self, submission: str, figures: Iterable[str]) -> dict[str, float]:
+        """What is known of these figures of a submission; the others are awaited from now on."""
+        known = {}
+        for figure in figures:
+            value = self.values.setdefault((submission, figure), None)
+            if value is not None:
+                known[figure] = value
+        return known
+
+    def write(self, path: Path) -> None:
+        """As a file to fill in."""
+        lines = [[s, f, "" if v is None else f"{v:g}"] for (s, f), v in sorted(self.values.items())]
+        with path.open("w", encoding="utf-8", newline="") as file:
+            csv.writer(file).writerows([SCORE_COLUMNS, *lines])
 
 
 def keys(images: ImageSet) -> list[str]:

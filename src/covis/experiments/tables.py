@@ -1,16 +1,20 @@
 """Experiments: rows of recipes, each over several seeds, trained, scored and summed up with intervals.
 
-    FOLDER/ROW/seed-N/             a training run
-    FOLDER/ROW/seed-N/evals/NAME   its evaluations
-    FOLDER/NAME.json, NAME.md      the outcome; tables that share rows may share a folder
+    FOLDER/runs/NAME-KEY/seed-N/                   a training run; KEY is the recipe's, so tables share it
+    FOLDER/runs/NAME-KEY/seed-N/evals/BENCHMARK    its evaluations
+    FOLDER/runs/NAME-KEY/seed-N/submissions/…      files for servers, where the truth is hidden
+    FOLDER/scores.csv                              what the servers answered: to be filled in
+    FOLDER/TABLE.json, TABLE.md                    the outcome
 
 Everything resumes: a finished run or evaluation is opened, not made again.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import math
 import re
+import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,24 +27,28 @@ from scipy.stats import t as student
 
 from covis import artifacts
 from covis.datasets import is_given
-from covis.describing.describers import ModelDescriber
+from covis.describing.describers import ModelDescriber, open_describer
 from covis.describing.features import Cached, open_features
 from covis.describing.rerankers import open_reranker
-from covis.evaluation import BENCHMARKS, Evaluation, load_benchmark
-from covis.evaluation.published import Published
-from covis.evaluation.run import Fit, Variants, evaluate_to
+from covis.descriptors import Describer
+from covis.errors import InputError
+from covis.evaluation import BENCHMARKS, Benchmark, Evaluation, load_benchmark
+from covis.evaluation.published import DENOMINATORS, Published, other_counts
+from covis.evaluation.run import Fit, Variants, evaluate_to, submit
+from covis.evaluation.submissions import Scores, server_figures
 from covis.files import write_text
 from covis.images import ImageSet
 from covis.machine import cache_folder
 from covis.models import PlaceModel
-from covis.progress import say
+from covis.progress import say, warn
 from covis.registry import Registry
-from covis.training.recipe import Recipe
+from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import Resources, train
 from covis.training.validation import describe_all
 
 LEVEL = 0.95
 KS = (1, 5, 10)
+RUNS = "runs"
 
 
 @dataclass(frozen=True)
@@ -48,15 +56,24 @@ class Row:
     """One line of a table: a recipe, what it is scored on, and what was published for it."""
 
     label: str
-    recipe: Recipe
+    recipe: Recipe | None
+    """How its model is trained; None for a model that is given (`model`)."""
     benchmarks: tuple[str, ...]
     whiten: int | None = None
     """Whiten the descriptors to so many dims; rows that differ only in this share their run."""
     fit: Fit = "map"
     """What a whitening is fitted on: the map, as the published figures were, or the training images."""
+    fit_images: int | None = 10_000
+    """Images drawn to fit on, at most; None = all, as the method's authors did."""
+    sweep: bool = False
+    """Score all sizes of descriptors, for a curve."""
     rerank: str = ""
     """How results are re-ranked (`describing.rerankers`), if at all; such rows share their run too."""
+    parts: bool = False
+    """Whether figures by condition or surroundings belong to it too."""
     published: tuple[Published, ...] = ()
+    model: str = ""
+    """The name under which an off-the-shelf model is given, where nothing is trained."""
 
     @property
     def name(self) -> str:
@@ -70,8 +87,13 @@ class Row:
 
     @property
     def slug(self) -> str:
-        """The label as the name of the run's folder."""
+        """The label as part of a folder's name."""
         return re.sub(r"[^a-z0-9]+", "-", self.label.lower()).strip("-")
+
+    @property
+    def key(self) -> str:
+        """What tells the run from others: the recipe, whatever the row is called."""
+        return artifacts.fingerprint(self.model if self.recipe is None else describe_recipe(self.recipe))[:8]
 
 
 @dataclass(frozen=True)
@@ -82,31 +104,80 @@ class Table:
     rows: tuple[Row, ...]
     seeds: int = 1
     notes: tuple[str, ...] = ()
+    figure: str = ""
+    """The picture that is drawn from its rows (a name of `covis report --figure`); empty for a table of figures."""
+    cost: bool = False
+    """Whether rows are measured for time and memory instead of being trained and scored."""
+    mean_over: tuple[str, ...] = ()
+    """Labels begin with one of these (scenes): rows that are alike otherwise get a mean."""
 
 
 TABLES: Registry[Callable[[], Table]] = Registry("table")
 """Name → function that returns the table."""
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """What an experiment is run on."""
+
+    output: Path
+    data: Mapping[str, Path]
+    models: Mapping[str, Path] = field(default_factory=dict)
+    """Off-the-shelf models by the names that rows give them."""
+    scores: Scores = field(default_factory=Scores)
+    resources: Resources | None = None
+
+
 @dataclass
 class Outcome:
-    """What became of a row: figures of each seed, costs, or why it was not run."""
+    """What became of a row: figures of each seed, costs, what was left out, or why it was not run."""
 
     row: Row
     figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
     """Benchmark → figure → one value a seed."""
+    counts: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Benchmark → queries and map images that were counted."""
     costs: dict[str, list[float]] = field(default_factory=dict)
+    submissions: dict[str, list[str]] = field(default_factory=dict)
+    """Benchmark → files for its server, one a seed."""
+    remarks: list[str] = field(default_factory=list)
+    """What was left out, and why."""
     missing: str = ""
+    runs: list[Path] = field(default_factory=list)
+    evaluations: dict[str, list[Path]] = field(default_factory=dict)
+
+    def add(self, benchmark: str, figures: Mapping[str, float]) -> None:
+        """Figures of one more seed."""
+        for key, value in figures.items():
+            self.figures.setdefault(benchmark, {}).setdefault(key, []).append(value)
+
+    def published(self, benchmark: str) -> tuple[dict[str, Published], str]:
+        """Published figures that count as ours do, by figure; or none, and in what the protocol differs."""
+        printed = {p.key: p for p in self.row.published if p.benchmark == benchmark and not p.doubtful}
+        reason = other_counts(benchmark, *self.counts.get(benchmark, (0, 0))) if printed else ""
+        return ({}, reason) if reason else (printed, "")
 
     def to_dict(self) -> dict[str, Any]:
         """Means and intervals as JSON."""
-        summed = {b: {k: summary(v) for k, v in found.items()} for b, found in self.figures.items()}
-        published = [
-            {"benchmark": p.benchmark, "figure": p.figure, "value": p.value, "caveats": list(p.caveats)}
-            for p in self.row.published
-        ]
-        costs = {k: summary(v) for k, v in self.costs.items()}
-        told = {"row": self.row.name, "figures": summed, "costs": costs, "published": published}
+        columns = {}
+        for name, found in self.figures.items():
+            printed, reason = self.published(name)
+            columns[name] = {
+                "queries": self.counts.get(name, (0, 0))[0],
+                "database": self.counts.get(name, (0, 0))[1],
+                "figures": {k: summary(v) for k, v in found.items()},
+                "published": {k: p.value for k, p in printed.items() if k in found},
+                "other_protocol": reason,
+            }
+        told = {
+            "row": self.row.name,
+            "figures": {name: column["figures"] for name, column in columns.items()},
+            "benchmarks": columns,
+            "costs": {k: summary(v) for k, v in self.costs.items()},
+            "submissions": self.submissions,
+            "remarks": self.remarks,
+            "runs": [str(run) for run in self.runs],
+        }
         return told | ({"missing": self.missing} if self.missing else {})
 
 
@@ -119,52 +190,120 @@ def summary(values: Sequence[float]) -> dict[str, Any]:
     return {"mean": mean, "half": None if math.isnan(half) else half, "values": [float(v) for v in values]}
 
 
-def run_rows(
-    rows: Sequence[Row],
-    output: Path | str,
-    *,
-    data: Mapping[str, Path],
-    seeds: Iterable[int],
-    resources: Resources | None = None,
-) -> list[Outcome]:
-    """Runs what the data allows, row by row; a row whose data is not given is told, not run."""
-    output, seeds = Path(output), list(seeds)
-    outcomes = []
+def choose_rows(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
+    """The rows whose name contains a pattern or matches it with * and ?; all without patterns."""
+    if not patterns:
+        return list(rows)
+    wanted = [p.lower() if set("*?[") & set(p) else f"*{p.lower()}*" for p in patterns]
+    chosen = [row for row in rows if any(fnmatch.fnmatchcase(row.name.lower(), pattern) for pattern in wanted)]
+    if not chosen:
+        raise InputError(f"no row is called {', '.join(patterns)}; rows: {'; '.join(row.name for row in rows)}")
+    return chosen
+
+
+def run_rows(rows: Sequence[Row], inputs: Inputs, seeds: Iterable[int]) -> list[Outcome]:
+    """Runs what the data allows, row by row; a row that cannot be run or fails is said, and the others go on."""
+    seeds, outcomes = list(seeds), []
     for row in rows:
         sizes = tuple(dict.fromkeys(other.whiten for other in rows if other.shares_descriptors(row)))
-        outcome = Outcome(row, missing=lacking(row, data))
+        outcome = Outcome(row, missing=lacking(row, inputs))
         if outcome.missing:
             say(f"{row.name}: not run, {outcome.missing}")
         else:
-            for seed in seeds:
-                say(f"{row.name}, seed {seed}")
-                _run(row, sizes, output / row.slug / f"seed-{seed}", data, seed, resources, outcome)
+            _run_seeds(row, sizes, inputs, seeds, outcome)
         outcomes.append(outcome)
     return outcomes
 
 
-def _run(
-    row: Row,
-    sizes: tuple[int | None, ...],
-    folder: Path,
-    data: Mapping[str, Path],
-    seed: int,
-    resources: Resources | None,
-    outcome: Outcome,
-) -> None:
+def _run_seeds(row: Row, sizes: tuple[int | None, ...], inputs: Inputs, seeds: Sequence[int], outcome: Outcome) -> None:
+    for seed in seeds if row.recipe is not None else seeds[:1]:
+        say(f"{row.name}, seed {seed}")
+        try:
+            _run(row, sizes, inputs, seed, outcome)
+        except InputError as error:
+            outcome.missing = str(error)
+        except Exception as error:  # one row must not end the table
+            outcome.missing = f"failed with {type(error).__name__}: {error}"
+            outcome.remarks.append(traceback.format_exc())
+        if outcome.missing:
+            warn(f"{row.name}, seed {seed}: {outcome.missing}")
+            return
+
+
+def _run(row: Row, sizes: tuple[int | None, ...], inputs: Inputs, seed: int, outcome: Outcome) -> None:
     """Trains, or opens what was trained; scores all `sizes` that rows of this run whiten to at once."""
-    result = train(row.recipe, folder, data=data.get(row.recipe.dataset), seed=seed, resources=resources)
-    for key in ("seconds", "mining_seconds", "images", "pairs", "memory_gib"):
-        outcome.costs.setdefault(key, []).append(float(result[key]))
+    folder = run_folder(inputs.output, row, seed)
+    if row.recipe is None:
+        describer = open_describer(inputs.models[row.model])
+    else:
+        path = inputs.data.get(row.recipe.dataset)
+        result = train(row.recipe, folder, data=path, seed=seed, resources=inputs.resources)
+        for key in ("seconds", "mining_seconds", "images", "pairs", "memory_gib"):
+            outcome.costs.setdefault(key, []).append(float(result[key]))
+        outcome.runs.append(folder)
+        model = folder / "model"
+        describer = FrozenOnce(PlaceModel.load(model), row.label, folder=model.resolve())
     for name in row.benchmarks:
-        if not is_given(BENCHMARKS[name].dataset, data):
+        if not is_given(BENCHMARKS[name].dataset, inputs.data):
+            _remark(outcome, f"{name}: left out, its data is not given (--data {BENCHMARKS[name].dataset}=PATH)")
             continue
-        plan = Variants(sizes, fit=row.fit, rerank=open_reranker(row.rerank) if row.rerank else None)
-        source = FrozenOnce(PlaceModel.load(folder / "model"), folder.name, folder=(folder / "model").resolve())
-        evaluate_to(source, load_benchmark(name, data), folder / "evals", plan, alone=False)
-        evaluation = Evaluation.open(folder / "evals" / plan.folder(name, row.whiten))
-        for key, value in headline(evaluation).items():
-            outcome.figures.setdefault(name, {}).setdefault(key, []).append(value)
+        try:
+            benchmark = load_benchmark(name, inputs.data)
+            outcome.counts[name] = (len(benchmark.queries), len(benchmark.database))
+            if benchmark.relevance is None:
+                _submit(row, describer, benchmark, folder, inputs, outcome)
+            else:
+                _score(row, sizes, describer, benchmark, folder, outcome)
+        except InputError as error:
+            _remark(outcome, f"{name}: left out, {error}")
+
+
+def _remark(outcome: Outcome, text: str) -> None:
+    if text not in outcome.remarks:
+        say(f"{outcome.row.name}: {text}")
+        outcome.remarks.append(text)
+
+
+def run_folder(output: Path, row: Row, seed: int) -> Path:
+    """Where the run of a row's recipe lies: the same for every table that has the recipe, whatever its rows' names."""
+    known = sorted((output / RUNS).glob(f"*-{row.key}"))
+    return (known[0] if known else output / RUNS / f"{row.slug}-{row.key}") / f"seed-{seed}"
+
+
+def _variants(row: Row, sizes: tuple[int | None, ...]) -> Variants:
+    rerank = open_reranker(row.rerank) if row.rerank else None
+    return Variants(sizes, sweep=row.sweep, fit=row.fit, fit_images=row.fit_images, rerank=rerank)
+
+
+def _score(
+    row: Row, sizes: tuple[int | None, ...], describer: Describer, benchmark: Benchmark, folder: Path, outcome: Outcome
+) -> None:
+    variants, evals = _variants(row, sizes), folder / "evals"
+    try:
+        evaluate_to(describer, benchmark, evals, variants, alone=False)
+    except InputError:  # another row's size may be more than these descriptors can be whitened to
+        variants = _variants(row, (row.whiten,))
+        evaluate_to(describer, benchmark, evals, variants, alone=False)
+    target = evals / variants.folder(benchmark.name, row.whiten)
+    evaluation = Evaluation.open(target)
+    outcome.counts[benchmark.name] = (evaluation.figures["queries"], evaluation.figures["database"])
+    pattern = f"{benchmark.name}-whiten*-{row.fit}"
+    swept = sorted(evals.glob(pattern)) if row.sweep else []
+    outcome.evaluations.setdefault(benchmark.name, []).extend([target, *swept])
+    outcome.add(benchmark.name, headline(evaluation, row.parts))
+
+
+def _submit(
+    row: Row, describer: Describer, benchmark: Benchmark, folder: Path, inputs: Inputs, outcome: Outcome
+) -> None:
+    """A file for the server, and what it answered, where that is known."""
+    variants = replace(_variants(row, (row.whiten,)), sweep=False)
+    target = folder / "submissions" / variants.folder(benchmark.name, row.whiten)
+    submission = submit(describer, benchmark, target, variants)["submission"]
+    outcome.submissions.setdefault(benchmark.name, []).append(str(submission))
+    printed = [p.key for p in row.published if p.benchmark == benchmark.name]
+    figures = printed if row.parts and printed else server_figures(benchmark)
+    outcome.add(benchmark.name, inputs.scores.expect(str(target.relative_to(inputs.output)), figures))
 
 
 @dataclass(frozen=True, eq=False)
@@ -175,6 +314,8 @@ class FrozenOnce(ModelDescriber):
 
     def describe(self, images: ImageSet) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
         """Through cached features if every image can be read and has its place there, else as any model does."""
+        if torch.cuda.is_available():
+            return super().describe(images)
         cache = cache_folder() / "features"
         bound = int(Recipe.cache_gb * 1e9)
         common: dict[str, Any] = {"seed": 0, "workers": self.workers or 1, "device": torch.device("cpu")}
@@ -184,70 +325,130 @@ class FrozenOnce(ModelDescriber):
         return describe_all(self.model, source, 0, len(images)), np.zeros(len(images), bool)
 
 
-def headline(evaluation: Evaluation) -> dict[str, float]:
-    """The figures that a table shows."""
-    found = {f"recall@{k}": v for k, v in evaluation.recall.items() if k in KS}
+def headline(evaluation: Evaluation, parts: bool = False) -> dict[str, float]:
+    """The figures that a table shows, recall over the queries that the published figures divide by."""
+    over = DENOMINATORS.get(evaluation.benchmark)
+    recall = evaluation.figures[f"recall_over_{over}"] if over else evaluation.recall
+    found = {f"recall@{k}": float(recall[k]) for k in recall if int(k) in KS}
     found |= {f"localised@{k}": v for k, v in evaluation.figures.get("localised", {}).items()}
     if evaluation.figures.get("average_precision") is not None:
         found["average_precision"] = evaluation.figures["average_precision"]
+    for values in evaluation.figures.get("breakdown", {}).values() if parts else ():
+        for part, figures in values.items():
+            found |= {f"{part} localised@{k}": v for k, v in figures.get("localised", {}).items()}
     return found
 
 
 def needs(row: Row) -> dict[str, str]:
     """Dataset → what a row needs it for."""
-    found = {row.recipe.dataset: "training"}
+    found = {} if row.recipe is None else {row.recipe.dataset: "training"}
     for name in row.benchmarks:
         found.setdefault(BENCHMARKS[name].dataset, f"benchmark {name}")
     return found
 
 
-def lacking(row: Row, data: Mapping[str, Path]) -> str:
+def lacking(row: Row, inputs: Inputs) -> str:
     """Why a row cannot be run with this data; empty if it can."""
-    if not is_given(row.recipe.dataset, data):
+    if row.recipe is None and row.model not in inputs.models:
+        return (
+            f"it scores an off-the-shelf model: import it (`covis model import`), then give --model {row.model}=FOLDER"
+        )
+    if row.recipe is not None and not is_given(row.recipe.dataset, inputs.data):
         return f"it trains on {row.recipe.dataset}: give --data {row.recipe.dataset}=PATH"
-    if not any(is_given(BENCHMARKS[name].dataset, data) for name in row.benchmarks):
+    if row.benchmarks and not any(is_given(BENCHMARKS[name].dataset, inputs.data) for name in row.benchmarks):
         return f"none of its benchmarks has data: {', '.join(row.benchmarks)}"
     return ""
 
 
+def with_means(outcomes: Sequence[Outcome], table: Table) -> list[Outcome]:
+    """The outcomes, and one row for each method with the mean of its figures over `mean_over` (scenes)."""
+    if not table.mean_over:
+        return list(outcomes)
+    methods: dict[str, list[Outcome]] = {}
+    for outcome in outcomes:
+        scene, _, method = outcome.row.label.partition(" ")
+        if scene in table.mean_over:
+            methods.setdefault(method, []).append(outcome)
+    means = []
+    for method, found in methods.items():
+        scored = [o for o in found if o.figures]
+        mean = Outcome(replace(found[0].row, label=f"mean {method}", published=()))
+        mean.remarks.append(f"mean over {len(scored)} of {len(table.mean_over)} scenes")
+        mean.missing = "" if scored else "none of its scenes was scored"
+        keys = {key for o in scored for figures in o.figures.values() for key in figures}
+        for key in sorted(keys):
+            values = [np.mean(f[key]) for o in scored for f in o.figures.values() if key in f]
+            mean.add("mean over scenes", {key: float(np.mean(values))})
+        means.append(mean)
+    return [*outcomes, *means]
+
+
 def write_outcomes(
-    output: Path, title: str, outcomes: Sequence[Outcome], seeds: Sequence[int], name: str = "table"
-) -> dict[str, Any]:
+    output: Path, title: str, outcomes: Sequence[Outcome], seeds: Sequence[int], name: str = "table",
+    notes: Sequence[str] = (),
+) -> dict[str, Any]:  # fmt: skip
     """Writes NAME.json and NAME.md; returns what NAME.json holds."""
     told = {
         "title": title,
         "seeds": list(seeds),
         "command": artifacts.command(),
         "versions": artifacts.versions(),
+        "notes": list(notes),
         "rows": [outcome.to_dict() for outcome in outcomes],
     }
     output.mkdir(parents=True, exist_ok=True)
     artifacts.write_json(output / f"{name}.json", told)
-    text = f"# {title}\n\n{markdown(outcomes)}\n\n`{told['command']}`, seeds {', '.join(map(str, seeds))}\n"
+    text = f"# {title}\n\n{markdown(outcomes, notes)}\n\n`{told['command']}`, seeds {', '.join(map(str, seeds))}\n"
     write_text(output / f"{name}.md", text)
     return told
 
 
-def markdown(outcomes: Sequence[Outcome]) -> str:
-    """The outcomes as a Markdown table: mean ± half interval, published figures in brackets."""
+def markdown(outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> str:
+    """The outcomes as a Markdown table: mean ± half interval, published figures in brackets; below it what was left out."""
     columns = list(dict.fromkeys((b, k) for o in outcomes for b, found in o.figures.items() for k in found))
-    head = ["row", *(f"{b} {k}" for b, k in columns), "images", "training s", "mining s", "step GiB"]
+    costs = [(key, name, digits) for key, name, digits in _COSTS if any(key in o.costs for o in outcomes)]
+    head = ["row", *(f"{b} {k}" for b, k in columns), *(name for _, name, _ in costs)]
     lines = [head, ["---", *("---:" for _ in head[1:])]]
     for o in outcomes:
-        if o.missing:
-            lines.append([o.row.name, f"not run: {o.missing}", *("" for _ in head[2:])])
-            continue
         cells = [_cell(o, b, k) for b, k in columns]
-        costs = [_number(o.costs[k], digits) for k, digits in _COSTS]
-        lines.append([o.row.name, *cells, *costs])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+        told = [_number(o.costs.get(key, ()), digits) for key, _, digits in costs]
+        if o.missing and not any(cells):
+            cells = [f"not run: {o.missing}", *cells[1:]]
+        lines.append([o.row.name, *cells, *told][: len(head)] if len(head) > 1 else [o.row.name])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    below = [*notes, *_remarks(outcomes)]
+    return table + ("\n\n" + "\n".join(f"- {text}" for text in below) if below else "")
 
 
-_COSTS = (("images", 0), ("seconds", 0), ("mining_seconds", 0), ("memory_gib", 2))
+_COSTS = (
+    ("images", "images", 0), ("seconds", "training s", 0), ("mining_seconds", "mining s", 0),
+    ("memory_gib", "GiB a step (estimate)", 2),
+)  # fmt: skip
+
+
+def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
+    """What was left out and which published figures are of another protocol, once each, with the rows it is about."""
+    told: dict[str, list[str]] = {}
+    for o in outcomes:
+        reasons = [o.published(b)[1] for b in o.figures]
+        lines = [text.splitlines()[-1] for text in o.remarks]
+        files = [f"{b}: {path}" for b, paths in o.submissions.items() for path in paths if b not in o.figures]
+        waiting = [f"to upload, then fill in scores.csv — {file}" for file in files]
+        for text in dict.fromkeys([*filter(None, reasons), *lines, *waiting, *_doubts(o)]):
+            told.setdefault(text, []).append(o.row.name)
+        if o.missing:
+            told.setdefault(f"not run: {o.missing}", []).append(o.row.name)
+    return [f"{', '.join(rows) if len(rows) < 4 else f'{len(rows)} rows'}: {text}" for text, rows in told.items()]
+
+
+def _doubts(outcome: Outcome) -> list[str]:
+    """Published figures that are likely misprints, so that nobody looks for them."""
+    found = [p for p in outcome.row.published if p.doubtful and p.benchmark in outcome.figures]
+    return [f"published {p.benchmark} {p.key} {p.value:g} is likely a misprint and left out" for p in found]
 
 
 def _number(values: Sequence[float], digits: int) -> str:
-    return f"{np.mean(values):.{digits}f}" if values else ""
+    return f"{np.mean(values):.{digits}f}" if len(values) else ""
 
 
 def _cell(outcome: Outcome, benchmark: str, key: str) -> str:
@@ -256,5 +457,5 @@ def _cell(outcome: Outcome, benchmark: str, key: str) -> str:
         return ""
     found = summary(values)
     text = f"{found['mean']:.1f}" + ("" if found["half"] is None else f" ± {found['half']:.1f}")
-    published = [p.value for p in outcome.row.published if p.benchmark == benchmark and p.figure == key]
-    return f"{text} ({published[0]:.1f})" if published else text
+    printed = outcome.published(benchmark)[0].get(key)
+    return f"{text} ({printed.value:.1f})" if printed else text

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -285,3 +286,64 @@ def _arithmetic(deterministic: bool) -> Iterator[None]:
 
 def _path(data: Path | str | Split | None) -> Data:
     return Path(data) if isinstance(data, str) else data
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training costs on this machine, measured over some steps of a run."""
+
+    seconds_per_1000_pairs: float
+    """Wall time of steps, decoding and the frozen part included, mining apart; tuples count as pairs."""
+    mining_seconds_per_1000_pairs: float
+    peak_gib: float
+    """Of the GPU's memory, or of the whole process where there is none."""
+    pairs_per_epoch: int
+    steps: int
+    """Measured steps."""
+    device: str
+
+    @property
+    def hours_per_epoch(self) -> float:
+        """Extrapolated from the measured steps."""
+        both = self.seconds_per_1000_pairs + self.mining_seconds_per_1000_pairs
+        return both * self.pairs_per_epoch / 1000 / 3600
+
+
+COST_WARM_STEPS, COST_STEPS = 3, 20
+
+
+def measure(
+    recipe: Recipe, run: Path, data: Path | None, seed: int = 0, workers: int | None = None, *, steps: int = COST_STEPS
+) -> Cost:
+    """Trains some steps of a recipe in `run`, after others that pay for one-off set-up, and says what they cost."""
+    import resource
+
+    ranks = Ranks.join()
+    plain = replace(recipe, validation="", steps=None)
+    with _arithmetic(recipe.deterministic):
+        loop = _set_up(
+            plain, run, data, seed, Resources(workers, tensorboard=False, checkpoint_seconds=math.inf), ranks
+        )
+        progress, batches = loop.progress, len(loop.data.sampler)
+        if ranks.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats()
+        loop.total = COST_WARM_STEPS
+        loop.complete()
+        once, pairs, started = progress.mining_seconds, progress.pairs, time.monotonic()
+        loop.total += steps
+        loop.complete()
+    seconds = time.monotonic() - started - (progress.mining_seconds - once)
+    if ranks.device.type == "cuda":
+        peak, device = torch.cuda.max_memory_allocated(), torch.cuda.get_device_name()
+    else:
+        peak, device = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "CPU"
+    per_batch = progress.pairs / (COST_WARM_STEPS + steps) / recipe.accumulate
+    renewed = per_batch * getattr(recipe.batches, "refresh", 1)
+    return Cost(
+        seconds_per_1000_pairs=1000 * seconds / (progress.pairs - pairs),
+        mining_seconds_per_1000_pairs=1000 * once / renewed if once else 0.0,
+        peak_gib=peak / GIB,
+        pairs_per_epoch=round(per_batch * batches),
+        steps=steps,
+        device=device,
+    )
