@@ -46,6 +46,10 @@ class Ranking:
         """The first k results of each query."""
         return Ranking(self.ids[:, :k], self.distances[:, :k])
 
+    def subset(self, queries: NDArray[Any]) -> Ranking:
+        """The results of some queries (indices or mask)."""
+        return Ranking(self.ids[queries], self.distances[queries])
+
 
 def ordered(ids: NDArray[Any], distances: NDArray[Any], k: int) -> Ranking:
     """Candidates (Q, C) in any order → the best k by (distance, id); an id below 0 is no candidate."""

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from covis import artifacts, cli, datasets
+from covis import cli, datasets
 from covis.describing.describers import ModelDescriber, open_describer
 from covis.describing.embedding import embed
 from covis.errors import InputError
@@ -126,7 +126,7 @@ def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys
     given = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "agreed", "--json")
     code, data, _ = run(capsys, *given, "--rerank", "consensus")
     assert code == 0
-    assert data["subject"]["rerank"] == {"name": "consensus", "depth": 20, "radius_m": 25.0, "angle_deg": 40.0}
+    assert data["subject"]["rerank"] == {"name": "consensus", "depth": 20, "angle_deg": 40.0}
     agreed = Evaluation.open(tmp_path / "agreed")
     assert agreed.label == "small, by consensus"
     benchmark = load_benchmark("campus", campus)
@@ -138,13 +138,6 @@ def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys
     code, _, err = run(capsys, *given)
     assert code == 2
     assert "another rerank" in err
-    record = tmp_path / "agreed" / "manifest.json"  # as it was written before re-rankers had names
-    manifest = json.loads(record.read_text())
-    del manifest["config"]["rerank"]
-    artifacts.write_json(record, {**manifest, "config": {**manifest["config"], "consensus": True}})
-    code, _, err = run(capsys, *given, "--rerank", "consensus")
-    assert code == 0
-    assert "evaluated already" in err
 
 
 def test_a_sweep_scores_every_size_that_the_descriptors_span(campus, model):

@@ -21,7 +21,7 @@ ONE_AND_SEVEN = Ranking(np.arange(8)[None], np.array([[0.80, *np.linspace(0.82, 
 
 def test_a_look_alike_elsewhere_gives_way_to_those_who_stand_together():
     map_poses = poses([[500, 0], *([3 * i, 0] for i in range(7))])
-    agreed = Consensus(map_poses)(ONE_AND_SEVEN)
+    agreed = Consensus(map_poses, sharpness=0.7)(ONE_AND_SEVEN)
     assert agreed.ids[0, 0] != 0
     assert agreed.distances[0, 0] == ONE_AND_SEVEN.distances[0, agreed.ids[0, 0]]
     assert Consensus(map_poses, depth=1)(ONE_AND_SEVEN).ids.tolist() == ONE_AND_SEVEN.ids.tolist()
@@ -29,7 +29,7 @@ def test_a_look_alike_elsewhere_gives_way_to_those_who_stand_together():
 
 def test_a_photo_whose_compass_was_off_gives_way_too():
     together = np.column_stack([np.arange(8.0), np.zeros(8)])
-    assert Consensus(poses(together, [200, *range(20, 27)]))(ONE_AND_SEVEN).ids[0, 0] != 0
+    assert Consensus(poses(together, [200, *range(20, 27)]), sharpness=0.7)(ONE_AND_SEVEN).ids[0, 0] != 0
     unknown = Consensus(poses(together)).votes(ONE_AND_SEVEN.ids, ONE_AND_SEVEN.distances)
     alike = Consensus(poses(together, [20] * 8)).votes(ONE_AND_SEVEN.ids, ONE_AND_SEVEN.distances)
     assert np.array_equal(unknown, alike), "an unknown heading neither helps nor hurts"
@@ -57,7 +57,50 @@ def test_few_and_no_results():
     assert Consensus(poses(np.zeros((0, 2))))(empty).ids.shape == (3, 0)
 
 
-@pytest.mark.parametrize("wrong", [{"depth": 0}, {"radius_m": 0.0}, {"radius_m": float("nan")}, {"angle_deg": -1.0}])
+def street(rng, voices):
+    """100 places in a row with a true photo each; `voices` more photos stand at the place of a look-alike elsewhere."""
+    true, false = np.arange(100), 100 + np.arange(100 * voices).reshape(100, voices)
+    xy = np.zeros((100 + 100 * voices, 2))
+    xy[true, 0] = 200.0 * true
+    xy[false, 0] = (200.0 * ((true + 50) % 100))[:, None] + rng.uniform(-5, 5, false.shape)
+    distances = np.column_stack([np.full(100, 0.8), np.sort(rng.uniform(0.9, 0.95, false.shape), axis=1)])
+    ranking = Ranking(np.column_stack([true, false]), distances)
+    return poses(xy), ranking, poses(xy[true])
+
+
+def test_it_learns_to_be_silent_where_the_best_is_right():
+    map_poses, ranking, asked = street(np.random.default_rng(0), 12)
+    fitted = Consensus.fitted(map_poses, ranking, asked)
+    assert (fitted(ranking).ids[:, 0] == ranking.ids[:, 0]).all()
+    assert fitted.sharpness < 0.45
+
+
+def test_it_learns_to_speak_where_the_others_are_right():
+    map_poses, ranking, asked = street(np.random.default_rng(0), 12)
+    elsewhere = poses(np.roll(asked.xy, 50, axis=0))  # now the crowd stands where the queries do
+    fitted = Consensus.fitted(map_poses, ranking, elsewhere)
+    assert (fitted(ranking).ids[:, 0] != ranking.ids[:, 0]).mean() > 0.9
+    assert fitted.sharpness >= 0.45
+
+
+def test_without_answers_the_default_stays():
+    map_poses, ranking, asked = street(np.random.default_rng(0), 3)
+    nowhere = poses(np.full((100, 2), np.nan))
+    far = poses(asked.xy + 1e5)
+    for known in (nowhere, far):
+        assert Consensus.fitted(map_poses, ranking, known).facts() == Consensus(map_poses).facts()
+    empty = Ranking(np.zeros((100, 0)), np.zeros((100, 0)))
+    assert Consensus.fitted(map_poses, empty, asked).facts() == Consensus(map_poses).facts()
+
+
+def test_no_sharpness_leaves_the_order():
+    map_poses, ranking, _ = street(np.random.default_rng(0), 5)
+    assert Consensus(map_poses, sharpness=0.0)(ranking).ids.tolist() == ranking.ids.tolist()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"sharpness": -0.1}, {"depth": 0}, {"radius_m": 0.0}, {"radius_m": float("nan")}, {"angle_deg": -1.0}]
+)
 def test_refuses_nonsense(wrong):
     with pytest.raises(InputError, match="consensus"):
         Consensus(poses([[0, 0]]), **wrong)

@@ -42,8 +42,8 @@ class ByConsensus:
     name: ClassVar[str] = "consensus"
 
     def facts(self) -> dict[str, Any]:
-        """Depth, radius and angle."""
-        return {"depth": self.depth, "radius_m": consensus.RADIUS_M, "angle_deg": consensus.ANGLE_DEG}
+        """Depth and angle; radius and sharpness are chosen for the map."""
+        return {"depth": self.depth, "angle_deg": consensus.ANGLE_DEG}
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
         """Asks the map's poses."""

@@ -32,10 +32,15 @@ from covis.machine import cpu_seconds
 from covis.poses import Poses
 from covis.progress import say
 from covis.ranking import Ranking
+from covis.search import Consensus, rank
 from covis.whitening import PCA, Whitening, WhiteningRule
 
 Fit = Literal["map", "train"]
 SUBMISSION_KIND = "submission"
+MIN_WALKS = 4
+"""Groups that a map needs to be asked across them."""
+FITTED_QUERIES = 2000
+FOLDS = 4
 
 
 class Reranker(Protocol):
@@ -135,7 +140,7 @@ class Exported:
         one = self.queries is self.database
         return replace(self, queries=queries, database=queries if one else whitening(self.database))
 
-    def ranking(self, describer: Describer, rerank: Reranker | None = None) -> tuple[Ranking, dict[str, float]]:
+    def ranking(self, describer: Describer, rerank: Reranker | None = None) -> tuple[Ranking, dict[str, Any]]:
         """The search as the protocol says, re-ranked if asked; and what the re-ranking cost."""
         ranking = rank_descriptors(
             self.queries, self.database, self.benchmark, depth=0 if rerank is None else rerank.depth
@@ -143,11 +148,45 @@ class Exported:
         if rerank is None:
             return ranking, {}
         reranking = rerank.prepare(describer, self.benchmark.queries, self.benchmark.database)
+        settings: dict[str, Any] = {}
+        if isinstance(reranking, Consensus):
+            fits, reranking = self._fitted(reranking, ranking)
+            settings = {"fitted": [fit.facts() for fit in fits]}
         started = cpu_seconds()
         ranking = reranking(ranking)
         took = cpu_seconds() - started
         own: Mapping[str, float] = getattr(reranking, "cost", {})
-        return ranking, {"cpu_ms_per_query": 1000 * took / max(1, len(ranking)), **own}
+        return ranking, {"cpu_ms_per_query": 1000 * took / max(1, len(ranking)), **own, **settings}
+
+    def _fitted(self, consensus: Consensus, ranking: Ranking) -> tuple[list[Consensus], Callable[[Ranking], Ranking]]:
+        """The consensus that suits the map, told by its own images asked across walks; as it is for a map of one group.
+
+        Where the queries are the map, each fold of walks is judged by what the others say.
+        """
+        images, depth = self.benchmark.database, consensus.depth
+        group = np.asarray(images.group, np.int64)
+        if len(images.group_names) < MIN_WALKS or self.benchmark.groups == "same":
+            return [consensus], consensus
+        rng = np.random.default_rng(0)
+        if not self.benchmark.one_set:
+            asked = np.sort(rng.permutation(len(images))[:FITTED_QUERIES])
+            known = rank(self.database[asked], self.database, depth, group[asked], group, groups="other", exclude=asked)
+            fit = Consensus.fitted(images.poses, known, images.poses.subset(asked), depth)
+            return [fit], fit
+        fold = rng.permutation(int(group.max()) + 1)[group] % FOLDS
+        fits = [
+            Consensus.fitted(images.poses, ranking.subset(fold != part), images.poses.subset(fold != part), depth)
+            for part in range(FOLDS)
+        ]
+
+        def apart(ranking: Ranking) -> Ranking:
+            ids, distances = ranking.ids.copy(), ranking.distances.copy()
+            for part, fit in enumerate(fits):
+                agreed = fit(ranking.subset(fold == part))
+                ids[fold == part], distances[fold == part] = agreed.ids, agreed.distances
+            return Ranking(ids, distances)
+
+        return fits, apart
 
 
 def export(describer: Describer, benchmark: Benchmark) -> Exported:
@@ -337,12 +376,7 @@ def _is_there(target: Path) -> bool:
 
 
 def _same(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> None:
-    found = dict(manifest["config"])
-    if found.pop("consensus", False):  # evaluations made before re-rankers had names
-        found["rerank"] = _FORMER_CONSENSUS
+    found = manifest["config"]
     if found != config:
         other = [key for key in {**found, **config} if found.get(key) != config.get(key)]
         raise InputError(f"{target} holds an evaluation of another {', '.join(other)}; choose another output folder")
-
-
-_FORMER_CONSENSUS = {"name": "consensus", "depth": 20, "radius_m": 25.0, "angle_deg": 40.0}
