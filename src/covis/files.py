@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import functools
 import hashlib
 import json
 import os
@@ -22,9 +23,9 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -325,6 +326,35 @@ def _read(handle: IO[bytes], limit: int) -> bytes:
         pieces.append(piece)
         left -= len(piece)
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+_BROKEN = (
+    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, RecursionError, RuntimeError,
+    TypeError, ValueError,
+)  # fmt: skip
+
+
+def foreign(what: str) -> Callable[[F], F]:
+    """A reader of files that others wrote (its first argument): whatever breaks it is an `InputError` naming the file.
+
+    Readers say what is wrong as well as they can; this is for what nobody thought of. `--debug` shows the cause.
+    """
+
+    def decorate(reader: F) -> F:
+        @functools.wraps(reader)
+        def guarded(path: Any, *args: Any, **options: Any) -> Any:
+            try:
+                return reader(path, *args, **options)
+            except InputError:
+                raise
+            except _BROKEN as error:
+                reason = f"{type(error).__name__}: {first_line(error)}"
+                raise InputError(f"{path} cannot be read as {what} ({reason}); check the file") from error
+
+        return cast(F, guarded)
+
+    return decorate
 
 
 SEAL = "covis_checksum"

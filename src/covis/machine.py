@@ -11,6 +11,7 @@ import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from pathlib import Path
 from typing import TypeVar
@@ -82,6 +83,16 @@ def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int
                 queue.append(pool.submit(function, piece))
     finally:
         pool.shutdown(wait=True, cancel_futures=True)
+
+
+def apart(function: Callable[[A], B], argument: A) -> B | None:
+    """`function(argument)` in a process of its own; None where that process dies, as C code does on a damaged file."""
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method), initializer=_settle) as pool:
+        try:
+            return pool.submit(function, argument).result()
+        except BrokenProcessPool:
+            return None
 
 
 def _settle() -> None:

@@ -5,6 +5,7 @@ A map that carries an ONNX file of its model answers without importing torch, wh
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
+from covis.files import first_line
 from covis.machine import cpu_count
 from covis.progress import Meter
 from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
@@ -45,6 +47,27 @@ class Runtime(Protocol):
         ...
 
 
+CHECKSUM = b'"sha256": "'
+"""Where an exported file carries the SHA-256 of itself, which was worked out with zeros in its place."""
+
+
+def signed(content: bytes) -> bytes:
+    """The content of an exported file with its checksum filled in."""
+    at = content.find(CHECKSUM + b"0" * 64) + len(CHECKSUM)
+    return content[:at] + hashlib.sha256(content).hexdigest().encode("ascii") + content[at + 64 :]
+
+
+def _checked(path: Path | str) -> bytes:
+    """The content of an exported file; one that differs from the checksum that it carries is refused."""
+    content = Path(path).read_bytes()
+    at = content.find(CHECKSUM) + len(CHECKSUM)
+    if at >= len(CHECKSUM):
+        bare = hashlib.sha256(content[:at] + b"0" * 64 + content[at + 64 :]).hexdigest()
+        if bare.encode("ascii") != content[at : at + 64]:
+            raise Damaged(f"{path} is damaged (SHA-256 differs from what it carries); export it again")
+    return content
+
+
 class OnnxSession:
     """An exported model in ONNX Runtime."""
 
@@ -68,14 +91,19 @@ class OnnxSession:
         options.intra_op_num_threads = threads or cpu_count()
         options.log_severity_level = 3
         try:
-            session = onnxruntime.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(_checked(path), options, providers=["CPUExecutionProvider"])
+        except Damaged:
+            raise
         except Exception as error:  # onnxruntime has an exception class for each status, without a common base
             reason = " ".join(str(error).split())[:160]
-            raise InputError(f"{path} cannot be opened by ONNX Runtime ({reason})") from None
+            raise Damaged(f"{path} cannot be opened by ONNX Runtime ({reason}); export it again") from None
         facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
         if facts is None:
             raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")
-        return cls(session, json.loads(facts))
+        try:
+            return cls(session, json.loads(facts))
+        except (ValueError, KeyError, TypeError) as error:
+            raise Damaged(f"{path} has damaged metadata ({first_line(error)}); export it again") from None
 
     def describe(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(B, 3, H, W) RGB → (B, dim) of unit norm."""

@@ -14,8 +14,7 @@ from covis.maps.map import Map
 from covis.reading.table import read_table
 
 
-@pytest.fixture
-def place(tmp_path):
+def photos_and_map(tmp_path):
     """A table of 24 photos, and a map of the first eight."""
     rng = np.random.default_rng(0)
     lines = ["image,easting,northing"]
@@ -28,15 +27,20 @@ def place(tmp_path):
     return tmp_path
 
 
+@pytest.fixture
+def place(tmp_path):
+    return photos_and_map(tmp_path)
+
+
 def names_of(map_):
     return frozenset(map_.images.name(i) for i in range(len(map_)))
 
 
-def drill(place, kills, timed):
+def drill(place, kills, timed, seed=1):
     """Kills a worker again and again; `timed` is the share killed by the clock instead of at a step on disk."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["torch", "covis.maps", "covis.reading.table", "kill_worker"])
-    rng = np.random.default_rng(1)
+    rng = np.random.default_rng(seed)
     images = read_table(place / "photos.csv")
     vectors = dict(zip(images.names.tolist(), embed(tiny(), images), strict=True))
     acknowledged = place / "acknowledged"
@@ -82,10 +86,3 @@ def check(map_, expected):
 @pytest.mark.slow
 def test_fifteen_kills(place):
     drill(place, 15, 0.2)
-
-
-@pytest.mark.drill
-@pytest.mark.timeout(7200)
-def test_two_hundred_kills(place):
-    changes, between = drill(place, 200, 0.3)
-    print(f"200 kills over {changes} changes, {between} of them between a change and its acknowledgement")

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import InputError
-from covis.files import load_array, replacing, writing_hdf5
+from covis.files import foreign, load_array, replacing, writing_hdf5
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses
@@ -136,6 +136,7 @@ def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, mos
     return written
 
 
+@foreign("labels")
 def read_edges(path: Path | str, queries: ImageSet, database: ImageSet, kind: str | None = None) -> SimilarityGraph:
     """A graph from a .csv or .parquet with `query, database, similarity`, by image names; `kind` as in `write_edges`."""
     path = Path(path)
@@ -148,6 +149,7 @@ def read_edges(path: Path | str, queries: ImageSet, database: ImageSet, kind: st
     )
 
 
+@foreign("a pair list")
 def read_hloc(path: Path | str, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
     """A graph of ψ = 1 from a pair list."""
     path = Path(path)
@@ -318,6 +320,7 @@ def _condensed(i: NDArray[np.int64] | int, n: int) -> Any:
     return i * (2 * n - i - 1) // 2
 
 
+@foreign("labels")
 def read_h5(path: Path | str, key: str = "fov", *, one_set: bool = False) -> SimilarityGraph:
     """A matrix (queries × map) or a condensed vector (one set with itself): `fov` is graded, `sim` binary.
 
@@ -327,6 +330,7 @@ def read_h5(path: Path | str, key: str = "fov", *, one_set: bool = False) -> Sim
         return _read_condensed(Path(path), data, key) if _is_condensed(data, one_set) else _read(Path(path), data, key)
 
 
+@foreign("labels")
 def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: str = "fov") -> SimilarityGraph:
     """The labels that the method's authors released for these images; shapes are compared before anything is read.
 

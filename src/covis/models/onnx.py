@@ -21,14 +21,14 @@ import torch
 from torch import Tensor, nn
 
 from covis.artifacts import open_manifest
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
 from covis.files import replacing
 from covis.machine import cache_folder
 from covis.models import place_model
 from covis.models.config import Preprocessing
 from covis.models.place_model import PlaceModel
 from covis.progress import say
-from covis.runtime import INPUT, INSTALL, METADATA, OUTPUT, OnnxSession
+from covis.runtime import INPUT, INSTALL, METADATA, OUTPUT, OnnxSession, signed
 
 PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
@@ -56,6 +56,7 @@ def export_onnx(model: PlaceModel, path: Path | str) -> float:
             program = _program(_FromPixels(model.eval()), pixels)
             program.model.metadata_props[METADATA] = json.dumps(_metadata(model))
             program.save(str(partial), external_data=False)
+            partial.write_bytes(signed(partial.read_bytes()))
             with torch.inference_mode():
                 expected = model(model.normalise(pixels))
             difference = float((OnnxPlaceModel.open(partial)(pixels) - expected).abs().max())
@@ -104,6 +105,7 @@ def _metadata(model: PlaceModel) -> dict[str, Any]:
         "backbone": model.config.backbone,
         "pool": model.config.pool,
         "preprocessing": asdict(model.preprocessing),
+        "sha256": "0" * 64,
     }
 
 
@@ -113,6 +115,7 @@ class OnnxPlaceModel:
     def __init__(self, session: OnnxSession) -> None:
         self._session = session
         self.dim = session.dim
+        self.signed = "sha256" in session.facts
         self.preprocessing = Preprocessing(**session.facts["preprocessing"])
 
     @classmethod
@@ -161,10 +164,17 @@ def load_fast(path: Path | str, images: int | None = None, threads: int | None =
         return PlaceModel.load(path)
     manifest = open_manifest(path, place_model.KIND)
     file = cache_folder() / "onnx" / f"{manifest['fingerprint']}.onnx"
-    if not file.is_file():
-        model = PlaceModel.load(path)
-        if model.backbone.tokens or (images is not None and images < WORTH_EXPORTING):
-            return model
-        say(f"preparing {path} for ONNX Runtime, once")
-        export_onnx(model, file)
+    if file.is_file():
+        try:
+            kept = OnnxPlaceModel.open(file, threads)
+            if kept.fingerprint() == manifest["fingerprint"] and kept.signed:
+                return kept
+            say(f"{file} is not of {path}, or of an earlier covis; made again")
+        except Damaged as error:
+            say(f"{error}; made again")
+    model = PlaceModel.load(path)
+    if model.backbone.tokens or (images is not None and images < WORTH_EXPORTING):
+        return model
+    say(f"preparing {path} for ONNX Runtime, once")
+    export_onnx(model, file)
     return OnnxPlaceModel.open(file, threads)

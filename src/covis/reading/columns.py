@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import InputError
+from covis.files import foreign
 
 Column = Any
 """A pyarrow array. pyarrow is imported where it is used: naming a dataset must not cost its import."""
@@ -19,6 +20,7 @@ Kind = Literal["name", "text", "number", "integer", "flag"]
 """What a column holds: file-system bytes, text, float64, int64, True/False."""
 
 
+@foreign("a table")
 def read_columns(path: Path, kinds: Mapping[str, Kind], *, others: bool = True) -> dict[str, Column]:
     """The columns of a CSV or Parquet file by name, those in `kinds` with that type.
 
@@ -34,6 +36,7 @@ def read_columns(path: Path, kinds: Mapping[str, Kind], *, others: bool = True) 
     return {name: _joined(table.column(i)) for i, name in enumerate(table.column_names)}
 
 
+@foreign("a table")
 def header(path: Path) -> list[str]:
     """The column names of a CSV or Parquet file."""
     if not path.is_file():

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import foreign
+from covis.machine import apart
 from covis.poses import quaternion_matrices
 
 
@@ -23,6 +25,7 @@ class Named(NamedTuple):
     """(N, width)."""
 
 
+@foreign("a list of numbers")
 def read_named(path: Path, width: int | Sequence[int], separator: str | None = None) -> Named:
     """Lines of one name and `width` numbers each, all alike (several widths: whichever the first line has)."""
     allowed = (width,) if isinstance(width, int) else tuple(width)
@@ -38,6 +41,7 @@ def read_named(path: Path, width: int | Sequence[int], separator: str | None = N
     return Named(names, np.array(rows, np.float64).reshape(len(rows), len(rows[0]) if rows else max(allowed)))
 
 
+@foreign("a matrix")
 def read_matrix(path: Path, shape: tuple[int, int] = (4, 4), separator: str | None = None) -> Floats:
     """A matrix of numbers, a row a line."""
     rows = [_floats(path, number, line.split(separator)) for number, line in lines(path)]
@@ -84,9 +88,12 @@ class Struct:
     query_times: NDArray[np.int64] | None
 
 
+@foreign("a list of a dataset")
 def read_struct(path: Path) -> Struct:
     """Reads `path`, checking that names and positions belong together."""
-    fields = _fields(path)
+    fields = apart(_fields, path)
+    if fields is None:
+        raise InputError(f"{path} is not a MATLAB file with a dbStruct (it breaks the reader); get it again")
     map_names, query_names = _strings(fields, "dbImageFns", path), _strings(fields, "qImageFns", path)
     return Struct(
         path,

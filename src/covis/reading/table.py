@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from covis import gis
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import foreign
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame
 from covis.progress import warn
@@ -50,12 +51,14 @@ _SYNONYMS = {
 }
 
 
+@foreign("a table of images")
 def read_table(path: Path | str, frame: str = "") -> ImageSet:
     """The images of one table. Positions in degrees go into `frame`, or into one around their own middle."""
     path = Path(path)
     return _image_set(path, _cells(path), frame)
 
 
+@foreign("tables of images")
 def read_tables(paths: Sequence[Path | str]) -> tuple[ImageSet, ...]:
     """Several tables in one common frame, so that their images can be matched with each other."""
     files = [Path(p) for p in paths]

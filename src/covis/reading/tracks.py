@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from covis.arrays import Floats
 from covis.artifacts import read_json
 from covis.errors import InputError
+from covis.files import foreign
 from covis.reading.columns import any_values, header, numbers, read_columns
 from covis.reading.screening import REJECTS
 
@@ -58,6 +59,7 @@ class Track:
         return np.where(inside[:, None], np.column_stack(columns), np.nan)
 
 
+@foreign("a table or track")
 def names_images(path: Path) -> bool:
     """Whether the file gives positions by image name, rather than by time."""
     if path.suffix.lower() == ".gpx":
@@ -68,6 +70,7 @@ def names_images(path: Path) -> bool:
     return "image" in header(path)
 
 
+@foreign("a track")
 def read_track(path: Path) -> Track:
     """The track of a GPX, CSV, Parquet or GeoJSON file."""
     suffix = path.suffix.lower()

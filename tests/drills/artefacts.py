@@ -1,0 +1,260 @@
+"""One small artefact of every kind, and a question for each."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import numpy as np
+from mutations import digest
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "maps"))
+from simulated import image_set, simulated_map, tiny
+
+from covis import artifacts
+
+
+def make(work: Path) -> dict[str, Path]:
+    """Name → folder."""
+    os.environ["COVIS_CACHE"] = str(work / "cache")
+    rng = np.random.default_rng(0)
+    photos = work / "photos"
+    photos.mkdir(parents=True)
+    for i in range(8):
+        Image.fromarray(rng.integers(0, 256, (48, 48, 3), np.uint8)).save(photos / f"{i:05d}.jpg")
+    exact, _ = simulated_map(work / "exact", 10, 10)
+    hnsw, _ = simulated_map(work / "hnsw", 52, 20, index="hnsw")
+    return {
+        "map": exact.path, "map-hnsw": hnsw.path, "store": work / "exact" / "store", "index": _index(work, exact),
+        "graph": _graph(work), "model": exact.path / "model", "evaluation": _evaluation(work),
+        "checkpoints": _checkpoints(work), "descriptor-cache": _descriptor_cache(work, photos),
+        "feature-cache": _feature_cache(work), "onnx-cache": _onnx_cache(work), "notes": _notes(work, exact),
+    }  # fmt: skip
+
+
+def _vectors(dim: int, count: int = 6, seed: int = 3) -> np.ndarray:
+    rows = np.random.default_rng(seed).standard_normal((count, dim)).astype(np.float32)
+    return rows / np.linalg.norm(rows, axis=1, keepdims=True)
+
+
+def ask_map(work: Path):
+    from covis.maps.map import Map
+
+    def ask(path: Path) -> str:
+        now = Map.open(path)
+        vectors = np.asarray(now.descriptors[now.state.rows[:20]], np.float32)
+        found = now.search(vectors, 5)
+        told = [(a.matches[0].image, a.matches[0].probability) for a in now.locate([work / "photos" / "00001.jpg"], 3)]
+        photos = [now.images.name(int(i)) for i in found.ids[:, 0]]
+        return f"{photos} {digest(found.distances, now.images.poses.xy)} {told} {now.images.poses.frame}"
+
+    return ask
+
+
+ask_map_hnsw = ask_map
+
+
+def ask_store(work: Path):
+    from covis.descriptors import DescriptorStore
+
+    def ask(path: Path) -> str:
+        store = DescriptorStore.open(path, verify=False)
+        return f"{store.model} {store.shape} {digest(np.asarray(store), store.names)} {dict(store.facts)}"
+
+    return ask
+
+
+def _index(work: Path, map_) -> Path:
+    from covis.search import build_index
+
+    index, _ = build_index(np.asarray(map_.descriptors), "exact")
+    index.save(work / "index")
+    return work / "index"
+
+
+def ask_index(work: Path):
+    from covis.search import open_index
+
+    def ask(path: Path) -> str:
+        index = open_index(path, verify=False)
+        found = index.search(_vectors(index.dim), 5)
+        return f"{index.kind} {index.model} {found.ids.tolist()} {digest(found.distances, index.xy)}"
+
+    return ask
+
+
+def _graph(work: Path) -> Path:
+    from covis.labels.exchange import Labels, save_labels
+    from covis.labels.rules import FovOverlap
+
+    rng = np.random.default_rng(1)
+    images = image_set(work, rng.uniform(0, 60, (30, 2)), rng.uniform(0, 360, 30))
+    save_labels(Labels(FovOverlap()(images, images), images, images), work / "graph")
+    return work / "graph"
+
+
+def ask_graph(work: Path):
+    from covis.labels.exchange import open_labels
+
+    def ask(path: Path) -> str:
+        labels = open_labels(path)
+        graph = labels.graph
+        return (
+            f"{graph.shape} {dict(graph.facts)} {digest(graph.indptr, graph.indices, graph.psi, labels.queries.names)}"
+        )
+
+    return ask
+
+
+def ask_model(work: Path):
+    from covis.models import PlaceModel
+
+    def ask(path: Path) -> str:
+        import torch
+
+        model = PlaceModel.load(path)
+        pixels = torch.arange(3 * 32 * 32, dtype=torch.uint8).reshape(1, 3, 32, 32)
+        with torch.inference_mode():
+            return f"{model.card} {digest(model(model.normalise(pixels)).numpy())}"
+
+    return ask
+
+
+def _evaluation(work: Path) -> Path:
+    from covis.evaluation.result import Evaluation
+
+    rng = np.random.default_rng(2)
+    arrays = {"ids": rng.integers(0, 9, (20, 5)), "relevant": np.ones(20, int), "first_hit": rng.integers(0, 5, 20)}
+    figures = {"benchmark": "toy", "fingerprint": "0123", "recall": {"1": 51.5, "5": 80.25}, "queries": 20}
+    Evaluation(figures, {"name": "toy", "denominator": "all"}, arrays, {"label": "x"}).save(work / "evaluation")
+    return work / "evaluation"
+
+
+def ask_evaluation(work: Path):
+    from covis.evaluation.result import Evaluation
+
+    def ask(path: Path) -> str:
+        found = Evaluation.open(path, verify=False)
+        told = {k: v for k, v in found.json().items() if k != "subject"}
+        return (
+            f"{told} {found.label} {digest(*(found.arrays[k] for k in sorted(found.arrays)))} {found.hits(1).tolist()}"
+        )
+
+    return ask
+
+
+def _checkpoints(work: Path) -> Path:
+    import torch
+
+    from covis.training import checkpoint
+
+    for step in (10, 20):
+        checkpoint.save(
+            work / "checkpoints", step, {"weight": torch.full((4, 50), float(step))}, {"seed": 7, "step": step}
+        )
+    return work / "checkpoints"
+
+
+def ask_checkpoints(work: Path):
+    from covis.training import checkpoint
+
+    def ask(path: Path) -> str:
+        latest = checkpoint.latest(path)
+        if latest is None:
+            return "none"
+        step, tensors, facts = latest
+        return f"{step} {facts} {digest(tensors['weight'].numpy())}"
+
+    return ask
+
+
+def _photos(photos: Path):
+    return image_set(photos, np.arange(16.0).reshape(8, 2))
+
+
+def _descriptor_cache(work: Path, photos: Path) -> Path:
+    from covis.describing.describers import ModelDescriber
+
+    ModelDescriber(tiny(), cache=work / "descriptor-cache").describe(_photos(photos))
+    return work / "descriptor-cache"
+
+
+def ask_descriptor_cache(work: Path):
+    from covis.describing.describers import ModelDescriber
+
+    def ask(path: Path) -> str:
+        found, lost = ModelDescriber(tiny(), cache=path).describe(_photos(work / "photos"))
+        return f"{digest(np.asarray(found))} {lost.tolist()}"
+
+    return ask
+
+
+def _feature_cache(work: Path) -> Path:
+    folder = work / "feature-cache"
+    _features(work, folder)
+    return folder
+
+
+def _features(work: Path, folder: Path):
+    import torch
+
+    from covis.describing import features
+
+    return features._fill(tiny(), _photos(work / "photos"), folder, (3, 32, 32), "uint8", 0, torch.device("cpu"))
+
+
+def ask_feature_cache(work: Path):
+    def ask(path: Path) -> str:
+        rows, replaced = _features(work, path)
+        return f"{digest(rows, replaced)}"
+
+    return ask
+
+
+def _onnx_cache(work: Path) -> Path:
+    tiny().save(work / "onnx-model")
+    _fast(work, work / "onnx-cache")
+    return work / "onnx-cache"
+
+
+def _fast(work: Path, cache: Path):
+    import torch
+
+    from covis.models import load_fast
+
+    before, os.environ["COVIS_CACHE"] = os.environ.get("COVIS_CACHE", ""), str(cache)
+    try:
+        model = load_fast(work / "onnx-model", 100_000)
+    finally:
+        os.environ["COVIS_CACHE"] = before
+    pixels = torch.arange(3 * 32 * 32, dtype=torch.uint8).reshape(1, 3, 32, 32)
+    with torch.inference_mode():
+        return np.round(np.asarray(model(model.normalise(pixels))), 4)
+
+
+def ask_onnx_cache(work: Path):
+    def ask(path: Path) -> str:
+        return str(_fast(work, path).tolist())
+
+    return ask
+
+
+def _notes(work: Path, map_) -> Path:
+    """What this machine remembers of large files that it has read; here all files count as large."""
+    folder = work / "notes"
+    ask_notes(work)(folder)
+    return folder
+
+
+def ask_notes(work: Path):
+    def ask(cache: Path) -> str:
+        before = os.environ["COVIS_CACHE"], artifacts.SMALL_BYTES, artifacts._SETTLED_S
+        os.environ["COVIS_CACHE"], artifacts.SMALL_BYTES, artifacts._SETTLED_S = str(cache), 100, -1.0
+        try:
+            return ask_map(work)(work / "exact" / "map")
+        finally:
+            os.environ["COVIS_CACHE"], artifacts.SMALL_BYTES, artifacts._SETTLED_S = before
+
+    return ask
