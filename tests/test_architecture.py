@@ -11,7 +11,7 @@ import covis
 
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
-    "errors", "fields", "arrays", "notebook", "registry", "progress", "compiling", "machine", "files", "artifacts",
+    "errors", "fields", "arrays", "tables", "notebook", "registry", "progress", "compiling", "machine", "files", "artifacts",
     "poses", "images", "graph", "ranking", "whitening", "gis",
     "reading", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "pairing", "loops", "coverage", "resection",
     # torch from here on

@@ -14,11 +14,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from covis import artifacts, experiments
 from covis.describing.describers import open_describer
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
+from covis.evaluation.render import COMPARED_KS, mean_interval
 from covis.evaluation.run import evaluate_to
 from covis.models import PlaceModel
 from covis.progress import say
@@ -81,19 +80,21 @@ def _evaluated(subject: Path, target: Path, benchmark: Benchmark) -> Evaluation:
 
 
 def summarise(name: str, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """Mean and spread (standard deviation) of Recall@1, 5 and 10 over the seeds, in percent."""
+    """Mean of Recall@1, 5 and 10 over the seeds, in percent, and the half-width of its 95 % interval (Student's t)."""
     row: dict[str, Any] = {"model": name, "seeds": len(evaluations)}
-    for k in (1, 5, 10):
+    for k in COMPARED_KS:
         values = [e.recall[k] for e in evaluations]
-        row[f"recall@{k}"] = round(float(np.mean(values)), 2)
-        row[f"spread@{k}"] = round(float(np.std(values, ddof=1)), 2) if len(values) > 1 else None
+        mean, half = mean_interval(values)
+        row[f"recall@{k}"] = round(mean, 2)
+        row[f"interval@{k}"] = None if half is None else round(half, 2)
+        row[f"values@{k}"] = [round(v, 2) for v in values]
     return row
 
 
 def verdict(table: Sequence[Mapping[str, Any]]) -> str:
     """What the table says about the method, in a sentence, whichever way it went."""
     by_name = {row["model"]: row for row in table}
-    gain = {k: by_name["GCL"][f"recall@{k}"] - by_name["CL"][f"recall@{k}"] for k in (1, 5, 10)}
+    gain = {k: by_name["GCL"][f"recall@{k}"] - by_name["CL"][f"recall@{k}"] for k in COMPARED_KS}
     told = ", ".join(f"{g:+.1f} at {k}" for k, g in gain.items())
     won = all(g > 0 for g in gain.values())
     lost = all(g <= 0 for g in gain.values())

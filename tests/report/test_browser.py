@@ -79,7 +79,7 @@ def test_a_wrong_query_on_the_map_leads_to_its_gallery_entry(browser, page_file,
 
 
 @pytest.mark.parametrize(
-    ("kind", "start"), [("Markdown", "| model"), ("LaTeX", "\\begin{tabular}"), ("CSV", "model,runs")]
+    ("kind", "start"), [("Markdown", "| model"), ("LaTeX", "\\begin{tabular}"), ("CSV", "model,seeds")]
 )
 def test_tables_are_copied_as_text(browser, page_file, kind, start):
     page = browser.new_page()
@@ -88,4 +88,20 @@ def test_tables_are_copied_as_text(browser, page_file, kind, start):
     button.click()
     page.wait_for_function("b => b.dataset.copied", arg=button.element_handle(), timeout=5000)
     assert button.get_attribute("data-copied").startswith(start)
+    page.close()
+
+
+def test_printed_without_buttons_and_used_by_keyboard(browser, page_file):
+    page = browser.new_page()
+    page.goto(page_file.as_uri())
+    assert page.locator(".copy").first.is_visible()
+    page.emulate_media(media="print")
+    assert not page.locator(".copy").first.is_visible()
+    assert not page.locator("nav").is_visible()
+    page.emulate_media(media="screen")
+    page.locator("#map-canvas").focus()
+    page.keyboard.press("ArrowRight")
+    assert page.locator("#look img").count() > 0
+    assert all(alt for alt in page.eval_on_selector_all("img", "all => all.map(i => i.alt)"))
+    assert page.locator(".entry").first.evaluate("e => e.tagName") == "BUTTON"
     page.close()

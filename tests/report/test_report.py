@@ -10,10 +10,12 @@ import pytest
 from covis.describing.describers import open_describer
 from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
+from covis.evaluation.render import NAMES
 from covis.evaluation.result import find_evaluations
 from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
-from covis.report import tables, views, write_report
+from covis.report import plots, tables, views, write_report
+from covis.report.page import text
 from covis.report.sections import FIGURES
 
 
@@ -63,6 +65,8 @@ def test_each_figure_as_a_file(evaluated, tmp_path, figure, ending, magic):
     [
         (["--figure", "recal"], "did you mean 'recall'"),
         (["--figure", "batches"], "give run folders"),
+        (["--figure", "training"], "give run folders"),
+        ([], "add --figure NAME"),
     ],
 )
 def test_wrong_figures_are_told(evaluated, tmp_path, args, words):
@@ -109,11 +113,12 @@ def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):
     [first] = groups["small"]
     recalls, rest = tables.recalls(groups, []).body, tables.further(groups).body
     assert f"{first.recall[1]:.1f} [" in recalls
-    assert recalls.count("(p = ") == 2
-    for key, words in tables.FIGURES.items():
-        assert (words in rest) == (key in first.figures)
+    assert recalls[: recalls.index("</table>")].count("(p = ") == 2
+    assert "&lt;" not in recalls
+    for key, name in NAMES.items():
+        assert (text(name.text) in rest) == (key in first.figures)
     by_condition = tables.parts(groups).body
-    assert all(f"<td>{part}</td>" in by_condition for part in first.figures["breakdown"]["condition"])
+    assert all(f'<th scope="row">{part}</th>' in by_condition for part in first.figures["breakdown"]["condition"])
 
 
 def test_the_curve_of_accepted_matches_is_that_of_the_figures(evaluated):
@@ -131,3 +136,47 @@ def test_published_figures_stand_beside_ours_a_row_each_method():
     assert "65.9 → 70.0 (+4.1)" in body
     assert "whitening was fitted on the evaluated set" in body
     assert tables.published({"mine": [Evaluation({**figures, "queries": 1, "recall": {}}, {}, {}, {})]}) is None
+
+
+def test_figures_are_fit_for_a_paper(evaluated, tmp_path):
+    """Type 42 fonts, ticks at the reported k, a band and a marker each line, the width that was asked for, no title."""
+    groups = by_label(evaluated)
+    figure = FIGURES["recall"](groups, {}, None)
+    [axes] = figure.axes
+    assert axes.get_xticks().tolist() == sorted(next(iter(groups.values()))[0].recall)
+    assert len(axes.collections) == len(groups)
+    assert len({line.get_marker() for line in axes.lines}) == len(groups)
+    plots.save(figure, tmp_path / "recall.pdf", width_in=3.25, titles=False)
+    pdf = (tmp_path / "recall.pdf").read_bytes()
+    assert b"/FontType 42" in pdf or b"/CIDFontType2" in pdf
+    assert b"/Type3" not in pdf
+    assert figure.get_size_inches()[0] == pytest.approx(3.25)
+    assert axes.get_title() == ""
+
+
+def test_drawings_and_tables_speak_to_screen_readers(evaluated, hamlet):
+    groups = by_label(evaluated)
+    drawn = plots.svg(FIGURES["recall"](groups, {}, None))
+    assert 'role="img"' in drawn
+    assert "<title>recall, Recall@k, % against k: small" in drawn
+    body = tables.recalls(groups, []).body
+    assert body.count('scope="col"') == body.count("<th ") - len(groups)
+    assert "<b>" in body
+    assert 'data-copy="LaTeX"' in body
+    assert "toprule" in body
+
+
+def test_names_of_models_cannot_break_the_page(evaluated):
+    [first] = by_label(evaluated)["small"]
+    body = tables.recalls({"<script>alert(1)</script>": [first]}, []).body
+    assert "<script>" not in body
+
+
+def test_printing_leaves_buttons_out():
+    from importlib import resources
+
+    css = resources.files("covis.report").joinpath("assets", "report.css").read_text(encoding="utf-8")
+    rule = css[css.index("@media print") :]
+    assert "nav, .copy, #map-models" in rule
+    assert "display: none" in rule
+    assert "flex" not in rule

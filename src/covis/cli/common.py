@@ -9,7 +9,9 @@ from typing import Annotated, Any
 import typer
 
 from covis.errors import visible
+from covis.tables import text_table as table
 
+__all__ = ["MODEL_HELP", "WORKERS_HELP", "Data", "Json", "emit", "table"]
 MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
 WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
 Data = Annotated[
@@ -28,17 +30,6 @@ def emit(data: Any, as_json: bool, text: str = "") -> None:
         sys.stdout.write("\n")
     elif text:
         print("\n".join(map(visible, text.split("\n"))))
-
-
-def table(rows: list[dict[str, Any]]) -> str:
-    """Rows of equal keys as aligned text."""
-    if not rows:
-        return "(none)"
-    head = list(rows[0])
-    cells = [[str(row.get(key, "")) for key in head] for row in rows]
-    widths = [max(len(key), *(len(line[i]) for line in cells)) for i, key in enumerate(head)]
-    lines = [head, ["─" * width for width in widths], *cells]
-    return "\n".join("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines)
 
 
 def _plain(value: Any) -> Any:

@@ -33,8 +33,7 @@ def demo(
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
-    cells = {"model": str(row["model"]), "seeds": str(row["seeds"])}
-    for k in (1, 5, 10):
-        spread = row[f"spread@{k}"]
-        cells[f"Recall@{k} %"] = f"{row[f'recall@{k}']:.1f}" + ("" if spread is None else f" ± {spread:.1f}")
-    return cells
+    from covis.evaluation.render import COMPARED_KS, name_of, over_seeds
+
+    recalls = {name_of(f"recall@{k}").heading: over_seeds(row[f"values@{k}"]) for k in COMPARED_KS}
+    return {"model": str(row["model"]), "seeds": str(row["seeds"]), **recalls}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from covis.cli.common import table
+from covis.evaluation.render import COMPARED_KS, NAMES, SEARCHED
+from covis.tables import aligned, text_table
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
@@ -19,15 +20,12 @@ def describe(evaluation: Evaluation, published: bool = False) -> str:
     f = evaluation.figures
     lines = [
         f"{evaluation.label} on {f['benchmark']} (protocol {f['fingerprint']})",
-        f"  {f['queries']} queries, {f['database']} map images; relevant: {f['rule']}; map searched: {_SEARCHED[f['groups']]}",
+        f"  {f['queries']} queries, {f['database']} map images; relevant: {f['rule']}; map searched: {SEARCHED[f['groups']]}",
     ]
     if f["queries_without_positive"]:
         lines.append(_denominators(f))
     lines += [*_recalls(f), *_others(f), *_breakdown(f), *(f"  note: {note}" for note in f["notes"])]
     return "\n".join([*lines, *(_published(evaluation) if published else [])])
-
-
-_SEARCHED = {"any": "whole", "same": "the query's own group", "other": "other groups"}
 
 
 def _denominators(f: Mapping[str, Any]) -> str:
@@ -54,22 +52,15 @@ def _recalls(f: Mapping[str, Any]) -> list[str]:
         }
         for k, value in f["recall"].items()
     ]
-    return [f"  {line}" for line in table(rows).splitlines()]
-
-
-_NAMES = {
-    "ndcg@10": "nDCG@10 over ψ, %",
-    "median_error_m": "median distance of the best match, m",
-    "median_error_deg": "median turn of the best match, °",
-    "match_auc": "area under precision–recall of best matches, %",
-    "recall_at_100_precision": "recall at 100 % precision, %",
-    "average_precision": "average precision over pairs, %",
-    "spearman_psi_distance": "Spearman ρ of ψ and distance",
-}
+    return [f"  {line}" for line in text_table(rows).splitlines()]
 
 
 def _others(f: Mapping[str, Any]) -> list[str]:
-    lines = [f"  {text}: {f[key]:.2f}" for key, text in _NAMES.items() if f.get(key) is not None]
+    lines = [
+        f"  {name.text}{f', {name.unit}' if name.unit else ''}: {f[key]:.2f}"
+        for key, name in NAMES.items()
+        if f.get(key) is not None
+    ]
     limits = "".join(f"  {name} {value:.1f}" for name, value in f.get("localised", {}).items())
     return [*lines, f"  localised, %:{limits}"] if limits else lines
 
@@ -80,9 +71,9 @@ def _breakdown(f: Mapping[str, Any]) -> list[str]:
         rows = []
         for part, entry in parts.items():
             row = {label: part or "(unknown)", "queries": entry["queries"]}
-            row |= {f"R@{k}": f"{v:.1f}" for k, v in entry.get("recall", {}).items() if int(k) in (1, 5, 10)}
+            row |= {f"R@{k}": f"{v:.1f}" for k, v in entry.get("recall", {}).items() if int(k) in COMPARED_KS}
             rows.append(row | {name: f"{v:.1f}" for name, v in entry.get("localised", {}).items()})
-        lines += [f"  {line}" for line in table(sorted(rows, key=len, reverse=True)).splitlines()]
+        lines += [f"  {line}" for line in text_table(sorted(rows, key=len, reverse=True)).splitlines()]
     return lines
 
 
@@ -98,7 +89,7 @@ def _published(evaluation: Evaluation) -> list[str]:
     caveats = sorted({c for row in rows for c in row["caveats"]})
     return [
         f"  published: {SOURCE}",
-        *(f"  {line}" for line in table(shown).splitlines()),
+        *(f"  {line}" for line in text_table(shown).splitlines()),
         *more,
         *(f"  caveat: {caveat}" for caveat in caveats),
     ]
@@ -123,11 +114,9 @@ def _comparison(entry: Mapping[str, Any]) -> list[str]:
                 f"{test['difference']:+.1f} [{test['low']:+.1f}, {test['high']:+.1f}] p={test['p_value']:.3g}{mark}"
             )
         rows.append(line)
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    aligned = [{key: row.get(key, "") for key in keys} for row in rows]
     lines = [
         f"{entry['benchmark']} (protocol {entry['fingerprint']}): {entry['queries']} queries, {entry['database']} map images",
-        table(aligned),
+        text_table(aligned(rows, "")),
         f"Δ against the first, {entry['level']:.0%} interval, * significant (paired test, Holm over the models)",
     ]
     differing = [
@@ -135,7 +124,7 @@ def _comparison(entry: Mapping[str, Any]) -> list[str]:
         for name, values in entry["differences"].items()
         if name != "label"
     ]
-    return [*lines, table(differing)] if differing else lines
+    return [*lines, text_table(differing)] if differing else lines
 
 
 def _short(value: Any) -> str:

@@ -6,6 +6,7 @@ A describer is a model folder, a run folder (its model), an ONNX file, a descrip
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -60,14 +61,19 @@ def find_describer(path: Path | str) -> Found:
     if kind == STORE_KIND or (not kind and (path / "embedding.json").is_file()):
         return Found("store", path, path.name)
     if kind == MODEL_KIND:
-        return Found("model", path, path.resolve().parent.name if path.name == "model" else path.resolve().name)
+        return Found("model", path, _called(path.resolve().parent if path.name == "model" else path.resolve()))
     if kind:
         raise InputError(f"{path} is a covis {kind}, which gives no descriptors of images; give {KINDS}")
     if _kind(path / "model") == MODEL_KIND:
-        return Found("model", path / "model", path.resolve().name)
+        return Found("model", path / "model", _called(path.resolve()))
     if (path / "run.json").is_file():
         raise InputError(f"{path} is a run without a finished model; re-run its covis train command to resume it")
     raise InputError(f"{path} holds no model (no {artifacts.MANIFEST}); give {KINDS}")
+
+
+def _called(folder: Path) -> str:
+    """The folder's name, with the row above it where the name says no more than the seed."""
+    return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"seed[-_]?\d+", folder.name) else folder.name
 
 
 def _kind(folder: Path) -> str:

@@ -10,10 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import InputError
+from covis.evaluation import subjects
+from covis.evaluation.render import COMPARED_KS
 from covis.evaluation.result import Evaluation
 from covis.evaluation.statistics import LEVEL, holm, paired_test
 
-COMPARED_KS = (1, 5, 10)
 _PLACES = ("path", "folder")
 """Facts that say where something lies, not what it is."""
 
@@ -78,12 +79,12 @@ def _rows(group: Sequence[Evaluation]) -> list[dict[str, Any]]:
     ks = [k for k in COMPARED_KS if all(k in e.recall for e in group)]
     rows: list[dict[str, Any]] = [
         {
-            "label": e.label,
+            "label": name,
             "recall": {str(k): e.recall[k] for k in ks},
             "interval": {str(k): e.figures["recall_interval"][str(k)] for k in ks},
             "against_first": {},
         }
-        for e in group
+        for e, name in zip(group, subjects.names(group), strict=True)
     ]
     for k in ks:
         tests = [paired_test(*_outcomes(first, e, k)) for e in group[1:]]
@@ -109,17 +110,7 @@ def _outcomes(
 
 def differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The values that are not the same everywhere, by dotted name, one each of `facts`; None where absent."""
-    flat = [_flat(f) for f in facts]
+    flat = [subjects.flat(f) for f in facts]
     names = list(dict.fromkeys(name for f in flat for name in f))
     other = [n for n in names if n not in _PLACES and any(f.get(n) != flat[0].get(n) for f in flat)]
     return {n: [f.get(n) for f in flat] for n in other}
-
-
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            out |= _flat(value, f"{prefix}{key}.")
-        else:
-            out[f"{prefix}{key}"] = value
-    return out

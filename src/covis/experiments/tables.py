@@ -12,7 +12,6 @@ Everything resumes: a finished run or evaluation is opened, not made again.
 from __future__ import annotations
 
 import fnmatch
-import math
 import re
 import traceback
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -23,7 +22,6 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from scipy.stats import t as student
 
 from covis import artifacts
 from covis.datasets import is_given
@@ -34,6 +32,7 @@ from covis.descriptors import Describer
 from covis.errors import InputError
 from covis.evaluation import BENCHMARKS, Benchmark, Evaluation, load_benchmark
 from covis.evaluation.published import DENOMINATORS, Published, other_counts
+from covis.evaluation.render import mean_interval, over_seeds
 from covis.evaluation.run import Fit, Variants, evaluate_to, submit
 from covis.evaluation.submissions import Scores, server_figures
 from covis.files import write_text
@@ -46,7 +45,6 @@ from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import Resources, train
 from covis.training.validation import describe_all
 
-LEVEL = 0.95
 KS = (1, 5, 10)
 RUNS = "runs"
 
@@ -183,11 +181,8 @@ class Outcome:
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
     """Mean and 95 % interval of the mean over seeds (Student's t; none for a single seed)."""
-    mean, n = float(np.mean(values)), len(values)
-    half = math.nan
-    if n > 1:
-        half = float(student.ppf((1 + LEVEL) / 2, n - 1) * np.std(values, ddof=1) / math.sqrt(n))
-    return {"mean": mean, "half": None if math.isnan(half) else half, "values": [float(v) for v in values]}
+    mean, half = mean_interval(values)
+    return {"mean": mean, "half": half, "values": [float(v) for v in values]}
 
 
 def choose_rows(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
@@ -455,7 +450,6 @@ def _cell(outcome: Outcome, benchmark: str, key: str) -> str:
     values = outcome.figures.get(benchmark, {}).get(key)
     if not values:
         return ""
-    found = summary(values)
-    text = f"{found['mean']:.1f}" + ("" if found["half"] is None else f" ± {found['half']:.1f}")
+    text = over_seeds(values)
     printed = outcome.published(benchmark)[0].get(key)
     return f"{text} ({printed.value:.1f})" if printed else text

@@ -42,6 +42,7 @@ def write_report(
         tables.further(evaluations),
         tables.parts(evaluations),
         tables.published(evaluations),
+        sections.training(evaluations, runs),
         sections.map_and_gallery(evaluations, benchmark),
         sections.sizes(evaluations),
         sections.distances(evaluations, runs),

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import base64
-import html
 import io
 import json
-import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
+
 from covis.files import write_text
 from covis.reading.decoding import decode
+from covis.tables import Row, best_row, csv_table, is_numeric, latex_table, markdown_table
 
 
 @dataclass(frozen=True)
@@ -23,8 +26,24 @@ class Section:
 
     title: str
     body: str
+    """HTML, escaped already."""
     name: str = ""
     data: Any = None
+
+    @property
+    def html(self) -> Markup:
+        """The body, as templates take what is escaped."""
+        return Markup(self.body)
+
+
+@cache
+def _templates() -> Environment:
+    return Environment(loader=PackageLoader("covis.report"), autoescape=True, undefined=StrictUndefined)
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A template of this package, filled; whatever is no `Markup` is escaped."""
+    return str(_templates().get_template(template).render(**values))
 
 
 def write_page(path: Path, title: str, lead: str, sections: Sequence[Section], navigation: bool = False) -> None:
@@ -32,36 +51,47 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section], n
     data = {s.name: s.data for s in sections if s.data is not None}
     # A tag or the start of a comment inside a string would change where the script element ends.
     script = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
-    body = "\n".join(f'<section id="{s.name}"><h2>{text(s.title)}</h2>\n{s.body}\n</section>' for s in sections)
-    links = "".join(f'<a href="#{s.name}">{text(s.title)}</a>' for s in sections) if navigation else ""
-    page = _PAGE.format(
-        title=text(title), lead=lead, links=links and f"<nav>{links}</nav>", body=body, data=script,
-        style=_asset("report.css"), script=_asset("report.js"),
-    )  # fmt: skip
+    page = rendered(
+        "page.html",
+        title=title,
+        lead=Markup(lead),
+        sections=sections,
+        navigation=navigation,
+        data=script,
+        style=_asset("report.css"),
+        script=_asset("report.js"),
+    )
     write_text(path, page)
 
 
 def text(value: object) -> str:
     """Escaped for HTML."""
-    return html.escape(str(value))
+    return str(escape(value))
 
 
-def table(rows: Sequence[dict[str, Any]], name: str) -> str:
-    """Rows of equal keys as a table that can be copied as Markdown, LaTeX or CSV."""
+def table(rows: Sequence[Row], name: str, best: Mapping[str, bool] | None = None) -> str:
+    """Rows of equal keys as a table that can be copied as Markdown, LaTeX or CSV.
+
+    best: columns whose best cell is bold → whether lower is better.
+    """
     if not rows:
         return "<p>none</p>"
-    head = "".join(f"<th>{text(key)}</th>" for key in rows[0])
-    lines = "".join("<tr>" + "".join(_cell(v) for v in row.values()) + "</tr>" for row in rows)
-    buttons = "".join(f'<button data-copy="{kind}">{kind}</button>' for kind in ("Markdown", "LaTeX", "CSV"))
-    return (
-        f'<div class="copyable" id="table-{text(name)}"><div class="wide"><table><thead><tr>{head}</tr></thead>'
-        f'<tbody>{lines}</tbody></table></div><p class="copy">copy as {buttons}</p></div>'
-    )
+    head = list(rows[0])
+    right = {key for key in head if is_numeric(rows, key)}
+    bold = {(best_row(rows, key, lower), key) for key, lower in (best or {}).items() if key in head}
+    cells = [[Cell(str(row[key]), key in right, (i, key) in bold) for key in head] for i, row in enumerate(rows)]
+    copies = {"Markdown": markdown_table(rows), "LaTeX": latex_table(rows, best), "CSV": csv_table(rows)}
+    headings = [Cell(key, key in right) for key in head]
+    return rendered("table.html", name=name, head=headings, rows=cells, copies=copies)
 
 
-def _cell(value: object) -> str:
-    number = re.match(r"[-+−–]?\d|–", str(value))
-    return f"<td{' class=number' if number else ''}>{text(value)}</td>"
+@dataclass(frozen=True)
+class Cell:
+    """One cell of a table."""
+
+    text: str
+    number: bool = False
+    best: bool = False
 
 
 def figures_row(drawings: Sequence[str]) -> str:
@@ -82,36 +112,8 @@ def thumbnail(file: Path, pixels: int) -> str:
 
 def figure(svg: str, caption: str = "") -> str:
     """A drawing with its caption."""
-    below = f"<figcaption>{text(caption)}</figcaption>" if caption else ""
-    return f"<figure>{svg}{below}</figure>"
+    return rendered("figure.html", drawing=Markup(svg), caption=caption)
 
 
 def _asset(name: str) -> str:
     return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
-
-
-_PAGE = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<link rel="icon" href="data:,">
-<title>{title}</title>
-<style>
-{style}
-</style>
-</head>
-<body>
-<header><h1>{title}</h1>
-{lead}
-{links}</header>
-<main>
-{body}
-</main>
-<script type="application/json" id="data">{data}</script>
-<script>
-{script}
-</script>
-</body>
-</html>
-"""

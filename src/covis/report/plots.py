@@ -11,9 +11,9 @@ from typing import Any, ParamSpec
 
 import matplotlib
 import numpy as np
+from markupsafe import escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 COLOURS = ("#8a94a0", "#d1493e", "#3577cf", "#2a9d62", "#c98a1f", "#8a5cc7", "#1c9aa8", "#c75c9c")
@@ -37,7 +37,11 @@ STYLE: dict[Any, Any] = {
     "lines.linewidth": 1.8,
     "svg.hashsalt": "covis",
     "svg.fonttype": "none",
+    "pdf.fonttype": 42,  # TrueType: journals and conferences refuse Type 3
+    "ps.fonttype": 42,
 }
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+"""Beside colours, so that lines are told apart in print and by everybody."""
 _BLACK = "#000000"
 
 
@@ -46,6 +50,11 @@ def palette(names: Iterable[str]) -> dict[str, str]:
     distinct = list(dict.fromkeys(names))
     colours = COLOURS if len(distinct) > 2 else COLOURS[1:]
     return {name: colours[i % len(colours)] for i, name in enumerate(distinct)}
+
+
+def markers(names: Iterable[str]) -> dict[str, str]:
+    """A marker for each name, in order."""
+    return {name: MARKERS[i % len(MARKERS)] for i, name in enumerate(dict.fromkeys(names))}
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
@@ -95,18 +104,46 @@ def panel_width(count: int) -> float:
 
 
 @styled
-def recall_curves(curves: Mapping[str, Sequence[Sequence[float]]], colours: Palette) -> Figure:
-    """Recall@k against k for each name; the mean over its curves, with their range shaded."""
+def recall_curves(
+    curves: Mapping[str, Sequence[Sequence[float]]],
+    bands: Mapping[str, Sequence[tuple[float, float]]],
+    ks: Sequence[int],
+    colours: Palette,
+) -> Figure:
+    """Recall@k against k for each name, the mean over its curves; `bands` (low, high) at each of `ks` are shaded."""
     figure, axes = _one()
+    marker = markers(curves)
     for name, found in curves.items():
-        values, colour = np.array(found), colours[name]
-        k = np.arange(1, values.shape[1] + 1)
-        axes.plot(k, values.mean(0), color=colour, label=name)
-        if len(values) > 1:
-            axes.fill_between(k, values.min(0), values.max(0), color=colour, alpha=0.18, lw=0)
+        mean, colour = np.mean(found, axis=0), colours[name]
+        at = [k - 1 for k in ks if k <= len(mean)]
+        axes.plot(np.arange(1, len(mean) + 1), mean, color=colour, label=name, marker=marker[name], ms=5, markevery=at)
+        if name in bands:
+            low, high = np.transpose(bands[name])
+            axes.fill_between(ks, low, high, color=colour, alpha=0.16, lw=0)
     axes.set(xlabel="k", ylabel="Recall@k, %", ylim=(0, 100), title="recall")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set_xticks(ks, [str(k) for k in ks])
     _legend(axes)
+    return figure
+
+
+@styled
+def training_curves(
+    losses: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    recalls: Mapping[str, tuple[Sequence[float], Sequence[float]]],
+    k: int,
+    colours: Palette,
+) -> Figure:
+    """Loss and validation Recall@k (percent) against optimiser steps, a line each run."""
+    figure, grid = panels(7.2 if recalls else 4.4, 2.8, 1, 2 if recalls else 1)
+    marker = markers([*losses, *recalls])
+    for name, (steps, values) in losses.items():
+        grid[0, 0].plot(steps, values, color=colours[name], label=name, lw=1.2)
+    grid[0, 0].set(xlabel="step", ylabel="loss", title="training loss")
+    _legend(grid[0, 0])
+    if recalls:
+        for name, (steps, values) in recalls.items():
+            grid[0, 1].plot(steps, values, color=colours[name], marker=marker[name], ms=4, label=name)
+        grid[0, 1].set(xlabel="step", ylabel=f"validation Recall@{k}, %", title="validation")
     return figure
 
 
@@ -114,11 +151,13 @@ def recall_curves(curves: Mapping[str, Sequence[Sequence[float]]], colours: Pale
 def precision_curves(curves: Mapping[str, Sequence[tuple[NDArray[Any], NDArray[Any]]]], colours: Palette) -> Figure:
     """Precision against recall (each in [0, 1]) of best matches accepted up to a distance, a line each evaluation."""
     figure, axes = _one()
+    marker = markers(curves)
     for name, found in curves.items():
         for i, (recall, precision) in enumerate(found):
             axes.plot(
-                100 * recall, 100 * precision, color=colours[name], label=None if i else name, drawstyle="steps-pre"
-            )
+                100 * recall, 100 * precision, color=colours[name], label=None if i else name, drawstyle="steps-pre",
+                marker=marker[name], ms=4, markevery=0.2,
+            )  # fmt: skip
     axes.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 100), ylim=(0, 102), title="accepted matches")
     _legend(axes)
     return figure
@@ -133,10 +172,11 @@ def radius_curves(
 ) -> Figure:
     """Recall@1 against the radius in metres that counts as right; dashed what any ranking could reach."""
     figure, axes = _one()
+    marker = markers(curves)
     axes.plot(radii_m, possible, color="k", lw=1, ls="--", label="possible")
     for name, found in curves.items():
-        axes.plot(radii_m, np.mean(found, axis=0), "o-", ms=3, color=colours[name], label=name)
-    axes.set(xlabel="radius, m", ylabel="Recall@1, %", ylim=(0, 102), xscale="log", title="right within a radius")
+        axes.plot(radii_m, np.mean(found, axis=0), marker=marker[name], ms=4, color=colours[name], label=name)
+    axes.set(xlabel="radius, m", ylabel="Recall@1, %", ylim=(0, 102), xscale="log", title="correct within a radius")
     _ticks(axes, radii_m, 1.6)
     _legend(axes)
     return figure
@@ -192,9 +232,10 @@ def size_curves(curves: Mapping[str, Sequence[tuple[int, float]]], k: int, colou
     """Recall@k against descriptor size, one line each name."""
     figure, axes = _one(5.2, 3.2)
     sizes = sorted({size for points in curves.values() for size, _ in points})
+    marker = markers(curves)
     for name, points in curves.items():
         x, y = zip(*sorted(points), strict=True)
-        axes.plot(x, y, "o-", ms=4, color=colours[name], label=name)
+        axes.plot(x, y, marker=marker[name], ms=4, color=colours[name], label=name)
     axes.set_xscale("log", base=2)
     axes.set(xlabel="descriptor dimensions", ylabel=f"Recall@{k}, %")
     _ticks(axes, sizes, 1.4)
@@ -202,18 +243,44 @@ def size_curves(curves: Mapping[str, Sequence[tuple[int, float]]], k: int, colou
     return figure
 
 
-def svg(figure: Figure) -> str:
-    """The drawing as an SVG element, the same text each time; black takes the page's ink, the ground is left out."""
+def svg(figure: Figure, title: str = "") -> str:
+    """The drawing as an SVG element with a title for readers of the screen; the same text each time.
+
+    Black takes the page's ink, the ground is left out.
+    """
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE):
         figure.savefig(buffer, format="svg", metadata={"Date": None, "Creator": None}, transparent=True)
     drawn = buffer.getvalue()
     drawn = drawn[drawn.index("<svg") :].replace(_BLACK, "currentColor")
-    return re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
+    drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
+    words = escape(title or described(figure))
+    return drawn.replace("<svg", '<svg role="img"', 1).replace(">", f"><title>{words}</title>", 1)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Writes the drawing as PNG, SVG or PDF, by the file's ending."""
+def described(figure: Figure) -> str:
+    """A drawing in words: its panels' titles, axes and the names in its legends."""
+    parts = []
+    for axes in figure.axes:
+        about = ", ".join(filter(None, (axes.get_title() or axes.get_title(loc="left"), axes.get_ylabel())))
+        against = f" against {axes.get_xlabel()}" if axes.get_xlabel() else ""
+        names = [str(label) for label in axes.get_legend_handles_labels()[1]]
+        parts.append(f"{about}{against}{': ' + ', '.join(names) if names else ''}")
+    return "; ".join(part for part in dict.fromkeys(parts) if part) or "drawing"
+
+
+def save(figure: Figure, path: Path, *, width_in: float | None = None, titles: bool = True) -> None:
+    """Writes the drawing as PNG, SVG or PDF, by the file's ending, with fonts that papers take.
+
+    width_in: inches wide, the height in proportion, letters as large as ever. titles: whether panels have theirs.
+    """
+    if not titles:
+        for axes in figure.axes:
+            axes.set_title("")
+            axes.set_title("", loc="left")
+    if width_in is not None:
+        width, height = figure.get_size_inches()
+        figure.set_size_inches(width_in, height * width_in / width)
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
-        figure.savefig(path, dpi=160)
+        figure.savefig(path, dpi=160 if path.suffix != ".png" else 300)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import csv
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
@@ -13,13 +16,15 @@ from covis import artifacts
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
 from covis.evaluation.grades import precision_recall
+from covis.evaluation.render import mean_interval
 from covis.evaluation.retrieval import has_grades
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.report import drawings, plots, views
 from covis.report.gallery import map_data, shot
-from covis.report.page import Section, figure, text
+from covis.report.page import Section, figure, rendered
 from covis.report.views import Groups, Runs, colours, needed_sample, run_recipe, sampled
+from covis.training.checkpoint import METRICS
 from covis.training.run import open_sampler
 
 Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
@@ -32,28 +37,16 @@ EXAMPLES = (0.9, 0.7, POSITIVE, 0.3, 0.1, 0.0)
 
 def lead(evaluations: Groups) -> str:
     """What was scored on what, by which command and which versions."""
-    first = next(iter(evaluations.values()))[0]
-    f = first.figures
+    f = next(iter(evaluations.values()))[0].figures
+    keys = ("benchmark", "fingerprint", "queries", "database", "rule", "notes")
     versions = ", ".join(f"{k} {v}" for k, v in artifacts.versions().items())
-    notes = "".join(f"<br>note: {text(n)}" for n in f["notes"])
-    return (
-        f'<p class="facts">benchmark <b>{text(f["benchmark"])}</b>, protocol <code>{text(f["fingerprint"])}</code>: '
-        f"{f['queries']} queries, {f['database']} map images; relevant: {text(f['rule'])}{notes}<br>"
-        f"made by <code>{text(artifacts.command())}</code><br>{text(versions)}</p>"
-    )
+    return rendered("lead.html", **{key: f[key] for key in keys}, command=artifacts.command(), versions=versions)
 
 
 def map_and_gallery(evaluations: Groups, benchmark: Benchmark) -> Section:
     """Where queries were right and wrong, and the worst of the wrong ones."""
-    body = (
-        '<p><span class="right-ink">●</span> right, <span class="wrong-ink">▼</span> wrong, small dots the map. '
-        'Hover or click. <span id="map-models"></span></p>'
-        '<div class="row"><div id="map-view"><canvas id="map-canvas"></canvas></div><div id="look"></div></div>'
-        '<h3>Wrong, the surest first</h3><div class="gallery" id="gallery-entries"></div>'
-        '<p><button id="gallery-more">show more</button></p>'
-    )
     data = map_data({name: found[0] for name, found in evaluations.items()}, benchmark)
-    return Section("Right and wrong queries", body, "map", data)
+    return Section("Correct and wrong queries", rendered("map.html"), "map", data)
 
 
 def distances(evaluations: Groups, runs: Runs) -> Section | None:
@@ -61,7 +54,7 @@ def distances(evaluations: Groups, runs: Runs) -> Section | None:
     if not sampled(evaluations):
         return None
     drawn = plots.svg(distance_figure(evaluations, runs))
-    caption = "pairs of the benchmark, half of them similar; ρ stands among the other figures"
+    caption = "pairs of the benchmark, half of them similar; ρ stands among the other metrics"
     return Section("Distance against similarity", figure(drawn, caption), "distance")
 
 
@@ -71,7 +64,7 @@ def examples(labelled: Labelled) -> Section | None:
     if not has_grades(graph):
         return None
     cells = [_example(Split(queries, database), graph, i, j) for i, j in _pairs(graph)]
-    return Section("How much two views share", f'<div class="pairs">{"".join(cells)}</div>', "examples")
+    return Section("How much two views share", rendered("pairs.html", pairs=cells), "examples")
 
 
 def _pairs(graph: SimilarityGraph) -> list[tuple[int, int]]:
@@ -89,15 +82,19 @@ def _pairs(graph: SimilarityGraph) -> list[tuple[int, int]]:
     return found
 
 
-def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> str:
+def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> dict[str, Any]:
     sides = ((split.queries, i), (split.database, j))
     poses = [(float(s.poses.xy[k, 0]), float(s.poses.xy[k, 1]), float(s.poses.heading[k])) for s, k in sides]
+    psi = float(graph.lookup([i], [j])[0])
     # Labels from surfaces have no sectors on the ground to draw.
     sector = [float(np.max(graph.facts[key])) for key in ("radius_m", "fov_deg") if key in graph.facts]
-    drawn = plots.svg(drawings.fields_of_view(poses, *sector)) if len(sector) == 2 else ""
-    shots = "".join(f'<figure><img alt="{text(s.name(k))}" src="{shot(s, k)}"></figure>' for s, k in sides)
-    psi = float(graph.lookup([i], [j])[0])
-    return f'<div><div class="shots">{shots}</div>{figure(drawn, f"ψ = {psi:.2f}")}</div>'
+    title = f"Fields of view of two cameras from above that share {psi:.0%}"
+    drawn = plots.svg(drawings.fields_of_view(poses, *sector), title) if len(sector) == 2 else ""
+    shots = [
+        {"alt": f"{what} {s.name(k)}", "source": shot(s, k)}
+        for what, (s, k) in zip(("photo", "the other photo"), sides, strict=True)
+    ]
+    return {"shots": shots, "drawing": Markup(figure(drawn, f"ψ = {psi:.2f}"))}
 
 
 def batches(evaluations: Groups, runs: Runs, data: Path | None) -> Section | None:
@@ -127,11 +124,60 @@ def sizes(evaluations: Groups) -> Section | None:
 
 
 def recall_figure(evaluations: Groups) -> Figure:
-    """Recall@k against k."""
+    """Recall@k against k, with the interval over seeds, or over queries where there is one evaluation."""
+    first = next(iter(evaluations.values()))[0]
     return plots.recall_curves(
         {name: [e.figures["recall_curve"] for e in found] for name, found in evaluations.items()},
+        {name: _band(found) for name, found in evaluations.items()},
+        sorted(first.recall),
         colours(evaluations),
     )
+
+
+def _band(group: Sequence[Evaluation]) -> list[tuple[float, float]]:
+    """(low, high) at each k: the 95 % interval over three seeds or more, the range of two, else that over queries."""
+    band = []
+    for k in sorted(group[0].recall):
+        values = [e.recall[k] for e in group]
+        mean, half = mean_interval(values)
+        if half is None:
+            low, high = group[0].figures["recall_interval"][str(k)]
+        elif len(values) < 3:
+            low, high = min(values), max(values)
+        else:
+            low, high = max(0.0, mean - half), min(100.0, mean + half)
+        band.append((low, high))
+    return band
+
+
+def training(evaluations: Groups, runs: Runs) -> Section | None:
+    """How loss and validation went while training."""
+    if not any((run / METRICS).is_file() for found in runs.values() for run in found):
+        return None
+    drawn = plots.svg(training_figure(evaluations, runs))
+    return Section("Training", figure(drawn, "the first run of each model"), "training")
+
+
+def training_figure(evaluations: Groups, runs: Runs) -> Figure:
+    """Loss and validation recall of each name's first run."""
+    logs = {name: _metrics(paths[0]) for name, paths in runs.items() if (paths[0] / METRICS).is_file()}
+    if not logs:
+        raise InputError("training curves are those of a run; give run folders, not evaluations")
+    column = f"recall@{SIZE_K}"
+    losses = {name: _series(log, "loss") for name, log in logs.items()}
+    recalls = {name: _series(log, column) for name, log in logs.items() if _series(log, column)[0]}
+    return plots.training_curves(losses, recalls, SIZE_K, colours(evaluations, runs))
+
+
+def _metrics(run: Path) -> list[dict[str, str]]:
+    with (run / METRICS).open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _series(log: Sequence[Mapping[str, str]], column: str) -> tuple[list[float], list[float]]:
+    """Steps and values where a column is filled."""
+    filled = [(float(row["step"]), float(row[column])) for row in log if row.get(column)]
+    return [step for step, _ in filled], [value for _, value in filled]
 
 
 def precision_figure(evaluations: Groups) -> Figure:
@@ -216,6 +262,7 @@ FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
     ),
     "overlap": lambda evaluations, runs, data: views.overlap_figure(runs, _benchmark(evaluations, data), data),
     "batches": lambda evaluations, runs, data: batch_figure(evaluations, runs, data),
+    "training": lambda evaluations, runs, data: training_figure(evaluations, runs),
 }
 """Made from evaluations by name, runs by name, and the place of the data."""
 

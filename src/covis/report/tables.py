@@ -8,20 +8,12 @@ from typing import Any
 from covis.evaluation import Evaluation
 from covis.evaluation.compare import compare
 from covis.evaluation.published import SOURCE, beside
+from covis.evaluation.render import COMPARED_KS as KS
+from covis.evaluation.render import NAMES, PLUS_MINUS, name_of, over_seeds
+from covis.evaluation.subjects import seeds
 from covis.report.page import Section, figures_row, table, text
-from covis.report.views import Groups, spread
-
-KS = (1, 5, 10)
-FIGURES: dict[str, str] = {
-    "ndcg@10": "nDCG@10 over ψ %",
-    "median_error_m": "median m",
-    "median_error_deg": "median °",
-    "match_auc": "AUC of matches %",
-    "recall_at_100_precision": "recall at 100 % precision %",
-    "average_precision": "average precision %",
-    "spearman_psi_distance": "Spearman ρ of ψ and distance",
-}
-"""Figures of an evaluation that stand in one row, and what they are called."""
+from covis.report.views import Groups
+from covis.tables import aligned
 
 
 def recalls(evaluations: Groups, drawings: list[str]) -> Section:
@@ -29,15 +21,20 @@ def recalls(evaluations: Groups, drawings: list[str]) -> Section:
     tests = _tests(evaluations)
     rows = []
     for name, found in evaluations.items():
-        row: dict[str, Any] = {"model": name, "runs": len(found), "dims": found[0].figures.get("dim", "")}
+        row: dict[str, Any] = {"model": name, "seeds": seeds(found), "dims": found[0].figures.get("dim", "")}
         for k in KS:
-            row[f"Recall@{k} %"] = spread([e.recall[k] for e in found]) + _interval(found[0], k, len(found))
+            value = over_seeds([e.recall[k] for e in found])
+            row[name_of(f"recall@{k}").heading] = value + _interval(found[0], k, len(found))
         rows.append(row | tests.get(name, {}))
-    notes = ["± is the standard deviation over runs; bands are their range"] if _repeated(evaluations) else []
+    notes = [f"{PLUS_MINUS}; bands are the range over seeds"] if _repeated(evaluations) else []
     notes += [f"in brackets: {found[0].figures['interval']}" for found in list(evaluations.values())[:1]]
     notes += ["* significant at 5 % (paired test, Holm over the models)"] if tests else []
     told = f'<p class="note">{text("; ".join(notes))}</p>'
-    return Section("Recall", table(rows, "recall") + told + figures_row(drawings), "recall")
+    return Section(
+        "Recall",
+        table(rows, "recall", best={name_of(f"recall@{k}").heading: False for k in KS}) + told + figures_row(drawings),
+        "recall",
+    )
 
 
 def _interval(evaluation: Evaluation, k: int, runs: int) -> str:
@@ -67,15 +64,14 @@ def further(evaluations: Groups) -> Section:
     """Every other figure: of rankings, of poses, of accepted matches, of graded similarity."""
     rows: list[dict[str, Any]] = []
     for name, found in evaluations.items():
-        columns: dict[str, Callable[[Evaluation], Any]] = {f"mAP@{k} %": _map(k) for k in KS}
-        columns |= {words: _plain(key) for key, words in FIGURES.items()}
-        columns |= {f"within {limit} %": _within(limit) for limit in found[0].figures.get("localised", {})}
-        values = {words: [read(e) for e in found] for words, read in columns.items()}
-        told = {words: spread(v, 1 if words.endswith("%") else 2) for words, v in values.items() if None not in v}
-        rows.append({"model": name, **told})
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    body = table([{key: row.get(key, "–") for key in keys} for row in rows], "figures")
-    return Section("Other figures", body, "figures")
+        columns: dict[str, Callable[[Evaluation], Any]] = {f"map@{k}": _map(k) for k in KS}
+        columns |= {key: _plain(key) for key in NAMES}
+        columns |= {f"localised@{limit}": _within(limit) for limit in found[0].figures.get("localised", {})}
+        values = {key: [read(e) for e in found] for key, read in columns.items()}
+        cells = {name_of(key).heading: over_seeds(v, name_of(key).digits) for key, v in values.items() if None not in v}
+        rows.append({"model": name, **cells})
+    best = {name.heading: name.lower_is_better for name in NAMES.values()}
+    return Section("Other metrics", table(aligned(rows), "figures", best=best), "figures")
 
 
 def _map(k: int) -> Callable[[Evaluation], Any]:
@@ -105,15 +101,18 @@ def _part_rows(evaluations: Groups, label: str) -> list[dict[str, Any]]:
         for name, found in evaluations.items():
             entries = [e.figures["breakdown"][label][part] for e in found]
             row: dict[str, Any] = {label: part or "(unknown)", "queries": entries[0]["queries"], "model": name}
-            row |= {f"Recall@{k} %": _of(entries, "recall", str(k)) for k in KS if "recall" in entries[0]}
-            row |= {f"within {limit} %": _of(entries, "localised", limit) for limit in entries[0].get("localised", {})}
+            row |= {
+                name_of(f"{kind}@{at}").heading: _of(entries, kind, at)
+                for kind in ("recall", "localised")
+                for at in entries[0].get(kind, {})
+                if kind == "localised" or int(at) in KS
+            }
             rows.append(row)
-    keys = list(dict.fromkeys(key for row in rows for key in row))
-    return [{key: row.get(key, "–") for key in keys} for row in rows]
+    return aligned(rows)
 
 
 def _of(entries: list[Mapping[str, Any]], kind: str, key: str) -> str:
-    return spread([entry[kind][key] for entry in entries])
+    return over_seeds([entry[kind][key] for entry in entries])
 
 
 def published(evaluations: Groups) -> Section | None:
@@ -129,8 +128,7 @@ def published(evaluations: Groups) -> Section | None:
             caveats += [c for c in entry["caveats"] if c not in caveats]
     if not rows:
         return None
-    keys = list(dict.fromkeys(key for row in rows.values() for key in row))
-    body = table([{key: row.get(key, "–") for key in keys} for row in rows.values()], "published")
+    body = table(aligned(list(rows.values())), "published")
     notes = "".join(f"<li>{text(c)}</li>" for c in caveats)
     lead = f'<p class="note">published → ours (difference), percent; {text(SOURCE)}</p>'
     return Section("Published, ours, difference", f'{lead}{body}<ul class="note">{notes}</ul>', "published")

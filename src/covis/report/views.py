@@ -82,12 +82,6 @@ def run_recipe(run: Path) -> dict[str, Any]:
     return recipe
 
 
-def spread(values: Sequence[float], digits: int = 1) -> str:
-    """The mean, and over several the standard deviation."""
-    deviation = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
-    return f"{np.mean(values):.{digits}f}{deviation}"
-
-
 EACH = 120
 """So many positive and as many negative pairs are laid out."""
 CHOSEN = (0.9, 0.6, 0.3, 0.0)

@@ -3,15 +3,9 @@ const DATA = JSON.parse(document.getElementById("data").textContent);
 
 // Tables, copied as text
 
-const FORMATS = {
-  Markdown: rows => rows.map((r, i) => "| " + r.join(" | ") + " |" + (i ? "" : "\n|" + r.map(() => " --- |").join(""))).join("\n"),
-  LaTeX: rows => "\\begin{tabular}{" + "l".repeat(rows[0].length) + "}\n" + rows.map(r => r.map(c => c.replace(/[%&_#]/g, "\\$&").replace(/±/g, "$\\pm$")).join(" & ") + " \\\\").join("\n") + "\n\\end{tabular}",
-  CSV: rows => rows.map(r => r.map(c => /[",\n]/.test(c) ? '"' + c.replace(/"/g, '""') + '"' : c).join(",")).join("\n"),
-};
 for (const button of document.querySelectorAll("button[data-copy]")) {
   button.addEventListener("click", async () => {
-    const rows = [...button.closest(".copyable").querySelectorAll("tr")].map(r => [...r.children].map(c => c.textContent));
-    const words = FORMATS[button.dataset.copy](rows);
+    const words = button.dataset.words;
     button.dataset.copied = words;
     await copy(words);
     button.classList.add("on");
@@ -68,9 +62,9 @@ function startMap(map) {
     map.queries.forEach((q, i) => { const [px, py] = project(q.x, q.y), d = (px - x) ** 2 + (py - y) ** 2; if (d < least) { least = d; best = i; } });
     return best;
   }
-  function shot(source, words, kind) {
+  function shot(source, words, kind, name) {
     const f = document.createElement("figure"); f.className = kind || "";
-    if (source) { const img = document.createElement("img"); img.src = source; img.alt = words; f.append(img); }
+    if (source) { const img = document.createElement("img"); img.src = source; img.alt = words + (name ? ": " + name : ""); f.append(img); }
     else f.append(Object.assign(document.createElement("div"), { className: "none" })); // only some photos are in the page
     const c = document.createElement("figcaption"); c.textContent = words; f.append(c);
     return f;
@@ -80,16 +74,16 @@ function startMap(map) {
     if (i < 0) { look.append(Object.assign(document.createElement("p"), { className: "hint", textContent: "Hover over a query on the map to see it and its best match; click a wrong one to find it in the gallery." })); return; }
     const q = map.queries[i], a = answer(i), shots = document.createElement("div"), words = document.createElement("p");
     shots.className = "shots";
-    shots.append(shot(map.thumbs["q" + q.id], "query"), shot(map.thumbs["m" + a.id], "best match", a.right ? "right" : "wrong"));
-    words.innerHTML = `<b class="${a.right ? "right" : "wrong"}-ink">${a.right ? "right" : "wrong"}</b>`;
-    words.append(` ${q.name} → ${a.name}` + (a.metres === null ? "" : `, ${a.metres} m apart`) + `, descriptor distance ${a.distance}` + (a.rank ? `, first right match at rank ${a.rank}` : ", no right match found"));
+    shots.append(shot(map.thumbs["q" + q.id], "query", "", q.name), shot(map.thumbs["m" + a.id], "best match", a.right ? "right" : "wrong", a.name));
+    words.innerHTML = `<b class="${a.right ? "right" : "wrong"}-ink">${a.right ? "correct" : "wrong"}</b>`;
+    words.append(` ${q.name} → ${a.name}` + (a.metres === null ? "" : `, ${a.metres} m apart`) + `, descriptor distance ${a.distance}` + (a.rank ? `, first correct match at rank ${a.rank}` : ", no correct match found"));
     look.append(shots, words);
   }
   function entryOf(i) {
-    const q = map.queries[i], a = answer(i), entry = document.createElement("div"), shots = document.createElement("div"), words = document.createElement("p");
-    entry.className = "entry"; entry.id = "entry-" + q.id; shots.className = "shots";
-    shots.append(shot(map.thumbs["q" + q.id], "query"), shot(map.thumbs["m" + a.id], "best match", "wrong"), shot(map.thumbs["m" + a.truth], "a right one", "right"));
-    words.textContent = `${q.name}: ` + (a.metres === null ? "" : `${a.metres} m away, `) + `distance ${a.distance}` + (a.rank ? `, right at rank ${a.rank}` : ", right nowhere in the ranking");
+    const q = map.queries[i], a = answer(i), entry = document.createElement("button"), shots = document.createElement("div"), words = document.createElement("p");
+    entry.className = "entry"; entry.type = "button"; entry.setAttribute("aria-label", `wrong query ${q.name}, matched with ${a.name}`); entry.id = "entry-" + q.id; shots.className = "shots";
+    shots.append(shot(map.thumbs["q" + q.id], "query", "", q.name), shot(map.thumbs["m" + a.id], "best match", "wrong", a.name), shot(map.thumbs["m" + a.truth], "correct match", "right"));
+    words.textContent = `${q.name}: ` + (a.metres === null ? "" : `${a.metres} m away, `) + `distance ${a.distance}` + (a.rank ? `, correct at rank ${a.rank}` : ", correct match not retrieved");
     entry.append(shots, words); entry.addEventListener("click", () => pick(i, false));
     return entry;
   }
@@ -117,12 +111,17 @@ function startMap(map) {
   const bar = document.getElementById("map-models");
   map.models.forEach((m, k) => {
     const b = document.createElement("button");
-    b.textContent = `${m.name} (${m.answers.filter(a => a.right).length} right of ${m.answers.length})`;
+    b.textContent = `${m.name} (${m.answers.filter(a => a.right).length} correct of ${m.answers.length})`; b.type = "button";
     b.addEventListener("click", () => { model = k; [...bar.children].forEach((c, j) => c.classList.toggle("on", j === k)); fill(); pick(chosen, false); draw(); });
     bar.append(b);
   });
   canvas.addEventListener("mousemove", e => { const i = nearest(e); if (i >= 0 && i !== chosen) show(i); });
   canvas.addEventListener("click", e => pick(nearest(e), true));
+  canvas.addEventListener("keydown", e => {
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[e.key], n = map.queries.length;
+    if (step) { e.preventDefault(); show(((chosen < 0 && step < 0 ? 0 : chosen) + step + n) % n); }
+    if (e.key === "Enter" && chosen >= 0) pick(chosen, true);
+  });
   addEventListener("resize", draw);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", draw);
   bar.lastElementChild.click();
