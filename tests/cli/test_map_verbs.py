@@ -187,12 +187,17 @@ def test_an_empty_map_answers_with_nothing(place, capsys):
     assert (json.loads(out)[0]["matches"], json.loads(out)[0]["note"]) == ([], "the map is empty")
 
 
-def test_without_a_model_it_tells_how_to_get_one(made, tmp_path, capsys):
+def test_without_a_model_and_weights_it_tells_how_to_get_them(made, tmp_path, capsys, monkeypatch):
+    from covis.models import weights
+
+    def offline(hub_id, file):
+        raise OSError("offline")
+
+    monkeypatch.setattr(weights, "fetch", offline)
     code, _, err = run(capsys, "index", made / "walk" / "photos.csv", "-o", tmp_path / "m")
     assert code == 2
-    assert "covis model import" in err
-    assert "covis train" in err
-    assert len(err.strip().splitlines()) == 1
+    assert "give --weights FILE.safetensors" in err
+    assert "weights=FILE" not in err
     assert not (tmp_path / "m").exists()
 
 

@@ -12,6 +12,7 @@ from covis.cli.common import Json, emit
 from covis.errors import InputError
 
 if TYPE_CHECKING:
+    from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
     from covis.maps.answers import Answer
     from covis.maps.fitting import Fitted
@@ -32,10 +33,14 @@ def index(
     output: Annotated[Path, typer.Option("-o", "--output", help="The map; the same command resumes it.")],
     model: Annotated[Path | None, typer.Option(help="A model directory, or a training run.")] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Fit a model to the photos, and train it on them if that helps.")
+        bool, typer.Option("--train", help="Fit a model to the photos, the default without --model.")
     ] = False,
-    recipe: Annotated[str, typer.Option(help="What --train fits: own_photos, own_photos_small or another.")] = "",
-    weights: Annotated[str, typer.Option(help="Backbone weights (.safetensors) for --train, if not fetched.")] = "",
+    recipe: Annotated[
+        str, typer.Option(help="What is fitted: own_photos, own_photos_small or another (default: the best there is).")
+    ] = "",
+    weights: Annotated[
+        str, typer.Option(help="Backbone weights (.safetensors) where they cannot be fetched; tells the recipe.")
+    ] = "",
     track: Track = None,
     kind: Annotated[
         str, typer.Option(help="Search: auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")
@@ -54,9 +59,9 @@ def index(
 
     \b
     Examples:
+      covis index photos/ -o town.map
+      covis index photos/ -o town.map --weights mobilenetv2.safetensors
       covis index photos/ -o town.map --model runs/quick/model
-      covis index photos/ -o town.map --train
-      covis index photos/ -o town.map --train --recipe own_photos_small --weights mobilenetv2.safetensors
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
       covis index drives.csv -o city.map --model runs/r50/model --engine postgresql://covis@db/maps
     """
@@ -65,25 +70,34 @@ def index(
     from covis.reading.sources import open_images
     from covis.search.kinds import parse_size
 
-    if train and model is not None:
-        raise InputError("give --model to use a model as it is, or --train to fit one to the photos, not both")
-    if not train and (recipe or weights):
-        raise InputError("--recipe and --weights say what --train fits; add --train")
-    loaded = None if train else _model(model)
+    if model is not None and (train or recipe or weights):
+        raise InputError(
+            "give --model to use a model as it is, or --train, --recipe and --weights to fit one, not both"
+        )
+    from covis.progress import say
+
+    if runtime not in ("auto", "torch"):
+        raise InputError(f"--runtime is auto or torch, not {runtime!r}")
+    if not photos.exists():
+        from covis.reading.selection import did_you_mean
+
+        raise InputError(f"{photos} is not there{did_you_mean(photos)}")
+    loaded = None if model is None else _model(model)
+    steps = 2 if loaded is not None else 4
     rejects: list[Rejected] = []
     images = open_images(photos, track, positions=True, rejects=rejects)
-    fitted = _fitted(images, output, recipe, weights) if loaded is None else None
-    if fitted is not None:
-        loaded = _model(fitted.model)
-    assert loaded is not None
+    fitted, given = None, _store(descriptors)
+    if loaded is None:
+        fitted, loaded, given = _fitted(images, output, recipe, weights)
+    say(f"step {steps - 1} of {steps}: describe and index {len(images)} photos, calibrate the map")
     made = Map.create(
-        output, images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None,
-        descriptors=_store(descriptors), rejects=rejects, engine=engine,
+        output, images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None, descriptors=given,
+        rejects=rejects, engine=engine,
     )  # fmt: skip
     if runtime == "auto":
-        from covis.progress import say
-
-        say("making an ONNX file of the model, so that covis locate answers at once")
+        say(
+            f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate answers at once"
+        )
         made.carry_runtime()
     facts: dict[str, Any] = {"left_out": len(images) + len(rejects) - len(made)}
     _report(made, json, facts, None if fitted is None else fitted.to_dict())
@@ -315,29 +329,28 @@ def _pose_lines(found: dict[str, Any]) -> list[str]:
     return [f"  pose: centre {x:.3f} {y:.3f} {z:.3f} {spread}, {pose['inliers']} of {pose['matches']} matches agree"]
 
 
-def _model(path: Path | None) -> PlaceModel:
+def _model(path: Path) -> PlaceModel:
     """The model of a directory, or of a training run."""
-    if path is None:
-        raise InputError(
-            "no model was given (none is bundled); add --model MODEL, from: covis train RECIPE --data PATH -o RUN (then "
-            "RUN/model), or: covis model import WEIGHTS.safetensors --backbone NAME -o MODEL"
-        )
     from covis.describing.describers import open_place_model
 
     return open_place_model(path)
 
 
-def _fitted(images: ImageSet, output: Path, recipe: str, weights: str) -> Fitted:
-    """A model fitted to the photos, in a folder beside the map."""
-    from dataclasses import replace
+def _fitted(
+    images: ImageSet, output: Path, recipe: str, weights: str
+) -> tuple[Fitted, PlaceModel, DescriptorStore | None]:
+    """A model fitted to the photos, in a folder beside the map, and their descriptors."""
+    from covis.maps.fitting import choose_recipe, describe_fitted, estimate_s, fit_model
+    from covis.progress import duration, say
 
-    from covis.experiments import get, photos
-    from covis.maps.fitting import fit_model
-
-    chosen = get(recipe or photos.RECOMMENDED)
-    if weights:
-        chosen = replace(chosen, model=replace(chosen.model, weights=weights))
-    return fit_model(images, chosen, output.with_name(f"{output.name}.model"))
+    folder = output.with_name(f"{output.name}.model")
+    say("step 1 of 4: choose a recipe and its weights")
+    chosen = choose_recipe(recipe, weights)
+    say(f"all steps take about {duration(estimate_s(chosen, len(images)))}, and more if there is reason to fine-tune")
+    say(f"step 2 of 4: fit {chosen.model.backbone} to {len(images)} photos, fine-tune it where that helps")
+    fitted = fit_model(images, chosen, folder)
+    loaded = _model(fitted.model)
+    return fitted, loaded, describe_fitted(loaded, images, folder / "descriptors")
 
 
 def _store(path: Path | None) -> Any:

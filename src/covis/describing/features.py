@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
 from covis import artifacts
@@ -128,9 +128,7 @@ def _fill(
     device: torch.device,
 ) -> tuple[NDArray[Any], Ids]:
     """The features of a set, computed unless the cache has them for the same content and frozen weights."""
-    folder = cache / artifacts.fingerprint(
-        model.prefix_fingerprint() if kind != "uint8" else "pixels", content(images), list(row_shape), kind
-    )
+    folder = _folder(model, images, cache, row_shape, kind)
     if not folder.exists():
         cache.mkdir(parents=True, exist_ok=True)
         wanted = len(images) * int(np.prod(row_shape)) * np.dtype(kind).itemsize
@@ -142,6 +140,27 @@ def _fill(
     artifacts.open_manifest(folder, "feature-cache", facts={"images": int}, verify=False)
     rows = load_array(folder / "rows.npy", shape=(len(images), *row_shape), mapped=True, remedy=remedy)
     return rows, load_array(folder / "replaced.npy", "i", (None,), remedy=remedy)
+
+
+def _folder(model: PlaceModel, images: ImageSet, cache: Path, row_shape: tuple[int, ...], kind: str) -> Path:
+    """Where the features of a set are kept."""
+    frozen = "pixels" if kind == "uint8" else model.prefix_fingerprint()
+    return cache / artifacts.fingerprint(frozen, content(images), list(row_shape), kind)
+
+
+def share_features(source: Cached, images: ImageSet, ids: ArrayLike, cache: Path) -> None:
+    """Puts the features of images[ids], which the first set of `source` has, into the cache as those of a set."""
+    rows, chosen, part = source.rows[0], np.asarray(ids, np.int64), images.subset(ids)
+    folder = _folder(source.model, part, cache, rows.shape[1:], rows.dtype.name)
+    if folder.exists():
+        return
+    with artifacts.create(folder, "feature-cache", {"images": len(part)}) as draft:
+        shape = (len(chosen), *rows.shape[1:])
+        copied = np.lib.format.open_memmap(draft.path / "rows.npy", mode="w+", dtype=rows.dtype, shape=shape)
+        for start in range(0, len(chosen), _CHUNK):
+            copied[start : start + _CHUNK] = rows[chosen[start : start + _CHUNK]]
+        copied.flush()
+        np.save(draft.path / "replaced.npy", np.arange(len(chosen)))
 
 
 def _compute(

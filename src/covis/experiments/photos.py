@@ -8,7 +8,7 @@ from functools import partial
 from covis.experiments.campus import depths
 from covis.training.recipe import RECIPES, Recipe
 
-RECOMMENDED = "own_photos"
+RECOMMENDED, SMALL = "own_photos", "own_photos_small"
 
 
 def own(model: str) -> Recipe:
@@ -16,4 +16,4 @@ def own(model: str) -> Recipe:
     return replace(depths(model), dataset="photos", split="all")
 
 
-RECIPES.update({"own_photos": partial(own, "dinov2"), "own_photos_small": partial(own, "mobilenetv2")})
+RECIPES.update({RECOMMENDED: partial(own, "dinov2"), SMALL: partial(own, "mobilenetv2")})

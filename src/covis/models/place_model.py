@@ -261,16 +261,27 @@ class PlaceModel(nn.Module):
         features = self.backbone.run(self.prefix(x), self._cut, len(self.backbone.plan.steps), grid)
         return self.backbone.to_map(features, grid)
 
+    def _pooling_map(self, features: Tensor) -> Tensor:
+        """What `prefix` gave for images of the model's size → the map (B, C, h, w) that the pooling sees."""
+        grid = self.backbone.grid(self.config.image_size)
+        return self.backbone.to_map(self.backbone.run(features, self._cut, len(self.backbone.plan.steps), grid), grid)[
+            0
+        ]
+
     @torch.no_grad()
     def initialise_pool(self, batches: Iterable[Tensor], seed: int = 0, per_image: int = 100) -> int:
-        """Starts the pooling from local features of (B, 3, H, W) uint8 batches; returns how many it saw.
+        """Starts the pooling from local features of (B, 3, H, W) uint8 batches, or of what `prefix` gave for them.
+
+        Returns how many it saw.
 
         NetVLAD places its cluster centres so, as its authors do with 50,000 features; other poolings need no start.
         """
         rng = np.random.default_rng(seed)
         parts = []
         for images in batches:
-            places = self.local_features(self.normalise(images)).flatten(2).transpose(1, 2).cpu().float().numpy()
+            pixels = images.dtype == torch.uint8
+            maps = self.local_features(self.normalise(images)) if pixels else self._pooling_map(images)
+            places = maps.flatten(2).transpose(1, 2).cpu().float().numpy()
             picked = min(per_image, places.shape[1])
             parts += [local[rng.choice(len(local), picked, replace=False)] for local in places]
         local_features = np.concatenate(parts)

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from covis import artifacts, datasets, machine
-from covis.describing.features import open_features
+from covis.describing.features import Cached, open_features
 from covis.describing.loading import image_batches
 from covis.errors import InputError
 from covis.evaluation import load_benchmark
@@ -180,7 +180,7 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
     common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device}
     bound = int(recipe.cache_gb * 1e9)
     source = _first_then_all(ranks, lambda: open_features(model, training.sets, cache_bytes=bound, **common))
-    start_pooling(model, training.split.database, seed, workers)
+    start_pooling(model, training.split.database, seed, workers, source if isinstance(source, Cached) else None)
     validator = None
     if recipe.validation:
         benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
@@ -247,11 +247,19 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
     model.whiten(fit_whitening(images, descriptors, recipe.whiten, recipe.whitening, labels=recipe.labels, facts=facts))
 
 
-def start_pooling(model: PlaceModel, images: ImageSet, seed: int, workers: int) -> None:
-    """Starts a pooling that begins with clusters of local features (NetVLAD) from some training images."""
+def start_pooling(model: PlaceModel, images: ImageSet, seed: int, workers: int, features: Cached | None = None) -> None:
+    """Starts a pooling that begins with clusters of local features (NetVLAD) from some training images.
+
+    features: those of the images, in the last of its sets, so that the network need not see them again.
+    """
     if not model.pool.has_start:
         return
     ids = np.sort(np.random.default_rng(seed).permutation(len(images))[:INITIAL_IMAGES])
+    if features is not None:
+        others = (np.zeros(0, np.int64),) * (len(features.rows) - 1)
+        requests = ((*others, ids[start : start + 32]) for start in range(0, len(ids), 32))
+        model.initialise_pool((fetched.features for fetched in features.fetch(requests)), seed)
+        return
     batches = image_batches(images, ids, model.config.image_size, 32, workers)
     model.initialise_pool((pixels for _, pixels in batches), seed)
 
