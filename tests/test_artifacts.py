@@ -83,9 +83,32 @@ def test_kind_and_schema_are_checked(tmp_path):
 def test_claim_resumes_the_same_configuration_only(tmp_path):
     for _ in range(2):
         with artifacts.claim(tmp_path / "run", "run", {"seed": 1}):
-            pass
-    with pytest.raises(InputError, match="seed: 1 there, 2 now"), artifacts.claim(tmp_path / "run", "run", {"seed": 2}):
+            (tmp_path / "run" / "step").touch()
+    with pytest.raises(InputError, match="seed: 1 → 2"), artifacts.claim(tmp_path / "run", "run", {"seed": 2}):
         pass
+
+
+def test_a_claim_under_which_nothing_was_written_binds_nobody(tmp_path):
+    with (
+        pytest.raises(InputError, match="missing"),
+        artifacts.claim(tmp_path / "run", "run", {"weights": "pretrained"}),
+    ):
+        raise InputError("the weights are missing")
+    assert not (tmp_path / "run" / "run.json").exists()
+    with artifacts.claim(tmp_path / "run", "run", {"weights": "a.safetensors"}):
+        pass
+    with artifacts.claim(tmp_path / "run", "run", {"weights": "b.safetensors"}):  # the first one was killed
+        assert json.loads((tmp_path / "run" / "run.json").read_text())["config"] == {"weights": "b.safetensors"}
+
+
+def test_a_difference_names_fields_not_dicts():
+    model = {"backbone": "vgg16", "weights": "pretrained"}
+    found = {"recipe": {"model": model, "steps": None}, "seed": 0}
+    wanted = {"recipe": {"model": model | {"weights": "w" * 99}, "steps": 2}, "seed": 0}
+    assert artifacts.difference(found, wanted) == f"model.weights: pretrained → {'w' * 59}…, steps: – → 2"
+    many = artifacts.difference({f"f{i}": 0 for i in range(9)}, {f"f{i}": 1 for i in range(9)})
+    assert many.endswith("f5: 0 → 1, and 3 more")
+    assert artifacts.difference(found, found) == ""
 
 
 def test_claim_refuses_a_folder_of_other_files(tmp_path):

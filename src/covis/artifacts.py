@@ -16,7 +16,7 @@ import shutil
 import stat
 import sys
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cache
@@ -195,7 +195,10 @@ def _note(file: Path) -> Path:
 
 @contextlib.contextmanager
 def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Path]:
-    """Holds the living directory at `path` for this process and this `config`; the same config resumes it."""
+    """Holds the living directory at `path` for this process and this `config`; the same config resumes it.
+
+    A claim under which nothing was written binds nobody: another config may take the folder over.
+    """
     path = Path(path)
     record = path / f"{kind}.json"
     if path.exists() and not path.is_dir():
@@ -205,17 +208,25 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
     path.mkdir(parents=True, exist_ok=True)
     with lock(path):
         wanted = json.loads(json.dumps(config))
-        if record.exists():
-            found = files.read_record(record, {"config": dict}, f"choose another output folder or remove {path}")[
-                "config"
-            ]
+        if record.exists() and not _unused(path, record):
+            remedy = f"choose another output folder or remove {path}"
+            found = files.read_record(record, {"config": dict}, remedy)["config"]
             if found != wanted:
-                raise InputError(
-                    f"{path} belongs to another {kind} ({_difference(found, wanted)}); choose another output folder"
-                )
+                told = difference(found, wanted)
+                raise InputError(f"{path} belongs to another {kind} ({told}); choose another output folder")
         else:
             write_json(record, {"kind": kind, "config": wanted, "versions": versions(), "command": command()})
-        yield path
+        try:
+            yield path
+        except BaseException:
+            if _unused(path, record):
+                record.unlink(missing_ok=True)
+            raise
+
+
+def _unused(path: Path, record: Path) -> bool:
+    """Whether a claimed folder holds nothing but its claim."""
+    return all(file == record or _begun(file, record) for file in path.iterdir())
 
 
 def _begun(file: Path, record: Path) -> bool:
@@ -223,9 +234,39 @@ def _begun(file: Path, record: Path) -> bool:
     return file.name == ".lock" or (file.name.startswith(f".{record.name}.") and ".partial" in file.name)
 
 
-def _difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    keys = [k for k in {**found, **wanted} if found.get(k) != wanted.get(k)]
-    return ", ".join(f"{k}: {found.get(k)!r} there, {wanted.get(k)!r} now" for k in keys[:3])
+_SHOWN, _SHOWN_CHARACTERS = 6, 60
+"""So many fields of a difference are printed, and so much of each value."""
+_RECIPE = "recipe."
+"""Not printed before a field of a recipe, so that its name is the one that `--set` takes."""
+
+
+def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The fields in which two configurations differ, for people: `model.weights: pretrained → FILE, seed: 0 → 1`."""
+    other = differences([found, wanted])
+    told = [
+        f"{name.removeprefix(_RECIPE)}: {_short(before)} → {_short(now)}"
+        for name, (before, now) in list(other.items())[:_SHOWN]
+    ]
+    return ", ".join([*told, *([f"and {len(other) - _SHOWN} more"] if len(other) > _SHOWN else [])])
+
+
+def differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The values that are not the same everywhere, by dotted name, one per entry of `facts`; None where absent."""
+    flat = [_flat(f) for f in facts]
+    names = dict.fromkeys(name for f in flat for name in f)
+    return {n: [f.get(n) for f in flat] for n in names if any(f.get(n) != flat[0].get(n) for f in flat)}
+
+
+def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    out: dict[str, Any] = {}
+    for key, value in facts.items():
+        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+    return out
+
+
+def _short(value: Any) -> str:
+    text = "–" if value is None or value == "" else str(value)
+    return text if len(text) <= _SHOWN_CHARACTERS else f"{text[: _SHOWN_CHARACTERS - 1]}…"
 
 
 def fingerprint(*parts: Any) -> str:

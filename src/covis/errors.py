@@ -16,6 +16,20 @@ class Damaged(InputError):  # noqa: N818 - a state of affairs, read as one
     """A file that is not what was written: a lost bit, a cut, another hand."""
 
 
+class WeightsMissing(InputError):  # noqa: N818 - a state of affairs, read as one
+    """Pretrained weights that cannot be had; what remains is to give a file, by the option of the verb in use."""
+
+    PYTHON = "ModelConfig(weights='FILE.safetensors')"
+
+    def __init__(self, reason: str) -> None:
+        self.reason = reason
+        super().__init__(self.told(self.PYTHON))
+
+    def told(self, option: str) -> str:
+        """The error with the option that takes the file."""
+        return f"{self.reason}: {option}"
+
+
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
     """An error for a name that is not there, with the nearest one that is."""
     names = sorted(known)

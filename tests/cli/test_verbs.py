@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from covis.cli import GROUPS, VERBS, main
+from covis.cli import GROUPS, VERBS, describe, main
 from covis.cli.listing import KINDS, START_WITH
-from covis.errors import InputError
+from covis.errors import InputError, WeightsMissing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -138,3 +138,10 @@ def test_version_and_dry_run():
         covis("train", "town_quick", "-o", "x", "--dry-run", "--set", "loss.margin=0.7", check=True).stdout
     )
     assert told["loss"] == {"type": "GeneralizedContrastive", "margin": 0.7}
+
+
+def test_missing_weights_name_the_option_of_the_verb():
+    error = WeightsMissing("no weights of vgg16 here; give a file")
+    assert "ModelConfig(weights='FILE.safetensors')" in str(error)
+    assert describe(error, "index") == (2, "error: no weights of vgg16 here; give a file: --weights FILE.safetensors")
+    assert describe(error, "train")[1].endswith("--set model.weights=FILE.safetensors")

@@ -61,7 +61,7 @@ def test_the_same_command_says_that_it_is_done_and_another_is_refused(tables, ca
     assert covis(*same) == 0
     assert "g holds these labels already" in capsys.readouterr().err
     assert covis("label", "--queries", "q.csv", "-o", "g", "--measure", "iou") == 2
-    assert "measure: 'overlap' there, 'iou' now" in capsys.readouterr().err
+    assert "measure: overlap → iou" in capsys.readouterr().err
     assert covis("label", "--queries", "m.csv", "-o", "g", "--uint8") == 2
     assert (tables / "g" / "manifest.json").read_bytes() == before
 

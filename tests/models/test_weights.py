@@ -183,7 +183,7 @@ def test_pretrained_without_a_network_tells_how_to_give_a_file(monkeypatch):
 
     monkeypatch.setattr("socket.create_connection", unreachable)
     monkeypatch.setattr(weights, "getproxies", dict)
-    with pytest.raises(InputError, match=r"cannot be fetched here .*weights=FILE\.safetensors"):
+    with pytest.raises(InputError, match=r"cannot be fetched here .*weights='FILE\.safetensors'"):
         built("resnet34", "pretrained")
     with pytest.raises(InputError, match="tiny has no pretrained weights"):
         built("tiny", "pretrained")
@@ -199,4 +199,4 @@ def test_pretrained_weights_come_from_the_librarys_cache(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     model = built("resnet18.tv_in1k", "pretrained")
     same_features(model, resnet_features(net))
-    assert model.card["weights"] == {"name": "resnet18.tv_in1k, from the model library"}
+    assert model.card["weights"] == {"name": "resnet18.tv_in1k, from timm"}

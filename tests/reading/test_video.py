@@ -135,7 +135,7 @@ def test_an_interrupted_run_gives_the_same_files(ride, tmp_path, monkeypatch):
     assert images.fingerprint() == whole.fingerprint()
     for i in range(len(whole)):
         assert images.path(i).read_bytes() == whole.path(i).read_bytes()
-    with pytest.raises(InputError, match="every: '5m' there, '2s' now"):
+    with pytest.raises(InputError, match="every: 5m → 2s"):
         import_video(path, tmp_path / "f", Every.parse("2s"), track=track)
 
 

@@ -123,6 +123,15 @@ def test_another_recipe_or_seed_in_the_same_folder_is_refused(quick, hamlet, tmp
         train(quick, tmp_path / "run", data=hamlet, seed=5, resources=QUIET)
 
 
+def test_a_run_that_never_started_owns_nothing(quick, hamlet, tmp_path):
+    missing = replace(quick, model=replace(quick.model, weights=str(tmp_path / "none.safetensors")))
+    with pytest.raises(InputError, match="is not there"):
+        train(missing, tmp_path / "run", data=hamlet, resources=QUIET)
+    with pytest.raises(InputError):  # after the labels were written
+        train(replace(quick, validation="msls_val"), tmp_path / "run", data=hamlet, resources=QUIET)
+    assert train(replace(quick, steps=1, validation=""), tmp_path / "run", data=hamlet, resources=QUIET)["step"] == 1
+
+
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
     for step in (1, 2, 3):
         checkpoint.save(tmp_path, step, {"x": torch.tensor(step)}, {"step": step})

@@ -31,7 +31,7 @@ from covis.cli import (
     train,
 )
 from covis.cli import map as map_care
-from covis.errors import InputError, visible
+from covis.errors import InputError, WeightsMissing, visible
 
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
@@ -157,19 +157,25 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit(0)
         if debug:
             traceback.print_exc()
-        status, line = describe(error)
+        status, line = describe(error, next(iter(args), ""))
         print(f"covis: {line}", file=sys.stderr)
         sys.exit(status)
 
 
-def describe(error: BaseException) -> tuple[int, str]:
-    """Exit code and line of an error."""
+_WEIGHTS_OPTION = {"index": "--weights FILE.safetensors"}
+"""How a verb takes a weights file; those that are not here run recipes and take --set."""
+
+
+def describe(error: BaseException, verb: str = "") -> tuple[int, str]:
+    """Exit code and line of an error of a verb."""
     if isinstance(error, Stopped):
         name = {signal.SIGTERM: "stopped", signal.SIGINT: "interrupted"}[signal.Signals(error.number)]
         return 128 + error.number, f"{name}; re-run the same command to resume"
     if isinstance(error, UsageError):
         place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return 2, f"error: {' '.join(error.format_message().split())}{place}"
+    if isinstance(error, WeightsMissing):
+        return 2, f"error: {visible(error.told(_WEIGHTS_OPTION.get(verb, '--set model.weights=FILE.safetensors')))}"
     if isinstance(error, InputError):
         return 2, f"error: {visible(str(error))}"
     if isinstance(error, OSError):

@@ -217,6 +217,7 @@ def _finished(
         return None
     from json import dumps, loads
 
+    from covis.artifacts import difference
     from covis.graph import SimilarityGraph
     from covis.progress import say
 
@@ -224,9 +225,8 @@ def _finished(
     wanted = {**rule.facts(queries, database), "dtype": "uint8" if uint8 else "float32"}
     found = {"dtype": "float32", **graph.facts}
     wanted, found = (loads(dumps(facts)) for facts in (wanted, found))
-    other = [k for k in wanted if found.get(k) != wanted[k]]
-    if other:
-        told = ", ".join(f"{k}: {found.get(k)!r} there, {wanted.get(k)!r} now" for k in other[:3])
+    told = difference({key: found.get(key) for key in wanted}, wanted)
+    if told:
         raise InputError(f"{output} holds other labels ({told}); choose another output folder")
     say(f"{output} holds these labels already")
     return graph

@@ -272,8 +272,10 @@ class _Plan:
         record = self.path / f"{KIND}.json"
         while not record.exists():
             time.sleep(_POLL_S)
-        if artifacts.read_json(record)["config"] != config:
-            raise InputError(f"{self.path} belongs to another embedding; choose another output folder")
+        found = artifacts.read_json(record)["config"]
+        if found != config:
+            told = artifacts.difference(found, config)
+            raise InputError(f"{self.path} belongs to another {KIND} ({told}); choose another output folder")
 
     def _wait_for_store(self) -> DescriptorStore:
         while not (self.path / artifacts.MANIFEST).exists():

@@ -378,5 +378,5 @@ def _is_there(target: Path) -> bool:
 def _same(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> None:
     found = manifest["config"]
     if found != config:
-        other = [key for key in {**found, **config} if found.get(key) != config.get(key)]
-        raise InputError(f"{target} holds an evaluation of another {', '.join(other)}; choose another output folder")
+        told = artifacts.difference(found, config)
+        raise InputError(f"{target} holds another evaluation ({told}); choose another output folder")

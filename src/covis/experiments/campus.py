@@ -1,7 +1,7 @@
 """Experiments on the campus photographs: recipes and tables.
 
 Nothing is validated while training: the other part of the campus is kept for the end. Give the backbone's weights with
-`--set model.weights=FILE` where the model library cannot fetch them.
+`--set model.weights=FILE` where timm cannot fetch them.
 
 Every row is scored on `campus_west` as it is and whitened on `train`, the best also by consensus; the trained rows of a
 table see as many images.

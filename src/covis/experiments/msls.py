@@ -32,7 +32,7 @@ BACKBONES = {
     "resnet152": "resnet152",
     "resnext": "resnext101_32x8d.fb_wsl_ig1b_ft_in1k",
 }
-"""Names in the tables → names in the model library. The tables' ResNeXt was trained on Instagram images first."""
+"""Names in the tables → names in timm. The tables' ResNeXt was trained on Instagram images first."""
 NETVLAD_EPOCHS = {"netvlad16": 30, "netvlad64": 10}
 """Epochs of the published triplet baselines."""
 TABLE4_LOSSES = (

@@ -134,7 +134,7 @@ class Variant:
 VARIANTS = {
     "tiny": Variant("resnet10t", {"channels": (32, 64, 128, 256), "stem_width": 16, "stem_type": "deep_tiered"}),
 }
-"""Names that the model library does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor."""
+"""Names that timm does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor."""
 
 RECOMMENDED = (
     "tiny", "vgg16", "resnet18", "resnet34", "resnet50", "resnet152", "resnext101_32x8d", "densenet161",
@@ -308,7 +308,7 @@ def stretched_positions(positions: Tensor, grid: tuple[int, int], prefix_tokens:
 
 
 def names() -> list[str]:
-    """Every backbone there is: our own and the model library's."""
+    """Every backbone there is: our own and timm's."""
     _torchvision.ensure()
     import timm
 

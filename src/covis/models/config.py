@@ -26,7 +26,7 @@ class ModelConfig:
     """A place model before it has weights."""
 
     backbone: str = "resnet50"
-    """A name of the model library (timm), or `tiny`."""
+    """A name in timm, or `tiny`."""
     pool: str = "gem"
     """A name in `covis.models.POOLS`."""
     image_size: tuple[int, int] = (480, 640)
@@ -34,7 +34,7 @@ class ModelConfig:
     trainable: Trainable = "last2"
     """Which blocks of the backbone learn; the pooling always does."""
     weights: str | None = None
-    """None = random, "pretrained" = the model library's for this name, or a .safetensors file or model directory."""
+    """None = random, "pretrained" = timm's for this name, or a .safetensors file or model directory."""
     stride_on: StrideOn = "conv2"
     """Which convolution of a ResNet bottleneck halves the map: conv2 today, conv1 in networks of 2015."""
     blocks: int = 0

@@ -1,4 +1,4 @@
-"""Weights into a model: by the model library's names, from files in several layouts, from another model.
+"""Weights into a model: by timm's names, from files in several layouts, from another model.
 
 A file's tensors are matched by name where the names say the same thing (our own, timm's, torchvision's, or the
 numbered children of a `Sequential`), and by order where kinds and shapes of all tensors agree one by one.
@@ -20,7 +20,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from covis.errors import InputError
+from covis.errors import InputError, WeightsMissing
 from covis.files import sha256
 from covis.models import _torchvision
 from covis.models.backbones import VARIANTS
@@ -53,7 +53,7 @@ def fill(model: PlaceModel, weights: str) -> None:
     """Gives `model` the weights that `ModelConfig.weights` names."""
     if weights == PRETRAINED:
         load_backbone(model, _library_state(model.config.backbone), f"pretrained {model.config.backbone}")
-        model.card["weights"] = {"name": f"{model.config.backbone}, from the model library"}
+        model.card["weights"] = {"name": f"{model.config.backbone}, from timm"}
         return
     path = Path(weights).expanduser()
     if path.suffix != ".safetensors":
@@ -169,7 +169,7 @@ def _match_by_order(state: State, wanted: State) -> State | None:
 
 
 def _match_by_library(net: nn.Module, state: State, wanted: State) -> State | None:
-    """Through the model library's own converter for this family (transformers as their authors published them)."""
+    """Through timm's own converter for this family (transformers as their authors published them)."""
     convert = getattr(inspect.getmodule(type(net)), "checkpoint_filter_fn", None)
     if convert is None:
         return None
@@ -190,19 +190,19 @@ def _misfit(state: State, wanted: State) -> str:
 
 
 def _library_state(name: str) -> State:
-    """The model library's weights for `name`: from its cache, else fetched into it."""
+    """timm's weights for `name`: from its cache, else fetched into it."""
     _torchvision.ensure()
     import timm
 
     config = None if name in VARIANTS else timm.get_pretrained_cfg(name)
     if config is None or not config.hf_hub_id:
-        raise InputError(f"{name} has no pretrained weights in the model library; give weights=FILE or weights=None")
+        raise WeightsMissing(f"{name} has no pretrained weights in timm; give a file")
     try:
         return read(fetch(str(config.hf_hub_id), _HUB_FILE))
     except OSError as error:
-        raise InputError(
+        raise WeightsMissing(
             f"pretrained weights of {name} are not in the cache and cannot be fetched here ({error}); download "
-            f"model.safetensors of {config.hf_hub_id} elsewhere and give it: weights=FILE.safetensors"
+            f"model.safetensors of {config.hf_hub_id} elsewhere and give it"
         ) from None
 
 

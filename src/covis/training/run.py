@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -24,6 +25,7 @@ from covis.images import ImageSet, Split
 from covis.models import PlaceModel
 from covis.progress import duration, say
 from covis.sampling import Sampler
+from covis.training.checkpoint import METRICS
 from covis.training.data import Data, make_miner, needed, prepare, weighted_loss
 from covis.training.loop import Loop
 from covis.training.ranks import Ranks
@@ -141,9 +143,20 @@ def train(
                 ranks.wait()
                 return dict(artifacts.read_json(run / RESULT))
             ranks.wait()
-            return _work(recipe, run, _path(data), seed, resources, ranks)
+            try:
+                return _work(recipe, run, _path(data), seed, resources, ranks)
+            except InputError:
+                _forget_unstarted(recipe, run)
+                raise
     finally:
         ranks.leave()
+
+
+def _forget_unstarted(recipe: Recipe, run: Path) -> None:
+    """Removes the labels of a run that failed before its first step, so that a corrected command may use the folder."""
+    if not (run / METRICS).exists():
+        for name in ("labels", *recipe.batches.rules()):
+            shutil.rmtree(run / name, ignore_errors=True)
 
 
 def _stated(recipe: Recipe, run: Path) -> dict[str, Any]:
@@ -172,8 +185,8 @@ def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources
 
 
 def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> Loop:
-    training = _first_then_all(ranks, lambda: prepare(recipe, data, run, seed))
     model = PlaceModel.build(recipe.model, seed).to(ranks.device)
+    training = _first_then_all(ranks, lambda: prepare(recipe, data, run, seed))
     recipe = replace(recipe, model=model.config)
     workers = machine.workers(resources.workers)
     cache = resources.cache or machine.cache_folder() / "features"
