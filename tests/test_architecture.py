@@ -64,3 +64,42 @@ def test_labelling_sampling_search_and_scoring_work_without_torch():
     present = [name for name in WITHOUT_TORCH if (SOURCE / name).is_dir() or (SOURCE / f"{name}.py").exists()]
     code = "import sys\n" + "".join(f"import covis.{n}\n" for n in present) + "assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
+
+
+# Cycles that hide behind late imports
+
+
+def module_name(file):
+    parts = file.relative_to(SOURCE).with_suffix("").parts
+    return ".".join(("covis", *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def executed_imports(tree, known):
+    """Modules of covis that a file imports when it is loaded or later; what only type checkers see is left out."""
+    found, open_ = set(), [tree]
+    while open_:
+        node = open_.pop()
+        if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.dump(node.test):
+            open_ += node.orelse
+            continue
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] == "covis":
+            whole = (f"{node.module}.{alias.name}" for alias in node.names)
+            found |= {name if name in known else node.module for name in whole}
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names if alias.name in known}
+        open_ += ast.iter_child_nodes(node)
+    return found & known
+
+
+def test_no_cycle_hides_behind_a_late_import():
+    files = {module_name(file): file for file in SOURCE.rglob("*.py")}
+    del files["covis"]  # the front door names everything, and loads it when it is asked for
+    trees = {name: ast.parse(file.read_text(encoding="utf-8")) for name, file in files.items()}
+    edges = {name: executed_imports(tree, set(files)) - {name} for name, tree in trees.items()}
+    # Whatever imports nothing that is left is no part of a cycle; take it away until nothing changes.
+    left = dict(edges)
+    while free := [name for name, targets in left.items() if not targets & set(left)]:
+        for name in free:
+            del left[name]
+    needed = {name for name in left if any(name in targets for targets in left.values())}
+    assert not needed, f"modules that import each other, or are imported by such: {sorted(needed)}"

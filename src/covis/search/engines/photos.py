@@ -166,22 +166,6 @@ def joined(parts: Sequence[Rows]) -> Rows:
     )
 
 
-def open_engine(url: str, table: str, dim: int) -> Engine:
-    """The engine at `url` with what it holds under the name `table`; made where it is not there."""
-    if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", table):
-        raise InputError(f"{table!r} is no name for a table")
-    kind, _, rest = url.partition(":")
-    if kind == "milvus" and rest:
-        from covis.search.engines.collection import MilvusPhotos
-
-        return MilvusPhotos(rest, table, dim)
-    if kind in ("postgresql", "postgres") and rest.startswith("//"):
-        from covis.search.engines.postgres import PostgresPhotos
-
-        return PostgresPhotos(url, table, dim)
-    raise InputError(f"--engine is {FORMS}, not {url!r}")
-
-
 def public(url: str) -> str:
     """An engine's address without a password, as it may be written down."""
     return re.sub(r"(://[^/:@]*):[^@/]*@", r"\1@", re.sub(r"([?&])password=[^&]*&?", r"\1", url)).rstrip("?&")
