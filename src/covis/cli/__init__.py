@@ -65,7 +65,15 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
     "keys": {"add": serve.add, "remove": serve.remove, "list": serve.show},
     "submission": {"check": evaluate.submission_check},
     "model": {"import": model.import_model, "show": model.show_model},
-    "map": {"check": map_care.check, "repair": map_care.repair},
+    "map": {
+        "show": map_care.show,
+        "check": map_care.check,
+        "repair": map_care.repair,
+        "export": map_care.export,
+        "import": map_care.import_,
+        "merge": map_care.merge,
+        "diff": map_care.diff,
+    },
 }
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""
 GROUP_HELP = {
@@ -74,7 +82,7 @@ GROUP_HELP = {
     "keys": "Make and remove the keys of a service (covis serve --keys).",
     "submission": "Check a file for a benchmark's server.",
     "model": "Make a model folder from weights, or show what is in one.",
-    "map": "Look after a map.",
+    "map": "Show, check, repair, export, import, merge and compare maps.",
 }
 
 

@@ -51,3 +51,131 @@ def repair(map_path: MapPath, json: Json = False) -> None:
         listed = f", listed in {map_path / DROPPED}; add them again with covis add" if count else ""
         lines.append(f"{map_path} is whole again with {outcome['photos']} photos; {count} dropped{listed}")
     emit(outcome, json, "\n".join(lines))
+
+
+def show(
+    map_path: MapPath,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write a page with the map: map.html.")] = None,
+    tiles: Annotated[
+        str, typer.Option(help="Map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
+    ] = "",
+    json: Json = False,
+) -> None:
+    """Say what is in a map, and write a page to look at it.
+
+    \b
+    Examples:
+      covis map show town.map
+      covis map show town.map -o map.html
+    """
+    from covis.cli.maps import promise_of
+    from covis.maps.map import RUNTIME, Map
+    from covis.reading.selection import check_map
+
+    check_map(map_path, [])
+    opened = Map.open(map_path)
+    runtime = "ONNX Runtime" if (map_path / RUNTIME).is_dir() else "torch"
+    facts = {
+        "photos": len(opened), "version": opened.version, "groups": len(opened.images.group_names),
+        "model": f"{opened.backbone}, {opened.dim} numbers", "fingerprint": opened.model_fingerprint,
+        "search": opened.index_kind, "runs in": runtime,
+        "positions": "on Earth" if opened.frame else "metres", "promise": promise_of(opened),
+    }  # fmt: skip
+    text = "\n".join(f"{key:12} {value}" for key, value in facts.items())
+    emit({"map": str(map_path), **facts}, json, text)
+    if output is not None:
+        from covis.maps.page import write_map
+        from covis.progress import say
+
+        write_map(output, opened.images, map_path.name, facts, tiles=tiles)
+        say(f"wrote {output}")
+
+
+def export(
+    map_path: MapPath,
+    target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write: town.covis.")],
+    with_paths: Annotated[
+        bool, typer.Option("--with-paths", help="Also where the photos lie on this disk (left out otherwise).")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Write a map as one file that can be sent: model, descriptors, positions, calibration; not the photos.
+
+    \b
+    Examples:
+      covis map export town.map town.covis
+    """
+    from covis.maps.map import Map
+    from covis.maps.travel import export_map
+    from covis.reading.selection import check_map
+
+    check_map(map_path, [])
+    size = export_map(Map.open(map_path), target, with_paths=with_paths)
+    emit({"file": str(target), "bytes": size}, json, f"{target}: {size / 1e6:.1f} MB")
+
+
+def import_(
+    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that covis map export wrote.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The map to make.")],
+    photos: Annotated[Path | None, typer.Option(help="Where the photos lie here, to be shown beside answers.")] = None,
+    json: Json = False,
+) -> None:
+    """Make a map of a file that covis map export wrote. Every byte is checked, nothing in it is executed.
+
+    \b
+    Examples:
+      covis map import town.covis -o town.map
+      covis map import town.covis -o town.map --photos photos/
+    """
+    from covis.maps.travel import import_map
+
+    made = import_map(source, output, photos=photos)
+    emit({"map": str(output), "photos": len(made), "model": made.model_fingerprint}, json,
+         f"{output}: {len(made)} photos")  # fmt: skip
+
+
+def merge(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A map.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another map of the same model.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The map to make.")],
+    prefix: Annotated[str, typer.Option(help="Put before the names of B, where both use the same ones.")] = "",
+    json: Json = False,
+) -> None:
+    """Make one map of two that were made with one model; it is calibrated anew.
+
+    \b
+    Examples:
+      covis map merge north.map south.map -o town.map --prefix south/
+    """
+    from covis.maps.map import Map
+    from covis.maps.travel import merge_maps
+
+    if output.exists():
+        raise InputError(f"{output} exists already; choose another output or remove it")
+    made = merge_maps(Map.open(first), Map.open(second), output, prefix=prefix)
+    emit({"map": str(output), "photos": len(made)}, json, f"{output}: {len(made)} photos")
+
+
+def diff(
+    first: Annotated[Path, typer.Argument(metavar="A", help="A map.")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="Another map.")],
+    json: Json = False,
+) -> None:
+    """Say what differs between two maps: photos, positions, descriptors, models.
+
+    \b
+    Examples:
+      covis map diff town.map town-of-last-year.map
+    """
+    from covis.maps.map import Map
+    from covis.maps.travel import diff_maps
+
+    found = diff_maps(Map.open(first), Map.open(second))
+    lines = [f"{first}: {found['photos'][0]} photos, {second}: {found['photos'][1]} photos"]
+    if not found["same_model"]:
+        lines.append(f"models differ: {found['models'][0]}, {found['models'][1]}; descriptors are not compared")
+    for key, label in (("only_first", f"only in {first}"), ("only_second", f"only in {second}"),
+                       ("moved", "moved"), ("described_otherwise", "described otherwise")):  # fmt: skip
+        some = list(found[key])
+        lines += [f"{label}: {len(some)} ({', '.join(some[:5])}{', …' if len(some) > 5 else ''})"] if some else []
+    emit(found, json, "\n".join(lines if len(lines) > 1 else [*lines, "no difference"]))

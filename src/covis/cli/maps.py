@@ -372,6 +372,15 @@ def _report(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any]
     )
 
 
+def promise_of(made: Map) -> str:
+    """What a map can promise of its answers, for people."""
+    calibration = made.calibration
+    promised = None if calibration is None else calibration.promised()
+    return _promise(
+        promised, None if calibration is None else calibration.summary(*([] if promised is None else [promised]))
+    )
+
+
 def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
     """What the map can promise of its answers, for people."""
     if summary is None:

@@ -50,7 +50,7 @@ class Match:
         """As JSON knows it."""
         return {
             "image": self.image, "distance": round(self.distance, 6), "overlap": _rounded(self.overlap, 4),
-            "probability": _rounded(self.probability, 5), **self.place.to_dict(), "group": self.group, "file": printable(self.file),
+            "probability": _rounded(self.probability, 5), **self.place.to_dict(), "group": self.group, "file": printable(self.file) if self.file.name else "",
         }  # fmt: skip
 
 

@@ -1,0 +1,274 @@
+"""Maps that travel: one file out and in, two maps as one, what differs between two.
+
+A `.covis` file is a ZIP archive without compression: the model, its ONNX file, photos (names, poses, groups), one
+descriptor each, the calibration, and `covis.json` with the size and SHA-256 of every file. Reading one executes nothing:
+arrays are .npy without pickles, weights safetensors, and every byte is checked before the map appears.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import tempfile
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis import artifacts
+from covis.descriptors import DescriptorStore
+from covis.errors import InputError
+from covis.files import replacing
+from covis.images import ImageSet, concatenate, encode_names
+from covis.maps import storage
+from covis.maps.calibration import gcl_margin, refreshed
+from covis.maps.intake import plain, reframed
+from covis.maps.map import RUNTIME, Map, next_index
+from covis.maps.storage import State
+from covis.poses import Poses
+from covis.search import Exact
+
+KIND, SCHEMA = "covis-map", 1
+LISTING = "covis.json"
+_ARRAYS = ("names", "xy", "heading", "z", "group", "group_names", "file", "descriptors")
+_NAME = re.compile(r"(covis\.json|calibration\.json|arrays/[a-z_]+\.npy|(model|runtime)/[A-Za-z0-9_][A-Za-z0-9_.-]*)")
+_MAX_LISTING = 1 << 20
+_CHUNK = 1 << 20
+
+
+def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
+    """Writes the map as one file, without the places of its photos on this disk unless asked; returns its bytes."""
+    map_ = _whole(map_)
+    poses, images = map_.images.poses, map_.images
+    files = images.columns["file"] if with_paths else np.zeros(len(images), "S1")
+    arrays = {
+        "names": images.names, "xy": poses.xy, "heading": poses.heading, "group": images.group, "file": files,
+        "z": np.full(len(poses), np.nan) if poses.z is None else poses.z,
+        "group_names": encode_names(images.group_names), "descriptors": map_.descriptors[map_.state.rows],
+    }  # fmt: skip
+    content: dict[str, bytes | Path] = {f"arrays/{name}.npy": _npy(array) for name, array in arrays.items()}
+    content["calibration.json"] = json.dumps(map_.state.calibration).encode()
+    for folder in (storage.MODEL, RUNTIME):
+        inside = sorted(p for p in (map_.path / folder).glob("*") if p.is_file() and not p.name.startswith("."))
+        content |= {f"{folder}/{file.name}": file for file in inside}
+    facts = {"kind": KIND, "schema": SCHEMA, "model": map_.model_fingerprint, "dim": map_.dim, "photos": len(map_),
+             "frame": poses.frame, "index": map_.state.index, "max_ram": map_.state.max_ram}  # fmt: skip
+    listing = {name: _entry(data) for name, data in content.items()}
+    with replacing(target) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(LISTING, json.dumps({**facts, "files": listing}, indent=1))
+        for name, data in content.items():
+            if isinstance(data, Path):
+                archive.write(data, name)
+            else:
+                archive.writestr(name, data)
+    return target.stat().st_size
+
+
+def import_map(source: Path, target: Path, *, photos: Path | None = None) -> Map:
+    """The map of a file that `export_map` wrote, every byte checked; `photos` is where its photos lie, if they do."""
+    if target.exists():
+        raise InputError(f"{target} exists already; choose another output or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
+        facts = _unpacked(source, Path(folder))
+        arrays = _arrays(source, Path(folder))
+        images = _images(source, facts, arrays, photos)
+        calibration = artifacts.read_json(Path(folder) / "calibration.json")
+        parts = Parts(images, arrays["descriptors"], Path(folder), facts["index"], facts["max_ram"])
+        return _made(target, parts, facts["model"], calibration, {"imported": source.name})
+
+
+def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Map:
+    """One map of the photos of two that have one model; `prefix` goes before the names of the second."""
+    first, second = _whole(first), _whole(second)
+    if first.model_fingerprint != second.model_fingerprint:
+        raise InputError(
+            f"{first.path} holds descriptors of model {first.model_fingerprint}, {second.path} of model "
+            f"{second.model_fingerprint}; maps of one model can be merged, index the photos of one again"
+        )
+    names = encode_names([os.fsencode(prefix) + bytes(n) for n in second.images.names])
+    new = ~np.isin(names, first.images.names)
+    other = second.images.columns["file"][~new]
+    at = np.searchsorted(first.images.names, names[~new], sorter=np.argsort(first.images.names))
+    same = first.images.columns["file"][np.argsort(first.images.names)[at]] == other
+    if not same.all():
+        name = os.fsdecode(names[~new][~same][0])
+        raise InputError(f"both maps have a photo {name!r}, of different files; give --prefix NAME/ for the second")
+    frame = first.images.poses.frame
+    moved = replace(second.images, names=names, poses=reframed(second.images.poses, frame, str(second.path)))
+    joined = concatenate([_bare(first.images), _bare(moved.subset(new))])
+    rows = [first.descriptors[first.state.rows], second.descriptors[second.state.rows[new]]]
+    parts = Parts(joined, np.concatenate(rows), first.path, first.state.index, first.state.max_ram)
+    return _made(target, parts, first.model_fingerprint, None, {"merged": [first.path.name, second.path.name]})
+
+
+def diff_maps(first: Map, second: Map, tolerance_m: float = 0.1) -> dict[str, Any]:
+    """What differs between two maps: photos of one alone, moved by more than `tolerance_m`, or described otherwise."""
+    names = [_texts(m.images) for m in (first, second)]
+    both = sorted(names[0].keys() & names[1].keys())
+    a, b = (np.array([part[name] for name in both], np.int64) for part in names)
+    poses = reframed(second.images.poses, first.images.poses.frame, str(second.path))
+    apart = np.hypot(*(first.images.poses.xy[a] - poses.xy[b]).T) if both else np.zeros(0)
+    same_model = first.model_fingerprint == second.model_fingerprint
+    other = np.zeros(len(both), bool)
+    if same_model and both:
+        vectors = [m.descriptors[m.state.rows[ids]].astype(np.float32) for m, ids in ((first, a), (second, b))]
+        other = np.abs(vectors[0] - vectors[1]).max(axis=1) > 1e-3
+    return {
+        "first": str(first.path), "second": str(second.path), "photos": [len(first), len(second)],
+        "same_model": same_model, "models": [first.model_fingerprint, second.model_fingerprint],
+        "only_first": sorted(names[0].keys() - names[1].keys()), "only_second": sorted(names[1].keys() - names[0].keys()),
+        "moved": {name: round(float(m), 2) for name, m in zip(both, apart, strict=True) if m > tolerance_m},
+        "described_otherwise": [name for name, changed in zip(both, other, strict=True) if changed],
+    }  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class Parts:
+    """What a map is made of."""
+
+    images: ImageSet
+    """With their files in the column `file`."""
+    descriptors: NDArray[Any]
+    """(N, dim) of each image."""
+    folder: Path
+    """Where `model/` and perhaps `runtime/` lie."""
+    index: str
+    max_ram: int | None
+
+
+def _made(target: Path, parts: Parts, model: str, calibration: Any, origin: Mapping[str, Any]) -> Map:
+    """A new map of these parts; calibrated anew where `calibration` is None."""
+    count, dim = parts.descriptors.shape
+    config = {"model": model, "dim": dim, "index": parts.index, "images": parts.images.fingerprint(), **origin}
+    with artifacts.claim(target, storage.KIND, config):
+        for name in (storage.MODEL, RUNTIME):
+            if (parts.folder / name).is_dir():
+                shutil.copytree(parts.folder / name, target / name, ignore=shutil.ignore_patterns(".*"))
+        if artifacts.open_manifest(target / storage.MODEL, "model").get("fingerprint") != model:
+            raise InputError(f"the model in {parts.folder} is not {model}, whose descriptors the map holds")
+        key = artifacts.fingerprint(model, parts.images.fingerprint(), count)
+        precision: Any = "float16" if parts.descriptors.dtype == np.float16 else "float32"
+        store = DescriptorStore.create(target / storage.SEGMENTS / key, model, dim, precision)
+        store = store.append(parts.images.names, parts.descriptors, model=model)
+        table = storage.image_table(parts.images, np.arange(count), parts.images.columns["file"])
+        state = State(1, replace(table, root=target), (key,), parts.index, parts.max_ram, calibration)
+        draft = Map(target, state, (store,), model, dim)
+        if calibration is None:
+            margin = gcl_margin(target / storage.MODEL)
+            state = replace(state, calibration=refreshed(None, count, state.images, draft.descriptors, margin))
+        index = next_index(replace(draft, state=state), None)
+        storage.write_state(target, state, None if isinstance(index, Exact) else index)
+    return Map.open(target)
+
+
+def _whole(map_: Map) -> Map:
+    """The map with every byte checked, unless its photos live in an engine."""
+    if storage.read_engine(map_.path) is not None:
+        raise InputError(f"the photos of {map_.path} live in an engine; export them from there")
+    return Map.open(map_.path, verify=True)
+
+
+def _bare(images: ImageSet) -> ImageSet:
+    """With the column `file` alone, under one root, so that photos of two maps join."""
+    return plain(replace(images, root=Path(), columns={"file": images.columns["file"]}))
+
+
+def _texts(images: ImageSet) -> dict[str, int]:
+    return {storage.text_of(name): i for i, name in enumerate(images.names)}
+
+
+def _npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _entry(data: bytes | Path) -> dict[str, Any]:
+    if isinstance(data, Path):
+        return artifacts.file_entry(data)
+    return {"sha256": sha256(data).hexdigest(), "bytes": len(data)}
+
+
+def _unpacked(source: Path, folder: Path) -> dict[str, Any]:
+    """What the file says of itself, after its content was written into `folder` and compared with that."""
+    if not source.is_file():
+        raise InputError(f"{source} is not there; write it with: covis map export MAP {source}")
+    try:
+        with zipfile.ZipFile(source) as archive:
+            facts = _listing(source, archive)
+            for name, entry in facts["files"].items():
+                _extract(source, archive, name, entry, folder / name)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError) as error:
+        raise InputError(f"{source} is no covis map file or is damaged ({error}); export it again") from None
+    return facts
+
+
+def _arrays(source: Path, folder: Path) -> dict[str, Any]:
+    try:
+        return {name: np.load(folder / "arrays" / f"{name}.npy", allow_pickle=False) for name in _ARRAYS}
+    except ValueError as error:  # an array that would need a pickle, or no array
+        raise InputError(f"{source} is damaged or no covis map file ({error}); export it again") from None
+
+
+def _listing(source: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+    """The list of contents, checked: nothing else is in the archive, and nothing leads outside."""
+    names = archive.namelist()
+    if LISTING not in names or archive.getinfo(LISTING).file_size > _MAX_LISTING:
+        raise InputError(f"{source} is no covis map file (no {LISTING}); write one with: covis map export MAP {source}")
+    try:
+        facts = json.loads(archive.read(LISTING))
+        kinds = {"kind": str, "schema": int, "model": str, "dim": int, "photos": int, "frame": str, "index": str}
+        sound = all(isinstance(facts[key], kind) for key, kind in kinds.items()) and isinstance(facts["files"], dict)
+        sound &= isinstance(facts["max_ram"], int | None)
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound or (facts["kind"], facts["schema"]) != (KIND, SCHEMA):
+        raise InputError(f"{source} is not a covis map file that this version reads; export it again")
+    listed = {LISTING, *facts["files"]}
+    if sorted(names) != sorted(listed) or not all(_NAME.fullmatch(name) for name in listed):
+        raise InputError(f"{source} holds other files than its list says; export it again")
+    if any(f"arrays/{name}.npy" not in listed for name in _ARRAYS) or "calibration.json" not in listed:
+        raise InputError(f"{source} lacks a part of a map; export it again")
+    return dict(facts)
+
+
+def _extract(source: Path, archive: zipfile.ZipFile, name: str, entry: Any, target: Path) -> None:
+    """One file, no more bytes of it than its list says, compared with its SHA-256."""
+    info = archive.getinfo(name)
+    wanted = entry.get("bytes") if isinstance(entry, dict) else None
+    if info.file_size != wanted or info.compress_type != zipfile.ZIP_STORED:
+        raise InputError(f"{source}: {name} is damaged (its size differs from the list); export the map again")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = sha256()
+    with archive.open(info) as incoming, target.open("wb") as outgoing:
+        while chunk := incoming.read(_CHUNK):
+            digest.update(chunk)
+            outgoing.write(chunk)
+    if digest.hexdigest() != entry.get("sha256"):
+        raise InputError(f"{source}: {name} is damaged (SHA-256 differs from the list); export the map again")
+
+
+def _images(source: Path, facts: Mapping[str, Any], arrays: Mapping[str, Any], photos: Path | None) -> ImageSet:
+    """The photos of a map file, after checking that its arrays belong together."""
+    count = facts["photos"]
+    shapes = {"xy": (count, 2), "descriptors": (count, facts["dim"]), "group_names": arrays["group_names"].shape[:1]}
+    for name in _ARRAYS:
+        if arrays[name].shape != shapes.get(name, (count,)):
+            raise InputError(f"{source}: {name} has shape {arrays[name].shape}; export the map again")
+    if any(name.startswith((b"/", b"../")) or b"/../" in name for name in arrays["names"].tolist()):
+        raise InputError(f"{source} names photos outside of a folder; export the map again")
+    files = arrays["file"]
+    if photos is not None:
+        files = encode_names([os.fsencode(photos.resolve()) + b"/" + bytes(n) for n in arrays["names"]])
+    poses = Poses(arrays["xy"], arrays["heading"], arrays["z"], frame=facts["frame"])
+    groups = tuple(os.fsdecode(g) for g in arrays["group_names"].tolist())
+    return ImageSet(Path(), arrays["names"], poses, arrays["group"], groups or ("",), None, {"file": files})

@@ -1,0 +1,169 @@
+"""Maps that travel: the same answers on the other side, nothing executed, every damaged byte found."""
+
+import io
+import json
+import shutil
+import zipfile
+
+import numpy as np
+import pytest
+from simulated import World, image_set, simulated_map, store, tiny
+
+from covis.cli import main
+from covis.errors import InputError
+from covis.maps.map import Map
+from covis.maps.travel import LISTING, diff_maps, export_map, import_map, merge_maps
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory):
+    return simulated_map(tmp_path_factory.mktemp("town"), groups=8, photos=10)
+
+
+@pytest.fixture(scope="module")
+def packed(town, tmp_path_factory):
+    file = tmp_path_factory.mktemp("file") / "town.covis"
+    assert export_map(town[0], file) == file.stat().st_size
+    return file
+
+
+def answers(map_, world):
+    vectors = world.describe(map_.images.poses.xy[:20], np.random.default_rng(3))
+    found = map_.search(vectors, 5)
+    return [[map_.images.name(int(i)) for i in row] for row in found.ids], found.distances.tolist()
+
+
+def test_an_exported_map_answers_the_same(town, packed, tmp_path):
+    map_, world = town
+    back = import_map(packed, tmp_path / "back.map")
+    assert answers(back, world) == answers(map_, world)
+    assert back.calibration.summary() == map_.calibration.summary()
+    assert (back.model_fingerprint, back.version, back.backbone) == (map_.model_fingerprint, 1, map_.backbone)
+    assert diff_maps(map_, back)["moved"] == {}
+    assert len(back.remove([back.images.name(0)])) == len(map_) - 1
+    assert Map.open(back.path, verify=True).version == 2
+
+
+def test_paths_of_photos_stay_at_home_unless_asked(town, packed, tmp_path):
+    map_, _ = town
+    home = str(map_.file(0).parent).encode()
+    assert home not in packed.read_bytes()
+    export_map(map_, tmp_path / "b.covis", with_paths=True)
+    assert home in (tmp_path / "b.covis").read_bytes()
+    here = import_map(packed, tmp_path / "m", photos=tmp_path / "photos")
+    assert here.file(0) == tmp_path / "photos" / here.images.name(0)
+
+
+def rewritten(packed, target, change):
+    """The archive with its members changed by `change(name, data) -> data or None`."""
+    with zipfile.ZipFile(packed) as old, zipfile.ZipFile(target, "w") as new:
+        for name in old.namelist():
+            data = change(name, old.read(name))
+            if data is not None:
+                new.writestr(name, data)
+        for name, data in getattr(change, "more", {}).items():
+            new.writestr(name, data)
+    return target
+
+
+def test_one_flipped_bit_is_found_in_every_file(packed, tmp_path):
+    with zipfile.ZipFile(packed) as archive:
+        names = [n for n in archive.namelist() if n != LISTING and archive.getinfo(n).file_size]
+    for name in names:
+
+        def flip(member, data, name=name):
+            return data[:-1] + bytes([data[-1] ^ 1]) if member == name else data
+
+        with pytest.raises(InputError, match="damaged"):
+            import_map(rewritten(packed, tmp_path / "x.covis", flip), tmp_path / "m")
+        assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.parametrize("name", ["../evil", "/etc/evil", "model/../../evil", "model/run.py/x", "extra.bin"])
+def test_what_leads_outside_or_is_not_listed_is_refused(packed, tmp_path, name):
+    def same(_, data):
+        return data
+
+    same.more = {name: b"x"}
+    with pytest.raises(InputError, match="other files"):
+        import_map(rewritten(packed, tmp_path / "x.covis", same), tmp_path / "in" / "m")
+    assert not (tmp_path / "evil").exists()
+
+
+def test_a_pickle_is_not_loaded(packed, tmp_path):
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([print], dtype=object), allow_pickle=True)
+    from hashlib import sha256
+
+    def swap(name, data):
+        if name == "arrays/names.npy":
+            return buffer.getvalue()
+        if name == LISTING:
+            facts = json.loads(data)
+            content = buffer.getvalue()
+            facts["files"]["arrays/names.npy"] = {"sha256": sha256(content).hexdigest(), "bytes": len(content)}
+            return json.dumps(facts).encode()
+        return data
+
+    with pytest.raises(InputError, match="damaged or no covis map file"):
+        import_map(rewritten(packed, tmp_path / "x.covis", swap), tmp_path / "m")
+    assert not (tmp_path / "m").exists()
+
+
+def test_bad_files_are_told(tmp_path, packed):
+    with pytest.raises(InputError, match="is not there"):
+        import_map(tmp_path / "none.covis", tmp_path / "m")
+    (tmp_path / "text.covis").write_text("hello")
+    with pytest.raises(InputError, match="no covis map file or is damaged"):
+        import_map(tmp_path / "text.covis", tmp_path / "m")
+    (tmp_path / "cut.covis").write_bytes(packed.read_bytes()[:-200])
+    with pytest.raises(InputError, match="damaged"):
+        import_map(tmp_path / "cut.covis", tmp_path / "m")
+    (tmp_path / "there").mkdir()
+    with pytest.raises(InputError, match="exists already"):
+        import_map(packed, tmp_path / "there")
+
+
+def part_of(tmp_path, name, start, count, model=None):
+    model = model or tiny()
+    world, rng = World(model.dim, noise=0.1), np.random.default_rng(start)
+    xy = np.column_stack([10.0 * np.arange(start, start + count), np.zeros(count)])
+    images = image_set(tmp_path / "photos", xy, start=start)
+    given = store(tmp_path / f"{name}.store", images, world.describe(xy, rng), model.fingerprint())
+    return Map.create(tmp_path / name, images, model, descriptors=given)
+
+
+def test_two_maps_become_one(tmp_path):
+    a, b = part_of(tmp_path, "a", 0, 30), part_of(tmp_path, "b", 25, 40)
+    both = merge_maps(a, b, tmp_path / "c")
+    assert len(both) == 65
+    for map_ in (a, b):
+        rows = map_.descriptors[map_.state.rows]
+        found = both.search(rows, 1).ids[:, 0]
+        same = [both.images.name(int(i)) == map_.images.name(j) for j, i in enumerate(found)]
+        assert np.mean(same) > 0.9  # a photo in both maps has the descriptor of the first
+    told = diff_maps(a, both)
+    assert (len(told["only_first"]), len(told["only_second"]), told["moved"]) == (0, 35, {})
+    assert Map.open(tmp_path / "c", verify=True).calibration is not None
+    with pytest.raises(InputError, match="of one model"):
+        merge_maps(a, part_of(tmp_path, "d", 70, 5, tiny(seed=4)), tmp_path / "e")
+    assert not (tmp_path / "e").exists()
+
+
+def test_from_the_command_line(town, tmp_path, capsys):
+    def run(*arguments):
+        with pytest.raises(SystemExit) as stop:
+            main([str(a) for a in arguments])
+        return stop.value.code or 0, *capsys.readouterr()
+
+    place = tmp_path / "town.map"
+    shutil.copytree(town[0].path, place)
+    assert run("map", "export", place, tmp_path / "t.covis")[0] == 0
+    assert run("map", "import", tmp_path / "t.covis", "-o", tmp_path / "b.map")[0] == 0
+    code, out, _ = run("map", "diff", place, tmp_path / "b.map")
+    assert (code, "no difference" in out) == (0, True)
+    code, out, err = run("map", "show", place, "-o", tmp_path / "map.html")
+    assert (code, "80" in out, "wrote" in err) == (0, True, True)
+    assert (tmp_path / "map.html").stat().st_size > 100_000
+    code, _, err = run("map", "export", tmp_path / "twn.map", tmp_path / "x.covis")
+    assert (code, "did you mean" in err) == (2, True)
