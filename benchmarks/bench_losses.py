@@ -65,6 +65,8 @@ def ours(za: Tensor, zb: Tensor, psi: Tensor) -> dict[str, float]:
     zn, graded = unit(batch, NEGATIVES, dim), torch.rand(batch, 1 + NEGATIVES)
     spent = {}
     for name, kind in LOSSES.items():
+        if kind.shape not in ("pairs", "tuples"):
+            continue
         loss = kind()
         if isinstance(loss, PairLoss):
             spent[name] = timed(lambda f=loss: f(za, zb, psi).mean(), [za, zb])

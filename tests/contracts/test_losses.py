@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from covis.errors import InputError
-from covis.losses import LOSSES, PairLoss, TupleLoss
+from covis.losses import LOSSES, ListLoss, PairLoss, TupleLoss
 
-BATCH, NEGATIVES, DIM = 6, 3, 5
+BATCH, NEGATIVES, OTHERS, DIM = 6, 3, 7, 5
 EVERY = pytest.mark.parametrize("name", sorted(LOSSES))
 
 
@@ -25,6 +25,9 @@ def arguments(loss, dtype=torch.float64, seed=0, batch=BATCH):
     if isinstance(loss, PairLoss):
         psi = torch.linspace(0, 1, batch, dtype=dtype)
         return [unit(batch, DIM, dtype=dtype, seed=seed + k).requires_grad_() for k in range(2)], psi
+    if isinstance(loss, ListLoss):
+        psi = torch.linspace(0, 1, batch * OTHERS, dtype=dtype).reshape(OTHERS, batch).T.contiguous()
+        return [unit(n, DIM, dtype=dtype, seed=seed + n).requires_grad_() for n in (batch, OTHERS)], psi
     shapes = [(batch, DIM), (batch, DIM), (batch, NEGATIVES, DIM)]
     psi = torch.rand(batch, 1 + NEGATIVES, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
     return [unit(*s, dtype=dtype, seed=seed + k).requires_grad_() for k, s in enumerate(shapes)], psi
@@ -33,7 +36,7 @@ def arguments(loss, dtype=torch.float64, seed=0, batch=BATCH):
 @EVERY
 def test_is_a_frozen_value_that_json_can_state(name):
     loss = LOSSES[name]()
-    assert isinstance(loss, PairLoss | TupleLoss)
+    assert isinstance(loss, PairLoss | TupleLoss | ListLoss)
     fields = json.loads(json.dumps(dataclasses.asdict(loss)))
     assert LOSSES[name](**fields) == loss
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -48,8 +51,13 @@ def test_gives_one_finite_loss_each_without_reducing(name):
     assert whole.shape == (BATCH,)
     assert torch.isfinite(whole).all()
     assert (whole >= 0).all()
-    alone = torch.cat([loss(*[x[k : k + 1] for x in z], psi[k : k + 1]) for k in range(BATCH)])
+    alone = torch.cat([loss(*_one(loss, z, k), psi[k : k + 1]) for k in range(BATCH)])
     torch.testing.assert_close(whole, alone, rtol=1e-12, atol=1e-12)
+
+
+def _one(loss, z, k):
+    """The k-th of a batch; a query of a list keeps all that it is compared with."""
+    return [z[0][k : k + 1], z[1]] if isinstance(loss, ListLoss) else [x[k : k + 1] for x in z]
 
 
 @EVERY
@@ -97,7 +105,16 @@ def test_a_step_against_the_gradient_lowers_it(name):
 @EVERY
 def test_margins_and_scales_must_be_above_zero(name):
     kind = LOSSES[name]
-    names = {f.name for f in dataclasses.fields(kind)} & {"margin", "second_margin", "alpha", "beta", "epsilon"}
+    names = {f.name for f in dataclasses.fields(kind)} & {
+        "margin",
+        "second_margin",
+        "alpha",
+        "beta",
+        "epsilon",
+        "scale",
+        "temperature",
+        "bins",
+    }
     assert names, f"{name} has neither margin nor scale; extend this test"
     for field in names:
         for value in (0.0, -1.0, float("nan")):

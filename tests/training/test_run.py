@@ -148,6 +148,8 @@ def test_every_loss_trains(quick, hamlet, tmp_path, name):
     batches = quick.batches
     if loss.shape == "tuples":
         batches = Tuples(4, negatives=3, mined=True, refresh=2, pool=20)
+    elif loss.shape == "lists":
+        batches = AllPairs(size=16)
     recipe = replace(quick, loss=loss, batches=batches, steps=3, validation="")
     result = train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)
     assert result["step"] == 3

@@ -1,13 +1,28 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss a pair or tuple."""
 
 from covis.losses.base import LOSSES, Loss
-from covis.losses.pairs import Contrastive, GeneralizedContrastive, PairLoss, SoftContrastive
+from covis.losses.lists import (
+    AveragePrecision,
+    ListLoss,
+    ListwiseSoftmax,
+    RelaxedContrastive,
+    SoftSupervisedContrastive,
+)
+from covis.losses.pairs import (
+    Contrastive,
+    GeneralizedContrastive,
+    OverlapRegression,
+    PairLoss,
+    RelocNet,
+    SoftContrastive,
+)
 from covis.losses.tuples import (
     LazyQuadruplet,
     LazyTriplet,
     LogRatio,
     MultiSimilarity,
     Quadruplet,
+    Sare,
     Triplet,
     TripletHuber,
     TupleLoss,
@@ -15,16 +30,24 @@ from covis.losses.tuples import (
 
 __all__ = [
     "LOSSES",
+    "AveragePrecision",
     "Contrastive",
     "GeneralizedContrastive",
     "LazyQuadruplet",
     "LazyTriplet",
+    "ListLoss",
+    "ListwiseSoftmax",
     "LogRatio",
     "Loss",
     "MultiSimilarity",
+    "OverlapRegression",
     "PairLoss",
     "Quadruplet",
+    "RelaxedContrastive",
+    "RelocNet",
+    "Sare",
     "SoftContrastive",
+    "SoftSupervisedContrastive",
     "Triplet",
     "TripletHuber",
     "TupleLoss",

@@ -16,7 +16,7 @@ from torch.nn.functional import softplus
 
 from covis.fields import above
 from covis.graph import POSITIVE
-from covis.losses.base import LOSSES, Loss, cosine, difference
+from covis.losses.base import LOSSES, Loss, cosine, difference, squared_distance
 
 
 class PairLoss(Loss):
@@ -90,3 +90,37 @@ class SoftContrastive(PairLoss):
         pull = softplus(-self.alpha * (psi * similarity - self.base)) / self.alpha
         push = softplus(self.beta * ((1 - psi) * similarity - self.base)) / self.beta
         return pull * (psi > 0) + push * (psi < 1)
+
+
+@LOSSES.register("overlap_regression")
+@dataclass(frozen=True)
+class OverlapRegression(PairLoss):
+    """(d/d₀ − (1−ψ))²: the distance itself is the missing overlap (Leyva-Vallina et al. 2024)."""
+
+    scale: float = 1.0
+    """d₀, the distance that means no overlap."""
+
+    def __post_init__(self) -> None:
+        above(0, scale=self.scale)
+
+    def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
+        """(B,) losses."""
+        d: Tensor = torch.linalg.vector_norm(difference(za, zb), dim=-1)
+        return (d / self.scale - (1 - psi.to(d.dtype))).square()
+
+
+@LOSSES.register("relocnet")
+@dataclass(frozen=True)
+class RelocNet(PairLoss):
+    """(D/D₀ − (1−ψ))²: the squared distance is the missing frustum overlap (Balntas et al. 2018)."""
+
+    scale: float = 1.0
+    """D₀, the squared distance that means no overlap."""
+
+    def __post_init__(self) -> None:
+        above(0, scale=self.scale)
+
+    def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
+        """(B,) losses."""
+        squared = squared_distance(za, zb)
+        return (squared / self.scale - (1 - psi.to(squared.dtype))).square()

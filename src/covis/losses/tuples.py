@@ -9,15 +9,15 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor
-from torch.nn.functional import huber_loss
+from torch.nn.functional import huber_loss, softplus
 
 from covis.errors import InputError
-from covis.fields import above, at_least
-from covis.losses.base import LOSSES, Loss, cosine, squared_distance
+from covis.fields import above, at_least, one_of
+from covis.losses.base import LOSSES, Loss, cosine, difference, squared_distance
 
 
 class TupleLoss(Loss):
@@ -170,6 +170,41 @@ class MultiSimilarity(TupleLoss):
             push = push.masked_fill(easy, -torch.inf)
             pull = pull.masked_fill((positive >= negative.amax(-1) + self.mining_gap).unsqueeze(1), -torch.inf)
         return _log_one_plus(pull) / self.alpha + _log_one_plus(push) / self.beta
+
+
+@LOSSES.register("sare")
+@dataclass(frozen=True)
+class Sare(TupleLoss):
+    """−log of the probability that the anchor is drawn to its positive, not to a negative (Liu et al. 2019).
+
+    joint: −log k(p) / (k(p) + Σₙ k(n)); independent: Σₙ −log k(p) / (k(p) + k(n)). The kernel k of a distance d is
+    e^(−d²) (gaussian), 1 / (1 + d²) (cauchy) or e^(−d) (exponential).
+    """
+
+    kernel: Literal["gaussian", "cauchy", "exponential"] = "gaussian"
+    negatives: Literal["joint", "independent"] = "joint"
+    scale: float = 1.0
+    """Factor on log k, an inverse temperature."""
+
+    def __post_init__(self) -> None:
+        above(0, scale=self.scale)
+        one_of(("gaussian", "cauchy", "exponential"), kernel=self.kernel)
+        one_of(("joint", "independent"), negatives=self.negatives)
+
+    def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
+        """(B,) losses."""
+        positive, negative = self._log_kernel(za, zp).unsqueeze(1), self._log_kernel(za.unsqueeze(1), zn)
+        if self.negatives == "joint":
+            return _log_one_plus(negative - positive)
+        each: Tensor = softplus(negative - positive)
+        return each.sum(-1)
+
+    def _log_kernel(self, za: Tensor, zb: Tensor) -> Tensor:
+        if self.kernel == "exponential":
+            distance: Tensor = torch.linalg.vector_norm(difference(za, zb), dim=-1)
+            return -self.scale * distance
+        squared = squared_distance(za, zb)
+        return -self.scale * (squared if self.kernel == "gaussian" else squared.log1p())
 
 
 def _log_one_plus(exponents: Tensor) -> Tensor:

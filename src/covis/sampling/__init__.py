@@ -1,6 +1,6 @@
 """Batches of index pairs and tuples, drawn from a similarity graph: no images, and no torch until a loss is called."""
 
-from covis.sampling.allpairs import AllPairs, AllPairsSampler
+from covis.sampling.allpairs import AllPairs, AllPairsSampler, ListBatch
 from covis.sampling.batches import BATCHES, Batch, Batches, Sampler
 from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner, Tuples
 from covis.sampling.pairs import PairBatch, Pairs, PairSampler
@@ -15,6 +15,7 @@ __all__ = [
     "Band",
     "Batch",
     "Batches",
+    "ListBatch",
     "MinedRound",
     "MiningPlan",
     "PairBatch",

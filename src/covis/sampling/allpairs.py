@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,9 @@ from covis.sampling.candidates import find_candidates, make_tables, pools, table
 from covis.sampling.kernels import Candidates, Int, Key, Tables, below, epoch_key, permute, pick, pick_zero
 from covis.sampling.pairs import PairBatch
 from covis.sampling.strategies import STRATEGIES, Strategy, strategy
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _START, _SEED, _GROW = 300, 400, 500
 _STUCK = 8
@@ -119,6 +122,48 @@ _PURPOSE = 3
 
 
 @dataclass(frozen=True, eq=False)
+class ListBatch:
+    """Queries and map images of one training step, all pairs of them labelled."""
+
+    queries: NDArray[np.int64]
+    """(N,) rows of the graph."""
+    database: NDArray[np.int64]
+    """(M,) columns of the graph."""
+    psi: NDArray[np.float32]
+    """(N, M) similarity of each pair."""
+    known: NDArray[np.bool_]
+    """(N, M) which pairs count: not an image with itself, nor images that are never compared."""
+    redrawn: int = 0
+    """As in `PairBatch`."""
+
+    def __len__(self) -> int:
+        """Pairs."""
+        return int(self.known.sum())
+
+    @property
+    def total_weight(self) -> float:
+        """Queries that are compared with anything."""
+        return float(max(1, self.known.any(axis=1).sum()))
+
+    def images(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """(N,) queries and (M,) map images."""
+        return self.queries, self.database
+
+    def loss(self, loss: Any, za: Tensor, zb: Tensor) -> Tensor:
+        """The sum of a list loss; za (N, dim), zb (M, dim)."""
+        losses: Tensor = loss(za, zb, za.new_tensor(self.psi), za.new_tensor(self.known).bool())
+        return losses.sum()
+
+    def relabelled(self, queries: NDArray[np.int64], database: NDArray[np.int64], labels: SimilarityGraph) -> ListBatch:
+        """The same with other images: ψ is looked up again, and no image meets itself."""
+        known = self.known
+        if labels.facts.get("one_set", False):
+            known = known & (queries[:, None] != database[None, :])
+        psi = labels.lookup(queries[:, None], database[None, :])
+        return replace(self, queries=queries, database=database, psi=psi, known=known)
+
+
+@dataclass(frozen=True, eq=False)
 class AllPairsSampler:
     """B images a batch, all their pairs with ψ looked up, and weights that restore the strategy's shares.
 
@@ -141,6 +186,8 @@ class AllPairsSampler:
     """Neighbourhoods a batch: one around the anchor, the others apart from it, so that pairs without overlap abound."""
     focus: bool = False
     """As in `PairBatch`."""
+    lists: bool = False
+    """Whether a batch is a `ListBatch`: each of its queries against all of its map images."""
     candidates: Candidates = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -191,9 +238,11 @@ class AllPairsSampler:
         count, redrawn = grow(self.candidates, key, index, self.places, members)
         return members[:count], int(redrawn)
 
-    def batch(self, epoch: int, index: int) -> PairBatch:
-        """Batch `index` of `epoch`: its pairs band by band."""
+    def batch(self, epoch: int, index: int) -> PairBatch | ListBatch:
+        """Batch `index` of `epoch`: its pairs band by band, or lists."""
         members, redrawn = self.images(epoch, index)
+        if self.lists:
+            return self._listed(members, redrawn)
         queries, database = self._pairs(members)
         psi = self.graph.lookup(queries, database)
         chosen = strategy(self.strategy)
@@ -206,6 +255,20 @@ class AllPairsSampler:
         if self.labels is not None:
             psi = self.labels.lookup(queries, database)
         return PairBatch(queries, database, psi, weight.astype(np.float32), redrawn, self.focus)
+
+    def _listed(self, members: NDArray[np.int64], redrawn: int) -> ListBatch:
+        """Every query of the batch with every map image of it."""
+        t, n = self.candidates.tables, 0 if self._one_set else self.graph.shape[0]
+        queries = members if self._one_set else members[members < n]
+        database = members if self._one_set else members[members >= n]
+        known = t.row_pool[queries][:, None] == t.pool_of[database][None, :]
+        if self._one_set:
+            known &= queries[:, None] != database[None, :]
+        drawn = self.graph.lookup(queries[:, None], database[None, :] - n)
+        psi = drawn if self.labels is None else self.labels.lookup(queries[:, None], database[None, :] - n)
+        if self.graph.facts.get("partners") == "other_groups":  # what overlaps inside a group says nothing
+            known &= (drawn > 0) | (psi == 0)
+        return ListBatch(queries, database - n, psi, known, redrawn)
 
     def _pairs(self, members: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The labelled pairs among the images."""
@@ -241,7 +304,7 @@ def _both_ways(graph: SimilarityGraph) -> SimilarityGraph:
 class AllPairs(Batches):
     """Every pair of a batch's images, which come from a few neighbourhoods."""
 
-    losses: ClassVar[tuple[str, ...]] = ("pairs",)
+    losses: ClassVar[tuple[str, ...]] = ("pairs", "lists")
     strategy: str = "A"
     """A, B, C, D or binary: the weights that each band of ψ has."""
     size: int = 32
@@ -270,5 +333,5 @@ class AllPairs(Batches):
         drawn, graded = drawn_and_graded(labels, split, graphs, self.partners)
         return AllPairsSampler(
             drawn, self.strategy, self.size, seed=seed, queries=split.queries, database=split.database, labels=graded,
-            places=self.places, focus=self.focus,
+            places=self.places, focus=self.focus, lists=loss.shape == "lists",
         )  # fmt: skip
