@@ -1,0 +1,113 @@
+"""A map that carries an ONNX file of its model answers at once, without torch, as torch would."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.maps.map import RUNTIME, Map
+from covis.models import ModelConfig, PlaceModel
+from covis.poses import Poses
+
+HEAVY = ("torch", "torchvision", "timm", "numba", "faiss", "pyarrow", "scipy", "matplotlib")
+COLD = f"""
+import sys, time, json
+from covis.cli import main
+try:
+    main(sys.argv[1:])
+except SystemExit as stop:
+    heavy = [name for name in {HEAVY!r} if name in sys.modules]
+    print(json.dumps({{"code": stop.code, "heavy": heavy, "cpu_s": time.process_time()}}), file=sys.stderr)
+"""
+
+
+@pytest.fixture(scope="module")
+def town(tmp_path_factory):
+    if not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
+        pytest.skip("onnx is not installed")
+    folder = tmp_path_factory.mktemp("quick")
+    for i in range(8):
+        small = np.random.default_rng(i).integers(0, 256, (4, 5, 3), np.uint8)
+        Image.fromarray(small).resize((80, 60)).save(folder / f"{i}.jpg")
+    poses = Poses.from_latlon(55.7 + 0.0002 * np.arange(8), np.full(8, 13.19), np.arange(8) * 40.0)
+    images = ImageSet.of(folder, [f"{i}.jpg" for i in range(8)], poses)
+    model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 32)), seed=1)
+    made = Map.create(folder / "map", images, model)
+    assert made.carry_runtime()
+    assert made.carry_runtime()  # it is there already
+    return folder
+
+
+def photos(folder):
+    return [folder / f"{i}.jpg" for i in range(8)]
+
+
+def test_a_first_answer_is_cold_and_quick(town):
+    command = [sys.executable, "-c", COLD, "locate", str(town / "map"), str(town / "3.jpg"), "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    facts = json.loads(done.stderr.splitlines()[-1])
+    assert (facts["code"], facts["heavy"]) == (0, [])
+    assert facts["cpu_s"] < 2.5  # about 0.8 on a machine that does nothing else
+    assert json.loads(done.stdout)[0]["matches"][0]["image"] == "3.jpg"
+    assert done.stderr.startswith("locating 1 photo")
+
+
+@pytest.mark.parametrize("arguments", [("nowhere.map", "3.jpg"), ("map", "nowhere.jpg"), ("3.jpg", "map")])
+def test_mistakes_are_told_before_anything_is_loaded(town, arguments):
+    command = [sys.executable, "-c", COLD, "locate", *(str(town / a) for a in arguments)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    facts = json.loads(done.stderr.splitlines()[-1])
+    assert (facts["code"], facts["heavy"]) == (2, [])
+    assert len(done.stderr.splitlines()) == 2
+
+
+def test_descriptors_are_those_of_torch(town):
+    from covis.describing.embedding import TorchRuntime
+
+    carried = Map.open(town / "map")
+    by_onnx = carried.describe(photos(town))
+    assert type(carried.runtime).__name__ == "OnnxSession"
+    without = Map.open(town / "map")
+    without.__dict__["runtime"] = TorchRuntime(without.model)
+    by_torch = without.describe(photos(town))
+    assert by_onnx.unusable == by_torch.unusable == {}
+    assert np.abs(by_onnx.vectors - by_torch.vectors).max() < 1e-4
+
+
+def test_one_path_or_many_and_what_cannot_be_used(town, tmp_path):
+    carried = Map.open(town / "map")
+    [answer] = carried.locate(str(town / "2.jpg"))
+    assert answer.matches[0].image == "2.jpg"
+    (tmp_path / "empty.jpg").write_bytes(b"")
+    bad, good, gone = carried.locate([tmp_path / "empty.jpg", town / "5.jpg", tmp_path / "gone.jpg"])
+    assert (bad.unusable, gone.unusable, good.matches[0].image) == (True, True, "5.jpg")
+    assert "empty (the file has no bytes)" in bad.note
+    assert "()" not in gone.note
+    assert repr(carried) == f"Map({str(town / 'map')!r}, 8 photos, version 1, tiny)"
+    assert "8" in carried._repr_html_()
+
+
+def test_without_onnxruntime_torch_answers(town, monkeypatch):
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name, *a: None if name == "onnxruntime" else real(name, *a))
+    carried = Map.open(town / "map")
+    assert carried.locate(town / "2.jpg")[0].matches[0].image == "2.jpg"
+    assert type(carried.runtime).__name__ == "TorchRuntime"
+
+
+def test_a_damaged_file_is_named(town, tmp_path):
+    import shutil
+
+    shutil.copytree(town / "map", tmp_path / "map")
+    file = tmp_path / "map" / RUNTIME / "model.onnx"
+    data = bytearray(file.read_bytes())
+    data[len(data) // 2] ^= 1
+    file.write_bytes(bytes(data))
+    with pytest.raises(InputError, match=r"model\.onnx"):
+        Map.open(tmp_path / "map").locate(town / "2.jpg")
