@@ -33,7 +33,9 @@ from covis.files import read_json as read_json
 from covis.files import write_json as write_json
 
 MANIFEST = "manifest.json"
-SCHEMA = 1
+SCHEMA = 2
+"""Since 2 a manifest carries a checksum of itself."""
+_READ = (1, SCHEMA)
 SMALL_BYTES = 1 << 20
 """Smaller files are read against their checksum on every open, larger ones when they have changed since they were."""
 _SETTLED_S = 2.0
@@ -128,10 +130,13 @@ def open_manifest(
     remedy = f"make {path} again"
     if not (path / MANIFEST).is_file():
         raise InputError(f"{path} is not a covis {kind} (no {MANIFEST}); check the path")
-    manifest = files.checked(path / MANIFEST, files.read_json(path / MANIFEST, remedy), {"kind": str}, remedy)
+    content, sealed = files.read_sealed(path / MANIFEST, remedy)
+    manifest = files.checked(path / MANIFEST, content, {"kind": str}, remedy)
     if manifest["kind"] != kind:
         raise InputError(f"{path} holds a {manifest['kind']!r}, not a {kind!r}; check the path")
-    if manifest.get("schema") != SCHEMA:
+    if manifest.get("schema") == SCHEMA and not sealed:
+        raise Damaged(f"{path / MANIFEST} is damaged or was edited (its checksum is gone); {remedy}")
+    if manifest.get("schema") not in _READ:
         raise InputError(f"{path} has schema {manifest.get('schema')}, this covis reads {SCHEMA}; make it again")
     files.checked(path / MANIFEST, manifest, {**_HEAD, **(facts or {})}, remedy)
     for name, entry in manifest["files"].items():

@@ -92,10 +92,10 @@ def write_bytes(path: Path | str, content: bytes) -> None:
         partial.write_bytes(content)
 
 
-def write_json(path: Path | str, value: Any) -> None:
-    """Writes JSON; a reader sees the old file or the new one. An object carries a checksum of itself."""
+def write_json(path: Path | str, value: Any, *, sealed: bool = True) -> None:
+    """Writes JSON; a reader sees the old file or the new one. An object carries a checksum of itself if `sealed`."""
     plain = json.loads(json.dumps(value, ensure_ascii=False, default=str))
-    if isinstance(plain, dict):
+    if isinstance(plain, dict) and sealed:
         plain = {**plain, SEAL: seal_of(plain)}
     content = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
     try:
@@ -369,6 +369,11 @@ def seal_of(value: Mapping[str, Any]) -> str:
 
 def read_json(path: Path | str, remedy: str = "check the file") -> Any:
     """Reads JSON; what cannot be read, or differs from the checksum that it carries, is an error that names the file."""
+    return read_sealed(path, remedy)[0]
+
+
+def read_sealed(path: Path | str, remedy: str = "check the file") -> tuple[Any, bool]:
+    """Like `read_json`, and whether there was a checksum."""
     try:
         value = json.loads(read_bounded(path, MAX_JSON_BYTES).decode("utf-8"))
     except (OSError, ValueError, RecursionError, MemoryError) as error:
@@ -377,7 +382,8 @@ def read_json(path: Path | str, remedy: str = "check the file") -> Any:
         if value[SEAL] != seal_of(value):
             raise Damaged(f"{path} is damaged or was edited (its checksum differs); {remedy}")
         del value[SEAL]
-    return value
+        return value, True
+    return value, False
 
 
 def read_record(path: Path | str, kinds: Mapping[str, Any], remedy: str = "make it again") -> dict[str, Any]:

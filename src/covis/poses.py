@@ -130,6 +130,7 @@ class Poses:
         x, y = (np.asarray(v) for v in Transformer.from_crs(4326, frame, always_xy=True).transform(lon, lat))
         unknown = np.isnan(lat) | np.isnan(lon)
         xy = np.where(unknown[:, None], np.nan, np.column_stack([x, y]))
+        _check_reach(frame, xy)
         if len(lat) and not unknown.all():
             factors = Proj(frame).get_factors(
                 np.where(unknown, np.nanmean(lon), lon), np.where(unknown, np.nanmean(lat), lat)
@@ -221,6 +222,24 @@ def concatenate(parts: Sequence[Poses]) -> Poses:
         np.concatenate(rotations) if len(rotations) == len(parts) else None,
         frames.pop(),
     )
+
+
+REACH_M = 900_000.0
+"""How far east or west of its middle a local frame goes: there its metres are 1 % too long."""
+
+
+def _check_reach(frame: str, xy: Floats) -> None:
+    """Refuses positions so far from the middle of a local frame that its metres are none any more."""
+    if not (frame.startswith("+proj=tmerc") and "+x_0=0 " in frame and len(xy)):
+        return
+    east = np.abs(np.where(np.isnan(xy[:, 0]), 0.0, xy[:, 0]))
+    far = ~(east <= REACH_M) | (np.abs(np.where(np.isnan(xy[:, 1]), 0.0, xy[:, 1])) > 10 * REACH_M)
+    if far.any():
+        row = int(np.flatnonzero(far)[0])
+        raise InputError(
+            f"the positions span more than one local frame holds (row {row} lies {east[row] / 1000:.0f} km east or west of "
+            f"the middle, where metres are off by more than 1 %); use one table, one map for each city or region"
+        )
 
 
 def local_frame(lat: Floats, lon: Floats) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import io
 import json
 import sys
@@ -152,7 +153,7 @@ def _geojson_table(folder: Path, rng: np.random.Generator) -> Path:
                 break
             key = _pick(rng, keys)
             if rng.random() < 0.4 or not isinstance(place[key], dict | list):
-                place[key] = _pick(rng, _JSON)
+                place[key] = copy.deepcopy(_pick(rng, _JSON))
                 break
             place = place[key]
     path = folder / "table.geojson"

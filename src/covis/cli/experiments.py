@@ -191,7 +191,7 @@ def _measured(name: str, table: Table, inputs: Inputs) -> dict[str, Any]:
     recipes = {(row.recipe.dataset, row.recipe.split) for row in table.rows if row.recipe is not None}
     whole = all(is_whole(dataset, split, inputs.data.get(dataset)) for dataset, split in recipes)
     told = {"title": table.title, "command": artifacts.command(), "versions": artifacts.versions(), "rows": entries}
-    artifacts.write_json(inputs.output / f"{name}.json", told)
+    artifacts.write_json(inputs.output / f"{name}.json", told, sealed=False)
     text = f"# {table.title}\n\n{cost_table(entries, whole)}"
     write_text(inputs.output / f"{name}.md", text + "\n")
     return {**told, "text": text}

@@ -51,7 +51,7 @@ def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         cost: Cost = pool.submit(measure, row.recipe, folder / "run", path, 0, workers, steps=steps).result()
     entry = {**asdict(cost), "hours_per_epoch": cost.hours_per_epoch}
-    artifacts.write_json(folder / COST, entry)
+    artifacts.write_json(folder / COST, entry, sealed=False)
     return entry
 
 

@@ -392,7 +392,7 @@ def write_outcomes(
         "rows": [outcome.to_dict() for outcome in outcomes],
     }
     output.mkdir(parents=True, exist_ok=True)
-    artifacts.write_json(output / f"{name}.json", told)
+    artifacts.write_json(output / f"{name}.json", told, sealed=False)
     text = f"# {title}\n\n{markdown(outcomes, notes)}\n\n`{told['command']}`, seeds {', '.join(map(str, seeds))}\n"
     write_text(output / f"{name}.md", text)
     return told

@@ -92,7 +92,19 @@ def read(path: Path, *, plain: bool = True) -> State:
         cause = " ".join(str(error).split())[:120]
         raise InputError(f"{path} holds more than weights or is damaged, and was not loaded ({cause})") from None
     state = _unwrap(content, path)
+    _check_tensors(state, path)
     return _plain_names(state) if plain else state
+
+
+def _check_tensors(state: State, path: Path) -> None:
+    """Refuses tensors that no network computes with: sparse ones, whole numbers where there are fractions, NaN."""
+    for name, tensor in state.items():
+        if not isinstance(name, str):
+            raise InputError(f"{path} names a tensor {name!r}; names are text: is this a state dict?")
+        if tensor.layout != torch.strided:
+            raise InputError(f"{path}: {name} is sparse; store dense tensors")
+        if tensor.is_floating_point() and not bool(torch.isfinite(tensor).all()):
+            raise InputError(f"{path}: {name} has values that are not finite; train or download it again")
 
 
 def _unwrap(content: Any, path: Path) -> State:
@@ -124,6 +136,13 @@ def load_backbone(model: PlaceModel, state: State, source: str) -> None:
     found = _match(net, state, wanted)
     if found is None:
         raise InputError(f"{source} does not fit backbone {model.config.backbone} ({_misfit(state, wanted)})")
+    for name, value in found.items():
+        if wanted[name].is_floating_point() and not value.is_floating_point():
+            raise InputError(
+                f"{source}: {name} is stored as {value.dtype}, not as floating point; it is quantised or damaged"
+            )
+        if name.endswith("weight") and value.ndim > 1 and not bool(value.any()):
+            raise InputError(f"{source}: {name} is all zeros; it was never trained, or is damaged")
     net.load_state_dict({name: found.get(name, value).to(value.dtype) for name, value in wanted.items()})
 
 
@@ -215,9 +234,10 @@ def fetch(hub_id: str, file: str) -> Path:
         return Path(cached)
     if constants.HF_HUB_OFFLINE:
         raise OSError("offline mode")
-    host = urlsplit(constants.ENDPOINT).hostname or ""
+    address = urlsplit(constants.ENDPOINT)
+    host, port = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
     if not getproxies():  # behind a proxy only the proxy can tell; elsewhere the hub's client would retry for a minute
-        socket.create_connection((host, 443), timeout=_CONNECT_TIMEOUT_S).close()
+        socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
     try:
         return Path(hf_hub_download(hub_id, file))
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:

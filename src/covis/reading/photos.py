@@ -233,12 +233,24 @@ def _with_track(imported: Imported, file: Path, utc_offset_s: float | None) -> I
     )
 
 
+def _refuse_two_places(file: Path, table: ImageSet) -> None:
+    """A photo that a table names twice must have the same position both times."""
+    first: dict[bytes, int] = {}
+    for i, name in enumerate(table.names.tolist()):
+        j = first.setdefault(name, i)
+        if j != i and not np.allclose(table.poses.xy[i], table.poses.xy[j], atol=0.01, equal_nan=True):
+            raise InputError(
+                f"{file}: rows {j + 2} and {i + 2} give {table.name(i)!r} two positions; keep the right one"
+            )
+
+
 def _with_table(imported: Imported, file: Path) -> Imported:
     """What the table says of an image counts; what it leaves empty stays as the photo has it."""
     table = read_table(file)
     if not table.poses.frame:
         raise InputError(f"{file} gives metres, not lat and lon; it is a table of its own, use it as it is")
     degrees = table.poses.latlon()
+    _refuse_two_places(file, table)
     place: dict[str, int] = {}
     for i in range(len(table)):
         for base in (file.parent, imported.root):

@@ -20,6 +20,7 @@ from covis.arrays import Floats
 from covis.artifacts import read_json
 from covis.errors import InputError
 from covis.files import foreign
+from covis.progress import warn
 from covis.reading.columns import any_values, header, numbers, read_columns
 from covis.reading.screening import REJECTS
 
@@ -81,6 +82,10 @@ def read_track(path: Path) -> Track:
     else:
         rows = _columns(path)
     times, lat, lon, altitude, segment = rows
+    lost = ((lat == 0) & (lon == 0)) | ~np.isfinite(lat) | ~np.isfinite(lon) | (np.abs(lat) > 90) | ~np.isfinite(times)
+    if lost.any():
+        warn(f"{path}: {int(lost.sum())} points without a position on Earth (exactly 0, 0 is none) are left out")
+        times, lat, lon, altitude, segment = (column[~lost] for column in rows)
     if not len(times):
         raise InputError(f"{path} has no point with a position and a time; expected a track")
     order = np.argsort(times, kind="stable")

@@ -223,7 +223,7 @@ def _finish(loop: Loop, plan: Plan, seed: int, ranks: Ranks) -> dict[str, Any]:
             _whiten(loop, chosen)
             chosen.save(run / name, card={**facts, **recalls}, replace=True)
         result = {"model": str(run / "model"), **facts["training"], "dim": best.dim, "fingerprint": best.fingerprint()}
-        artifacts.write_json(run / RESULT, result)
+        artifacts.write_json(run / RESULT, result, sealed=False)
     ranks.wait()
     return dict(artifacts.read_json(run / RESULT))
 
