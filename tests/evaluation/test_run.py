@@ -67,7 +67,7 @@ def test_the_same_command_says_that_it_is_done_and_another_is_refused(campus, mo
     PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=1).save(other)
     code, _, err = run(capsys, "evaluate", other, "campus", "--data", campus, "-o", tmp_path / "eval")
     assert code == 2
-    assert "another subject" in err
+    assert "holds another evaluation (subject:" in err
 
 
 def test_text_names_protocol_counts_and_both_denominators(campus, model, tmp_path, capsys):
@@ -137,7 +137,7 @@ def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys
     assert (expected != plain.ids[:, 0]).any()
     code, _, err = run(capsys, *given)
     assert code == 2
-    assert "another rerank" in err
+    assert "holds another evaluation (rerank" in err
 
 
 def test_a_sweep_scores_every_size_that_the_descriptors_span(campus, model):

@@ -159,7 +159,7 @@ def submission_check(
     problems = check_submission(file, load_benchmark(benchmark, paths))
     emit({"file": str(file), "benchmark": benchmark, "problems": problems}, json, "\n".join(problems))
     if problems:
-        raise InputError(f"{file} has {len(problems)} faults; mend them before uploading (the first: {problems[0]})")
+        raise InputError(f"{file} has {len(problems)} faults; fix them before uploading (the first: {problems[0]})")
 
 
 def _whitening_rule(

@@ -37,7 +37,7 @@ KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, or FILE
 
 
 @dataclass(frozen=True)
-class Found:
+class GivenModel:
     """What lies at a path that someone gave as a model."""
 
     kind: Literal["model", "onnx", "store", "matrix"]
@@ -47,25 +47,25 @@ class Found:
     """What people call it: the run's or the model's own name."""
 
 
-def find_describer(path: Path | str) -> Found:
+def find_describer(path: Path | str) -> GivenModel:
     """What lies at `path`; an error in one line where it is nothing that gives descriptors."""
     path = Path(path)
     if path.suffix in (".npy", ".onnx"):
         if not path.is_file():
             raise InputError(f"{path} is not there{near_path(path)}; give {KINDS}")
-        return Found("matrix" if path.suffix == ".npy" else "onnx", path, path.stem)
+        return GivenModel("matrix" if path.suffix == ".npy" else "onnx", path, path.stem)
     if not path.is_dir():
         what = "is not there" if not path.exists() else "is no model"
         raise InputError(f"{path} {what}{near_path(path)}; give {KINDS}")
     kind = _kind(path)
     if kind == STORE_KIND or (not kind and (path / "embedding.json").is_file()):
-        return Found("store", path, path.name)
+        return GivenModel("store", path, path.name)
     if kind == MODEL_KIND:
-        return Found("model", path, _called(path.resolve().parent if path.name == "model" else path.resolve()))
+        return GivenModel("model", path, _called(path.resolve().parent if path.name == "model" else path.resolve()))
     if kind:
         raise InputError(f"{path} is a covis {kind}, which gives no descriptors of images; give {KINDS}")
     if _kind(path / "model") == MODEL_KIND:
-        return Found("model", path / "model", _called(path.resolve()))
+        return GivenModel("model", path / "model", _called(path.resolve()))
     if (path / "run.json").is_file():
         raise InputError(f"{path} is a run without a finished model; re-run its covis train command to resume it")
     raise InputError(f"{path} holds no model (no {artifacts.MANIFEST}); give {KINDS}")

@@ -130,7 +130,7 @@ def _described(model: PlaceModel, images: ImageSet, ids: NDArray[Any]) -> NDArra
     distinct, at = np.unique(ids, return_inverse=True)
     vectors, lost = ModelDescriber(model, workers=0).describe(images.subset(distinct))
     if lost.any():
-        raise InputError(f"{images.path(int(distinct[lost][0]))} cannot be read; mend it or evaluate again without it")
+        raise InputError(f"{images.path(int(distinct[lost][0]))} cannot be read; fix it or evaluate again without it")
     return vectors[at]
 
 
@@ -170,7 +170,7 @@ def pair_activations(
             for name, m in models.items()
         }
     except Reject as reject:
-        raise InputError(f"{reject}; mend the file or evaluate again without it") from reject
+        raise InputError(f"{reject}; fix the file or evaluate again without it") from reject
     return drawings.activation_maps(photos, captions, shares)
 
 
