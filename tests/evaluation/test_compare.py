@@ -168,3 +168,18 @@ def test_the_evaluations_of_a_run_are_found_below_it(tmp_path):
     assert find_evaluations(run) == [run / "evals" / "town"]
     with pytest.raises(InputError, match="is not there"):
         find_evaluations(tmp_path / "nothing")
+
+
+def test_a_comparison_can_be_pasted_into_a_paper(tmp_path, capsys):
+    from covis.cli import main
+
+    for name, noise in (("cl", 0.9), ("gcl", 0.3)):
+        scored(noise, name).save(tmp_path / name)
+    for dress, start in (("latex", "toprule"), ("markdown", "| --- | ---: |"), ("csv", ",R@1 %")):
+        with pytest.raises(SystemExit) as stop:
+            main(["compare", str(tmp_path / "cl"), str(tmp_path / "gcl"), "--format", dress])
+        assert not stop.value.code
+        assert start in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["compare", str(tmp_path / "cl"), str(tmp_path / "gcl"), "--format", "latx"])
+    assert "did you mean 'latex'" in capsys.readouterr().err

@@ -171,3 +171,18 @@ def test_walks_are_drawn_whole_for_intervals():
     assert figures["interval"] == "95% bootstrap over groups of queries"
     low, high = figures["recall_interval"]["1"]
     assert low <= figures["recall"]["1"] <= high
+
+
+def test_figures_are_typed_and_still_what_json_prints(tmp_path):
+    benchmark = drive(queries=20, images=40)
+    made = evaluate_descriptors(*descriptors(benchmark, 0.3), benchmark)
+    made.save(tmp_path / "e")
+    figures = Evaluation.open(tmp_path / "e").figures
+    assert figures.recall == made.recall == {int(k): v for k, v in figures["recall"].items()}
+    assert figures.recall_interval[1] == tuple(figures["recall_interval"]["1"])
+    assert figures.queries == figures["queries"]
+    assert figures.dim == figures["dim"]
+    assert figures.single("median_error_m") == figures["median_error_m"]
+    assert figures.single("average_precision") is None
+    assert figures.localised == {}
+    assert dict(figures) == dict(made.figures)

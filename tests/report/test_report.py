@@ -11,7 +11,7 @@ from covis.describing.describers import open_describer
 from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
 from covis.evaluation.render import NAMES
-from covis.evaluation.result import find_evaluations
+from covis.evaluation.result import Figures, find_evaluations
 from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.report import plots, tables, views, write_report
@@ -131,11 +131,13 @@ def test_the_curve_of_accepted_matches_is_that_of_the_figures(evaluated):
 
 def test_published_figures_stand_beside_ours_a_row_each_method():
     figures = {"benchmark": "msls_val", "fingerprint": "f", "queries": 740, "database": 18871}
-    ours = Evaluation({**figures, "recall": {"1": 70.0, "5": 80.0}}, {}, {}, {})
+    ours = Evaluation(Figures({**figures, "recall": {"1": 70.0, "5": 80.0}}), {}, {}, {})
     body = tables.published({"mine": [ours]}).body
     assert "65.9 → 70.0 (+4.1)" in body
     assert "whitening was fitted on the evaluated set" in body
-    assert tables.published({"mine": [Evaluation({**figures, "queries": 1, "recall": {}}, {}, {}, {})]}) is None
+    assert (
+        tables.published({"mine": [Evaluation(Figures({**figures, "queries": 1, "recall": {}}), {}, {}, {})]}) is None
+    )
 
 
 def test_figures_are_fit_for_a_paper(evaluated, tmp_path):

@@ -82,7 +82,7 @@ def evaluate(
     from covis.describing.describers import find_describer, open_describer
 
     find_describer(model)  # before anything heavy is imported
-    from covis.cli.figures import describe
+    from covis.cli.figures import evaluation_text
     from covis.datasets import given_paths
     from covis.evaluation import BENCHMARKS, load_benchmark
     from covis.evaluation.run import evaluate_to, submit
@@ -108,7 +108,7 @@ def evaluate(
             continue
         for evaluation in evaluate_to(source, benchmark, output, variants, alone=len(benchmarks) == 1):
             printed.append(evaluation.json())
-            text.append(describe(evaluation, published))
+            text.append(evaluation_text(evaluation, published))
             if published:
                 from covis.evaluation.published import beside
 
@@ -120,6 +120,7 @@ def compare(
     evaluations: Annotated[
         list[Path], typer.Argument(help="Folders of `covis evaluate`, folders that hold some, or runs.")
     ],
+    dress: Annotated[str, typer.Option("--format", help="Tables as text, markdown, latex (booktabs) or csv.")] = "text",
     json: Json = False,
 ) -> None:
     """Set evaluations side by side: what differs, and whether it could be chance. Only like is ranked with like.
@@ -127,15 +128,18 @@ def compare(
     \b
     Examples:
       covis compare evals/cl evals/gcl
+      covis compare runs/cl runs/gcl --format latex
       covis compare evals/sweep --json
     """
-    from covis.cli.figures import describe_comparison
+    from covis.cli.figures import FORMATS, comparison_text
     from covis.evaluation.compare import compare as compared
     from covis.evaluation.result import Evaluation, find_evaluations
 
+    if dress not in FORMATS:
+        raise unknown_name("--format", dress, FORMATS)
     opened = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
     result = compared(opened)
-    emit(result, json, describe_comparison(result))
+    emit(result, json, comparison_text(result, dress))
 
 
 def submission_check(

@@ -247,7 +247,7 @@ def _listed(name: str, data: list[str] | None) -> dict[str, Any]:
         "title": table.title,
         "rows": len(table.rows),
         "runs": len(runs),
-        "hours": "minutes" if table.cost else f"{known:g} GPU-hours" if known else "",
+        "hours": "23 steps a row" if table.cost else f"{known:g} GPU-hours" if known else "",
         "data": [dataset for dataset in wanted if is_given(dataset, paths)],
         "missing": [dataset for dataset in wanted if not is_given(dataset, paths)],
         "needs": wanted,

@@ -2,77 +2,77 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from covis.evaluation.render import COMPARED_KS, NAMES, SEARCHED
-from covis.tables import aligned, text_table
+from covis.tables import Row, aligned, csv_table, latex_table, markdown_table, text_table
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
+    from covis.evaluation.result import Figures
 
 SHOWN_PUBLISHED = 24
 """Rows of published figures that the terminal shows; `--json` has all."""
 
 
-def describe(evaluation: Evaluation, published: bool = False) -> str:
+def evaluation_text(evaluation: Evaluation, published: bool = False) -> str:
     """One evaluation: what was scored on what, the recalls with intervals, and whatever else the protocol has."""
     f = evaluation.figures
     lines = [
-        f"{evaluation.label} on {f['benchmark']} (protocol {f['fingerprint']})",
-        f"  {f['queries']} queries, {f['database']} map images; relevant: {f['rule']}; map searched: {SEARCHED[f['groups']]}",
+        f"{evaluation.label} on {evaluation.benchmark} (protocol {evaluation.fingerprint})",
+        f"  {f.queries} queries, {f.database} map images; relevant: {f['rule']}; map searched: {SEARCHED[f['groups']]}",
     ]
-    if f["queries_without_positive"]:
+    if f.queries_without_positive:
         lines.append(_denominators(f))
-    lines += [*_recalls(f), *_others(f), *_breakdown(f), *(f"  note: {note}" for note in f["notes"])]
+    lines += [*_recalls(f), *_others(f), *_breakdown(f), *(f"  note: {note}" for note in f.notes)]
     return "\n".join([*lines, *(_published(evaluation) if published else [])])
 
 
-def _denominators(f: Mapping[str, Any]) -> str:
-    over = {"all": ("all", "recall_over_answerable"), "answerable": ("with a positive", "recall_over_all")}
-    _, other = over[f["denominator"]]
-    first = next(iter(f[other]))
-    count = (
-        f["queries_total"] if f["denominator"] == "answerable" else f["queries_total"] - f["queries_without_positive"]
-    )
+def _denominators(f: Figures) -> str:
+    left_out = f["denominator"] == "answerable"
+    other = f.recall_over("all" if left_out else "answerable")
+    first = min(other)
+    count = f.queries_total if left_out else f.queries_total - f.queries_without_positive
     return (
-        f"  {f['queries_without_positive']} of {f['queries_total']} queries have no positive and are "
-        f"{'left out' if f['denominator'] == 'answerable' else 'counted as misses'}; "
-        f"over the other denominator ({count}) R@{first} is {f[other][first]:.1f} %"
+        f"  {f.queries_without_positive} of {f.queries_total} queries have no positive and are "
+        f"{'left out' if left_out else 'counted as misses'}; "
+        f"over the other denominator ({count}) R@{first} is {other[first]:.1f} %"
     )
 
 
-def _recalls(f: Mapping[str, Any]) -> list[str]:
+def _recalls(f: Figures) -> list[str]:
+    intervals, precision = f.recall_interval, f.mean_average_precision
     rows = [
         {
             "k": k,
             "recall %": f"{value:.1f}",
-            "95 % interval": "{:.1f} – {:.1f}".format(*f["recall_interval"][k]),
-            "mAP %": f"{f['map'][k]:.1f}",
+            "95 % interval": "{:.1f} – {:.1f}".format(*intervals[k]),
+            "mAP %": f"{precision[k]:.1f}",
         }
-        for k, value in f["recall"].items()
+        for k, value in f.recall.items()
     ]
     return [f"  {line}" for line in text_table(rows).splitlines()]
 
 
-def _others(f: Mapping[str, Any]) -> list[str]:
+def _others(f: Figures) -> list[str]:
     lines = [
-        f"  {name.text}{f', {name.unit}' if name.unit else ''}: {f[key]:.2f}"
+        f"  {name.text}{f', {name.unit}' if name.unit else ''}: {value:.2f}"
         for key, name in NAMES.items()
-        if f.get(key) is not None
+        if (value := f.single(key)) is not None
     ]
-    limits = "".join(f"  {name} {value:.1f}" for name, value in f.get("localised", {}).items())
+    limits = "".join(f"  {name} {value:.1f}" for name, value in f.localised.items())
     return [*lines, f"  localised, %:{limits}"] if limits else lines
 
 
-def _breakdown(f: Mapping[str, Any]) -> list[str]:
+def _breakdown(f: Figures) -> list[str]:
     lines = []
-    for label, parts in f.get("breakdown", {}).items():
+    for label, parts in f.breakdown.items():
         rows = []
-        for part, entry in parts.items():
-            row = {label: part or "(unknown)", "queries": entry["queries"]}
-            row |= {f"R@{k}": f"{v:.1f}" for k, v in entry.get("recall", {}).items() if int(k) in COMPARED_KS}
-            rows.append(row | {name: f"{v:.1f}" for name, v in entry.get("localised", {}).items()})
+        for value, part in parts.items():
+            row: dict[str, Any] = {label: value or "(unknown)", "queries": part.queries}
+            row |= {f"R@{k}": f"{v:.1f}" for k, v in part.recall.items() if k in COMPARED_KS}
+            rows.append(row | {name: f"{v:.1f}" for name, v in part.localised.items()})
         lines += [f"  {line}" for line in text_table(sorted(rows, key=len, reverse=True)).splitlines()]
     return lines
 
@@ -95,14 +95,24 @@ def _published(evaluation: Evaluation) -> list[str]:
     ]
 
 
-def describe_comparison(result: Mapping[str, Any]) -> str:
-    """A comparison: one table a protocol, then what differs between the subjects."""
-    blocks = ["\n".join(_comparison(entry)) for entry in result["comparisons"]]
+FORMATS: dict[str, Callable[[Sequence[Row]], str]] = {
+    "text": text_table,
+    "markdown": markdown_table,
+    "latex": latex_table,
+    "csv": csv_table,
+}
+"""How `covis compare` can write its tables."""
+
+
+def comparison_text(result: Mapping[str, Any], dress: str = "text") -> str:
+    """A comparison: one table per protocol, then what differs between the subjects."""
+    set_table = FORMATS[dress]
+    blocks = ["\n".join(_comparison(entry, set_table)) for entry in result["comparisons"]]
     alone = [f"alone, with nothing to compare: {name}" for name in result["alone"]]
     return "\n\n".join([*blocks, *alone])
 
 
-def _comparison(entry: Mapping[str, Any]) -> list[str]:
+def _comparison(entry: Mapping[str, Any], set_table: Callable[[Sequence[Row]], str]) -> list[str]:
     rows = []
     for row in entry["rows"]:
         line: dict[str, Any] = {"": row["label"]}
@@ -116,7 +126,7 @@ def _comparison(entry: Mapping[str, Any]) -> list[str]:
         rows.append(line)
     lines = [
         f"{entry['benchmark']} (protocol {entry['fingerprint']}): {entry['queries']} queries, {entry['database']} map images",
-        text_table(aligned(rows, "")),
+        set_table(aligned(rows, "")),
         f"Δ against the first, {entry['level']:.0%} interval, * significant (paired test, Holm over the models)",
     ]
     differing = [
@@ -124,7 +134,7 @@ def _comparison(entry: Mapping[str, Any]) -> list[str]:
         for name, values in entry["differences"].items()
         if name != "label"
     ]
-    return [*lines, text_table(differing)] if differing else lines
+    return [*lines, set_table(differing)] if differing else lines
 
 
 def _short(value: Any) -> str:

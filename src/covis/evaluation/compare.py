@@ -64,8 +64,8 @@ def _compared(group: Sequence[Evaluation]) -> dict[str, Any]:
     return {
         "benchmark": first.benchmark,
         "fingerprint": first.fingerprint,
-        "queries": first.figures["queries"],
-        "database": first.figures["database"],
+        "queries": first.figures.queries,
+        "database": first.figures.database,
         "level": LEVEL,
         "rows": _rows(group),
         "best": max(group, key=lambda e: e.recall[min(e.recall)]).label,
@@ -81,7 +81,7 @@ def _rows(group: Sequence[Evaluation]) -> list[dict[str, Any]]:
         {
             "label": name,
             "recall": {str(k): e.recall[k] for k in ks},
-            "interval": {str(k): e.figures["recall_interval"][str(k)] for k in ks},
+            "interval": {str(k): list(e.figures.recall_interval[k]) for k in ks},
             "against_first": {},
         }
         for e, name in zip(group, subjects.names(group), strict=True)

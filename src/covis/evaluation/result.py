@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,11 +20,132 @@ from covis.notebook import card
 KIND = "evaluation"
 
 
+class Part(NamedTuple):
+    """Figures of some of the queries: those of one condition, city or surroundings."""
+
+    queries: int
+    recall: dict[int, float]
+    localised: dict[str, float]
+
+
+class RadiusCurve(NamedTuple):
+    """Recall@1 against the radius that counts as correct, in percent; and what any ranking could reach."""
+
+    radius_m: list[float]
+    recall: list[float]
+    possible: list[float]
+
+
+class Figures(Mapping[str, Any]):
+    """The figures of an evaluation, typed; as a mapping they are what `--json` prints and a manifest keeps."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Figures({self._values!r})"
+
+    @property
+    def queries(self) -> int:
+        """In the headline's denominator."""
+        return int(self["queries"])
+
+    @property
+    def queries_total(self) -> int:
+        """All queries of the protocol."""
+        return int(self["queries_total"])
+
+    @property
+    def queries_without_positive(self) -> int:
+        """Queries that no map image answers."""
+        return int(self["queries_without_positive"])
+
+    @property
+    def database(self) -> int:
+        """Images of the map."""
+        return int(self["database"])
+
+    @property
+    def dim(self) -> int | None:
+        """Numbers per descriptor, where descriptors were ranked."""
+        return None if self.get("dim") is None else int(self["dim"])
+
+    @property
+    def recall(self) -> dict[int, float]:
+        """Recall@k in percent over the headline's denominator."""
+        return _by_k(self["recall"])
+
+    def recall_over(self, denominator: str) -> dict[int, float]:
+        """Recall@k in percent over `all` queries or the `answerable` ones."""
+        return _by_k(self[f"recall_over_{denominator}"])
+
+    @property
+    def recall_interval(self) -> dict[int, tuple[float, float]]:
+        """95 % interval over queries, in percent."""
+        return {int(k): (float(low), float(high)) for k, (low, high) in self["recall_interval"].items()}
+
+    @property
+    def recall_curve(self) -> list[float]:
+        """Recall@1, 2, … in percent."""
+        return [float(v) for v in self["recall_curve"]]
+
+    @property
+    def mean_average_precision(self) -> dict[int, float]:
+        """mAP@k in percent."""
+        return _by_k(self["map"])
+
+    @property
+    def localised(self) -> dict[str, float]:
+        """Share within each limit, in percent; empty without limits."""
+        return {str(k): float(v) for k, v in self.get("localised", {}).items()}
+
+    @property
+    def breakdown(self) -> dict[str, dict[str, Part]]:
+        """Label → value → figures of the queries with that value."""
+        return {
+            label: {value: _part(entry) for value, entry in values.items()}
+            for label, values in self.get("breakdown", {}).items()
+        }
+
+    @property
+    def by_radius(self) -> RadiusCurve | None:
+        """Recall@1 against radius; None where positions are unknown."""
+        found = self.get("recall_by_radius")
+        return None if found is None else RadiusCurve(found["radius_m"], found["recall"], found["possible"])
+
+    @property
+    def notes(self) -> list[str]:
+        """What a reader should know."""
+        return [str(note) for note in self.get("notes", ())]
+
+    def single(self, key: str) -> float | None:
+        """A figure of one number, such as `median_error_m`; None where the protocol has none."""
+        return None if self.get(key) is None else float(self[key])
+
+
+def _by_k(values: Mapping[Any, Any]) -> dict[int, float]:
+    return {int(k): float(v) for k, v in values.items()}
+
+
+def _part(entry: Mapping[str, Any]) -> Part:
+    localised = {str(k): float(v) for k, v in entry.get("localised", {}).items()}
+    return Part(int(entry["queries"]), _by_k(entry.get("recall", {})), localised)
+
+
 @dataclass(frozen=True, eq=False)
 class Evaluation:
     """Figures in percent unless a name says otherwise; arrays (Q, …) keep the order of the benchmark's queries."""
 
-    figures: Mapping[str, Any]
+    figures: Figures
     """What `--json` prints: benchmark, fingerprint, queries, database, recall and the rest."""
     protocol: Mapping[str, Any]
     """The benchmark as plain values (`Benchmark.facts`)."""
@@ -35,16 +156,17 @@ class Evaluation:
     """What was evaluated: model, weights, preprocessing, whitening, dimension, as far as known."""
 
     def __post_init__(self) -> None:
-        for name in ("figures", "protocol", "arrays", "subject"):
+        object.__setattr__(self, "figures", Figures(self.figures))
+        for name in ("protocol", "arrays", "subject"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 
     def __repr__(self) -> str:
         recall = ", ".join(f"Recall@{k} {value:.1f} %" for k, value in list(self.recall.items())[:3])
-        return f"Evaluation({self.label!r} on {self.benchmark!r}, {self.figures['queries']} queries: {recall})"
+        return f"Evaluation({self.label!r} on {self.benchmark!r}, {self.figures.queries} queries: {recall})"
 
     def _repr_html_(self) -> str:
         recall = {f"Recall@{k}": f"{value:.1f} %" for k, value in self.recall.items()}
-        facts = {"subject": self.label, "queries": self.figures["queries"], "map images": self.figures["database"],
+        facts = {"subject": self.label, "queries": self.figures.queries, "map images": self.figures.database,
                  **recall, "protocol": self.fingerprint}  # fmt: skip
         return card(f"Evaluation on {self.benchmark}", facts)
 
@@ -61,7 +183,7 @@ class Evaluation:
     @property
     def recall(self) -> dict[int, float]:
         """Recall@k in percent, over the headline's denominator."""
-        return {int(k): float(v) for k, v in self.figures["recall"].items()}
+        return self.figures.recall
 
     @property
     def label(self) -> str:
@@ -101,7 +223,8 @@ class Evaluation:
         apart = {*_MANIFEST_KEYS, "protocol", "subject"}
         made_by = {"versions": manifest["versions"], "code": manifest.get("code")}
         subject = {**manifest["subject"], **made_by, "path": str(path)}
-        return cls({k: v for k, v in manifest.items() if k not in apart}, manifest["protocol"], arrays, subject)
+        figures = Figures({k: v for k, v in manifest.items() if k not in apart})
+        return cls(figures, manifest["protocol"], arrays, subject)
 
 
 def _natural(path: Path) -> list[tuple[int, str]]:

@@ -13,7 +13,7 @@ from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.grades import precision_recall
 from covis.evaluation.localisation import limit_name, localised, nearest_admissible, pose_errors, recall_by_radius
 from covis.evaluation.metrics import Ranked, answerable, average_precision_at_k, first_hits, ndcg_at_k, ranked_psi
-from covis.evaluation.result import Evaluation
+from covis.evaluation.result import Evaluation, Figures
 from covis.evaluation.statistics import LEVEL, RESAMPLES, bootstrap_interval
 from covis.images import ImageSet
 
@@ -44,7 +44,9 @@ def evaluate(
         figures["recall_by_radius"] = _by_radius(benchmark, ids)
     figures |= {**(further or {}), "notes": [*benchmark.notes, *_warnings(benchmark, ids)]}
     figures["roots"] = {"query": str(benchmark.queries.root), "map": str(benchmark.database.root)}
-    return Evaluation(figures, benchmark.facts(), {**arrays, **_sides(benchmark), **(samples or {})}, subject or {})
+    return Evaluation(
+        Figures(figures), benchmark.facts(), {**arrays, **_sides(benchmark), **(samples or {})}, subject or {}
+    )
 
 
 def _outcomes(ids: Ids, distances: NDArray[np.float32], benchmark: Benchmark) -> Arrays:

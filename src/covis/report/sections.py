@@ -114,7 +114,7 @@ def _batch_psi(run: Path, data: Path | None) -> NDArray[np.float32]:
 
 def sizes(evaluations: Groups) -> Section | None:
     """Recall against descriptor size, where evaluations differ in it."""
-    if len({e.figures["dim"] for e in _all(evaluations) if "dim" in e.figures}) < 2:
+    if len({e.figures.dim for e in _all(evaluations)} - {None}) < 2:
         return None
     caption = "whitening is fitted on images of the map or of training, as the legend says"
     return Section("Descriptor size", figure(plots.svg(size_figure(evaluations)), caption), "sizes")
@@ -127,7 +127,7 @@ def recall_figure(evaluations: Groups) -> Figure:
     """Recall@k against k, with the interval over seeds, or over queries where there is one evaluation."""
     first = next(iter(evaluations.values()))[0]
     return plots.recall_curves(
-        {name: [e.figures["recall_curve"] for e in found] for name, found in evaluations.items()},
+        {name: [e.figures.recall_curve for e in found] for name, found in evaluations.items()},
         {name: _band(found) for name, found in evaluations.items()},
         sorted(first.recall),
         colours(evaluations),
@@ -141,7 +141,7 @@ def _band(group: Sequence[Evaluation]) -> list[tuple[float, float]]:
         values = [e.recall[k] for e in group]
         mean, half = mean_interval(values)
         if half is None:
-            low, high = group[0].figures["recall_interval"][str(k)]
+            low, high = group[0].figures.recall_interval[k]
         elif len(values) < 3:
             low, high = min(values), max(values)
         else:
@@ -201,14 +201,14 @@ def _accepted(evaluation: Evaluation) -> list[tuple[NDArray[np.float64], NDArray
 def radius_figure(evaluations: Groups) -> Figure:
     """Recall@1 against the radius that counts as right."""
     curves = {
-        name: [e.figures["recall_by_radius"] for e in found if "recall_by_radius" in e.figures]
+        name: [curve for e in found if (curve := e.figures.by_radius) is not None]
         for name, found in evaluations.items()
     }
     known = [c for found in curves.values() for c in found]
     if not known:
         raise InputError("these evaluations are of images without positions, so no radius can be drawn")
-    recall = {name: [c["recall"] for c in found] for name, found in curves.items() if found}
-    return plots.radius_curves(recall, known[0]["radius_m"], known[0]["possible"], colours(evaluations))
+    recall = {name: [c.recall for c in found] for name, found in curves.items() if found}
+    return plots.radius_curves(recall, known[0].radius_m, known[0].possible, colours(evaluations))
 
 
 def distance_figure(evaluations: Groups, runs: Runs) -> Figure:
@@ -233,7 +233,8 @@ def size_figure(evaluations: Groups) -> Figure:
     """Recall against descriptor size, one line each model and what its whitening was fitted on."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for e in _all(evaluations):
-        curves.setdefault(_family(e), []).append((int(e.figures["dim"]), e.recall[SIZE_K]))
+        if e.figures.dim is not None:
+            curves.setdefault(_family(e), []).append((e.figures.dim, e.recall[SIZE_K]))
     return plots.size_curves(curves, SIZE_K, plots.palette(curves))
 
 

@@ -21,7 +21,7 @@ def recalls(evaluations: Groups, drawings: list[str]) -> Section:
     tests = _tests(evaluations)
     rows = []
     for name, found in evaluations.items():
-        row: dict[str, Any] = {"model": name, "seeds": seeds(found), "dims": found[0].figures.get("dim", "")}
+        row: dict[str, Any] = {"model": name, "seeds": seeds(found), "dims": found[0].figures.dim or ""}
         for k in KS:
             value = over_seeds([e.recall[k] for e in found])
             row[name_of(f"recall@{k}").heading] = value + _interval(found[0], k, len(found))
@@ -38,7 +38,7 @@ def recalls(evaluations: Groups, drawings: list[str]) -> Section:
 
 
 def _interval(evaluation: Evaluation, k: int, runs: int) -> str:
-    return "" if runs > 1 else " [{:.1f}, {:.1f}]".format(*evaluation.figures["recall_interval"][str(k)])
+    return "" if runs > 1 else " [{:.1f}, {:.1f}]".format(*evaluation.figures.recall_interval[k])
 
 
 def _repeated(evaluations: Groups) -> bool:
@@ -66,7 +66,7 @@ def further(evaluations: Groups) -> Section:
     for name, found in evaluations.items():
         columns: dict[str, Callable[[Evaluation], Any]] = {f"map@{k}": _map(k) for k in KS}
         columns |= {key: _plain(key) for key in NAMES}
-        columns |= {f"localised@{limit}": _within(limit) for limit in found[0].figures.get("localised", {})}
+        columns |= {f"localised@{limit}": _within(limit) for limit in found[0].figures.localised}
         values = {key: [read(e) for e in found] for key, read in columns.items()}
         cells = {name_of(key).heading: over_seeds(v, name_of(key).digits) for key, v in values.items() if None not in v}
         rows.append({"model": name, **cells})
@@ -75,20 +75,20 @@ def further(evaluations: Groups) -> Section:
 
 
 def _map(k: int) -> Callable[[Evaluation], Any]:
-    return lambda e: e.figures["map"].get(str(k))
+    return lambda e: e.figures.mean_average_precision.get(k)
 
 
 def _plain(key: str) -> Callable[[Evaluation], Any]:
-    return lambda e: e.figures.get(key)
+    return lambda e: e.figures.single(key)
 
 
 def _within(limit: str) -> Callable[[Evaluation], Any]:
-    return lambda e: e.figures["localised"].get(limit)
+    return lambda e: e.figures.localised.get(limit)
 
 
 def parts(evaluations: Groups) -> Section | None:
     """Figures by condition, city or surroundings, a table each label."""
-    first = next(iter(evaluations.values()))[0].figures.get("breakdown")
+    first = next(iter(evaluations.values()))[0].figures.breakdown
     if not first:
         return None
     body = "".join(table(_part_rows(evaluations, label), f"parts-{label}") for label in first)
@@ -97,22 +97,21 @@ def parts(evaluations: Groups) -> Section | None:
 
 def _part_rows(evaluations: Groups, label: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for part in next(iter(evaluations.values()))[0].figures["breakdown"][label]:
+    for part in next(iter(evaluations.values()))[0].figures.breakdown[label]:
         for name, found in evaluations.items():
-            entries = [e.figures["breakdown"][label][part] for e in found]
-            row: dict[str, Any] = {label: part or "(unknown)", "queries": entries[0]["queries"], "model": name}
+            entries = [e.figures.breakdown[label][part] for e in found]
+            row: dict[str, Any] = {label: part or "(unknown)", "queries": entries[0].queries, "model": name}
             row |= {
-                name_of(f"{kind}@{at}").heading: _of(entries, kind, at)
-                for kind in ("recall", "localised")
-                for at in entries[0].get(kind, {})
-                if kind == "localised" or int(at) in KS
+                name_of(f"recall@{k}").heading: over_seeds([entry.recall[k] for entry in entries])
+                for k in entries[0].recall
+                if k in KS
+            }
+            row |= {
+                name_of(f"localised@{limit}").heading: over_seeds([entry.localised[limit] for entry in entries])
+                for limit in entries[0].localised
             }
             rows.append(row)
     return aligned(rows)
-
-
-def _of(entries: list[Mapping[str, Any]], kind: str, key: str) -> str:
-    return over_seeds([entry[kind][key] for entry in entries])
 
 
 def published(evaluations: Groups) -> Section | None:

@@ -49,6 +49,8 @@ async def read_form(request: Request, limits: Limits) -> Form:
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError, LookupError) as error:
+        if "Too many files" in str(error):
+            raise HTTPException(413, f"a request may have {limits.photos} photos; send the others in another") from None
         raise HTTPException(400, f"the form cannot be read ({str(error) or type(error).__name__})") from None
     photos: list[Upload] = []
     fields: dict[str, str] = {}

@@ -144,7 +144,7 @@
     }
     const rows = told.photograph_next.map((place) => make("tr", {},
       make("td", {}, make("button", { type: "button", onclick: () => state.plane.setView(spot(place), state.map.on_earth ? 19 : 3) }, state.map.on_earth ? `${place.lat.toFixed(5)}, ${place.lon.toFixed(5)}` : `${place.easting}, ${place.northing}`)),
-      make("td", {}, place.photos ? `${place.photos} photos` : "a gap"), make("td", {}, place.look || "")));
+      make("td", {}, place.photos ? `${place.photos} photos` : "a gap"), make("td", {}, place.photos ? place.look || "" : "any way")));
     const head = make("tr", {}, ...["place", "has", "look"].map((name) => make("th", { scope: "col" }, name)));
     $("gaps").replaceChildren(make("h2", {}, `${state.map.photos} photos in ${told.cells_with_photos || 0} cells of ${told.cell_m || "–"} m, ${told.gaps || 0} gaps`),
       make("p", {}, "Photograph next:"), rows.length ? make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)) : make("p", {}, "nothing is missing"));
@@ -226,7 +226,7 @@
   function matchCell(answer, number, match, rank) {
     const shares = [match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely`].filter(Boolean);
     const hole = make("span", { class: "gone" }, "…");
-    const button = make("button", { type: "button", onclick: () => compare(answer, number, match) }, hole, make("span", {}, `${rank + 1}. ${match.image}`), make("span", {}, shares.join(", ") || `distance ${match.distance.toFixed(3)}`));
+    const button = make("button", { type: "button", onclick: () => compare(answer, number, match) }, hole, make("span", { title: match.image }, `${rank + 1}. ${match.image.split("/").pop()}`), make("span", {}, shares.join(", ") || `distance ${match.distance.toFixed(3)}`));
     picture(match.image, 160).then((url) => hole.replaceWith(url ? make("img", { src: url, alt: "" }) : make("span", { class: "gone" }, "no picture")));
     return make("li", {}, button);
   }
@@ -236,7 +236,6 @@
       L.polyline([spot(place), spot(match)], { color: colour.match, weight: 1, interactive: false }).addTo(layer);
       L.circleMarker(spot(match), { radius: 6, color: "#fff", weight: 1, fillOpacity: 1, fillColor: colour.match }).bindTooltip(match.image).on("click", () => compare(answer, number, match)).addTo(layer);
     }
-    if (place.radius_m) radius(place, place.radius_m, { color: colour.query, weight: 1, fillOpacity: 0.12 }).addTo(layer);
     const cone = wedge(place, { fillColor: colour.query });
     if (cone) cone.addTo(layer);
     const icon = L.divIcon({ className: "pin", iconSize: [26, 26], html: `<svg viewBox="0 0 26 26" width="26" height="26" aria-hidden="true"><circle cx="13" cy="13" r="10" fill="${colour.query}" stroke="#fff" stroke-width="2"/><text x="13" y="17.5" text-anchor="middle" font-size="12" fill="#fff">${number + 1}</text></svg>` });
@@ -245,6 +244,9 @@
   function choose(number, move) {
     document.querySelectorAll(".answer").forEach((element) => element.classList.toggle("chosen", element.id === `answer-${number}`));
     const answer = state.answers.answers[number];
+    // The radius of the chosen photo alone: several would hide the map.
+    state.ring?.remove();
+    state.ring = answer.position.radius_m ? radius(answer.position, answer.position.radius_m, { color: colour.query, weight: 1, fillOpacity: 0.06 }).addTo(state.layers.answers) : null;
     if (move) state.plane.fitBounds(L.latLngBounds([spot(answer.position), ...answer.matches.map(spot)]), { padding: [50, 50], maxZoom: state.map.on_earth ? 19 : 3 });
     else $(`answer-${number}`).scrollIntoView({ block: "nearest" });
   }

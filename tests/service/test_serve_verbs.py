@@ -1,0 +1,67 @@
+"""`covis serve` and `covis keys` on the command line."""
+
+import json
+import signal
+import stat
+
+import httpx
+import pytest
+from served import jpeg, process
+
+from covis.cli import main
+from covis.service.keys import Keys
+
+
+def run(capsys, *arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main([str(a) for a in arguments])
+    told = capsys.readouterr()
+    return stopped.value.code, told.out, told.err
+
+
+def test_other_addresses_need_keys_or_a_word(capsys, tmp_path):
+    (tmp_path / "town.map").mkdir()
+    code, _, err = run(capsys, "serve", tmp_path / "town.map", "--host", "0.0.0.0")
+    assert (code, "--keys FILE, or --open" in err) == (2, True)
+    code, _, err = run(capsys, "serve", tmp_path / "town.map", "--open", "--keys", tmp_path / "k.json")
+    assert (code, "contradict" in err) == (2, True)
+    code, _, err = run(capsys, "serve", tmp_path / "none.map")
+    assert (code, "covis index PHOTOS" in err) == (2, True)
+    code, _, err = run(capsys, "serve", tmp_path / "town.map")
+    assert (code, "is not a covis map" in err) == (2, True)
+
+
+def test_keys_are_made_listed_and_taken_away(capsys, tmp_path):
+    file = tmp_path / "keys.json"
+    code, out, err = run(capsys, "keys", "add", file, "--name", "phone", "--json")
+    made = json.loads(out)
+    assert (code, made["role"]) == (0, "read")
+    assert "only its hash" in err
+    assert made["key"] not in file.read_text()
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert run(capsys, "keys", "add", file, "--name", "phone")[0] == 2
+    assert run(capsys, "keys", "add", file, "--name", "other", "--role", "admin")[0] == 2
+    run(capsys, "keys", "add", file, "--name", "importer", "--role", "write")
+    assert json.loads(run(capsys, "keys", "list", file, "--json")[1]) == [
+        {"name": "phone", "role": "read"},
+        {"name": "importer", "role": "write"},
+    ]
+    keys = Keys(file)
+    assert keys.find(made["key"]).name == "phone"
+    assert keys.find(made["key"][:-1]) is None
+    run(capsys, "keys", "remove", file, "--name", "phone")
+    assert keys.find(made["key"]) is None
+    assert run(capsys, "keys", "remove", file, "--name", "phone")[0] == 2
+    file.write_text('{"keys": [{"name": "x", "role": "read", "sha256": "short"}]}')
+    code, _, err = run(capsys, "keys", "list", file)
+    assert (code, "key 1 needs" in err) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_server_starts_answers_and_stops(made):
+    with process(made / "town.map") as (child, address):
+        answer = httpx.post(f"{address}/v1/locate", files={"photo": ("a.jpg", jpeg(7))}, timeout=30)
+        assert answer.json()["answers"][0]["matches"][0]["image"] == "007.jpg"
+        assert httpx.get(f"{address}/v1/maps", headers={"Host": "evil.example"}).status_code == 421
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(30) == 143
