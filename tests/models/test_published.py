@@ -82,6 +82,32 @@ def test_cosplace_and_eigenplaces(name, tmp_path):
     assert model.card["licence"] == "MIT"
 
 
+@pytest.mark.parametrize("projected", [False, True])
+def test_netvlad_and_patch_netvlad(projected, tmp_path):
+    """`encoder.*` is VGG16 up to conv5_3 without its ReLU; WPCA is a convolution of one pixel over the descriptor."""
+    _torchvision.ensure()
+    from torchvision.models import vgg16
+
+    torch.manual_seed(2)
+    encoder = nn.Sequential(*list(vgg16(weights=None).features.children())[:-2]).eval()
+    centroids, conv = torch.rand(16, 512), nn.Conv2d(512, 16, 1, bias=False)
+    nn.init.normal_(conv.weight)
+    wpca = nn.Conv2d(16 * 512, 24, 1)
+    state = under("encoder.", encoder.state_dict()) | {"pool.centroids": centroids, "pool.conv.weight": conv.weight}
+    state |= under("WPCA.0.", wpca.state_dict()) if projected else {}
+    model = imported(small("netvlad16_vgg16", "vgg16", (64, 96)), state, tmp_path)
+    x = photos((64, 96))
+    with torch.inference_mode():
+        local = functional.normalize(encoder(x), dim=1)
+        share = conv(local).flatten(2).softmax(1)
+        residual = local.flatten(2)[:, None] - centroids[None, :, :, None]
+        vlad = functional.normalize((residual * share[:, :, None]).sum(-1), dim=2).flatten(1)
+        vlad = functional.normalize(vlad, dim=1)
+        expected = wpca(vlad[:, :, None, None]).flatten(1) if projected else vlad
+        compare(model, x, expected)
+    assert model.dim == (24 if projected else 16 * 512)
+
+
 def test_generalised_mean_with_whitening(tmp_path):
     entry = small("gem_resnet50_2048", "resnet50", (64, 64))
     net, linear, p = random_network("resnet50"), nn.Linear(2048, 2048), torch.tensor([2.9])

@@ -283,13 +283,24 @@ def create(
     net = _create_net(name, image_size)
     if stride_on == "conv1":
         _move_stride(name, net)
-    if not (final_norm and positions == "library") and not is_transformer(net):
-        raise InputError(f"final_norm and positions are settings of transformers, which {name} is not")
+    if positions != "library" and not is_transformer(net):
+        raise InputError(f"positions is a setting of transformers, which {name} is not")
     if not final_norm:
-        cast(Any, net).norm = nn.Identity()
+        _drop_end(name, net)
     backbone = Backbone(name, net, image_size, blocks, levels)
     backbone.positions = positions
     return backbone
+
+
+def _drop_end(name: str, net: nn.Module) -> None:
+    """Takes away what follows the last block: a transformer's layer norm, a VGG's last ReLU and pooling."""
+    if is_transformer(net):
+        cast(Any, net).norm = nn.Identity()
+    elif type(net).__name__ == "VGG":
+        features = cast(nn.Sequential, net.features)
+        features[-1] = features[-2] = nn.Identity()
+    else:
+        raise InputError(f"final_norm is a setting of transformers and VGG networks, which {name} is not")
 
 
 def stretched_positions(positions: Tensor, grid: tuple[int, int], prefix_tokens: int) -> Tensor:

@@ -46,7 +46,7 @@ class ModelConfig:
     positions: Positions = "library"
     """How a transformer stretches its position embeddings to another image size: timm's way, or that of DINOv2's authors."""
     final_norm: bool = True
-    """Whether a transformer's last block is followed by its layer norm."""
+    """Whether a transformer's last block is followed by its layer norm, a VGG's by its ReLU and pooling."""
 
     def __post_init__(self) -> None:
         for field in ("image_size", "levels"):

@@ -21,6 +21,7 @@ from covis.machine import cache_folder
 from covis.models import weights
 from covis.models.config import ModelConfig
 from covis.registry import Registry
+from covis.whitening import Whitening
 
 if TYPE_CHECKING:
     from covis.models.place_model import PlaceModel
@@ -50,6 +51,8 @@ class PublishedModel:
     """(repository, file) on the model hub, where it is there."""
     absent: tuple[str, ...] = ()
     """Pooling tensors of ours that theirs does not have; they are zero."""
+    whitening: str = ""
+    """What its names of a linear projection after the pooling begin with; a checkpoint may leave it out."""
 
 
 PUBLISHED: Registry[PublishedModel] = Registry("published model")
@@ -68,6 +71,8 @@ def fill(model: PlaceModel, entry: PublishedModel, path: Path) -> PlaceModel:
     weights.load_backbone(model, backbone, str(path))
     theirs = {name.removeprefix(entry.pool): t for name, t in state.items() if name.startswith(entry.pool)}
     _load_pool(model, entry, _renamed(theirs, entry.pool_names), path)
+    if entry.whitening and f"{entry.whitening}weight" in state:
+        model.whiten(_projection(state[f"{entry.whitening}weight"], state[f"{entry.whitening}bias"], entry.name))
     model.card |= {
         "weights": {"file": path.name, "sha256": sha256(path), "published": entry.name},
         "paper": entry.paper,
@@ -91,6 +96,14 @@ def _load_pool(model: PlaceModel, entry: PublishedModel, state: State, path: Pat
                 f"{entry.name}; check the file"
             )
     model.pool.load_state_dict({name: state[name].reshape(wanted[name].shape).float() for name in wanted})
+
+
+def _projection(weight: Tensor, bias: Tensor, name: str) -> Whitening:
+    """A layer W·z + b, whose result is scaled to unit length, as a whitening: W·(z − m), where W·m = −b."""
+    matrix = weight.flatten(1).double()
+    mean = -torch.linalg.lstsq(matrix @ matrix.T, bias.double().unsqueeze(1)).solution.T @ matrix
+    facts = {"fit": "published", "published": name}
+    return Whitening(mean[0].numpy(), matrix.T.contiguous().numpy(), facts=facts)
 
 
 def _renamed(state: State, names: Mapping[str, str]) -> State:
@@ -171,6 +184,20 @@ _MIXVPR = "Ali-bey, Chaib-draa, Giguère: MixVPR: Feature Mixing for Visual Plac
 
 _register(_projected_means("cosplace", _COSPLACE, "the releases of the CosPlace repository"))
 _register(_projected_means("eigenplaces", _EIGENPLACES, "the releases of the EigenPlaces repository"))
+_register(
+    PublishedModel(
+        f"netvlad{clusters}_vgg16",
+        ModelConfig("vgg16", f"netvlad{clusters}", (480, 640), final_norm=False),
+        "encoder.",
+        "pool.",
+        {"centroids": "centres", r"conv\.weight": "assign.weight"},
+        "Arandjelović, Gronat, Torii, Pajdla, Sivic: NetVLAD, CVPR 2016; Hausler et al.: Patch-NetVLAD, CVPR 2021",
+        "MIT",
+        "the Patch-NetVLAD or pytorch-NetVlad repository",
+        whitening="WPCA.0.",
+    )
+    for clusters in (16, 64)
+)
 _register(
     PublishedModel(
         f"mixvpr_resnet50_{dim}",
