@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from covis.errors import InputError
-from covis.losses import LOSSES, ListLoss, PairLoss, TupleLoss
+from covis.losses import LOSSES, ClassLoss, ListLoss, PairLoss, TupleLoss
 
 BATCH, NEGATIVES, OTHERS, DIM = 6, 3, 7, 5
 EVERY = pytest.mark.parametrize("name", sorted(LOSSES))
@@ -25,6 +25,9 @@ def arguments(loss, dtype=torch.float64, seed=0, batch=BATCH):
     if isinstance(loss, PairLoss):
         psi = torch.linspace(0, 1, batch, dtype=dtype)
         return [unit(batch, DIM, dtype=dtype, seed=seed + k).requires_grad_() for k in range(2)], psi
+    if isinstance(loss, ClassLoss):
+        target = torch.arange(batch) % OTHERS
+        return [unit(n, DIM, dtype=dtype, seed=seed + n).requires_grad_() for n in (batch, OTHERS)], target
     if isinstance(loss, ListLoss):
         psi = torch.linspace(0, 1, batch * OTHERS, dtype=dtype).reshape(OTHERS, batch).T.contiguous()
         return [unit(n, DIM, dtype=dtype, seed=seed + n).requires_grad_() for n in (batch, OTHERS)], psi
@@ -36,7 +39,7 @@ def arguments(loss, dtype=torch.float64, seed=0, batch=BATCH):
 @EVERY
 def test_is_a_frozen_value_that_json_can_state(name):
     loss = LOSSES[name]()
-    assert isinstance(loss, PairLoss | TupleLoss | ListLoss)
+    assert isinstance(loss, PairLoss | TupleLoss | ListLoss | ClassLoss)
     fields = json.loads(json.dumps(dataclasses.asdict(loss)))
     assert LOSSES[name](**fields) == loss
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -57,7 +60,7 @@ def test_gives_one_finite_loss_each_without_reducing(name):
 
 def _one(loss, z, k):
     """The k-th of a batch; a query of a list keeps all that it is compared with."""
-    return [z[0][k : k + 1], z[1]] if isinstance(loss, ListLoss) else [x[k : k + 1] for x in z]
+    return [z[0][k : k + 1], z[1]] if isinstance(loss, ListLoss | ClassLoss) else [x[k : k + 1] for x in z]
 
 
 @EVERY
@@ -89,7 +92,9 @@ def test_half_precision_descriptors_are_compared_in_float32(name):
     z, psi = arguments(loss, dtype=torch.float16)
     out = loss(*z, psi)
     assert out.dtype == torch.float32
-    torch.testing.assert_close(out, loss(*[x.float() for x in z], psi.float()), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        out, loss(*[x.float() for x in z], psi.float() if psi.is_floating_point() else psi), rtol=1e-6, atol=1e-6
+    )
 
 
 @EVERY

@@ -1,6 +1,7 @@
 """Training from start to end: models, records, resuming, refusing."""
 
 import csv
+import shutil
 from dataclasses import replace
 
 import numpy as np
@@ -13,7 +14,7 @@ from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.labels import Radius
 from covis.models import PlaceModel
-from covis.sampling import AllPairs, Pairs, Tuples
+from covis.sampling import AllPairs, Classes, Pairs, Tuples
 from covis.training import checkpoint
 from covis.training.recipe import configure, describe_recipe, restore_recipe
 from covis.training.run import Resources, train
@@ -150,6 +151,8 @@ def test_every_loss_trains(quick, hamlet, tmp_path, name):
         batches = Tuples(4, negatives=3, mined=True, refresh=2, pool=20)
     elif loss.shape == "lists":
         batches = AllPairs(size=16)
+    elif loss.shape == "classes":
+        batches = Classes(8, least=2)
     recipe = replace(quick, loss=loss, batches=batches, steps=3, validation="")
     result = train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)
     assert result["step"] == 3
@@ -214,3 +217,16 @@ def test_a_loss_that_is_not_finite_stops_after_three_steps_and_names_images(quic
 def test_wrong_recipes_are_refused_in_one_line(quick, hamlet, tmp_path, settings, message):
     with pytest.raises(InputError, match=message):
         train(configure(quick, settings), tmp_path / "run", data=hamlet, resources=QUIET)
+
+
+def test_the_descriptors_of_classes_resume_with_the_run(quick, hamlet, tmp_path):
+    recipe = replace(quick, loss=losses.LargeMarginCosine(), batches=Classes(8, least=2), steps=4, validation="")
+    train(recipe, tmp_path / "whole", data=hamlet, resources=QUIET)
+    often = replace(QUIET, checkpoint_seconds=0.0)
+    train(recipe, tmp_path / "cut", data=hamlet, resources=often)
+    for name in ("result.json", "model", "last"):
+        target = tmp_path / "cut" / name
+        shutil.rmtree(target) if target.is_dir() else target.unlink()
+    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000000004")
+    train(recipe, tmp_path / "cut", data=hamlet, resources=often)
+    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))

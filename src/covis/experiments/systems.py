@@ -14,6 +14,7 @@ from covis.experiments import indoor, msls, town
 from covis.labels import FrustumOverlap, Radius
 from covis.losses import (
     AveragePrecision,
+    LargeMarginCosine,
     ListwiseSoftmax,
     Loss,
     OverlapRegression,
@@ -23,7 +24,8 @@ from covis.losses import (
     SoftSupervisedContrastive,
 )
 from covis.models import ModelConfig
-from covis.sampling import AllPairs, Tuples
+from covis.sampling import AllPairs, Classes, Tuples
+from covis.sampling.classes import Axis
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 TUPLE_RATE = Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001)
@@ -73,6 +75,23 @@ def msls_regression() -> Recipe:
     return replace(msls.base("resnet50", "gem"), loss=OverlapRegression())
 
 
+def cosplace(start: Recipe, axis: Axis, least: int) -> Recipe:
+    """Classification of cells by heading (CosPlace), or by the street's direction (EigenPlaces)."""
+    batches = Classes(axis=axis, least=least) if axis == "north" else Classes(
+        cell_m=15.0, angle_deg=90.0, axis=axis, apart=3, turns_apart=1, least=least
+    )  # fmt: skip
+    optimiser = Optimiser("adamw", learning_rate=1e-5, head_rate=1000.0, schedule="cosine")
+    return replace(start, loss=LargeMarginCosine(), batches=batches, optimiser=optimiser)
+
+
+def town_cosplace(axis: Axis) -> Recipe:
+    """Cells of the town's few streets, each a class from four images on."""
+    recipe = cosplace(town.base(), axis, 4)
+    return replace(
+        recipe, optimiser=replace(town.base().optimiser, head_rate=2.0), batches=replace(recipe.batches, size=64)
+    )
+
+
 def pitts_sare() -> Recipe:
     """SARE as published: VGG16 with NetVLAD on Pittsburgh 30k, positives within 10 m."""
     return Recipe(
@@ -102,6 +121,10 @@ ALL: dict[str, Callable[[], Recipe]] = {
     "msls_resnet50_gem_listwise_softmax": lambda: msls_lists(ListwiseSoftmax()),
     "msls_resnet50_gem_soft_supervised_contrastive": lambda: msls_lists(SoftSupervisedContrastive()),
     "pitts30k_vgg16_netvlad64_sare": pitts_sare,
+    "town_cosplace": lambda: town_cosplace("north"),
+    "town_eigenplaces": lambda: town_cosplace("street"),
+    "msls_resnet50_gem_cosplace": lambda: cosplace(msls.base("resnet50", "gem"), "north", 10),
+    "msls_resnet50_gem_eigenplaces": lambda: cosplace(msls.base("resnet50", "gem"), "street", 10),
     "7scenes_chess_resnet18_relocnet": partial(seven_scenes_relocnet, "chess"),
     "7scenes_fire_resnet18_relocnet": partial(seven_scenes_relocnet, "fire"),
     "7scenes_heads_resnet18_relocnet": partial(seven_scenes_relocnet, "heads"),

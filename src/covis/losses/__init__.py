@@ -1,6 +1,7 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss a pair or tuple."""
 
 from covis.losses.base import LOSSES, Loss
+from covis.losses.classes import ClassLoss, LargeMarginCosine, Proxies
 from covis.losses.lists import (
     AveragePrecision,
     ListLoss,
@@ -31,8 +32,10 @@ from covis.losses.tuples import (
 __all__ = [
     "LOSSES",
     "AveragePrecision",
+    "ClassLoss",
     "Contrastive",
     "GeneralizedContrastive",
+    "LargeMarginCosine",
     "LazyQuadruplet",
     "LazyTriplet",
     "ListLoss",
@@ -42,6 +45,7 @@ __all__ = [
     "MultiSimilarity",
     "OverlapRegression",
     "PairLoss",
+    "Proxies",
     "Quadruplet",
     "RelaxedContrastive",
     "RelocNet",

@@ -7,10 +7,11 @@ this package that `covis.losses` imports.
 from __future__ import annotations
 
 from abc import ABC
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from covis.registry import Registry
 
@@ -21,6 +22,14 @@ class Loss(ABC):
     __dataclass_fields__: ClassVar[dict[str, Any]]
     shape: ClassVar[str]
     """What it is called on: pairs, tuples, …; batches say which shapes they offer."""
+
+    def head(self, sampler: Any, dim: int) -> nn.Module | None:
+        """What learns beside the model and is thrown away after training, such as descriptors of classes; mostly nothing."""
+        return None
+
+    def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
+        """What a batch calls: the loss with its head."""
+        return self  # type: ignore[return-value]
 
 
 LOSSES: Registry[type[Loss]] = Registry("loss")

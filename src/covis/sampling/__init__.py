@@ -2,6 +2,7 @@
 
 from covis.sampling.allpairs import AllPairs, AllPairsSampler, ListBatch
 from covis.sampling.batches import BATCHES, Batch, Batches, Sampler
+from covis.sampling.classes import ClassBatch, Classes, ClassSampler
 from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner, Tuples
 from covis.sampling.pairs import PairBatch, Pairs, PairSampler
 from covis.sampling.strategies import STRATEGIES, Band, Strategy
@@ -15,6 +16,9 @@ __all__ = [
     "Band",
     "Batch",
     "Batches",
+    "ClassBatch",
+    "ClassSampler",
+    "Classes",
     "ListBatch",
     "MinedRound",
     "MiningPlan",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -15,7 +16,6 @@ from covis.arrays import Ids
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels import LabelRule
-from covis.losses import Loss
 from covis.progress import say
 from covis.sampling import Batch, Sampler
 from covis.training.mining import Miner
@@ -57,7 +57,7 @@ def relabelled(wanted: Needed, came: Ids, labels: SimilarityGraph) -> Needed:
     return replace(wanted, batch=wanted.batch.relabelled(came[wanted.left], came[wanted.right], labels))
 
 
-def weighted_loss(loss: Loss, wanted: Needed, descriptors: Tensor) -> Tensor:
+def weighted_loss(loss: Callable[..., Tensor], wanted: Needed, descriptors: Tensor) -> Tensor:
     """The sum of a batch's weighted losses; `descriptors` (images, dim) in the order of the request."""
     za = descriptors[torch.from_numpy(wanted.left).to(descriptors.device)]
     zb = descriptors[torch.from_numpy(wanted.right).to(descriptors.device)]

@@ -96,7 +96,12 @@ class Loop:
     def __post_init__(self) -> None:
         whole_epochs = max(1, self.recipe.epochs * len(self.data.sampler) // self.recipe.accumulate)
         self.total = whole_epochs if self.recipe.steps is None else self.recipe.steps
-        self.optimiser = make_optimiser(self.recipe, self.model)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            head = self.recipe.loss.head(self.data.sampler, self.model.dim)
+        self.head = None if head is None else head.to(self.ranks.device)
+        self.loss = self.recipe.loss.bound(self.head)
+        self.optimiser = make_optimiser(self.recipe, self.model, self.head)
         self.scaler = torch.amp.GradScaler(self.ranks.device.type, enabled=self.recipe.precision == "float16")
         trained: nn.Module = _Trained(self.model)
         if self.recipe.compile:
@@ -118,6 +123,8 @@ class Loop:
         self.scaler.load_state_dict(tensors["scaler"])
         if self.miner is not None:
             self.miner.restore(tensors["miner"])
+        if self.head is not None:
+            self.head.load_state_dict(tensors["head"])
         self.progress = Progress(**facts)
 
     def save(self) -> None:
@@ -128,6 +135,7 @@ class Loop:
                 "optimiser": self.optimiser.state_dict(),
                 "scaler": self.scaler.state_dict(),
                 "miner": {} if self.miner is None else self.miner.state(),
+                "head": {} if self.head is None else self.head.state_dict(),
             }
             checkpoint.save(self.run / "checkpoints", self.progress.step, tensors, self.progress.to_dict())
         self.ranks.wait()
@@ -225,7 +233,7 @@ class Loop:
             everyone = self.ranks.gather(descriptors.float(), wanted.images)
             came = self.ranks.gather_ids(np.concatenate(fetched.ids), wanted.images)
             wanted = relabelled(wanted, came, self.data.labels)
-            loss = weighted_loss(self.recipe.loss, wanted, everyone) / total_weight
+            loss = weighted_loss(self.loss, wanted, everyone) / total_weight
             if torch.isfinite(loss):
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
@@ -282,13 +290,14 @@ class Loop:
         return step == self.total or (step % every == 0 and self.total - step >= every // 2)
 
 
-def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
-    """The optimiser over what learns; the pooling's own parameters with their own factor."""
+def make_optimiser(recipe: Recipe, model: PlaceModel, head: nn.Module | None = None) -> torch.optim.Optimizer:
+    """The optimiser over what learns; the pooling's own parameters and the loss's head with their own factor."""
     o = recipe.optimiser
     named = list(model.trained_parameters())
     groups = [
         {"params": [p for n, p in named if not n.startswith("pool.")], "factor": 1.0},
         {"params": [p for n, p in named if n.startswith("pool.")], "factor": o.head_rate},
+        {"params": [] if head is None else list(head.parameters()), "factor": o.head_rate},
     ]
     groups = [g for g in groups if g["params"]]
     if not groups:

@@ -76,7 +76,7 @@ def make_plan(loop: Loop) -> Plan:
         for measured in (False, True):  # the first pass pays for one-off set-up
             started = time.monotonic()
             with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-                loss = weighted_loss(recipe.loss, wanted, model.suffix(fetched.features).float())
+                loss = weighted_loss(loop.loss, wanted, model.suffix(fetched.features).float())
             (loss / wanted.batch.total_weight).backward()  # type: ignore[no-untyped-call]
             if not measured:
                 kept.clear()

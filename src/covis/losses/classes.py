@@ -1,0 +1,69 @@
+"""Losses of classes: images of a batch against learned descriptors of places → one loss an image."""
+
+from __future__ import annotations
+
+import functools
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy, normalize, one_hot
+
+from covis.fields import above
+from covis.losses.base import LOSSES, Loss
+
+
+class Proxies(nn.Module):
+    """A learned descriptor for each class; no part of the model that is saved."""
+
+    def __init__(self, classes: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(classes, dim))
+        nn.init.xavier_uniform_(self.weight)
+
+
+class ClassLoss(Loss):
+    """A loss of classes."""
+
+    shape: ClassVar[str] = "classes"
+
+    def head(self, sampler: Any, dim: int) -> nn.Module | None:
+        """A descriptor for each class of the sampler."""
+        return Proxies(sampler.classes, dim)
+
+    def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
+        """The loss with the descriptors of its classes: (z, classes, target) → (B,)."""
+        assert isinstance(head, Proxies)
+        return functools.partial(self._among, head)
+
+    def _among(self, head: Proxies, z: Tensor, classes: NDArray[np.int64], target: NDArray[np.int64]) -> Tensor:
+        at = torch.from_numpy(classes).to(z.device)
+        return self(z, head.weight[at], torch.from_numpy(target).to(z.device))
+
+    @abstractmethod
+    def __call__(self, z: Tensor, proxies: Tensor, target: Tensor) -> Tensor:
+        """(B,) losses, unreduced; z (B, D), proxies (K, D), target (B,) of 0 … K − 1."""
+
+
+@LOSSES.register("large_margin_cosine")
+@dataclass(frozen=True)
+class LargeMarginCosine(ClassLoss):
+    """−log e^(σ(cos y − m)) / (e^(σ(cos y − m)) + Σ e^(σ cos j)), j over the other classes (CosPlace's loss)."""
+
+    scale: float = 30.0
+    margin: float = 0.4
+
+    def __post_init__(self) -> None:
+        above(0, scale=self.scale, margin=self.margin)
+
+    def __call__(self, z: Tensor, proxies: Tensor, target: Tensor) -> Tensor:
+        """(B,) losses."""
+        dtype = torch.promote_types(torch.promote_types(z.dtype, proxies.dtype), torch.float32)
+        cosines = z.to(dtype) @ normalize(proxies.to(dtype), dim=1).T
+        own = one_hot(target, len(proxies)).to(dtype)
+        return cross_entropy(self.scale * (cosines - self.margin * own), target, reduction="none")
