@@ -1,0 +1,29 @@
+"""The figures on the page about reliability are those that the drills left behind."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
+RESULTS = json.loads((ROOT / "benchmarks" / "results" / "reliability.json").read_text(encoding="utf-8"))
+PROMISES = {
+    "kills": "no acknowledged change of a map is lost by SIGKILL",
+    "power": "after a power failure a map is the old one or the new one",
+    "mutations": "damage of an artefact or cache is refused, or changes nothing",
+    "inputs": "bad images, tables, labels, weights and arguments end with exit code 2, or are left out",
+}
+
+
+def row(name: str) -> str:
+    """The line of the page for a drill."""
+    found = RESULTS[name]
+    total = ", ".join(f"{count} {kind}" for kind, count in sorted(found["total"].items()))
+    return f"| {PROMISES[name]} | `--{name} {found['tried']} --seed {found['seed']}` | {found['tried']} | {total} |"
+
+
+@pytest.mark.parametrize("name", sorted(RESULTS))
+def test_every_drill_stands_on_the_page_as_it_was_run(name):
+    assert row(name) in PAGE
+    assert not any(RESULTS[name]["total"].get(kind) for kind in ("wrong", "crashed", "lost", "mixed"))
