@@ -40,7 +40,9 @@ def test_metres_are_refused_until_scale_or_places_fix_them(project, tmp_path, ca
     assert code == 2
     assert "--scale METRES_PER_UNIT" in err.replace("\n", " ")
     assert not (tmp_path / "set.csv").exists()
-    code, _, err = run(capsys, "index", folder, "-o", tmp_path / "map", "--model", folder / "model")
+    code, _, err = run(
+        capsys, "index", folder, "-o", tmp_path / "map", "--model", folder / "model", "--runtime", "torch"
+    )
     assert code == 2
     assert "scale of its poses is unknown" in err
     code, out, _ = run(capsys, "data", "import", folder, "-o", tmp_path / "set.csv", "--scale", 0.4, "--json")
@@ -151,7 +153,7 @@ def test_retrieval_pairs_and_features_and_both(walk, tmp_path, capsys):
     assert code == 0
     assert len(out.splitlines()) > len(pairs)
     with_map = tmp_path / "walk.map"
-    assert run(capsys, "index", table, "-o", with_map, *model)[0] == 0
+    assert run(capsys, "index", table, "-o", with_map, *model, "--runtime", "torch")[0] == 0
     code, _, _ = run(capsys, "pairs", with_map, "-o", tmp_path / "m.txt", "--per-image", 1)
     assert code == 0
     assert pairing.read_pairs(tmp_path / "m.txt") == pairs
@@ -208,7 +210,9 @@ def test_layers_out_and_in_and_coverage(project, tmp_path, capsys):
 def test_a_photo_gets_its_full_pose_in_the_maps_frame(project, tmp_path, capsys):
     folder, (_, _, (rotation, centre)) = project
     place = tmp_path / "map"
-    assert run(capsys, "index", folder / "gps.csv", "-o", place, "--model", folder / "model")[0] == 0
+    assert (
+        run(capsys, "index", folder / "gps.csv", "-o", place, "--model", folder / "model", "--runtime", "torch")[0] == 0
+    )
     arguments = ("--pose", "--scene", folder / "sparse" / "0", "-k", 6, "--gis", tmp_path / "a.gpkg")
     code, out, err = run(capsys, "locate", place, folder / "query.jpg", *arguments, "--json")
     assert code == 0, err

@@ -253,7 +253,10 @@ def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
         tmp_path / "model",
     )
     assert code == 0
-    assert run(capsys, "index", folder, "-o", tmp_path / "map", "--model", tmp_path / "model")[0] == 0
+    assert (
+        run(capsys, "index", folder, "-o", tmp_path / "map", "--model", tmp_path / "model", "--runtime", "torch")[0]
+        == 0
+    )
     code, out, _ = run(capsys, "locate", tmp_path / "map", *held, "--json")
     assert code == 0
     near = 0
