@@ -46,6 +46,10 @@ class Ranking:
         """The first k results of each query."""
         return Ranking(self.ids[:, :k], self.distances[:, :k])
 
+    def reordered(self, order: NDArray[np.int64]) -> Ranking:
+        """Each query's results in another order (Q, K)."""
+        return Ranking(np.take_along_axis(self.ids, order, 1), np.take_along_axis(self.distances, order, 1))
+
     def subset(self, queries: NDArray[Any]) -> Ranking:
         """The results of some queries (indices or mask)."""
         return Ranking(self.ids[queries], self.distances[queries])

@@ -1,13 +1,21 @@
 """Promises of a calibrated map, kept on walks that it has never seen."""
 
+import json
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from simulated import World, image_set, simulated_map, store, tiny, walks
 
-from covis.maps.calibration import RATE, Calibration, calibrate, match_features
+from covis.errors import InputError
+from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
+from covis.maps.evidence import gather
 from covis.maps.fusion import PLACE_RADIUS_M
 from covis.maps.map import Map
 from covis.maps.probability import expected_calibration_error
+from covis.poses import Poses
+from covis.ranking import Ranking
+from covis.search import Consensus
 
 
 @pytest.fixture(scope="module")
@@ -82,8 +90,6 @@ def test_overlap_falls_with_distance_and_stays_in_range(town):
 
 
 def test_it_travels_through_json(town):
-    import json
-
     map_, _, judged = town
     back = Calibration.from_dict(json.loads(json.dumps(map_.calibration.to_dict())))
     assert back.summary() == Map.open(map_.path).calibration.summary()
@@ -134,14 +140,65 @@ def test_a_gcl_model_needs_no_fit_for_its_overlap(tmp_path):
     assert map_.calibration.probability is None
 
 
-def test_features_by_hand():
-    """Two matches here, one elsewhere, one missing."""
-    xy = np.array([[(0, 0), (10, 0), (500, 0), (0, 0)]], float)
-    found = np.array([[True, True, True, False]])
-    features = match_features(xy, np.array([[0.2, 0.3, 0.7, np.inf]]), found)[0]
-    assert features[0] == pytest.approx([1, 0.2, 0.2, 0.5, 2 / 3])
-    assert features[1] == pytest.approx([0, 0.3, 0, 0.4, 2 / 3])
-    assert features[2] == pytest.approx([0, 0.7, 0, -0.5, 1 / 3])
+def test_evidence_by_hand():
+    """Two matches of two walks here, one of the first walk elsewhere, one missing."""
+    poses = Poses(np.array([(0, 0), (10, 0), (500, 0)], float), np.full(3, np.nan))
+    ranking = Ranking(np.array([[0, 1, 2, -1]]), np.array([[0.2, 0.3, 0.7, np.inf]], np.float32))
+    found = gather(Consensus(poses, sharpness=0.0), ranking, np.array([7, 8, 7]))
+    squared = np.array([0.04, 0.09, 0.49])
+    weight = np.exp(-(squared - 0.04) / min(0.7 * np.mean(squared - 0.04), 0.25 * 0.04))
+    share = weight[:2].sum() / weight.sum()
+    votes = (weight[0] + weight[1] * np.exp(-((10 / 25) ** 2) / 2)) / weight.sum()
+    lead = 0.7**2 - 0.2**2
+    logit = [np.log(min(s, 0.98) / (1 - min(s, 0.98))) for s in (share, votes)]
+    assert found.first[0] == pytest.approx([0.2, lead, lead**0.5, *logit, np.log(2), lead], abs=1e-6)
+    assert found.other[0, :3, :3] == pytest.approx(np.array([[1, 0, 0], [1, 0.4, 0.05], [0, 0, 0.45]]), abs=1e-6)
+    assert found.found.tolist() == [[True, True, True, False]]
+    assert found.about_others(np.array([0.5]))[0, :, 5:] == pytest.approx(np.zeros((4, 2)))
+
+
+def test_probabilities_fall_along_the_ranking(town):
+    map_, xy, judged = town
+    p = judged.probability
+    assert (np.diff(p, axis=1)[~np.isnan(p[:, 1:])] <= 0).all()
+    gap = map_.images.poses.xy[judged.ranking.ids[:, :20]] - xy[:, None]
+    right = np.hypot(*np.moveaxis(gap, 2, 0)) <= PLACE_RADIUS_M
+    assert expected_calibration_error(p[:, 1:5].ravel(), right[:, 1:5].ravel()) < 0.1
+    for q in range(5):
+        ids = judged.ranking.ids[q]
+        assert len(set(ids[ids >= 0])) == (ids >= 0).sum()
+
+
+def test_a_record_of_an_earlier_version_is_told_and_made_anew(tmp_path):
+    map_, _ = simulated_map(tmp_path, groups=12, photos=15)
+    old = {key: value for key, value in map_.calibration.to_dict().items() if key not in ("version", "others", "seen")}
+    read = Calibration.from_dict(old)
+    assert read.probability is None
+    assert read.promised() is None
+    assert "covis map calibrate" in read.note
+    again = refreshed(old, 1, map_.images, map_.descriptors, None)
+    assert again["version"] == 2
+    assert Calibration.from_dict(again).probability is not None
+
+
+def test_photos_that_the_model_learned_from_are_not_asked_again(tmp_path):
+    map_, _ = simulated_map(tmp_path, groups=40, photos=15)
+    held = hold_out(map_.images, map_.descriptors, seen=450)
+    assert held.queries.min() >= 450
+    assert (held.ids < 450).any()
+    fitted = calibrate(map_.images, map_.descriptors, seen=450)
+    told = fitted.to_dict() | {"seen": 450, "photos": 450}
+    stands = refreshed(told, 150, map_.images, map_.descriptors, None)
+    assert (stands["changes"], stands["held_out"]) == (150, told["held_out"])  # 150 later photos do not suffice
+    renewed = refreshed(told | {"seen": 300}, 300, map_.images, map_.descriptors, None)
+    assert (renewed["changes"], renewed["seen"], len(renewed["held_out"])) == (0, 300, 300)
+
+
+def test_consensus_is_chosen_for_the_map(town):
+    map_, _, _ = town
+    chosen = map_.calibration.consensus(map_.images.poses)
+    assert chosen.facts()["sharpness"] == map_.calibration.sharpness
+    assert map_.calibration.summary()["consensus"]["sharpness"] == map_.calibration.sharpness
 
 
 def test_small_changes_keep_the_calibration_and_large_ones_renew_it(tmp_path):
@@ -152,3 +209,34 @@ def test_small_changes_keep_the_calibration_and_large_ones_renew_it(tmp_path):
     much = little.remove([little.images.name(i) for i in range(15)])
     assert (much.calibration.photos, much.calibration.changes) == (160, 0)
     assert calibrate(much.images, much.descriptors).summary() == much.calibration.summary()
+
+
+def test_a_map_calibrates_anew_when_told(tmp_path, capsys):
+    from covis import artifacts
+    from covis.cli import main
+    from covis.maps import storage
+
+    map_, _ = simulated_map(tmp_path, groups=12, photos=15)
+    state = storage.read_state(map_.path)[0]
+    old = {key: value for key, value in state.calibration.items() if key != "version"}
+    storage.write_state(map_.path, replace(state, calibration=old, version=2), None)
+    assert Map.open(map_.path).calibration.probability is None
+    with pytest.raises(SystemExit):
+        main(["map", "calibrate", str(map_.path), "--json"])
+    assert json.loads(capsys.readouterr().out)["calibration"]["calibrated"]
+    assert Map.open(map_.path).calibration.summary() == map_.calibration.summary()
+    learned = artifacts.read_json(storage.version_folder(map_.path, 3) / storage.CALIBRATION) | {"seen": 180}
+    storage.write_state(map_.path, replace(storage.read_state(map_.path)[0], calibration=learned, version=4), None)
+    with pytest.raises(InputError, match="cannot be asked again"):
+        Map.open(map_.path).recalibrate()
+
+
+def test_photos_seen_are_counted_on_when_segments_merge(tmp_path):
+    from covis.maps import storage
+
+    map_, _ = simulated_map(tmp_path, groups=12, photos=15)
+    state = replace(map_.state, calibration={**map_.state.calibration, "seen": 180}, version=2)
+    storage.write_state(map_.path, state, None)
+    rest = Map.open(map_.path).remove([map_.images.name(i) for i in range(0, 180, 2)] + [map_.images.name(1)])
+    assert rest.state.rows.tolist() == list(range(89))
+    assert rest.state.calibration["seen"] == 89

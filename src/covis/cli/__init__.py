@@ -69,6 +69,7 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
         "show": map_care.show,
         "check": map_care.check,
         "repair": map_care.repair,
+        "calibrate": map_care.calibrate,
         "export": map_care.export,
         "import": map_care.import_,
         "merge": map_care.merge,

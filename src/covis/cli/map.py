@@ -53,6 +53,19 @@ def repair(map_path: MapPath, json: Json = False) -> None:
     emit(outcome, json, "\n".join(lines))
 
 
+def calibrate(map_path: MapPath, json: Json = False) -> None:
+    """Learn anew from a map's own photos how far its answers can be trusted.
+
+    \b
+    Examples:
+      covis map calibrate town.map
+    """
+    from covis.cli.maps import report
+    from covis.maps.map import Map
+
+    report(Map.open(map_path).recalibrate(), json, {})
+
+
 def show(
     map_path: MapPath,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Write a page with the map: map.html.")] = None,

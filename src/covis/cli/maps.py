@@ -100,7 +100,7 @@ def index(
         )
         made.carry_runtime()
     facts: dict[str, Any] = {"left_out": len(images) + len(rejects) - len(made)}
-    _report(made, json, facts, None if fitted is None else fitted.to_dict())
+    report(made, json, facts, None if fitted is None else fitted.to_dict())
 
 
 def add(
@@ -128,7 +128,7 @@ def add(
         rejects: list[Rejected] = []
         images = open_images(path, track, positions=True, rejects=rejects)
         now = now.add(images, prefix=prefix, descriptors=_store(descriptors), rejects=rejects)
-    _report(now, json, {"added": len(now) - before})
+    report(now, json, {"added": len(now) - before})
 
 
 def remove(
@@ -145,7 +145,7 @@ def remove(
     from covis.maps.map import Map
 
     now = Map.open(map_path).remove(names)
-    _report(now, json, {"removed": len(set(names))})
+    report(now, json, {"removed": len(set(names))})
 
 
 def locate(
@@ -359,17 +359,16 @@ def _store(path: Path | None) -> Any:
     return None if path is None else DescriptorStore.open(path)
 
 
-def _report(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
+def report(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
+    """What a verb made of a map, and what the map promises."""
     calibration = made.calibration
     promised = None if calibration is None else calibration.promised()
-    summary = None if calibration is None else calibration.summary(*([] if promised is None else [promised]))
+    summary = None if calibration is None else calibration.summary()
     data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model_fingerprint,
             "dim": made.dim, "index": made.index_kind, **facts, "promised_precision": promised, "calibration": summary,
             **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
-    changed = ", ".join(f"{value} {key.replace('_', ' ')}" for key, value in facts.items())
-    emit(
-        data, json, f"{made.path}: {len(made)} photos, version {made.version}, {changed}\n{_promise(promised, summary)}"
-    )
+    changed = "".join(f", {value} {key.replace('_', ' ')}" for key, value in facts.items())
+    emit(data, json, f"{made.path}: {len(made)} photos, version {made.version}{changed}\n{_promise(promised, summary)}")
 
 
 def promise_of(made: Map) -> str:

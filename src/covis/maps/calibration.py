@@ -3,11 +3,13 @@
 A photo's own group (one walk, one drive) is left out where photos of other groups stand near enough to answer;
 otherwise the photos next to it in the order of their names are.
 
-Three things are fitted: ψ̂, how much two views share, from their descriptor distance; P, the probability that a match
-stands within `PLACE_RADIUS_M` of the photo, from distance, the lead over the next other place, and how many of the
-matches agree; and the radius that the fused position stays within, by rank of the errors seen (conformal), among
-answers of similar P. Photos of one walk are right or wrong together, so what is promised counts walks: reports of P and
-the bar of confident answers come from walks that a fit did not see, and the radius allows for one bad walk more.
+Four things are fitted: how far matches are heard when they vote for a place; ψ̂, how much two views share, from their
+descriptor distance; P, the probability that a match stands within `PLACE_RADIUS_M` of the photo, from distances, votes and
+walks (`covis.maps.evidence`), falling along the ranking; and the radius that the fused position stays within, by rank of
+the errors seen (conformal), among answers of similar P. Photos of one walk are right or wrong together, so what is
+promised counts walks: reports of P and the bar of confident answers come from walks that a fit did not see, and the
+radius allows for one bad walk more. Where the map's model learned from the poses of its photos, they are asked of fits
+that did not see their walk (`covis.maps.fitting`), and photos that it saw are never asked again.
 """
 
 from __future__ import annotations
@@ -25,6 +27,7 @@ from covis import artifacts
 from covis.arrays import Bools, Floats, Ids
 from covis.descriptors import Matrix
 from covis.images import ImageSet
+from covis.maps.evidence import CONTEXT, Evidence, gather
 from covis.maps.fusion import PLACE_RADIUS_M, fuse, weights
 from covis.maps.probability import (
     Falling,
@@ -37,10 +40,10 @@ from covis.maps.probability import (
 from covis.poses import Poses
 from covis.progress import say
 from covis.ranking import Ranking
-from covis.search import Consensus, rank
+from covis.search import Consensus, consensus, rank
 
-CONTEXT = 20
-"""Matches of a photo that its answer is judged by."""
+VERSION = 2
+"""Of the record that a map keeps; 1 had no votes."""
 QUERIES = 2000
 """So many photos are asked at most."""
 NEIGHBOURS = 2
@@ -57,8 +60,8 @@ class HeldOut:
     queries: Ids
     """(Q,) positions in the map's images."""
     ids: Ids
-    """(Q, K) positions of the matches in the order of answers; −1 for none."""
-    distances: Floats
+    """(Q, K) positions of the matches, nearest first; −1 for none."""
+    distances: NDArray[np.float32]
     method: str
     """`groups` or `neighbours`: what was left out with each photo."""
     walk: Ids
@@ -66,27 +69,31 @@ class HeldOut:
     fold: Ids
     """(Q,) whole walks that belong together when a fit is checked."""
 
+    @property
+    def ranking(self) -> Ranking:
+        """The matches as a search gives them."""
+        return Ranking(self.ids, self.distances)
 
-def hold_out(images: ImageSet, descriptors: Matrix, folds: int = 5) -> HeldOut:
+
+def hold_out(images: ImageSet, descriptors: Matrix, folds: int = 5, *, seen: int = 0) -> HeldOut:
     """Asks up to `QUERIES` photos of a map; the same photos each time.
 
     The descriptor of images[i] is the row `images.columns["row"][i]` (ascending) of `descriptors`, which may hold more.
+    The first `seen` rows are of photos whose poses the model learned from: they answer, but are not asked.
     """
     count = len(images)
     rng = np.random.default_rng(0)
-    queries = np.sort(rng.permutation(count)[:QUERIES])
+    queries = np.sort(rng.permutation(np.flatnonzero(images.columns["row"] >= seen))[:QUERIES])
     group = np.asarray(images.group, np.int64)
-    agree = Consensus(images.poses, CONTEXT)
     if _answerable(images.poses.xy, queries, group) >= MIN_QUERIES:
-        found = agree(_without_group(images, descriptors, queries))
+        ranking = _without_group(images, descriptors, queries)
         part = rng.permutation(int(group.max()) + 1)[group[queries]] % folds
-        return HeldOut(queries, found.ids, found.distances.astype(np.float64), "groups", group[queries], part)
-    found = agree(_without_neighbours(images, descriptors, queries))
+        return HeldOut(queries, ranking.ids, ranking.distances, "groups", group[queries], part)
+    ranking = _without_neighbours(images, descriptors, queries)
     place = np.empty(count, np.int64)
     place[_walk_order(images)] = np.arange(count)
     stretch = place[queries] * STRETCHES // max(1, count)
-    distances = found.distances.astype(np.float64)
-    return HeldOut(queries, found.ids, distances, "neighbours", stretch, stretch * folds // STRETCHES)
+    return HeldOut(queries, ranking.ids, ranking.distances, "neighbours", stretch, stretch * folds // STRETCHES)
 
 
 def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
@@ -129,12 +136,12 @@ def _walk_order(images: ImageSet) -> Ids:
     return np.lexsort((images.names, images.group))
 
 
-PRECISION = 0.99
-"""Share of confident answers that shall be right."""
 PROMISES = (0.99, 0.95, 0.9, 0.8)
 """Precisions that a map may promise, the highest first."""
 RATE = 0.9
 """Share of photos whose true position shall lie within the stated radius."""
+MIN_LATER = 300
+"""Photos that a model has not seen, from which on they alone tell how far its map can be trusted."""
 _FOLDS = 5
 _MIN_CLASS = 10
 _MIN_PAIRS = 200
@@ -168,6 +175,12 @@ class Calibration:
     """Photos of the map when it was fitted."""
     overlap: Overlap | None
     probability: Logistic | None
+    """P of the first match, from `Evidence.first`."""
+    others: Logistic | None = None
+    """P of the matches behind it, from `Evidence.about_others`."""
+    radius_of_agreement_m: float = consensus.RADIUS_M
+    sharpness: float = consensus.SHARPNESS
+    """How the map's matches vote (`covis.search.Consensus`)."""
     method: str = ""
     note: str = ""
     """Why there is no probability."""
@@ -175,6 +188,24 @@ class Calibration:
     """(Q, 4) of each photo asked: P by a fit without its fold, whether it was right, metres to its fused position, walk."""
     changes: int = 0
     """Photos added or removed since."""
+    seen: int = 0
+    """Descriptors of the map, the first ones, that are of photos whose poses its model learned from."""
+
+    def consensus(self, poses: Poses) -> Consensus:
+        """How matches with the poses of the map agree on a place."""
+        return Consensus(poses, CONTEXT, self.radius_of_agreement_m, sharpness=self.sharpness)
+
+    def judge(self, evidence: Evidence) -> tuple[Ids, Floats]:
+        """(Q, K) the order of the matches by P, and P in that order, falling; NaN where there is no match."""
+        found = evidence.found
+        assert self.probability is not None
+        best = self.probability(evidence.first)
+        p = np.broadcast_to(best[:, None], found.shape).copy()
+        if self.others is not None and found.shape[1] > 1:
+            p[:, 1:] = np.minimum(best[:, None], self.others(evidence.about_others(best)[:, 1:]))
+        p[~found] = np.nan
+        order = np.argsort(np.where(found, -p, np.inf), axis=1, kind="stable")
+        return order, np.take_along_axis(p, order, 1)
 
     @property
     def calibration_error(self) -> float | None:
@@ -185,7 +216,7 @@ class Calibration:
         """P beside the share that was right, on held-out photos."""
         return [] if self.held_out is None else reliability(self.held_out[:, 0], self.held_out[:, 1])
 
-    def threshold(self, precision: float = PRECISION) -> float | None:
+    def threshold(self, precision: float) -> float | None:
         """P from which on an answer is confident; None where the held-out photos do not carry this precision."""
         if self.held_out is not None and precision not in self._thresholds:
             probability, right, _, walk = self.held_out.T
@@ -218,9 +249,10 @@ class Calibration:
         bins = int(np.clip(len(self.held_out) // _BIN_QUERIES, 1, _MAX_BINS))
         return np.unique(np.quantile(self.held_out[:, 0], np.arange(1, bins) / bins))
 
-    def summary(self, precision: float = PRECISION) -> dict[str, Any]:
-        """For reports, as JSON knows it."""
+    def summary(self, precision: float | None = None) -> dict[str, Any]:
+        """For reports, as JSON knows it; `precision` None: the highest that is promised, or the lowest on offer."""
         held = self.held_out
+        precision = precision or self.promised() or PROMISES[-1]
         threshold = self.threshold(precision)
         told: dict[str, Any] = {"calibrated": held is not None, "note": self.note, "method": self.method or None,
                                 "overlap": None if self.overlap is None else _overlap_facts(self.overlap)}  # fmt: skip
@@ -232,101 +264,113 @@ class Calibration:
             "expected_calibration_error": self.calibration_error, "reliability": self.reliability(),
             "precision": precision, "threshold": threshold, "confident": float(confident.mean()),
             "median_error_m": float(np.median(held[:, 2])),
+            "consensus": {"radius_m": self.radius_of_agreement_m, "sharpness": self.sharpness},
         }  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON knows it."""
-        told = asdict(self)
-        return told | {"held_out": None if self.held_out is None else self.held_out.tolist()}
+        return asdict(self) | {
+            "version": VERSION,
+            "held_out": None if self.held_out is None else self.held_out.tolist(),
+        }
 
     @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Calibration:
-        """Back from `to_dict`."""
+        """Back from `to_dict`; of a record of another version only ψ̂ is kept."""
         overlap = told["overlap"]
         if overlap is not None:
             fitted = overlap["fitted"]
             curve = None if fitted is None else Falling(tuple(fitted["x"]), tuple(fitted["y"]))
             overlap = Overlap(overlap["margin"], curve, overlap["mean_error"])
-        logistic = told["probability"]
-        if logistic is not None:
-            logistic = Logistic(
-                tuple(logistic["weights"]), logistic["bias"], tuple(logistic["mean"]), tuple(logistic["scale"])
+        if told.get("version") != VERSION:
+            note = (
+                "the map was calibrated by another version of covis; calibrate it again with: covis map calibrate MAP"
             )
+            return cls(told["photos"], overlap, None, note=note, changes=told["changes"])
+        first, others = (None if told[k] is None else Logistic.from_dict(told[k]) for k in ("probability", "others"))
         held = None if told["held_out"] is None else np.array(told["held_out"], np.float64)
-        return cls(told["photos"], overlap, logistic, told["method"], told["note"], held, told["changes"])
+        plain = ("photos", "radius_of_agreement_m", "sharpness", "method", "note", "changes", "seen")
+        return cls(
+            overlap=overlap, probability=first, others=others, held_out=held, **{key: told[key] for key in plain}
+        )
 
 
 def refreshed(
     old: Mapping[str, Any] | None, changes: int, images: ImageSet, descriptors: Matrix, margin: float | None
 ) -> dict[str, Any]:
-    """A map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` are the latest."""
-    if old is not None and old["photos"] >= MIN_QUERIES:
-        changed = old["changes"] + changes
-        if changed <= _RECALIBRATE_SHARE * old["photos"]:
+    """A map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` are the latest.
+
+    Where the model learned from the poses of photos, only later ones can tell; until there are enough, it stands.
+    """
+    if old is not None and old.get("version") == VERSION and old["photos"] >= MIN_QUERIES:
+        changed, seen = old["changes"] + changes, old["seen"]
+        later = int((images.columns["row"] >= seen).sum())
+        if changed <= _RECALIBRATE_SHARE * old["photos"] or (seen and later < MIN_LATER):
             return dict(old) | {"changes": changed}
+        return calibrate(images, descriptors, margin, seen=seen).to_dict()
     return calibrate(images, descriptors, margin).to_dict()
 
 
-def calibrate(images: ImageSet, descriptors: Matrix, margin: float | None = None) -> Calibration:
-    """Fits all that the photos of a map allow; `images` and `descriptors` as `hold_out` takes them, `margin` is GCL's τ."""
+def calibrate(
+    images: ImageSet,
+    descriptors: Matrix,
+    margin: float | None = None,
+    *,
+    held: HeldOut | None = None,
+    seen: int = 0,
+) -> Calibration:
+    """Fits all that the photos of a map allow; `images` and `descriptors` as `hold_out` takes them, `margin` is GCL's τ.
+
+    held: questions that were asked already, of fits that did not see them; `seen`: rows that the model learned from.
+    """
     line = None if margin is None else Overlap(margin)
     photos = len(images)
     if photos < MIN_QUERIES:
-        note = f"the map's {photos} photos are too few to calibrate, {MIN_QUERIES} are needed"
-        return Calibration(photos, line, None, note=note)
-    held = hold_out(images, descriptors, _FOLDS)
-    poses = images.poses
+        note = f"the map's {photos} photos are too few to calibrate ({MIN_QUERIES} are needed)"
+        return Calibration(photos, line, None, note=note, seen=seen)
+    held = hold_out(images, descriptors, _FOLDS, seen=seen) if held is None else held
+    poses, asked = images.poses, images.poses.subset(held.queries)
+    agreement = Consensus.fitted(poses, held.ranking, asked, CONTEXT)
+    evidence = gather(agreement, held.ranking, np.asarray(images.group, np.int64))
     overlap = fit_overlap(poses, held, margin)
-    found = held.ids >= 0
-    xy, heading = poses.xy[held.ids], poses.heading[held.ids]
-    features = match_features(xy, held.distances, found)
-    right = np.hypot(*np.moveaxis(xy - poses.xy[held.queries][:, None], 2, 0)) <= PLACE_RADIUS_M
-    fewest = min(int((right & found).sum()), int((~right & found).sum()), int(found[:, 0].sum()))
+    right = evidence.found & (np.hypot(*np.moveaxis(evidence.xy - asked.xy[:, None], 2, 0)) <= PLACE_RADIUS_M)
+    answered = evidence.found[:, 0]
+    fewest = min(int(right[answered, 0].sum()), int((~right[answered, 0]).sum()))
+    common: dict[str, Any] = {
+        "radius_of_agreement_m": agreement.radius_m, "sharpness": agreement.sharpness, "method": held.method, "seen": seen
+    }  # fmt: skip
     if fewest < _MIN_CLASS:
-        note = f"only {fewest} of the map's held-out matches are right or wrong, too few to tell them apart"
-        return Calibration(photos, overlap, None, held.method, note)
-    scored = _scored_apart(features, right, found, held.fold)
-    psi = None if overlap is None else overlap(held.distances)
-    fused = fuse(xy, heading, weights(held.distances, psi), found)
-    error_m = np.hypot(*(fused.xy - poses.xy[held.queries]).T)
-    asked = found[:, 0]
-    table = np.round(np.column_stack([scored, right[:, 0], error_m, held.walk])[asked], 6)
-    logistic = Logistic.fit(features[found], right[found])
-    result = Calibration(photos, overlap, logistic, held.method, held_out=table)
+        note = f"only {fewest} of the map's held-out photos are located right or wrong, too few to tell them apart"
+        return Calibration(photos, overlap, None, note=note, **common)
+    scored = _scored_apart(evidence.first, right[:, 0], answered, held.fold)
+    distances = evidence.ranking.distances.astype(np.float64)
+    shared = None if overlap is None else overlap(distances)
+    fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
+    error_m = np.hypot(*(fused.xy - asked.xy).T)
+    table = np.round(np.column_stack([scored, right[:, 0], error_m, held.walk])[answered], 6)
+    first = Logistic.fit(evidence.first[answered], right[answered, 0])
+    others = _fit_others(evidence, scored, right)
+    result = Calibration(photos, overlap, first, others, held_out=table, **common)
     _tell(result)
     return result
 
 
-def match_features(xy: Floats, distances: Floats, found: Bools) -> Floats:
-    """(Q, K, 5) what P is told from: first or not, distance (also for the first alone), lead, agreement.
-
-    xy (Q, K, 2), distances (Q, K), found (Q, K) of the first `CONTEXT` matches, best first.
-    """
-    q, k = distances.shape
-    d = np.where(found, distances, 2.0)
-    far = (
-        np.where(found[:, None, :], np.hypot(*np.moveaxis(xy[:, :, None] - xy[:, None], 3, 0)), np.inf) > PLACE_RADIUS_M
-    )
-    other = np.where(far & found[:, None, :], d[:, None, :], np.inf).min(axis=2, initial=np.inf)
-    # Where all matches are at one place, the next other place is at least as far as the last of them.
-    last = np.where(found, d, -np.inf).max(axis=1, initial=0.0)
-    lead = np.minimum(other, np.maximum(last, 0.0)[:, None]) - d
-    agree = (~far & found[:, None, :]).sum(axis=2) / np.maximum(found.sum(axis=1), 1)[:, None]
-    first = np.zeros((q, k))
-    first[:, :1] = 1.0
-    return np.stack([first, d, first * d, lead, agree], axis=2)
+def _fit_others(evidence: Evidence, scored: Floats, right: Bools) -> Logistic | None:
+    """P of the matches behind the first, given P (Q,) of the first by fits that did not see the photo."""
+    behind = evidence.found.copy()
+    behind[:, 0] = False
+    if min(int(right[behind].sum()), int((~right[behind]).sum())) < _MIN_CLASS:
+        return None
+    return Logistic.fit(evidence.about_others(scored)[behind], right[behind])
 
 
-def _scored_apart(features: Floats, right: Bools, found: Bools, fold: NDArray[np.int64]) -> Floats:
+def _scored_apart(first: Floats, right: Bools, answered: Bools, fold: Ids) -> Floats:
     """(Q,) P of each first match, by a fit that did not see its fold."""
     scored = np.empty(len(fold))
     for part in np.unique(fold):
         inside = fold == part
-        train = found & ~inside[:, None]
-        fit = (
-            Logistic.fit(features[train], right[train]) if train.any() else Logistic.fit(features[found], right[found])
-        )
-        scored[inside] = fit(features[inside, 0])
+        others = answered & ~inside if (answered & ~inside).any() else answered
+        scored[inside] = Logistic.fit(first[others], right[others])(first[inside])
     return scored
 
 
@@ -349,7 +393,7 @@ def fit_overlap(poses: Poses, held: HeldOut, margin: float | None) -> Overlap | 
     found = held.ids >= 0
     near, asked = held.ids[found], np.broadcast_to(held.queries[:, None], held.ids.shape)[found]
     known = ~np.isnan(poses.heading[near]) & ~np.isnan(poses.heading[asked])
-    distances, near, asked = held.distances[found][known], near[known], asked[known]
+    distances, near, asked = held.distances[found][known].astype(np.float64), near[known], asked[known]
     line = None if margin is None else Overlap(margin)
     if len(near) < _MIN_PAIRS:
         return line
@@ -365,16 +409,10 @@ def _overlap_facts(overlap: Overlap) -> dict[str, Any]:
 
 def _tell(result: Calibration) -> None:
     told = result.summary()
-    threshold = told["threshold"]
-    sure = (
-        f"no threshold reaches {told['precision']:.0%}"
-        if threshold is None
-        else f"{told['confident']:.0%} of answers are confident at {told['precision']:.0%}"
-    )
+    sure = "no precision of 80 % or more can be promised"
+    if told["threshold"] is not None:
+        sure = f"{told['confident']:.0%} of answers are confident at a precision of {told['precision']:.0%}"
     say(
         f"calibrated on {told['queries']} held-out photos: {told['right']:.1%} right within {PLACE_RADIUS_M:g} m, "
         f"expected calibration error {told['expected_calibration_error']:.3f}, {sure}"
     )
-
-
-__all__ = ["CONTEXT", "PRECISION", "RATE", "Calibration", "Overlap", "calibrate", "match_features", "refreshed"]

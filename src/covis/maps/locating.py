@@ -14,12 +14,12 @@ from covis.arrays import Floats
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.maps.answers import Answer, Match, Place, Position
-from covis.maps.calibration import CONTEXT, Calibration, match_features
+from covis.maps.calibration import Calibration
+from covis.maps.evidence import CONTEXT, gather
 from covis.maps.fusion import Fused, fuse, weights
 from covis.maps.storage import text_of
 from covis.poses import Poses, true_headings
 from covis.ranking import Ranking
-from covis.search import Consensus
 
 Search = Callable[[NDArray[np.float32], int], Ranking]
 """(Q, dim) descriptors and k → the k nearest photos, as positions in the map's images."""
@@ -30,11 +30,11 @@ class Judged:
     """The matches of queries with all that is thought of them."""
 
     ranking: Ranking
-    """(Q, K) positions in the map's images."""
+    """(Q, K) positions in the map's images: the agreed one, then by P where it is known, then by distance."""
     overlap: Floats | None
     """(Q, K) ψ̂."""
     probability: Floats | None
-    """(Q, K) P of the first `CONTEXT` matches; NaN behind them."""
+    """(Q, K) P of the first `CONTEXT` matches, falling; NaN behind them."""
     fused: Fused
     radius_m: Floats
 
@@ -59,23 +59,25 @@ class Judge:
 
     def __call__(self, vectors: NDArray[np.float32], k: int) -> Judged:
         """Searches for (Q, dim) descriptors and judges what is found."""
-        poses, calibration = self.images.poses, self.calibration
-        ranking = Consensus(poses, CONTEXT)(self.search(vectors, max(k, CONTEXT)))
-        found = ranking.ids >= 0
-        distances = ranking.distances.astype(np.float64)
-        if len(poses):
-            xy, heading = poses.xy[ranking.ids], poses.heading[ranking.ids]
-        else:
-            xy, heading = np.zeros((*ranking.ids.shape, 2)), np.zeros(ranking.ids.shape)
-        overlap = None if calibration is None or calibration.overlap is None else calibration.overlap(distances)
-        few = (slice(None), slice(CONTEXT))
-        shared = None if overlap is None else overlap[few]
-        fused = fuse(xy[few], heading[few], weights(distances[few], shared), found[few])
-        if calibration is None or calibration.probability is None or not ranking.k:
+        calibration = self.calibration or Calibration(len(self.images), None, None)
+        ranking = self.search(vectors, max(k, CONTEXT))
+        group = np.asarray(self.images.group, np.int64)
+        evidence = gather(calibration.consensus(self.images.poses), ranking, group)
+        distances = evidence.ranking.distances.astype(np.float64)
+        shared = None if calibration.overlap is None else calibration.overlap(distances)
+        fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
+        few, near = evidence.ranking, None
+        if calibration.probability is not None and few.k:
+            order, near = calibration.judge(evidence)
+            few = few.reordered(order)
+        ids = np.concatenate([few.ids, ranking.ids[:, CONTEXT:]], axis=1)
+        ranking = Ranking(ids, np.concatenate([few.distances, ranking.distances[:, CONTEXT:]], axis=1))
+        overlap = None if calibration.overlap is None else calibration.overlap(ranking.distances.astype(np.float64))
+        if near is None:
             return Judged(ranking, overlap, None, fused, np.full(len(vectors), np.nan))
-        probability = np.full(distances.shape, np.nan)
-        probability[few] = calibration.probability(match_features(xy[few], distances[few], found[few]))
-        return Judged(ranking, overlap, probability, fused, calibration.radius_m(probability[:, 0], self.rate))
+        behind = np.full((len(ids), ranking.k - few.k), np.nan)
+        radius_m = calibration.radius_m(near[:, 0], self.rate)
+        return Judged(ranking, overlap, np.concatenate([near, behind], axis=1), fused, radius_m)
 
     def answers(
         self, photos: Sequence[Path], vectors: NDArray[np.float32], bad: dict[int, str], k: int

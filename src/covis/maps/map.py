@@ -28,7 +28,8 @@ from covis.errors import InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.answers import Answer
-from covis.maps.calibration import CONTEXT, RATE, Calibration, gcl_margin, refreshed
+from covis.maps.calibration import RATE, Calibration, gcl_margin, refreshed
+from covis.maps.evidence import CONTEXT
 from covis.maps.intake import files_of, list_rejects, listed, nearest_name, plain, reframed, stamps
 from covis.maps.locating import Judge
 from covis.maps.remote import Remote
@@ -205,13 +206,16 @@ def _written(now: Map, state: State, stores: tuple[DescriptorStore, ...], change
     dead = total - len(state.images)
     merged = total and (len(stores) > _MAX_SEGMENTS or (total >= _MERGE_FROM and dead > _DEAD_SHARE * total))
     if merged:
+        told = state.calibration
+        if told is not None and told.get("seen"):  # rows move together: those of removed photos are gone
+            state = replace(state, calibration={**told, "seen": int((state.rows < told["seen"]).sum())})
         state = storage.merge_segments(now.path, state, stores, f"merged-{state.version:08d}")
         stores = storage.open_segments(now.path, state.segments, written=True)
     draft = replace(now, state=state, stores=stores)
     if changes is not None:
         margin = gcl_margin(now.path / storage.MODEL)
         state = replace(
-            state, calibration=refreshed(now.state.calibration, changes, state.images, draft.descriptors, margin)
+            state, calibration=refreshed(state.calibration, changes, state.images, draft.descriptors, margin)
         )
     index = next_index(draft, None if merged else now)
     storage.write_state(now.path, state, None if isinstance(index, Exact) else index)
@@ -546,6 +550,19 @@ class Map:
         """The map without the photos of these names; a name that is not there is an error, and nothing changes."""
         with self._writing() as now:
             return removed(now, names, calibrate)
+
+    def recalibrate(self) -> Map:
+        """The map with what it knows of its own answers learned anew from its photos."""
+        with self._writing() as now:
+            told = now.state.calibration
+            if told is not None and told.get("seen"):
+                raise InputError(
+                    f"the model of {now.path} learned from the poses of its photos, so they cannot be asked again; "
+                    "its calibration stands (to renew both: covis index PHOTOS --train -o ANOTHER_MAP)"
+                )
+            if now.remote is not None:
+                return _of_remote(type(now), now.remote, now.model_fingerprint, None, len(now))
+            return _written(now, replace(now.state, calibration=None), now.stores, len(now))
 
     @contextmanager
     def _writing(self) -> Iterator[Map]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ from covis.arrays import Floats
 _RIDGE = 1.0
 _STEPS = 50
 BINS = 10
-_PARTS = 5
-_ALLOWED = (1.0, 0.5, 0.25)
-"""Shares of the allowed wrong answers that a threshold is tried with."""
+_SPARE = 0.05
+_ERRORS = 0.5
+_PROMISED_SHARE = 0.25
+"""Answers that a promise must hold for, at least."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +47,11 @@ class Logistic:
             if np.abs(step).max() < 1e-9:
                 break
         return cls(tuple(w[:-1].tolist()), float(w[-1]), tuple(mean.tolist()), tuple(scale.tolist()))
+
+    @classmethod
+    def from_dict(cls, told: Mapping[str, Any]) -> Logistic:
+        """Back from JSON."""
+        return cls(tuple(told["weights"]), told["bias"], tuple(told["mean"]), tuple(told["scale"]))
 
     def __call__(self, features: Floats) -> Floats:
         """(..., F) → (...) probabilities, never exactly 0 or 1."""
@@ -102,43 +109,32 @@ def expected_calibration_error(probability: Floats, right: NDArray[Any], bins: i
 def threshold_for(precision: float, probability: Floats, right: NDArray[Any], walk: NDArray[np.int64]) -> float | None:
     """The probability (N,) from which on answers are right at `precision` on walks not seen; None if none is.
 
-    The lowest one above which the answers reach it is not enough: it was picked because it did. So whole walks (N,) are
-    set aside, a bar is chosen without them, and what they say of it must reach the precision too; where it does not,
-    half as many wrong answers are allowed, and half of that.
+    It is the lowest above which enough answers were right, with one wrong one to come, and enough are expected to be
+    by their probabilities, which chance moves less. As it was picked because it reached them, both aim a little higher.
+    Wrong answers come many at once, from one walk: the precision must also be reached with half a standard error over
+    walks (N,) to spare. And a promise for a handful of photos is none.
     """
-    right = np.asarray(right, np.float64)
-    part = np.random.default_rng(0).permutation(int(walk.max(initial=0)) + 1)[walk] % _PARTS
-    for share in _ALLOWED:
-        aim = 1 - share * (1 - precision)
-        answers = hits = 0.0
-        for one in range(_PARTS):
-            away = part == one
-            bar = lowest_bar(aim, probability[~away], right[~away], walk[~away])
-            sure = away & (probability >= (np.inf if bar is None else bar))
-            answers, hits = answers + sure.sum(), hits + right[sure].sum()
-        if answers and hits / (answers + 1) >= precision:
-            return lowest_bar(aim, probability, right, walk)
-    return None
-
-
-def lowest_bar(precision: float, probability: Floats, right: Floats, walk: NDArray[np.int64]) -> float | None:
-    """The lowest probability above which right / answers reaches `precision`, with a wrong answer and a bad walk to come.
-
-    The next photo is counted as wrong, so that few answers never promise much: 99 % needs at least 99 that were right.
-    And the next walk is counted as the worst of those seen: wrong answers come many at once, from one walk.
-    """
+    if not len(probability):
+        return None
     order = np.argsort(-probability, kind="stable")
-    seen, which = np.unique(walk[order], return_inverse=True)
-    of_walk = np.zeros((2, len(seen), len(order)))
-    of_walk[:, which, np.arange(len(order))] = np.stack([np.ones(len(order)), right[order]])
-    count, hits = of_walk.cumsum(axis=2)
-    alone = hits.sum(axis=0) / (count.sum(axis=0) + 1)
-    twice = (hits.sum(axis=0) + hits) / (count.sum(axis=0) + count + 1)
-    enough = np.minimum(alone, twice.min(axis=0, initial=1.0)) >= precision
+    p, hit = probability[order], np.asarray(right, np.float64)[order]
+    count = np.arange(1, len(p) + 1)
+    share = hit.cumsum() / count
+    aim = precision + _SPARE * (1 - precision)
+    enough = (hit.cumsum() / (count + 1) >= aim) & (p.cumsum() / count >= aim) & (count >= _PROMISED_SHARE * len(p))
+    enough &= share - _ERRORS * _standard_error(hit, share, walk[order]) >= precision
     # Answers of one probability stand or fall together.
-    last = np.append(np.diff(probability[order]) != 0, True) if len(order) else np.zeros(0, bool)
-    at = np.flatnonzero(enough & last)
-    return float(probability[order][at[-1]]) if len(at) else None
+    at = np.flatnonzero(enough & np.append(np.diff(p) != 0, True))
+    return float(p[at[-1]]) if len(at) else None
+
+
+def _standard_error(hit: Floats, share: Floats, walk: NDArray[np.int64]) -> Floats:
+    """(N,) of the share of hits among the first n answers, n = 1 … N, whole walks drawn together."""
+    variance = np.zeros(len(hit))
+    for one in np.unique(walk):
+        mine = walk == one
+        variance += ((mine * hit).cumsum() - share * mine.cumsum()) ** 2
+    return np.sqrt(variance) / np.arange(1, len(hit) + 1)
 
 
 def conformal_radius(errors: Floats, rate: float, walk: NDArray[np.int64]) -> float | None:

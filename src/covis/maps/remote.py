@@ -108,7 +108,7 @@ class Remote:
 
     def recalibrate(self, old: Any, changes: int) -> Any:
         """Writes and gives the calibration after `changes` photos came or went."""
-        if old is not None and self.pointer.photos > CALIBRATED_UP_TO:
+        if old is not None and (self.pointer.photos > CALIBRATED_UP_TO or old.get("seen")):
             told = dict(old) | {"changes": old["changes"] + changes}
         else:
             rows = self.engine.all_rows(vectors=True)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.maps.answers import Answer
-from covis.maps.calibration import CONTEXT
+from covis.maps.evidence import CONTEXT
 from covis.maps.fusion import PLACE_RADIUS_M
 from covis.maps.locating import Judge, unusable
 
