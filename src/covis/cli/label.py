@@ -384,6 +384,7 @@ def plot(
     """
     from covis.labels.exchange import open_labels
     from covis.report.drawings import picture_heatmap, picture_map, picture_scatter
+    from covis.report.plots import save
 
     if kind not in PICTURES:
         raise unknown_name("kind of picture", kind, PICTURES)
@@ -401,7 +402,7 @@ def plot(
         draw = picture_scatter if kind == "scatter" else picture_heatmap
         figure = draw(labels.graph, labels.queries, labels.database)
     output.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(output, dpi=150)
+    save(figure, output)
     emit({"file": str(output), "kind": kind}, json, str(output))
 
 

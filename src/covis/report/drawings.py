@@ -132,6 +132,7 @@ _MOST_QUERIES = 2000
 _MOST_DOTS = 20_000
 
 
+@styled
 def picture_pair(
     queries: ImageSet,
     i: int,
@@ -196,6 +197,7 @@ def _fill_shared(axes: Axes, outlines: list[Floats]) -> None:
         axes.contourf(x, y, inside.astype(float), levels=[0.5, 1.5], colors=[_SHARED], alpha=0.6)
 
 
+@styled
 def picture_scatter(
     graph: SimilarityGraph, queries: ImageSet, database: ImageSet, *, reach_m: float | None = None
 ) -> Figure:
@@ -215,6 +217,7 @@ def picture_scatter(
     return figure
 
 
+@styled
 def picture_heatmap(
     graph: SimilarityGraph, queries: ImageSet, database: ImageSet, *, reach_m: float | None = None
 ) -> Figure:
@@ -254,6 +257,7 @@ def near_pairs(
     )
 
 
+@styled
 def picture_map(graph: SimilarityGraph, queries: ImageSet) -> Figure:
     """Where the queries are, coloured by their number of positives; hollow where there is none."""
     positives = np.diff(graph.band(POSITIVE, 1.0).indptr)
@@ -262,7 +266,10 @@ def picture_map(graph: SimilarityGraph, queries: ImageSet) -> Figure:
     axes.scatter(*xy[none].T, s=10, facecolors="none", edgecolors="#999999", linewidths=0.6)
     dots = axes.scatter(*xy[~none].T, c=positives[~none], s=6, cmap="viridis", norm="log", linewidths=0)
     if (~none).any():
-        figure.colorbar(dots, ax=axes, label=f"positives (ψ ≥ {POSITIVE})")
+        ticks = [t for d in range(7) for t in (10**d, 2 * 10**d, 5 * 10**d) if t <= positives.max()]
+        bar = figure.colorbar(dots, ax=axes, label=f"positives (ψ ≥ {POSITIVE})", ticks=ticks)
+        bar.ax.set_yticklabels([f"{tick:,}" for tick in ticks])
+        bar.ax.minorticks_off()
     axes.set(
         xlabel="east (m)", ylabel="north (m)", aspect=1,
         title=f"{len(queries)} queries, {int(none.sum())} without a positive (hollow)",
@@ -270,6 +277,7 @@ def picture_map(graph: SimilarityGraph, queries: ImageSet) -> Figure:
     return figure
 
 
+@styled
 def picture_surface(
     cloud: PointCloud, queries: ImageSet, i: int, database: ImageSet, j: int, occlusion: str = "none"
 ) -> Figure:
