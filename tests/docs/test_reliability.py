@@ -20,7 +20,7 @@ def row(name: str) -> str:
     """The line of the page for a drill."""
     found = RESULTS[name]
     total = ", ".join(f"{count} {kind}" for kind, count in sorted(found["total"].items()))
-    return f"| {PROMISES[name]} | `--{name} {found['tried']} --seed {found['seed']}` | {found['tried']} | {total} |"
+    return f"| {PROMISES[name]} | `--{name} {found['asked']} --seed {found['seed']}` | {found['tried']} | {total} |"
 
 
 @pytest.mark.parametrize("name", sorted(RESULTS))

@@ -62,11 +62,11 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["COVIS_CACHE"] = str(Path(folder) / "cache")
             by_kind = run(count, given.seed, Path(folder))
-        total = Counter()
+        total = Counter(dict.fromkeys(("wrong", "crashed"), 0) if name in ("mutations", "inputs") else {})
         for found in by_kind.values():
             total.update(found)
         results[name] = {
-            "tried": count, "seed": given.seed, "total": dict(sorted(total.items())), "by_kind": by_kind,
+            "asked": count, "tried": count if name == "kills" else sum(total.values()), "seed": given.seed, "total": dict(sorted(total.items())), "by_kind": by_kind,
             "seconds": round(time.monotonic() - start), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
         }  # fmt: skip
         given.output.write_text(json.dumps(results, indent=1) + "\n")
