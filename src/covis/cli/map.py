@@ -89,7 +89,7 @@ def show(
     opened = Map.open(map_path)
     runtime = "ONNX Runtime" if (map_path / RUNTIME).is_dir() else "torch"
     facts = {
-        "photos": len(opened), "version": opened.version, "groups": len(opened.images.group_names),
+        "photos": len(opened), "version": opened.version, "groups": len(set(opened.images.group.tolist())),
         "model": f"{opened.backbone}, {opened.dim} numbers", "fingerprint": opened.model_fingerprint,
         "search": opened.index_kind, "runs in": runtime,
         "positions": "on Earth" if opened.frame else "metres", "promise": promise_of(opened),
