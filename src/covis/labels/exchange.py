@@ -255,7 +255,7 @@ class _Block(NamedTuple):
 class _Lines(NamedTuple):
     ids: NDArray[np.int64]
     rows: NDArray[np.int64]
-    count: int
+    total: int
 
 
 def write_released(labels: Labels, path: Path | str, *, full: bool = False) -> list[Path]:
@@ -272,7 +272,7 @@ def write_released(labels: Labels, path: Path | str, *, full: bool = False) -> l
     matrix = labels.graph.to_scipy()
     for block in blocks:
         part = matrix[block.queries.ids][:, block.database.ids].tocoo()
-        shape = (block.queries.count, block.database.count)
+        shape = (block.queries.total, block.database.total)
         rows, columns = block.queries.rows[part.row], block.database.rows[part.col]
         facts = {**labels.graph.facts, "one_set": False}
         write_h5(SimilarityGraph.from_edges(rows, columns, part.data, shape, facts), block.file)
@@ -392,7 +392,7 @@ def _lines(images: ImageSet, group: str) -> _Lines:
 def _read_block(block: _Block, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Pairs of one file as ids of its images."""
     with _dataset(block.file, key) as data:
-        expected = (block.queries.count, block.database.count)
+        expected = (block.queries.total, block.database.total)
         if tuple(data.shape) != expected:
             told = " × ".join(map(str, data.shape))
             raise InputError(
