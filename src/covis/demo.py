@@ -5,7 +5,7 @@
     DIR/evals/…                their evaluations on the town's unseen streets
     DIR/report.html            all of it to look at
 
-Every step is kept when it is done, so a killed demo goes on where it was.
+Every step is kept when it is done, so a killed demo resumes.
 """
 
 from __future__ import annotations

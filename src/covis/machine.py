@@ -16,6 +16,8 @@ from itertools import islice
 from pathlib import Path
 from typing import TypeVar
 
+from covis.errors import InputError
+
 A = TypeVar("A")
 B = TypeVar("B")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
@@ -55,17 +57,39 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "covis"
 
 
+_chosen_device: str | None = None
+
+
+def use_device(name: str | None) -> None:
+    """Has `device` answer `name` in this process; None: as the machine is."""
+    global _chosen_device
+    _chosen_device = name
+
+
 def device(local_rank: int | None = None) -> str:
-    """The device of this process: its own GPU where there are some (LOCAL_RANK as torchrun sets it), else `cpu`."""
+    """The device of this process: the chosen one, its own GPU (LOCAL_RANK as torchrun sets it), else `cpu`."""
     import torch
 
+    if _chosen_device is not None:
+        return _checked_device(_chosen_device)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
     return f"cuda:{rank % gpus}" if gpus else "cpu"
 
 
+def _checked_device(name: str) -> str:
+    import torch
+
+    kind, _, number = name.partition(":")
+    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    there = {"cpu": True, "cuda": int(number or 0) < gpus, "mps": torch.backends.mps.is_available()}[kind]
+    if not there:
+        raise InputError(f"this machine has no device {name!r} ({gpus} GPUs that torch can use); give --device cpu")
+    return name
+
+
 def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int, ahead: int = 2) -> Iterator[B]:
-    """`function` of each piece, in order; at most `ahead` pieces a worker wait. One worker means this process."""
+    """`function` of each piece, in order; at most `ahead` pieces per worker wait. One worker means this process."""
     if processes <= 1:
         yield from map(function, pieces)
         return

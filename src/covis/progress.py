@@ -1,4 +1,4 @@
-"""Talk and progress, always on stderr, so that stdout carries data alone."""
+"""Messages and progress, always on stderr, so that stdout carries results alone."""
 
 from __future__ import annotations
 
@@ -11,14 +11,31 @@ T = TypeVar("T")
 _PLAIN_INTERVAL_S = 10.0
 
 
+QUIET, NORMAL, VERBOSE = -1, 0, 1
+_level = NORMAL
+_begun = time.monotonic()
+
+
+def set_level(level: int) -> None:
+    """How much is said: `QUIET` (warnings alone), `NORMAL`, or `VERBOSE` (every line with the seconds since start)."""
+    global _level
+    _level = level
+
+
 def say(message: str) -> None:
-    """One line of talk."""
-    print(message, file=sys.stderr, flush=True)
+    """One line of information."""
+    if _level != QUIET:
+        _print(message)
 
 
 def warn(message: str) -> None:
-    """One line that the user should read."""
-    say(f"warning: {message}")
+    """One line that the user should read, also when quiet."""
+    _print(f"warning: {message}")
+
+
+def _print(message: str) -> None:
+    stamp = f"[{time.monotonic() - _begun:8.1f} s] " if _level == VERBOSE else ""
+    print(f"{stamp}{message}", file=sys.stderr, flush=True)
 
 
 class Meter:
@@ -27,7 +44,7 @@ class Meter:
     def __init__(self, label: str, total: int | None, unit: str = "items") -> None:
         self.label, self.total, self.unit, self.done = label, total, unit, 0
         self._started = self._spoken = time.monotonic()
-        self._live = sys.stderr.isatty()
+        self._live = sys.stderr.isatty() and _level != QUIET
         self._before = 0
         self.note = ""
 

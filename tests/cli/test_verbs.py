@@ -145,3 +145,70 @@ def test_missing_weights_name_the_option_of_the_verb():
     assert "ModelConfig(weights='FILE.safetensors')" in str(error)
     assert describe(error, "index") == (2, "error: no weights of vgg16 here; give a file: --weights FILE.safetensors")
     assert describe(error, "train")[1].endswith("--set model.weights=FILE.safetensors")
+
+
+TYPOS = (
+    ("evaluate", "rnus", "town"),
+    ("compare", "rnus", "rnus"),
+    ("report", "rnus", "-o", "r.html"),
+    ("embed", "rnus", ".", "-o", "s"),
+    ("index", "rnus", "-o", "m.map"),
+    ("index", ".", "-o", "m.map", "--model", "rnus"),
+    ("add", "m.map", "rnus"),
+    ("export", "rnus", "--onnx", "x.onnx"),
+    ("label", "export", "rnus", "--format", "csv", "-o", "x"),
+    ("label", "plot", "rnus", "-o", "x.png"),
+    ("label", "import", "rnus", "-o", "x"),
+    ("data", "check", "msls", "rnus"),
+    ("data", "export", "rnus", "-o", "x"),
+    ("data", "coverage", "rnus"),
+    ("model", "import", "rnus", "--backbone", "resnet50", "-o", "x"),
+    ("model", "show", "rnus"),
+)
+
+
+def test_a_mistyped_path_is_told_before_anything_heavy_is_imported(tmp_path):
+    (tmp_path / "runs").mkdir()
+    code = (
+        "import sys\nfrom covis.cli import main\n"
+        f"for args in {TYPOS!r}:\n"
+        "    try: main(list(args))\n"
+        "    except SystemExit as end: assert end.code == 2, args\n"
+        "    heavy = {'torch', 'timm', 'scipy', 'matplotlib'} & set(sys.modules)\n"
+        "    assert not heavy, (args, heavy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == len(TYPOS)
+    assert all("rnus is not there (did you mean runs?)" in line for line in lines), lines
+
+
+def test_quiet_leaves_warnings_and_verbose_adds_times(capsys):
+    from covis import progress
+
+    try:
+        for switch in ("-q", "--verbose"):
+            with pytest.raises(SystemExit):
+                main(["list", "recpies", switch])
+            progress.say("told")
+            progress.warn("read this")
+    finally:
+        progress.set_level(progress.NORMAL)
+    lines = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("covis: error")]
+    assert lines[0] == "warning: read this"
+    assert [line.split("] ")[1] for line in lines[1:]] == ["told", "warning: read this"]
+
+
+def test_a_device_is_checked(capsys, monkeypatch):
+    from covis import machine
+
+    monkeypatch.setattr(machine, "_chosen_device", None)
+    with pytest.raises(SystemExit):
+        main(["train", "town_quick", "--device", "gpu", "--dry-run"])
+    assert "--device is cpu, cuda, cuda:N or mps, not 'gpu'" in capsys.readouterr().err
+    machine.use_device("cpu")
+    assert machine.device() == "cpu"
+    machine.use_device("cuda:99")
+    with pytest.raises(InputError, match="no device 'cuda:99'"):
+        machine.device()

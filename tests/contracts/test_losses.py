@@ -1,4 +1,4 @@
-"""What every registered loss owes its users; a new entry is tested unasked."""
+"""What every registered loss owes its users; a new entry is picked up automatically."""
 
 import dataclasses
 import json

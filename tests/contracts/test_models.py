@@ -1,4 +1,4 @@
-"""What every backbone and every pooling promises; a new entry of either is tested unasked."""
+"""What every backbone and every pooling promises; a new entry of either is picked up automatically."""
 
 import io
 

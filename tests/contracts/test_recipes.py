@@ -1,4 +1,4 @@
-"""What every registered recipe owes its users; a new entry is tested unasked: parts that exist, and one step that runs."""
+"""What every registered recipe owes its users; a new entry is picked up automatically: parts that exist, and one step that runs."""
 
 import csv
 import json

@@ -1,4 +1,4 @@
-"""What every sampler and strategy owes its users; a new one is tested unasked."""
+"""What every sampler and strategy owes its users; a new one is picked up automatically."""
 
 import pickle
 import subprocess

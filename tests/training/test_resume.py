@@ -90,7 +90,7 @@ def test_a_polite_stop_checkpoints_and_says_how_to_go_on(hamlet, tmp_path, numbe
     process.send_signal(number)
     _, talk = process.communicate(timeout=60)
     assert process.returncode == code, talk
-    assert "the same command goes on from here" in talk
+    assert "re-run the same command to resume" in talk
     kept = sorted((run / "checkpoints").glob("step-*"))
     assert kept, "no checkpoint was left"
     assert int(kept[-1].name.split("-")[1]) >= 10

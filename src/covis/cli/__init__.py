@@ -32,6 +32,7 @@ from covis.cli import (
 )
 from covis.cli import map as map_care
 from covis.errors import InputError, WeightsMissing, visible
+from covis.progress import QUIET, VERBOSE, set_level
 
 VERBS: dict[str, Callable[..., Any]] = {
     "demo": demo.demo,
@@ -97,7 +98,7 @@ def build() -> typer.Typer:
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        epilog="Every verb takes --json (results on stdout), -q (no progress) and --debug (tracebacks).",
+        epilog="Every verb takes --json (results on stdout), -q (warnings alone), -v (with times) and --debug (tracebacks).",
     )
     app.callback()(_version)
     for name, function in VERBS.items():
@@ -154,7 +155,10 @@ def main(argv: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 1 a defect of ours."""
     args = list(sys.argv[1:] if argv is None else argv)
     debug = "--debug" in args
-    args = [a for a in args if a != "--debug"]
+    for switch, level in (("-q", QUIET), ("--quiet", QUIET), ("-v", VERBOSE), ("--verbose", VERBOSE)):
+        if switch in args:
+            set_level(level)
+    args = [a for a in args if a not in ("--debug", "-q", "--quiet", "-v", "--verbose")]
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:

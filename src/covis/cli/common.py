@@ -1,17 +1,21 @@
-"""What every verb shares: the --json switch, data on stdout, and how errors become one line and an exit code."""
+"""What every verb shares: its common options, paths that are checked first, and results on stdout."""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
 import typer
 
-from covis.errors import visible
+from covis import machine
+from covis.errors import InputError, near_path, visible
 from covis.tables import text_table as table
 
-__all__ = ["MODEL_HELP", "WORKERS_HELP", "Data", "Json", "emit", "table"]
+__all__ = ["MODEL_HELP", "WORKERS_HELP", "Data", "Device", "Json", "emit", "existing", "table"]
+Given = TypeVar("Given", Path, list[Path])
 MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
 WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
 Data = Annotated[
@@ -21,6 +25,29 @@ Data = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout.")]
+
+
+def existing(given: Given) -> Given:
+    """The path or paths of an argument, before anything heavy is imported; an error where one is not there."""
+    for path in (given,) if isinstance(given, Path) else given:
+        if not path.exists():
+            raise InputError(f"{path} is not there{near_path(path)}; check the path")
+    return given
+
+
+def _use_device(name: str | None) -> str | None:
+    """Has this process run networks on the device of that name."""
+    if name is not None:
+        if not re.fullmatch(r"cpu|cuda(:\d+)?|mps", name):
+            raise InputError(f"--device is cpu, cuda, cuda:N or mps, not {name!r}")
+        machine.use_device(name)
+    return name
+
+
+Device = Annotated[
+    str | None,
+    typer.Option("--device", callback=_use_device, help="cpu, cuda, cuda:N or mps (default: a GPU if there is one)."),
+]
 
 
 def emit(data: Any, as_json: bool, text: str = "") -> None:

@@ -7,12 +7,12 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit, table
+from covis.cli.common import Json, emit, existing, table
 
 
 def check(
     name: Annotated[str, typer.Argument(help="Dataset, as `covis list datasets` names it.")],
-    path: Annotated[Path, typer.Argument(help="Its folder, in the official layout.")],
+    path: Annotated[Path, typer.Argument(callback=existing, help="Its folder, in the official layout.")],
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="Folder for rejects.csv and report.json. [default: check-NAME]"),

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit, table
+from covis.cli.common import WORKERS_HELP, Json, emit, table
 
 
 def demo(
@@ -15,7 +15,7 @@ def demo(
     seed: Annotated[int, typer.Option(help="First of the two seeds.")] = 0,
     data: Annotated[Path | None, typer.Option(help="Folder of the town (default: in the user's cache).")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every recipe, repeatable.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     json: Json = False,
 ) -> None:
     """Label, train, embed, search, evaluate and report on a simulated town; no download. Resumes where it was.

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covis.cli.common import MODEL_HELP, WORKERS_HELP, Json, emit
+from covis.cli.common import MODEL_HELP, WORKERS_HELP, Json, emit, existing
 from covis.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 
 def embed(
     model: Annotated[Path, typer.Argument(help=MODEL_HELP)],
-    images: Annotated[Path, typer.Argument(help="A folder of images, or a table (CSV, Parquet, GeoJSON).")],
+    images: Annotated[
+        Path, typer.Argument(callback=existing, help="A folder of images, or a table (CSV, Parquet, GeoJSON).")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The store; re-run to resume.")],
     dtype: Annotated[str, typer.Option(help="float32, or float16 for half the disk.")] = "float32",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images through the network at once.")] = None,

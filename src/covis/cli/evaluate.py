@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from covis.cli.common import MODEL_HELP, WORKERS_HELP, Data, Json, emit
+from covis.cli.common import MODEL_HELP, WORKERS_HELP, Data, Device, Json, emit, existing
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def evaluate(
     batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
+    device: Device = None,
     published: Annotated[bool, typer.Option("--published", help="Show the method's published figures beside.")] = False,
     json: Json = False,
 ) -> None:
@@ -118,7 +119,8 @@ def evaluate(
 
 def compare(
     evaluations: Annotated[
-        list[Path], typer.Argument(help="Folders of `covis evaluate`, folders that hold some, or runs.")
+        list[Path],
+        typer.Argument(callback=existing, help="Folders of `covis evaluate`, folders that hold some, or runs."),
     ],
     dress: Annotated[str, typer.Option("--format", help="Tables as text, markdown, latex (booktabs) or csv.")] = "text",
     json: Json = False,
@@ -144,7 +146,7 @@ def compare(
 
 def submission_check(
     benchmark: Annotated[str, typer.Argument(help="msls_test, robotcar_v2, cmu_extended, …")],
-    file: Annotated[Path, typer.Argument(help="The file that is to be uploaded.")],
+    file: Annotated[Path, typer.Argument(callback=existing, help="The file that is to be uploaded.")],
     data: Data = None,
     json: Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Data, Json, emit, table
+from covis.cli.common import Data, Json, emit, existing, table
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ PICTURES = ("pair", "scatter", "heatmap", "map", "surface")
 
 
 def export(
-    graph: Annotated[Path, typer.Argument(help="Folder that `covis label` wrote.")],
+    graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     format_: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))],
     least: Annotated[
@@ -316,7 +316,10 @@ def export(
 
 
 def import_labels(
-    file: Annotated[Path, typer.Argument(help="Labels of another tool: .csv, .parquet, .h5, or a pair list .txt.")],
+    file: Annotated[
+        Path,
+        typer.Argument(callback=existing, help="Labels of another tool: .csv, .parquet, .h5, or a pair list .txt."),
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the graph.")],
     queries: Queries = None,
     database: Database = None,
@@ -357,7 +360,7 @@ def import_labels(
 
 
 def plot(
-    graph: Annotated[Path, typer.Argument(help="Folder that `covis label` wrote.")],
+    graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
     kind: Annotated[str, typer.Option(help=" | ".join(PICTURES))] = "scatter",
     pair: Annotated[

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import Device, Json, emit, existing
 from covis.errors import InputError
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ Given = Annotated[
 
 
 def index(
-    photos: Annotated[Path, typer.Argument(help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")],
+    photos: Annotated[
+        Path, typer.Argument(callback=existing, help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map; the same command resumes it.")],
     model: Annotated[Path | None, typer.Option(help="A model directory, or a training run.")] = None,
     train: Annotated[
@@ -53,6 +55,7 @@ def index(
     runtime: Annotated[
         str, typer.Option(help="What locate runs: auto (an ONNX file inside the map, if onnx is installed) or torch.")
     ] = "auto",
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Make a map from photos whose positions are known: import, check, embed, index and calibrate.
@@ -65,23 +68,22 @@ def index(
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
       covis index drives.csv -o city.map --model runs/r50/model --engine postgresql://covis@db/maps
     """
-    from covis.maps.map import Map
-    from covis.reading.screening import Rejected
-    from covis.reading.sources import open_images
-    from covis.search.kinds import parse_size
-
     if model is not None and (train or recipe or weights):
         raise InputError(
             "give --model to use a model as it is, or --train, --recipe and --weights to fit one, not both"
         )
-    from covis.progress import say
-
     if runtime not in ("auto", "torch"):
         raise InputError(f"--runtime is auto or torch, not {runtime!r}")
-    if not photos.exists():
-        from covis.reading.selection import did_you_mean
+    from covis.describing.describers import find_describer
 
-        raise InputError(f"{photos} is not there{did_you_mean(photos)}")
+    if model is not None:
+        find_describer(model)  # before anything heavy is imported
+    from covis.maps.map import Map
+    from covis.progress import say
+    from covis.reading.screening import Rejected
+    from covis.reading.sources import open_images
+    from covis.search.kinds import parse_size
+
     loaded = None if model is None else _model(model)
     steps = 2 if loaded is not None else 4
     rejects: list[Rejected] = []
@@ -105,10 +107,11 @@ def index(
 
 def add(
     map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
-    photos: Annotated[list[Path], typer.Argument(help="Folders, tables or photos, with positions.")],
+    photos: Annotated[list[Path], typer.Argument(callback=existing, help="Folders, tables or photos, with positions.")],
     prefix: Annotated[str, typer.Option(help="Put before the names, where folders use the same ones.")] = "",
     track: Track = None,
     descriptors: Given = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Add photos to a map. Each folder, table or photo is one change: whole or not at all.

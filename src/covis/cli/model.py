@@ -8,12 +8,12 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import MODEL_HELP, Json, emit
+from covis.cli.common import MODEL_HELP, Json, emit, existing
 from covis.errors import InputError
 
 
 def import_model(
-    file: Annotated[Path, typer.Argument(help="A .safetensors or .pth file of weights.")],
+    file: Annotated[Path, typer.Argument(callback=existing, help="A .safetensors or .pth file of weights.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model directory to write.")],
     backbone: Annotated[str, typer.Option(help="The network it is for: a name of `covis list backbones`.")] = "",
     published: Annotated[
@@ -62,7 +62,7 @@ def import_model(
 
 
 def show_model(
-    model: Annotated[Path, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[Path, typer.Argument(callback=existing, help=MODEL_HELP)],
     json: Json = False,
 ) -> None:
     """Show what a model is: its card, with data, licence, dimensions and fingerprints.
@@ -122,7 +122,7 @@ def _plain(value: Any) -> str:
 
 
 def export_model(
-    model: Annotated[Path, typer.Argument(help="A model or run folder.")],
+    model: Annotated[Path, typer.Argument(callback=existing, help="A model or run folder.")],
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
     json: Json = False,
 ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covis.cli.common import Data, Json, emit
+from covis.cli.common import Data, Json, emit, existing
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -17,7 +17,10 @@ PICTURES = (".png", ".svg", ".pdf")
 
 
 def report(
-    sources: Annotated[list[Path], typer.Argument(help="Folders of `covis evaluate`, or runs with evaluations below.")],
+    sources: Annotated[
+        list[Path],
+        typer.Argument(callback=existing, help="Folders of `covis evaluate`, or runs with evaluations below."),
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="FILE.html; FILE.png, .svg or .pdf with --figure.")],
     data: Data = None,
     figure: Annotated[

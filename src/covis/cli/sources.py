@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from covis.cli.common import Json, emit, table
+from covis.cli.common import Json, emit, existing, table
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -340,7 +340,7 @@ def _import_text(data: dict[str, Any]) -> str:
 
 
 def export(
-    source: Annotated[Path, typer.Argument(help="A map, a table, or whatever else holds images.")],
+    source: Annotated[Path, typer.Argument(callback=existing, help="A map, a table, or whatever else holds images.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Layers to write: .gpkg or .parquet (GeoParquet).")],
     labels: Annotated[
         Path | None, typer.Option(help="Labels of these images (covis label), as a layer of lines.")
@@ -387,7 +387,9 @@ def opened(source: Path) -> ImageSet:
 
 
 def coverage(
-    source: Annotated[Path, typer.Argument(metavar="MAP_OR_IMAGES", help="A map, a table, a folder of photos, …")],
+    source: Annotated[
+        Path, typer.Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a table, a folder of photos, …")
+    ],
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Also write cells as a layer: .gpkg, .parquet.")
     ] = None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Data, Json, emit
+from covis.cli.common import WORKERS_HELP, Data, Device, Json, emit
 from covis.errors import InputError
 
 
@@ -19,16 +19,17 @@ def train(
     data: Data = None,
     seed: Annotated[int, typer.Option(help="Decides batches and initial weights.")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a field: FIELD=VALUE, repeatable.")] = None,
-    workers: Annotated[int | None, typer.Option(help="Decoding processes (default: one a core, at most 8).")] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 60.0,
     dry_run: Annotated[
         bool,
         typer.Option("--dry-run", help="Print the recipe as JSON that `covis train FILE.json` reads back, and stop."),
     ] = False,
+    device: Device = None,
     json: Json = False,
 ) -> None:
-    """Train a model. Killed or stopped at any point, the same command goes on from the last checkpoint.
+    """Train a model. Killed or stopped at any point, re-run it to resume at the last checkpoint.
 
     \b
     Examples:

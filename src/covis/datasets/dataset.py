@@ -26,9 +26,9 @@ class Dataset:
     volume: Callable[[str], str] | None = None
     """Image name → the download that holds it, to say what is missing."""
     left_out: Callable[[Path, str], list[str]] | None = None
-    """(path, split) → panoramas that the split leaves out, for the doctor to list."""
+    """(path, split) → panoramas that the split leaves out, for `covis data check` to list."""
     positive_radius_m: float | None = 25.0
-    """Within which a map image answers a query, for the doctor; None where distance alone does not tell."""
+    """Within which a map image answers a query, for `covis data check`; None where distance alone does not tell."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Split → how many groups (cities) its whole has, to tell a part from it."""
     groups_apart: bool = True

@@ -40,7 +40,7 @@ def check(
 ) -> dict[str, Any]:
     """Examines dataset `name` at `path`; writes `rejects.csv` and `report.json` to `out` and returns the report.
 
-    Interrupted, the same call goes on from where it was. With `quick`, files are looked at but not decoded.
+    Interrupted, the same call resumes it. With `quick`, files are looked at but not decoded.
     """
     dataset, root, folder = DATASETS[name], Path(path), Path(out)
     if not root.exists():
@@ -258,7 +258,7 @@ class Verified:
 
 
 def verify(root: Path, names: NDArray[np.bytes_], out: Path, *, quick: bool, workers: int) -> Verified:
-    """Checks the files `names` below `root`; what is done is kept in `out`, so that the same call goes on from there.
+    """Checks the files `names` below `root`; what is done is kept in `out`, so that the same call resumes.
 
     `quick` looks only at each file's beginning and end.
     """

@@ -113,9 +113,9 @@ def embed(
 ) -> NDArray[np.float32] | DescriptorStore:
     """Descriptors of `images`: an array in memory, or a store at `path` that the same call resumes.
 
-    In memory: (N, dim) float32, one row an image (those at `ids` if given); a file that cannot be used is an error.
+    In memory: (N, dim) float32, one row per image (those at `ids` if given); a file that cannot be used is an error.
     At `path`: bad files are left out and listed in `rejects.csv`; more than 5 % of them stop the work at its start.
-    workers: decoding processes; None takes one a core, at most 8. half: half precision, by default on a GPU.
+    workers: decoding processes; None takes one per core, at most 8. half: half precision, by default on a GPU.
     """
     model.eval()
     runner = Runner.choose(device, half)

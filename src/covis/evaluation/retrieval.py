@@ -115,7 +115,7 @@ def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = Tr
     matrix = load_array(path, "fiu", mapped=True, remedy="write it with numpy.save")
     listing = path.with_suffix(".txt")
     if not listing.is_file():
-        raise InputError(f"{listing} is not there; write the image names of {path.name} into it, one a line")
+        raise InputError(f"{listing} is not there; write the image names of {path.name} into it, one per line")
     given = encode_names(listing.read_bytes().splitlines())
     if matrix.ndim != 2 or len(given) != len(matrix):
         raise InputError(f"{path} has shape {matrix.shape}, but {listing} names {len(given)} images; one row a name")

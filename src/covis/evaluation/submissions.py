@@ -203,7 +203,7 @@ _CAMERAS = ("rear", "left", "right")
 
 
 def write_poses(path: Path, names: Sequence[str], poses: Poses) -> None:
-    """One line an image: `name qw qx qy qz tx ty tz`, the turn and shift from world into camera (t = −R·C)."""
+    """One line per image: `name qw qx qy qz tx ty tz`, the turn and shift from world into camera (t = −R·C)."""
     quaternion, translation = world_to_camera(poses)
     values = np.concatenate([quaternion, translation], axis=1)
     lines = [f"{name} {' '.join(f'{v:.9g}' for v in row)}\n" for name, row in zip(names, values.tolist(), strict=True)]

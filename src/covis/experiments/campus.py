@@ -148,7 +148,7 @@ def agreed(label: str, recipe: Recipe, whiten: int) -> tuple[Row, ...]:
 
 @TABLES.register("campus_table1")
 def table1() -> Table:
-    """Which labels compose the batches and which enter the loss, beside the network as it comes."""
+    """Which labels compose the batches and which enter the loss, beside the frozen network."""
     start = base("mobilenetv2")
     graded = rated(gcl(start))
     unlearned = replace(graded, optimiser=replace(graded.optimiser, learning_rate=1e-6))

@@ -137,7 +137,7 @@ class Outcome:
     """Benchmark → queries and map images that were counted."""
     costs: dict[str, list[float]] = field(default_factory=dict)
     submissions: dict[str, list[str]] = field(default_factory=dict)
-    """Benchmark → files for its server, one a seed."""
+    """Benchmark → files for its server, one per seed."""
     remarks: list[str] = field(default_factory=list)
     """What was left out, and why."""
     missing: str = ""

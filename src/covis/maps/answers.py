@@ -81,7 +81,7 @@ class Answer:
     """The best guess, also where it is not confident."""
     probability: float | None
     confident: bool
-    """Whether the best place is right with the precision asked for, by the map's own calibration."""
+    """Whether the best place is correct at the precision asked for, by the map's own calibration."""
     note: str = ""
     """Why it is not confident, or has no position or probability."""
     unusable: bool = False

@@ -38,7 +38,7 @@ _PROBE = 4
 ENOUGH = 300
 """Photos that share half of their view with one of another group, from which on training is tried."""
 SAMPLES_PER_DIM = 2
-"""A whitening needs at least so many photos a dimension."""
+"""A whitening needs at least so many photos per dimension."""
 
 
 @dataclass(frozen=True)

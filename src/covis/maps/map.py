@@ -324,7 +324,7 @@ class Map:
         calibrate: bool = True,
         engine: str = "",
     ) -> Map:
-        """Makes a map of `images` with known positions; the same call goes on where an earlier one was stopped.
+        """Makes a map of `images` with known positions; the same call resumes an interrupted one.
 
         index: `auto`, `exact` or a kind of approximate search, which may take `max_ram` bytes beside the descriptors.
         descriptors: those of the images, by name, if there are some already. engine: where photos and descriptors shall

@@ -86,7 +86,7 @@ def _program(module: nn.Module, pixels: Tensor) -> Any:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's talk goes nowhere: stdout carries data alone, and its warnings are about its own insides."""
+    """The exporter's messages go nowhere: stdout carries results alone, and its warnings are about its own insides."""
     logger = logging.getLogger("torch.onnx")
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -196,14 +196,14 @@ def _explain(error: Exception) -> str:
         return "the file is empty; expected a header and rows"
     row = re.search(r"Row #(\d+): Expected (\d+) columns, got (\d+)", text)
     if row:
-        return f"row {row[1]} has {row[3]} cells, the header has {row[2]}; mend that row"
+        return f"row {row[1]} has {row[3]} cells, the header has {row[2]}; fix that row"
     value = re.search(
         r"In CSV column #(\d+): (?:Row #(\d+): )?CSV conversion error to (\w+): invalid value '(.*)'", text
     )
     if value:
         place = f"row {value[2]}, " if value[2] else ""
         wanted = {"double": "a number", "int64": "a whole number", "bool": "True or False"}.get(value[3], value[3])
-        return f"{place}column {int(value[1]) + 1}: {value[4]!r} is not {wanted}; mend that cell"
+        return f"{place}column {int(value[1]) + 1}: {value[4]!r} is not {wanted}; fix that cell"
     return text
 
 

@@ -43,7 +43,7 @@ def read_named(path: Path, width: int | Sequence[int], separator: str | None = N
 
 @foreign("a matrix")
 def read_matrix(path: Path, shape: tuple[int, int] = (4, 4), separator: str | None = None) -> Floats:
-    """A matrix of numbers, a row a line."""
+    """A matrix of numbers, one row per line."""
     rows = [_floats(path, number, line.split(separator)) for number, line in lines(path)]
     if len(rows) != shape[0] or any(len(row) != shape[1] for row in rows):
         raise InputError(f"{path} is not a {shape[0]}×{shape[1]} matrix; it may be cut short")
@@ -70,7 +70,7 @@ def _floats(path: Path, number: int, cells: list[str]) -> list[float]:
     try:
         return [float(cell) for cell in cells if cell.strip()]
     except ValueError as error:
-        raise InputError(f"{path}: line {number}: {error}; mend that line") from None
+        raise InputError(f"{path}: line {number}: {error}; fix that line") from None
 
 
 @dataclass(frozen=True)

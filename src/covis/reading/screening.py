@@ -74,7 +74,7 @@ def check_limits(rejects: Sequence[Rejected], total: int, root: Path) -> None:
         first = next(r.image for r in rejects if r.reason != "missing")
         raise InputError(
             f"{bad} of {total} images under {root} cannot be used ({kinds}; first: {first}); more than {BAD_LIMIT:.0%} "
-            "stops the work, mend or remove them"
+            "stops the work, fix or remove them"
         )
 
 

@@ -157,7 +157,7 @@ def _degrees(path: Path, cells: Mapping[str, Column]) -> tuple[Floats, Floats]:
     if len(outside):
         at = int(outside[0])
         raise InputError(
-            f"{path}: row {at + 2} has lat {both[at, 0]}, lon {both[at, 1]}, which is not on Earth; mend it"
+            f"{path}: row {at + 2} has lat {both[at, 0]}, lon {both[at, 1]}, which is not on Earth; fix it"
         )
     both[(both == 0).all(axis=1)] = np.nan
     return both[:, 0], both[:, 1]
@@ -166,7 +166,7 @@ def _degrees(path: Path, cells: Mapping[str, Column]) -> tuple[Floats, Floats]:
 def _whole(path: Path, pairs: NDArray[np.float64], what: str) -> None:
     wrong = np.flatnonzero((np.isnan(pairs[:, 0]) != np.isnan(pairs[:, 1])) | np.isinf(pairs).any(axis=1))
     if len(wrong):
-        raise InputError(f"{path}: row {int(wrong[0]) + 2} has half of {what} or an infinite one; mend or empty both")
+        raise InputError(f"{path}: row {int(wrong[0]) + 2} has half of {what} or an infinite one; fix or empty both")
 
 
 def _heading(path: Path, cells: Mapping[str, Column]) -> Floats:
@@ -177,7 +177,7 @@ def _heading(path: Path, cells: Mapping[str, Column]) -> Floats:
     heading[heading == -1] = np.nan
     endless = np.flatnonzero(np.isinf(heading))
     if len(endless):
-        raise InputError(f"{path}: row {int(endless[0]) + 2} has an infinite heading; mend or empty it")
+        raise InputError(f"{path}: row {int(endless[0]) + 2} has an infinite heading; fix or empty it")
     known = heading[~np.isnan(heading)]
     if len(known) > 2 and (known == known[0]).all():
         warn(f"{path}: every known heading is {known[0]:g}°; was the compass stuck?")

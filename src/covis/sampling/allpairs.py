@@ -165,7 +165,7 @@ class ListBatch:
 
 @dataclass(frozen=True, eq=False)
 class AllPairsSampler:
-    """B images a batch, all their pairs with ψ looked up, and weights that restore the strategy's shares.
+    """B images per batch, all their pairs with ψ looked up, and weights that restore the strategy's shares.
 
     A graph of one set gives B(B−1)/2 pairs for B forward passes, one of two sets up to B²/4 (only pairs of a query and
     a map image are labelled). Every band has at least one pair in every batch. Stateless as `PairSampler` is. An epoch

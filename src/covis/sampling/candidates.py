@@ -37,7 +37,7 @@ def find_candidates(tables: Tables, strategy: Strategy, required: Sequence[int] 
 
 
 def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None) -> Tables:
-    """The graph as kernels read it, with a pool of ψ = 0 partners a group (or one, where groups do not matter).
+    """The graph as kernels read it, with a pool of ψ = 0 partners per group (or one, where groups do not matter).
 
     Images whose place is unknown have no label: they are in no pool, for absent there does not mean 0.
     """

@@ -45,7 +45,7 @@ def below(key: Key, position: Int, stream: Int, n: Int) -> Int:
 
 @kernel()
 def many_below(key: Key, positions: NDArray[np.int64], stream: Int, n: NDArray[np.int64]) -> NDArray[np.int64]:
-    """(K,) random integers in [0, n[k]), one a position."""
+    """(K,) random integers in [0, n[k]), one per position."""
     out = np.empty(len(positions), np.int64)
     for k in range(len(positions)):
         out[k] = below(key, positions[k], stream, n[k])

@@ -249,7 +249,7 @@ class Measured:
         return (
             f"{self.kind} over {self.count} × {self.dim}: misses {100 * self.loss:.2f} % of the exact {self.k} nearest "
             f"and {100 * (1 - self.recall_at_1):.2f} % of the nearest ({self.queries} queries), {size(self.ram_bytes)} "
-            f"of memory, {self.query_ms:.3g} ms a query asked alone (exact {self.exact_query_ms:.3g} ms)"
+            f"of memory, {self.query_ms:.3g} ms per query asked alone (exact {self.exact_query_ms:.3g} ms)"
         )
 
 

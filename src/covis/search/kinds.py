@@ -28,7 +28,7 @@ class Kind:
     factory: Callable[[int, int], str]
     """(descriptors, dim) → faiss' name of the structure."""
     code_bytes: Callable[[int], float]
-    """dim → bytes a descriptor inside the structure."""
+    """dim → bytes per descriptor inside the structure."""
     fixed_bytes: Callable[[int, int], float]
     """(descriptors, dim) → bytes whatever their number: cluster centres, rotations, codebooks."""
     graph: bool
@@ -38,7 +38,7 @@ class Kind:
     widen: int
     """Candidates to score again for each result wanted."""
     deepen: int
-    """Candidates more for each step of effort: rough codes miss by their order, which no further cluster mends."""
+    """Candidates more for each step of effort: rough codes miss by their order, which no further cluster repairs."""
     efforts: tuple[int, ...]
     """Settings from quick to thorough: how many nodes or clusters a query visits."""
 

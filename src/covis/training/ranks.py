@@ -39,7 +39,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """Whether this process writes files and talks."""
+        """whether this process writes files and messages."""
         return self.rank == 0
 
     @property

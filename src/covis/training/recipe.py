@@ -72,7 +72,7 @@ class Recipe:
     split: str = "train"
     epochs: int = 1
     steps: int | None = None
-    """Optimiser steps of the run, where it is not a whole number of epochs; 0 = the network as it comes."""
+    """Optimiser steps of the run, where it is not a whole number of epochs; 0 = the network as it was loaded."""
     accumulate: int = 1
     """Batches whose gradients make one step."""
     validation: str = ""

@@ -107,7 +107,7 @@ class Resources:
     """How a run uses the machine; none of it changes the result."""
 
     workers: int | None = None
-    """Processes that decode images; None = one a core, at most 8."""
+    """Processes that decode images; None = one per core, at most 8."""
     cache: Path | None = None
     """Where features are cached; None = beside other caches of this user."""
     checkpoint_seconds: float = 60.0

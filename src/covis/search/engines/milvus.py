@@ -125,7 +125,7 @@ class MilvusIndex(Index):
         self._same_model(queries, "queries")
         matrix = as_queries(queries, np.empty((0, self.dim), np.float32), k)
         if k > MAX_RESULTS:
-            raise InputError(f"Milvus gives at most {MAX_RESULTS} results a query, not {k}")
+            raise InputError(f"Milvus gives at most {MAX_RESULTS} results per query, not {k}")
         parts = [self._some(matrix[s : s + _QUERIES], k, area) for s in range(0, len(matrix), _QUERIES)]
         width = max((p.k for p in parts), default=0)
         return Ranking(
