@@ -13,7 +13,7 @@ SOURCE = Path(covis.__file__).parent
 LAYERS = [
     "errors", "fields", "arrays", "tables", "notebook", "registry", "progress", "compiling", "machine", "files", "artifacts",
     "poses", "images", "graph", "ranking", "whitening", "gis",
-    "reading", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "pairing", "loops", "coverage", "resection",
+    "reading", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "field",
     # torch from here on
     "models", "losses", "describing", "training", "experiments", "report", "maps", "service", "demo", "cli",
 ]  # fmt: skip

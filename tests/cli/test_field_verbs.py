@@ -8,8 +8,8 @@ from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from cli import wall
-from covis import pairing
 from covis.cli import main
+from covis.field import pairing
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.reading.cameras import camera_of

@@ -111,7 +111,7 @@ def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
     assert [line.split()[1] for line in ran] == ["label", "pairs", "pairs", "data", "pairs", "index", "locate"]
     pairs = [line.split() for line in Path("pairs-retrieval.txt").read_text().splitlines()]
     assert len(pairs) == 15
-    from covis.pairing import read_global_features
+    from covis.field.pairing import read_global_features
 
     assert len(read_global_features("global-feats.h5", [f"{i}.png" for i in range(6)])) == 6
     from covis.graph import SimilarityGraph

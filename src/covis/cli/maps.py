@@ -309,8 +309,8 @@ def _write_views(answers: list[Answer], opened: Map, html: Path | None, tiles: s
 
 def _poses(answers: list[Answer], opened: Map, scene: Path) -> list[dict[str, Any]]:
     """For each answer its 6DOF pose, or why there is none."""
+    from covis.field.resection import open_scene, pose_photo
     from covis.progress import track as progress
-    from covis.resection import open_scene, pose_photo
 
     place = open_scene(scene, opened.images)
     found: list[dict[str, Any]] = []

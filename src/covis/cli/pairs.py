@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from covis.arrays import Descriptors
+    from covis.field.pairing import Pairs
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
-    from covis.pairing import Pairs
 
 WAYS = ("retrieval", "overlap", "both")
 STREAM = Path("-")
@@ -135,7 +135,7 @@ def _queries(path: Path, source: Path, model: Path | None) -> Side:
 def _pairs(
     queries: Side, database: Side, by: str, *, per_image: int, least: float, exhaustive_below: int | None
 ) -> tuple[Pairs, str]:
-    from covis import pairing
+    from covis.field import pairing
 
     one_set = queries is database
     small = pairing.EXHAUSTIVE if exhaustive_below is None else exhaustive_below
@@ -153,7 +153,7 @@ def _pairs(
 def _by_retrieval(queries: Side, database: Side, per_image: int) -> Pairs:
     import numpy as np
 
-    from covis import pairing
+    from covis.field import pairing
     from covis.search import rank
 
     if queries.describe is None or database.describe is None:
@@ -195,7 +195,7 @@ def _emit(
 ) -> None:
     import numpy as np
 
-    from covis import pairing
+    from covis.field import pairing
 
     if output == STREAM:
         sys.stdout.write(pairing.pairs_text(made, queries.images, database.images))
@@ -222,7 +222,7 @@ def _write_loops(side: Side, output: Path, gap_s: float, json: bool) -> None:
     """Candidates in order of time; on standard output each as soon as it is known."""
     import numpy as np
 
-    from covis.loops import HEADER, line, loop_closures, probabilities
+    from covis.field.loops import HEADER, line, loop_closures, probabilities
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")

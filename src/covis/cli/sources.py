@@ -408,7 +408,7 @@ def coverage(
       covis data coverage town.map
       covis data coverage town.map --answers found.geojson -o coverage.gpkg
     """
-    from covis.coverage import coverage as measure
+    from covis.field.coverage import coverage as measure
     from covis.gis import write_layers
 
     images = opened(source)

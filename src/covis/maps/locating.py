@@ -126,12 +126,11 @@ def doubt(calibration: Calibration | None, probability: float | None, precision:
     if calibration is None or calibration.held_out is None or probability is None:
         return (calibration.note if calibration is not None else "") or "the map is not calibrated"
     wanted = calibration.promised() if precision is None else precision
-    count = len(calibration.held_out)
     if wanted is None:
-        return f"{count} held-out photos do not suffice to promise any precision"
+        return "not enough calibration data to guarantee a precision"
     threshold = calibration.threshold(wanted)
     if threshold is None:
-        return f"{count} held-out photos do not suffice to promise a precision of {100 * wanted:g} %"
+        return f"not enough calibration data to guarantee {100 * wanted:g} % precision"
     if probability < threshold:
         return f"a precision of {100 * wanted:g} % needs {100 * threshold:.0f} %"
     return ""

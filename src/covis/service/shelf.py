@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.coverage import coverage
 from covis.errors import InputError
+from covis.field.coverage import coverage
 from covis.maps.locating import places_of
 from covis.maps.map import Map
 from covis.maps.storage import text_of

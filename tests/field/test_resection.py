@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from covis import resection
+from covis.field import resection
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.cameras import Camera

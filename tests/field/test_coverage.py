@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from covis.coverage import SECTORS, coverage
 from covis.errors import InputError
+from covis.field.coverage import SECTORS, coverage
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses
 

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis import pairing
 from covis.errors import InputError
+from covis.field import pairing
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses
