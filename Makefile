@@ -36,8 +36,8 @@ drill: $(VENV)/.test  ## long fault and scale drills
 	$(BIN)/pytest -m drill
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks docs
-	$(BIN)/ruff format --check src tests benchmarks docs
+	$(BIN)/ruff check src tests benchmarks docs/measured.py
+	$(BIN)/ruff format --check src tests benchmarks docs/measured.py
 	$(BIN)/mypy
 
 bench: $(VENV)/.test  ## every benchmark, as ratios against a peer in the same run
