@@ -246,7 +246,11 @@ _RECIPE = "recipe."
 
 
 def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The fields in which two configurations differ, for people: `model.weights: pretrained → FILE, seed: 0 → 1`."""
+    """The fields in which two configurations differ, for people.
+
+    >>> difference({"model": {"backbone": "vgg16", "weights": "pretrained"}}, {"model": {"backbone": "vgg16"}, "seed": 1})
+    'model.weights: pretrained → –, seed: – → 1'
+    """
     other = differences([found, wanted])
     told = [
         f"{name.removeprefix(_RECIPE)}: {_short(before)} → {_short(now)}"
@@ -257,15 +261,16 @@ def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
 
 def differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The values that are not the same everywhere, by dotted name, one per entry of `facts`; None where absent."""
-    flat = [_flat(f) for f in facts]
-    names = dict.fromkeys(name for f in flat for name in f)
-    return {n: [f.get(n) for f in flat] for n in names if any(f.get(n) != flat[0].get(n) for f in flat)}
+    named = [flat(f) for f in facts]
+    names = dict.fromkeys(name for f in named for name in f)
+    return {n: [f.get(n) for f in named] for n in names if any(f.get(n) != named[0].get(n) for f in named)}
 
 
-def _flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested facts by dotted name."""
     out: dict[str, Any] = {}
     for key, value in facts.items():
-        out |= _flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
+        out |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}": value}
     return out
 
 

@@ -31,7 +31,11 @@ class WeightsMissing(InputError):  # noqa: N818 - a state of affairs, read as on
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """An error for a name that is not there, with the nearest one that is."""
+    """An error for a name that is not there, with the nearest one that is.
+
+    >>> str(unknown_name("recipe", "town_quik", ["town_quick", "town_gcl"]))
+    "unknown recipe 'town_quik'; did you mean 'town_quick'?"
+    """
     names = sorted(known)
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.4)
     hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(names[:12]) or 'none'}"

@@ -26,7 +26,14 @@ BAND_EDGES = (POSITIVE, 0.75)
 
 @dataclass(frozen=True, eq=False)
 class SimilarityGraph:
-    """ψ of every query (row) with every map image (column); absent means 0."""
+    """ψ of every query (row) with every map image (column); absent means 0.
+
+    >>> graph = SimilarityGraph.from_edges(rows=[0, 0, 1], columns=[2, 0, 1], psi=[0.25, 0.75, 0.5], shape=(2, 3))
+    >>> graph.pairs, graph.lookup(0, 2).item(), graph.lookup(1, 0).item()
+    (3, 0.25, 0.0)
+    >>> graph.band(POSITIVE, 1).pairs
+    2
+    """
 
     indptr: NDArray[np.int64]
     indices: NDArray[np.int32]

@@ -24,7 +24,14 @@ UNSCALED = "unscaled"
 
 @dataclass(frozen=True, eq=False)
 class Poses:
-    """Aligned camera poses in one metric frame. NaN means unknown: never zero, never north."""
+    """Aligned camera poses in one metric frame. NaN means unknown: never zero, never north.
+
+    >>> poses = Poses([[0, 0], [np.nan, np.nan]], heading=[-90, np.nan])
+    >>> poses.heading.tolist(), poses.known.tolist()
+    ([270.0, nan], [True, False])
+    >>> Poses.from_latlon([55.7047], [13.1910]).latlon().round(4).tolist()
+    [[55.7047, 13.191]]
+    """
 
     xy: Floats
     """(N, 2) easting and northing in metres; both NaN where unknown."""

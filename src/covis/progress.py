@@ -103,7 +103,11 @@ def track(items: Iterable[T], label: str, total: int | None = None, unit: str = 
 
 
 def duration(seconds: float) -> str:
-    """`75.2` → `1 min 15 s`."""
+    """Seconds for people.
+
+    >>> duration(75.2), duration(3725)
+    ('1 min 15 s', '1 h 2 min')
+    """
     if seconds < 60:
         return f"{seconds:.1f} s" if seconds < 10 else f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -13,7 +13,12 @@ from covis.errors import InputError
 
 @dataclass(frozen=True, eq=False)
 class Ranking:
-    """The nearest map images of each query, best first; ties stand in the order of their ids."""
+    """The nearest map images of each query, best first; ties stand in the order of their ids.
+
+    >>> ranking = ordered(np.array([[3, 1, 2]]), np.array([[0.5, 0.2, 0.5]]), k=3)
+    >>> ranking.ids.tolist(), ranking.top(1).ids.tolist()
+    ([[1, 2, 3]], [[1]])
+    """
 
     ids: NDArray[np.int64]
     """(Q, K) map ids; −1 where a query has fewer results, always at the end of its row."""
@@ -34,7 +39,7 @@ class Ranking:
 
     @property
     def k(self) -> int:
-        """Results a query at most."""
+        """Results per query at most."""
         return int(self.ids.shape[1])
 
     def row(self, i: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -11,7 +11,14 @@ T = TypeVar("T")
 
 
 class Registry(Mapping[str, T]):
-    """A mapping filled by decorator; a duplicate raises, an unknown name suggests the nearest."""
+    """A mapping filled by decorator; a duplicate raises, an unknown name suggests the nearest.
+
+    >>> measures = Registry("measure")
+    >>> @measures.register("overlap")
+    ... def overlap(): ...
+    >>> list(measures), "iou" in measures
+    (['overlap'], False)
+    """
 
     def __init__(self, kind: str) -> None:
         self.kind = kind

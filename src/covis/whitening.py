@@ -93,7 +93,14 @@ PCA = WhiteningRule()
 
 @dataclass(frozen=True, eq=False)
 class Whitening:
-    """Subtract the mean, turn into some directions and scale each, then scale to unit norm."""
+    """Subtract the mean, turn into some directions and scale each, then scale to unit norm.
+
+    >>> descriptors = np.random.default_rng(0).normal(size=(100, 8))
+    >>> whitening = Whitening.fit(descriptors, dim=4)
+    >>> short = whitening(descriptors)
+    >>> short.shape, bool(np.allclose(np.linalg.norm(short, axis=1), 1))
+    ((100, 4), True)
+    """
 
     mean: Floats
     """(D,)"""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covis import artifacts
 from covis.errors import InputError
 from covis.evaluation import subjects
 from covis.evaluation.render import COMPARED_KS
@@ -110,7 +111,4 @@ def _outcomes(
 
 def differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The values that are not the same everywhere, by dotted name, one each of `facts`; None where absent."""
-    flat = [subjects.flat(f) for f in facts]
-    names = list(dict.fromkeys(name for f in flat for name in f))
-    other = [n for n in names if n not in _PLACES and any(f.get(n) != flat[0].get(n) for f in flat)]
-    return {n: [f.get(n) for f in flat] for n in other}
+    return {name: values for name, values in artifacts.differences(facts).items() if name not in _PLACES}

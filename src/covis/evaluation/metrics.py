@@ -74,6 +74,9 @@ def recall_at_k(ranking: Ranked, relevant: Relevant, ks: Sequence[int] = KS) -> 
 
     `ranking` (Q, K) map ids; `relevant` a graph of Q rows, or Q arrays of map ids. Queries without a relevant image
     are left out; if all are, that is an error, never 0 %.
+
+    >>> recall_at_k(np.array([[4, 7, 1], [2, 0, 3]]), relevant=[[7], [3, 5]], ks=(1, 2, 3))
+    {1: 0.0, 2: 50.0, 3: 100.0}
     """
     graph = positives(relevant)
     counted = answerable(graph)

@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from covis.artifacts import flat
 from covis.evaluation.result import Evaluation
 
 _OF_A_RUN = ("label", "fingerprint", "seed", "path", "folder", "versions", "code", "store", "data")
@@ -107,14 +108,3 @@ def _difference(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> 
     if not short:
         return ""
     return f"{short[0].removeprefix('recipe.').removesuffix('.name').removesuffix('.type')} {mine[short[0]]}"
-
-
-def flat(facts: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested facts by dotted name."""
-    out: dict[str, Any] = {}
-    for key, value in facts.items():
-        if isinstance(value, Mapping):
-            out |= flat(value, f"{prefix}{key}.")
-        else:
-            out[f"{prefix}{key}"] = value
-    return out

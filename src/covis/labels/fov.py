@@ -312,6 +312,9 @@ def fov_similarity(
 
     `radius_m` and `fov_deg` may be pairs (a, b), each one number or (N,). An unknown heading (NaN) sees the full
     circle; an unknown position (NaN) gives NaN.
+
+    >>> fov_similarity([[0, 0], [0, 0], [0, 0]], [0, 0, 0], [[0, 0], [0, 0], [0, 200]], [0, 45, 0]).round(3).tolist()
+    [1.0, 0.5, 0.0]
     """
     check_measure(measure)
     (ra, rb), (fa, fb) = sides(radius_m), sides(fov_deg)

@@ -509,6 +509,9 @@ class Map:
 
         photos: one path or several. area: where they may be at most. precision: share of confident answers that shall be
         right; None is the highest that the map can promise. rate: share of true positions that shall lie within the radius.
+
+        >>> Map.open("town.map").locate("IMG_2041.jpg")[0].verdict  # doctest: +SKIP
+        'likely at 55.70470, 13.19100 (89 %), within 12 m'
         """
         paths = _listed(photos)
         vectors, bad = self.describe(paths)

@@ -33,6 +33,13 @@ def open_images(
     KITTI, EuRoC, hloc's lists).
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and
     raise where none has one, in metres. rejects: takes what was left out, and why.
+
+    >>> import tempfile
+    >>> table = Path(tempfile.mkdtemp()) / "photos.csv"
+    >>> _ = table.write_text("image,easting,northing,heading\\na.jpg,0,0,90\\nb.jpg,5,0,270\\n")
+    >>> images = open_images(table)
+    >>> len(images), images.poses.heading.tolist()
+    (2, [90.0, 270.0])
     """
     path, lost = Path(path), [] if rejects is None else rejects
     images = _opened(path, track, positions, lost)
