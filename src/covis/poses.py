@@ -211,7 +211,7 @@ def true_headings(poses: Poses) -> Floats:
     """(N,) degrees from true north where the frame is on Earth, otherwise from its own north."""
     if not poses.frame or not poses.metric:
         return poses.heading
-    turned: Floats = (poses.heading + grid_north(poses)) % 360.0
+    turned: Floats = (poses.heading + np.nan_to_num(grid_north(poses))) % 360.0  # a heading without a place stays
     return turned
 
 
