@@ -56,7 +56,6 @@ def test_one_table_gives_all_its_pairs(tables):
 @pytest.mark.parametrize(
     ("args", "words"),
     [
-        (["label"], ""),
         (["label", "--queries", "q.csv"], "folder for the labels"),
         (["label", "--queries", "no.csv", "-o", "g"], "no.csv"),
         (["label", "--queries", "q.csv", "--measure", "iuo", "-o", "g"], "did you mean 'iou'"),

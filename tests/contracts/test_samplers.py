@@ -13,9 +13,9 @@ from covis.artifacts import fingerprint
 from covis.sampling import STRATEGIES, PairBatch, TupleBatch
 from layouts.worlds import world
 
-OF_CLASSES = "ClassSampler"
-"""Draws images of classes instead of pairs of a graph; tests/sampling/test_classes.py holds it to its own contract."""
-SAMPLERS = [name for name in covis.sampling.__all__ if name.endswith("Sampler") and name != OF_CLASSES]
+OTHERS = {"Sampler", "ClassSampler"}
+"""The protocol itself, and what draws images of classes: tests/sampling/test_classes.py holds it to its own contract."""
+SAMPLERS = [name for name in covis.sampling.__all__ if name.endswith("Sampler") and name not in OTHERS]
 KINDS = {
     "one set": {"one_set": True},
     "two sets": {"one_set": False},

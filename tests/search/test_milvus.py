@@ -9,7 +9,7 @@ from covis.search import rank
 
 pytest.importorskip("pymilvus")
 
-from covis.search import milvus
+from covis.search.engines import milvus
 from covis.search.engines.milvus import MilvusIndex
 
 DIM = 16

@@ -34,6 +34,8 @@ def polygon(text: str, frame: str, name: str = "--inside") -> Polygon:
     except ValueError:
         what = "LAT,LON" if frame else "X,Y"
         raise InputError(f"{name} is a GeoJSON file or corners '{what} {what} {what} …', not {text[:80]!r}") from None
+    if len(corners) < 3:
+        raise InputError(f"{name} has {len(corners)} corners; a polygon needs at least three")
     return Polygon(tuple(in_metres(corners, frame, name)))
 
 
@@ -72,7 +74,10 @@ def in_metres(corners: list[Corner], frame: str, name: str) -> list[Corner]:
     lat, lon = zip(*corners, strict=True)
     if not all(-90 <= v <= 90 for v in lat) or not all(-180 <= v <= 180 for v in lon):
         raise InputError(f"{name} is LAT,LON in degrees: latitude within ±90, longitude within ±180")
-    xy = Poses.from_latlon(lat, lon, frame=frame).xy
+    try:
+        xy = Poses.from_latlon(lat, lon, frame=frame).xy
+    except InputError:
+        raise InputError(f"{name} lies too far from the map") from None
     if not all(math.isfinite(v) for v in xy.ravel().tolist()):
         raise InputError(f"{name} lies too far from the map")
     return [(float(x), float(y)) for x, y in xy]
