@@ -240,3 +240,25 @@ def test_photos_seen_are_counted_on_when_segments_merge(tmp_path):
     rest = Map.open(map_.path).remove([map_.images.name(i) for i in range(0, 180, 2)] + [map_.images.name(1)])
     assert rest.state.rows.tolist() == list(range(89))
     assert rest.state.calibration["seen"] == 89
+
+
+def test_photos_seen_are_counted_on_when_maps_travel(tmp_path):
+    from covis.maps import storage
+    from covis.maps.travel import export_map, import_map, merge_maps
+
+    map_, world = simulated_map(tmp_path / "a", groups=12, photos=15)
+    state = replace(map_.state, calibration={**map_.state.calibration, "seen": 180}, version=2)
+    storage.write_state(map_.path, state, None)
+    learned = Map.open(map_.path).remove([map_.images.name(i) for i in range(10)])
+    export_map(learned, tmp_path / "a.covis")
+    assert import_map(tmp_path / "a.covis", tmp_path / "b").state.calibration["seen"] == 170
+    xy, heading = walks(np.random.default_rng(9), 2, 15)
+    later = image_set(tmp_path, xy, heading, np.repeat([90, 91], 15), start=1000)
+    vectors = world.describe(xy, np.random.default_rng(1))
+    given = store(tmp_path / "later", later, vectors, map_.model_fingerprint)
+    other = Map.create(tmp_path / "c", later, tiny(), descriptors=given)
+    for pair in ((learned, other), (other, learned)):
+        merged = merge_maps(*pair, tmp_path / f"merged-{pair[0].path.name}-{pair[0].path.parent.name}")
+        assert merged.state.calibration["seen"] == 170
+        assert merged.state.calibration["changes"] == 40
+        assert set(map_.images.names[10:]) == set(merged.images.names[merged.state.rows < 170])

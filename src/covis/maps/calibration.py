@@ -311,6 +311,13 @@ def refreshed(
     return calibrate(images, descriptors, margin).to_dict()
 
 
+def compacted(told: Mapping[str, Any] | None, rows: Ids) -> dict[str, Any] | None:
+    """The record of a map whose descriptors, now in `rows` (N,) ascending, move together without gaps."""
+    if told is None:
+        return None
+    return {**told, **({"seen": int((rows < told["seen"]).sum())} if told.get("seen") else {})}
+
+
 def calibrate(
     images: ImageSet,
     descriptors: Matrix,

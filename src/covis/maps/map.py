@@ -28,7 +28,7 @@ from covis.errors import InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.answers import Answer
-from covis.maps.calibration import RATE, Calibration, gcl_margin, refreshed
+from covis.maps.calibration import RATE, Calibration, compacted, gcl_margin, refreshed
 from covis.maps.evidence import CONTEXT
 from covis.maps.intake import files_of, list_rejects, listed, nearest_name, plain, reframed, stamps
 from covis.maps.locating import Judge
@@ -206,9 +206,7 @@ def _written(now: Map, state: State, stores: tuple[DescriptorStore, ...], change
     dead = total - len(state.images)
     merged = total and (len(stores) > _MAX_SEGMENTS or (total >= _MERGE_FROM and dead > _DEAD_SHARE * total))
     if merged:
-        told = state.calibration
-        if told is not None and told.get("seen"):  # rows move together: those of removed photos are gone
-            state = replace(state, calibration={**told, "seen": int((state.rows < told["seen"]).sum())})
+        state = replace(state, calibration=compacted(state.calibration, state.rows))
         state = storage.merge_segments(now.path, state, stores, f"merged-{state.version:08d}")
         stores = storage.open_segments(now.path, state.segments, written=True)
     draft = replace(now, state=state, stores=stores)

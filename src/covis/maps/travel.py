@@ -29,7 +29,7 @@ from covis.errors import InputError
 from covis.files import replacing
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
-from covis.maps.calibration import gcl_margin, refreshed
+from covis.maps.calibration import compacted, gcl_margin, refreshed
 from covis.maps.intake import plain, reframed
 from covis.maps.map import RUNTIME, Map, next_index
 from covis.maps.storage import State
@@ -55,7 +55,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
         "group_names": encode_names(images.group_names), "descriptors": map_.descriptors[map_.state.rows],
     }  # fmt: skip
     content: dict[str, bytes | Path] = {f"arrays/{name}.npy": _npy(array) for name, array in arrays.items()}
-    content["calibration.json"] = json.dumps(map_.state.calibration).encode()
+    content["calibration.json"] = json.dumps(compacted(map_.state.calibration, map_.state.rows)).encode()
     for folder in (storage.MODEL, RUNTIME):
         inside = sorted(p for p in (map_.path / folder).glob("*") if p.is_file() and not p.name.startswith("."))
         content |= {f"{folder}/{file.name}": file for file in inside}
@@ -104,10 +104,20 @@ def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Ma
         raise InputError(f"both maps have a photo {name!r}, of different files; give --prefix NAME/ for the second")
     frame = first.images.poses.frame
     moved = replace(second.images, names=names, poses=reframed(second.images.poses, frame, str(second.path)))
-    joined = concatenate([_bare(first.images), _bare(moved.subset(new))])
-    rows = [first.descriptors[first.state.rows], second.descriptors[second.state.rows[new]]]
-    parts = Parts(joined, np.concatenate(rows), first.path, first.state.index, first.state.max_ram)
-    return _made(target, parts, first.model_fingerprint, None, {"merged": [first.path.name, second.path.name]})
+    halves = [(_bare(first.images), first.descriptors[first.state.rows])]
+    halves.append((_bare(moved.subset(new)), second.descriptors[second.state.rows[new]]))
+    learned = next((m for m in (first, second) if (m.state.calibration or {}).get("seen")), None)
+    told = (
+        None
+        if learned is None
+        else compacted(learned.state.calibration, learned.state.rows[new if learned is second else slice(None)])
+    )
+    if learned is second:  # photos that the model learned from stand first
+        halves.reverse()
+    joined, rows = concatenate([images for images, _ in halves]), np.concatenate([vectors for _, vectors in halves])
+    parts = Parts(joined, rows, first.path, first.state.index, first.state.max_ram)
+    origin = {"merged": [first.path.name, second.path.name]}
+    return _made(target, parts, first.model_fingerprint, told, origin, changes=len(halves[1][0]))
 
 
 def diff_maps(first: Map, second: Map, tolerance_m: float = 0.1) -> dict[str, Any]:
@@ -145,8 +155,8 @@ class Parts:
     max_ram: int | None
 
 
-def _made(target: Path, parts: Parts, model: str, calibration: Any, origin: Mapping[str, Any]) -> Map:
-    """A new map of these parts; calibrated anew where `calibration` is None."""
+def _made(target: Path, parts: Parts, model: str, calibration: Any, origin: Mapping[str, Any], changes: int = 0) -> Map:
+    """A new map of these parts; calibrated anew where `calibration` is None or `changes` are too many for it."""
     count, dim = parts.descriptors.shape
     config = {"model": model, "dim": dim, "index": parts.index, "images": parts.images.fingerprint(), **origin}
     with artifacts.claim(target, storage.KIND, config):
@@ -162,9 +172,10 @@ def _made(target: Path, parts: Parts, model: str, calibration: Any, origin: Mapp
         table = storage.image_table(parts.images, np.arange(count), parts.images.columns["file"])
         state = State(1, replace(table, root=target), (key,), parts.index, parts.max_ram, calibration)
         draft = Map(target, state, (store,), model, dim)
-        if calibration is None:
+        if calibration is None or changes:
             margin = gcl_margin(target / storage.MODEL)
-            state = replace(state, calibration=refreshed(None, count, state.images, draft.descriptors, margin))
+            told = refreshed(calibration, changes or count, state.images, draft.descriptors, margin)
+            state = replace(state, calibration=told)
         index = next_index(replace(draft, state=state), None)
         storage.write_state(target, state, None if isinstance(index, Exact) else index)
     return Map.open(target)
