@@ -174,6 +174,11 @@ def pair_weights(graph: SimilarityGraph, group: NDArray[Any] | None = None, expo
         rows = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr))
         weights.data[np.asarray(group)[rows] == np.asarray(group)[weights.indices]] = 0.0
     weights.eliminate_zeros()
+    return by_row(weights)
+
+
+def by_row(weights: csr_matrix) -> csr_matrix:
+    """The same with rows that sum to 1; rows without any stay so."""
     total = np.asarray(weights.sum(axis=1)).ravel()
     return csr_matrix(diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)) @ weights)
 
@@ -264,21 +269,29 @@ class Moments:
 
 
 @contextlib.contextmanager
-def moments(descriptors: Rows, dim: int, *, state: Path | None = None) -> Iterator[Moments]:
-    """Mean and `dim` leading directions of (N, D) descriptors, read in blocks; resumed in `state`, if given."""
+def moments(
+    descriptors: Rows, dim: int, *, fewer: bool = False, single: bool | None = None, state: Path | None = None
+) -> Iterator[Moments]:
+    """Mean and `dim` leading directions of (N, D) descriptors, read in blocks; resumed in `state`, if given.
+
+    fewer: where descriptors span fewer directions, give those instead of an error. single: work in single precision
+    (None: where there is much to do); it moves distances by about 1e-5.
+    """
     n, d = _checked_shape(descriptors, dim)
     with _progress(state, descriptors, dim) as progress:
         mean = _mean(descriptors, progress)
-        single = min(n, d) * float(n) * d > _SINGLE_FROM
+        single = min(n, d) * float(n) * d > _SINGLE_FROM if single is None else single
         if n <= d and n <= GRAM_ROWS:
             found = _by_gram(descriptors, mean, single)
         elif d <= COVARIANCE_DIMS:
-            found = _by_covariance(descriptors, mean, progress)
+            found = _by_covariance(descriptors, mean, single, progress)
         else:
             found = _by_iteration(descriptors, mean, dim, progress)
         values, vectors, total, lift = found
         tolerance = SINGLE_RANK_TOLERANCE if single else RANK_TOLERANCE
         rank = int((values > tolerance * values[0]).sum()) if values[0] > 0 else 0
+        if fewer:
+            dim = min(dim, max(1, rank))
         if dim > rank:
             raise InputError(
                 f"whitening to {dim} dims needs descriptors that span as many; {n} descriptors of {d} "
@@ -310,7 +323,7 @@ def _by_gram(x: Rows, mean: Floats, single: bool) -> Found:
     centred = np.empty((n, d), dtype)
     for rows in _blocks(n, 8 * d):
         centred[rows] = np.asarray(x[rows], np.float64) - mean
-    gram = np.zeros((n, n))
+    gram = np.zeros((n, n), dtype)
     width = max(256, _BLOCK_BYTES // (8 * n))
     for start in range(0, d, width):
         part = np.ascontiguousarray(centred[:, start : start + width])
@@ -320,20 +333,21 @@ def _by_gram(x: Rows, mean: Floats, single: bool) -> Found:
     def lift(coefficients: Floats) -> Floats:
         return np.asarray(centred.T @ coefficients.astype(dtype), np.float64)
 
-    return values[::-1].clip(min=0), vectors[:, ::-1], float(np.trace(gram)), lift
+    return *_descending(values, vectors), float(np.trace(gram)), lift
 
 
-def _by_covariance(x: Rows, mean: Floats, progress: Progress) -> Found:
+def _by_covariance(x: Rows, mean: Floats, single: bool, progress: Progress) -> Found:
     """Through the outer products of descriptors that are not too long."""
     n, d = x.shape
+    dtype = np.float32 if single else np.float64
 
     def step(rows: slice, total: Floats) -> None:
-        part = np.asarray(x[rows], np.float64) - mean
+        part: NDArray[Any] = (np.asarray(x[rows], np.float64) - mean).astype(dtype)
         total += part.T @ part
 
     (total,) = progress.sums("covariance", _blocks(n, 8 * d), [np.zeros((d, d))], step)
-    values, vectors = np.linalg.eigh(total)
-    return values[::-1].clip(min=0), vectors[:, ::-1], float(np.trace(total)), None
+    values, vectors = np.linalg.eigh(total.astype(dtype))
+    return *_descending(values, vectors), float(np.trace(total)), None
 
 
 def _by_iteration(x: Rows, mean: Floats, dim: int, progress: Progress) -> Found:
@@ -354,7 +368,12 @@ def _by_iteration(x: Rows, mean: Floats, dim: int, progress: Progress) -> Found:
             basis = np.linalg.qr(product)[0].astype(np.float32)
     inner = basis.T.astype(np.float64) @ product
     values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-    return values[::-1].clip(min=0), basis @ vectors[:, ::-1], float(squares[0]), None
+    values, vectors = _descending(values, vectors)
+    return values, basis @ vectors, float(squares[0]), None
+
+
+def _descending(values: NDArray[Any], vectors: NDArray[Any]) -> tuple[Floats, Floats]:
+    return values[::-1].clip(min=0).astype(np.float64), vectors[:, ::-1].astype(np.float64)
 
 
 def _mean(x: Rows, progress: Progress) -> Floats:

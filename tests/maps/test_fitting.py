@@ -8,9 +8,13 @@ import pytest
 
 from covis import datasets, experiments
 from covis.cli import main
+from covis.descriptors import DescriptorStore
+from covis.errors import InputError
 from covis.images import concatenate
 from covis.labels import FovOverlap
-from covis.maps.fitting import ENOUGH, FROZEN, TUNED, choose_recipe, describe_fitted, fit_model
+from covis.maps import fitting
+from covis.maps.fitting import ENOUGH, FROZEN, TUNED, choose_recipe, fit_model
+from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
 from covis.training.run import Resources
 
@@ -39,27 +43,94 @@ def photos(hamlet):
     return replace(images, group=walk.astype(images.group.dtype), group_names=tuple(f"walk{w}" for w in range(5)))
 
 
-def test_few_photos_are_fitted_but_not_trained_on(photos, recipe, tmp_path, capsys):
+def test_a_whitening_is_learned_from_the_walks(photos, recipe, tmp_path, capsys):
     fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
     assert not fitted.trained
-    assert fitted.overlapping < ENOUGH
-    assert f"{ENOUGH} are needed to fine-tune" in capsys.readouterr().err
+    assert fitted.seen == len(photos)
+    assert set(fitted.held_out) >= {"pca", "learned, a = 0.3, p = 2"}
+    assert "walks that the fit did not see" in capsys.readouterr().err
     model = PlaceModel.load(fitted.model)
-    assert model.whitening is not None
-    assert model.dim <= len(photos) // 2
-    assert not (tmp_path / "run" / TUNED).exists()
+    assert model.dim == fitted.whitening["dim"] <= len(photos) // 2
+    assert model.whitening.facts["fit"] == "map"
+    held = fitted.questions()
+    assert held.seen == len(photos)
+    assert (photos.group[held.ids] != photos.group[held.queries][:, None])[held.ids >= 0].all()
+    assert fit_model(photos, recipe, tmp_path / "run", resources=QUIET) == fitted
+    with pytest.raises(InputError, match="another fit"):
+        fit_model(photos, recipe, tmp_path / "run", seed=1, resources=QUIET)
 
 
-def test_enough_photos_are_trained_on_and_the_better_model_is_taken(photos, recipe, tmp_path):
-    fitted = fit_model(photos, recipe, tmp_path / "run", enough=20, resources=QUIET)
+def test_an_interrupted_fit_resumes(photos, recipe, tmp_path, monkeypatch):
+    whole = fit_model(photos, recipe, tmp_path / "whole", resources=QUIET)
+    with monkeypatch.context() as patch:
+        patch.setattr(fitting, "cross_fit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
+    monkeypatch.setattr(fitting, "start_pooling", None)  # clusters and descriptors are there
+    resumed = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
+    assert resumed.held_out == whole.held_out
+    vectors = [DescriptorStore.open(f.descriptors)[:] for f in (resumed, whole)]
+    assert np.abs(vectors[0] - vectors[1]).max() < 1e-6
+
+
+def test_photos_of_few_walks_teach_no_poses(photos, recipe, tmp_path):
+    one = replace(photos, group=photos.group * 0, group_names=("all",))
+    fitted = fit_model(one, recipe, tmp_path / "run", resources=QUIET)
+    assert fitted.seen == 0
+    assert fitted.questions() is None
+    assert PlaceModel.load(fitted.model).whitening.facts["labels"] == "none"
+    few = photos.subset(np.arange(20))
+    assert "too few to whiten" in fit_model(few, recipe, tmp_path / "few", resources=QUIET).note
+
+
+def test_fine_tuning_is_an_option_and_the_better_model_is_taken(photos, recipe, tmp_path):
+    fitted = fit_model(photos, recipe, tmp_path / "run", fine_tune=True, enough=20, resources=QUIET)
     found = fitted.held_out
     assert fitted.trained == (found[TUNED]["1"] > found[FROZEN]["1"])
-    assert fitted.model == tmp_path / "run" / (TUNED if fitted.trained else FROZEN) / "model"
-    assert f"{found[TUNED]['1']:.1f}" in fitted.note
-    card = PlaceModel.load(tmp_path / "run" / TUNED / "model").card
+    card = PlaceModel.load(tmp_path / "run" / TUNED / TUNED / "model").card
     assert card["training"]["step"] == 2
-    again = fit_model(photos, recipe, tmp_path / "run", enough=20, resources=QUIET)
-    assert again == fitted
+    if fitted.trained:  # then only walks that training did not see are asked
+        assert set(photos.group[fitted.questions().queries]) == {3}
+    little = fit_model(photos, recipe, tmp_path / "little", fine_tune=True, resources=QUIET)
+    assert not little.trained
+    assert f"{ENOUGH} are needed" in little.note
+
+
+def test_bad_photos_are_left_out_and_named(photos, recipe, tmp_path):
+    root = tmp_path / "copies"
+    names = [f"{i:04d}.jpg" for i in range(len(photos))]
+    root.mkdir()
+    for i, name in enumerate(names):
+        (root / name).write_bytes(b"no photo" if i == 7 else photos.path(i).read_bytes())
+    images = replace(photos, root=root, names=np.array(names, dtype=bytes), columns={})
+    fitted = fit_model(images, recipe, tmp_path / "run", resources=QUIET)
+    kept, store, rejects = fitted.described(images)
+    assert [r.image for r in rejects] == ["0007.jpg"]
+    assert rejects[0].reason != "no-descriptor"
+    assert kept.names.tolist() == store.names.tolist()
+    made = Map.create(
+        tmp_path / "map",
+        kept,
+        PlaceModel.load(fitted.model),
+        descriptors=store,
+        held=fitted.questions(),
+        rejects=rejects,
+    )
+    assert len(made) == len(photos) - 1
+    assert made.calibration.seen == len(photos) - 1
+    assert made.calibration.held_out is None or len(made.calibration.held_out) <= len(made)
+
+
+def test_of_many_photos_whole_walks_are_fitted_to_and_all_are_described(photos, recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "FITTED_PHOTOS", int(0.85 * len(photos)))
+    fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
+    images, store, _ = fitted.described(photos)
+    assert 0 < fitted.seen < len(photos) == len(store)
+    assert len(np.unique(images.group[: fitted.seen])) == 4
+    from covis.describing.embedding import embed
+
+    again = embed(PlaceModel.load(fitted.model), images, workers=0)
+    assert (np.asarray(store[:]) * again).sum(axis=1).min() > 0.99  # an untrained network's descriptors hardly differ
 
 
 def run(capsys, *arguments):
@@ -80,7 +151,7 @@ def test_index_trains_from_the_command_line(photos, tmp_path, capsys):
     told = json.loads(out)
     assert told["photos"] == len(photos)
     assert told["fitted"]["trained"] is False
-    assert "keeping the frozen model" in told["fitted"]["note"]
+    assert told["fitted"]["note"]
     _, out, _ = run(capsys, "locate", tmp_path / "town.map", photos.path(3), "--json")
     assert json.loads(out)[0]["matches"][0]["distance"] == pytest.approx(0, abs=1e-3)
 
@@ -95,8 +166,7 @@ def test_contradictions_are_told(options, message, tmp_path, capsys):
     assert message in err
 
 
-@pytest.mark.parametrize("enough", [20, 10_000], ids=["fine-tuned", "fitted alone"])
-def test_each_photo_passes_the_network_once(photos, recipe, tmp_path, monkeypatch, enough):
+def test_each_photo_passes_the_network_about_once(photos, recipe, tmp_path, monkeypatch):
     seen = []
     real = PlaceModel.prefix
 
@@ -105,20 +175,14 @@ def test_each_photo_passes_the_network_once(photos, recipe, tmp_path, monkeypatc
         return real(self, x)
 
     monkeypatch.setattr(PlaceModel, "prefix", counted)
-    frozen = replace(recipe, model=replace(recipe.model, trainable="none"))
-    fitted = fit_model(photos, frozen, tmp_path / "run", enough=enough, resources=QUIET)
-    model = PlaceModel.load(fitted.model)
-    store = describe_fitted(model, photos, tmp_path / "store")
+    fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
+    images, store, _ = fitted.described(photos)
+    Map.create(tmp_path / "map", images, PlaceModel.load(fitted.model), descriptors=store, held=fitted.questions())
     assert sum(seen) <= 1.3 * len(photos)
-    from covis.describing.embedding import embed
-
-    again = embed(model, photos, workers=0)
-    assert np.abs(np.asarray(store[:]) - again[store.rows(photos.names)]).max() < 1e-4
 
 
 def test_a_weights_file_tells_its_recipe(tmp_path, monkeypatch, capsys):
     """Of two recipes the one whose backbone the file fits; a file that fits none is an error."""
-    from covis.errors import InputError
     from covis.training.recipe import RECIPES
 
     base = experiments.get("own_photos_small")

@@ -12,7 +12,6 @@ from covis.cli.common import Device, Json, emit, existing
 from covis.errors import InputError
 
 if TYPE_CHECKING:
-    from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
     from covis.maps.answers import Answer
     from covis.maps.fitting import Fitted
@@ -43,6 +42,9 @@ def index(
     weights: Annotated[
         str, typer.Option(help="Backbone weights (.safetensors) where they cannot be fetched; tells the recipe.")
     ] = "",
+    fine_tune: Annotated[
+        bool, typer.Option("--fine-tune", help="Also train the network on the photos, and keep that if it helps.")
+    ] = False,
     track: Track = None,
     kind: Annotated[
         str, typer.Option(help="Search: auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")
@@ -68,9 +70,9 @@ def index(
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
       covis index drives.csv -o city.map --model runs/r50/model --engine postgresql://covis@db/maps
     """
-    if model is not None and (train or recipe or weights):
+    if model is not None and (train or recipe or weights or fine_tune):
         raise InputError(
-            "give --model to use a model as it is, or --train, --recipe and --weights to fit one, not both"
+            "give --model to use a model as it is, or --train, --recipe, --weights and --fine-tune to fit one, not both"
         )
     if runtime not in ("auto", "torch"):
         raise InputError(f"--runtime is auto or torch, not {runtime!r}")
@@ -88,20 +90,23 @@ def index(
     steps = 2 if loaded is not None else 4
     rejects: list[Rejected] = []
     images = open_images(photos, track, positions=True, rejects=rejects)
-    fitted, given = None, _store(descriptors)
+    fitted, given, held, count = None, _store(descriptors), None, len(images) + len(rejects)
     if loaded is None:
-        fitted, loaded, given = _fitted(images, output, recipe, weights)
+        fitted = _fitted(images, output, recipe, weights, fine_tune)
+        loaded, held = _model(fitted.model), fitted.questions()
+        images, given, lost = fitted.described(images)
+        rejects += lost
     say(f"step {steps - 1} of {steps}: describe and index {len(images)} photos, calibrate the map")
     made = Map.create(
         output, images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None, descriptors=given,
-        rejects=rejects, engine=engine,
+        rejects=rejects, engine=engine, held=held,
     )  # fmt: skip
     if runtime == "auto":
         say(
             f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate answers at once"
         )
         made.carry_runtime()
-    facts: dict[str, Any] = {"left_out": len(images) + len(rejects) - len(made)}
+    facts: dict[str, Any] = {"left_out": count - len(made)}
     report(made, json, facts, None if fitted is None else fitted.to_dict())
 
 
@@ -339,21 +344,17 @@ def _model(path: Path) -> PlaceModel:
     return open_place_model(path)
 
 
-def _fitted(
-    images: ImageSet, output: Path, recipe: str, weights: str
-) -> tuple[Fitted, PlaceModel, DescriptorStore | None]:
+def _fitted(images: ImageSet, output: Path, recipe: str, weights: str, fine_tune: bool) -> Fitted:
     """A model fitted to the photos, in a folder beside the map, and their descriptors."""
-    from covis.maps.fitting import choose_recipe, describe_fitted, estimate_s, fit_model
+    from covis.maps.fitting import choose_recipe, estimate_s, fit_model
     from covis.progress import duration, say
 
-    folder = output.with_name(f"{output.name}.model")
     say("step 1 of 4: choose a recipe and its weights")
     chosen = choose_recipe(recipe, weights)
-    say(f"all steps take about {duration(estimate_s(chosen, len(images)))}, and more if there is reason to fine-tune")
-    say(f"step 2 of 4: fit {chosen.model.backbone} to {len(images)} photos, fine-tune it where that helps")
-    fitted = fit_model(images, chosen, folder)
-    loaded = _model(fitted.model)
-    return fitted, loaded, describe_fitted(loaded, images, folder / "descriptors")
+    more = ", and more to fine-tune" if fine_tune else ""
+    say(f"all steps take about {duration(estimate_s(chosen, len(images)))}{more}")
+    say(f"step 2 of 4: fit {chosen.model.backbone} to {len(images)} photos and describe them")
+    return fit_model(images, chosen, output.with_name(f"{output.name}.model"), fine_tune=fine_tune)
 
 
 def _store(path: Path | None) -> Any:

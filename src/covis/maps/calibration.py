@@ -68,6 +68,8 @@ class HeldOut:
     """(Q,) the group of each photo, or the stretch of its walk: photos that are right or wrong together."""
     fold: Ids
     """(Q,) whole walks that belong together when a fit is checked."""
+    seen: int = 0
+    """Descriptors of the map, the first ones, that are of photos whose poses its model learned from."""
 
     @property
     def ranking(self) -> Ranking:
@@ -328,8 +330,9 @@ def calibrate(
 ) -> Calibration:
     """Fits all that the photos of a map allow; `images` and `descriptors` as `hold_out` takes them, `margin` is GCL's τ.
 
-    held: questions that were asked already, of fits that did not see them; `seen`: rows that the model learned from.
+    held: questions that were asked already, of fits that did not see them. seen: rows that the model learned from.
     """
+    seen = seen if held is None else held.seen
     line = None if margin is None else Overlap(margin)
     photos = len(images)
     if photos < MIN_QUERIES:

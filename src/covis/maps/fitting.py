@@ -1,44 +1,64 @@
-"""A model for one's own photos: fitted to them, and trained on them where that finds held-out photos better."""
+"""A model for one's own photos: clusters and whitening fitted to them, and told how well by walks that no fit saw.
+
+Poses pay where new photos are asked of the same places, in the whitening (`covis.whitening`). Gradient training on the
+photos is an option; it is kept where it finds held-out walks better.
+"""
 
 from __future__ import annotations
 
 import shutil
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
-from covis import machine
+from covis import artifacts, machine
+from covis.arrays import Bools
 from covis.datasets.photos import held_out_walks
-from covis.describing.describers import ModelDescriber, evaluate_model
+from covis.describing.describers import evaluate_model
+from covis.describing.embedding import embed
 from covis.describing.features import Cached, open_features, share_features
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.evaluation import Benchmark
 from covis.evaluation.protocols.rules import NEAR_ALIKE, NEAR_ALIKE_RULE
+from covis.evaluation.whitened import affordable
 from covis.experiments import get, photos
 from covis.experiments.tables import FrozenOnce
 from covis.graph import POSITIVE
 from covis.images import ImageSet, Split
+from covis.maps.calibration import MIN_QUERIES, HeldOut
+from covis.maps.crossfit import CrossFit, cross_fit, shared_dims
+from covis.maps.intake import listed
 from covis.models import PlaceModel
 from covis.progress import say
-from covis.training.recipe import Recipe
-from covis.training.run import Resources, start_pooling, train
-from covis.training.validation import describe_all
-from covis.whitening import Whitening
+from covis.reading.screening import Rejected
+from covis.training.recipe import Recipe, describe_recipe
+from covis.training.run import INITIAL_IMAGES, Resources, start_pooling, train
+from covis.whitening import Moments, Whitening, WhiteningRule, moments, pair_weights
 
+ENOUGH = 300
+"""Photos that share half of their view with one of another group, from which on training is tried."""
+FITTED_PHOTOS = 10_000
+"""A fit takes so many photos at most, whole walks of them; the rest is only described."""
+WALKS = 4
+"""Walks that it takes to ask across them."""
+ALONE = WhiteningRule(power=0.75)
+"""Where poses cannot tell: variances that few photos have hardly seen are not blown up."""
+_CLUSTER_SHARE = 0.25
+"""Of the photos at most are looked at first, to place clusters."""
 FROZEN, TUNED = "frozen", "fine-tuned"
-"""Folders of the two models that are compared."""
+"""Models that fine-tuning compares."""
 OVERHEAD_S = 30.0
 """What a map takes however few its photos are, most of it for the ONNX file."""
 _PROBE = 4
-ENOUGH = 300
-"""Photos that share half of their view with one of another group, from which on training is tried."""
-SAMPLES_PER_DIM = 2
-"""A whitening needs at least so many photos per dimension."""
+_QUESTION_FIELDS = ("queries", "ids", "distances", "walk", "fold")
+_KIND, _RESULT, _QUESTIONS = "fit", "fitted.json", "held_out.npz"
+_MODEL, _STORE, _RAW, _LATER = "model", "descriptors", "raw", "later"
 
 
 @dataclass(frozen=True)
@@ -46,16 +66,38 @@ class Fitted:
     """What became of a user's photos."""
 
     model: Path
+    descriptors: Path
+    """A store of the photos' descriptors, those that the fit saw first."""
     trained: bool
     photos: int
     overlapping: int
     note: str
     held_out: dict[str, dict[str, float]]
-    """Recall@k of held-out photos in percent: frozen and fine-tuned."""
+    """Recall@k in percent of photos of walks that the fit did not see: by each whitening, and by each model if trained."""
+    whitening: dict[str, Any] = field(default_factory=dict)
+    seen: int = 0
+    """Photos whose poses it learned from: the first of the store."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
-        return asdict(self) | {"model": str(self.model)}
+        return asdict(self) | {"model": str(self.model), "descriptors": str(self.descriptors)}
+
+    def questions(self) -> HeldOut | None:
+        """What photos found of fits that did not see their walks; None where the fit knows no poses."""
+        file = self.model.parent / _QUESTIONS
+        if not self.seen:
+            return None
+        with np.load(file) as kept:
+            found = {name: kept[name] for name in _QUESTION_FIELDS}
+            return HeldOut(method=str(kept["method"]), seen=self.seen, **found)
+
+    def described(self, images: ImageSet) -> tuple[ImageSet, DescriptorStore, list[Rejected]]:
+        """The photos that have a descriptor, in the order of the store, the store, and why the others have none."""
+        store = DescriptorStore.open(self.descriptors)
+        without = images.subset(~np.isin(images.names, store.names))
+        lost = [Rejected(without.name(i), "no-descriptor", "") for i in range(len(without))]
+        told = {r.image: r for r in (*listed(self.model.parent / _RAW), *listed(self.model.parent / _LATER))}
+        return images.subset(_positions(images, store)), store, [told.get(r.image, r) for r in lost]
 
 
 def choose_recipe(name: str, weights: str) -> Recipe:
@@ -104,50 +146,182 @@ def fit_model(
     recipe: Recipe,
     run: Path | str,
     *,
+    fine_tune: bool = False,
     enough: int = ENOUGH,
     seed: int = 0,
     resources: Resources | None = None,
 ) -> Fitted:
-    """Fits `recipe`'s pooling and whitening to the photos; trains too where enough of them overlap and it helps.
+    """Fits `recipe`'s pooling and a whitening to the photos, in the folder `run`; the same call resumes.
 
-    One walk in four is held out to tell: whichever model finds its photos better is taken. The same call resumes. Where
-    the frozen part of the network is worth caching, each photo passes it once for all of this (and for `describe_fitted`).
+    The whitening is learned from poses where there are walks to tell how well: chosen by cross-fitting over them. With
+    `fine_tune`, the recipe is trained on the photos first, where `enough` of them overlap, and kept if that finds every
+    fourth walk better; then only those walks are asked. Each photo passes the network at most 1.25 times otherwise.
     """
     run = Path(run)
-    count = _overlapping(images, recipe)
-    frozen = _frozen_features(images, recipe, seed, resources)
-    if count < enough:
-        _fit_alone(images, recipe, run / FROZEN / "model", seed, frozen)
-        note = (
-            f"{count} of {len(images)} photos share half of their view with a photo of another group, {enough} are "
-            "needed to fine-tune: keeping the frozen model, fitted to the photos"
-        )
+    config = {"recipe": describe_recipe(recipe), "images": images.fingerprint(), "seed": seed, "fine_tune": fine_tune}
+    with artifacts.claim(run, _KIND, config):
+        if (run / _RESULT).is_file():
+            return _opened(run)
+        overlapping = _overlapping(images, recipe)
+        tuned, recalls = None, dict[str, dict[str, float]]()
+        if fine_tune and overlapping >= enough:
+            tuned, recalls = _fine_tuned(images, recipe, run / TUNED, seed, resources)
+        model = _started(images, recipe, run, seed) if tuned is None else tuned.whiten(None)
+        raw = embed(model, _drawn(images), run / _RAW)
+        known = images.subset(_positions(images, raw))
+        asked = None if tuned is None else np.isin(known.names, held_out_walks(images).queries.names)
+        note, seen, recalls = _whiten(model, known, raw, recipe, run, asked, recalls)
+        model.save(run / _MODEL, {**model.card, "recipe": describe_recipe(recipe), "seed": seed}, replace=True)
+        _described(model, images, known, raw, run)
+        if fine_tune and tuned is None:
+            lack = (
+                f"{overlapping} of {len(images)} photos overlap, {enough} are needed"
+                if overlapping < enough
+                else "it did not help"
+            )
+            note = f"{note}; not fine-tuned ({lack})"
         say(note)
-        return Fitted(run / FROZEN / "model", False, len(images), count, note, {})
+        whitening = {} if model.whitening is None else {"dim": model.whitening.dim, **model.whitening.facts}
+        fitted = Fitted(
+            run / _MODEL, run / _STORE, tuned is not None, len(images), overlapping, note, recalls, whitening, seen
+        )
+        artifacts.write_json(run / _RESULT, fitted.to_dict())
+    return _opened(run)
+
+
+def _opened(run: Path) -> Fitted:
+    told = artifacts.read_json(run / _RESULT)
+    return Fitted(**{**told, "model": run / _MODEL, "descriptors": run / _STORE})
+
+
+# The whitening
+
+
+def _whiten(
+    model: PlaceModel,
+    images: ImageSet,
+    raw: DescriptorStore,
+    recipe: Recipe,
+    run: Path,
+    asked: Bools | None,
+    recalls: dict[str, dict[str, float]],
+) -> tuple[str, int, dict[str, dict[str, float]]]:
+    """Whitens the model by what the photos say; a note, how many photos' poses it learned from, and what was found."""
+    dim = affordable(recipe.whiten, len(images))
+    if not dim:
+        return f"{len(images)} photos are too few to whiten: the network is used as it comes", 0, recalls
+    walks = len(np.unique(images.group))
+    with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
+        dim = min(dim, len(fitted.variances))
+        tried = cross_fit(images, fitted, dim, recipe.labels) if walks >= WALKS else None
+        if tried is None or tried.answerable.sum() < MIN_QUERIES:
+            model.whiten(fitted.whitening(dim, ALONE, facts={"fit": "map"}))
+            return (
+                f"{walks} walks are too few to learn from their poses: whitened to {dim} dims by variance",
+                0,
+                recalls,
+            )
+        best = tried.best
+        model.whiten(_final(fitted, images, dim, recipe, tried.rules[best]))
+    held = tried.held_out(best, asked)
+    np.savez(run / _QUESTIONS, **{name: getattr(held, name) for name in _QUESTION_FIELDS}, method=held.method)
+    recalls = {**recalls, **{_named(rule): tried.recall(i) for i, rule in enumerate(tried.rules)}}
+    return _told(tried, dim), len(images), recalls
+
+
+def _final(fitted: Moments, images: ImageSet, dim: int, recipe: Recipe, rule: WhiteningRule) -> Whitening:
+    """The chosen whitening, fitted to all photos."""
+    facts: dict[str, Any] = {"fit": "map", "images": images.fingerprint()}
+    if rule.labels == "none":
+        return fitted.whitening(dim, rule, facts=facts)
+    pairs = pair_weights(recipe.labels(images, images), np.asarray(images.group), rule.exponent)
+    facts |= {"pairs": int(pairs.nnz), "label_rule": str(recipe.labels)}
+    return fitted.whitening(dim, rule, within=fitted.within(pairs), facts=facts)
+
+
+def _named(rule: WhiteningRule) -> str:
+    if rule.labels == "none":
+        return "pca" if rule.power == 1 else f"pca, power {rule.power:g}"
+    return f"learned, a = {rule.total_share:g}, p = {rule.exponent:g}"
+
+
+def _told(tried: CrossFit, dim: int) -> str:
+    best = tried.best
+    found, plain = tried.recall(best)["1"], tried.recall(0)["1"]
+    return (
+        f"photos of walks that the fit did not see are found at rank 1: {found:.1f} % with the whitening taken "
+        f"({_named(tried.rules[best])}, {dim} dims), {plain:.1f} % with PCA whitening"
+    )
+
+
+# Descriptors
+
+
+def _started(images: ImageSet, recipe: Recipe, run: Path, seed: int) -> PlaceModel:
+    """The network as it comes, its clusters placed by some of the photos."""
+    folder = run / "clusters"
+    if (folder / artifacts.MANIFEST).is_file():
+        return PlaceModel.load(folder)
+    model = PlaceModel.build(recipe.model, seed)
+    most = min(INITIAL_IMAGES, max(20, int(_CLUSTER_SHARE * len(images))))
+    start_pooling(model, images, seed, workers=0, most=most)
+    model.save(folder, replace=True)
+    return model
+
+
+def _drawn(images: ImageSet) -> ImageSet:
+    """The photos that the fit takes: all, or whole walks up to `FITTED_PHOTOS`."""
+    if len(images) <= FITTED_PHOTOS:
+        return images
+    walks = np.random.default_rng(0).permutation(int(images.group.max()) + 1)
+    size = np.bincount(images.group, minlength=len(walks))[walks]
+    taken = walks[np.cumsum(size) <= FITTED_PHOTOS]
+    if not len(taken):  # one walk is longer than that
+        return images.subset(np.sort(np.random.default_rng(0).permutation(len(images))[:FITTED_PHOTOS]))
+    return images.subset(np.isin(images.group, taken))
+
+
+def _positions(images: ImageSet, store: DescriptorStore) -> NDArray[np.int64]:
+    """Positions among `images` of the rows of `store`, in its order."""
+    order = np.argsort(images.names, kind="stable")
+    return np.asarray(order[np.searchsorted(images.names, store.names, sorter=order)])
+
+
+def _described(model: PlaceModel, images: ImageSet, known: ImageSet, raw: DescriptorStore, run: Path) -> None:
+    """A store of all photos' descriptors, those of the fit first: they pass the network once."""
+    folder = run / _STORE
+    if (folder / artifacts.MANIFEST).is_file() and DescriptorStore.open(folder).model == model.fingerprint():
+        return
+    shutil.rmtree(folder, ignore_errors=True)
+    store = DescriptorStore.create(folder, model.fingerprint(), model.dim)
+    for start in range(0, len(raw), 1024):
+        part = np.asarray(raw[start : start + 1024], np.float32)
+        white = part if model.whitening is None else model.whitening(part)
+        store = store.append(raw.names[start : start + 1024], white, model=store.model)
+    rest = ~np.isin(images.names, _drawn(images).names)
+    if rest.any():
+        later = embed(model, images.subset(rest), run / _LATER)
+        store.append(later.names, np.asarray(later[:], np.float32), model=store.model)
+
+
+# Gradient training
+
+
+def _fine_tuned(
+    images: ImageSet, recipe: Recipe, run: Path, seed: int, resources: Resources | None
+) -> tuple[PlaceModel | None, dict[str, dict[str, float]]]:
+    """The recipe trained on three of four walks, if that finds the others better than the frozen network does."""
     new, known = held_out_walks(images)
+    frozen = _frozen_features(images, recipe, seed, resources)
     if frozen is not None:
         for part in (new, known):
             share_features(frozen, images, np.flatnonzero(np.isin(images.names, part.names)), _cache(resources))
-    whiten = _affordable(recipe.whiten, len(known))
-    recipe, found = replace(recipe, whiten=whiten), {}
+    recipe, found = replace(recipe, whiten=affordable(recipe.whiten, len(known))), {}
     for name, tried in ((FROZEN, replace(recipe, steps=0)), (TUNED, recipe)):
         train(tried, run / name, data=Split(known, known), seed=seed, resources=resources)
         found[name] = _recall(PlaceModel.load(run / name / "model"), new, known)
     better = found[TUNED]["1"] > found[FROZEN]["1"]
-    told = ", ".join(f"{name} {recall['1']:.1f} %" for name, recall in found.items())
-    note = f"held-out photos found at rank 1: {told}: keeping the {TUNED if better else FROZEN} model"
-    say(note)
-    return Fitted(run / (TUNED if better else FROZEN) / "model", better, len(images), count, note, found)
-
-
-def describe_fitted(model: PlaceModel, images: ImageSet, path: Path) -> DescriptorStore | None:
-    """Descriptors of the photos by the features that fitting has cached; None where some photo cannot be read."""
-    vectors, lost = FrozenOnce(model).describe(images)
-    if lost.any():
-        return None
-    shutil.rmtree(path, ignore_errors=True)
-    store = DescriptorStore.create(path, model.fingerprint(), model.dim)
-    return store.append(images.names, vectors, model=model.fingerprint())
+    return PlaceModel.load(run / TUNED / "model") if better else None, found
 
 
 def _cache(resources: Resources | None) -> Path:
@@ -165,23 +339,6 @@ def _frozen_features(images: ImageSet, recipe: Recipe, seed: int, resources: Res
     return source if whole and isinstance(source, Cached) else None
 
 
-def _fit_alone(images: ImageSet, recipe: Recipe, path: Path, seed: int, frozen: Cached | None) -> None:
-    """The frozen network, pooling and whitening fitted to photos that are too few to draw batches from."""
-    if path.exists():
-        return
-    model = PlaceModel.build(recipe.model, seed)
-    start_pooling(model, images, seed, 0, frozen)
-    dims = _affordable(recipe.whiten, len(images))
-    if dims:
-        if frozen is None:
-            vectors = ModelDescriber(model).describe(images)[0]
-        else:
-            vectors = describe_all(model, frozen, 0, len(images))
-        model.whiten(Whitening.fit(vectors, dims, facts={"fit": "map"}))
-    path.parent.mkdir(parents=True, exist_ok=True)
-    model.save(path, {"seed": seed})
-
-
 def _overlapping(images: ImageSet, recipe: Recipe) -> int:
     """Photos with a partner of another group (any other photo, where there is one group) that shares half the view."""
     labels = recipe.labels(images, images)
@@ -189,13 +346,6 @@ def _overlapping(images: ImageSet, recipe: Recipe) -> int:
     if len(images.group_names) > 1:
         shares &= images.group[labels.rows] != images.group[labels.indices]
     return len(np.unique(labels.rows[shares]))
-
-
-def _affordable(whiten: int, photos: int) -> int:
-    """The whitening's dims, halved until the photos suffice; 0 (none) below 32."""
-    while whiten > photos // SAMPLES_PER_DIM:
-        whiten //= 2
-    return whiten if whiten >= 32 else 0
 
 
 def _recall(model: PlaceModel, queries: ImageSet, database: ImageSet) -> dict[str, float]:

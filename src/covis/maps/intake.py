@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses, true_headings
@@ -59,11 +58,11 @@ def stamps(files: NDArray[np.bytes_]) -> NDArray[np.int64]:
     return np.array(found, np.int64).reshape(-1, 2)
 
 
-def listed(store: DescriptorStore, lost: list[Rejected]) -> list[Rejected]:
-    """Rejects of a segment as it lists them, or `lost` where it lists none."""
-    listing = store.path / REJECTS
+def listed(store: Path) -> list[Rejected]:
+    """What a store's folder says was left out of it."""
+    listing = store / REJECTS
     if not listing.is_file():
-        return lost
+        return []
     with listing.open(newline="", encoding="utf-8", errors="surrogateescape") as handle:
         return [Rejected(*line) for line in list(csv.reader(handle))[1:]]
 

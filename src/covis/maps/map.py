@@ -28,7 +28,8 @@ from covis.errors import InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.answers import Answer
-from covis.maps.calibration import RATE, Calibration, compacted, gcl_margin, refreshed
+from covis.maps.calibration import RATE, Calibration, HeldOut, compacted, gcl_margin, refreshed
+from covis.maps.calibration import calibrate as calibrate_by
 from covis.maps.evidence import CONTEXT
 from covis.maps.intake import files_of, list_rejects, listed, nearest_name, plain, reframed, stamps
 from covis.maps.locating import Judge
@@ -60,9 +61,15 @@ _MERGE_FROM = 64
 
 
 def added(
-    now: Map, images: ImageSet, prefix: str, given: DescriptorStore | None, rejects: Iterable[Rejected], calibrate: bool
+    now: Map,
+    images: ImageSet,
+    prefix: str,
+    given: DescriptorStore | None,
+    rejects: Iterable[Rejected],
+    calibrate: bool,
+    held: HeldOut | None = None,
 ) -> Map:
-    """The map with `images`, under `prefix` + name."""
+    """The map with `images`, under `prefix` + name; `held` are questions that they were asked already."""
     table = replace(
         images, poses=reframed(images.poses, now.frame, str(images.root)), intrinsics=None,
         columns={"file": files_of(images)}, root=now.path,
@@ -75,13 +82,17 @@ def added(
     store = _segment(now, key, images, given)
     rows = store.rows(images.names)
     lost = [Rejected(images.name(int(i)), "no-descriptor", "see the segment") for i in np.flatnonzero(rows < 0)]
-    list_rejects(now.path / storage.REJECTS, [*rejects, *listed(store, lost)])
+    list_rejects(now.path / storage.REJECTS, [*rejects, *(listed(store.path) or lost)])
     table = table.subset(rows >= 0)
     if now.remote is not None:
-        after = _loaded(now.remote, table, np.asarray(store[rows[rows >= 0]], np.float32), first=now.version == 0)
-        moved = _of_remote(
-            type(now), after, now.model_fingerprint, now.state.calibration, len(table) if calibrate else None
-        )
+        vectors = np.asarray(store[rows[rows >= 0]], np.float32)
+        after = _loaded(now.remote, table, vectors, first=now.version == 0)
+        if held is not None:
+            asked = replace(table, columns={**table.columns, "row": np.arange(len(table))})
+            told = calibrate_by(asked, vectors, gcl_margin(now.path / storage.MODEL), held=held)
+            artifacts.write_json(now.path / storage.CALIBRATION, told.to_dict())
+        changes = len(table) if calibrate and held is None else None
+        moved = _of_remote(type(now), after, now.model_fingerprint, now.state.calibration, changes)
         storage.clear_segment(now.path, key)
         return moved
     stores, segments, first = now.stores, now.state.segments, len(now.descriptors)
@@ -93,7 +104,7 @@ def added(
     joined = concatenate([plain(now.images.subset(~replaced)), plain(table)])
     joined = storage.image_table(joined, joined.columns["row"], joined.columns["file"])
     state = replace(now.state, images=joined, segments=segments)
-    return _written(now, state, stores, len(table) if calibrate else None)
+    return _written(now, state, stores, len(table) if calibrate else None, held)
 
 
 def removed(now: Map, names: Iterable[str | bytes], calibrate: bool) -> Map:
@@ -130,7 +141,7 @@ def _of_remote(
 
 def _made_remote(
     kind: type[Map], path: Path, images: ImageSet, model: PlaceModel, engine: str,
-    descriptors: DescriptorStore | None, rejects: list[Rejected], calibrate: bool,
+    descriptors: DescriptorStore | None, rejects: list[Rejected], calibrate: bool, held: HeldOut | None,
 ) -> Map:  # fmt: skip
     """Makes a map over an engine; stopped, the same call goes on."""
     own = artifacts.fingerprint(str(path.resolve()), images.fingerprint(), model.fingerprint())
@@ -145,7 +156,7 @@ def _made_remote(
             model.save(path / storage.MODEL, replace=True)
         empty = State(0, storage.empty_table(path, images.poses.frame), ())
         first = kind(path, empty, (), model.fingerprint(), model.dim, remote)
-        made = added(first, images, "", descriptors, rejects, calibrate)
+        made = added(first, images, "", descriptors, rejects, calibrate, held)
         artifacts.write_json(path / storage.CURRENT, {"version": made.version})
     return made
 
@@ -199,7 +210,9 @@ def _embedder(now: Map, count: int) -> Embedder:
     return loaded
 
 
-def _written(now: Map, state: State, stores: tuple[DescriptorStore, ...], changes: int | None) -> Map:
+def _written(
+    now: Map, state: State, stores: tuple[DescriptorStore, ...], changes: int | None, held: HeldOut | None = None
+) -> Map:
     """Writes `state` as the next version; `changes` photos came or went (None: leave the calibration as it is)."""
     state = replace(state, version=now.version + 1)
     total = sum(map(len, stores))
@@ -212,9 +225,11 @@ def _written(now: Map, state: State, stores: tuple[DescriptorStore, ...], change
     draft = replace(now, state=state, stores=stores)
     if changes is not None:
         margin = gcl_margin(now.path / storage.MODEL)
-        state = replace(
-            state, calibration=refreshed(state.calibration, changes, state.images, draft.descriptors, margin)
-        )
+        if held is None:
+            told = refreshed(state.calibration, changes, state.images, draft.descriptors, margin)
+        else:
+            told = calibrate_by(state.images, draft.descriptors, margin, held=held).to_dict()
+        state = replace(state, calibration=told)
     index = next_index(draft, None if merged else now)
     storage.write_state(now.path, state, None if isinstance(index, Exact) else index)
     after = replace(draft, state=state)
@@ -321,16 +336,18 @@ class Map:
         rejects: Iterable[Rejected] = (),
         calibrate: bool = True,
         engine: str = "",
+        held: HeldOut | None = None,
     ) -> Map:
         """Makes a map of `images` with known positions; the same call resumes an interrupted one.
 
         index: `auto`, `exact` or a kind of approximate search, which may take `max_ram` bytes beside the descriptors.
         descriptors: those of the images, by name, if there are some already. engine: where photos and descriptors shall
-        live instead of the folder, `milvus:URI` or `postgresql://…`.
+        live instead of the folder, `milvus:URI` or `postgresql://…`. held: what the photos, which the model learned from,
+        found of fits that did not see them (`covis.maps.fitting`); they are not asked again.
         """
         path = Path(path)
         if engine:
-            return _made_remote(cls, path, images, model, engine, descriptors, list(rejects), calibrate)
+            return _made_remote(cls, path, images, model, engine, descriptors, list(rejects), calibrate, held)
         choose(index, len(images), model.dim, max_ram)  # what cannot be built is said before the work
         config = {"model": model.fingerprint(), "dim": model.dim, "index": index, "images": images.fingerprint(),
                   "root": os.fsencode(images.root.resolve()).hex(), **({} if max_ram is None else {"max_ram": max_ram})}  # fmt: skip
@@ -342,7 +359,7 @@ class Map:
                 model.save(path / storage.MODEL, replace=True)
             start = State(0, storage.empty_table(path, images.poses.frame), (), index, max_ram)
             first = cls(path, start, (), model.fingerprint(), model.dim)
-            return added(first, images, "", descriptors, rejects, calibrate)
+            return added(first, images, "", descriptors, rejects, calibrate, held)
 
     # Looking
 

@@ -260,14 +260,22 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
     model.whiten(fit_whitening(images, descriptors, recipe.whiten, recipe.whitening, labels=recipe.labels, facts=facts))
 
 
-def start_pooling(model: PlaceModel, images: ImageSet, seed: int, workers: int, features: Cached | None = None) -> None:
-    """Starts a pooling that begins with clusters of local features (NetVLAD) from some training images.
+def start_pooling(
+    model: PlaceModel,
+    images: ImageSet,
+    seed: int,
+    workers: int,
+    features: Cached | None = None,
+    *,
+    most: int = INITIAL_IMAGES,
+) -> None:
+    """Starts a pooling that begins with clusters of local features (NetVLAD) from up to `most` training images.
 
     features: those of the images, in the last of its sets, so that the network need not see them again.
     """
     if not model.pool.has_start:
         return
-    ids = np.sort(np.random.default_rng(seed).permutation(len(images))[:INITIAL_IMAGES])
+    ids = np.sort(np.random.default_rng(seed).permutation(len(images))[:most])
     if features is not None:
         others = (np.zeros(0, np.int64),) * (len(features.rows) - 1)
         requests = ((*others, ids[start : start + 32]) for start in range(0, len(ids), 32))
