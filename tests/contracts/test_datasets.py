@@ -11,7 +11,8 @@ from covis.errors import InputError
 from covis.evaluation import BENCHMARKS
 from layouts import builders
 
-OURS = {"utm_folders": builders.utm_folders, "gsv": builders.gsv, "campus": builders.campus}
+OURS = {"utm_folders": builders.utm_folders, "gsv": builders.gsv, "campus": builders.campus,
+        "cambridge": builders.cambridge, "racetrack": builders.racetrack}  # fmt: skip
 OFFICIAL = (
     "msls",
     "pitts30k",

@@ -6,7 +6,8 @@ from covis.datasets import DATASETS
 from covis.evaluation import BENCHMARKS, load_benchmark
 from layouts import builders
 
-OURS = {"utm_folders": builders.utm_folders, "campus": builders.campus}
+OURS = {"utm_folders": builders.utm_folders, "campus": builders.campus,
+        "cambridge": builders.cambridge, "racetrack": builders.racetrack}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", list(BENCHMARKS))

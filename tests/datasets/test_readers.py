@@ -422,6 +422,25 @@ class TestFolders:
         assert len(queries)
         assert not set(queries.group) & set(database.group)
 
+    @pytest.mark.parametrize("name", ["cambridge", "racetrack"])
+    def test_a_held_out_part_stays_away_from_what_is_trained_on(self, layouts, name):
+        held, rest, whole = (datasets.load(name, layouts[name], s) for s in ("held_out", "without_held_out", "train"))
+        gap = np.linalg.norm(held.database.poses.xy[:, None] - rest.database.poses.xy[None], axis=2)
+        assert gap.min() >= 60
+        assert len(held.queries) + len(rest.queries) == len(whole.queries)
+        assert (whole.queries is whole.database) == (name == "cambridge")
+
+    def test_a_race_track_without_days_is_refused(self, tmp_path):
+        builders.cambridge(tmp_path, images=False)
+        with pytest.raises(InputError, match="has no column 'day'"):
+            datasets.load("racetrack", tmp_path, "val")
+
+    def test_real_street_views_and_drives(self, shared_data):
+        for name in ("cambridge", "racetrack"):
+            for key, count in datasets.DATASETS[name].published.items():
+                split, side = key.split("/")
+                assert len(getattr(datasets.load(name, shared_data / name, split), side)) == count
+
     def test_real_campus(self, shared_data):
         for split, photos, walks in (("train", 2805, 63), ("west", 1872, 35)):
             images = datasets.load("campus", shared_data / "campus", split).queries

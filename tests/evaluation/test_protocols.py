@@ -9,7 +9,9 @@ from covis.evaluation import BENCHMARKS, load_benchmark
 from covis.evaluation.protocols.msls import as_sequences
 from covis.evaluation.protocols.msls import sequence_validation as validation
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
+from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import check_submission, keys, write_submission
+from covis.labels import Radius
 from layouts import builders
 
 FAMILIES = {
@@ -24,6 +26,8 @@ FAMILIES = {
     "7scenes": lambda root, images: builders.seven_scenes(root, ("stairs",), images=True),
     "folders": builders.utm_folders,
     "campus": builders.campus,
+    "cambridge": builders.cambridge,
+    "racetrack": builders.racetrack,
 }
 ELSEWHERE = {"table", "town", "town_val"}
 OTHER_ROOMS = {name for name in BENCHMARKS if name.startswith("7scenes_")} - {"7scenes_stairs"}
@@ -67,7 +71,7 @@ def test_every_protocol_that_was_asked_for_has_a_name():
     wanted = {"msls_val", "msls_val_all", "msls_test", *(f"msls_{s}_{t}" for s in ("val", "test") for t in subtasks)}
     wanted |= {f"msls_{s}_{t}" for s in ("val", "test") for t in ("seq2seq", "seq2im", "im2seq")}
     wanted |= {"pitts30k_test", "pitts250k_test", "tokyo247", "tokyotm_val", "robotcar_v2", "cmu_extended"}
-    wanted |= {"tb_places_w17_w18", "tb_places_w18", "town", "campus", "table"}
+    wanted |= {"tb_places_w17_w18", "tb_places_w18", "town", "campus", "table", "cambridge_val", "racetrack_val"}
     wanted |= {f"7scenes_{s}" for s in ("chess", "fire", "heads", "office", "pumpkin", "redkitchen", "stairs")}
     assert wanted <= set(BENCHMARKS)
 
@@ -323,6 +327,52 @@ def test_the_town_is_scored_by_condition(tmp_path):
     assert len(parts) > 1
     assert sum(part["queries"] for part in parts.values()) == figures["queries"]
     assert figures["spearman_psi_distance"] == pytest.approx(0, abs=0.1)
+
+
+def test_street_views_never_match_their_own_panorama(opened):
+    benchmark = opened("cambridge_val")
+    assert benchmark.one_set
+    graph = benchmark.positives
+    assert (benchmark.queries.group[graph.rows] != benchmark.queries.group[graph.indices]).all()
+    # Panoramas 6 m apart: none has a neighbour within 5 m, the next within 10 m, four within 25 m, at one's own heading.
+    assert {name: truth.pairs for name, truth in benchmark.stricter.items()} == {"5m_40deg": 0, "10m_40deg": 88}
+    assert np.diff(graph.indptr).max() == 8
+
+
+def test_the_second_day_asks_the_first(opened):
+    benchmark = opened("racetrack_val")
+    assert set(benchmark.queries.columns["day"]) == {2}
+    assert set(benchmark.database.columns["day"]) == {1}
+    assert list(benchmark.stricter) == ["2m_40deg", "5m_40deg", "10m_40deg"]
+    training = benchmark.training()
+    assert training.group_names == ("day1", "day2")
+    assert (training.group == training.columns["day"] - 1).all()
+
+
+def test_stricter_truths_have_recalls_of_their_own(opened):
+    benchmark = opened("racetrack_val")
+    pairs = Radius(5.0, 40.0)(benchmark.queries, benchmark.database)
+    ideal = [
+        np.lexsort([np.linalg.norm(benchmark.database.poses.xy - at, axis=1)])[:25] for at in benchmark.queries.poses.xy
+    ]
+    figures = evaluate(np.array(ideal), benchmark).figures["recall_stricter"]["5m_40deg"]
+    assert figures == {
+        "queries": int((np.diff(pairs.indptr) > 0).sum()),
+        "recall": dict.fromkeys(figures["recall"], 100.0),
+    }
+    left = benchmark.without(np.arange(len(benchmark.queries)) == 0, np.zeros(len(benchmark.database), bool), "a test")
+    assert left.stricter["5m_40deg"].shape == (len(benchmark.queries) - 1, len(benchmark.database))
+    assert left.fingerprint != benchmark.fingerprint
+
+
+def test_street_views_and_drives_as_counted_on_the_real_photos(shared_data):
+    cambridge = load_benchmark("cambridge_val", shared_data / "cambridge")
+    racetrack = load_benchmark("racetrack_val", shared_data / "racetrack")
+    answerable = {
+        b.name: [int((np.diff(g.indptr) > 0).sum()) for g in (*b.stricter.values(), b.positives)]
+        for b in (cambridge, racetrack)
+    }
+    assert answerable == {"cambridge_val": [292, 488, 640], "racetrack_val": [693, 695, 695, 695]}
 
 
 def test_campus_counts_on_the_real_photos(shared_data):

@@ -52,7 +52,12 @@ def _recalls(f: Figures) -> list[str]:
         }
         for k, value in f.recall.items()
     ]
-    return [f"  {line}" for line in text_table(rows).splitlines()]
+    stricter = [
+        f"  recall within {name.replace('_', ', ')} ({part.queries} queries), %:"
+        + "".join(f"  @{k} {value:.1f}" for k, value in part.recall.items() if k in COMPARED_KS)
+        for name, part in f.stricter.items()
+    ]
+    return [*(f"  {line}" for line in text_table(rows).splitlines()), *stricter]
 
 
 def _others(f: Figures) -> list[str]:

@@ -51,6 +51,9 @@ class Benchmark:
     denominator: Denominator = "answerable"
     """Whether the headline divides by the queries that have a relevant image, or by all."""
     ks: tuple[int, ...] = KS
+    stricter: Mapping[str, SimilarityGraph] = field(default_factory=dict)
+    """Stricter truths by name, such as within 5 m, whose recalls stand beside the headline's: each over the queries that
+    it can answer."""
     thresholds: tuple[tuple[float, float], ...] = ()
     """(metres, degrees) within which the best match's pose counts as localised."""
     radii_m: tuple[float, ...] = RADII_M
@@ -87,6 +90,11 @@ class Benchmark:
             if graph is not None:
                 allowed = self.admissible(graph.rows, graph.indices)
                 object.__setattr__(self, side, graph if allowed.all() else graph.keep(allowed))
+        object.__setattr__(self, "stricter", {name: self._allowed(graph) for name, graph in self.stricter.items()})
+
+    def _allowed(self, graph: SimilarityGraph) -> SimilarityGraph:
+        """The relevant pairs of a graph that the protocol lets match."""
+        return positives(graph.keep(self.admissible(graph.rows, graph.indices)))
 
     def __repr__(self) -> str:
         return f"Benchmark({self.name!r}, {len(self.queries)} queries, {len(self.database)} map images, {self.rule})"
@@ -193,6 +201,7 @@ class Benchmark:
             breakdown={label: values[~queries] for label, values in self.breakdown.items()},
             notes=(*self.notes, f"{lost} images left out: {why}"),
             relevance=_restricted(self.relevance, ~queries, ~database),
+            stricter={name: _restricted(graph, ~queries, ~database) for name, graph in self.stricter.items()},
             similarity=_restricted(self.similarity, ~queries, ~database),
         )
 
@@ -211,6 +220,7 @@ class Benchmark:
             "thresholds": [list(t) for t in self.thresholds],
             "query_images": _identity(self.queries, bool(self.thresholds)),
             "map_images": _identity(self.database, bool(self.thresholds)),
+            **({"stricter": {name: _measure(graph) for name, graph in self.stricter.items()}} if self.stricter else {}),
         }
 
     @cached_property

@@ -117,6 +117,11 @@ class Figures(Mapping[str, Any]):
         }
 
     @property
+    def stricter(self) -> dict[str, Part]:
+        """Recall by stricter truths, such as within 5 m, each over the queries that it can answer; empty without any."""
+        return {str(name): _part(entry) for name, entry in self.get("recall_stricter", {}).items()}
+
+    @property
     def by_radius(self) -> RadiusCurve | None:
         """Recall@1 against radius; None where positions are unknown."""
         found = self.get("recall_by_radius")

@@ -54,7 +54,14 @@ def _outcomes(ids: Ids, distances: NDArray[np.float32], benchmark: Benchmark) ->
     graph = benchmark.positives
     answerable(graph)
     metres, degrees = pose_errors(benchmark.queries.poses, benchmark.database.poses, ids[:, 0])
+    stricter: Arrays = {}
+    for name, truth in benchmark.stricter.items():
+        stricter |= {
+            f"first_hit_{name}": first_hits(ids, truth),
+            f"relevant_{name}": np.diff(truth.indptr).astype(np.int32),
+        }
     return {
+        **stricter,
         "ids": ids.astype(np.int32),
         "distances": distances,
         "psi": ranked_psi(ids, benchmark.graded),
@@ -102,12 +109,21 @@ def _recalls(benchmark: Benchmark, arrays: Arrays, resamples: int) -> dict[str, 
         "recall_over_answerable": recalls(first, ks, has),
         "recall_over_all": recalls(first, ks, every),
     }
+    if benchmark.stricter:
+        figures["recall_stricter"] = {name: _stricter(name, benchmark, arrays) for name in benchmark.stricter}
     curve = recalls(first, range(1, max(ks) + 1), counted)
     precision = {k: average_precision_at_k(arrays["ids"], benchmark.positives, k) for k in ks}
     return figures | {
         "recall_curve": list(curve.values()),
         "map": {str(k): float(100.0 * np.nanmean(v)) for k, v in precision.items()},
     }
+
+
+def _stricter(name: str, benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]:
+    """Queries that a stricter truth can answer, and recall over them."""
+    has = arrays[f"relevant_{name}"] > 0
+    recall = recalls(arrays[f"first_hit_{name}"], benchmark.ks, has) if has.any() else {}
+    return {"queries": int(has.sum()), "recall": recall}
 
 
 def _clustered(benchmark: Benchmark) -> bool:

@@ -1,4 +1,4 @@
-"""Protocols over tables, folders and the simulated town: a user's own photos, campus walks, the embedded default."""
+"""Protocols over tables, folders and the simulated town: own photos, campus walks, street views, drives, the town."""
 
 from __future__ import annotations
 
@@ -10,10 +10,21 @@ from typing import Any
 import numpy as np
 
 from covis import datasets
+from covis.datasets import surveys
 from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark, Groups, register
-from covis.evaluation.protocols.rules import NEAR, NEAR_ALIKE, NEAR_ALIKE_RULE, NEAR_RULE, SHARED_VIEW, by_rule
+from covis.evaluation.localisation import limit_name
+from covis.evaluation.protocols.rules import (
+    MAX_ANGLE_DEG,
+    NEAR,
+    NEAR_ALIKE,
+    NEAR_ALIKE_RULE,
+    NEAR_RULE,
+    SHARED_VIEW,
+    by_rule,
+)
 from covis.images import ImageSet, Split
+from covis.labels import Radius
 
 
 @register("table", "table", "all")
@@ -50,6 +61,29 @@ def campus_walks(path: Path | None) -> Benchmark:
     """New walks over places whose map the model may have been trained on: a map of one's own photos."""
     sides = datasets.load("campus", path, "new_walks")
     return _alike("campus_walks", sides, training=lambda: sides.database)
+
+
+def survey(path: Path | None, dataset: str, split: str, radii_m: tuple[float, ...]) -> Benchmark:
+    """Street views against other panoramas, or a second day of drives against the first: 25 m and 40°, and stricter.
+
+    A model may be trained on the rest of the dataset: on `train` for its `val`, on what lies apart for a held-out part.
+    """
+    sides = datasets.load(dataset, path, split)
+    training = partial(datasets.load, dataset, path, "train" if split == "val" else surveys.WITHOUT)
+    alone = sides.queries is sides.database
+    limits = {limit_name((r, MAX_ANGLE_DEG)): Radius(r, MAX_ANGLE_DEG)(*sides) for r in radii_m}
+    return _alike(
+        f"{dataset}_{split}",
+        sides,
+        groups="other" if alone else "any",
+        stricter=limits,
+        training=(lambda: training().queries) if alone else (lambda: surveys.across_days(training())),
+    )
+
+
+for _name, _radii in (("cambridge", (5.0, 10.0)), ("racetrack", (2.0, 5.0, 10.0))):
+    for _split in ("val", surveys.HELD_OUT):
+        register(f"{_name}_{_split}", _name, _split)(partial(survey, dataset=_name, split=_split, radii_m=_radii))
 
 
 def _alike(name: str, sides: Split, **more: Any) -> Benchmark:

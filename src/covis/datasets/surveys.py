@@ -1,0 +1,94 @@
+"""Street views of Cambridge and two days on a race track: a table `train.csv` and a table `val.csv` of another part.
+
+Cambridge's groups are panoramas, each with four views of 90° at exact headings: one panorama's views never match each
+other. The race track's groups are laps, and `day` is a column: day 2 asks, day 1 is the map. A part of `train` is held
+out to choose settings on (`held_out`, and `without_held_out` to train on), so that `val` is left for the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.spatial import KDTree
+
+from covis.datasets.dataset import DATASETS, Dataset
+from covis.errors import InputError, unknown_name
+from covis.images import ImageSet, Split, concatenate
+from covis.poses import Poses
+from covis.reading.table import read_table
+
+HELD_OUT, WITHOUT = "held_out", "without_held_out"
+SPLITS = ("train", "val", HELD_OUT, WITHOUT)
+GAP_M = 60.0
+"""As far as `val` lies from `train`, about, photos to train on stay from the part that is held out."""
+DAY = "day"
+NO_LICENCE = "no licence stated: testing only, not to be published"
+
+
+@dataclass(frozen=True)
+class Survey:
+    """Two tables with poses, and which part of the first is held out."""
+
+    name: str
+    axis: int
+    """0: the held-out part lies beyond `beyond_m` to the east; 1: to the north."""
+    beyond_m: float
+    by_day: bool = False
+    """Whether the second day asks and the first is the map; otherwise a set is matched with itself."""
+
+    def load(self, path: Path, split: str) -> Split:
+        """The images of `split`."""
+        if split not in SPLITS:
+            raise unknown_name(f"split of {self.name}", split, SPLITS)
+        name = "val" if split == "val" else "train"
+        table = Path(path) / f"{name}.csv"
+        if not table.is_file():
+            raise InputError(f"{table} is not there; give the folder that holds {name}.csv and images/")
+        images = read_table(table)
+        if split in (HELD_OUT, WITHOUT):
+            images = images.subset(self._chosen(images.poses, split))
+        return self._days(images, table) if self.by_day else Split(images, images)
+
+    def _chosen(self, poses: Poses, split: str) -> NDArray[np.bool_]:
+        """(N,) the held-out part, or what lies at least `GAP_M` from it."""
+        held = np.asarray(poses.xy[:, self.axis] > self.beyond_m)
+        if split == HELD_OUT or not held.any():
+            return held if split == HELD_OUT else ~held
+        distance, _ = KDTree(poses.xy[held]).query(poses.xy)
+        return np.asarray(distance >= GAP_M)
+
+    def _days(self, images: ImageSet, table: Path) -> Split:
+        if DAY not in images.columns:
+            raise InputError(f"{table} has no column {DAY!r}; add it: 1 for the map's photos, 2 for those that ask")
+        day = images.columns[DAY].astype(np.int64)
+        return Split(images.subset(day == 2), images.subset(day == 1))
+
+
+def across_days(images: Split) -> ImageSet:
+    """Both days as one set whose groups are days, so that pairs of other groups are pairs of two days."""
+    both = concatenate([images.queries, images.database])
+    day = np.repeat([1, 0], [len(images.queries), len(images.database)]).astype(np.int32)
+    return replace(both, group=day, group_names=("day1", "day2"))
+
+
+CAMBRIDGE = Survey("cambridge", axis=0, beyond_m=50.0)
+RACETRACK = Survey("racetrack", axis=1, beyond_m=-150.0, by_day=True)
+_COUNTS: Mapping[Survey, dict[str, int]] = {
+    CAMBRIDGE: {"train/queries": 2188, "val/queries": 644},
+    RACETRACK: {"train/queries": 961, "train/database": 1815, "val/queries": 695, "val/database": 1123},
+}
+for _survey, _counts in _COUNTS.items():
+    DATASETS.register(_survey.name)(
+        Dataset(
+            name=_survey.name,
+            load=_survey.load,
+            splits=SPLITS,
+            licence=NO_LICENCE,
+            published=_counts,
+            groups_apart=False,
+        )
+    )
