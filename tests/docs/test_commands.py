@@ -11,8 +11,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import typer
+from PIL import Image
 
 from covis.cli import build, main
 from layouts import builders
@@ -64,36 +66,64 @@ def shortened(line):
     return [sys.executable, "-m", "covis", *words[1:]]
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize(
-    "page",
-    [
-        page
-        for page in [
-            "README.md",
-            "docs/index.md",
-            "docs/labels.md",
-            "docs/training.md",
-            "docs/reports.md",
-            "docs/town.md",
-        ]
-        if (ROOT / page).exists()
-    ],
-)
-def test_commands_that_need_no_download_run(page, hamlet, tmp_path):
+@pytest.fixture
+def place(hamlet, tmp_path):
+    """A folder to type commands in, and their environment: the default town is the smallest one."""
     from covis.town.dataset import default_folder
 
-    environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / default_folder().name).symlink_to(hamlet)
     (tmp_path / "work").mkdir()
-    lines = [line for line in commands(ROOT / page) if not NEEDS.search(line)]
-    assert lines or page != "README.md"
-    for line in dict.fromkeys(lines):
-        done = subprocess.run(
-            shortened(line), cwd=tmp_path / "work", env=environment, capture_output=True, text=True, timeout=400
-        )
+    return tmp_path / "work", os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+
+
+def typed(words, place):
+    folder, environment = place
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
+
+
+def with_gps(images, folder):
+    """Copies of a set's images with positions and headings in EXIF, as a phone writes them; its walks as folders."""
+    for i, (x, y) in enumerate(images.poses.xy):
+        target = folder / images.path(i).parent.name / images.path(i).name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        north, east = 55.7 + y / 111_320, 13.19 + x / (111_320 * np.cos(np.radians(55.7)))
+        with Image.open(images.path(i)) as image:
+            exif = image.getexif()
+            exif.get_ifd(0x8825).update(
+                {1: "N", 2: (north, 0.0, 0.0), 3: "E", 4: (east, 0.0, 0.0), 16: "T", 17: images.poses.heading[i]}
+            )
+            image.save(target, exif=exif)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_the_readmes_commands_run(hamlet, place):
+    """Both doors as written, on photos with GPS; the model of the second door stands in for one to be fetched."""
+    from covis.town.dataset import load
+
+    queries, database = load(hamlet, "test")
+    with_gps(database, place[0] / "photos")
+    with_gps(queries.subset(range(3)), place[0] / "new")
+    left_out = r"/data/|evals/[ab]\b|covis serve|covis (locate|data check)$"  # datasets, a server, a verb named alone
+    lines = [line for line in commands(ROOT / "README.md") if not re.search(left_out, line)]
+    verbs = [line.split()[1] for line in lines]
+    assert {"index", "locate", "train", "evaluate", "label", "pairs", "map"} <= set(verbs)
+    for line in sorted(dict.fromkeys(lines), key=lambda line: line.split()[1] not in ("train", "data")):
+        words = shortened(line) + (["--model", "runs/quick"] if line.startswith(("covis index", "covis pairs")) else [])
+        done = typed(words, place)
+        assert done.returncode == 0, f"{line}\n{done.stderr}"
+    assert "<html" in (place[0] / "found.html").read_text(encoding="utf-8")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    "page", ["docs/index.md", "docs/labels.md", "docs/training.md", "docs/reports.md", "docs/town.md"]
+)
+def test_commands_that_need_no_download_run(page, place):
+    for line in dict.fromkeys(line for line in commands(ROOT / page) if not NEEDS.search(line)):
+        done = typed(shortened(line), place)
         assert done.returncode == 0, f"{page}: {line}\n{done.stderr}"
 
 
@@ -123,19 +153,11 @@ def test_msls_step_by_step_runs_on_a_miniature(tmp_path, monkeypatch, capsys):
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_readmes_python_runs(hamlet, tmp_path):
-    from covis.town.dataset import default_folder
-
-    (tmp_path / "cache").mkdir()
-    (tmp_path / "cache" / default_folder().name).symlink_to(hamlet)
+def test_the_readmes_python_runs(place):
     [block] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     short = block.replace('covis.recipe("town_quick")', 'dataclasses.replace(covis.recipe("town_quick"), steps=3)')
     assert short != block
-    environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", f"import dataclasses\n{short}"],
-        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=400,
-    )  # fmt: skip
+    done = typed([sys.executable, "-c", f"import dataclasses\n{short}"], place)
     assert done.returncode == 0, done.stderr
     assert re.search(r"\{1: [\d.]+, 5: [\d.]+", done.stdout)
 
