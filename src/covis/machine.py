@@ -57,6 +57,12 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "covis"
 
 
+def weights_folder() -> Path:
+    """Where files of weights are looked for by name: COVIS_WEIGHTS, or `weights` in the cache."""
+    given = os.environ.get("COVIS_WEIGHTS")
+    return Path(given).expanduser() if given else cache_folder() / "weights"
+
+
 _chosen_device: str | None = None
 
 

@@ -68,6 +68,24 @@ def _checked(path: Path | str) -> bytes:
     return content
 
 
+def open_session(path: Path | str, threads: int | None = None, remedy: str = "export it again") -> Any:
+    """ONNX Runtime's session of a file, on the CPU; `threads`: all cores unless given."""
+    try:
+        import onnxruntime
+    except ImportError:
+        raise InputError(f"{path} needs the package onnxruntime; {INSTALL}") from None
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads or cpu_count()
+    options.log_severity_level = 3
+    try:
+        return onnxruntime.InferenceSession(_checked(path), options, providers=["CPUExecutionProvider"])
+    except Damaged:
+        raise
+    except Exception as error:  # onnxruntime has an exception class for each status, without a common base
+        reason = " ".join(str(error).split())[:160]
+        raise Damaged(f"{path} cannot be opened by ONNX Runtime ({reason}); {remedy}") from None
+
+
 class OnnxSession:
     """An exported model in ONNX Runtime."""
 
@@ -83,20 +101,7 @@ class OnnxSession:
         """Opens a file that `covis.models.export_onnx` wrote; `threads`: all cores unless given."""
         if not Path(path).is_file():
             raise InputError(f"{path} is not there; write it with: covis export MODEL --onnx {path}")
-        try:
-            import onnxruntime
-        except ImportError:
-            raise InputError(f"{path} needs the package onnxruntime; {INSTALL}") from None
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = threads or cpu_count()
-        options.log_severity_level = 3
-        try:
-            session = onnxruntime.InferenceSession(_checked(path), options, providers=["CPUExecutionProvider"])
-        except Damaged:
-            raise
-        except Exception as error:  # onnxruntime has an exception class for each status, without a common base
-            reason = " ".join(str(error).split())[:160]
-            raise Damaged(f"{path} cannot be opened by ONNX Runtime ({reason}); export it again") from None
+        session = open_session(path, threads)
         facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
         if facts is None:
             raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")

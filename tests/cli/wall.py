@@ -6,9 +6,9 @@ import numpy as np
 from PIL import Image
 from scipy.spatial.transform import Rotation
 
-from covis.field.resection import sift
 from covis.poses import Poses
 from covis.reading.panoramas import view_rotation
+from covis.search.local import sift
 
 SIZE, FOCAL = (320, 240), 260.0
 WALL_Y, WALL_M, PIXELS_A_M = 12.0, (30.0, 14.0), 40

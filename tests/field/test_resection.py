@@ -54,15 +54,6 @@ def test_an_unknown_focal_length_is_estimated():
     assert not found.camera_known
 
 
-def test_mutual_and_clear_matches_only():
-    eye = np.eye(4, dtype=np.float32)
-    twin = np.array([[1, 0, 0, 0], [0.999, 0.04, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]], np.float32)
-    first, second = resection.Features(np.zeros((4, 2)), eye), resection.Features(np.zeros((4, 2)), twin)
-    assert resection.match(first, second).tolist() == [[0, 0], [1, 2], [3, 3]]
-    alike = resection.Features(np.zeros((2, 2)), np.array([[0.8, 0.6, 0, 0], [0.8, -0.6, 0, 0]], np.float32))
-    assert resection.match(first, alike).tolist() == []
-
-
 def test_real_frames_with_depth(shared_data):
     from covis.datasets.seven_scenes import read_scene
 

@@ -22,6 +22,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "postgres": (("psycopg", "pgvector"), "maps on PostgreSQL"),
     "heic": (("pillow_heif",), "photos in HEIC, as iPhones take them"),
     "sfm": (("pycolmap",), "COLMAP models and databases, 6DOF poses"),
+    "local": (("cv2", "onnxruntime", "pycolmap"), "re-ranking by local features (--rerank local:NAME)"),
     "ros": (("rosbags",), "ROS bags and MCAP files"),
     "video": (("av",), "videos"),
     "gis": (("pyogrio",), "GeoPackage and GeoParquet"),
@@ -31,6 +32,7 @@ _LIBRARIES = ("numpy", "scipy", "numba", "torch", "timm", "faiss-cpu", "pyarrow"
 KINDS = {
     "descriptors": "descriptors of images, by model",
     "features": "outputs of frozen network parts, for training",
+    "local": "local features of images, for re-ranking",
     "onnx": "models in the ONNX format",
     "town": "the simulated town",
 }

@@ -55,10 +55,14 @@ def evaluate(
         float | None, typer.Option(help="Divide variances out to this power (1: whitened); 0.75 suits few images.")
     ] = None,
     rerank: Annotated[
-        str | None, typer.Option(help="Re-rank the results: consensus (agreement of positions) or patches.")
+        str | None,
+        typer.Option(
+            help="Re-rank the results: consensus (agreement of positions), patches, or local:sift|xfeat|alike "
+            "(local features and geometry; weights as local:xfeat=FILE)."
+        ),
     ] = None,
     rerank_depth: Annotated[
-        int | None, typer.Option(min=1, help="Results per query to re-rank (default: consensus 20, patches 50).")
+        int | None, typer.Option(min=1, help="Results per query to re-rank (default: consensus 20, others 50).")
     ] = None,
     batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
@@ -77,6 +81,7 @@ def evaluate(
       covis evaluate MODEL campus_west --data /data/campus --rerank consensus
       covis evaluate MODEL campus_walks --data /data/campus --whiten 512 --fit map --whiten-labels graded
       covis evaluate MODEL town --rerank patches --rerank-depth 100 -o evals/patches
+      covis evaluate MODEL town --rerank local:sift
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """

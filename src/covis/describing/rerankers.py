@@ -89,6 +89,13 @@ def _patches(argument: str, depth: int | None) -> Reranker:
     return ByPatches() if depth is None else ByPatches(depth)
 
 
+@RERANKERS.register("local")
+def _local(argument: str, depth: int | None) -> Reranker:
+    from covis.describing.local import ByLocal
+
+    return ByLocal.parse(argument, depth)
+
+
 def _refuse(name: str, argument: str) -> None:
     if argument:
         raise InputError(f"re-ranker {name!r} takes nothing behind a colon, not {argument!r}; write --rerank {name}")

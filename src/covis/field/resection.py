@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
@@ -22,25 +21,12 @@ from covis.poses import Axis, quaternion_matrices
 from covis.reading.cameras import Camera, camera_of
 from covis.reading.colmap import Model
 from covis.reading.georeference import Similarity
+from covis.search.local import match, open_pycolmap, sift
 
-RATIO = 0.85
-"""A match's distance to that of the second-best, at most (Lowe 2004)."""
 NEAR_PX = 4.0
 """A feature takes the point of a model's keypoint within so many pixels."""
 MAX_ERROR_PX = 8.0
 LEAST_INLIERS = 12
-MAX_FEATURES = 4096
-MAX_SIDE = 1600
-"""Pictures are scaled down to this for features."""
-
-
-class Features(NamedTuple):
-    """Local features of a picture."""
-
-    xy: Floats
-    """(K, 2) pixels of the full picture, centre of the first pixel at 0.5."""
-    descriptors: NDArray[np.float32]
-    """(K, D) unit norm."""
 
 
 class Scene(Protocol):
@@ -94,48 +80,6 @@ class Resected:
             "focal_px": round(self.focal_px, 2),
             "camera_known": self.camera_known,
         }
-
-
-def _pycolmap() -> Any:
-    try:
-        import pycolmap
-    except ImportError:
-        raise InputError("6DOF poses need pycolmap: pip install 'covis[sfm]'") from None
-    pycolmap.logging.minloglevel = 1  # its news is ours to tell
-    return pycolmap
-
-
-def sift(path: Path) -> Features:
-    """SIFT features of a picture, upright as it is shown (square roots of the histograms: RootSIFT)."""
-    from PIL import Image, ImageOps
-
-    pycolmap = _pycolmap()
-    with Image.open(path) as image:
-        shown = ImageOps.exif_transpose(image).convert("L")
-    scale = min(1.0, MAX_SIDE / max(shown.size))
-    small = shown.resize((round(shown.width * scale), round(shown.height * scale))) if scale < 1 else shown
-    options = pycolmap.FeatureExtractionOptions()
-    options.sift.max_num_features = MAX_FEATURES
-    extractor = pycolmap.FeatureExtractor.create(options, pycolmap.Device.cpu)
-    keypoints, descriptors = extractor.extract_from_uint8_array(np.asarray(small, np.uint8))
-    values = np.asarray(descriptors.data, np.float32)
-    values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-9)
-    xy = np.array([[k.x, k.y] for k in keypoints], np.float64).reshape(-1, 2)
-    return Features(xy * (np.array(shown.size) / np.array(small.size)), values)
-
-
-def match(first: Features, second: Features, ratio: float = RATIO) -> NDArray[np.int64]:
-    """(M, 2) mutual nearest features that are clearly nearer than the second-best."""
-    if len(first.xy) < 2 or len(second.xy) < 2:
-        return np.zeros((0, 2), np.int64)
-    alike = first.descriptors @ second.descriptors.T
-    best = alike.argmax(axis=1)
-    mutual = alike.argmax(axis=0)[best] == np.arange(len(best))
-    top = np.partition(alike, -2, axis=1)[:, -2:]
-    distance = np.sqrt(np.maximum(0.0, 2.0 - 2.0 * top))
-    clear = distance[:, 1] < ratio * distance[:, 0]
-    use = np.flatnonzero(mutual & clear)
-    return np.column_stack([use, best[use]])
 
 
 @dataclass(frozen=True, eq=False)
@@ -198,7 +142,7 @@ def resect(
 
     Unless the camera is `known`, its focal length is estimated with the pose.
     """
-    pycolmap = _pycolmap()
+    pycolmap = open_pycolmap("a 6DOF pose")
     if len(xy) < LEAST_INLIERS:
         return None
     lens = pycolmap.Camera(model=camera.model, width=camera.width, height=camera.height, params=list(camera.params))

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from covis.errors import InputError
 from covis.files import sha256
-from covis.machine import cache_folder
+from covis.machine import weights_folder
 from covis.models import weights
 from covis.models.config import ModelConfig
 from covis.registry import Registry
@@ -59,7 +59,7 @@ PUBLISHED: Registry[PublishedModel] = Registry("published model")
 
 
 def find(name: str, file: Path | None = None) -> tuple[PublishedModel, Path]:
-    """The published model `name`, and its checkpoint: `file`, or what the cache's `weights` folder or the hub has."""
+    """The published model `name`, and its checkpoint: `file`, or what `machine.weights_folder` or the hub has."""
     entry = PUBLISHED[name]
     return entry, _kept(entry) if file is None else file
 
@@ -118,7 +118,7 @@ def _renamed(state: State, names: Mapping[str, str]) -> State:
 
 def _kept(entry: PublishedModel) -> Path:
     """The checkpoint in the cache, or fetched from the hub where it is there."""
-    folder = cache_folder() / "weights"
+    folder = weights_folder()
     for suffix in _SUFFIXES:
         if (folder / f"{entry.name}{suffix}").is_file():
             return folder / f"{entry.name}{suffix}"

@@ -24,6 +24,26 @@ REACH = 0.25
 """How far a match may stray from the common movement and still count, as a share of the image's diagonal."""
 
 
+def reordered(
+    ranking: Ranking,
+    depth: int,
+    scores: Callable[[int, NDArray[np.int64], NDArray[np.floating]], NDArray[np.float64]],
+) -> Ranking:
+    """The ranking with the first `depth` results of each query by falling score, equal ones as they were.
+
+    scores: (query, ids (n,), distances (n,)) → (n,).
+    """
+    order = np.tile(np.arange(ranking.k), (len(ranking), 1))
+    with Meter("re-rank", len(ranking), "queries") as meter:
+        for q in range(len(ranking)):
+            ids, distances = ranking.row(q)
+            head = min(depth, len(ids))
+            if head:
+                order[q, :head] = np.argsort(-scores(q, ids[:head], distances[:head]), kind="stable")
+            meter.advance()
+    return ranking.reordered(order)
+
+
 @dataclass(frozen=True, eq=False)
 class SpatialRerank:
     """Orders the first `depth` results of each query by how well their patches match and agree on one movement."""
@@ -38,16 +58,10 @@ class SpatialRerank:
 
     def __call__(self, ranking: Ranking) -> Ranking:
         """The ranking with its head in a new order; distances stay those of the descriptors, so they may rise and fall."""
-        order = np.tile(np.arange(ranking.k), (len(ranking), 1))
-        with Meter("re-rank", len(ranking), "queries") as meter:
-            for q in range(len(ranking)):
-                ids, distances = ranking.row(q)
-                head = min(self.depth, len(ids))
-                if head:
-                    score = self.scores(q, ids[:head]) - self.distance_weight * distances[:head] ** 2 / 2
-                    order[q, :head] = np.argsort(-score, kind="stable")
-                meter.advance()
-        return Ranking(np.take_along_axis(ranking.ids, order, 1), np.take_along_axis(ranking.distances, order, 1))
+        return reordered(ranking, self.depth, self._combined)
+
+    def _combined(self, query: int, ids: NDArray[np.int64], distances: NDArray[np.floating]) -> NDArray[np.float64]:
+        return self.scores(query, ids) - self.distance_weight * distances**2 / 2
 
     def scores(self, query: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
         """(n,) agreement of query `query` with each of the map images `ids`: 0 none, 1 with itself."""

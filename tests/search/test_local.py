@@ -1,0 +1,85 @@
+"""Local features: matching, peaks and sampling against other implementations, geometry on scenes with known answers."""
+
+import numpy as np
+import pytest
+from scipy.ndimage import map_coordinates
+
+from covis.ranking import Ranking
+from covis.search.local import Features, LocalRerank, inliers, match, peaks, sampled
+
+SIZE = (320, 240)
+
+
+def test_mutual_and_clear_matches_only():
+    eye = np.eye(4, dtype=np.float32)
+    twin = np.array([[1, 0, 0, 0], [0.999, 0.04, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]], np.float32)
+    first, second = Features(np.zeros((4, 2)), eye), Features(np.zeros((4, 2)), twin)
+    assert match(first, second).tolist() == [[0, 0], [1, 2], [3, 3]]
+    alike = Features(np.zeros((2, 2)), np.array([[0.8, 0.6, 0, 0], [0.8, -0.6, 0, 0]], np.float32))
+    assert match(first, alike).tolist() == []
+    assert match(first, alike, None).tolist() == [[0, 0]]
+
+
+def test_peaks_are_the_highest_of_their_neighbourhood():
+    score = np.random.default_rng(0).random((20, 30)).astype(np.float32)
+    xy, value = peaks(score, 2, 0.5)
+    wanted = [
+        (x, y)
+        for y in range(20)
+        for x in range(30)
+        if score[y, x] > 0.5 and score[y, x] == score[max(0, y - 2) : y + 3, max(0, x - 2) : x + 3].max()
+    ]
+    assert sorted(map(tuple, xy.tolist())) == sorted(wanted)
+    assert value.tolist() == [score[y, x] for x, y in xy]
+
+
+def test_sampling_is_bilinear_between_the_middles_of_cells():
+    maps = np.random.default_rng(0).random((3, 5, 7)).astype(np.float32)
+    xy = np.random.default_rng(1).uniform(0, 1, (50, 2)) * [7 * 8, 5 * 8]
+    expected = [map_coordinates(m, [xy[:, 1] / 8 - 0.5, xy[:, 0] / 8 - 0.5], order=1, mode="nearest") for m in maps]
+    np.testing.assert_allclose(sampled(maps, xy, 8), np.transpose(expected), atol=1e-6)
+
+
+def pair(flat, wrong, count=120, seed=0):
+    """Two views of points on a plane or in a volume, `wrong` of the matches at random."""
+    rng = np.random.default_rng(seed)
+    depth = np.full(count, 6.0) if flat else rng.uniform(3, 12, count)
+    points = np.column_stack([rng.uniform(-2, 2, count), rng.uniform(-1.5, 1.5, count), depth])
+    angle = np.radians(8)
+    turn = np.array([[np.cos(angle), 0, np.sin(angle)], [0, 1, 0], [-np.sin(angle), 0, np.cos(angle)]])
+    views = [points, points @ turn.T + [0.8, 0.1, 0.2]]
+    first, second = (p[:, :2] / p[:, 2:] * 260 + np.array(SIZE) / 2 for p in views)
+    second[:wrong] = rng.uniform(0, 1, (wrong, 2)) * SIZE
+    unused = np.zeros((count, 1), np.float32)
+    return Features(first, unused, SIZE), Features(second, unused, SIZE), np.tile(np.arange(count)[:, None], 2)
+
+
+@pytest.mark.parametrize(
+    ("flat", "geometry", "least", "most"),
+    [
+        (True, "homography", 80, 86),
+        (False, "fundamental", 80, 95),
+        (False, "homography", 8, 60),  # a volume is not flat
+        (False, "both", 80, 95),
+    ],
+)
+def test_geometry_keeps_the_true_matches(flat, geometry, least, most):
+    pytest.importorskip("cv2", reason="estimates the geometry")
+    found = [inliers(*pair(flat, 40, seed=seed), geometry) for seed in (0, 0, 1)]
+    assert found[0] == found[1]
+    assert all(least <= count <= most for count in found)
+    assert inliers(*pair(flat, 3, count=3), geometry) == 0
+
+
+def test_the_head_is_ordered_by_what_agrees_and_ties_stay():
+    pytest.importorskip("cv2", reason="estimates the geometry")
+    eye = np.eye(60, dtype=np.float32)
+    own, same, _ = pair(True, 0, count=60)
+    _, noise, _ = pair(True, 60, count=60)
+    pictures = [noise._replace(descriptors=eye), Features(np.zeros((0, 2)), np.zeros((0, 60), np.float32)),
+                same._replace(descriptors=eye), same._replace(descriptors=eye)]  # fmt: skip
+    rerank = LocalRerank(lambda _: own._replace(descriptors=eye), pictures.__getitem__, depth=3)
+    ranking = Ranking(np.array([[1, 0, 2, 3, -1]]), np.array([[0.1, 0.2, 0.3, 0.4, np.inf]]))
+    assert rerank(ranking).ids.tolist() == [[2, 0, 1, 3, -1]]
+    assert rerank.counts[0].tolist()[0] == 0
+    assert rerank.counts[0].tolist()[2] == 60
