@@ -15,7 +15,7 @@ from covis.datasets import (
     town,
     utm_folders,
 )
-from covis.datasets.dataset import DATASETS, Dataset, given_paths, is_given, load
+from covis.datasets.dataset import DATASETS, Dataset, data_path, given_paths, is_given, load
 from covis.images import Split
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "Split",
     "campus",
     "cmu",
+    "data_path",
     "given_paths",
     "gsv",
     "is_given",

@@ -44,12 +44,17 @@ DATASETS: Registry[Dataset] = Registry("dataset")
 
 def load(name: str, path: Path | str | None, split: str) -> Split:
     """The `split` of dataset `name` at `path`; only an embedded dataset, such as the town, needs none."""
-    dataset = DATASETS[name]
-    if path is None:
-        if dataset.default is None:
-            raise InputError(f"dataset {name!r} needs a path to its files; give --data {name}=PATH")
-        path = dataset.default()
-    return dataset.load(Path(path), split)
+    return DATASETS[name].load(data_path(name, path), split)
+
+
+def data_path(name: str, path: Path | str | None) -> Path:
+    """Where dataset `name` lies: at `path`, or where an embedded one does without it."""
+    default = DATASETS[name].default
+    if path is not None:
+        return Path(path)
+    if default is None:
+        raise InputError(f"dataset {name!r} needs a path to its files; give --data {name}=PATH")
+    return default()
 
 
 def given_paths(given: Sequence[str] | None, asked: Iterable[str]) -> dict[str, Path]:

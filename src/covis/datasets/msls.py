@@ -59,12 +59,12 @@ _KINDS: dict[str, Kind] = {
 _CONVERT: dict[str, Callable[[Column], NDArray[Any]]] = {"name": names, "number": numbers, "flag": flags}
 
 
-def load(path: Path, split: str) -> Split:
-    """Queries and map of `train`, `val`, `test` or one city, without panoramas (which have no heading of their own)."""
+def load(path: Path, split: str, *, panoramas: bool = False) -> Split:
+    """Queries and map of `train`, `val`, `test` or one city; panoramas, which have no heading, only where asked for."""
     known = {**CITIES, **{city: (city,) for cities in CITIES.values() for city in cities}}
     if split not in known:
         raise unknown_name(f"split of {NAME}", split, known)
-    return read(path, _present(path, known[split], complete=split != "train"))
+    return read(path, _present(path, known[split], complete=split != "train"), panoramas=panoramas)
 
 
 def panoramas_of(path: Path, split: str) -> list[str]:

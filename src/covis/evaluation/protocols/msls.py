@@ -157,11 +157,14 @@ def sequence_test(path: Path | None, task: str, length: int = LENGTH) -> Benchma
 
 
 def _items(path: Path | None, split: str, task: str, length: int) -> tuple[Split, tuple[ImageSet, ImageSet]]:
-    """All frames of both sides, and the items among them that the task counts."""
-    frames = datasets.load("msls", path, split)
+    """All frames of both sides, and the items among them that the task counts.
+
+    A panorama is never the middle of an item, but it may be one of its frames, as in the official evaluator.
+    """
+    frames = datasets.msls.load(datasets.data_path("msls", path), split, panoramas=True)
     lengths = [length if sequence else 1 for sequence in TASKS[task]]
     sides = [as_sequences(side, n) for side, n in zip(frames, lengths, strict=True)]
-    queries, database = (side.subset(side.columns["all"]) for side in sides)
+    queries, database = (side.subset(side.columns["all"] & ~side.columns["pano"]) for side in sides)
     return frames, (queries, database)
 
 

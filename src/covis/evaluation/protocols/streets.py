@@ -23,19 +23,21 @@ def _streets(name: str, path: Path | None, dataset: str, split: str, **more: Any
     return by_rule(name, datasets.load(dataset, path, split), NEAR, denominator="all", notes=notes, **more)
 
 
-def pittsburgh(path: Path | None, dataset: str) -> Benchmark:
-    """The test split of Pittsburgh: one map, no second rule."""
+def pittsburgh(path: Path | None, dataset: str, split: str) -> Benchmark:
+    """A split of Pittsburgh: one map, no second rule."""
     return _streets(
-        f"{dataset}_test",
+        f"{dataset}_{split}",
         path,
         dataset,
-        "test",
+        split,
         training=lambda: datasets.load(dataset, path, "train").database,
+        notes=("the validation split: not the set of the published figures",) if split == "val" else (),
     )
 
 
 for _name in ("pitts30k", "pitts250k"):
-    register(f"{_name}_test", _name, "test")(partial(pittsburgh, dataset=_name))
+    for _split in ("val", "test"):
+        register(f"{_name}_{_split}", _name, _split)(partial(pittsburgh, dataset=_name, split=_split))
 
 
 @register("tokyo247", "tokyo247", "test")

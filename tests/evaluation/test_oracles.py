@@ -1,0 +1,349 @@
+"""Figures on miniatures of the official layouts against loops that read the official files themselves.
+
+The miniatures are written from the formats by someone who had not read the readers, and nothing below uses a reader of
+covis: CSV files are read with `csv`, MATLAB structs with `scipy.io`, pose lists line by line. Descriptors are drawn from an
+image's official name, so that both sides rank alike whatever order they keep images in.
+"""
+
+import csv
+import hashlib
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import pytest
+from scipy.io import loadmat
+from scipy.spatial.transform import Rotation
+
+from covis.evaluation import load_benchmark
+from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
+from covis.evaluation.submissions import keys, write_submission
+
+KS = (1, 5, 10, 20)
+RADIUS_M = 25.0
+
+
+def drawn(name, place=None):
+    """A unit descriptor: chance from the name, and something of the place where one is given."""
+    seed = int.from_bytes(hashlib.sha256(name.encode()).digest()[:8], "little")
+    vector = np.random.default_rng(seed).normal(size=8)
+    if place is not None:
+        x, y = place
+        vector[:6] += 1.5 * np.array([f(v / s) for v in (x, y) for s, f in ((40, np.sin), (40, np.cos), (300, np.sin))])
+    return (vector / np.linalg.norm(vector)).astype(np.float32)
+
+
+def nearest(query, database):
+    """Positions in the map (M, dim), nearest first."""
+    return np.argsort(((database - query) ** 2).sum(axis=1), kind="stable")
+
+
+def percent(hits):
+    return 100.0 * float(np.mean(hits))
+
+
+# MSLS: the official evaluator, restated
+
+
+def read_csv(file):
+    with file.open(newline="") as handle:
+        return list(csv.DictReader(handle))
+
+
+def items(folder, length, subtask, with_positions=True):
+    """(keys joined by commas, row numbers of the frames) of every item whose middle frame the subtask counts.
+
+    An item is `length` neighbouring lines of one sequence with consecutive frame numbers. Panoramas are left out by
+    their middle frame alone, and only where raw.csv tells of them.
+    """
+    lines, flags = read_csv(folder / "seq_info.csv"), read_csv(folder / "subtask_index.csv")
+    panorama = (
+        [line["pano"] == "True" for line in read_csv(folder / "raw.csv")] if with_positions else [False] * len(lines)
+    )
+    half, found = length // 2, []
+    for middle in range(half, len(lines) - half):
+        window = range(middle - half, middle + half + 1)
+        frames = [int(lines[i]["frame_number"]) for i in window]
+        one = len({lines[i]["sequence_key"] for i in window}) == 1
+        whole = one and frames == list(range(frames[0], frames[0] + length))
+        if whole and flags[middle][subtask] == "True" and not panorama[middle]:
+            found.append((",".join(lines[i]["key"] for i in window), list(window)))
+    return found
+
+
+def official_msls(root, cities, lengths, subtask):
+    """Recall@k and mAP@k in percent as the official evaluator makes them, and how many queries it counts."""
+    recall, precision = {k: [] for k in KS}, {k: [] for k in KS}
+    size = 0
+    for city in cities:
+        sides = []
+        for side, length in zip(("query", "database"), lengths, strict=True):
+            folder = root / "train_val" / city / side
+            places = [(float(r["easting"]), float(r["northing"])) for r in read_csv(folder / "postprocessed.csv")]
+            sides.append(
+                [(name, np.array([places[i] for i in window])) for name, window in items(folder, length, subtask)]
+            )
+        size += len(sides[1])
+        database = np.stack([drawn(name, xy.mean(axis=0)) for name, xy in sides[1]])
+        for name, xy in sides[0]:
+            far = [np.linalg.norm(xy[:, None] - other[None], axis=2).min() for _, other in sides[1]]
+            positive = {j for j, metres in enumerate(far) if metres <= RADIUS_M}
+            if not positive:
+                continue
+            ranked = nearest(drawn(name, xy.mean(axis=0)), database)
+            for k in KS:
+                hits = [j in positive for j in ranked[:k]]
+                recall[k].append(any(hits))
+                score = sum(sum(hits[: i + 1]) / (i + 1) for i, hit in enumerate(hits) if hit)
+                precision[k].append(score / min(len(positive), k))
+    counted = len(recall[1])
+    return (
+        {str(k): percent(v) for k, v in recall.items()},
+        {str(k): percent(v) for k, v in precision.items()},
+        counted,
+        size,
+    )
+
+
+MSLS = {
+    "msls_val": ((1, 1), "all"),
+    **{f"msls_val_{task}": ((1, 1), task) for task in ("s2w", "w2s", "o2n", "n2o", "d2n", "n2d")},
+    "msls_val_seq2seq": ((3, 3), "all"),
+    "msls_val_seq2im": ((3, 1), "all"),
+    "msls_val_im2seq": ((1, 3), "all"),
+}
+
+
+@pytest.mark.parametrize("name", list(MSLS))
+def test_msls_validation_equals_the_official_evaluator(official, name):
+    lengths, subtask = MSLS[name]
+    recall, precision, counted, size = official_msls(official["msls"], ("cph", "sf"), lengths, subtask)
+    benchmark = load_benchmark(name, official["msls"])
+    places = {}
+    for side in ("query", "database"):
+        for city in ("cph", "sf"):
+            for row in read_csv(official["msls"] / "train_val" / city / side / "postprocessed.csv"):
+                places[row["key"]] = (float(row["easting"]), float(row["northing"]))
+    sides = [
+        np.stack([drawn(key, np.mean([places[k] for k in key.split(",")], axis=0)) for key in keys(images)])
+        for images in (benchmark.queries, benchmark.database)
+    ]
+    figures = evaluate_descriptors(*sides, benchmark).figures
+    assert (figures["queries"], figures["database"]) == (counted, size)
+    assert figures["recall"] == pytest.approx(recall)
+    assert figures["map"] == pytest.approx(precision)
+    assert 0 < figures["recall"]["1"] < figures["recall"]["20"], "the miniature would tell nothing"
+
+
+@pytest.mark.parametrize(("name", "lengths"), [("msls_test", (1, 1)), ("msls_test_seq2im", (3, 1))])
+def test_the_file_for_the_msls_server_asks_what_the_official_lists_ask(official, name, lengths, tmp_path):
+    """The test cities' lists tell nothing of panoramas, so none are left out; a query is searched in its own city."""
+    cities = ("miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala")
+    benchmark = load_benchmark(name, official["msls"])
+    sides = [np.stack([drawn(key) for key in keys(images)]) for images in (benchmark.queries, benchmark.database)]
+    file = write_submission(rank_descriptors(*sides, benchmark), benchmark, tmp_path / "predictions.csv")
+    lines = [line.split(" ") for line in file.read_text().splitlines() if not line.startswith("#")]
+    expected = []
+    for city in cities:
+        folders = [official["msls"] / "test" / city / side for side in ("query", "database")]
+        queries, database = ([n for n, _ in items(f, n, "all", False)] for f, n in zip(folders, lengths, strict=True))
+        vectors = np.stack([drawn(key) for key in database])
+        expected += [[query, *(database[j] for j in nearest(drawn(query), vectors))] for query in queries]
+    width = len(lines[0])
+    assert width > 5
+    assert sorted(lines) == sorted(row[:width] for row in expected)
+
+
+# Pittsburgh and Tokyo: the struct, read by name
+
+
+class Struct:
+    """A dbStruct: names, positions and, in Time Machine, time stamps."""
+
+    def __init__(self, file):
+        fields = loadmat(file, squeeze_me=False)["dbStruct"][0, 0]
+        self.queries, self.database = ([str(cell[0][0]) for cell in fields[k]] for k in ("qImageFns", "dbImageFns"))
+        self.query_xy, self.database_xy = fields["utmQ"].T, fields["utmDb"].T
+        self.limit = float(fields["posDistSqThr"].item())
+        stamps = "qTimeStamp" in fields.dtype.names
+        self.query_time, self.database_time = (
+            (fields[k].ravel() if stamps else None) for k in ("qTimeStamp", "dbTimeStamp")
+        )
+
+    def positive(self, i):
+        near = ((self.database_xy - self.query_xy[i]) ** 2).sum(axis=1) <= self.limit
+        return near if self.query_time is None else near & (self.database_time != self.query_time[i])
+
+
+def of_file(path):
+    """The part of a name that says which image it is, whatever folder and suffix a release gives it."""
+    return PurePosixPath(path).stem
+
+
+def recalls_of(struct, kept):
+    """Recall over all and over the answerable queries; `kept` says which of the ranked images count, by query."""
+    database = np.stack([drawn(of_file(n), xy) for n, xy in zip(struct.database, struct.database_xy, strict=True)])
+    hits, answerable = {k: [] for k in KS}, []
+    for i, name in enumerate(struct.queries):
+        positive = struct.positive(i)
+        ranked = kept(i, nearest(drawn(of_file(name), struct.query_xy[i]), database))
+        answerable.append(bool(positive.any()))
+        for k in KS:
+            hits[k].append(bool(positive[ranked[:k]].any()))
+    mask = np.array(answerable)
+    return [{str(k): percent(np.array(v)[over]) for k, v in hits.items()} for over in (np.ones_like(mask), mask)]
+
+
+def first_cutouts(ranked):
+    """Of the 12 cut-outs of a panorama, which lie together in the struct, the best."""
+    seen, kept = set(), []
+    for j in ranked:
+        if j // 12 not in seen:
+            seen.add(j // 12)
+            kept.append(j)
+    return np.array(kept)
+
+
+STREETS = {
+    "pitts30k_val": ("pitts30k", "pitts30k_val"),
+    "pitts30k_test": ("pitts30k", "pitts30k_test"),
+    "pitts250k_test": ("pitts250k", "pitts250k_test"),
+    "tokyo247": ("tokyo247", "tokyo247"),
+    "tokyo247_cutouts": ("tokyo247", "tokyo247"),
+    "tokyotm_val": ("tokyotm", "tokyoTM_val"),
+}
+
+
+@pytest.mark.parametrize("name", list(STREETS))
+def test_street_positions_and_recalls_equal_a_loop_over_the_struct(official, name):
+    dataset, stem = STREETS[name]
+    struct = Struct(official[dataset] / "datasets" / f"{stem}.mat")
+    keep = {
+        "tokyo247": lambda i, ranked: first_cutouts(ranked[: 12 * max(KS)]),
+        "tokyotm_val": lambda i, ranked: [
+            j for j in ranked[: 10 * max(KS)] if struct.database_time[j] != struct.query_time[i]
+        ],
+    }.get(name, lambda i, ranked: ranked)
+    over_all, over_answerable = recalls_of(struct, keep)
+    benchmark = load_benchmark(name, official[dataset])
+    for images, names, xy in (
+        (benchmark.queries, struct.queries, struct.query_xy),
+        (benchmark.database, struct.database, struct.database_xy),
+    ):
+        assert [of_file(images.name(i)) for i in range(len(images))] == [of_file(n) for n in names]
+        assert np.array_equal(images.poses.xy, xy)
+    sides = [
+        np.stack([drawn(of_file(images.name(i)), images.poses.xy[i]) for i in range(len(images))])
+        for images in (benchmark.queries, benchmark.database)
+    ]
+    figures = evaluate_descriptors(*sides, benchmark).figures
+    assert figures["queries"] == len(struct.queries)
+    assert figures["recall"] == figures["recall_over_all"] == pytest.approx(over_all)
+    assert figures["recall_over_answerable"] == pytest.approx(over_answerable)
+
+
+# RobotCar and CMU: cameras of the map, and what is written for a query
+
+
+def camera(quaternion, centre):
+    """(R, t) of world → camera from w x y z and the camera's centre."""
+    w, x, y, z = quaternion
+    turn = Rotation.from_quat([x, y, z, w]).as_matrix()
+    return turn, -turn @ np.asarray(centre)
+
+
+def nvm_cameras(file):
+    """`condition/camera/stamp` → (R, t) of an N-View Match file."""
+    lines = [line.split() for line in file.read_text().splitlines() if line.strip()]
+    assert lines[0] == ["NVM_V3"]
+    count = int(lines[1][0])
+    return {
+        str(PurePosixPath(row[0]).with_suffix("")): camera([float(v) for v in row[2:6]], [float(v) for v in row[6:9]])
+        for row in lines[2 : 2 + count]
+    }
+
+
+def listed_cameras(file):
+    """Image name → (R, t) of a list `name qw qx qy qz cx cy cz`."""
+    rows = [line.split() for line in file.read_text().splitlines()]
+    return {row[0]: camera([float(v) for v in row[1:5]], [float(v) for v in row[5:8]]) for row in rows}
+
+
+def written(benchmark, describe, path):
+    """Query name → (R, t), as the file for the server has them."""
+    sides = [
+        np.stack([describe(Path(images.name(i))) for i in range(len(images))])
+        for images in (benchmark.queries, benchmark.database)
+    ]
+    file = write_submission(rank_descriptors(*sides, benchmark), benchmark, path)
+    out = {}
+    for line in file.read_text().splitlines():
+        name, *values = line.split(" ")
+        w, x, y, z, *t = map(float, values)
+        out[name] = (Rotation.from_quat([x, y, z, w]).as_matrix(), np.array(t))
+    return out
+
+
+def assert_same_camera(found, expected):
+    np.testing.assert_allclose(found[0], expected[0], atol=1e-6)
+    np.testing.assert_allclose(found[1], expected[1], atol=1e-4)
+
+
+def test_robotcar_poses_written_are_those_of_the_best_reference_camera(official, tmp_path):
+    root = official["robotcar_v2"]
+    rear = {n: c for n, c in nvm_cameras(root / "3D-models/all-merged/all.nvm").items() if "/rear/" in n}
+    database = np.stack([drawn(n) for n in rear])
+    asked = [line.split()[0] for line in (root / "robotcar_v2_test.txt").read_text().splitlines()]
+
+    def describe(path):
+        return drawn(str(PurePosixPath(*path.parts[1:]).with_suffix("")))
+
+    poses = written(load_benchmark("robotcar_v2", root), describe, tmp_path / "poses.txt")
+    assert sorted(poses) == sorted("/".join(n.split("/")[1:]) for n in asked)
+    for name in asked:
+        best = list(rear)[nearest(drawn(name.removesuffix(".jpg")), database)[0]]
+        assert_same_camera(poses["/".join(name.split("/")[1:])], rear[best])
+
+
+def test_robotcar_training_queries_are_scored_by_their_published_matrices(official):
+    root = official["robotcar_v2"]
+    rear = {n: c for n, c in nvm_cameras(root / "3D-models/all-merged/all.nvm").items() if "/rear/" in n}
+    rows = [line.split() for line in (root / "robotcar_v2_train.txt").read_text().splitlines()]
+    truth = {row[0].removesuffix(".png"): np.array([float(v) for v in row[1:]]).reshape(4, 4) for row in rows}
+    database = np.stack([drawn(n, -(c[0].T @ c[1])[:2]) for n, c in rear.items()])
+    errors = []
+    for name, matrix in truth.items():
+        turn, shift = list(rear.values())[nearest(drawn(name, matrix[:2, 3]), database)[0]]
+        cosine = (np.trace(turn @ matrix[:3, :3]) - 1) / 2
+        errors.append((np.linalg.norm(-turn.T @ shift - matrix[:3, 3]), np.degrees(np.arccos(np.clip(cosine, -1, 1)))))
+    metres, degrees = np.array(errors).T
+    limits = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
+    expected = {f"{m:g}m_{d:g}deg": percent((metres <= m) & (degrees <= d)) for m, d in limits}
+    benchmark = load_benchmark("robotcar_v2_train", root)
+    places = {**{n: m[:2, 3] for n, m in truth.items()}, **{n: -(c[0].T @ c[1])[:2] for n, c in rear.items()}}
+    sides = []
+    for images in (benchmark.queries, benchmark.database):
+        names = [str(PurePosixPath(*PurePosixPath(n.decode()).parts[1:]).with_suffix("")) for n in images.names]
+        sides.append(np.stack([drawn(n, places[n]) for n in names]))
+    figures = evaluate_descriptors(*sides, benchmark).figures
+    assert figures["localised"] == pytest.approx(expected)
+    assert expected["5m_10deg"] > 0
+
+
+@pytest.mark.parametrize("one_map", [True, False])
+def test_cmu_poses_written_are_those_of_the_best_map_camera(official, one_map, tmp_path):
+    """The authors' protocol searches the maps of all test slices as one; the other a query's own slice."""
+    root, slices = official["cmu_extended"], (2, 3, 4, 5, 6, 13, 14, 15, 16, 17, 18, 19, 20, 21)
+    cameras = {n: listed_cameras(root / f"slice{n}/ground-truth-database-images-slice{n}.txt") for n in slices}
+    asked = {n: (root / f"slice{n}/test-images-slice{n}.txt").read_text().split() for n in slices}
+    name = "cmu_extended_one_map" if one_map else "cmu_extended"
+    poses = written(load_benchmark(name, root), lambda path: drawn(path.name), tmp_path / "poses.txt")
+    assert sorted(poses) == sorted(query for queries in asked.values() for query in queries)
+    elsewhere = 0
+    for n, queries in asked.items():
+        known = {k: c for m in (slices if one_map else (n,)) for k, c in cameras[m].items()}
+        vectors = np.stack([drawn(k) for k in known])
+        for query in queries:
+            best = list(known)[nearest(drawn(query), vectors)[0]]
+            elsewhere += best not in cameras[n]
+            assert_same_camera(poses[query], known[best])
+    assert (elsewhere > 0) == one_map
