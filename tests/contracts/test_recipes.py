@@ -49,10 +49,12 @@ def miniatures(tmp_path_factory, hamlet):
     builders.seven_scenes(root / "7scenes", scenes=tuple(SCENES), frames=20)
     builders.campus(root / "campus", walks=4, photos=8)
     builders.pitts(root / "pitts", places=8)
+    builders.cambridge(root / "cambridge")
+    builders.racetrack(root / "racetrack")
     (root / "own").mkdir()
     own = table(root / "own")
     return {"msls": root / "msls", "tb_places": root / "tb", "7scenes": root / "7scenes", "campus": root / "campus",
-            "town": hamlet, "pitts30k": root / "pitts", "photos": own, "table": own}  # fmt: skip
+            "cambridge": root / "cambridge", "racetrack": root / "racetrack", "town": hamlet, "pitts30k": root / "pitts", "photos": own, "table": own}  # fmt: skip
 
 
 def small(recipe):

@@ -1,11 +1,14 @@
 """Comparisons: like with like alone, the right one ahead, chance called chance, and what differs named."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
+from scipy.stats import bootstrap
 from toy_benchmarks import descriptors, drive
 
 from covis.errors import InputError
-from covis.evaluation.compare import compare, differences
+from covis.evaluation.compare import compare, differences, paired_differences
 from covis.evaluation.published import PROTOCOLS, TABLES, beside, published, rows
 from covis.evaluation.result import Evaluation, find_evaluations
 from covis.evaluation.retrieval import evaluate_descriptors
@@ -65,6 +68,37 @@ def test_figures_of_different_benchmarks_are_not_ranked():
 def test_one_alone_has_nothing_to_be_compared_with():
     with pytest.raises(InputError, match="two or more"):
         compare([scored(0.5, "a")])
+
+
+def test_differences_over_places_and_seeds_are_those_of_the_figures():
+    first, second = ([scored(noise, "a", seed=s) for s in (0, 1, 2)] for noise in (1.0, 0.6))
+    found = paired_differences(first, second)
+    for key in ("ndcg@10", "spearman_psi_distance_similar"):
+        means = [np.mean([e.figures[key] for e in side]) for side in (first, second)]
+        assert found[key]["difference"] == pytest.approx(means[1] - means[0], abs=1e-4)
+    means = [np.mean([e.recall[1] for e in side]) for side in (first, second)]
+    gain = found["recall@1"]
+    assert gain["difference"] == pytest.approx(means[1] - means[0])
+    assert gain["low"] < gain["difference"] < gain["high"]
+    assert gain["low"] > 0
+    itself = paired_differences(first, first)
+    assert all(entry == {"difference": 0.0, "low": 0.0, "high": 0.0} for entry in itself.values())
+
+
+def test_intervals_over_places_are_scipys_where_every_query_is_a_place():
+    first, second = scored(1.0, "a"), scored(0.7, "b")
+    each = dict(second.arrays, query_xy=np.arange(len(second.arrays["query_xy"]))[:, None] * [1e3, 0.0])
+    sides = [replace(first, arrays={**first.arrays, "query_xy": each["query_xy"]}), replace(second, arrays=each)]
+    found = paired_differences([sides[0]], [sides[1]])["recall@1"]
+    gap = 100.0 * (second.hits(1).astype(float) - first.hits(1))[first.counted]
+    low, high = bootstrap((gap,), np.mean, method="percentile", rng=np.random.default_rng(0)).confidence_interval
+    assert found["low"] == pytest.approx(low, abs=2.0)
+    assert found["high"] == pytest.approx(high, abs=2.0)
+
+
+def test_other_protocols_have_no_paired_difference():
+    with pytest.raises(InputError, match="different protocols"):
+        paired_differences([scored(1.0, "a")], [scored(1.0, "b", drive(queries=60, images=120))])
 
 
 def test_differences_of_nested_facts():

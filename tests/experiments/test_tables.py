@@ -9,7 +9,7 @@ import pytest
 from scipy.stats import bootstrap
 
 from covis import datasets, experiments
-from covis.cli.experiments import _combinations
+from covis.cli.experiments import _combinations, _reproduced
 from covis.describing.describers import ModelDescriber
 from covis.errors import InputError
 from covis.experiments.tables import (
@@ -17,6 +17,7 @@ from covis.experiments.tables import (
     FrozenOnce,
     Inputs,
     Row,
+    Table,
     lacking,
     markdown,
     needs,
@@ -27,6 +28,7 @@ from covis.experiments.tables import (
 )
 from covis.models import ModelConfig, PlaceModel
 from covis.training.run import Resources
+from covis.whitening import WhiteningRule
 
 
 @pytest.fixture
@@ -65,6 +67,22 @@ def test_rows_that_differ_in_whitening_or_consensus_share_a_run(rows, hamlet, tm
     ]  # fmt: skip
     evaluations = sorted(path.name for path in (run_folder(tmp_path, rows[0], 0) / "evals").iterdir())
     assert evaluations == ["town", "town-consensus", "town-whiten4-map-consensus"]
+
+
+def test_a_table_compares_its_rows_query_by_query_and_draws_it(rows, hamlet, tmp_path):
+    first, second = (replace(row, graded=True) for row in rows)
+    learned = replace(first, whiten=4, fit="train", whitening=WhiteningRule(labels="binary"))
+    table = Table("Gains", (first, second, learned), against=("A one",), figure="gains")
+    inputs = Inputs(tmp_path, {"town": hamlet}, resources=Resources(0, plan=False))
+    told = _reproduced("gains", table, inputs, 2, False)
+    assert [(d["row"], d["against"]) for d in told["differences"]] == [
+        ("B two", "A one"), ("A one, whitened 4 on the train by yes/no labels", "A one"),
+    ]  # fmt: skip
+    gain = told["differences"][0]["figures"]["ndcg@10"]
+    means = [row["figures"]["town"]["ndcg@10"]["mean"] for row in told["rows"]]
+    assert gain["difference"] == pytest.approx(means[1] - means[0], abs=1e-3)
+    assert "| less A one | recall@1 |" in (tmp_path / "gains.md").read_text()
+    assert told["pictures"] == [str(tmp_path / "gains.svg")]
 
 
 @pytest.mark.parametrize(

@@ -111,6 +111,17 @@ def test_all_images_at_one_place():
     assert (graph.psi == 1).all()
 
 
+def test_an_exponent_raises_every_overlap():
+    queries, database = random_set(40, 100.0, 0), random_set(60, 100.0, 1)
+    plain, squared = FovOverlap()(queries, database), FovOverlap(exponent=2.0)(queries, database)
+    assert squared.psi == pytest.approx(plain.psi**2, rel=1e-6)
+    assert "exponent" not in plain.facts
+    assert squared.facts["exponent"] == 2.0
+    assert FovOverlap(exponent=60.0)(queries, database).pairs == plain.pairs  # tiny, but still no pairs of nothing
+    with pytest.raises(InputError, match="exponent"):
+        FovOverlap(exponent=0.0)
+
+
 def test_facing_cameras_lose_their_overlap_and_the_rest_stays():
     queries = image_set([[0, 0], [0, 0], [0, 0]], [0, 0, 0])
     database = image_set([[0, 63], [0, 0], [10, 0]], [180, 40, 90])

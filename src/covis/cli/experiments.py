@@ -157,7 +157,7 @@ def _inputs(
 
 def _reproduced(name: str, table: Table, inputs: Inputs, seeds: int, changed: bool) -> dict[str, Any]:
     """One table or figure, written to the output folder; `text` is what a person reads."""
-    from covis.experiments.tables import markdown
+    from covis.experiments.tables import compared_markdown, markdown
 
     if table.cost:
         return _measured(name, table, inputs)
@@ -165,6 +165,8 @@ def _reproduced(name: str, table: Table, inputs: Inputs, seeds: int, changed: bo
     table = replace(table, notes=tuple(notes))
     outcomes, told = _scored(name, table, inputs, seeds)
     told["text"] = f"# {table.title}\n\n{markdown(outcomes, table.notes)}"
+    if "differences" in told:
+        told["text"] += "\n\n" + compared_markdown(told["differences"])
     if table.figure:
         told["pictures"] = _drawn(name, table, outcomes, inputs)
         told["text"] += "\n\n" + "\n".join(told["pictures"])
@@ -176,7 +178,7 @@ def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[O
 
     numbers = list(range(seeds))
     outcomes = with_means(run_rows(table.rows, inputs, numbers), table)
-    told = write_outcomes(inputs.output, table.title, outcomes, numbers, name, table.notes)
+    told = write_outcomes(inputs.output, table.title, outcomes, numbers, name, table.notes, table.against)
     if inputs.scores.values:
         inputs.scores.write(inputs.output / SCORES)
     return outcomes, told
@@ -205,7 +207,7 @@ def _drawn(name: str, table: Table, outcomes: Sequence[Outcome], inputs: Inputs)
     from covis.report.plots import save
     from covis.report.sections import FIGURES
 
-    done = [o for o in outcomes if o.runs or o.evaluations]
+    done = sorted((o for o in outcomes if o.runs or o.evaluations), key=lambda o: o.row.name not in table.against[:1])
     benchmarks = list(dict.fromkeys(b for o in done for b in o.evaluations)) or [""]
     drawn = []
     for benchmark in benchmarks:

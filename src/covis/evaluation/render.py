@@ -45,6 +45,8 @@ NAMES: Mapping[str, Name] = {
     "spearman_psi_distance": Name("Spearman ρ of ψ and distance", "", 2, lower_is_better=True),
 }
 """Single figures of an evaluation, by key, in the order in which they are shown."""
+_AMONG_SIMILAR = {"spearman_psi_distance_similar": Name("Spearman ρ where ψ > 0", "", 3, lower_is_better=True)}
+"""Said in tables alone: how distances follow grades among pairs that share something."""
 SEARCHED = {"any": "whole", "same": "the query's own group", "other": "other groups"}
 """Which part of the map a query is matched with, in words."""
 
@@ -52,8 +54,8 @@ SEARCHED = {"any": "whole", "same": "the query's own group", "other": "other gro
 def name_of(key: str) -> Name:
     """What any figure is called: `recall@5`, `map@5`, `localised@5 m, 10°`, or one of `NAMES`."""
     kind, _, at = key.partition("@")
-    made = {"recall": f"Recall@{at}", "map": f"mAP@{at}", "localised": f"within {at}"}
-    return NAMES.get(key) or Name(made.get(kind, key))
+    made = {"recall": f"Recall@{at.replace('_', ', ')}", "map": f"mAP@{at}", "localised": f"within {at}"}
+    return NAMES.get(key) or _AMONG_SIMILAR.get(key) or Name(made.get(kind, key))
 
 
 def mean_interval(values: Sequence[float], level: float = LEVEL) -> tuple[float, float | None]:

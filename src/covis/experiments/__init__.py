@@ -2,11 +2,24 @@
 
 from pathlib import Path
 
-from covis.experiments import campus, indoor, msls, paper, photos, systems, town
+from covis.experiments import campus, indoor, msls, paper, photos, surveys, systems, town
 from covis.experiments.tables import TABLES
 from covis.training.recipe import RECIPES, Recipe, read_recipe
 
-__all__ = ["RECIPES", "TABLES", "Recipe", "campus", "get", "indoor", "msls", "paper", "photos", "systems", "town"]
+__all__ = [
+    "RECIPES",
+    "TABLES",
+    "Recipe",
+    "campus",
+    "get",
+    "indoor",
+    "msls",
+    "paper",
+    "photos",
+    "surveys",
+    "systems",
+    "town",
+]
 
 
 def get(name: str) -> Recipe:

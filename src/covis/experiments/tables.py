@@ -31,6 +31,7 @@ from covis.describing.rerankers import open_reranker
 from covis.descriptors import Describer
 from covis.errors import InputError
 from covis.evaluation import BENCHMARKS, Benchmark, Evaluation, load_benchmark
+from covis.evaluation.compare import ORDER_FIGURES, paired_differences
 from covis.evaluation.published import DENOMINATORS, Published, other_counts
 from covis.evaluation.render import mean_interval, over_seeds
 from covis.evaluation.run import Fit, Variants, evaluate_to, submit
@@ -44,6 +45,7 @@ from covis.registry import Registry
 from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import Resources, train
 from covis.training.validation import describe_all
+from covis.whitening import PCA, WhiteningRule
 
 KS = (1, 5, 10)
 RUNS = "runs"
@@ -63,12 +65,16 @@ class Row:
     """What a whitening is fitted on: the map, as the published figures were, or the training images."""
     fit_images: int | None = 10_000
     """Images drawn to fit on, at most; None = all, as the method's authors did."""
+    whitening: WhiteningRule = PCA
+    """How it is fitted: by PCA, or learned from labels."""
     sweep: bool = False
     """Score all sizes of descriptors, for a curve."""
     rerank: str = ""
     """How results are re-ranked (`describing.rerankers`), if at all; such rows share their run too."""
     parts: bool = False
     """Whether figures by condition or surroundings belong to it too."""
+    graded: bool = False
+    """Whether figures over grades, metres and stricter radii belong to it too."""
     published: tuple[Published, ...] = ()
     model: str = ""
     """The name under which an off-the-shelf model is given, where nothing is trained."""
@@ -76,7 +82,8 @@ class Row:
     @property
     def name(self) -> str:
         """The label, with what is done to descriptors and results."""
-        whitened = "" if self.whiten is None else f", whitened {self.whiten} on the {self.fit}"
+        labels = "" if self.whitening.labels == "none" else f" by {_LABELS[self.whitening.labels]} labels"
+        whitened = "" if self.whiten is None else f", whitened {self.whiten} on the {self.fit}{labels}"
         return f"{self.label}{whitened}{f', by {self.rerank}' if self.rerank else ''}"
 
     def shares_descriptors(self, other: Row) -> bool:
@@ -94,6 +101,9 @@ class Row:
         return artifacts.fingerprint(self.model if self.recipe is None else describe_recipe(self.recipe))[:8]
 
 
+_LABELS = {"graded": "graded", "binary": "yes/no", "nearest": "no"}
+
+
 @dataclass(frozen=True)
 class Table:
     """A named experiment."""
@@ -106,6 +116,8 @@ class Table:
     """The picture that is drawn from its rows (a name of `covis report --figure`); empty for a table of figures."""
     cost: bool = False
     """Whether rows are measured for time and memory instead of being trained and scored."""
+    against: tuple[str, ...] = ()
+    """Rows that every other row is compared with, query by query (`evaluation.compare.paired_differences`)."""
     mean_over: tuple[str, ...] = ()
     """Labels begin with one of these (scenes): rows that are alike otherwise get a mean."""
 
@@ -267,7 +279,9 @@ def run_folder(output: Path, row: Row, seed: int) -> Path:
 
 def _variants(row: Row, sizes: tuple[int | None, ...]) -> Variants:
     rerank = open_reranker(row.rerank) if row.rerank else None
-    return Variants(sizes, sweep=row.sweep, fit=row.fit, fit_images=row.fit_images, rerank=rerank)
+    return Variants(
+        sizes, sweep=row.sweep, fit=row.fit, fit_images=row.fit_images, rerank=rerank, whitening=row.whitening
+    )
 
 
 def _score(
@@ -285,7 +299,7 @@ def _score(
     pattern = f"{benchmark.name}-whiten*-{row.fit}"
     swept = sorted(evals.glob(pattern)) if row.sweep else []
     outcome.evaluations.setdefault(benchmark.name, []).extend([target, *swept])
-    outcome.add(benchmark.name, headline(evaluation, row.parts))
+    outcome.add(benchmark.name, headline(evaluation, row.parts) | (_ordered(evaluation) if row.graded else {}))
 
 
 def _submit(
@@ -331,6 +345,28 @@ def headline(evaluation: Evaluation, parts: bool = False) -> dict[str, float]:
     for values in evaluation.figures.get("breakdown", {}).values() if parts else ():
         for part, figures in values.items():
             found |= {f"{part} localised@{k}": v for k, v in figures.get("localised", {}).items()}
+    return found
+
+
+def _ordered(evaluation: Evaluation) -> dict[str, float]:
+    """How well results are ordered by overlap: stricter radii, nDCG over ψ, metres at rank 1, Spearman of ψ and distance."""
+    found = {f"recall@1 {name}": part.recall[1] for name, part in evaluation.figures.stricter.items() if part.recall}
+    single = {key: evaluation.figures.single(key) for key in ORDER_FIGURES}
+    return found | {key: value for key, value in single.items() if value is not None}
+
+
+def compare_rows(outcomes: Sequence[Outcome], against: Sequence[str]) -> list[dict[str, Any]]:
+    """Every row less each row of `against`, on each benchmark that both were scored on."""
+    by_name = {o.row.name: o for o in outcomes}
+    found = []
+    for first in (by_name[name] for name in against if name in by_name):
+        for second in outcomes:
+            for benchmark in first.evaluations.keys() & second.evaluations.keys() if second is not first else ():
+                sides = [[Evaluation.open(p) for p in o.evaluations[benchmark]] for o in (first, second)]
+                found.append(
+                    {"row": second.row.name, "against": first.row.name, "benchmark": benchmark,
+                     "figures": paired_differences(*sides)}
+                )  # fmt: skip
     return found
 
 
@@ -380,9 +416,10 @@ def with_means(outcomes: Sequence[Outcome], table: Table) -> list[Outcome]:
 
 def write_outcomes(
     output: Path, title: str, outcomes: Sequence[Outcome], seeds: Sequence[int], name: str = "table",
-    notes: Sequence[str] = (),
+    notes: Sequence[str] = (), against: Sequence[str] = (),
 ) -> dict[str, Any]:  # fmt: skip
     """Writes NAME.json and NAME.md; returns what NAME.json holds."""
+    compared = compare_rows(outcomes, against)
     told = {
         "title": title,
         "seeds": list(seeds),
@@ -390,10 +427,12 @@ def write_outcomes(
         "versions": artifacts.versions(),
         "notes": list(notes),
         "rows": [outcome.to_dict() for outcome in outcomes],
+        **({"differences": compared} if compared else {}),
     }
     output.mkdir(parents=True, exist_ok=True)
     artifacts.write_json(output / f"{name}.json", told, sealed=False)
-    text = f"# {title}\n\n{markdown(outcomes, notes)}\n\n`{told['command']}`, seeds {', '.join(map(str, seeds))}\n"
+    body = "\n\n".join([markdown(outcomes, notes), *([compared_markdown(compared)] if compared else [])])
+    text = f"# {title}\n\n{body}\n\n`{told['command']}`, seeds {', '.join(map(str, seeds))}\n"
     write_text(output / f"{name}.md", text)
     return told
 
@@ -413,6 +452,26 @@ def markdown(outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> str:
     table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     below = [*notes, *_remarks(outcomes)]
     return table + ("\n\n" + "\n".join(f"- {text}" for text in below) if below else "")
+
+
+def compared_markdown(compared: Sequence[Mapping[str, Any]]) -> str:
+    """Differences as Markdown, a table for each row that others are compared with; those whose interval leaves out 0 are bold."""
+    blocks = []
+    for against, benchmark in dict.fromkeys((c["against"], c["benchmark"]) for c in compared):
+        mine = [c for c in compared if (c["against"], c["benchmark"]) == (against, benchmark)]
+        keys = list(mine[0]["figures"])
+        lines = [[f"less {against}", *keys], ["---", *("---:" for _ in keys)]]
+        lines += [[c["row"], *(_difference(c["figures"].get(key), key) for key in keys)] for c in mine]
+        blocks.append(f"{benchmark}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+    return "\n\n".join(blocks)
+
+
+def _difference(entry: Mapping[str, float] | None, key: str) -> str:
+    if entry is None:
+        return ""
+    digits = 3 if key.startswith("spearman") else 1
+    text = f"{entry['difference']:+.{digits}f} [{entry['low']:+.{digits}f}, {entry['high']:+.{digits}f}]"
+    return text if entry["low"] <= 0 <= entry["high"] else f"**{text}**"
 
 
 _COSTS = (

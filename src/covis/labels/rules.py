@@ -125,6 +125,8 @@ class FovOverlap(LabelRule):
     """Times min(1, 1 + cos Δheading): cameras that look at each other share space but hardly a surface."""
     zero_below: float = 1e-9
     """ψ below this counts as 0; the kernel is exact to about 1e-11."""
+    exponent: float = 1.0
+    """ψ is the overlap to this power: 2 where near and far views of one place soon look different, as in photos."""
 
     def __post_init__(self) -> None:
         for radius_m, fov_deg in zip(sides(self.radius_m), sides(self.fov_deg), strict=True):
@@ -133,7 +135,13 @@ class FovOverlap(LabelRule):
                 raise InputError(f"fov_deg is {fov_deg}; expected degrees above 0, up to 360")
         one_of(MEASURES, measure=self.measure)
         at_least(0, zero_below=self.zero_below)
+        above(0, exponent=self.exponent)
         _check_gate(self.max_angle_deg)
+
+    def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
+        """What travels with the graph; an exponent of 1 goes without saying, as in labels made before it could be set."""
+        told = super().facts(queries, database)
+        return told if self.exponent != 1 else {key: value for key, value in told.items() if key != "exponent"}
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
@@ -357,7 +365,11 @@ def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance:
         return label_rows(_some(a, i), _some(b, j), options)
 
     facts = rule.facts(queries, database)
-    return build(queries, database, label, facts=facts, mirror=mirror, advance=advance)
+    graph = build(queries, database, label, facts=facts, mirror=mirror, advance=advance)
+    if rule.exponent == 1:
+        return graph
+    least = np.finfo(np.float32).tiny  # a stored ψ stays above 0
+    return dataclasses.replace(graph, values=np.maximum(graph.psi**rule.exponent, least).astype(np.float32))
 
 
 def _radius_graph(rule: Radius, queries: ImageSet, database: ImageSet, advance: Advance) -> SimilarityGraph:

@@ -16,6 +16,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from covis.evaluation.render import name_of
+
 COLOURS = ("#8a94a0", "#d1493e", "#3577cf", "#2a9d62", "#c98a1f", "#8a5cc7", "#1c9aa8", "#c75c9c")
 """Models take these in turn, legible on white and on black; a name keeps its colour in all drawings of a report."""
 Palette = Mapping[str, str]
@@ -284,3 +286,31 @@ def save(figure: Figure, path: Path, *, width_in: float | None = None, titles: b
     path.parent.mkdir(parents=True, exist_ok=True)
     with matplotlib.rc_context(STYLE):
         figure.savefig(path, dpi=160 if path.suffix != ".png" else 300)
+
+
+@styled
+def gain_intervals(gains: Mapping[str, Mapping[str, Mapping[str, float]]], first: str) -> Figure:
+    """A panel for each figure: the difference of each name to `first`, with its interval (`paired_differences`)."""
+    keys = list(next(iter(gains.values())))
+    columns = min(4, len(keys))
+    rows = -(-len(keys) // columns)
+    figure, grid = panels(PAGE_WIDTH, rows * (0.7 + 0.24 * len(gains)), rows, columns, sharey=True)
+    height = np.arange(len(gains))[::-1]
+    for key, axes in zip(keys, grid.ravel(), strict=False):
+        name, single = name_of(key), [found[key] for found in gains.values()]
+        middle = np.array([entry["difference"] for entry in single])
+        spans = np.array(
+            [[entry["difference"] - entry["low"], entry["high"] - entry["difference"]] for entry in single]
+        )
+        better = (middle < 0) == name.lower_is_better
+        clear = np.array([not entry["low"] <= 0 <= entry["high"] for entry in single])
+        for colour, mask in ((COLOURS[3], better & clear), (COLOURS[1], ~better & clear), (COLOURS[0], ~clear)):
+            axes.errorbar(middle[mask], height[mask], xerr=spans[mask].T.clip(min=0), fmt="o", ms=4, color=colour)
+        axes.axvline(0, color=COLOURS[0], lw=0.8)
+        axes.set_title(f"{name.text}{f', {name.unit}' if name.unit else ''}", fontsize=8)
+        axes.set_yticks(height, list(gains), fontsize=8)
+        axes.set_ylim(-0.6, len(gains) - 0.4)
+    for axes in grid.ravel()[len(keys) :]:
+        axes.set_visible(False)
+    figure.suptitle(f"difference to “{first}”, 95 % intervals over places and seeds", fontsize=9)
+    return figure

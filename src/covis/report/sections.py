@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from covis import artifacts
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
+from covis.evaluation.compare import paired_differences
 from covis.evaluation.grades import precision_recall
 from covis.evaluation.render import mean_interval
 from covis.evaluation.retrieval import has_grades
@@ -238,6 +239,15 @@ def size_figure(evaluations: Groups) -> Figure:
     return plots.size_curves(curves, SIZE_K, plots.palette(curves))
 
 
+def gain_figure(evaluations: Groups) -> Figure:
+    """What each model gains over the first, figure by figure, with intervals over places and seeds."""
+    names = list(evaluations)
+    if len(names) < 2:
+        raise InputError("gains are over another model; give evaluations of two or more")
+    gains = {name: paired_differences(evaluations[names[0]], evaluations[name]) for name in names[1:]}
+    return plots.gain_intervals(gains, names[0])
+
+
 def _family(evaluation: Evaluation) -> str:
     """What evaluations of several sizes have in common."""
     whitening = evaluation.subject.get("whitening")
@@ -258,6 +268,7 @@ FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
     "differences": lambda evaluations, runs, data: views.difference_figure(
         evaluations, views.models(evaluations, runs), _benchmark(evaluations, data)
     ),
+    "gains": lambda evaluations, runs, data: gain_figure(evaluations),
     "activations": lambda evaluations, runs, data: views.activation_figure(
         evaluations, views.models(evaluations, runs), _benchmark(evaluations, data)
     ),
