@@ -8,7 +8,7 @@ import torch
 
 from covis.errors import InputError
 from covis.images import ImageSet, Split
-from covis.losses import LargeMarginCosine, Proxies
+from covis.losses import LargeMarginCosine
 from covis.poses import Poses
 from covis.sampling import Classes
 from covis.sampling.classes import place_classes
@@ -80,7 +80,7 @@ def test_the_loss_of_a_batch_is_that_of_its_group(split):
     batch = sampler.batch(1, 0)
     wanted = needed(batch, one_set=True)
     z = torch.nn.functional.normalize(torch.randn(wanted.images, 6, dtype=torch.float64), dim=1)
-    head = Proxies(sampler.classes, 6).double()
+    head = loss.head(sampler, 6).double()
     expected = 0.0
     unit = torch.nn.functional.normalize(head.weight, dim=1).detach().numpy()
     for image, target in zip(z.numpy()[wanted.right], batch.target, strict=True):

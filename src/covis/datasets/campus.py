@@ -11,7 +11,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from scipy.spatial import KDTree
 
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.datasets.photos import held_out_walks
@@ -51,6 +50,8 @@ def _part(images: ImageSet, split: str) -> ImageSet:
     held = np.isin(images.columns["region"].astype(np.int64), HELD_OUT[split.removeprefix(WITHOUT)])
     if not split.startswith(WITHOUT) or not held.any():
         return images.subset(held != split.startswith(WITHOUT))
+    from scipy.spatial import KDTree
+
     distance, _ = KDTree(images.poses.xy[held]).query(images.poses.xy)
     apart = (distance >= GAP_M) & ~np.isin(images.group, images.group[held])
     return images.subset(apart & ~held)

@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import KDTree
 
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
@@ -58,6 +57,8 @@ class Survey:
         held = np.asarray(poses.xy[:, self.axis] > self.beyond_m)
         if split == HELD_OUT or not held.any():
             return held if split == HELD_OUT else ~held
+        from scipy.spatial import KDTree
+
         distance, _ = KDTree(poses.xy[held]).query(poses.xy)
         return np.asarray(distance >= GAP_M)
 

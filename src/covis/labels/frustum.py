@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.spatial import cKDTree
 
 from covis.arrays import Floats, Ids
 from covis.errors import InputError
@@ -73,6 +72,8 @@ class FrustumOverlap(LabelRule):
                     f"{images.root}: frustums need 6DOF poses and intrinsics; label by fov or radius instead"
                 )
         reach = self.far_m * max(_longest(images) for images in (queries, database) if len(images))
+        from scipy.spatial import cKDTree
+
         trees = [cKDTree(images.poses.centre) for images in (queries, database)]
         found = trees[0].sparse_distance_matrix(trees[1], 2 * reach, output_type="ndarray")
         i, j = found["i"].astype(np.int64), found["j"].astype(np.int64)

@@ -1,7 +1,7 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss a pair or tuple."""
 
 from covis.losses.base import LOSSES, Loss
-from covis.losses.classes import ClassLoss, LargeMarginCosine, Proxies
+from covis.losses.classes import ClassLoss, LargeMarginCosine
 from covis.losses.lists import (
     AveragePrecision,
     ListLoss,
@@ -45,7 +45,6 @@ __all__ = [
     "MultiSimilarity",
     "OverlapRegression",
     "PairLoss",
-    "Proxies",
     "Quadruplet",
     "RelaxedContrastive",
     "RelocNet",

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable
-from typing import Any, ClassVar
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from covis.registry import Registry
+
+if TYPE_CHECKING:  # a recipe names its loss; torch is loaded when it is called
+    import torch
+    from torch import Tensor, nn
 
 
 class Loss(ABC):
@@ -36,10 +37,25 @@ LOSSES: Registry[type[Loss]] = Registry("loss")
 """Names of losses in recipes and on the command line; every one has defaults for all its fields."""
 
 
+def common_dtype(a: Tensor, b: Tensor) -> torch.dtype:
+    """What both fit into, at least float32."""
+    import torch
+
+    return torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+
+
 def difference(za: Tensor, zb: Tensor) -> Tensor:
     """za − zb, at least in float32."""
-    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
+    dtype = common_dtype(za, zb)
     return za.to(dtype) - zb.to(dtype)
+
+
+def distance(za: Tensor, zb: Tensor) -> Tensor:
+    """(…,) Euclidean distance over the last axis, at least in float32; its gradient is 0, not infinite, at equal ones."""
+    import torch
+
+    norm: Tensor = torch.linalg.vector_norm(difference(za, zb), dim=-1)
+    return norm
 
 
 def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
@@ -49,5 +65,5 @@ def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
 
 def cosine(za: Tensor, zb: Tensor) -> Tensor:
     """(…,) similarity of unit descriptors over the last axis, at least in float32."""
-    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
+    dtype = common_dtype(za, zb)
     return (za.to(dtype) * zb.to(dtype)).sum(-1)

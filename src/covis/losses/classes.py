@@ -6,25 +6,16 @@ import functools
 from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy, normalize, one_hot
 
 from covis.fields import above
-from covis.losses.base import LOSSES, Loss
+from covis.losses.base import LOSSES, Loss, common_dtype
 
-
-class Proxies(nn.Module):
-    """A learned descriptor for each class; no part of the model that is saved."""
-
-    def __init__(self, classes: int, dim: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.empty(classes, dim))
-        nn.init.xavier_uniform_(self.weight)
+if TYPE_CHECKING:  # a recipe names its loss; torch is loaded when it is called
+    from torch import Tensor, nn
 
 
 class ClassLoss(Loss):
@@ -33,17 +24,23 @@ class ClassLoss(Loss):
     shape: ClassVar[str] = "classes"
 
     def head(self, sampler: Any, dim: int) -> nn.Module | None:
-        """A descriptor for each class of the sampler."""
-        return Proxies(sampler.classes, dim)
+        """A descriptor for each class of the sampler, `weight` (classes, dim); no part of the model that is saved."""
+        from torch import nn
+
+        proxies = nn.utils.skip_init(nn.Linear, dim, sampler.classes, bias=False)
+        nn.init.xavier_uniform_(proxies.weight)
+        return proxies
 
     def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
         """The loss with the descriptors of its classes: (z, classes, target) → (B,)."""
-        assert isinstance(head, Proxies)
-        return functools.partial(self._among, head)
+        assert head is not None
+        return functools.partial(self._among, head.get_parameter("weight"))
 
-    def _among(self, head: Proxies, z: Tensor, classes: NDArray[np.int64], target: NDArray[np.int64]) -> Tensor:
+    def _among(self, proxies: Tensor, z: Tensor, classes: NDArray[np.int64], target: NDArray[np.int64]) -> Tensor:
+        import torch
+
         at = torch.from_numpy(classes).to(z.device)
-        return self(z, head.weight[at], torch.from_numpy(target).to(z.device))
+        return self(z, proxies[at], torch.from_numpy(target).to(z.device))
 
     @abstractmethod
     def __call__(self, z: Tensor, proxies: Tensor, target: Tensor) -> Tensor:
@@ -63,7 +60,9 @@ class LargeMarginCosine(ClassLoss):
 
     def __call__(self, z: Tensor, proxies: Tensor, target: Tensor) -> Tensor:
         """(B,) losses."""
-        dtype = torch.promote_types(torch.promote_types(z.dtype, proxies.dtype), torch.float32)
+        from torch.nn.functional import cross_entropy, normalize, one_hot
+
+        dtype = common_dtype(z, proxies)
         cosines = z.to(dtype) @ normalize(proxies.to(dtype), dim=1).T
         own = one_hot(target, len(proxies)).to(dtype)
         return cross_entropy(self.scale * (cosines - self.margin * own), target, reduction="none")

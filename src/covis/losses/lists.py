@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, ClassVar
 
 from covis.fields import above, at_least
 from covis.graph import POSITIVE
-from covis.losses.base import LOSSES, Loss
+from covis.losses.base import LOSSES, Loss, common_dtype
+
+if TYPE_CHECKING:  # a recipe names its loss; torch is loaded when it is called
+    from torch import Tensor
 
 
 class ListLoss(Loss):
@@ -86,6 +86,8 @@ class AveragePrecision(ListLoss):
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None = None) -> Tensor:
         """(N,) losses."""
+        import torch
+
         similarity, psi, known = _prepared(za, zb, psi, known)
         relevant = known & (psi >= POSITIVE)
         centres = torch.linspace(1, -1, self.bins, dtype=similarity.dtype, device=similarity.device)
@@ -114,6 +116,8 @@ class RelaxedContrastive(ListLoss):
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None = None) -> Tensor:
         """(N,) losses."""
+        import torch
+
         similarity, psi, known = _prepared(za, zb, psi, known)
         squared = (2 - 2 * similarity).clamp_min(0)
         apart = squared > 1e-12  # the gradient of a square root is not finite at 0
@@ -126,13 +130,15 @@ class RelaxedContrastive(ListLoss):
 
 def _prepared(za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Cosines of all pairs and ψ, at least in float32, and which pairs count."""
-    dtype = torch.promote_types(torch.promote_types(za.dtype, zb.dtype), torch.float32)
-    every = torch.ones_like(psi, dtype=torch.bool) if known is None else known.bool()
+    dtype = common_dtype(za, zb)
+    every = psi.new_ones(psi.shape).bool() if known is None else known.bool()
     return za.to(dtype) @ zb.to(dtype).T, psi.to(dtype), every
 
 
 def _log_softmax(logits: Tensor, known: Tensor) -> Tensor:
     """(N, M) log of the softmax over the known pairs of each row; 0 elsewhere."""
+    import torch
+
     lowest = torch.finfo(logits.dtype).min
     whole = logits.masked_fill(~known, lowest).logsumexp(1, keepdim=True)
     return (logits - whole).masked_fill(~known, 0.0)

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar
-
-import torch
-from torch import Tensor
-from torch.nn.functional import softplus
+from typing import TYPE_CHECKING, ClassVar
 
 from covis.fields import above
 from covis.graph import POSITIVE
-from covis.losses.base import LOSSES, Loss, cosine, difference, squared_distance
+from covis.losses.base import LOSSES, Loss, cosine, distance, squared_distance
+
+if TYPE_CHECKING:  # a recipe names its loss; torch is loaded when it is called
+    from torch import Tensor
 
 
 class PairLoss(Loss):
@@ -31,10 +30,9 @@ class PairLoss(Loss):
 
 def _margin_loss(za: Tensor, zb: Tensor, psi: Tensor, margin: float) -> Tensor:
     """½·ψ·d² + ½·(1−ψ)·max(τ−d, 0)²."""
-    # The gradient of this norm is 0 at identical descriptors, where that of a plain square root is not finite.
-    d = torch.linalg.vector_norm(difference(za, zb), dim=-1)
-    gap = torch.relu(margin - d)
-    return torch.lerp(gap * gap, d * d, psi.to(d.dtype)) * 0.5
+    d = distance(za, zb)
+    gap = (margin - d).relu()
+    return (gap * gap).lerp(d * d, psi.to(d.dtype)) * 0.5
 
 
 @LOSSES.register("contrastive")
@@ -85,6 +83,8 @@ class SoftContrastive(PairLoss):
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""
+        from torch.nn.functional import softplus
+
         similarity = cosine(za, zb).clamp_min(0)
         psi = psi.to(similarity.dtype)
         pull = softplus(-self.alpha * (psi * similarity - self.base)) / self.alpha
@@ -105,7 +105,7 @@ class OverlapRegression(PairLoss):
 
     def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
         """(B,) losses."""
-        d: Tensor = torch.linalg.vector_norm(difference(za, zb), dim=-1)
+        d = distance(za, zb)
         return (d / self.scale - (1 - psi.to(d.dtype))).square()
 
 

@@ -7,17 +7,17 @@ Losses with a `second_negative` take the last of the n as an image that overlaps
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from dataclasses import dataclass
-from typing import ClassVar, Literal
-
-import torch
-from torch import Tensor
-from torch.nn.functional import huber_loss, softplus
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from covis.errors import InputError
 from covis.fields import above, at_least, one_of
-from covis.losses.base import LOSSES, Loss, cosine, difference, squared_distance
+from covis.losses.base import LOSSES, Loss, cosine, distance, squared_distance
+
+if TYPE_CHECKING:  # a recipe names its loss; torch is loaded when it is called
+    from torch import Tensor
 
 
 class TupleLoss(Loss):
@@ -115,6 +115,8 @@ class TripletHuber(TupleLoss):
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
+        from torch.nn.functional import huber_loss
+
         scaled = squared_distance(za, zp) / self.largest_squared
         missing = (1 - _graded(self, psi)[:, 0].to(scaled.dtype)).square()
         penalty = huber_loss(scaled, missing, reduction="none", delta=self.delta)
@@ -138,9 +140,11 @@ class LogRatio(TupleLoss):
 
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor | None = None) -> Tensor:
         """(B,) losses."""
-        distance = squared_distance(za.unsqueeze(1), torch.cat([zp.unsqueeze(1), zn], 1))
-        label = (1 - _graded(self, psi).to(distance.dtype)).square()
-        gap = (distance + self.epsilon).log() - (label + self.epsilon).log()
+        import torch
+
+        squared = squared_distance(za.unsqueeze(1), torch.cat([zp.unsqueeze(1), zn], 1))
+        label = (1 - _graded(self, psi).to(squared.dtype)).square()
+        gap = (squared + self.epsilon).log() - (label + self.epsilon).log()
         return (gap[:, :1] - gap[:, 1:]).square().mean(-1)
 
 
@@ -167,8 +171,8 @@ class MultiSimilarity(TupleLoss):
         pull, push = -self.alpha * (positive.unsqueeze(1) - self.base), self.beta * (negative - self.base)
         if self.mining_gap is not None:
             easy = negative <= positive.unsqueeze(1) - self.mining_gap
-            push = push.masked_fill(easy, -torch.inf)
-            pull = pull.masked_fill((positive >= negative.amax(-1) + self.mining_gap).unsqueeze(1), -torch.inf)
+            push = push.masked_fill(easy, -math.inf)
+            pull = pull.masked_fill((positive >= negative.amax(-1) + self.mining_gap).unsqueeze(1), -math.inf)
         return _log_one_plus(pull) / self.alpha + _log_one_plus(push) / self.beta
 
 
@@ -196,19 +200,22 @@ class Sare(TupleLoss):
         positive, negative = self._log_kernel(za, zp).unsqueeze(1), self._log_kernel(za.unsqueeze(1), zn)
         if self.negatives == "joint":
             return _log_one_plus(negative - positive)
+        from torch.nn.functional import softplus
+
         each: Tensor = softplus(negative - positive)
         return each.sum(-1)
 
     def _log_kernel(self, za: Tensor, zb: Tensor) -> Tensor:
         if self.kernel == "exponential":
-            distance: Tensor = torch.linalg.vector_norm(difference(za, zb), dim=-1)
-            return -self.scale * distance
+            return -self.scale * distance(za, zb)
         squared = squared_distance(za, zb)
         return -self.scale * (squared if self.kernel == "gaussian" else squared.log1p())
 
 
 def _log_one_plus(exponents: Tensor) -> Tensor:
     """(B, k) → (B,) log(1 + Σ eˣ) without overflow; −inf leaves a term out."""
+    import torch
+
     return torch.cat([exponents.new_zeros(len(exponents), 1), exponents], 1).logsumexp(-1)
 
 

@@ -1,14 +1,45 @@
-"""Place models: one adapter for every backbone, poolings, whitening, weights in and out."""
+"""Place models: one adapter for every backbone, poolings, whitening, weights in and out.
+
+What a model is made of (`ModelConfig`) is known without torch; everything else is loaded when it is first asked for.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from covis.machine import keep_large_blocks
-from covis.models.backbones import names as backbone_names
 from covis.models.config import ModelConfig, Preprocessing
-from covis.models.onnx import Embedder, OnnxPlaceModel, export_onnx, load_fast
-from covis.models.place_model import PlaceModel
-from covis.models.pooling import POOLS
 from covis.whitening import Whitening
 
+if TYPE_CHECKING:
+    from covis.models.backbones import names as backbone_names
+    from covis.models.onnx import Embedder, OnnxPlaceModel, export_onnx, load_fast
+    from covis.models.place_model import PlaceModel
+    from covis.models.pooling import POOLS
+
+_NAMES = {
+    "POOLS": "pooling",
+    "Embedder": "onnx",
+    "OnnxPlaceModel": "onnx",
+    "PlaceModel": "place_model",
+    "backbone_names": "backbones:names",
+    "export_onnx": "onnx",
+    "load_fast": "onnx",
+}
+"""Name → the module that defines it, and its name there if that is another."""
+
 keep_large_blocks()  # before the first feature map is allocated
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _NAMES:
+        raise AttributeError(f"module 'covis.models' has no attribute {name!r}")
+    module, _, inside = _NAMES[name].partition(":")
+    found = getattr(importlib.import_module(f"covis.models.{module}"), inside or name)
+    globals()[name] = found
+    return found
+
 
 __all__ = [
     "POOLS",

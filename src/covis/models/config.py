@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
-import torch
-from torch import Tensor
 
 from covis.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Trainable = Literal["last2", "last1", "all", "none"]
 StrideOn = Literal["conv2", "conv1"]
@@ -93,6 +94,8 @@ class Preprocessing:
 
     def pixels(self, image: Any) -> Tensor:
         """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W) uint8 of this size."""
+        import torch
+
         from covis.reading import decoding
 
         if isinstance(image, (str, Path)):

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.spatial import cKDTree
 
 from covis.errors import InputError, unknown_name
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.sampling.kernels import Key, Tables, many_below
+
+if TYPE_CHECKING:
+    from scipy.spatial import cKDTree
 
 Zeros = Literal["uniform", "near"]
 NEAREST = 16
@@ -79,6 +81,8 @@ def near_zeros(
         raise unknown_name("choice of ψ = 0 pairs", zeros, ("uniform", "near"))
     if queries is None or database is None:
         raise InputError("near pairs are found by position; give the sampler both image sets as well")
+    from scipy.spatial import cKDTree
+
     starts = tables.pool_start
     trees = {
         p: cKDTree(database.poses.xy[tables.pool_ids[starts[p] : starts[p + 1]]])
