@@ -1,11 +1,18 @@
 """Examples that readers copy: in docstrings, and the two notebooks, run as written on the smallest town."""
 
+import ast
 import doctest
 import importlib
 import json
+import operator
+import pydoc
+import re
+import sys
 from pathlib import Path
 
 import pytest
+
+import covis
 
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
@@ -29,6 +36,29 @@ def test_examples_in_docstrings(name):
     result = doctest.testmod(importlib.import_module(f"covis.{name}"), raise_on_error=False)
     assert result.attempted > 0
     assert result.failed == 0
+
+
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_names_of_covis_in_python_on_the_pages_exist(page):
+    """Blocks that need a reader's data are not run; what they import and call of covis is there all the same."""
+    for block in re.findall(r"^```python\n(.*?)^```", page.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL):
+        tree = ast.parse(block)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("covis"):
+                for alias in node.names:
+                    __import__(node.module, fromlist=[alias.name])
+                    assert hasattr(sys.modules[node.module], alias.name), f"{node.module}.{alias.name}"
+            elif isinstance(node, ast.Attribute) and re.fullmatch(r"covis(\.\w+)+", name := ast.unparse(node)):
+                operator.attrgetter(name.removeprefix("covis."))(covis)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
+def test_names_of_covis_in_the_text_of_the_pages_exist(page):
+    for name in set(re.findall(r"`(covis(?:\.\w+)+)(?:\([^`]*\))?`", page.read_text(encoding="utf-8"))):
+        assert pydoc.locate(name) is not None, name
 
 
 def cells(notebook, kind):
