@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,13 +11,18 @@ from covis import datasets, experiments
 from covis.cli import main
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
-from covis.images import concatenate
+from covis.evaluation.whitened import PHOTO_VIEWS, fit_whitening
+from covis.images import ImageSet, concatenate
 from covis.labels import FovOverlap
 from covis.maps import fitting
-from covis.maps.fitting import ENOUGH, FROZEN, TUNED, choose_recipe, fit_model
+from covis.maps.crossfit import USUAL, cross_fit, shared_dims
+from covis.maps.fitting import ENOUGH, FROZEN, TAKEN, TUNED, choose_recipe, fit_model
 from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
+from covis.poses import Poses
+from covis.search import rank
 from covis.training.run import Resources
+from covis.whitening import PCA, moments
 
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 
@@ -47,7 +53,7 @@ def test_a_whitening_is_learned_from_the_walks(photos, recipe, tmp_path, capsys)
     fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
     assert not fitted.trained
     assert fitted.seen == len(photos)
-    assert set(fitted.held_out) >= {"pca", "learned, a = 0.3, p = 2"}
+    assert set(fitted.held_out) >= {"pca", "learned, a = 0.3, p = 2", TAKEN}
     assert "walks that the fit did not see" in capsys.readouterr().err
     model = PlaceModel.load(fitted.model)
     assert model.dim == fitted.whitening["dim"] <= len(photos) // 2
@@ -60,10 +66,29 @@ def test_a_whitening_is_learned_from_the_walks(photos, recipe, tmp_path, capsys)
         fit_model(photos, recipe, tmp_path / "run", seed=1, resources=QUIET)
 
 
+def test_folds_are_whitened_as_a_fit_to_their_photos_would():
+    """The quick way (shared coordinates, a triangular factor) gives the distances of `Whitening.fit`."""
+    rng = np.random.default_rng(0)
+    place, walk = np.arange(160) % 20, np.repeat(np.arange(8), 20)
+    descriptors = (rng.normal(size=(20, 300))[place] + rng.normal(size=(160, 300))).astype(np.float32)
+    xy = np.column_stack([60.0 * place, rng.uniform(0, 3, 160)])
+    images = ImageSet(Path(), np.array([b"%d" % i for i in range(160)]), Poses(xy, np.zeros(160)), walk.astype(np.int32),
+                      tuple(map(str, range(8))))  # fmt: skip
+    with moments(descriptors, shared_dims(79, descriptors), fewer=True) as fitted:
+        tried = cross_fit(images, fitted, 79, PHOTO_VIEWS, rules=(PCA, USUAL), folds=8)
+    out = np.flatnonzero(tried.fold == 0)
+    known = np.flatnonzero(tried.fold != 0)
+    for i, rule in enumerate(tried.rules):
+        plain = fit_whitening(images.subset(known), descriptors[known], 70, rule)
+        expected = rank(plain(descriptors[out]), plain(descriptors), 5, walk[out], walk, "other")
+        assert np.allclose(tried.rankings[i].distances[out][:, :5], expected.distances, atol=2e-3)
+        assert (tried.rankings[i].ids[out][:, :5] == expected.ids).mean() > 0.98
+
+
 def test_an_interrupted_fit_resumes(photos, recipe, tmp_path, monkeypatch):
     whole = fit_model(photos, recipe, tmp_path / "whole", resources=QUIET)
     with monkeypatch.context() as patch:
-        patch.setattr(fitting, "cross_fit", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(fitting, "choose_whitening", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
             fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
     monkeypatch.setattr(fitting, "start_pooling", None)  # clusters and descriptors are there

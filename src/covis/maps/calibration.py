@@ -358,7 +358,7 @@ def calibrate(
     fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
     error_m = np.hypot(*(fused.xy - asked.xy).T)
     table = np.round(np.column_stack([scored, right[:, 0], error_m, held.walk])[answered], 6)
-    first = Logistic.fit(evidence.first[answered], right[answered, 0])
+    first = Logistic.fit_ceiling(evidence.first[answered], right[answered, 0])
     others = _fit_others(evidence, scored, right)
     result = Calibration(photos, overlap, first, others, held_out=table, **common)
     _tell(result)
@@ -380,7 +380,7 @@ def _scored_apart(first: Floats, right: Bools, answered: Bools, fold: Ids) -> Fl
     for part in np.unique(fold):
         inside = fold == part
         others = answered & ~inside if (answered & ~inside).any() else answered
-        scored[inside] = Logistic.fit(first[others], right[others])(first[inside])
+        scored[inside] = Logistic.fit_ceiling(first[others], right[others])(first[inside])
     return scored
 
 

@@ -9,25 +9,32 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import cholesky, solve_triangular
 from scipy.sparse import csr_matrix
 
-from covis.arrays import Bools, Floats, Ids
+from covis.arrays import Bools, Ids
 from covis.evaluation.protocols.rules import NEAR_ALIKE
 from covis.evaluation.whitened import Labels, affordable
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.maps.calibration import HeldOut
+from covis.maps.calibration import MIN_QUERIES, HeldOut
 from covis.maps.evidence import CONTEXT
 from covis.progress import track
 from covis.ranking import Ranking
 from covis.search import rank
-from covis.whitening import PCA, Moments, Rows, WhiteningRule, by_row, moments, pair_weights
+from covis.whitening import PCA, Moments, Rows, Whitening, WhiteningRule, by_row, moments, pair_weights
 
-FOLDS = 8
-"""Each fit lacks an eighth of the walks, so that nearly as many photos are asked as there will be in the map."""
+CHOOSING, FOLDS = 4, 12
+"""Parts that the walks are cut into: a few to choose between whitenings, more to ask what the chosen one finds. Fits that
+lack a twelfth of the walks are nearly what the map will have; those that lack a quarter find 2 points less."""
+WALKS = 4
+"""Walks that it takes to ask across them."""
+ALONE = WhiteningRule(power=0.75)
+"""Where poses cannot tell: variances that few photos have hardly seen are not blown up."""
 FEW = 700
 """Photos below which labels count little beside the total covariance."""
 GENTLE, USUAL = WhiteningRule("graded", total_share=0.3), WhiteningRule("graded", total_share=0.1)
@@ -35,7 +42,7 @@ FEW_RULES = (PCA, WhiteningRule(power=0.75), GENTLE)
 RULES = (*FEW_RULES, USUAL, replace(USUAL, total_share=0.03), replace(USUAL, exponent=1.0))
 GAIN = 0.003
 """Another rule than the usual one must find so much more, about what chance moves."""
-_SPARE = 2
+_SPARE = 1.5
 """Coordinates that folds share, as a multiple of the dims that are kept: enough that no fold lacks its own."""
 
 
@@ -73,13 +80,53 @@ class CrossFit:
         return HeldOut(queries, ranking.ids, ranking.distances, "groups", walk, fold, seen=len(self.walk))
 
 
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """The whitening that suits a map, and what told so."""
+
+    whitening: Whitening
+    tried: CrossFit | None = None
+    """All whitenings; None where poses could not tell."""
+    asked: CrossFit | None = None
+    """PCA whitening first and the chosen one last, in more folds."""
+
+    def held_out(self, which: Bools | None = None) -> HeldOut | None:
+        """What photos (N,) found of fits that did not see their walk; None where poses could not tell."""
+        return None if self.asked is None else self.asked.held_out(-1, which)
+
+
+def choose_whitening(images: ImageSet, fitted: Moments, dim: int, labels: Labels) -> Choice:
+    """The whitening to `dim` dims that finds most across walks, fitted to all photos; `fitted` as `cross_fit` takes it.
+
+    labels: ψ of pairs. With few walks, or few photos that others answer, variances alone tell.
+    """
+    walks = len(np.unique(images.group))
+    tried = cross_fit(images, fitted, dim, labels) if walks >= WALKS else None
+    if tried is None or tried.answerable.sum() < MIN_QUERIES:
+        return Choice(fitted.whitening(dim, ALONE, facts={"fit": "map"}))
+    rule = tried.rules[tried.best]
+    asked = cross_fit(images, fitted, dim, labels, rules=tuple(dict.fromkeys((PCA, rule))), folds=FOLDS)
+    facts: dict[str, Any] = {"fit": "map", "images": images.fingerprint()}
+    if rule.labels == "none":
+        return Choice(fitted.whitening(dim, rule, facts=facts), tried, asked)
+    pairs = pair_weights(labels(images, images), np.asarray(images.group), rule.exponent)
+    facts |= {"pairs": int(pairs.nnz), "label_rule": str(labels)}
+    return Choice(fitted.whitening(dim, rule, within=fitted.within(pairs), facts=facts), tried, asked)
+
+
 def cross_fit(
-    images: ImageSet, fitted: Moments, dim: int, labels: Labels, rules: Sequence[WhiteningRule] | None = None
+    images: ImageSet,
+    fitted: Moments,
+    dim: int,
+    labels: Labels,
+    *,
+    rules: Sequence[WhiteningRule] | None = None,
+    folds: int = CHOOSING,
 ) -> CrossFit:
-    """Asks every photo across walks; `fitted` has twice as many coordinates as the `dim` that are to be kept."""
+    """Asks every photo across walks; `fitted` has `shared_dims` coordinates, more than the `dim` that are to be kept."""
     rules = tuple(rules or (RULES if len(images) >= FEW else FEW_RULES))
     group = np.asarray(images.group, np.int64)
-    folds = min(FOLDS, int(group.max()) + 1)
+    folds = min(folds, int(group.max()) + 1)
     fold = np.random.default_rng(0).permutation(int(group.max()) + 1)[group] % folds
     graph, positive = labels(images, images), _across(NEAR_ALIKE(images, images), group)
     shape = (len(images), CONTEXT)
@@ -110,22 +157,44 @@ def _whitened(
     rows = np.flatnonzero(known)
     kept = min(affordable(dim, len(rows)) or 1, coordinates.shape[1])
     with moments(coordinates[rows], kept, fewer=True, single=True) as fitted:
-        kept = len(fitted.variances)
-        within: dict[float, Floats] = {}
-        basis = fitted.lift(np.eye(kept)).astype(np.float32)
-        turned = (coordinates - fitted.mean.astype(np.float32)) @ basis
-        for rule in rules:
-            if rule.labels != "none" and rule.exponent not in within:
-                pairs = by_row(pair_weights(graph, group, rule.exponent)[rows][:, rows])
-                within[rule.exponent] = fitted.within(pairs)
-            metric = fitted.metric(kept, rule, within=within.get(rule.exponent)).astype(np.float32)
-            white = turned @ metric
-            yield white / np.maximum(np.linalg.norm(white, axis=1, keepdims=True), 1e-12)
+        basis = fitted.lift(np.eye(len(fitted.variances))).astype(np.float32)
+        mean, variances = fitted.mean.astype(np.float32), fitted.variances.astype(np.float32)
+    turned = (coordinates - mean) @ basis
+    scatter: dict[float, NDArray[np.float32]] = {}
+    for rule in rules:
+        if rule.labels != "none" and rule.exponent not in scatter:
+            pairs = by_row(pair_weights(graph, group, rule.exponent)[rows][:, rows])
+            scatter[rule.exponent] = _within(turned[rows], pairs)
+        white = _apart(turned, variances, rule, scatter.get(rule.exponent))
+        yield white / np.maximum(np.linalg.norm(white, axis=1, keepdims=True), 1e-12)
+
+
+def _within(turned: NDArray[np.float32], pairs: csr_matrix) -> NDArray[np.float32]:
+    """`Moments.within` in single precision, of coordinates that are in memory."""
+    labelled = np.asarray(pairs.sum(axis=1)).ravel() > 0
+    share = labelled + np.asarray(pairs.sum(axis=0)).ravel()
+    cross = turned.T @ (pairs.astype(np.float32) @ turned)
+    total = turned.T @ (turned * share.astype(np.float32)[:, None]) - cross - cross.T
+    return np.asarray(total / max(1, int(labelled.sum())))
+
+
+def _apart(
+    turned: NDArray[np.float32], variances: NDArray[np.float32], rule: WhiteningRule, within: NDArray[np.float32] | None
+) -> NDArray[np.float32]:
+    """(N, k) coordinates as far apart as `rule` wants; turned, which distances do not see, as that is cheaper.
+
+    With C = L·Lᵀ, L⁻¹z and C^(−1/2)z differ by a rotation.
+    """
+    if within is None or rule.labels == "none":
+        return np.asarray(turned * variances ** (-rule.power / 2))
+    mixed = (1 - rule.total_share) * within + rule.total_share * np.diag(variances)
+    lower = cholesky(mixed, lower=True, check_finite=False)
+    return np.asarray(solve_triangular(lower, turned.T, lower=True, check_finite=False).T)
 
 
 def shared_dims(dim: int, descriptors: Rows) -> int:
     """Coordinates that the folds of a fit to `dim` dims share."""
-    return min(_SPARE * dim, len(descriptors) - 1, int(descriptors.shape[1]))
+    return min(int(_SPARE * dim), len(descriptors) - 1, int(descriptors.shape[1]))
 
 
 def _across(graph: SimilarityGraph, group: Ids) -> csr_matrix:

@@ -31,28 +31,26 @@ from covis.experiments import get, photos
 from covis.experiments.tables import FrozenOnce
 from covis.graph import POSITIVE
 from covis.images import ImageSet, Split
-from covis.maps.calibration import MIN_QUERIES, HeldOut
-from covis.maps.crossfit import CrossFit, cross_fit, shared_dims
+from covis.maps.calibration import HeldOut
+from covis.maps.crossfit import CrossFit, choose_whitening, shared_dims
 from covis.maps.intake import listed
 from covis.models import PlaceModel
 from covis.progress import say
 from covis.reading.screening import Rejected
 from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import INITIAL_IMAGES, Resources, start_pooling, train
-from covis.whitening import Moments, Whitening, WhiteningRule, moments, pair_weights
+from covis.whitening import WhiteningRule, moments
 
 ENOUGH = 300
 """Photos that share half of their view with one of another group, from which on training is tried."""
 FITTED_PHOTOS = 10_000
 """A fit takes so many photos at most, whole walks of them; the rest is only described."""
-WALKS = 4
-"""Walks that it takes to ask across them."""
-ALONE = WhiteningRule(power=0.75)
-"""Where poses cannot tell: variances that few photos have hardly seen are not blown up."""
 _CLUSTER_SHARE = 0.25
 """Of the photos at most are looked at first, to place clusters."""
 FROZEN, TUNED = "frozen", "fine-tuned"
 """Models that fine-tuning compares."""
+TAKEN = "taken"
+"""The whitening of the map, asked in more folds than those that were tried."""
 OVERHEAD_S = 30.0
 """What a map takes however few its photos are, most of it for the ONNX file."""
 _PROBE = 4
@@ -73,7 +71,8 @@ class Fitted:
     overlapping: int
     note: str
     held_out: dict[str, dict[str, float]]
-    """Recall@k in percent of photos of walks that the fit did not see: by each whitening, and by each model if trained."""
+    """Recall@k in percent of photos of walks that a fit did not see: by each whitening that was tried, by the one taken
+    (in more folds), and by each model if trained."""
     whitening: dict[str, Any] = field(default_factory=dict)
     seen: int = 0
     """Photos whose poses it learned from: the first of the store."""
@@ -210,33 +209,18 @@ def _whiten(
     dim = affordable(recipe.whiten, len(images))
     if not dim:
         return f"{len(images)} photos are too few to whiten: the network is used as it comes", 0, recalls
-    walks = len(np.unique(images.group))
     with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
         dim = min(dim, len(fitted.variances))
-        tried = cross_fit(images, fitted, dim, recipe.labels) if walks >= WALKS else None
-        if tried is None or tried.answerable.sum() < MIN_QUERIES:
-            model.whiten(fitted.whitening(dim, ALONE, facts={"fit": "map"}))
-            return (
-                f"{walks} walks are too few to learn from their poses: whitened to {dim} dims by variance",
-                0,
-                recalls,
-            )
-        best = tried.best
-        model.whiten(_final(fitted, images, dim, recipe, tried.rules[best]))
-    held = tried.held_out(best, asked)
+        choice = choose_whitening(images, fitted, dim, recipe.labels)
+    model.whiten(choice.whitening)
+    held = choice.held_out(asked)
+    if choice.tried is None or choice.asked is None or held is None:
+        walks = len(np.unique(images.group))
+        note = f"{walks} walks are too few to learn from their poses: whitened to {dim} dims by variance"
+        return note, 0, recalls
     np.savez(run / _QUESTIONS, **{name: getattr(held, name) for name in _QUESTION_FIELDS}, method=held.method)
-    recalls = {**recalls, **{_named(rule): tried.recall(i) for i, rule in enumerate(tried.rules)}}
-    return _told(tried, dim), len(images), recalls
-
-
-def _final(fitted: Moments, images: ImageSet, dim: int, recipe: Recipe, rule: WhiteningRule) -> Whitening:
-    """The chosen whitening, fitted to all photos."""
-    facts: dict[str, Any] = {"fit": "map", "images": images.fingerprint()}
-    if rule.labels == "none":
-        return fitted.whitening(dim, rule, facts=facts)
-    pairs = pair_weights(recipe.labels(images, images), np.asarray(images.group), rule.exponent)
-    facts |= {"pairs": int(pairs.nnz), "label_rule": str(recipe.labels)}
-    return fitted.whitening(dim, rule, within=fitted.within(pairs), facts=facts)
+    recalls = {**recalls, **{_named(rule): choice.tried.recall(i) for i, rule in enumerate(choice.tried.rules)}}
+    return _told(choice.asked, dim), len(images), {**recalls, TAKEN: choice.asked.recall(-1)}
 
 
 def _named(rule: WhiteningRule) -> str:
@@ -245,12 +229,11 @@ def _named(rule: WhiteningRule) -> str:
     return f"learned, a = {rule.total_share:g}, p = {rule.exponent:g}"
 
 
-def _told(tried: CrossFit, dim: int) -> str:
-    best = tried.best
-    found, plain = tried.recall(best)["1"], tried.recall(0)["1"]
+def _told(asked: CrossFit, dim: int) -> str:
+    found, plain = asked.recall(-1)["1"], asked.recall(0)["1"]
     return (
         f"photos of walks that the fit did not see are found at rank 1: {found:.1f} % with the whitening taken "
-        f"({_named(tried.rules[best])}, {dim} dims), {plain:.1f} % with PCA whitening"
+        f"({_named(asked.rules[-1])}, {dim} dims), {plain:.1f} % with PCA whitening"
     )
 
 

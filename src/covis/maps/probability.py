@@ -15,19 +15,23 @@ _RIDGE = 1.0
 _STEPS = 50
 BINS = 10
 _SPARE = 0.05
-_ERRORS = 0.5
+_ERRORS = 1.0
+_CEILING_PRIOR = (20.0, 1.0)
+"""As if so many sure answers had been seen right and wrong."""
 _PROMISED_SHARE = 0.25
 """Answers that a promise must hold for, at least."""
 
 
 @dataclass(frozen=True)
 class Logistic:
-    """P = 1 / (1 + e^−(w·z + b)) over standardised features."""
+    """P = ceiling / (1 + e^−(w·z + b)) over standardised features."""
 
     weights: tuple[float, ...]
     bias: float
     mean: tuple[float, ...]
     scale: tuple[float, ...]
+    ceiling: float = 1.0
+    """P of what nothing speaks against: below 1 where some positions are wrong, whatever a photo shows."""
 
     @classmethod
     def fit(cls, features: Floats, right: NDArray[Any]) -> Logistic:
@@ -49,14 +53,39 @@ class Logistic:
         return cls(tuple(w[:-1].tolist()), float(w[-1]), tuple(mean.tolist()), tuple(scale.tolist()))
 
     @classmethod
+    def fit_ceiling(cls, features: Floats, right: NDArray[Any]) -> Logistic:
+        """`fit` with a ceiling, which a few walks with a poor position fix lower; by maximum likelihood."""
+        from scipy.optimize import minimize  # only fitting needs it
+
+        start = cls.fit(features, right)
+        x = np.column_stack([(features - np.array(start.mean)) / np.array(start.scale), np.ones(len(features))])
+        y, (seen_right, seen_wrong) = np.asarray(right, np.float64), _CEILING_PRIOR
+
+        def loss(point: Floats) -> tuple[float, Floats]:
+            w, ceiling = point[:-1], float(_sigmoid(point[-1]))
+            s = _sigmoid(x @ w)
+            p = np.clip(ceiling * s, 1e-9, 1 - 1e-9)
+            value = -np.sum(y * np.log(p) + (1 - y) * np.log(1 - p)) + _RIDGE / 2 * np.sum(w[:-1] ** 2)
+            value -= seen_right * np.log(ceiling) + seen_wrong * np.log(1 - ceiling)
+            slope = (1 - y) / (1 - p) - y / p
+            turn = x.T @ (slope * ceiling * s * (1 - s))
+            turn[:-1] += _RIDGE * w[:-1]
+            lift = np.sum(slope * s) * ceiling * (1 - ceiling) - seen_right * (1 - ceiling) + seen_wrong * ceiling
+            return float(value), np.append(turn, lift)
+
+        found = minimize(loss, np.array([*start.weights, start.bias, 3.0]), jac=True, method="L-BFGS-B").x
+        return cls(tuple(found[:-2].tolist()), float(found[-2]), start.mean, start.scale, float(_sigmoid(found[-1])))
+
+    @classmethod
     def from_dict(cls, told: Mapping[str, Any]) -> Logistic:
         """Back from JSON."""
-        return cls(tuple(told["weights"]), told["bias"], tuple(told["mean"]), tuple(told["scale"]))
+        mean, scale = tuple(told["mean"]), tuple(told["scale"])
+        return cls(tuple(told["weights"]), told["bias"], mean, scale, told.get("ceiling", 1.0))
 
     def __call__(self, features: Floats) -> Floats:
         """(..., F) → (...) probabilities, never exactly 0 or 1."""
         z = (features - np.array(self.mean)) / np.array(self.scale)
-        return np.clip(_sigmoid(z @ np.array(self.weights) + self.bias), 1e-6, 1 - 1e-6)
+        return np.clip(self.ceiling * _sigmoid(z @ np.array(self.weights) + self.bias), 1e-6, 1 - 1e-6)
 
 
 def _sigmoid(x: Floats) -> Floats:
@@ -111,8 +140,8 @@ def threshold_for(precision: float, probability: Floats, right: NDArray[Any], wa
 
     It is the lowest above which enough answers were right, with one wrong one to come, and enough are expected to be
     by their probabilities, which chance moves less. As it was picked because it reached them, both aim a little higher.
-    Wrong answers come many at once, from one walk: the precision must also be reached with half a standard error over
-    walks (N,) to spare. And a promise for a handful of photos is none.
+    Wrong answers come many at once, from one walk: the precision must also be reached with a standard error over walks
+    (N,) to spare. And a promise for a handful of photos is none.
     """
     if not len(probability):
         return None

@@ -1,0 +1,218 @@
+"""What poses teach a map of one's own photos: new walks asked of maps of other walks over the same places.
+
+A table of photos is cut by its groups (walks) into four: each quarter is asked of a map of the others, made as
+`covis index` makes it. Found is a photo whose match was taken within 25 m and 40°; photos that none of the map answers
+so are left out. Beside the whitening that `index` chose (`chosen`) stand PCA whitening, power 0.75, and learned whitenings
+by yes/no labels, by ψ of 25 m squared and by the measured curve of ψ, all before and after consensus; gains over PCA
+whitening have 95 % intervals over walks and over photos. Beside what new walks find stands what each map thinks of itself
+(`self`), and what fitting costs beside describing the photos.
+
+    python benchmarks/bench_own_map.py --table photos.csv --weights backbone.safetensors --keep FOLDER
+
+Without arguments it takes the campus photos and the weights of `../shared/data`, if they are there.
+"""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import argparse
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from _common import report
+from _own_map import TABLES, WEIGHTS, Photos, as_map, described, folds
+
+FOLDS = 4
+KS = (1, 5, 10)
+
+
+@dataclass
+class Outcomes:
+    """Of every photo asked: what each whitening found, and of which walk it is."""
+
+    found: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    """(Q, 5) whether found at rank 1, 5, 10, and by consensus at 1 and 5."""
+    walk: list[np.ndarray] = field(default_factory=list)
+    itself: list[np.ndarray] = field(default_factory=list)
+    """(Q, 5) the same of the map's own photos, of fits that did not see their walk."""
+    chosen: list[str] = field(default_factory=list)
+    seconds: list[dict[str, float]] = field(default_factory=list)
+
+    def table(self, name: str) -> np.ndarray:
+        return np.concatenate(self.found[name]).astype(float)
+
+
+def right(images, asked, ids: np.ndarray) -> np.ndarray:
+    """(Q, K) which matches stand within 25 m of the photo asked and face within 40° of it."""
+    from covis.evaluation.protocols.rules import NEAR_ALIKE
+
+    graph = NEAR_ALIKE(asked, images).to_scipy()
+    rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
+    return (np.asarray(graph[rows.ravel(), np.maximum(ids, 0).ravel()]).reshape(ids.shape) > 0) & (ids >= 0)
+
+
+def hits(images, asked, ranking, agreed) -> np.ndarray:
+    """(Q, 5) found at rank 1, 5, 10, and by consensus at 1 and 5."""
+    plain, voted = right(images, asked, ranking.ids), right(images, asked, agreed.ids)
+    return np.column_stack([*(plain[:, :k].any(axis=1) for k in KS), *(voted[:, :k].any(axis=1) for k in (1, 5))])
+
+
+def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float]):
+    """The choice that `covis index` makes for a map of `known` photos, and all photos' descriptors by each whitening."""
+    from covis.evaluation.whitened import affordable, labelled_pairs
+    from covis.maps.crossfit import USUAL, choose_whitening, shared_dims
+    from covis.whitening import PCA, WhiteningRule, moments
+
+    raw, clock = photos.raw[known], time.process_time
+    dim, start = affordable(photos.recipe.whiten, len(images)), clock()
+    rules = {"pca": PCA, "power 0.75": WhiteningRule(power=0.75), "yes/no": WhiteningRule("binary"), "graded": USUAL}
+    with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
+        basis = fitted.lift(np.eye(len(fitted.variances))[:, :dim]).astype(np.float32)
+        seconds["pca"] = clock() - start
+        turned, made = (photos.raw - fitted.mean.astype(np.float32)) @ basis, {}
+        for name, rule in rules.items():
+            start = clock()
+            pairs = None if rule.labels == "none" else labelled_pairs(images, raw, rule, photos.recipe.labels)
+            metric = fitted.metric(dim, rule, within=None if pairs is None else fitted.within(pairs))[:dim]
+            seconds[name] = clock() - start
+            made[name] = unit(turned @ metric.astype(np.float32)), rule
+        start = clock()
+        choice = choose_whitening(images, fitted, dim, photos.recipe.labels)
+        seconds["choice"] = clock() - start
+    projection = choice.whitening.projection.astype(np.float32)
+    chosen = unit((photos.raw - choice.whitening.mean.astype(np.float32)) @ projection)
+    return choice, made | {"chosen": (chosen, choice.tried.rules[choice.tried.best])}
+
+
+def unit(rows: np.ndarray) -> np.ndarray:
+    """Rows of length 1."""
+    return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
+
+
+def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes) -> None:
+    """Makes one map, asks it, and notes what was found."""
+    from covis.maps.evidence import CONTEXT
+    from covis.search import Consensus, rank
+
+    images, asked, seconds = as_map(photos.images, known), photos.images.subset(new), {}
+    choice, made = whitened(photos, images, known, seconds)
+    tried, best, held = choice.tried, choice.tried.rules[choice.tried.best], choice.held_out().ranking
+    questions = {rule: tried.held_out(i).ranking for i, rule in enumerate(tried.rules)} | {best: held}
+    agreed = {rule: Consensus.fitted(images.poses, q, images.poses, CONTEXT) for rule, q in questions.items()}
+    answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
+    for name, (white, rule) in made.items():
+        ranking = rank(white[new], white[known], CONTEXT)
+        consensus = agreed.get(rule, agreed[best])  # what no map chooses between votes as the map does
+        kept.found.setdefault(name, []).append(hits(images, asked, ranking, consensus(ranking))[answerable])
+    kept.walk.append(np.asarray(asked.group)[answerable])
+    kept.itself.append(hits(images, images, held, agreed[best](held))[choice.asked.answerable])
+    kept.chosen.append(f"a = {best.total_share:g}, p = {best.exponent:g}")
+    kept.seconds.append(seconds)
+
+
+def rows_of(name: str, backbone: str, kept: Outcomes) -> list[dict]:
+    """One row for each whitening, in percent."""
+    from covis.evaluation.statistics import bootstrap_interval
+
+    walk, base = np.concatenate(kept.walk), kept.table("pca")
+    told = []
+    for whitening in kept.found:
+        found = kept.table(whitening)
+        mean = 100 * found.mean(axis=0)
+        row = {"table": name, "backbone": backbone, "whitening": whitening, "photos": len(found)}
+        row |= dict(zip(("r1", "r5", "r10", "consensus_r1", "consensus_r5"), map(float, mean), strict=True))
+        for label, column in (("r1", 0), ("r5", 1), ("consensus_r1", 3)):
+            gap = 100 * (found - base)[:, column]
+            (low, high), (q_low, q_high) = bootstrap_interval(gap, walk)[0], bootstrap_interval(gap)[0]
+            row |= {f"gain_{label}": gap.mean(), f"gain_{label}_low": low, f"gain_{label}_high": high}
+            row |= {f"gain_{label}_photos_low": q_low, f"gain_{label}_photos_high": q_high}
+        told.append({key: float(v) if isinstance(v, np.floating) else v for key, v in row.items()})
+    return told
+
+
+def map_row(photos: Photos, kept: Outcomes) -> dict:
+    """What the maps think of themselves beside what new walks find, in percent, and what fitting costs."""
+    itself, found = (100 * np.concatenate(part).mean(axis=0) for part in (kept.itself, kept.found["chosen"]))
+    told = {"table": photos.name, "backbone": photos.backbone, "chosen": sorted(set(kept.chosen))}
+    for key, column in (("r1", 0), ("r5", 1), ("consensus_r1", 3)):
+        told |= {f"self_{key}": float(itself[column]), f"new_{key}": float(found[column])}
+    embedding = photos.embedding_s() * (FOLDS - 1) / FOLDS
+    cost = {key: float(np.mean([s[key] for s in kept.seconds])) for key in ("pca", "graded", "choice")}
+    told |= {"embedding_s": embedding, "pca_s": cost["pca"], "learned_s": cost["graded"], "choice_s": cost["choice"]}
+    return told | {f"{key}_share": 100 * told[f"{key}_s"] / embedding for key in ("pca", "learned", "choice")}
+
+
+def together(parts: dict[str, Outcomes]) -> Outcomes:
+    """All tables as one, their walks apart."""
+    both = Outcomes()
+    for number, kept in enumerate(parts.values()):
+        for name, found in kept.found.items():
+            both.found.setdefault(name, []).extend(found)
+        both.walk += [walk + 100_000 * number for walk in kept.walk]
+    return both
+
+
+def plot(rows: list[dict], file: Path) -> None:
+    """Gains over PCA whitening with intervals over walks."""
+    import matplotlib.pyplot as plt
+
+    from covis.report.plots import STYLE
+
+    plt.rcParams.update(STYLE)
+    backbones = list(dict.fromkeys(row["backbone"] for row in rows))
+    figure, axes = plt.subplots(1, len(backbones), figsize=(4.6 * len(backbones), 3.4), sharex=True, squeeze=False)
+    names = [name for name in dict.fromkeys(row["whitening"] for row in rows) if name != "pca"]
+    tables = list(dict.fromkeys(row["table"] for row in rows))
+    for axis, backbone in zip(axes[0], backbones, strict=True):
+        for t, table in enumerate(tables):
+            mine = {r["whitening"]: r for r in rows if r["backbone"] == backbone and r["table"] == table}
+            y = np.arange(len(names)) + 0.22 * (t - (len(tables) - 1) / 2)
+            gain = np.array([[mine[n][f"gain_r1{end}"] for end in ("", "_low", "_high")] for n in names])
+            span = np.abs(gain[:, 1:].T - gain[:, 0])
+            axis.errorbar(gain[:, 0], y, xerr=span, fmt="o", markersize=4, capsize=3, label=table)
+        axis.axvline(0, color="grey", linewidth=0.8)
+        axis.set(
+            title=backbone, yticks=range(len(names)), yticklabels=names, xlabel="points of Recall@1 over PCA whitening"
+        )
+        axis.invert_yaxis()
+    axes[0, 0].legend(frameon=False)
+    figure.tight_layout()
+    file.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(file, dpi=150)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--table", type=Path, nargs="*", default=TABLES, help="photos with positions and groups")
+    parser.add_argument("--weights", type=Path, nargs="*", default=WEIGHTS, help="backbones (.safetensors)")
+    parser.add_argument("--keep", type=Path, help="folder that keeps descriptors for another run")
+    parser.add_argument("--plot", type=Path, help="write gains with their intervals as a picture")
+    given = parser.parse_args()
+    if not all(path.is_file() for path in (*given.table, *given.weights)):
+        print("no photos here: give --table and --weights")
+        return
+    rows, maps = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        for weights in given.weights:
+            parts: dict[str, Outcomes] = {}
+            for table in given.table:
+                photos = described(table, weights, given.keep or Path(folder))
+                kept = parts[table.stem] = Outcomes()
+                for known, new in folds(photos.images, FOLDS, 0):
+                    ask(photos, known, new, kept)
+                rows += rows_of(table.stem, photos.backbone, kept)
+                maps.append(map_row(photos, kept))
+                print(maps[-1], flush=True)
+            if len(parts) > 1:
+                rows += rows_of("both", photos.backbone, together(parts))
+    report("own_map", rows, {"folds": FOLDS, "maps": maps})
+    if given.plot:
+        plot(rows, given.plot)
+
+
+if __name__ == "__main__":
+    main()
