@@ -34,10 +34,10 @@ def asked(photos: Photos, known: np.ndarray, new: np.ndarray) -> tuple[np.ndarra
 
     Beside it: what the map thinks of itself, the share right; and the precision that it promises.
     """
-    from covis.evaluation.whitened import affordable
+    from covis.evaluation.retrieval import affordable
     from covis.maps.calibration import RATE, calibrate
     from covis.maps.crossfit import choose_whitening, shared_dims
-    from covis.maps.fusion import PLACE_RADIUS_M
+    from covis.maps.evidence import PLACE_RADIUS_M
     from covis.maps.locating import Judge
     from covis.search import rank
     from covis.whitening import moments

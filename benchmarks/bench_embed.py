@@ -91,9 +91,8 @@ def cpu() -> np.ndarray:
 def speed_row(backbone: str, repeats: int) -> dict:
     import torch
 
-    from covis.cli.embed import images_at
-    from covis.describing.embedding import BATCH_SIZE, embed
-    from covis.describing.loading import image_batches
+    from covis.cli.model import images_at
+    from covis.describing.embedding import BATCH_SIZE, embed, image_batches
     from covis.models import ModelConfig, PlaceModel
 
     torch.set_num_threads(1)

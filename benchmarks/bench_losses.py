@@ -19,9 +19,9 @@ from pytorch_metric_learning.losses import ContrastiveLoss as MetricLearningCont
 from torch import Tensor
 
 from covis.losses import LOSSES, PairLoss
-from covis.models import _torchvision
+from covis.models import backbones
 
-_torchvision.ensure()  # sentence-transformers imports torchvision, which may have been built for another torch
+backbones.ensure()  # sentence-transformers imports torchvision, which may have been built for another torch
 from sentence_transformers.sentence_transformer import losses as sentence_losses  # noqa: E402
 
 SHAPES = [(32, 512), (32, 2048), (256, 2048)]

@@ -48,7 +48,7 @@ class Outcomes:
 
 def right(images, asked, ids: np.ndarray) -> np.ndarray:
     """(Q, K) which matches stand within 25 m of the photo asked and face within 40° of it."""
-    from covis.evaluation.protocols.rules import NEAR_ALIKE
+    from covis.evaluation.benchmark import NEAR_ALIKE
 
     graph = NEAR_ALIKE(asked, images).to_scipy()
     rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
@@ -63,7 +63,7 @@ def hits(images, asked, ranking, agreed) -> np.ndarray:
 
 def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float]):
     """The choice that `covis index` makes for a map of `known` photos, and all photos' descriptors by each whitening."""
-    from covis.evaluation.whitened import affordable, labelled_pairs
+    from covis.evaluation.retrieval import affordable, labelled_pairs
     from covis.maps.crossfit import USUAL, choose_whitening, shared_dims
     from covis.whitening import PCA, WhiteningRule, moments
 

@@ -11,7 +11,7 @@ import covis
 
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
-    "errors", "fields", "arrays", "tables", "notebook", "registry", "progress", "compiling", "machine", "files", "artifacts",
+    "errors", "fields", "arrays", "tables", "registry", "progress", "compiling", "machine", "files", "artifacts",
     "poses", "images", "graph", "ranking", "whitening", "gis",
     "reading", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "field",
     # torch from here on

@@ -15,8 +15,8 @@ from numpy.typing import ArrayLike, NDArray
 from covis import poses as _poses
 from covis.artifacts import fingerprint
 from covis.errors import InputError
-from covis.notebook import card
 from covis.poses import Poses
+from covis.tables import card
 
 WINDOW = "window"
 """The column (N, frames) of image names that an item of several frames in a row is made of."""

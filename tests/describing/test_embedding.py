@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.cli.embed import images_at
+from covis.cli.model import images_at
 from covis.describing import embedding
 from covis.describing.embedding import embed
 from covis.descriptors import DescriptorStore

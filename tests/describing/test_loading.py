@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from covis.describing.loading import image_batches, joint_batches
+from covis.describing.embedding import image_batches, joint_batches
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses

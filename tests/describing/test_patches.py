@@ -8,8 +8,8 @@ import torch
 from PIL import Image
 
 from covis.cli import main
-from covis.cli.embed import images_at
-from covis.describing.patches import PatchReranking
+from covis.cli.model import images_at
+from covis.describing.rerankers import PatchReranking
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
 

@@ -3,9 +3,8 @@
 import pytest
 from toy_benchmarks import descriptors, drive
 
-from covis.evaluation.compare import compare
+from covis.evaluation.compare import compare, grouped, names, seeds
 from covis.evaluation.retrieval import evaluate_descriptors
-from covis.evaluation.subjects import grouped, names, seeds
 
 CL, GCL = (
     {"loss": {"type": name, "margin": 0.5}, "dataset": "town"} for name in ("Contrastive", "GeneralizedContrastive")

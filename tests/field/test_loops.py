@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from covis.errors import InputError
-from covis.field.loops import HEADER, Loop, agreement, line, loop_closures, probabilities
+from covis.field.pairing import HEADER, Loop, agreement, line, loop_closures, probabilities
 
 
 def places(n, dim=64, seed=0):

@@ -23,7 +23,7 @@ def model(tmp_path_factory):
 
 @pytest.mark.parametrize("measure", ["overlap", "query_overlap", "iou"])
 def test_shared_points_divided_by_points(model, measure):
-    from covis.reading.posed import read_posed
+    from covis.reading.sources import read_posed
 
     made, folder = model
     images = read_posed(folder)

@@ -9,9 +9,9 @@ import pytest
 def sentence_losses() -> ModuleType:
     """The losses of sentence-transformers under either of their names; skips where it is not installed."""
     pytest.importorskip("transformers")
-    from covis.models import _torchvision
+    from covis.models import backbones
 
-    _torchvision.ensure()
+    backbones.ensure()
     try:
         return importlib.import_module("sentence_transformers.sentence_transformer.losses")
     except ModuleNotFoundError as missing:

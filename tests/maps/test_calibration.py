@@ -9,8 +9,7 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.errors import InputError
 from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
-from covis.maps.evidence import gather
-from covis.maps.fusion import PLACE_RADIUS_M
+from covis.maps.evidence import PLACE_RADIUS_M, gather
 from covis.maps.map import Map
 from covis.maps.probability import expected_calibration_error
 from covis.poses import Poses

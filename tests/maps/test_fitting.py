@@ -11,7 +11,7 @@ from covis import datasets, experiments
 from covis.cli import main
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
-from covis.evaluation.whitened import PHOTO_VIEWS, fit_whitening
+from covis.evaluation.retrieval import PHOTO_VIEWS, fit_whitening
 from covis.images import ImageSet, concatenate
 from covis.labels import FovOverlap
 from covis.maps import fitting

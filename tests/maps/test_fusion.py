@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covis.maps.fusion import PLACE_RADIUS_M, fuse, weights
+from covis.maps.evidence import PLACE_RADIUS_M, fuse, weights
 
 
 def fused(points, heading, weight, found=None):

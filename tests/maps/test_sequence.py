@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from covis.maps.walks import STEP_M, best_chain
+from covis.maps.locating import STEP_M, best_chain
 
 
 def chain_cost(chain, xy, distances):

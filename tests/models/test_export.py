@@ -72,7 +72,7 @@ def test_transformers_stay_in_torch(tmp_path, monkeypatch):
 
 
 def embedded_alike(model, folder, rng):
-    from covis.cli.embed import embed as embed_verb
+    from covis.cli.model import embed as embed_verb
     from covis.descriptors import DescriptorStore
 
     (folder / "photos").mkdir()

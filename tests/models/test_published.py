@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from covis.errors import InputError
-from covis.models import PlaceModel, _torchvision, published
+from covis.models import PlaceModel, backbones, published
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD
 from covis.models.pooling import ProjectedSalad
 from covis.models.published import PUBLISHED
@@ -42,7 +42,7 @@ def under(prefix, tensors):
 
 
 def random_network(name):
-    _torchvision.ensure()
+    backbones.ensure()
     import timm
 
     torch.manual_seed(1)
@@ -85,7 +85,7 @@ def test_cosplace_and_eigenplaces(name, tmp_path):
 @pytest.mark.parametrize("projected", [False, True])
 def test_netvlad_and_patch_netvlad(projected, tmp_path):
     """`encoder.*` is VGG16 up to conv5_3 without its ReLU; WPCA is a convolution of one pixel over the descriptor."""
-    _torchvision.ensure()
+    backbones.ensure()
     from torchvision.models import vgg16
 
     torch.manual_seed(2)

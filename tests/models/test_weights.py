@@ -8,9 +8,9 @@ import torch
 from safetensors.torch import save_file
 
 from covis.errors import InputError
-from covis.models import ModelConfig, PlaceModel, _torchvision, weights
+from covis.models import ModelConfig, PlaceModel, backbones, weights
 
-_torchvision.ensure()
+backbones.ensure()
 import torchvision  # noqa: E402
 
 SIZE = (64, 64)

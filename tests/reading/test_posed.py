@@ -10,7 +10,7 @@ from scipy.spatial.transform import Rotation, Slerp
 from covis.errors import InputError
 from covis.poses import UNSCALED
 from covis.reading import cameras, colmap, scenes, trajectories
-from covis.reading.posed import FORMATS, posed_format, read_posed
+from covis.reading.sources import FORMATS, posed_format, read_posed
 
 
 def photo(path, size=(64, 48)):

@@ -8,7 +8,7 @@ import pytest
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.reading.screening import Rejected, check_limits, look, screen, write_rejects
+from covis.reading.decoding import Rejected, check_limits, look, screen, write_rejects
 from layouts import builders
 
 

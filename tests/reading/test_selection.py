@@ -8,7 +8,7 @@ from PIL import Image
 
 from covis.errors import InputError
 from covis.reading import decoding
-from covis.reading.selection import check_map, select_photos
+from covis.reading.sources import check_map, select_photos
 
 
 @pytest.fixture

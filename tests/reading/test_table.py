@@ -9,8 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from covis.errors import InputError
-from covis.reading.columns import names
-from covis.reading.table import read_table, read_tables
+from covis.reading.table import names, read_table, read_tables
 
 
 def write(path, text):

@@ -10,7 +10,7 @@ import pytest
 from served import jpeg, running
 
 from covis.service.app import create_app
-from covis.service.keys import Keys, add_key
+from covis.service.limits import Keys, add_key
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [

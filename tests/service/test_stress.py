@@ -13,8 +13,7 @@ from served import LAT, LON, build, jpeg, process, running
 
 from covis.maps.map import Map
 from covis.service.app import create_app
-from covis.service.keys import add_key
-from covis.service.limits import Limits
+from covis.service.limits import Limits, add_key
 
 
 def memory_mb(pid="self"):

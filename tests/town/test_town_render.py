@@ -8,13 +8,11 @@ import pytest
 
 from covis.town import houses, solids, traversals
 from covis.town.config import TownConfig
-from covis.town.layout import District, district
-from covis.town.render import measure
-from covis.town.scene import build
+from covis.town.layout import District, build, district
+from covis.town.render import View, intrinsics, measure
 from covis.town.surfaces import outline
 from covis.town.tracing import END_M, FAR_M, GROUND, SKY, cast
 from covis.town.traversals import rotations
-from covis.town.views import View, intrinsics
 
 CONFIG = TownConfig.small()
 SOLID_CROWNS = 100.0  # crowns without gaps, so that the oracle needs no noise

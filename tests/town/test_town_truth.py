@@ -6,8 +6,8 @@ import pytest
 from covis import town
 from covis.poses import angle_between
 from covis.town.config import TownConfig
+from covis.town.render import View, intrinsics
 from covis.town.truth import fixed
-from covis.town.views import View, intrinsics
 
 CONFIG = TownConfig.small()
 

@@ -12,43 +12,26 @@ from typing import Any, cast
 
 import typer
 
-from covis.cli import (
-    data,
-    demo,
-    embed,
-    environment,
-    evaluate,
-    experiments,
-    label,
-    listing,
-    maps,
-    model,
-    pairs,
-    report,
-    search,
-    serve,
-    sources,
-    train,
-)
+from covis.cli import environment, evaluate, experiments, label, listing, maps, model, pairs, search, serve, sources
 from covis.cli import map as map_care
 from covis.errors import InputError, WeightsMissing, visible
 from covis.progress import QUIET, VERBOSE, set_level
 
 VERBS: dict[str, Callable[..., Any]] = {
-    "demo": demo.demo,
+    "demo": experiments.demo,
     "sweep": experiments.sweep,
     "reproduce": experiments.reproduce,
     "evaluate": evaluate.evaluate,
     "compare": evaluate.compare,
-    "report": report.report,
-    "embed": embed.embed,
+    "report": evaluate.report,
+    "embed": model.embed,
     "index": maps.index,
     "add": maps.add,
     "remove": maps.remove,
     "locate": maps.locate,
     "serve": serve.serve,
     "pairs": pairs.pairs,
-    "train": train.train,
+    "train": experiments.train,
     "list": listing.list_names,
     "doctor": environment.doctor,
     "cache": environment.cache,
@@ -62,7 +45,7 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
         "plot": label.plot,
     },
     "search": {"build": search.build, "load": search.load, "query": search.query},
-    "data": {"check": data.check, "import": sources.import_, "export": sources.export, "coverage": sources.coverage},
+    "data": {"check": listing.check, "import": sources.import_, "export": sources.export, "coverage": sources.coverage},
     "keys": {"add": serve.add, "remove": serve.remove, "list": serve.show},
     "submission": {"check": evaluate.submission_check},
     "model": {"import": model.import_model, "show": model.show_model},

@@ -1,4 +1,4 @@
-"""`covis sweep` and `covis reproduce`: recipes over seeds, with intervals, beside what was published."""
+"""`covis train`, `sweep`, `reproduce`, `demo`: recipes into runs, over seeds, beside what was published."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Data, Json, emit
+from covis.cli.common import WORKERS_HELP, Data, Device, Json, emit
 from covis.cli.common import table as text_table
 from covis.errors import InputError
 
@@ -18,6 +18,94 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from covis.experiments.tables import Inputs, Outcome, Row, Table
+
+
+def train(
+    recipe: Annotated[str, typer.Argument(help="A name from `covis list recipes`, or a file (.toml, .json).")],
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Run folder; RUN/model is the trained model.")
+    ] = None,
+    data: Data = None,
+    seed: Annotated[int, typer.Option(help="Decides batches and initial weights.")] = 0,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a field: FIELD=VALUE, repeatable.")] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
+    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 60.0,
+    dry_run: Annotated[
+        bool,
+        typer.Option("--dry-run", help="Print the recipe as JSON that `covis train FILE.json` reads back, and stop."),
+    ] = False,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Train a model. Killed or stopped at any point, re-run it to resume at the last checkpoint.
+
+    \b
+    Examples:
+      covis train town_quick -o runs/quick
+      covis train msls_resnet50_gem_gcl --data /data/msls -o runs/r50 --seed 1
+      covis train town_gcl -o runs/iou --set labels.measure=iou --set loss.margin=0.7
+      covis train town_gcl --set loss=triplet --set batches=tuples --dry-run > mine.json
+      covis train mine.json -o runs/mine
+      torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
+    """
+    from covis import experiments
+    from covis.datasets import given_paths
+    from covis.training.recipe import configure, describe_recipe
+    from covis.training.run import Resources
+    from covis.training.run import train as run
+
+    chosen = configure(experiments.get(recipe), set_ or [])
+    if dry_run:
+        emit(describe_recipe(chosen), True)
+        return
+    if output is None:
+        raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
+    resources = Resources(workers, cache, checkpoint_seconds)
+    path = given_paths(data, [chosen.dataset]).get(chosen.dataset)
+    result: dict[str, Any] = run(chosen, output, data=path, seed=seed, resources=resources)
+    best = "".join(f"  Recall@{k} {v:.1f}" for k, v in result["best"].items() if k != "step")
+    emit(
+        result,
+        json,
+        f"{result['model']}: {result['dim']} dims, {result['pairs']} pairs{best and ', validation' + best}",
+    )
+
+
+# `covis demo`: the main job on the simulated town.
+
+
+def demo(
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of everything the demo makes.")] = Path("demo"),
+    seed: Annotated[int, typer.Option(help="First of the two seeds.")] = 0,
+    data: Annotated[Path | None, typer.Option(help="Folder of the town (default: in the user's cache).")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every recipe, repeatable.")] = None,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    json: Json = False,
+) -> None:
+    """Label, train, embed, search, evaluate and report on a simulated town; no download. Resumes where it was.
+
+    \b
+    Examples:
+      covis demo
+      covis demo -o /tmp/demo --seed 7 --json
+    """
+    from covis.demo import run_demo
+
+    result = run_demo(output, seed, data=data, settings=set_ or [], workers=workers)
+    text = f"{text_table([_shown(row) for row in result['table']])}\n\n{result['verdict']}\nreport: {result['report']}"
+    emit(result, json, text)
+
+
+def _shown(row: dict[str, Any]) -> dict[str, str]:
+    from covis.evaluation.render import COMPARED_KS, name_of, over_seeds
+
+    recalls = {name_of(f"recall@{k}").heading: over_seeds(row[f"values@{k}"]) for k in COMPARED_KS}
+    return {"model": str(row["model"]), "seeds": str(row["seeds"]), **recalls}
+
+
+# `covis sweep` and `covis reproduce`: recipes over seeds, with intervals, beside what was published.
+
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="Folder of all runs; re-run the command to resume.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every run, repeatable.")]
@@ -186,7 +274,7 @@ def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[O
 
 def _measured(name: str, table: Table, inputs: Inputs) -> dict[str, Any]:
     from covis import artifacts
-    from covis.experiments.cost import cost_table, is_whole, measure_rows
+    from covis.experiments.paper import cost_table, is_whole, measure_rows
     from covis.files import write_text
 
     entries = measure_rows(table.rows, inputs)

@@ -83,7 +83,7 @@ def show(
     """
     from covis.cli.maps import promise_of
     from covis.maps.map import RUNTIME, Map
-    from covis.reading.selection import check_map
+    from covis.reading.sources import check_map
 
     check_map(map_path, [])
     opened = Map.open(map_path)
@@ -120,7 +120,7 @@ def export(
     """
     from covis.maps.map import Map
     from covis.maps.travel import export_map
-    from covis.reading.selection import check_map
+    from covis.reading.sources import check_map
 
     check_map(map_path, [])
     size = export_map(Map.open(map_path), target, with_paths=with_paths)

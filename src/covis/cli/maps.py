@@ -14,8 +14,8 @@ from covis.errors import InputError
 if TYPE_CHECKING:
     from covis.images import ImageSet
     from covis.maps.answers import Answer
+    from covis.maps.exports import GeoPoseForm
     from covis.maps.fitting import Fitted
-    from covis.maps.geopose import GeoPoseForm
     from covis.maps.map import Map
     from covis.models import PlaceModel
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ def index(
         find_describer(model)  # before anything heavy is imported
     from covis.maps.map import Map
     from covis.progress import say
-    from covis.reading.screening import Rejected
+    from covis.reading.decoding import Rejected
     from covis.reading.sources import open_images
     from covis.search.kinds import parse_size
 
@@ -127,7 +127,7 @@ def add(
       covis add town.map IMG_2041.jpg
     """
     from covis.maps.map import Map
-    from covis.reading.screening import Rejected
+    from covis.reading.decoding import Rejected
     from covis.reading.sources import open_images
 
     now = Map.open(map_path)
@@ -207,7 +207,7 @@ def locate(
       covis locate town.map IMG_2041.jpg --pose --scene sparse/0
     """
     from covis.progress import say
-    from covis.reading.selection import check_map, select_photos
+    from covis.reading.sources import check_map, select_photos
 
     check_map(map_path, photos)
     files = select_photos(photos)
@@ -398,16 +398,16 @@ def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
 
 def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -> Area | None:
     """The area in metres of `frame` (without one the numbers are metres already); None where nothing is given."""
-    from covis.maps import areas
+    from covis.search import area
 
     if near and inside:
         raise InputError(f"{option} and --inside are both given; give one area")
     if near:
-        return areas.circle(near, frame, option)
+        return area.circle(near, frame, option)
     if Path(inside).suffix.lower() not in (".geojson", ".json"):
-        return areas.polygon(inside, frame) if inside else None
+        return area.polygon(inside, frame) if inside else None
     try:
         text = Path(inside).read_text(encoding="utf-8")
     except (OSError, ValueError) as error:
         raise InputError(f"{inside} cannot be read as GeoJSON ({error}); give a file with one polygon") from None
-    return areas.from_geojson(text, frame, inside)
+    return area.from_geojson(text, frame, inside)

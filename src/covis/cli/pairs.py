@@ -222,7 +222,7 @@ def _write_loops(side: Side, output: Path, gap_s: float, json: bool) -> None:
     """Candidates in order of time; on standard output each as soon as it is known."""
     import numpy as np
 
-    from covis.field.loops import HEADER, line, loop_closures, probabilities
+    from covis.field.pairing import HEADER, line, loop_closures, probabilities
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")

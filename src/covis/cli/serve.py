@@ -80,7 +80,7 @@ def _app(maps: list[Path], keys: Path | None, local: bool, host: str, names: tup
     del fastapi, python_multipart, prometheus_client, uvicorn
     from covis.machine import keep_large_blocks
     from covis.service.app import create_app
-    from covis.service.keys import Keys
+    from covis.service.limits import Keys
 
     keep_large_blocks()
     hosts = frozenset({*LOOPBACK, "[::1]", host, *(name.lower() for name in names)}) if local else None
@@ -134,7 +134,7 @@ def add(
       covis keys add keys.json --name importer --role write
     """
     from covis.progress import say
-    from covis.service.keys import add_key
+    from covis.service.limits import add_key
 
     secret = add_key(file, name, role)
     emit({"name": name, "role": role, "key": secret}, json, secret)
@@ -148,7 +148,7 @@ def remove(file: File, name: Annotated[str, typer.Option(help="The key to take a
     Examples:
       covis keys remove keys.json --name phone
     """
-    from covis.service.keys import remove_key
+    from covis.service.limits import remove_key
 
     remove_key(file, name)
     emit({"removed": name}, json, f"{file}: {name} removed")
@@ -161,7 +161,7 @@ def show(file: File, json: Json = False) -> None:
     Examples:
       covis keys list keys.json
     """
-    from covis.service.keys import read_keys
+    from covis.service.limits import read_keys
 
     rows = [{"name": key.name, "role": key.role} for key in read_keys(file)]
     emit(rows, json, table(rows))

@@ -13,8 +13,8 @@ from covis.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from covis.images import ImageSet
     from covis.poses import Poses
+    from covis.reading.decoding import Rejected
     from covis.reading.frames import Extracted
-    from covis.reading.screening import Rejected
     from covis.reading.tracks import Track
 
 AXES = ("x", "y", "z", "-x", "-y", "-z")
@@ -185,7 +185,7 @@ def _clock_offset(text: str) -> float | None:
 
 
 def _left_out(done: Extracted) -> list[Rejected]:
-    from covis.reading.screening import Rejected
+    from covis.reading.decoding import Rejected
 
     return [Rejected(*row) for row in done.left_out]
 
@@ -195,9 +195,8 @@ def _posed(source: Path, options: Options) -> ImageSet | None:
     from dataclasses import replace
 
     from covis.reading.georeference import georeference, scaled, warn_of_course
-    from covis.reading.posed import posed_format
     from covis.reading.scenes import read_nuscenes
-    from covis.reading.sources import open_posed
+    from covis.reading.sources import open_posed, posed_format
 
     kind, allowed = posed_format(source), ["scale", "georeference", "crops", "crop_fov", "crop_size", "frames"]
     if kind == "COLMAP model":
@@ -264,8 +263,8 @@ def _write(gathered: Gathered, output: Path, json: bool) -> None:
 
     import numpy as np
 
-    from covis.reading.pose_columns import write_images
-    from covis.reading.screening import REJECTS, write_rejects
+    from covis.reading.cameras import write_images
+    from covis.reading.decoding import REJECTS, write_rejects
 
     images = gathered.images
     write_images(images, output)
@@ -292,8 +291,8 @@ def _import_photos(source: Path, output: Path, options: Options, json: bool) -> 
 
     import numpy as np
 
+    from covis.reading.decoding import REJECTS, write_rejects
     from covis.reading.photos import import_photos, write_table
-    from covis.reading.screening import REJECTS, write_rejects
 
     offset = _offset_s(options.utc_offset)
     imported = import_photos(source, options.track, utc_offset_s=offset, panoramas=options.panoramas, output=output)

@@ -1,7 +1,6 @@
 """Datasets by name: official layout on disk → image sets, one file per dataset."""
 
 from covis.datasets import (
-    campus,
     cmu,
     gsv,
     msls,

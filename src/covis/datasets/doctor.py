@@ -24,8 +24,7 @@ from covis.errors import InputError
 from covis.images import ImageSet, Split
 from covis.machine import cpu_count, in_processes
 from covis.progress import Meter, say
-from covis.reading.decoding import REASONS, Reject, decode_bytes, read
-from covis.reading.screening import REJECTS, Rejected, look, write_rejects
+from covis.reading.decoding import REASONS, REJECTS, Reject, Rejected, decode_bytes, look, read, write_rejects
 
 REPORT = "report.json"
 SIDES = ("queries", "database")

@@ -17,7 +17,7 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
 from covis.poses import Poses
-from covis.reading.columns import Kind, integers, names, read_columns, texts
+from covis.reading.table import Kind, integers, names, read_columns, texts
 
 NAME = "gsv"
 CITIES = (

@@ -25,8 +25,8 @@ from covis.images import ImageSet, Split
 from covis.labels.rules import FovOverlap
 from covis.poses import Poses
 from covis.progress import say, warn
-from covis.reading.columns import Column, Kind, flags, names, numbers, read_columns
-from covis.reading.utm import convergence_deg, one_zone
+from covis.reading.georeference import convergence_deg, one_zone
+from covis.reading.table import Column, Kind, flags, names, numbers, read_columns
 
 NAME = "msls"
 CITIES = {

@@ -17,7 +17,7 @@ from covis.errors import InputError, unknown_name
 from covis.files import walk_images
 from covis.images import ImageSet, Split
 from covis.poses import Poses, local_frame
-from covis.reading.utm import convergence_deg, frame_of
+from covis.reading.georeference import convergence_deg, frame_of
 
 NAME = "utm_folders"
 SPLITS = ("train", "val", "test")

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from covis import artifacts
 from covis.arrays import Ids
-from covis.describing.loading import BadFile, image_batches, joint_batches
+from covis.describing.embedding import BadFile, image_batches, joint_batches
 from covis.errors import InputError
 from covis.files import load_array, sha256
 from covis.images import ImageSet

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,11 +13,110 @@ from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.arrays import Floats
+from covis.artifacts import flat
 from covis.errors import InputError
-from covis.evaluation import subjects
 from covis.evaluation.render import COMPARED_KS
 from covis.evaluation.result import Evaluation
 from covis.evaluation.statistics import LEVEL, holm, paired_test
+
+_OF_A_RUN = ("label", "fingerprint", "seed", "path", "folder", "versions", "code", "store", "data")
+"""What differs between the seeds of one configuration, or says where something lies."""
+_FITTED = ("rank", "samples", "shrinkage")
+"""What a fit found out."""
+_SEED = re.compile(r"(?:(?P<row>.*?)[-_/ ])?seed[-_ ]?\d+")
+
+
+def configuration(evaluation: Evaluation) -> dict[str, Any]:
+    """All that decides what was evaluated, but its seed; a model that no recipe made is its own configuration."""
+    subject = dict(evaluation.subject)
+    kept = {key: value for key, value in subject.items() if key not in _OF_A_RUN}
+    for key in ("whitening", "model_whitening"):
+        if isinstance(kept.get(key), Mapping):
+            kept[key] = {k: v for k, v in kept[key].items() if k not in _FITTED}
+    kept["protocol"] = evaluation.fingerprint
+    if not kept.get("recipe") or subject.get("seed") is None:
+        kept["model"] = subject.get("fingerprint") or subject.get("label")
+    return kept
+
+
+def base_name(evaluation: Evaluation) -> str:
+    """What the configuration is called: the run's row or folder without its seed, and the variant."""
+    label, comma, variant = evaluation.label.partition(", ")
+    match = _SEED.fullmatch(label)
+    if match:
+        label = match["row"] or _row(Path(str(evaluation.subject.get("folder", "")))) or label
+    return f"{label}{comma}{variant}"
+
+
+def _row(folder: Path) -> str:
+    """The folder above `seed-N/model`."""
+    run = folder.parent if folder.name == "model" else folder
+    return run.parent.name
+
+
+def grouped(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
+    """Evaluations by the name of their configuration; several of a name are seeds of that one configuration."""
+    groups: list[list[Evaluation]] = []
+    settings: list[dict[str, Any]] = []
+    for evaluation in evaluations:
+        own = configuration(evaluation)
+        at = next((i for i, other in enumerate(settings) if other == own), -1)
+        if at < 0:
+            settings.append(own)
+            groups.append([evaluation])
+        elif all(_model(evaluation) != _model(e) for e in groups[at]):
+            groups[at].append(evaluation)
+    return dict(zip(_names(groups, settings), groups, strict=True))
+
+
+def _model(evaluation: Evaluation) -> object:
+    return evaluation.subject.get("fingerprint"), evaluation.subject.get("seed")
+
+
+def names(evaluations: Sequence[Evaluation]) -> list[str]:
+    """A name for each evaluation that no other has: its configuration's, and its seed where there are several."""
+    found: dict[int, str] = {}
+    for name, group in grouped(evaluations).items():
+        for evaluation in group:
+            seed = evaluation.subject.get("seed")
+            found[id(evaluation)] = f"{name}, seed {seed}" if len(group) > 1 and seed is not None else name
+    named = [found.get(id(evaluation), evaluation.label) for evaluation in evaluations]
+    return [f"{name} ({named[:i].count(name) + 1})" if named.count(name) > 1 else name for i, name in enumerate(named)]
+
+
+def seeds(group: Sequence[Evaluation]) -> str:
+    """The seeds of a group, or how many evaluations it has."""
+    known = [str(e.subject["seed"]) for e in group if e.subject.get("seed") is not None]
+    return ", ".join(known) if len(known) == len(group) else str(len(group))
+
+
+def _names(groups: Sequence[Sequence[Evaluation]], settings: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Base names, with what differs where two configurations share one."""
+    plain = [base_name(group[0]) for group in groups]
+    out = []
+    for i, name in enumerate(plain):
+        alike = [j for j, other in enumerate(plain) if other == name]
+        if len(alike) == 1:
+            out.append(name)
+            continue
+        told = _difference(settings[i], [settings[j] for j in alike if j != i])
+        out.append(f"{name} ({told})" if told else f"{name} ({alike.index(i) + 1})")
+    return [n if out.count(n) == 1 else f"{n} #{out[:i].count(n) + 1}" for i, n in enumerate(out)]
+
+
+def _difference(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
+    """The setting that tells a configuration from its namesakes best, such as `loss GeneralizedContrastive`."""
+    mine, theirs = flat(own), [flat(other) for other in others]
+    differing = [key for key, value in mine.items() if any(other.get(key) != value for other in theirs)]
+    differing.sort(key=lambda key: (not key.startswith("recipe.loss"), not key.startswith("recipe."), len(key)))
+    short = [key for key in differing if len(str(mine[key])) <= 40 and key not in ("model", "protocol")]
+    if not short:
+        return ""
+    return f"{short[0].removeprefix('recipe.').removesuffix('.name').removesuffix('.type')} {mine[short[0]]}"
+
+
+# Evaluations side by side: what differs between them, and whether the difference could be chance.
+
 
 _PLACES = ("path", "folder")
 """Facts that say where something lies, not what it is."""
@@ -86,7 +187,7 @@ def _rows(group: Sequence[Evaluation]) -> list[dict[str, Any]]:
             "interval": {str(k): list(e.figures.recall_interval[k]) for k in ks},
             "against_first": {},
         }
-        for e, name in zip(group, subjects.names(group), strict=True)
+        for e, name in zip(group, names(group), strict=True)
     ]
     for k in ks:
         tests = [paired_test(*_outcomes(first, e, k)) for e in group[1:]]

@@ -7,12 +7,18 @@ their values. Intervals in square brackets are over the queries of one evaluatio
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from covis.evaluation.statistics import LEVEL
+from covis.tables import Row, aligned, csv_table, latex_table, markdown_table, text_table
+
+if TYPE_CHECKING:
+    from covis.evaluation import Evaluation
+    from covis.evaluation.result import Figures
 
 COMPARED_KS = (1, 5, 10)
 """Recall@k that tables show."""
@@ -76,3 +82,141 @@ def over_seeds(values: Sequence[float], digits: int = 1) -> str:
     if len(values) < _FEW:
         return f"{mean:.{digits}f} ({', '.join(f'{v:.{digits}f}' for v in values)})"
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
+
+
+# Evaluations and comparisons as text for people.
+
+
+SHOWN_PUBLISHED = 24
+"""Rows of published figures that the terminal shows; `--json` has all."""
+
+
+def evaluation_text(evaluation: Evaluation, published: bool = False) -> str:
+    """One evaluation: what was scored on what, the recalls with intervals, and whatever else the protocol has."""
+    f = evaluation.figures
+    lines = [
+        f"{evaluation.label} on {evaluation.benchmark} (protocol {evaluation.fingerprint})",
+        f"  {f.queries} queries, {f.database} map images; relevant: {f['rule']}; map searched: {SEARCHED[f['groups']]}",
+    ]
+    if f.queries_without_positive:
+        lines.append(_denominators(f))
+    lines += [*_recalls(f), *_others(f), *_breakdown(f), *(f"  note: {note}" for note in f.notes)]
+    return "\n".join([*lines, *(_published(evaluation) if published else [])])
+
+
+def _denominators(f: Figures) -> str:
+    left_out = f["denominator"] == "answerable"
+    other = f.recall_over("all" if left_out else "answerable")
+    first = min(other)
+    count = f.queries_total if left_out else f.queries_total - f.queries_without_positive
+    return (
+        f"  {f.queries_without_positive} of {f.queries_total} queries have no positive and are "
+        f"{'left out' if left_out else 'counted as misses'}; "
+        f"over the other denominator ({count}) R@{first} is {other[first]:.1f} %"
+    )
+
+
+def _recalls(f: Figures) -> list[str]:
+    intervals, precision = f.recall_interval, f.mean_average_precision
+    rows = [
+        {
+            "k": k,
+            "recall %": f"{value:.1f}",
+            "95 % interval": "{:.1f} – {:.1f}".format(*intervals[k]),
+            "mAP %": f"{precision[k]:.1f}",
+        }
+        for k, value in f.recall.items()
+    ]
+    stricter = [
+        f"  recall within {name.replace('_', ', ')} ({part.queries} queries), %:"
+        + "".join(f"  @{k} {value:.1f}" for k, value in part.recall.items() if k in COMPARED_KS)
+        for name, part in f.stricter.items()
+    ]
+    return [*(f"  {line}" for line in text_table(rows).splitlines()), *stricter]
+
+
+def _others(f: Figures) -> list[str]:
+    lines = [
+        f"  {name.text}{f', {name.unit}' if name.unit else ''}: {value:.2f}"
+        for key, name in NAMES.items()
+        if (value := f.single(key)) is not None
+    ]
+    limits = "".join(f"  {name} {value:.1f}" for name, value in f.localised.items())
+    return [*lines, f"  localised, %:{limits}"] if limits else lines
+
+
+def _breakdown(f: Figures) -> list[str]:
+    lines = []
+    for label, parts in f.breakdown.items():
+        rows = []
+        for value, part in parts.items():
+            row: dict[str, Any] = {label: value or "(unknown)", "queries": part.queries}
+            row |= {f"R@{k}": f"{v:.1f}" for k, v in part.recall.items() if k in COMPARED_KS}
+            rows.append(row | {name: f"{v:.1f}" for name, v in part.localised.items()})
+        lines += [f"  {line}" for line in text_table(sorted(rows, key=len, reverse=True)).splitlines()]
+    return lines
+
+
+def _published(evaluation: Evaluation) -> list[str]:
+    from covis.evaluation.published import SOURCE, beside
+
+    rows = beside(evaluation)
+    if not rows:
+        return ["  no published figures of this protocol and these counts"]
+    keys = ("method", "whitened", "dim", "figure", "published", "ours", "difference", "source")
+    shown = [{key: row[key] for key in keys} for row in rows[:SHOWN_PUBLISHED]]
+    more = [f"  … and {len(rows) - SHOWN_PUBLISHED} more (--json)"] if len(rows) > SHOWN_PUBLISHED else []
+    caveats = sorted({c for row in rows for c in row["caveats"]})
+    return [
+        f"  published: {SOURCE}",
+        *(f"  {line}" for line in text_table(shown).splitlines()),
+        *more,
+        *(f"  caveat: {caveat}" for caveat in caveats),
+    ]
+
+
+FORMATS: dict[str, Callable[[Sequence[Row]], str]] = {
+    "text": text_table,
+    "markdown": markdown_table,
+    "latex": latex_table,
+    "csv": csv_table,
+}
+"""How `covis compare` can write its tables."""
+
+
+def comparison_text(result: Mapping[str, Any], dress: str = "text") -> str:
+    """A comparison: one table per protocol, then what differs between the subjects."""
+    set_table = FORMATS[dress]
+    blocks = ["\n".join(_comparison(entry, set_table)) for entry in result["comparisons"]]
+    alone = [f"alone, with nothing to compare: {name}" for name in result["alone"]]
+    return "\n\n".join([*blocks, *alone])
+
+
+def _comparison(entry: Mapping[str, Any], set_table: Callable[[Sequence[Row]], str]) -> list[str]:
+    rows = []
+    for row in entry["rows"]:
+        line: dict[str, Any] = {"": row["label"]}
+        for k, value in row["recall"].items():
+            line[f"R@{k} %"] = f"{value:.1f}"
+        for k, test in row["against_first"].items():
+            mark = "*" if test["significant"] else " "
+            line[f"Δ@{k}"] = (
+                f"{test['difference']:+.1f} [{test['low']:+.1f}, {test['high']:+.1f}] p={test['p_value']:.3g}{mark}"
+            )
+        rows.append(line)
+    lines = [
+        f"{entry['benchmark']} (protocol {entry['fingerprint']}): {entry['queries']} queries, {entry['database']} map images",
+        set_table(aligned(rows, "")),
+        f"Δ against the first, {entry['level']:.0%} interval, * significant (paired test, Holm over the models)",
+    ]
+    differing = [
+        {"what differs": name, **{row["label"]: _short(v) for row, v in zip(entry["rows"], values, strict=True)}}
+        for name, values in entry["differences"].items()
+        if name != "label"
+    ]
+    return [*lines, set_table(differing)] if differing else lines
+
+
+def _short(value: Any) -> str:
+    text = "–" if value is None else str(value)
+    return text if len(text) <= 40 else text[:39] + "…"

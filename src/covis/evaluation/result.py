@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from covis import artifacts
 from covis.errors import InputError
 from covis.files import load_array
-from covis.notebook import card
+from covis.tables import card
 
 KIND = "evaluation"
 

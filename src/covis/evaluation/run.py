@@ -23,10 +23,9 @@ from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.result import KIND as EVALUATION_KIND
 from covis.evaluation.result import Evaluation
-from covis.evaluation.retrieval import SIZES, check_pair, pair_figures, rank_descriptors
+from covis.evaluation.retrieval import SIZES, check_pair, fit_sizes, pair_figures, rank_descriptors
 from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import MSLS, write_submission
-from covis.evaluation.whitened import fit_sizes
 from covis.images import WINDOW, ImageSet
 from covis.machine import cpu_seconds
 from covis.poses import Poses

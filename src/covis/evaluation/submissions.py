@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 from covis.arrays import Floats
 from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
-from covis.evaluation.localisation import limit_name
-from covis.evaluation.metrics import Ranked
+from covis.evaluation.metrics import Ranked, limit_name
 from covis.files import replacing
 from covis.images import WINDOW, ImageSet
 from covis.poses import Poses

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from covis.experiments import campus, indoor, msls, paper, photos, surveys, systems, town
+from covis.experiments import campus, indoor, msls, paper, surveys, systems, town
 from covis.experiments.tables import TABLES
 from covis.training.recipe import RECIPES, Recipe, read_recipe
 

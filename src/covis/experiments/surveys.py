@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 
 from covis.datasets.surveys import WITHOUT
-from covis.evaluation.whitened import PHOTO_VIEWS
+from covis.evaluation.retrieval import PHOTO_VIEWS
 from covis.experiments.tables import TABLES, Row, Table
 from covis.experiments.variants import SAME_PLACE
 from covis.labels import FovOverlap

@@ -42,9 +42,9 @@ from covis.machine import cache_folder
 from covis.models import PlaceModel
 from covis.progress import say, warn
 from covis.registry import Registry
+from covis.training.data import describe_all
 from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import Resources, train
-from covis.training.validation import describe_all
 from covis.whitening import PCA, WhiteningRule
 
 KS = (1, 5, 10)

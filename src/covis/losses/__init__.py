@@ -1,9 +1,10 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss a pair or tuple."""
 
 from covis.losses.base import LOSSES, Loss
-from covis.losses.classes import ClassLoss, LargeMarginCosine
 from covis.losses.lists import (
     AveragePrecision,
+    ClassLoss,
+    LargeMarginCosine,
     ListLoss,
     ListwiseSoftmax,
     RelaxedContrastive,

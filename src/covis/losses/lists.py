@@ -1,22 +1,79 @@
-"""Losses of lists: each query against all other images of a batch → one loss a query.
-
-za: (N, D), zb: (M, D) descriptors, unit norm; psi: (N, M) similarity; known: (N, M) which pairs are labelled at all (all,
-where it is not given): an image with itself, or pairs of two cities, are not. s is the cosine, d the Euclidean distance.
-A query without a positive or without any known pair has no loss.
-"""
+"""Losses over a whole batch: lists of ranked images, and classes of places."""
 
 from __future__ import annotations
 
+import functools
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from covis.fields import above, at_least
 from covis.graph import POSITIVE
 from covis.losses.base import LOSSES, Loss, common_dtype
 
-if TYPE_CHECKING:  # a recipe names its loss; torch is loaded when it is called
-    from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+class ClassLoss(Loss):
+    """A loss of classes."""
+
+    shape: ClassVar[str] = "classes"
+
+    def head(self, sampler: Any, dim: int) -> nn.Module | None:
+        """A descriptor for each class of the sampler, `weight` (classes, dim); no part of the model that is saved."""
+        from torch import nn
+
+        proxies = nn.utils.skip_init(nn.Linear, dim, sampler.classes, bias=False)
+        nn.init.xavier_uniform_(proxies.weight)
+        return proxies
+
+    def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
+        """The loss with the descriptors of its classes: (z, classes, target) → (B,)."""
+        assert head is not None
+        return functools.partial(self._among, head.get_parameter("weight"))
+
+    def _among(self, proxies: Tensor, z: Tensor, classes: NDArray[np.int64], target: NDArray[np.int64]) -> Tensor:
+        import torch
+
+        at = torch.from_numpy(classes).to(z.device)
+        return self(z, proxies[at], torch.from_numpy(target).to(z.device))
+
+    @abstractmethod
+    def __call__(self, z: Tensor, proxies: Tensor, target: Tensor) -> Tensor:
+        """(B,) losses, unreduced; z (B, D), proxies (K, D), target (B,) of 0 … K − 1."""
+
+
+@LOSSES.register("large_margin_cosine")
+@dataclass(frozen=True)
+class LargeMarginCosine(ClassLoss):
+    """−log e^(σ(cos y − m)) / (e^(σ(cos y − m)) + Σ e^(σ cos j)), j over the other classes (CosPlace's loss)."""
+
+    scale: float = 30.0
+    margin: float = 0.4
+
+    def __post_init__(self) -> None:
+        above(0, scale=self.scale, margin=self.margin)
+
+    def __call__(self, z: Tensor, proxies: Tensor, target: Tensor) -> Tensor:
+        """(B,) losses."""
+        from torch.nn.functional import cross_entropy, normalize, one_hot
+
+        dtype = common_dtype(z, proxies)
+        cosines = z.to(dtype) @ normalize(proxies.to(dtype), dim=1).T
+        own = one_hot(target, len(proxies)).to(dtype)
+        return cross_entropy(self.scale * (cosines - self.margin * own), target, reduction="none")
+
+
+# Losses of lists: each query against all other images of a batch → one loss a query.
+#
+# za: (N, D), zb: (M, D) descriptors, unit norm; psi: (N, M) similarity; known: (N, M) which pairs are labelled at all (all,
+# where it is not given): an image with itself, or pairs of two cities, are not. s is the cosine, d the Euclidean distance.
+# A query without a positive or without any known pair has no loss.
 
 
 class ListLoss(Loss):

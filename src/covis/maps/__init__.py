@@ -2,8 +2,7 @@
 
 from covis.maps.answers import Answer, Match, Place, Position
 from covis.maps.calibration import Calibration, calibrate
-from covis.maps.exports import to_geojson, to_kml
-from covis.maps.geopose import to_geopose
+from covis.maps.exports import to_geojson, to_geopose, to_kml
 from covis.maps.map import Map
 
 __all__ = [

@@ -27,8 +27,7 @@ from covis import artifacts
 from covis.arrays import Bools, Floats, Ids
 from covis.descriptors import Matrix
 from covis.images import ImageSet
-from covis.maps.evidence import CONTEXT, Evidence, gather
-from covis.maps.fusion import PLACE_RADIUS_M, fuse, weights
+from covis.maps.evidence import CONTEXT, PLACE_RADIUS_M, Evidence, fuse, gather, weights
 from covis.maps.probability import (
     Falling,
     Logistic,

@@ -17,8 +17,8 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.sparse import csr_matrix
 
 from covis.arrays import Bools, Ids
-from covis.evaluation.protocols.rules import NEAR_ALIKE
-from covis.evaluation.whitened import Labels, affordable
+from covis.evaluation.benchmark import NEAR_ALIKE
+from covis.evaluation.retrieval import Labels, affordable
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.maps.calibration import MIN_QUERIES, HeldOut

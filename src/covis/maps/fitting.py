@@ -25,9 +25,9 @@ from covis.describing.features import Cached, open_features, share_features
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.evaluation import Benchmark
-from covis.evaluation.protocols.rules import NEAR_ALIKE, NEAR_ALIKE_RULE
-from covis.evaluation.whitened import affordable
-from covis.experiments import get, photos
+from covis.evaluation.benchmark import NEAR_ALIKE, NEAR_ALIKE_RULE
+from covis.evaluation.retrieval import affordable
+from covis.experiments import campus, get
 from covis.experiments.tables import FrozenOnce
 from covis.graph import POSITIVE
 from covis.images import ImageSet, Split
@@ -36,7 +36,7 @@ from covis.maps.crossfit import CrossFit, choose_whitening, shared_dims
 from covis.maps.intake import listed
 from covis.models import PlaceModel
 from covis.progress import say
-from covis.reading.screening import Rejected
+from covis.reading.decoding import Rejected
 from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import INITIAL_IMAGES, Resources, start_pooling, train
 from covis.whitening import WhiteningRule, moments
@@ -108,7 +108,7 @@ def choose_recipe(name: str, weights: str) -> Recipe:
         chosen = get(name)
         return replace(chosen, model=replace(chosen.model, weights=weights)) if weights else chosen
     reasons = []
-    for candidate in (photos.RECOMMENDED, photos.SMALL):
+    for candidate in (campus.RECOMMENDED, campus.SMALL):
         recipe = get(candidate)
         recipe = replace(recipe, model=replace(recipe.model, weights=weights)) if weights else recipe
         try:
@@ -117,12 +117,12 @@ def choose_recipe(name: str, weights: str) -> Recipe:
             reasons.append(str(error).partition(";")[0])
             continue
         why = f"{weights} fits its backbone" if weights else "its weights are there"
-        rank = "recommended" if candidate == photos.RECOMMENDED else "small"
+        rank = "recommended" if candidate == campus.RECOMMENDED else "small"
         lost = f"; not the recommended recipe: {reasons[0]}" if reasons and not weights else ""
         say(f"recipe {candidate} ({rank}, {recipe.model.backbone}): {why}{lost}")
         return recipe
     if weights:
-        known = ", ".join(get(n).model.backbone for n in (photos.RECOMMENDED, photos.SMALL))
+        known = ", ".join(get(n).model.backbone for n in (campus.RECOMMENDED, campus.SMALL))
         raise InputError(f"{weights} fits no recipe for own photos ({known}); give --recipe NAME too, or --model MODEL")
     raise InputError(
         f"no pretrained weights can be had ({reasons[0]}); give --weights FILE.safetensors (a DINOv2 or MobileNetV2 "

@@ -15,7 +15,7 @@ from covis.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses, true_headings
 from covis.progress import say
-from covis.reading.screening import REJECTS, Rejected, write_rejects
+from covis.reading.decoding import REJECTS, Rejected, write_rejects
 
 
 def files_of(images: ImageSet) -> NDArray[np.bytes_]:

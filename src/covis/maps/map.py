@@ -32,19 +32,17 @@ from covis.maps.calibration import RATE, Calibration, HeldOut, compacted, gcl_ma
 from covis.maps.calibration import calibrate as calibrate_by
 from covis.maps.evidence import CONTEXT
 from covis.maps.intake import files_of, list_rejects, listed, nearest_name, plain, reframed, stamps
-from covis.maps.locating import Judge
-from covis.maps.remote import Remote
-from covis.maps.storage import State
-from covis.maps.walks import STEP_M, Walk, locate_walk
-from covis.notebook import card
+from covis.maps.locating import STEP_M, Judge, Walk, locate_walk
+from covis.maps.storage import Remote, State
 from covis.progress import say
 from covis.ranking import Ranking
-from covis.reading.screening import Rejected
+from covis.reading.decoding import Rejected
 from covis.runtime import Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.engines.photos import public
 from covis.search.exact import as_queries
 from covis.search.kinds import choose
+from covis.tables import card
 
 if TYPE_CHECKING:
     from covis.models import Embedder, PlaceModel

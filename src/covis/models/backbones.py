@@ -12,7 +12,10 @@ whose structure is not understood is run whole instead of wrongly.
 
 from __future__ import annotations
 
+import functools
+import importlib
 import math
+import sys
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -21,8 +24,41 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from covis.errors import InputError, unknown_name
-from covis.models import _torchvision
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, Positions, StrideOn, Trainable
+
+_MISSING_OPERATORS = ("nms", "qnms")
+
+
+@functools.cache
+def ensure() -> Any:
+    """Makes `import torchvision` work; the cached result keeps the declarations alive."""
+    try:
+        importlib.import_module("torchvision")
+    except RuntimeError as error:
+        if "torchvision::" not in str(error):
+            raise
+    else:
+        return None
+    for name in [n for n in sys.modules if n == "torchvision" or n.startswith("torchvision.")]:
+        del sys.modules[name]  # the half-imported package
+    library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
+    for name in _MISSING_OPERATORS:
+        library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
+    importlib.import_module("torchvision")
+    return library
+
+
+# One adapter for every backbone of timm: its chain of blocks, the cut after a frozen part, the trainable last ones.
+#
+# VGG           conv1_x … conv5_x, each with the pooling layer behind it
+# ResNet        layer1 … layer4 (ResNeXt and the other relatives alike)
+# DenseNet      denseblock1 + transition1 … denseblock4 + norm5
+# others        the items of the network's `blocks`, `stages` or `layers` (MobileNet, EfficientNet, ConvNeXt, Swin)
+# transformers  each transformer block; the final norm belongs to the last
+#
+# The chain reproduces the network's own `forward_features`; that is checked when a backbone is made, so that a network
+# whose structure is not understood is run whole instead of wrongly.
+
 
 EMBED = "embed"
 """The first step of a transformer: patches, positions, class and register tokens."""
@@ -320,7 +356,7 @@ def stretched_positions(positions: Tensor, grid: tuple[int, int], prefix_tokens:
 
 def names() -> list[str]:
     """Every backbone there is: our own and timm's."""
-    _torchvision.ensure()
+    ensure()
     import timm
 
     return sorted([*VARIANTS, *timm.list_models()])
@@ -328,7 +364,7 @@ def names() -> list[str]:
 
 def normalisation(name: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Mean and standard deviation of RGB in [0, 1] that the weights of this name were trained with."""
-    _torchvision.ensure()
+    ensure()
     import timm
 
     variant = VARIANTS.get(name)
@@ -342,7 +378,7 @@ def _rgb(values: tuple[float, ...]) -> tuple[float, float, float]:
 
 
 def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
-    _torchvision.ensure()
+    ensure()
     import timm
 
     variant = VARIANTS.get(name)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from covis.errors import InputError, WeightsMissing
 from covis.files import sha256
-from covis.models import _torchvision
+from covis.models import backbones
 from covis.models.backbones import VARIANTS
 
 if TYPE_CHECKING:
@@ -210,7 +210,7 @@ def _misfit(state: State, wanted: State) -> str:
 
 def _library_state(name: str) -> State:
     """timm's weights for `name`: from its cache, else fetched into it."""
-    _torchvision.ensure()
+    backbones.ensure()
     import timm
 
     config = None if name in VARIANTS else timm.get_pretrained_cfg(name)

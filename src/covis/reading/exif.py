@@ -12,8 +12,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from covis.reading.decoding import MAX_PIXELS, Reject
-from covis.reading.screening import look
+from covis.reading.decoding import MAX_PIXELS, Reject, look
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DESCRIPTION, _TAKEN, _OFFSET = 0x0112, 0x010E, 0x9003, 0x9011

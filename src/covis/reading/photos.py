@@ -26,9 +26,8 @@ from covis.machine import cpu_count, in_processes
 from covis.poses import Poses, true_headings
 from covis.progress import Meter, say, warn
 from covis.reading import tracks
-from covis.reading.decoding import Reject
+from covis.reading.decoding import Reject, Rejected, check_limits
 from covis.reading.exif import Photo, read_photo
-from covis.reading.screening import Rejected, check_limits
 from covis.reading.table import read_table
 
 LAYOUT = "PHOTOS/walk-1/IMG_0001.jpg … with GPS in EXIF, or PHOTOS/track.gpx or PHOTOS/positions.csv beside them"

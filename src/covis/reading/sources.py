@@ -1,22 +1,85 @@
-"""ONE opener of images: a folder, a table, a layer, a photo, or any source with camera poses."""
+"""ONE opener of images, and what a user points at: a folder, a table, a layer, photos, any source with camera poses."""
 
 from __future__ import annotations
 
+import difflib
+import glob
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TextIO
 
 import numpy as np
 
 from covis.errors import InputError
+from covis.files import IMAGE_SUFFIXES, walk_images
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
-from covis.reading import bags, video
-from covis.reading.decoding import Reject
+from covis.reading import bags, colmap, scenes, trajectories, video
+from covis.reading.decoding import Reject, Rejected
 from covis.reading.exif import read_photo
+from covis.reading.georeference import warn_of_course
 from covis.reading.photos import LAYOUT, import_photos
-from covis.reading.posed import read_posed
-from covis.reading.screening import Rejected
 from covis.reading.street_level import read_street_level, service_of
 from covis.reading.table import SUFFIXES, read_table
+
+Reader = Callable[[Path], ImageSet]
+
+
+def _colmap(path: Path) -> ImageSet:
+    return colmap.read_model(path).image_set()
+
+
+def _tum_file(path: Path) -> ImageSet:
+    return trajectories.read_tum(path.parent, path)
+
+
+def _is_tum_file(path: Path) -> bool:
+    if path.suffix.lower() not in (".txt", ".tum") or not (path.parent / "rgb.txt").is_file() or path.name == "rgb.txt":
+        return False
+    rows = trajectories.cells_of(path)
+    return bool(rows) and len(rows[0][1]) == 8
+
+
+def _is_kitti(path: Path) -> bool:
+    return (path / "calib.txt").is_file() and any((path / f"image_{n}").is_dir() for n in range(4))
+
+
+FORMATS: dict[str, tuple[Callable[[Path], bool], Reader]] = {
+    "COLMAP model": (lambda p: p.is_dir() and colmap.find_model(p) is not None, _colmap),
+    "nerfstudio transforms": (lambda p: p.is_file() and p.name == "transforms.json", scenes.read_nerfstudio),
+    "nerfstudio folder": (
+        lambda p: (p / "transforms.json").is_file(),
+        lambda p: scenes.read_nerfstudio(p / "transforms.json"),
+    ),
+    "kapture": (lambda p: (p / "sensors" / "records_camera.txt").is_file(), scenes.read_kapture),
+    "nuScenes": (lambda p: p.is_dir() and any(p.glob("v1.0-*/sample_data.json")), scenes.read_nuscenes),
+    "EuRoC": (lambda p: any((p / i / "cam0" / "data.csv").is_file() for i in ("mav0", ".")), trajectories.read_euroc),
+    "KITTI": (_is_kitti, trajectories.read_kitti),
+    "TUM": (lambda p: (p / "rgb.txt").is_file() and (p / "groundtruth.txt").is_file(), trajectories.read_tum),
+    "TUM trajectory": (lambda p: p.is_file() and _is_tum_file(p), _tum_file),
+    "hloc query list": (lambda p: p.suffix == ".txt" and scenes.is_query_list(p), scenes.read_query_list),
+}
+"""Name → (whether a path holds it, its reader)."""
+
+
+def posed_format(path: Path) -> str | None:
+    """The name of the format with camera poses that lies at `path`."""
+    return next((name for name, (holds, _) in FORMATS.items() if holds(path)), None)
+
+
+def read_posed(path: Path | str) -> ImageSet | None:
+    """The images with their poses; None where the path holds none of these formats."""
+    path = Path(path)
+    name = posed_format(path)
+    if name is None:
+        return None
+    images = FORMATS[name][1](path)
+    warn_of_course(images, str(path))
+    return images
+
+
+# ONE opener of images: a folder, a table, a layer, a photo, or any source with camera poses.
 
 
 def open_images(
@@ -87,3 +150,87 @@ def _positioned(images: ImageSet, path: Path, lost: list[Rejected]) -> ImageSet:
         raise InputError(f"{path}: no photo has a position, so there is nothing to locate by; expected {LAYOUT}")
     lost += [Rejected(images.name(int(i)), "no-position", "not in the map") for i in np.flatnonzero(~known)]
     return images if known.all() else images.subset(known)
+
+
+# What a user points at → photo files: files, folders, tables, patterns, a list on standard input.
+#
+# Nothing heavy is imported here, so that a mistyped path is told at once.
+
+
+TABLES = (".csv", ".parquet", ".pq", ".geojson", ".gpkg", ".geoparquet")
+STDIN = "-"
+
+
+def select_photos(given: Iterable[Path | str], stdin: TextIO | None = None) -> list[Path]:
+    """The photo files that `given` names, in order, each once.
+
+    A folder stands for the images below it, a table for the images it names, a pattern such as `new/*.jpg` for what
+    matches it, `-` for the lines of standard input.
+    """
+    photos = list(dict.fromkeys(_expanded(given, stdin or sys.stdin)))
+    if not photos:
+        raise InputError("no photo is given; name photos, a folder, a table or - for a list on standard input")
+    if not any(photo.exists() for photo in photos):
+        first = photos[0]
+        raise InputError(f"{first} is not there{did_you_mean(first)}")
+    return photos
+
+
+def _expanded(given: Iterable[Path | str], stdin: TextIO) -> Iterator[Path]:
+    for item in given:
+        path = Path(item)
+        if str(item) == STDIN:
+            yield from _expanded((line for line in map(_line, stdin) if line), stdin)
+        elif path.is_dir():
+            yield from _inside(path)
+        elif path.suffix.lower() in TABLES and path.is_file():
+            yield from _of_table(path)
+        elif not path.exists() and glob.has_magic(str(path)):
+            found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - patterns may begin at the root
+            if not found:
+                raise InputError(f"{path} matches no file; check the pattern")
+            yield from _expanded(found, stdin)
+        else:
+            yield path
+
+
+def _line(text: str) -> str:
+    return text.rstrip("\r\n")
+
+
+def _inside(folder: Path) -> list[Path]:
+    names = walk_images(folder)
+    if not names:
+        raise InputError(f"{folder} has no photos; expected files such as {folder}/photo.jpg")
+    return [folder / name for name in names]
+
+
+def _of_table(path: Path) -> list[Path]:
+    """The images of a table; their positions are not looked at."""
+
+    images = open_images(path)
+    return [images.path(i) for i in range(len(images))]
+
+
+def did_you_mean(path: Path) -> str:
+    """A hint for a path that is not there: the nearest name beside it, or the folder that is missing."""
+    parent = path.parent
+    if not parent.is_dir():
+        return f"; {parent} is not there either, check the path"
+    near = difflib.get_close_matches(path.name, sorted(p.name for p in parent.iterdir()), n=1, cutoff=0.6)
+    return f"; did you mean {parent / near[0]}?" if near else "; check the path"
+
+
+def check_map(path: Path, others: Sequence[Path], pointer: str = "CURRENT") -> None:
+    """Says what is wrong where `path` is no map: not there, a photo, or given in the place of another argument."""
+    if (path / pointer).is_file() or (path / "map.json").is_file():
+        return
+    swapped = next((other for other in others if (other / pointer).is_file()), None)
+    if swapped is not None:
+        raise InputError(f"{swapped} is the map, and it comes first: covis locate {swapped} {path}")
+    if not path.exists():
+        raise InputError(f"{path} is not there{did_you_mean(path)} (make a map with: covis index PHOTOS -o MAP)")
+    what = "a photo" if path.suffix.lower() in IMAGE_SUFFIXES else "not a covis map"
+    raise InputError(
+        f"{path} is {what}; the first argument is a map: covis locate MAP PHOTO… (make one with: covis index PHOTOS -o MAP)"
+    )

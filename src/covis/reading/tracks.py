@@ -21,8 +21,8 @@ from covis.artifacts import read_json
 from covis.errors import InputError
 from covis.files import foreign
 from covis.progress import warn
-from covis.reading.columns import any_values, header, numbers, read_columns
-from covis.reading.screening import REJECTS
+from covis.reading.decoding import REJECTS
+from covis.reading.table import any_values, header, numbers, read_columns
 
 SUFFIXES = (".gpx", ".csv", ".parquet", ".pq", ".geojson")
 MAX_GAP_S = 60.0

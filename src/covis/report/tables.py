@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from covis.evaluation import Evaluation
-from covis.evaluation.compare import compare
+from covis.evaluation.compare import compare, seeds
 from covis.evaluation.published import SOURCE, beside
 from covis.evaluation.render import COMPARED_KS as KS
 from covis.evaluation.render import NAMES, PLUS_MINUS, name_of, over_seeds
-from covis.evaluation.subjects import seeds
 from covis.report.page import Section, figures_row, table, text
 from covis.report.views import Groups
 from covis.tables import aligned

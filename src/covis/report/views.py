@@ -24,7 +24,7 @@ from covis.poses import angle_between
 from covis.reading.decoding import Reject, decode
 from covis.report import drawings, plots
 from covis.report.page import Section, figure, text
-from covis.report.scatter import pca, tsne
+from covis.report.plots import pca, tsne
 
 Groups = Mapping[str, Sequence[Evaluation]]
 """Evaluations by name; several of a name are seeds of one thing."""

@@ -1,11 +1,10 @@
 """Batches of index pairs and tuples, drawn from a similarity graph: no images, and no torch until a loss is called."""
 
 from covis.sampling.allpairs import AllPairs, AllPairsSampler, ListBatch
-from covis.sampling.batches import BATCHES, Batch, Batches, Sampler
+from covis.sampling.batches import BATCHES, STRATEGIES, Band, Batch, Batches, Sampler, Strategy
 from covis.sampling.classes import ClassBatch, Classes, ClassSampler
 from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner, Tuples
 from covis.sampling.pairs import PairBatch, Pairs, PairSampler
-from covis.sampling.strategies import STRATEGIES, Band, Strategy
 from covis.sampling.tuples import TupleBatch, TupleSampler
 
 __all__ = [

@@ -15,11 +15,19 @@ from covis.fields import at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.rules import LabelRule
-from covis.sampling.batches import BATCHES, COMPOSED_BY, Batches, Partners, drawn_and_graded
+from covis.sampling.batches import (
+    BATCHES,
+    COMPOSED_BY,
+    STRATEGIES,
+    Batches,
+    Partners,
+    Strategy,
+    drawn_and_graded,
+    strategy,
+)
 from covis.sampling.candidates import find_candidates, make_tables, pools, tables_of
 from covis.sampling.kernels import Candidates, Int, Key, Tables, below, epoch_key, permute, pick, pick_zero
 from covis.sampling.pairs import PairBatch
-from covis.sampling.strategies import STRATEGIES, Strategy, strategy
 
 if TYPE_CHECKING:
     from torch import Tensor

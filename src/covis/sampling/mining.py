@@ -18,8 +18,8 @@ from covis.fields import at_least
 from covis.graph import SimilarityGraph
 from covis.images import Split
 from covis.sampling.batches import BATCHES, Batches
+from covis.sampling.candidates import Zeros
 from covis.sampling.kernels import epoch_key, permute_many
-from covis.sampling.near import Zeros
 from covis.sampling.tuples import TupleBatch, TupleSampler
 
 _PURPOSE = 2

@@ -15,11 +15,18 @@ from covis.fields import at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.rules import LabelRule
-from covis.sampling.batches import BATCHES, COMPOSED_BY, Batches, Partners, drawn_and_graded
-from covis.sampling.candidates import find_candidates, make_tables
+from covis.sampling.batches import (
+    BATCHES,
+    COMPOSED_BY,
+    STRATEGIES,
+    Batches,
+    Partners,
+    Strategy,
+    drawn_and_graded,
+    strategy,
+)
+from covis.sampling.candidates import NearZeros, Zeros, find_candidates, make_tables, near_zeros
 from covis.sampling.kernels import Candidates, draw_batches, epoch_key
-from covis.sampling.near import NearZeros, Zeros, near_zeros
-from covis.sampling.strategies import STRATEGIES, Strategy, strategy
 
 if TYPE_CHECKING:
     from torch import Tensor

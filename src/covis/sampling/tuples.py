@@ -13,10 +13,9 @@ from covis.arrays import Ids
 from covis.errors import InputError
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
-from covis.sampling.candidates import find_candidates, make_tables
+from covis.sampling.batches import Band, Strategy
+from covis.sampling.candidates import NearZeros, Zeros, find_candidates, make_tables, near_zeros
 from covis.sampling.kernels import Candidates, draw_tuples, epoch_key, many_below, pick_zeros
-from covis.sampling.near import NearZeros, Zeros, near_zeros
-from covis.sampling.strategies import Band, Strategy
 
 if TYPE_CHECKING:
     from torch import Tensor

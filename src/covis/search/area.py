@@ -1,14 +1,17 @@
-"""Where a query may be: restricting a search to a circle or a polygon, in the map's own metres."""
+"""Where a query may be: a circle or a polygon in the map's own metres, and how people and programs write them."""
 
 from __future__ import annotations
 
+import json
+import math
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis.errors import InputError
+from covis.poses import Poses
 
 Box = tuple[float, float, float, float]
 
@@ -78,3 +81,79 @@ class Polygon:
                 straddles = (ya > y) != (yb > y)
                 inside ^= straddles & (x < xa + (y - ya) * ((xb - xa) / (yb - ya)))
         return inside & ~np.isnan(x)
+
+
+# Areas as people and programs write them → a circle or a polygon in a map's metres.
+
+
+Corner = tuple[float, float]
+"""(lat, lon) in degrees, or (x, y) in metres."""
+
+
+def circle(text: str, frame: str, name: str = "--near") -> Circle:
+    """`LAT,LON,RADIUS_M`, or `X,Y,RADIUS_M` where the map is not on Earth; `name` is what an error calls it."""
+    try:
+        first, second, radius_m = map(float, text.split(","))
+    except ValueError:
+        given = "LAT,LON,RADIUS (degrees, degrees, metres)" if frame else "X,Y,RADIUS in metres"
+        raise InputError(f"{name} is {given}, not {text[:80]!r}") from None
+    ((x, y),) = in_metres([(first, second)], frame, name)
+    return Circle(x, y, radius_m)
+
+
+def polygon(text: str, frame: str, name: str = "--inside") -> Polygon:
+    """Corners `LAT,LON LAT,LON LAT,LON …` (`X,Y …` where the map is not on Earth), or a GeoJSON polygon as text."""
+    if text.lstrip().startswith("{"):
+        return from_geojson(text, frame, name)
+    try:
+        corners = [(float(first), float(second)) for first, second in (part.split(",") for part in text.split())]
+    except ValueError:
+        what = "LAT,LON" if frame else "X,Y"
+        raise InputError(f"{name} is a GeoJSON file or corners '{what} {what} {what} …', not {text[:80]!r}") from None
+    if len(corners) < 3:
+        raise InputError(f"{name} has {len(corners)} corners; a polygon needs at least three")
+    return Polygon(tuple(in_metres(corners, frame, name)))
+
+
+def from_geojson(text: str, frame: str, name: str) -> Polygon:
+    """The one polygon of a GeoJSON text: longitude and latitude, or metres where the map is not on Earth."""
+    return Polygon(tuple(in_metres(_ring(text, name, bool(frame)), frame, name)))
+
+
+def _ring(text: str, name: str, degrees: bool) -> list[Corner]:
+    try:
+        shapes = _shapes(json.loads(text))
+        if len(shapes) != 1 or shapes[0].get("type") != "Polygon" or len(shapes[0]["coordinates"]) != 1:
+            raise InputError(f"{name} must hold one polygon without holes; split other areas into several commands")
+        corners = [(float(first), float(second)) for first, second, *_ in shapes[0]["coordinates"][0]]
+    except InputError:
+        raise
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise InputError(f"{name} cannot be read as GeoJSON ({error}); give a file with one polygon") from None
+    return [(lat, lon) for lon, lat in corners] if degrees else corners
+
+
+def _shapes(found: Any) -> list[dict[str, Any]]:
+    if not isinstance(found, dict):
+        return []
+    if found.get("type") == "FeatureCollection":
+        return [shape for feature in found["features"] for shape in _shapes(feature)]
+    return [found["geometry"]] if found.get("type") == "Feature" else [found]
+
+
+def in_metres(corners: list[Corner], frame: str, name: str) -> list[Corner]:
+    """(lat, lon) in the frame's metres; metres as they are."""
+    if not corners or not all(math.isfinite(v) for corner in corners for v in corner):
+        raise InputError(f"{name} needs finite numbers")
+    if not frame:
+        return corners
+    lat, lon = zip(*corners, strict=True)
+    if not all(-90 <= v <= 90 for v in lat) or not all(-180 <= v <= 180 for v in lon):
+        raise InputError(f"{name} is LAT,LON in degrees: latitude within ±90, longitude within ±180")
+    try:
+        xy = Poses.from_latlon(lat, lon, frame=frame).xy
+    except InputError:
+        raise InputError(f"{name} lies too far from the map") from None
+    if not all(math.isfinite(v) for v in xy.ravel().tolist()):
+        raise InputError(f"{name} lies too far from the map")
+    return [(float(x), float(y)) for x, y in xy]

@@ -22,21 +22,17 @@ from starlette.exceptions import HTTPException
 from covis import __version__
 from covis.artifacts import InUse
 from covis.errors import InputError
-from covis.maps import areas
 from covis.maps.answers import Answer
 from covis.maps.calibration import RATE
-from covis.maps.exports import to_geojson
-from covis.maps.geopose import MEDIA_TYPE as GEOPOSE
-from covis.maps.geopose import to_geopose
-from covis.maps.walks import locate_walk
+from covis.maps.exports import MEDIA_TYPE as GEOPOSE
+from covis.maps.exports import to_geojson, to_geopose
+from covis.maps.locating import locate_walk
 from covis.reading.decoding import Reject
-from covis.search import Area
+from covis.search import Area, area
 from covis.search.engines import Unavailable
 from covis.service import page
-from covis.service.additions import added_images, read_positions
 from covis.service.batching import Batcher, Unusable
-from covis.service.keys import Key, Keys
-from covis.service.limits import Budget, Guard, Limits, Rate, TooBusy
+from covis.service.limits import Budget, Guard, Key, Keys, Limits, Rate, TooBusy
 from covis.service.metrics import Metrics
 from covis.service.schemas import (
     ChangedOut,
@@ -49,7 +45,7 @@ from covis.service.schemas import (
     problems,
 )
 from covis.service.shelf import Shelf, Shown
-from covis.service.uploads import FIELD, Form, Upload, read_form
+from covis.service.uploads import FIELD, Form, Upload, added_images, read_form, read_positions
 
 GEOJSON = "application/geo+json"
 FORMATS = ("application/json", GEOJSON, GEOPOSE)
@@ -318,8 +314,8 @@ def read_area(question: Question, frame: str) -> Area | None:
     if question.near and question.inside:
         raise HTTPException(422, "near and inside are both given; give one area")
     if question.near:
-        return areas.circle(question.near, frame, "near")
-    return areas.polygon(question.inside, frame, "inside") if question.inside else None
+        return area.circle(question.near, frame, "near")
+    return area.polygon(question.inside, frame, "inside") if question.inside else None
 
 
 def _refuse_if_none(uploads: Sequence[Upload], described: Sequence[Any]) -> None:

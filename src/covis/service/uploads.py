@@ -1,14 +1,28 @@
-"""Multipart forms in memory: photos and fields of one request, within the limits, never on disk."""
+"""Photos that come over HTTP: multipart forms within the limits, and photos that go into a map."""
 
 from __future__ import annotations
 
+import hashlib
+import json
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 from fastapi import Request
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from covis.descriptors import DescriptorStore
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.maps.map import Map
+from covis.poses import Poses
+from covis.reading.decoding import Reject
+from covis.reading.exif import photo_of
+from covis.service.batching import Unusable
 from covis.service.limits import MEGABYTE, Limits
 
 FIELD = "photo"
@@ -78,3 +92,107 @@ def _plain(name: str | None, number: int) -> str:
     kept = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in last)[:200].strip()
     kept = kept.encode("utf-8", "replace").decode()
     return kept or f"photo-{number + 1}"
+
+
+# Photos that come over HTTP into a map: their positions, and descriptors that were made in memory.
+
+
+NAN = float("nan")
+_UPLOADS = "uploads"
+"""Where a photo that came over HTTP would lie: a name for it only, nothing is written there."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a photo was taken: degrees, or metres where the map is not on Earth."""
+
+    first: float
+    second: float
+    heading: float = NAN
+    group: str = ""
+
+
+@dataclass(frozen=True, eq=False)
+class Addition:
+    """What goes into the map."""
+
+    images: ImageSet
+    store: DescriptorStore
+    names: list[str]
+    rejected: dict[str, str]
+
+
+def read_positions(form: Form, frame: str) -> list[Spot]:
+    """One for each photo, of the field `positions` or of EXIF; raises 422 where one is missing."""
+    names = [photo.name for photo in form.photos]
+    if len(set(names)) < len(names):
+        raise HTTPException(422, "two photos have the same file name; give each its own")
+    unknown = form.fields.keys() - {"positions", "prefix"}
+    if unknown:
+        raise HTTPException(422, f"unknown parameter {sorted(unknown)[0][:40]!r}; known: positions, prefix")
+    if "positions" not in form.fields:
+        return [_from_exif(photo, frame) for photo in form.photos]
+    try:
+        rows = json.loads(form.fields["positions"])
+    except (ValueError, RecursionError):
+        raise HTTPException(422, "positions: a JSON list, one object per photo") from None
+    if not isinstance(rows, list) or len(rows) != len(form.photos):
+        raise HTTPException(422, f"positions: a JSON list of {len(form.photos)} objects, one per photo")
+    return [_from_row(row, photo, frame) for row, photo in zip(rows, form.photos, strict=True)]
+
+
+def _from_row(row: Any, photo: Upload, frame: str) -> Spot:
+    keys = ("lat", "lon") if frame else ("easting", "northing")
+    fields = row if isinstance(row, dict) else {}
+    first, second = (_number(fields.get(key)) for key in keys)
+    limits = (90.0, 180.0) if frame else (1e8, 1e8)
+    if not (abs(first) <= limits[0] and abs(second) <= limits[1]):
+        raise HTTPException(422, f"positions: {photo.name} needs {keys[0]} and {keys[1]}")
+    heading = _number(fields.get("heading"))
+    return Spot(first, second, heading % 360.0, str(fields.get("group") or "")[:200])
+
+
+def _number(value: Any) -> float:
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else NAN
+    return number if math.isfinite(number) else NAN
+
+
+def _from_exif(photo: Upload, frame: str) -> Spot:
+    """What the photo says of itself; a photo that cannot be read has no place, and is rejected later with its reason."""
+    if not frame:
+        raise HTTPException(422, "the map is not on Earth; give positions with easting and northing")
+    try:
+        found = photo_of(photo.data, photo.name)
+    except Reject:
+        return Spot(NAN, NAN)
+    if math.isnan(found.lat):
+        raise HTTPException(422, f"{photo.name} has no GPS position in its EXIF; give positions")
+    return Spot(found.lat, found.lon, found.heading)
+
+
+def added_images(map_: Map, form: Form, spots: Sequence[Spot], described: Sequence[Any]) -> Addition:
+    """The photos that can be used, with their descriptors."""
+    rejected = {p.name: d.detail for p, d in zip(form.photos, described, strict=True) if isinstance(d, Unusable)}
+    rows = [
+        (photo, spot, vector)
+        for photo, spot, vector in zip(form.photos, spots, described, strict=True)
+        if photo.name not in rejected
+    ]
+    names = [photo.name for photo, _, _ in rows]
+    content = hashlib.sha256(b"".join(hashlib.sha256(photo.data).digest() for photo, _, _ in rows)).hexdigest()
+    first, second, heading = (np.array([getattr(s, k) for _, s, _ in rows]) for k in ("first", "second", "heading"))
+    frame = map_.images.poses.frame
+    poses = (
+        Poses.from_latlon(first, second, heading, frame=frame)
+        if frame
+        else Poses(np.column_stack([first, second]), heading)
+    )
+    if not np.isfinite(poses.xy).all():
+        raise HTTPException(422, "a position lies too far from the map")
+    images = ImageSet.of(map_.path / _UPLOADS / content[:16], names, poses, [spot.group for _, spot, _ in rows])
+    try:
+        store = DescriptorStore.in_memory(names, np.stack([v for _, _, v in rows]), map_.model_fingerprint)
+    except InputError as error:
+        raise HTTPException(415, str(error)) from None
+    prefix = form.fields.get("prefix", "")
+    return Addition(images, store, [prefix + name for name in names], rejected)

@@ -25,8 +25,8 @@ from covis.machine import cache_folder, cpu_count
 from covis.poses import Poses
 from covis.progress import Meter, say
 from covis.town.config import SPLITS, TownConfig
+from covis.town.render import View, intrinsics
 from covis.town.traversals import MAP, QUERIES
-from covis.town.views import View, intrinsics
 
 NAME = "town"
 KIND = "town-traversal"

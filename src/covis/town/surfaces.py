@@ -12,7 +12,7 @@ from typing import Any
 from covis.compiling import kernel
 from covis.town import houses as h
 from covis.town.config import INNER
-from covis.town.scene import CELL_M, Scene
+from covis.town.layout import CELL_M, Scene
 
 Colour = tuple[float, float, float]
 """Linear RGB."""

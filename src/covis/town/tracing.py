@@ -9,7 +9,7 @@ from covis.compiling import kernel
 from covis.town import houses as h
 from covis.town import solids as s
 from covis.town.config import ENTRY, INNER
-from covis.town.scene import CELL_M, Scene
+from covis.town.layout import CELL_M, Scene
 from covis.town.surfaces import hash01, outline
 
 FAR_M = 1e6

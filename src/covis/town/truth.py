@@ -20,9 +20,9 @@ from covis.machine import cpu_count
 from covis.town import solids
 from covis.town.config import TownConfig
 from covis.town.dataset import folder_config
-from covis.town.scene import Scene
+from covis.town.layout import Scene
+from covis.town.render import View, intrinsics
 from covis.town.traversals import MAP
-from covis.town.views import View, intrinsics
 
 _SKY = -2
 _SAMPLE = 8

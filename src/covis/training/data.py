@@ -1,10 +1,11 @@
-"""What a run trains on: image sets, graded labels, the sampler, and which images each batch needs."""
+"""What a run trains on and is validated on: image sets, graded labels, the sampler, mined negatives, a benchmark."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -13,13 +14,106 @@ from torch import Tensor
 
 from covis import datasets
 from covis.arrays import Ids
+from covis.describing.features import Features
+from covis.evaluation import Benchmark, recall_at_k
+from covis.evaluation.retrieval import rank_descriptors
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels import LabelRule
+from covis.models import PlaceModel
 from covis.progress import say
-from covis.sampling import Batch, Sampler
-from covis.training.mining import Miner
+from covis.sampling import Batch, MinedRound, Sampler, TupleBatch, TupleMiner
 from covis.training.recipe import Recipe
+
+CHUNK = 128
+
+
+class Validator:
+    """Scores a model on a benchmark; every rank computes the same."""
+
+    def __init__(self, benchmark: Benchmark, source: Features) -> None:
+        self.benchmark, self.source = benchmark, source
+
+    @staticmethod
+    def sets(benchmark: Benchmark) -> tuple[ImageSet, ...]:
+        """The image sets whose features are needed."""
+        return (benchmark.queries,) if benchmark.one_set else (benchmark.queries, benchmark.database)
+
+    def recall(self, model: PlaceModel) -> dict[str, float]:
+        """Recall@k in percent, keyed by k."""
+        b = self.benchmark
+        vectors = [describe_all(model, self.source, which, len(s)) for which, s in enumerate(self.sets(b))]
+        ids, _ = b.settle(rank_descriptors(vectors[0], vectors[-1], b))
+        return {str(k): float(v) for k, v in recall_at_k(ids, b.positives, b.ks).items()}
+
+
+def describe_all(model: PlaceModel, source: Features, which: int, count: int) -> NDArray[np.float32]:
+    """(count, dim) descriptors of every image of the source's set number `which`."""
+    return describe_images(model, source, which, np.arange(count))
+
+
+@torch.no_grad()
+def describe_images(model: PlaceModel, source: Features, which: int, ids: Ids) -> NDArray[np.float32]:
+    """(len(ids), dim) descriptors of images of the source's set number `which`."""
+    training = model.training
+    model.eval()
+    chunks = [ids[start : start + CHUNK] for start in range(0, len(ids), CHUNK)]
+    nothing = np.zeros(0, np.int64)
+    requests = [(chunk,) if which == 0 else (nothing, chunk) for chunk in chunks]
+    parts = [model.suffix(fetched.features).float().cpu().numpy() for fetched in source.fetch(requests)]
+    model.train(training)
+    return np.concatenate(parts)
+
+
+# What a run trains on: image sets, graded labels, the sampler, and which images each batch needs.
+
+
+_ARRAYS = ("queries", "positives", "negatives", "psi")
+
+
+class Miner:
+    """The round of mined tuples that training is in; part of every checkpoint."""
+
+    def __init__(self, rounds: TupleMiner, one_set: bool) -> None:
+        self.rounds, self.one_set = rounds, one_set
+        self.round: MinedRound | None = None
+
+    def batch(self, number: int) -> TupleBatch:
+        """The run's `number`-th batch, with mined negatives."""
+        assert self.round is not None
+        return self.round.batch(*divmod(number, len(self.rounds.sampler)))
+
+    def renew(self, number: int, model: PlaceModel, source: Features) -> int:
+        """Mines the round of batch `number` unless it is at hand; returns the first batch after the round."""
+        epoch, index = divmod(number, len(self.rounds.sampler))
+        if self.round is None or (epoch, index) not in self.round:
+            plan = self.rounds.plan(epoch, index)
+            queries = describe_images(model, source, 0, plan.queries)
+            pool = describe_images(model, source, 0 if self.one_set else 1, plan.pool)
+            self.round = self.rounds.mine(plan, queries, pool)
+        left = len(self.round.tuples) // self.round.batch_size - (index - self.round.first)
+        return number + left
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps."""
+        if self.round is None:
+            return {}
+        arrays = {name: torch.from_numpy(_owned(getattr(self.round.tuples, name))) for name in _ARRAYS}
+        return {"epoch": self.round.epoch, "first": self.round.first, "mined": self.round.mined, **arrays}
+
+    def restore(self, state: dict[str, Any]) -> None:
+        """Back from `state`."""
+        if state:
+            tuples = TupleBatch(*(state[name].numpy() for name in _ARRAYS))
+            size = self.rounds.sampler.batch_size
+            self.round = MinedRound(state["epoch"], state["first"], size, tuples, state["mined"])
+
+
+def _owned(array: NDArray[Any]) -> NDArray[Any]:
+    return np.ascontiguousarray(array).copy()
+
+
+# What a run trains on: image sets, graded labels, the sampler, and which images each batch needs.
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,8 +17,8 @@ import torch
 from torch import Tensor
 
 from covis import artifacts, datasets, machine
+from covis.describing.embedding import image_batches
 from covis.describing.features import Cached, open_features
-from covis.describing.loading import image_batches
 from covis.errors import InputError
 from covis.evaluation import load_benchmark
 from covis.images import ImageSet, Split
@@ -26,11 +26,9 @@ from covis.models import PlaceModel
 from covis.progress import duration, say
 from covis.sampling import Sampler
 from covis.training.checkpoint import METRICS
-from covis.training.data import Data, make_miner, needed, prepare, weighted_loss
-from covis.training.loop import Loop
-from covis.training.ranks import Ranks
+from covis.training.data import Data, Validator, describe_all, make_miner, needed, prepare, weighted_loss
+from covis.training.loop import Loop, Ranks
 from covis.training.recipe import Recipe, describe_recipe, restore_recipe
-from covis.training.validation import Validator, describe_all
 
 GIB = 1 << 30
 
@@ -252,7 +250,7 @@ def _recalls(loop: Loop) -> dict[str, Any]:
 def _whiten(loop: Loop, model: PlaceModel) -> None:
     if not loop.recipe.whiten or model.whitening is not None:
         return
-    from covis.evaluation.whitened import fit_whitening
+    from covis.evaluation.retrieval import fit_whitening
 
     recipe, images = loop.recipe, loop.data.split.database
     descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(images))

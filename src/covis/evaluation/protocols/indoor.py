@@ -12,8 +12,7 @@ from typing import Any
 
 from covis import datasets
 from covis.datasets.seven_scenes import SCENES
-from covis.evaluation.benchmark import Benchmark, register
-from covis.evaluation.protocols.rules import by_rule
+from covis.evaluation.benchmark import Benchmark, by_rule, register
 from covis.images import Split
 from covis.labels import FovOverlap, SurfaceOverlap
 from covis.labels.rules import LabelRule

@@ -21,14 +21,15 @@ from scipy.sparse import csr_array
 from covis import datasets
 from covis.datasets.msls import SUBTASKS
 from covis.errors import InputError
-from covis.evaluation.benchmark import Benchmark, register
-from covis.evaluation.protocols.rules import (
+from covis.evaluation.benchmark import (
     MAX_ANGLE_DEG,
     NEAR_ALIKE_IN_CITY,
     NEAR_IN_CITY,
     NEAR_RULE,
     SHARED_VIEW_IN_CITY,
+    Benchmark,
     by_rule,
+    register,
 )
 from covis.evaluation.submissions import MSLS
 from covis.graph import SimilarityGraph

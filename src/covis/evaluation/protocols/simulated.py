@@ -12,17 +12,19 @@ import numpy as np
 from covis import datasets
 from covis.datasets import surveys
 from covis.errors import InputError
-from covis.evaluation.benchmark import Benchmark, Groups, register
-from covis.evaluation.localisation import limit_name
-from covis.evaluation.protocols.rules import (
+from covis.evaluation.benchmark import (
     MAX_ANGLE_DEG,
     NEAR,
     NEAR_ALIKE,
     NEAR_ALIKE_RULE,
     NEAR_RULE,
     SHARED_VIEW,
+    Benchmark,
+    Groups,
     by_rule,
+    register,
 )
+from covis.evaluation.metrics import limit_name
 from covis.images import ImageSet, Split
 from covis.labels import Radius
 
