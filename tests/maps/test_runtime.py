@@ -49,13 +49,25 @@ def photos(folder):
 
 
 def test_a_first_answer_is_cold_and_quick(town):
-    command = [sys.executable, "-c", COLD, "locate", str(town / "map"), str(town / "3.jpg"), "--json"]
+    page = town / "found.html"
+    command = [
+        sys.executable,
+        "-c",
+        COLD,
+        "locate",
+        str(town / "map"),
+        str(town / "3.jpg"),
+        "--json",
+        "--html",
+        str(page),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     facts = json.loads(done.stderr.splitlines()[-1])
     assert (facts["code"], facts["heavy"]) == (0, [])
     assert facts["cpu_s"] < 2.5  # about 0.8 on a machine that does nothing else
     assert json.loads(done.stdout)[0]["matches"][0]["image"] == "3.jpg"
     assert done.stderr.startswith("locating 1 photo")
+    assert "<html" in page.read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize("arguments", [("nowhere.map", "3.jpg"), ("map", "nowhere.jpg"), ("3.jpg", "map")])

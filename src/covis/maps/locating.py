@@ -127,10 +127,10 @@ def doubt(calibration: Calibration | None, probability: float | None, precision:
         return (calibration.note if calibration is not None else "") or "the map is not calibrated"
     wanted = calibration.promised() if precision is None else precision
     if wanted is None:
-        return "not enough calibration data to guarantee a precision"
+        return "the map finds too few of its own photos to promise a precision of 80 % or more"
     threshold = calibration.threshold(wanted)
     if threshold is None:
-        return f"not enough calibration data to guarantee {100 * wanted:g} % precision"
+        return f"the map finds too few of its own photos to promise a precision of {100 * wanted:g} %"
     if probability < threshold:
         return f"a precision of {100 * wanted:g} % needs {100 * threshold:.0f} %"
     return ""

@@ -77,7 +77,7 @@ def _write(
         "earth": bool(images.poses.frame), "tiles": tiles, "photos": _dots(images), "entries": entries,
         "thumbnails": {printable(file): _thumbnail(file) for file in sorted(files or ())},
     }  # fmt: skip
-    leaflet = resources.files("covis.report").joinpath("assets", "leaflet")
+    leaflet = resources.files("covis").joinpath("report", "assets", "leaflet")
     own = resources.files("covis.maps").joinpath("assets")
     raw = _raw({
         "leaflet_css": leaflet.joinpath("leaflet.css"), "leaflet_js": leaflet.joinpath("leaflet.js"),

@@ -8,20 +8,20 @@ from importlib import resources
 from fastapi import FastAPI, Request, Response
 
 _FILES = {
-    "": ("covis.service", "index.html", "text/html; charset=utf-8"),
-    "assets/page.css": ("covis.service", "page.css", "text/css; charset=utf-8"),
-    "assets/page.js": ("covis.service", "page.js", "text/javascript; charset=utf-8"),
-    "assets/leaflet.css": ("covis.report", "leaflet/leaflet.css", "text/css; charset=utf-8"),
-    "assets/leaflet.js": ("covis.report", "leaflet/leaflet.js", "text/javascript; charset=utf-8"),
-    "assets/leaflet-license.txt": ("covis.report", "leaflet/LICENSE", "text/plain; charset=utf-8"),
+    "": ("service", "index.html", "text/html; charset=utf-8"),
+    "assets/page.css": ("service", "page.css", "text/css; charset=utf-8"),
+    "assets/page.js": ("service", "page.js", "text/javascript; charset=utf-8"),
+    "assets/leaflet.css": ("report", "leaflet/leaflet.css", "text/css; charset=utf-8"),
+    "assets/leaflet.js": ("report", "leaflet/leaflet.js", "text/javascript; charset=utf-8"),
+    "assets/leaflet-license.txt": ("report", "leaflet/LICENSE", "text/plain; charset=utf-8"),
 }
-"""Address → package, file in its `assets`, type."""
+"""Address → folder of covis, file in its `assets`, type; found by path, for a report's package loads torch."""
 
 
 def add_routes(app: FastAPI) -> None:
     """Adds the page at `/`."""
-    for address, (package, file, kind) in _FILES.items():
-        content = resources.files(package).joinpath("assets", file).read_bytes()
+    for address, (folder, file, kind) in _FILES.items():
+        content = resources.files("covis").joinpath(folder, "assets", file).read_bytes()
         app.get(f"/{address}", include_in_schema=False)(_file(content, kind))
 
 
