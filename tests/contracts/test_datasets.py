@@ -12,7 +12,7 @@ from covis.evaluation import BENCHMARKS
 from layouts import builders
 
 OURS = {"utm_folders": builders.utm_folders, "gsv": builders.gsv, "campus": builders.campus,
-        "cambridge": builders.cambridge, "racetrack": builders.racetrack}  # fmt: skip
+        "cambridge": builders.cambridge, "racetrack": builders.racetrack, "photo_sets": builders.photo_sets}  # fmt: skip
 OFFICIAL = (
     "msls",
     "pitts30k",

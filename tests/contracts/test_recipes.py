@@ -54,7 +54,7 @@ def miniatures(tmp_path_factory, hamlet):
     (root / "own").mkdir()
     own = table(root / "own")
     return {"msls": root / "msls", "tb_places": root / "tb", "7scenes": root / "7scenes", "campus": root / "campus",
-            "cambridge": root / "cambridge", "racetrack": root / "racetrack", "town": hamlet, "pitts30k": root / "pitts", "photos": own, "table": own}  # fmt: skip
+            "cambridge": root / "cambridge", "racetrack": root / "racetrack", "photo_sets": root, "town": hamlet, "pitts30k": root / "pitts", "photos": own, "table": own}  # fmt: skip
 
 
 def small(recipe):

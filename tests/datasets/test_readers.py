@@ -435,6 +435,19 @@ class TestFolders:
         with pytest.raises(InputError, match="has no column 'day'"):
             datasets.load("racetrack", tmp_path, "val")
 
+    def test_three_sets_side_by_side_share_no_place_and_no_group(self, layouts):
+        root = layouts["photo_sets"]
+        images = datasets.load("photo_sets", root, "train").queries
+        parts = [name.split("/")[0] for name in images.group_names]
+        assert set(parts) == {"campus", "cambridge", "racetrack"}
+        assert {"racetrack/day1", "racetrack/day2"} <= set(images.group_names)
+        part = np.array(parts)[images.group]
+        east = [images.poses.xy[part == name, 0] for name in ("campus", "cambridge", "racetrack")]
+        assert east[0].max() + 5000 < east[1].min()
+        assert east[1].max() + 5000 < east[2].min()
+        track = datasets.load("racetrack", root / "racetrack", "train")
+        assert (part == "racetrack").sum() == len(track.queries) + len(track.database)
+
     def test_real_street_views_and_drives(self, shared_data):
         for name in ("cambridge", "racetrack"):
             for key, count in datasets.DATASETS[name].published.items():

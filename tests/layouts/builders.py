@@ -465,6 +465,13 @@ def racetrack(root, laps=2, photos=12, images=True):
     return root
 
 
+def photo_sets(root, images=True):
+    """The campus, street views and the race track side by side."""
+    for build in (campus, cambridge, racetrack):
+        build(root / build.__name__, images=images)
+    return root
+
+
 ALL = {
     "msls": msls,
     "pitts30k": pitts,
@@ -479,5 +486,6 @@ ALL = {
     "campus": campus,
     "cambridge": cambridge,
     "racetrack": racetrack,
+    "photo_sets": photo_sets,
 }
 """Dataset name → its builder."""

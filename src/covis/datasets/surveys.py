@@ -3,6 +3,9 @@
 Cambridge's groups are panoramas, each with four views of 90° at exact headings: one panorama's views never match each
 other. The race track's groups are laps, and `day` is a column: day 2 asks, day 1 is the map. A part of `train` is held
 out to choose settings on (`held_out`, and `without_held_out` to train on), so that `val` is left for the end.
+
+`photo_sets` is the training photos of the campus, of Cambridge and of the track as one set, for a model that is to serve
+elsewhere too: the folders `campus`, `cambridge` and `racetrack` side by side.
 """
 
 from __future__ import annotations
@@ -93,3 +96,39 @@ for _survey, _counts in _COUNTS.items():
             groups_apart=False,
         )
     )
+
+
+JOINED = "photo_sets"
+PARTS = ("campus", "cambridge", "racetrack")
+_APART_M = 10_000.0
+"""The parts are moved so far from each other: their frames have nothing to do with each other."""
+
+
+def load_joined(path: Path, split: str) -> Split:
+    """The training photos of all parts as one set; groups carry the name of their part."""
+    if split != "train":
+        raise unknown_name(f"split of {JOINED}", split, ("train",))
+    moved = [_moved(Path(path), part, at * _APART_M) for at, part in enumerate(PARTS)]
+    images = concatenate(moved)
+    return Split(images, images)
+
+
+def _moved(root: Path, part: str, east_m: float) -> ImageSet:
+    folder = root / part
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not there; give the folder that holds {', '.join(PARTS)}")
+    found = DATASETS[part].load(folder, "train")
+    images = found.queries if found.queries is found.database else across_days(found)
+    poses = replace(images.poses, xy=images.poses.xy + np.array([east_m, 0.0]))
+    return ImageSet(
+        root,
+        np.char.add(f"{part}/".encode(), images.names),
+        poses,
+        images.group,
+        tuple(f"{part}/{name}" for name in images.group_names),
+    )
+
+
+DATASETS.register(JOINED)(
+    Dataset(name=JOINED, load=load_joined, splits=("train",), licence=NO_LICENCE, groups_apart=False)
+)

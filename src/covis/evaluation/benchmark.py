@@ -203,7 +203,7 @@ class Benchmark:
             breakdown={label: values[~queries] for label, values in self.breakdown.items()},
             notes=(*self.notes, f"{lost} images left out: {why}"),
             relevance=_restricted(self.relevance, ~queries, ~database),
-            stricter={name: _restricted(graph, ~queries, ~database) for name, graph in self.stricter.items()},
+            stricter={name: _subgraph(graph, ~queries, ~database) for name, graph in self.stricter.items()},
             similarity=_restricted(self.similarity, ~queries, ~database),
         )
 
@@ -263,9 +263,12 @@ def _identity(images: ImageSet, with_poses: bool) -> str:
 def _restricted(
     graph: SimilarityGraph | None, rows: NDArray[np.bool_], columns: NDArray[np.bool_]
 ) -> SimilarityGraph | None:
+    """The graph of the kept rows and columns, where there is one."""
+    return None if graph is None else _subgraph(graph, rows, columns)
+
+
+def _subgraph(graph: SimilarityGraph, rows: NDArray[np.bool_], columns: NDArray[np.bool_]) -> SimilarityGraph:
     """The graph of the kept rows and columns, renumbered."""
-    if graph is None:
-        return None
     keep = rows[graph.rows] & columns[graph.indices]
     row, column = np.cumsum(rows) - 1, np.cumsum(columns) - 1
     shape = (int(rows.sum()), int(columns.sum()))

@@ -252,7 +252,7 @@ def paired_differences(
 def place_codes(evaluation: Evaluation) -> NDArray[np.int64]:
     """(Q,) the square of `PLACE_M` that each query stands in; one of its own for a query without a position."""
     xy = np.asarray(evaluation.arrays["query_xy"], np.float64)
-    known = np.isfinite(xy).all(axis=1)
+    known: NDArray[np.bool_] = np.isfinite(xy).all(axis=1)
     cells = np.column_stack(
         [np.floor(np.where(known[:, None], xy, 0) / PLACE_M), np.where(known, -1, np.arange(len(xy)))]
     )
@@ -278,7 +278,7 @@ def _weighted_figures(evaluation: Evaluation, places: NDArray[np.int64], weight:
         for name, suffix in truths.items()
     }
     out["recall@5"] = 100 * _mean(evaluation.hits(5), evaluation.counted, places, weight)
-    graded = np.isfinite(a["ndcg"])
+    graded = np.isfinite(np.asarray(a["ndcg"]))
     out["ndcg@10"] = 100 * _mean(np.where(graded, a["ndcg"], 0), graded, places, weight)
     out["median_error_m"] = _median(np.asarray(a["error_m"], np.float64), places, weight)
     if "pair_psi" in a:

@@ -1,4 +1,4 @@
-"""How sure a figure is: bootstrap intervals over queries, and paired tests between two models on the same queries."""
+"""How sure a figure is: intervals over queries, paired tests between two models, and what a mixture of pairs consists of."""
 
 from __future__ import annotations
 
@@ -134,3 +134,50 @@ def _by_cluster(values: Floats, clusters: ArrayLike | None) -> tuple[Floats, Flo
     sums = np.zeros((int(code.max()) + 1, values.shape[1]))
     np.add.at(sums, code, values)
     return sums, np.bincount(code).astype(np.float64)
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """How descriptor distances tell pairs that look alike from pairs that do not: two histograms.
+
+    The distances of some pairs are taken for a mixture of the two, so the share of pairs that look alike can be read off
+    without deciding on any single one of them.
+    """
+
+    edges: Floats
+    """(bins + 1,) of distances."""
+    alike: Floats
+    """(bins,) frequencies of pairs taken at one place, looking the same way."""
+    unlike: Floats
+    """(bins,) frequencies of pairs taken far apart."""
+
+    @classmethod
+    def fit(cls, near: ArrayLike, far: ArrayLike, bins: int = 40) -> Agreement:
+        """From the distances of pairs that surely look alike and of pairs that surely do not."""
+        near, far = (np.asarray(d, np.float64) for d in (near, far))
+        if not len(near) or not len(far):
+            raise InputError("agreement needs pairs at one place and pairs far apart; one of them is missing here")
+        each = [np.quantile(d, np.linspace(0, 1, bins // 2 + 1)) for d in (near, far)]
+        edges = np.unique(np.concatenate(each))
+        edges[0], edges[-1] = -np.inf, np.inf
+        counts = [np.histogram(d, edges)[0] + 1.0 for d in (near, far)]
+        return cls(edges, *(count / count.sum() for count in counts))
+
+    def frequencies(self, distance: ArrayLike) -> tuple[Floats, Floats]:
+        """(N,) how frequent each distance is among pairs that look alike, and among those that do not."""
+        at = np.clip(np.searchsorted(self.edges, np.asarray(distance), side="right") - 1, 0, len(self.alike) - 1)
+        return self.alike[at], self.unlike[at]
+
+    def share(self, distance: ArrayLike, rounds: int = 200) -> float:
+        """The share of pairs that look alike among pairs of these distances (N,), by maximum likelihood."""
+        alike, unlike = self.frequencies(distance)
+        share = 0.5
+        for _ in range(rounds):
+            share = float(np.mean(share * alike / (share * alike + (1 - share) * unlike)))
+        return share
+
+    def log_likelihood(self, distance: ArrayLike, share: ArrayLike, least: float = 1e-4) -> float:
+        """The mean log-likelihood of distances (N,) if each pair looks alike with probability `share` (N,) or ()."""
+        alike, unlike = self.frequencies(distance)
+        share = np.clip(np.asarray(share, np.float64), least, 1 - least)
+        return float(np.mean(np.log(share * alike + (1 - share) * unlike)))

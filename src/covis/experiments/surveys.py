@@ -11,8 +11,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from covis.datasets.surveys import WITHOUT
+from covis.datasets.surveys import JOINED, WITHOUT
 from covis.evaluation.retrieval import PHOTO_VIEWS
+from covis.experiments import campus
 from covis.experiments.tables import TABLES, Row, Table
 from covis.experiments.variants import SAME_PLACE
 from covis.labels import FovOverlap
@@ -33,10 +34,11 @@ PHOTO_GRADES = replace(PHOTO_VIEWS, exponent=2.0)
 """25 m, squared: what follows the share of pairs that look alike, on all three sets (`benchmarks/bench_agreement.py`)."""
 RATES = (3e-5, 1e-4, 3e-4)
 BEST = {
-    "cambridge": {"CL": 1e-4, "GCL": 1e-4, "listwise": 3e-4, "listwise yes/no": 3e-4},
-    "racetrack": {"CL": 1e-4, "GCL": 1e-4, "listwise": 3e-4, "listwise yes/no": 3e-4},
+    "cambridge": {"CL": 1e-4, "GCL": 1e-4, "listwise": 3e-4, "listwise yes/no": 1e-4},
+    "racetrack": {"CL": 1e-4, "GCL": 1e-4, "listwise": 1e-4, "listwise yes/no": 1e-4},
 }
-"""Dataset → loss → the rate that found most on the held-out part."""
+"""Dataset → loss → the rate that found most on the held-out part: by Recall@1, 5 and 10 on average; on the race track, where
+those are all 100 %, by Recall@1 within 2, 5 and 10 m."""
 
 
 def base(dataset: str, loss: Loss, rate: float) -> Recipe:
@@ -100,13 +102,8 @@ SEEDS = 3
 WHITENED = 512
 GRADED, STATISTICS, YES_NO = "GCL, graded batches", "batch statistics alone", "CL, binary batches"
 LISTS_YES_NO = "list-wise softmax, yes/no"
-RATED: dict[str, tuple[Callable[[str], Recipe], tuple[float, ...]]] = {
-    "CL": (cl, RATES),
-    "GCL": (gcl, RATES),
-    "listwise": (listwise, RATES[1:]),
-    "listwise yes/no": (listwise_binary, RATES[1:]),
-}
-"""Losses whose rate is chosen, each with the batches that are its own, and the rates that are tried."""
+RATED = {"CL": cl, "GCL": gcl, "listwise": listwise, "listwise yes/no": listwise_binary}
+"""Losses whose rate is chosen, each with the batches that are its own."""
 
 
 def at_rate(recipe: Recipe, rate: float) -> Recipe:
@@ -118,9 +115,9 @@ def rates(dataset: str) -> Table:
     """Every loss at its rates, trained on what lies apart from the held-out part of `train` and scored there."""
     held = (f"{dataset}_held_out",)
     rows = [
-        Row(f"{name}, rate {rate:g}", replace(at_rate(make(dataset), rate), split=WITHOUT), held)
-        for name, (make, tried) in RATED.items()
-        for rate in tried
+        Row(f"{name}, rate {rate:g}", replace(at_rate(make(dataset), rate), split=WITHOUT), held, graded=True)
+        for name, make in RATED.items()
+        for rate in RATES
     ]
     return Table(f"Rates, {dataset}, on a part held out of train", tuple(rows))
 
@@ -168,3 +165,26 @@ def table10(dataset: str) -> Table:
 for _name in SETS:
     for _table in (rates, table1, labels, table10):
         TABLES.register(f"{_name}_{_table.__name__}")(partial(_table, _name))
+
+
+def fitted_on_all() -> Recipe:
+    """Clusters at several depths of MobileNetV2 and a whitening by grades, fitted to three sets of photos at once."""
+    recipe = campus.depths("mobilenetv2")
+    return replace(recipe, dataset=JOINED, labels=PHOTO_VIEWS, steps=0, whitening=WhiteningRule(labels="graded"))
+
+
+RECIPES.register("photo_sets")(fitted_on_all)
+
+
+@TABLES.register("transfer")
+def transfer() -> Table:
+    """One model for all three sets, in parts that it has not seen, beside one that was fitted on the campus alone."""
+    alone = replace(campus.depths("mobilenetv2"), steps=0)
+    joined = fitted_on_all()
+    vals = ("campus_west", "cambridge_val", "racetrack_val")
+    rows = (
+        Row("fitted on the campus", alone, vals, graded=True),
+        Row("fitted on all three", replace(joined, whitening=PCA), vals, graded=True),
+        Row("fitted on all three, whitened by graded labels", joined, vals, graded=True),
+    )
+    return Table("One model for several places", rows, against=("fitted on the campus",))
