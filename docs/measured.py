@@ -3,10 +3,15 @@
 A figure stands between two comments, which no reader sees: <!-- FILE PATH FORMAT -->12.3<!-- / -->, where FILE is
 benchmarks/results/FILE.json, PATH leads to the value (keys and positions joined by dots) and FORMAT is Python's.
 <!-- NUMBER / FILE PATH FORMAT --> is a number (or a quotient of two) divided by the value.
+
+<!-- table FILE OPTION… --> and <!-- gains FILE OPTION… --> stand before a whole table of `covis reproduce`, and <!-- /table -->
+after it: its figures, or the differences of its rows. Options are `skip=PATTERN` and `only=PATTERN` (of rows, with spaces as
+_), `against=ROW`, `on=BENCHMARK`.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import json
 import re
 import sys
@@ -37,9 +42,69 @@ def _figure(match: re.Match[str]) -> str:
     return f"{before}{number:{form}}{after}"
 
 
+_TABLE = re.compile(r"(<!-- (table|gains) (\w+)((?: [^ >]+)*) -->\n).*?(<!-- /table -->)", re.DOTALL)
+_HEADINGS = {
+    "recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "ndcg@10": "nDCG@10", "median_error_m": "median m",
+    "spearman_psi_distance_similar": "ρ, ψ > 0",
+}  # fmt: skip
+
+
+def _table(match: re.Match[str]) -> str:
+    before, kind, file, given, after = match.groups()
+    options = dict(option.split("=", 1) for option in given.split())
+    found = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
+    lines = _figures(found, options) if kind == "table" else _gains(found, options)
+    return before + "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n{after}"
+
+
+def _wanted(row: str, options: dict[str, str]) -> bool:
+    skip, only = (options.get(key, default).replace("_", " ") for key, default in (("skip", ""), ("only", "*")))
+    return fnmatch.fnmatchcase(row, only) and not fnmatch.fnmatchcase(row, skip)
+
+
+def _figures(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
+    """Means, with the half-width of their interval over seeds."""
+    rows = [row for row in found["rows"] if _wanted(row["row"], options)]
+    shown = [row["figures"][options["on"]] if "on" in options else next(iter(row["figures"].values())) for row in rows]
+    keys = list(dict.fromkeys(key for figures in shown for key in figures))
+    lines = [["", *map(_heading, keys)], ["---", *("---:" for _ in keys)]]
+    for row, figures in zip(rows, shown, strict=True):
+        lines.append([row["row"], *(_mean(figures[key], _digits(key)) if key in figures else "" for key in keys)])
+    return lines
+
+
+def _gains(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
+    """Differences with their intervals; bold where the interval leaves out 0."""
+    against = options["against"].replace("_", " ")
+    rows = [row for row in found["differences"] if row["against"] == against and _wanted(row["row"], options)]
+    rows = [row for row in rows if row["benchmark"] == options.get("on", row["benchmark"])]
+    keys = list(rows[0]["figures"])
+    lines = [[f"less {against}", *map(_heading, keys)], ["---", *("---:" for _ in keys)]]
+    return lines + [[row["row"], *(_gain(row["figures"][key], _digits(key)) for key in keys)] for row in rows]
+
+
+def _heading(key: str) -> str:
+    return _HEADINGS.get(key) or key.replace("recall@1 ", "R@1, ").replace("m_40deg", " m")
+
+
+def _digits(key: str) -> int:
+    return 3 if key.startswith("spearman") else 1
+
+
+def _mean(figure: dict[str, Any], digits: int) -> str:
+    text = f"{figure['mean']:.{digits}f}"
+    return text if figure["half"] is None else f"{text} ± {figure['half']:.{digits}f}"
+
+
+def _gain(figure: dict[str, float], digits: int) -> str:
+    low, high = figure["low"], figure["high"]
+    text = f"{figure['difference']:+.{digits}f} [{low:+.{digits}f}, {high:+.{digits}f}]"
+    return text if low <= 0 <= high else f"**{text}**"
+
+
 def written(markdown: str) -> str:
     """A page with its figures as the results have them now."""
-    return _FIGURE.sub(_figure, markdown)
+    return _TABLE.sub(_table, _FIGURE.sub(_figure, markdown))
 
 
 def main(arguments: list[str]) -> int:
