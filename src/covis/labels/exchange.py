@@ -338,7 +338,8 @@ def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: 
     columns are the lines of the dataset's lists, images that are left out (panoramas) included.
     """
     path, one_set = Path(path), queries is database
-    if path.is_dir() or _numbered(queries, database):
+    by_group = path.is_dir() or _numbered(queries, database)
+    if by_group:
         parts = [_read_block(block, key) for block in _blocks(path, queries, database)]
         rows, columns, psi = (np.concatenate(values) for values in zip(*parts, strict=True))
         graph = SimilarityGraph.from_edges(rows, columns, psi, (len(queries), len(database)))
@@ -352,6 +353,7 @@ def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: 
             graph = _read_condensed(path, data, key) if condensed else _read(path, data, key)
     sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
     facts = {"rule": "released", "measure": f"released-{key}", "source": path.name, "one_set": one_set, **sides}
+    facts |= {"within_group": True} if by_group else {}  # pairs of two cities were never looked at
     graph = replace(graph, facts=facts)
     return graph.keep(graph.rows != graph.indices) if one_set else graph
 

@@ -296,10 +296,7 @@ class GraphFile(LabelRule):
             raise InputError(f"{path} is not there; give the folder or file of the labels as path")
         if (path / "manifest.json").is_file():
             return _of_these(path, queries, database)
-        if path.is_dir():
-            graph = read_released(path, queries, database, self.key)
-            return dataclasses.replace(graph, facts={**graph.facts, "within_group": True})
-        if path.suffix.lower() in (".h5", ".hdf5"):
+        if path.is_dir() or path.suffix.lower() in (".h5", ".hdf5"):
             return read_released(path, queries, database, self.key)
         return read_hloc(path, queries, database) if path.suffix == ".txt" else read_edges(path, queries, database)
 
