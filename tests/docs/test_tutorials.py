@@ -42,6 +42,17 @@ def run_page(page, capsys, skip=()):
     return ran
 
 
+def retrieval(path):
+    """query → names, as hloc reads a list of pairs (`parse_retrieval` of hloc/utils/parsers.py, restated)."""
+    found = {}
+    for line in path.read_text().rstrip("\n").split("\n"):
+        if len(line) == 0:
+            continue
+        query, name = line.split()
+        found.setdefault(query, []).append(name)
+    return found
+
+
 def small_model(folder):
     PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=1).save(folder / "runs" / "quick" / "model")
 
@@ -109,8 +120,15 @@ def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     ran = run_page("tutorial-colmap.md", capsys)
     assert [line.split()[1] for line in ran] == ["label", "pairs", "pairs", "data", "pairs", "index", "locate"]
-    pairs = [line.split() for line in Path("pairs-retrieval.txt").read_text().splitlines()]
-    assert len(pairs) == 15
+    for file in ("pairs-overlap.txt", "pairs-retrieval.txt"):
+        read = retrieval(Path(file))
+        assert sum(map(len, read.values())) == 15
+        assert {*read} | {name for names in read.values() for name in names} == {f"{i}.png" for i in range(6)}
+    import pycolmap
+
+    database = pycolmap.Database.open("matches.db")
+    assert database.num_matched_image_pairs() == 15
+    database.close()
     from covis.field.pairing import read_global_features
 
     assert len(read_global_features("global-feats.h5", [f"{i}.png" for i in range(6)])) == 6

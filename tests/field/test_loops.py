@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 
 from covis.errors import InputError
-from covis.field.pairing import HEADER, Loop, agreement, line, loop_closures, probabilities
+from covis.field.pairing import (
+    HEADER,
+    Judge,
+    Loop,
+    agreement,
+    fitted_probability,
+    line,
+    loop_closures,
+    usual_probability,
+)  # fmt: skip
 
 
 def places(n, dim=64, seed=0):
@@ -58,9 +67,50 @@ def test_probabilities_follow_what_is_known_to_be_right():
     xy = np.zeros((600, 2))
     xy[1::2, 0] = np.where(good, 5.0, 500.0)
     xy[::20] = np.nan
-    chance = probabilities(loops, xy)
+    judged = fitted_probability(loops, xy)
+    chance = np.array([judged(loop) for loop in loops])
     closed = np.array([1 / (1 + np.exp((loop.distance - 0.6) * 0.4 / 0.15**2)) for loop in loops])
     assert np.abs(chance - closed).mean() < 0.05
-    assert probabilities(loops[:5], xy) is None
+    assert fitted_probability(loops[:5], xy) is None
     text = line(loops[0], ("a.jpg", "b.jpg"), (3.0, 1.0), chance[0])
     assert len(text.split()) == len(HEADER.split()) - 1
+
+
+def aliased_walk(seed):
+    """Two rounds of 150 places, the second through noise; some corners look much like others."""
+    first = places(150, seed=seed)
+    for start in range(0, 150, 50):
+        there = (start + 90) % 150
+        first[start + 5 : start + 9] = seen(first[there : there + 4], 0.2, seed + start)
+    other = places(60, seed=seed + 1)
+    order = np.concatenate([np.arange(150), np.full(60, -1), np.arange(150)])
+    rows = np.concatenate([seen(first, 0.03, seed + 2), other, seen(first, 0.14, seed + 3)])
+    return rows, order
+
+
+def test_a_stream_says_how_likely_each_loop_is():
+    """On walks whose loops are known: what it calls likely is right, also without any position; a threshold drops the rest."""
+    likely, unlikely = [], []
+    for seed in (10, 20, 30):
+        rows, order = aliased_walk(seed)
+        judge = Judge(np.full((len(rows), 2), np.nan))
+        for loop in loop_closures(rows, np.arange(float(len(rows))), least_agreement=0.4):
+            right = order[loop.query] >= 0 and abs(order[loop.query] - order[loop.match]) <= 1
+            (likely if judge(loop) >= 0.9 else unlikely).append(right)
+    assert len(likely) > 150
+    assert np.mean(likely) >= 0.9
+    assert np.mean(unlikely) < np.mean(likely)
+    assert usual_probability(Loop(1, 0, 0.5, 1.0, 5.0)) > 0.99
+    assert usual_probability(Loop(1, 0, 0.5, 0.2, 2.5)) < 0.2
+
+
+def test_a_stream_learns_from_positions():
+    rng = np.random.default_rng(3)
+    good = rng.random(300) < 0.5
+    loops = [Loop(2 * i, 2 * i + 1, 0.4 if g else 0.8, 1.0, 5.0) for i, g in enumerate(good)]
+    xy = np.zeros((600, 2))
+    xy[1::2, 0] = np.where(good, 5.0, 500.0)
+    judge = Judge(xy)
+    chance = np.array([judge(loop) for loop in loops])
+    assert chance[0] == usual_probability(loops[0])
+    assert ((chance > 0.5) == good)[100:].all()

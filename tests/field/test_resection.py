@@ -48,10 +48,27 @@ def test_the_stated_uncertainty_is_the_scatter_of_repetitions():
 def test_an_unknown_focal_length_is_estimated():
     xy, points = view(focal=500.0)
     guess = Camera("SIMPLE_PINHOLE", 640, 480, (768.0, 320.0, 240.0))
-    found = resection.resect(xy, points, guess, known=False)
+    found = resection.resect(xy, points, guess, "estimated")
     assert found.focal_px == pytest.approx(502.5, rel=0.02)
     assert np.linalg.norm(found.centre - CENTRE) < 0.2
-    assert not found.camera_known
+    assert not found.to_dict()["camera_known"]
+
+
+@pytest.mark.parametrize("focal", ["estimated", "exif"])
+def test_an_uncertain_focal_length_is_part_of_the_uncertainty(focal):
+    """Estimated from noisy matches, or told by EXIF with an error of a few percent: the stated deviation is the scatter."""
+    rng = np.random.default_rng(5)
+    runs = []
+    for seed in range(50):
+        xy, points = view(80, 1.0, seed)
+        told = 502.5 * (1 + resection.EXIF_FOCAL_SHARE * rng.normal()) if focal == "exif" else 600.0
+        lens = Camera("SIMPLE_PINHOLE", 640, 480, (told, 320.0, 240.0))
+        runs.append(resection.resect(xy, points, lens, focal, max_error_px=20.0))
+    scatter = np.sqrt(np.linalg.eigvalsh(np.cov(np.array([r.centre for r in runs]).T)).max())
+    stated = np.median([r.deviation_m for r in runs])
+    assert 0.6 < scatter / stated < 1.6
+    fixed = resection.resect(*view(80, 1.0), Camera("SIMPLE_PINHOLE", 640, 480, (502.5, 320.0, 240.0)))
+    assert stated > 1.5 * fixed.deviation_m  # along the view distance trades against focal length
 
 
 def test_real_frames_with_depth(shared_data):
@@ -60,7 +77,7 @@ def test_real_frames_with_depth(shared_data):
     frames = read_scene(shared_data / "7scenes_stairs_sample", "stairs", "Train")
     lens = Camera("PINHOLE", 640, 480, (525.0, 525.0, 320.0, 240.0))
     scene = resection.DepthScene(frames)
-    found = resection.locate_pose(frames.path(0), frames, [1, 2], scene, (lens, True))
+    found = resection.locate_pose(frames.path(0), frames, [1, 2], scene, (lens, "given"))
     assert np.linalg.norm(found.centre - frames.poses.centre[0]) < 0.1
     turn = Rotation.from_matrix(found.rotation @ frames.poses.rotation[0].T).magnitude()
     assert np.degrees(turn) < 2.5

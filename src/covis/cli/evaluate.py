@@ -151,6 +151,13 @@ def evaluate(
     rerank_depth: Annotated[
         int | None, typer.Option(min=1, help="Results per query to re-rank (default: consensus 20, others 50).")
     ] = None,
+    pose: Annotated[
+        bool, typer.Option("--pose", help="Also estimate each query's full pose (6DOF) from its results, and score it.")
+    ] = False,
+    scene: Annotated[
+        Path | None, typer.Option(help="pose: COLMAP model of the map's images. [default: depth beside them]")
+    ] = None,
+    pose_depth: Annotated[int, typer.Option(min=1, help="pose: results per query whose features are matched.")] = 5,
     batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
@@ -169,6 +176,7 @@ def evaluate(
       covis evaluate MODEL campus_walks --data /data/campus --whiten 512 --fit map --whiten-labels graded
       covis evaluate MODEL town --rerank patches --rerank-depth 100 -o evals/patches
       covis evaluate MODEL town --rerank local:sift
+      covis evaluate MODEL 7scenes_stairs --data /data/7scenes --pose -o evals/stairs
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """
@@ -189,11 +197,19 @@ def evaluate(
         from covis.describing.rerankers import open_reranker
 
         variants = replace(variants, rerank=open_reranker(rerank, rerank_depth))
+    if scene is not None and not pose:
+        raise InputError("--scene goes with --pose")
+    if pose:
+        from covis.field.resection import Poser
+
+        variants = replace(variants, pose=Poser(scene, pose_depth))
     source = open_describer(model, batch_size, workers, cache)
     printed: list[dict[str, Any]] = []
     text: list[str] = []
     for name in benchmarks:
         benchmark = load_benchmark(name, paths)
+        if benchmark.relevance is None and pose:
+            raise InputError(f"the truth of {name!r} is hidden, so poses cannot be scored here; leave --pose out")
         if benchmark.relevance is None:
             target = _submission_folder(output, name, len(benchmarks))
             printed.append(submit(source, benchmark, target, variants))

@@ -54,6 +54,10 @@ def index(
     engine: Annotated[
         str, typer.Option(help="Keep photos and descriptors in an engine: milvus:URI or postgresql://USER@HOST/DB.")
     ] = "",
+    scene: Annotated[
+        Path | None,
+        typer.Option(help="For locate --pose: a COLMAP model of the photos, or images with depth."),
+    ] = None,
     runtime: Annotated[
         str, typer.Option(help="What locate runs: auto (an ONNX file inside the map, if onnx is installed) or torch.")
     ] = "auto",
@@ -74,6 +78,8 @@ def index(
         raise InputError(
             "give --model to use a model as it is, or --train, --recipe, --weights and --fine-tune to fit one, not both"
         )
+    if scene is not None:
+        existing(scene)
     if runtime not in ("auto", "torch"):
         raise InputError(f"--runtime is auto or torch, not {runtime!r}")
     from covis.describing.describers import find_describer
@@ -106,6 +112,9 @@ def index(
             f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate answers at once"
         )
         made.carry_runtime()
+    depth = "depth" in images.columns and images.intrinsics is not None and images.poses.rotation is not None
+    if scene is not None or depth:
+        made.keep_scene(scene or photos)
     facts: dict[str, Any] = {"left_out": count - len(made)}
     report(made, json, facts, None if fitted is None else fitted.to_dict())
 
@@ -188,9 +197,12 @@ def locate(
     geopose_form: Annotated[str, typer.Option(help="geopose: ypr or quaternion.")] = "ypr",
     exif: Annotated[Path | None, typer.Option(help="Write copies of the photos (JPEG) with GPS into a folder.")] = None,
     gis: Annotated[Path | None, typer.Option(help="Write them as a layer: .gpkg or .parquet (GeoParquet).")] = None,
-    pose: Annotated[bool, typer.Option("--pose", help="Also the full pose (6DOF), by points of --scene.")] = False,
+    pose: Annotated[bool, typer.Option("--pose", help="Also the full pose (6DOF), by the points of a scene.")] = False,
     scene: Annotated[
-        Path | None, typer.Option(help="pose: COLMAP model of the map's photos, or a table of them with depth maps.")
+        Path | None,
+        typer.Option(
+            help="pose: COLMAP model of the map's photos, or images with depth. [default: what index was told]"
+        ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte of the map against its checksums.")] = False,
     json: Json = False,
@@ -212,14 +224,15 @@ def locate(
     check_map(map_path, photos)
     files = select_photos(photos)
     wanted, form = _precision(precision), _form(geopose_form)
-    if pose != (scene is not None):
-        raise InputError("--pose needs the points of a scene: --pose --scene MODEL (and --scene goes with --pose)")
+    if scene is not None and not pose:
+        raise InputError("--scene goes with --pose")
     say(f"locating {len(files)} photo{'' if len(files) == 1 else 's'} in {map_path}")
 
     from covis.maps.calibration import RATE
     from covis.maps.map import Map
 
     opened = Map.open(map_path, verify=verify)
+    points = _points(opened, scene) if pose else None
     texts = {"csv": csv, "geojson": geojson, "kml": kml, "gpx": gpx}
     on_earth = [name for name, target in {**texts, "geopose": geopose, "exif": exif, "gis": gis}.items() if target]
     _need_earth(opened, [name for name in on_earth if name != "csv"])
@@ -230,7 +243,7 @@ def locate(
     unusable = [a for a in answers if a.unusable]
     if len(unusable) == len(files):
         raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
-    poses = [{}] * len(answers) if scene is None else _poses(answers, opened, scene)
+    poses = [{}] * len(answers) if points is None else _poses(answers, opened, points)
     _write_files(answers, {name: target for name, target in texts.items() if target}, geopose, form, exif)
     _write_views(answers, opened, html, tiles, gis)
     lines = [line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p))]
@@ -310,6 +323,18 @@ def _write_views(answers: list[Answer], opened: Map, html: Path | None, tiles: s
 
         write_answers(html, answers, opened.images, tiles=tiles)
         say(f"wrote {html}")
+
+
+def _points(opened: Map, scene: Path | None) -> Path:
+    """Where the points for 6DOF poses lie: what was given, or what the map was told when it was made."""
+    chosen = scene or opened.scene
+    if chosen is None:
+        raise InputError(
+            f"{opened.path} knows no points of its scene, which full poses need; give --scene MODEL here, or to covis index"
+        )
+    if not chosen.exists():
+        raise InputError(f"{chosen}, the scene of {opened.path}, is not there; give --scene MODEL")
+    return chosen
 
 
 def _poses(answers: list[Answer], opened: Map, scene: Path) -> list[dict[str, Any]]:

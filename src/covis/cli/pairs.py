@@ -58,6 +58,9 @@ def pairs(
     pose_priors: Annotated[Path | None, typer.Option(help="Also write positions into this COLMAP database.")] = None,
     loops: Annotated[bool, typer.Option("--loops", help="Loop closures of one recording instead of pairs.")] = False,
     time_gap: Annotated[float, typer.Option(help="loops: seconds that images must lie apart.")] = 30.0,
+    least_probability: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="loops: leave out what is less likely right.")
+    ] = 0.0,
     json: Json = False,
 ) -> None:
     """Choose the pairs of images that hloc or COLMAP shall match, instead of all with all.
@@ -74,7 +77,7 @@ def pairs(
         raise unknown_name("way to choose pairs (--by)", by, WAYS)
     database = _side(source, model)
     if loops:
-        _write_loops(database, output, time_gap, json)
+        _write_loops(database, output, time_gap, least_probability, json)
         return
     other = database if queries is None else _queries(queries, source, model)
     chosen = by or ("retrieval" if database.describe is not None else "overlap")
@@ -218,41 +221,46 @@ def _emit(
     emit(facts, json and output != STREAM, "" if output == STREAM else text)
 
 
-def _write_loops(side: Side, output: Path, gap_s: float, json: bool) -> None:
+def _write_loops(side: Side, output: Path, gap_s: float, least: float, json: bool) -> None:
     """Candidates in order of time; on standard output each as soon as it is known."""
     import numpy as np
 
-    from covis.field.pairing import HEADER, line, loop_closures, probabilities
+    from covis.field.pairing import HEADER, Judge, Loop, fitted_probability, line, loop_closures, usual_probability
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")
     times = _times(side)
     order = np.argsort(times, kind="stable")
     found = loop_closures(_rows(side, order), times[order], gap_s=gap_s)
+    xy = side.images.poses.xy[order]
 
-    def text(loop: Any, chance: float | None) -> str:
+    def text(loop: Loop, chance: float) -> str:
         both = int(order[loop.query]), int(order[loop.match])
         names = side.images.name(both[0]), side.images.name(both[1])
         return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
 
     if output == STREAM:
+        judge = Judge(xy)
         print(HEADER, flush=True)
         for loop in found:
-            print(text(loop, None), flush=True)
+            chance = judge(loop)
+            if chance >= least:
+                print(text(loop, chance), flush=True)
         return
     loops = list(found)
-    chances = probabilities(loops, side.images.poses.xy[order])
-    lines = [text(loop, None if chances is None else float(chances[i])) for i, loop in enumerate(loops)]
+    fitted = fitted_probability(loops, xy)
+    judged = [(loop, (fitted or usual_probability)(loop)) for loop in loops]
+    kept = [text(loop, chance) for loop, chance in judged if chance >= least]
     from covis.files import write_text
 
-    write_text(output, "".join(f"{one}\n" for one in [HEADER, *lines]))
+    write_text(output, "".join(f"{one}\n" for one in [HEADER, *kept]))
     facts = {
-        "loops": len(loops),
+        "loops": len(kept),
         "images": len(side.images),
-        "with_probability": chances is not None,
+        "probability": "usual" if fitted is None else "fitted",
         "output": str(output),
     }
-    emit(facts, json, f"{output}: {len(loops)} loop closures of {len(side.images)} images")
+    emit(facts, json, f"{output}: {len(kept)} loop closures of {len(side.images)} images")
 
 
 def _rows(side: Side, order: NDArray[np.int64]) -> Iterator[Descriptors]:

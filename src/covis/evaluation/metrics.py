@@ -187,6 +187,8 @@ _BLOCK = 1 << 20
 """Neighbours looked at in one go."""
 LONG_TERM_LIMITS = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
 """(metres, degrees): high, medium and coarse precision of the long-term visual localisation benchmark."""
+POSE_LIMITS = ((0.05, 5.0), *LONG_TERM_LIMITS)
+"""For estimated poses where a benchmark has no limits of its own: 5 cm and 5° too, the measure of indoor scenes."""
 
 
 def pose_errors(queries: Poses, database: Poses, match: Ids) -> tuple[Floats, Floats]:

@@ -109,6 +109,12 @@ class Figures(Mapping[str, Any]):
         return {str(k): float(v) for k, v in self.get("localised", {}).items()}
 
     @property
+    def posed(self) -> Mapping[str, Any]:
+        """Estimated 6DOF poses: `queries`, `estimated`, `localised`, medians; empty where none were asked for."""
+        found: Mapping[str, Any] = self.get("posed", {})
+        return found
+
+    @property
     def breakdown(self) -> dict[str, dict[str, Part]]:
         """Label → value → figures of the queries with that value."""
         return {

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import artifacts
-from covis.arrays import Descriptors
+from covis.arrays import Descriptors, Floats, Ids
 from covis.descriptors import Describer
 from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
+from covis.evaluation.metrics import POSE_LIMITS, percent_localised, rotation_angles
 from covis.evaluation.result import KIND as EVALUATION_KIND
 from covis.evaluation.result import Evaluation
 from covis.evaluation.retrieval import SIZES, check_pair, fit_sizes, pair_figures, rank_descriptors
@@ -64,6 +65,23 @@ class Reranker(Protocol):
         ...
 
 
+class Poser(Protocol):
+    """A way to estimate the queries' full poses from their results (`field.resection.Poser`)."""
+
+    @property
+    def depth(self) -> int:
+        """Results per query that it looks at."""
+        ...
+
+    def facts(self) -> dict[str, Any]:
+        """What it is, as JSON knows it."""
+        ...
+
+    def estimate(self, ids: Ids, queries: ImageSet, database: ImageSet) -> tuple[Floats, Floats]:
+        """(Q, 3) centres and (Q, 3, 3) camera-to-world rotations by map images `ids` (Q, K); NaN where nothing fits."""
+        ...
+
+
 @dataclass(frozen=True)
 class Variants:
     """Which variants to score: descriptor sizes, what a whitening is fitted on, and how results are re-ranked."""
@@ -79,6 +97,8 @@ class Variants:
     """What `fit="train"` fits on, instead of the benchmark's own training split."""
     whitening: WhiteningRule = PCA
     rerank: Reranker | None = None
+    pose: Poser | None = None
+    """Estimates full poses from the results, which are scored beside them."""
 
     @property
     def single(self) -> bool:
@@ -88,6 +108,7 @@ class Variants:
     def facts(self, size: int | None) -> dict[str, Any]:
         """What tells the variant of this size from plain descriptors, as JSON knows it."""
         facts: dict[str, Any] = {"rerank": _rerank_facts(self.rerank)} if self.rerank else {}
+        facts |= {"pose": self.pose.facts()} if self.pose else {}
         if size is None:
             return facts
         training = None if self.training is None else self.training.fingerprint()
@@ -239,7 +260,32 @@ def _scored(describer: Describer, exported: Exported, variants: Variants, whiten
         **dim,
     }
     further = {**dim, **figures, **({"rerank_cost": cost} if cost else {})}
+    if variants.pose is not None:
+        posed, errors = _posed(variants.pose, ranking, described.benchmark)
+        further, samples = {**further, "posed": posed}, {**samples, **errors}
     return evaluate(ranking, _noted(described.benchmark, rerank), subject=subject, further=further, samples=samples)
+
+
+def _posed(
+    poser: Poser, ranking: Ranking, benchmark: Benchmark
+) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
+    """Figures of the queries' estimated poses against their true ones, and the errors of each (NaN: none estimated)."""
+    truth = benchmark.queries.poses
+    if truth.rotation is None or truth.z is None:
+        raise InputError(f"the queries of {benchmark.name!r} have no 6DOF poses to score by; leave --pose out")
+    ids, _ = benchmark.settle(ranking)
+    centre, rotation = poser.estimate(ids, benchmark.queries, benchmark.database)
+    metres, degrees = np.linalg.norm(centre - truth.centre, axis=1), rotation_angles(rotation, truth.rotation)
+    known = truth.known & ~np.isnan(truth.rotation).any(axis=(1, 2))
+    estimated = known & ~np.isnan(metres)
+    figures = {
+        "queries": int(known.sum()),
+        "estimated": int(estimated.sum()),
+        "localised": percent_localised(metres[known], degrees[known], benchmark.thresholds or POSE_LIMITS),
+        "median_error_m": float(np.median(metres[estimated])) if estimated.any() else None,
+        "median_error_deg": float(np.median(degrees[estimated])) if estimated.any() else None,
+    }
+    return figures, {"posed_error_m": metres.astype(np.float32), "posed_error_deg": degrees.astype(np.float32)}
 
 
 def _noted(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:

@@ -6,7 +6,7 @@ Files are those of hloc (`pairs.txt`, `global-feats.h5`) and COLMAP (match lists
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -32,6 +32,13 @@ STANDS_OUT = 2.5
 LEAST_AGREEMENT = 0.8
 RIGHT_M = 25.0
 """Where positions are known, a loop is right within this."""
+LEAST_KNOWN = 10
+"""Candidates known to be right, and as many known to be wrong, from which on probabilities are fitted."""
+REFIT = 25
+"""Candidates after which a stream fits again."""
+USUAL = np.array([-9.2, 2.8, 3.0])
+"""Fitted on a car's camera over 18 rounds of a race track on two days (MobileNetV2; 1,558 candidates, of any agreement). On
+another stretch of it, whose candidates are easier, 99.9 % of those called at least 90 % likely were right within 25 m."""
 HEADER = "# time_query time_match image_query image_match distance agreement probability"
 
 
@@ -44,6 +51,8 @@ class Loop(NamedTuple):
     """Between descriptors."""
     agreement: float
     """Share of the frames before that lead to the same place, forwards or backwards."""
+    stands_out: float = float("nan")
+    """Robust standard deviations that it is nearer than older images usually are."""
 
 
 def loop_closures(
@@ -71,7 +80,8 @@ def loop_closures(
         shares = np.array([agreement(int(j), recent) for j in near])
         if len(recent) == window and len(near) and shares.max() >= least_agreement:
             best = int(np.flatnonzero(shares >= least_agreement)[0])
-            yield Loop(i, int(near[best]), float(distance[near[best]]), float(shares[best]))
+            match = int(near[best])
+            yield Loop(i, match, float(distance[match]), float(shares[best]), float(nearness(distance)[match]))
         recent.append(near)
 
 
@@ -79,10 +89,15 @@ def standing_out(distance: NDArray[np.floating]) -> NDArray[np.int64]:
     """Ids of the nearest few of all older images that are clearly nearer than usual, nearest first."""
     if len(distance) < LEAST_OLDER:
         return np.zeros(0, np.int64)
+    near = np.argsort(distance, kind="stable")[:KEPT].astype(np.int64)
+    return near[nearness(distance)[near] >= STANDS_OUT]
+
+
+def nearness(distance: NDArray[np.floating]) -> Floats:
+    """By how many robust standard deviations each is nearer than usual."""
     usual = float(np.median(distance))
     spread = 1.4826 * float(np.median(np.abs(distance - usual)))
-    near = np.argsort(distance, kind="stable")[:KEPT].astype(np.int64)
-    return near[distance[near] <= usual - STANDS_OUT * spread]
+    return np.asarray((usual - distance) / max(spread, 1e-9), np.float64)
 
 
 def agreement(match: int, before: Iterable[NDArray[np.int64]]) -> float:
@@ -102,39 +117,64 @@ def agreement(match: int, before: Iterable[NDArray[np.int64]]) -> float:
     return max(counts)
 
 
-def probabilities(loops: list[Loop], xy: Floats, right_m: float = RIGHT_M) -> Floats | None:
-    """(L,) that each loop is right, fitted on those whose two positions are known; None where that cannot be.
+def usual_probability(loop: Loop) -> float:
+    """That a candidate is right, where nothing is known of this recording: logistic in `stands_out` and `agreement`."""
+    return float(_logistic(USUAL @ (1.0, loop.stands_out, loop.agreement)))
 
-    Logistic in distance and agreement, by Newton's method with a little ridge. Needs ten known loops of either kind.
+
+def fitted_probability(loops: Sequence[Loop], xy: Floats, right_m: float = RIGHT_M) -> Callable[[Loop], float] | None:
+    """The same fitted on candidates whose two positions are known; None where that cannot be.
+
+    Logistic in distance and agreement, by Newton's method with a little ridge. Needs `LEAST_KNOWN` right ones and as many
+    wrong ones.
     """
     if not loops:
         return None
-    features = np.array([[1.0, loop.distance, loop.agreement] for loop in loops])
     apart = np.linalg.norm(xy[[loop.query for loop in loops]] - xy[[loop.match for loop in loops]], axis=1)
     known = ~np.isnan(apart)
-    right = (apart <= right_m).astype(float)
-    if (right[known] == 1).sum() < 10 or (right[known] == 0).sum() < 10:
+    right = (apart[known] <= right_m).astype(float)
+    if min((right == 1).sum(), (right == 0).sum()) < LEAST_KNOWN:
         return None
-    centre, spread = features[known].mean(axis=0), features[known].std(axis=0)
+    features = np.array([[1.0, loop.distance, loop.agreement] for loop in loops])[known]
+    centre, spread = features.mean(axis=0), features.std(axis=0)
     centre[0], spread = 0.0, np.where(spread > 1e-9, spread, 1.0)
     scaled = (features - centre) / spread
     weight = np.zeros(3)
     for _ in range(50):
-        share = 1.0 / (1.0 + np.exp(-scaled[known] @ weight))
-        slope = scaled[known].T @ (share - right[known]) + 1e-2 * weight
-        bend = (scaled[known] * (share * (1 - share))[:, None]).T @ scaled[known] + 1e-2 * np.eye(3)
+        share = _logistic(scaled @ weight)
+        slope = scaled.T @ (share - right) + 1e-2 * weight
+        bend = (scaled * (share * (1 - share))[:, None]).T @ scaled + 1e-2 * np.eye(3)
         step = np.linalg.solve(bend, slope)
         weight -= step
         if np.abs(step).max() < 1e-9:
             break
-    result: Floats = 1.0 / (1.0 + np.exp(-scaled @ weight))
-    return result
+    return lambda loop: float(_logistic((np.array([1.0, loop.distance, loop.agreement]) - centre) / spread @ weight))
 
 
-def line(loop: Loop, names: tuple[str, str], times: tuple[float, float], probability: float | None = None) -> str:
-    """One candidate as text, as `HEADER` tells; an unknown probability is `nan`."""
-    chance = "nan" if probability is None else f"{probability:.4f}"
-    return f"{times[0]:.6f} {times[1]:.6f} {names[0]} {names[1]} {loop.distance:.5f} {loop.agreement:.2f} {chance}"
+def _logistic(value: Any) -> Any:
+    return 1.0 / (1.0 + np.exp(-np.clip(value, -50.0, 50.0)))
+
+
+class Judge:
+    """The probability of each candidate as it comes, from those that came before it."""
+
+    def __init__(self, xy: Floats) -> None:
+        """xy: (N, 2) positions of the frames, NaN where unknown."""
+        self._xy, self._seen, self._next = xy, list[Loop](), 2 * LEAST_KNOWN
+        self._fitted: Callable[[Loop], float] | None = None
+
+    def __call__(self, loop: Loop) -> float:
+        """By what is known of this recording so far, else by what is usual."""
+        if len(self._seen) >= self._next:
+            self._fitted, self._next = fitted_probability(self._seen, self._xy), len(self._seen) + REFIT
+        self._seen.append(loop)
+        return usual_probability(loop) if self._fitted is None else self._fitted(loop)
+
+
+def line(loop: Loop, names: tuple[str, str], times: tuple[float, float], probability: float) -> str:
+    """One candidate as text, as `HEADER` tells."""
+    start = f"{times[0]:.6f} {times[1]:.6f} {names[0]} {names[1]}"
+    return f"{start} {loop.distance:.5f} {loop.agreement:.2f} {probability:.4f}"
 
 
 # Pairs of images that structure from motion shall match, and what else its tools read: features, pose priors.

@@ -8,25 +8,33 @@ from __future__ import annotations
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from covis.arrays import Floats
+from covis.arrays import Floats, Ids
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.labels.clouds import depth_camera, read_depth
 from covis.poses import Axis, quaternion_matrices
+from covis.progress import track
 from covis.reading.cameras import Camera, camera_of
 from covis.reading.colmap import Model
 from covis.reading.georeference import Similarity
-from covis.search.local import match, open_pycolmap, sift
+from covis.search.local import Features, match, open_pycolmap, sift
 
 NEAR_PX = 4.0
 """A feature takes the point of a model's keypoint within so many pixels."""
 MAX_ERROR_PX = 8.0
 LEAST_INLIERS = 12
+EXIF_FOCAL_SHARE = 0.02
+"""Standard deviation of EXIF's focal length, as a share of it: whole millimetres on film, and focus changes it."""
+_REMEMBERED = 64
+"""Pictures of the map whose features are kept for the next photo."""
+Focal = Literal["given", "exif", "estimated"]
+"""Where a photo's focal length comes from: its camera is calibrated, EXIF says it, or it is estimated with the pose."""
 
 
 class Scene(Protocol):
@@ -52,7 +60,7 @@ class Resected:
     covariance: Floats
     """(6, 6) of turn (radians, about the world's axes) and centre."""
     focal_px: float
-    camera_known: bool
+    focal: Focal
 
     @property
     def deviation_m(self) -> float:
@@ -78,7 +86,8 @@ class Resected:
             "matches": self.matches,
             "error_px": round(self.error_px, 3),
             "focal_px": round(self.focal_px, 2),
-            "camera_known": self.camera_known,
+            "focal": self.focal,
+            "camera_known": self.focal != "estimated",
         }
 
 
@@ -136,20 +145,24 @@ class DepthScene:
 
 
 def resect(
-    xy: Floats, points: Floats, camera: Camera, *, known: bool = True, max_error_px: float = MAX_ERROR_PX, seed: int = 0
+    xy: Floats,
+    points: Floats,
+    camera: Camera,
+    focal: Focal = "given",
+    *,
+    max_error_px: float = MAX_ERROR_PX,
+    seed: int = 0,
 ) -> Resected | None:
-    """The pose that shows `points` (M, 3) at `xy` (M, 2); None where fewer than `LEAST_INLIERS` agree.
-
-    Unless the camera is `known`, its focal length is estimated with the pose.
-    """
+    """The pose that shows `points` (M, 3) at `xy` (M, 2); None where fewer than `LEAST_INLIERS` agree."""
     pycolmap = open_pycolmap("a 6DOF pose")
     if len(xy) < LEAST_INLIERS:
         return None
+    free = focal == "estimated"
     lens = pycolmap.Camera(model=camera.model, width=camera.width, height=camera.height, params=list(camera.params))
-    search = pycolmap.AbsolutePoseEstimationOptions(estimate_focal_length=not known)
+    search = pycolmap.AbsolutePoseEstimationOptions(estimate_focal_length=free)
     search.ransac.max_error = max_error_px
     search.ransac.random_seed = seed
-    refine = pycolmap.AbsolutePoseRefinementOptions(refine_focal_length=not known)
+    refine = pycolmap.AbsolutePoseRefinementOptions(refine_focal_length=free)
     found = pycolmap.estimate_and_refine_absolute_pose(xy, points, lens, search, refine)
     if found is None or found["num_inliers"] < LEAST_INLIERS:
         return None
@@ -158,16 +171,16 @@ def resect(
     rotation = np.asarray(world_to_camera.rotation.matrix()).T
     centre = -rotation @ np.asarray(world_to_camera.translation)
     residual = _project(lens, rotation, centre, points[inlier]) - xy[inlier]
-    spread = float((residual**2).sum() / max(1, residual.size - 6))
+    spread = float((residual**2).sum() / max(1, residual.size - (7 if free else 6)))
     return Resected(
         rotation=rotation,
         centre=centre,
         inliers=int(inlier.sum()),
         matches=len(xy),
         error_px=float(np.sqrt((residual**2).sum(axis=1).mean())),
-        covariance=_covariance(lens, rotation, centre, points[inlier], spread=spread, focal_known=known),
+        covariance=_covariance(_jacobian(lens, rotation, centre, points[inlier]), spread, focal, lens),
         focal_px=float(lens.mean_focal_length()),
-        camera_known=known,
+        focal=focal,
     )
 
 
@@ -175,12 +188,8 @@ def _project(lens: Any, rotation: Floats, centre: Floats, points: Floats) -> Flo
     return np.asarray(lens.img_from_cam((points - centre) @ rotation), np.float64)
 
 
-def _covariance(
-    lens: Any, rotation: Floats, centre: Floats, points: Floats, *, spread: float, focal_known: bool
-) -> Floats:
-    """(6, 6) from the change of each projection with a small turn and shift of the camera, and with its focal length
-    where that was estimated too: on a flat scene it trades against distance.
-    """
+def _jacobian(lens: Any, rotation: Floats, centre: Floats, points: Floats) -> Floats:
+    """(2M, 7) change of each projection with a small turn and shift of the camera, and with its focal length."""
     from scipy.spatial.transform import Rotation
 
     reach = max(1e-6, float(np.median(np.linalg.norm(points - centre, axis=1))))
@@ -193,21 +202,31 @@ def _covariance(
             turned = Rotation.from_rotvec(sign * step[:3]).as_matrix() @ rotation
             sides.append(_project(lens, turned, centre + sign * step[3:], points))
         columns.append(((sides[0] - sides[1]) / (2 * step[k])).ravel())
-    if not focal_known:
-        middle = np.array([lens.principal_point_x, lens.principal_point_y])
-        columns.append(((_project(lens, rotation, centre, points) - middle) / lens.mean_focal_length()).ravel())
-    jacobian = np.stack(columns, axis=1)
-    inverse: Floats = np.linalg.pinv(jacobian.T @ jacobian)[:6, :6] * spread
-    return inverse
+    middle = np.array([lens.principal_point_x, lens.principal_point_y])
+    columns.append(((_project(lens, rotation, centre, points) - middle) / lens.mean_focal_length()).ravel())
+    return np.stack(columns, axis=1)
 
 
-def query_camera(path: Path, images: ImageSet | None = None, at: int = 0) -> tuple[Camera, bool]:
-    """The camera of a photo, and whether it is known: of `images`, by EXIF's focal length, or a guess."""
+def _covariance(jacobian: Floats, spread: float, focal: Focal, lens: Any) -> Floats:
+    """(6, 6) of the pose. A focal length that was estimated too trades against distance; EXIF's brings its own error."""
+    if focal == "estimated":
+        joint: Floats = np.linalg.pinv(jacobian.T @ jacobian)[:6, :6] * spread
+        return joint
+    pose, by_focal = jacobian[:, :6], jacobian[:, 6]
+    inverse: Floats = np.linalg.pinv(pose.T @ pose)
+    if focal == "given":
+        return inverse * spread
+    moved_by = inverse @ (pose.T @ by_focal) * (EXIF_FOCAL_SHARE * lens.mean_focal_length())
+    return inverse * spread + np.outer(moved_by, moved_by)
+
+
+def query_camera(path: Path, images: ImageSet | None = None, at: int = 0) -> tuple[Camera, Focal]:
+    """The camera of a photo and where its focal length is from: that of `images`, EXIF's, or a guess to begin with."""
     from PIL import Image
 
     told = None if images is None else camera_of(images, at)
     if told is not None:
-        return told, True
+        return told, "given"
     with Image.open(path) as image:
         width, height = image.size
         exif = image.getexif()
@@ -216,25 +235,30 @@ def query_camera(path: Path, images: ImageSet | None = None, at: int = 0) -> tup
     width, height = (height, width) if turned else (width, height)
     if film_mm:
         focal = float(film_mm) / 43.2666 * float(np.hypot(width, height))
-        return Camera("SIMPLE_PINHOLE", width, height, (focal, width / 2, height / 2)), True
-    return Camera("SIMPLE_PINHOLE", width, height, (1.2 * max(width, height), width / 2, height / 2)), False
+        return Camera("SIMPLE_PINHOLE", width, height, (focal, width / 2, height / 2)), "exif"
+    return Camera("SIMPLE_PINHOLE", width, height, (1.2 * max(width, height), width / 2, height / 2)), "estimated"
 
 
 def locate_pose(
-    photo: Path, images: ImageSet, matches: Sequence[int], scene: Scene, camera: tuple[Camera, bool] | None = None
+    photo: Path, images: ImageSet, matches: Sequence[int], scene: Scene, camera: tuple[Camera, Focal] | None = None
 ) -> Resected | None:
     """The pose of a photo from the map images that it was found to match (ids into `images`), best first."""
-    lens, known = camera or query_camera(photo)
+    lens, focal = camera or query_camera(photo)
     own = sift(photo)
     xy, points = [np.zeros((0, 2))], [np.zeros((0, 3))]
     for i in matches:
-        other = sift(images.path(int(i)))
+        other = _remembered(images.path(int(i)))
         pairs = match(own, other)
         world = scene.lift(int(i), other.xy[pairs[:, 1]])
         usable = ~np.isnan(world).any(axis=1)
         xy.append(own.xy[pairs[usable, 0]])
         points.append(world[usable])
-    return resect(np.concatenate(xy), np.concatenate(points), lens, known=known)
+    return resect(np.concatenate(xy), np.concatenate(points), lens, focal)
+
+
+@lru_cache(_REMEMBERED)
+def _remembered(path: Path) -> Features:
+    return sift(path)
 
 
 class Place(NamedTuple):
@@ -270,11 +294,9 @@ def open_scene(path: Path, images: ImageSet) -> Place:
     else:
         posed = open_images(path)
         place = Place(posed, DepthScene(posed), None, "m" if posed.poses.metric else "units")
-    if posed.poses.frame == images.poses.frame:
+    if posed.poses.frame == images.poses.frame or not images.poses.metric:
         return place
-    if not images.poses.frame:
-        return place
-    known = known_positions(posed, images)
+    known = known_positions(posed, images, on_earth=False)
     if (known.known & posed.poses.known).sum() < LEAST:
         return place
     return place._replace(into_map=placed(posed.poses, known)[1], unit="m")
@@ -292,7 +314,42 @@ def moved(pose: Resected, by: Similarity) -> Resected:
     )
 
 
-def pose_photo(photo: Path, matches: Sequence[bytes], place: Place) -> Resected | None:
+def pose_photo(
+    photo: Path, matches: Sequence[bytes], place: Place, camera: tuple[Camera, Focal] | None = None
+) -> Resected | None:
     """The pose of a photo from the names of its matches in a map; None where nothing fits."""
-    found = locate_pose(photo, place.images, place.find(matches), place.scene)
+    found = locate_pose(photo, place.images, place.find(matches), place.scene, camera)
     return found if found is None or place.into_map is None else moved(found, place.into_map)
+
+
+@dataclass(frozen=True)
+class Poser:
+    """Full poses of a benchmark's queries, for `covis evaluate --pose`."""
+
+    scene: Path | None = None
+    """A COLMAP model of the map's images, or a table of them with depth maps; None: depth beside the images themselves."""
+    depth: int = 5
+    """Results per query whose features are matched."""
+
+    def facts(self) -> dict[str, Any]:
+        """What tells it from another."""
+        return {"depth": self.depth, "scene": None if self.scene is None else str(self.scene), "features": "sift"}
+
+    def estimate(self, ids: Ids, queries: ImageSet, database: ImageSet) -> tuple[Floats, Floats]:
+        """(Q, 3) centres and (Q, 3, 3) rotations by map images `ids` (Q, K), −1 for none; NaN where nothing fits."""
+        place = None if self.scene is None else open_scene(self.scene, database)
+        if place is not None and place.unit != "m":
+            raise InputError(
+                f"{self.scene}: the scale of its poses is unknown, so errors have no metres; georeference it"
+            )
+        centre, rotation = np.full((len(queries), 3), np.nan), np.full((len(queries), 3, 3), np.nan)
+        for i in track(range(len(queries)), "pose", len(queries), "photos"):
+            matches = [int(m) for m in ids[i, : self.depth] if m >= 0]
+            camera = query_camera(queries.path(i), queries, i)
+            if place is None:
+                pose = locate_pose(queries.path(i), database, matches, DepthScene(database), camera)
+            else:
+                pose = pose_photo(queries.path(i), [bytes(database.names[m]) for m in matches], place, camera)
+            if pose is not None:
+                centre[i], rotation[i] = pose.centre, pose.rotation
+        return centre, rotation

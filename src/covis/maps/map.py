@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
+from covis import artifacts, files
 from covis.arrays import Ids
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.errors import InputError
@@ -446,6 +446,19 @@ class Map:
         with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
             draft.facts["difference"] = export_onnx(self.model, draft.path / _ONNX_FILE)
         return True
+
+    def keep_scene(self, path: Path | str) -> None:
+        """Notes where the points of the photos lie, for full poses: a COLMAP model, or images with depth maps."""
+        with artifacts.lock(self.path):
+            artifacts.write_json(self.path / storage.SCENE, {"scene": str(Path(path).resolve())})
+
+    @property
+    def scene(self) -> Path | None:
+        """Where the points of the photos lie, if the map was told; they are not in the map itself."""
+        file = self.path / storage.SCENE
+        if not file.is_file():
+            return None
+        return Path(files.read_record(file, {"scene": str}, "remove it and give --scene")["scene"])
 
     @cached_property
     def backbone(self) -> str:

@@ -5,6 +5,7 @@
     MAP/segments/<key>/     descriptor stores, never changed once they are whole
     MAP/versions/<number>/  one state of the map: its photos, their rows in the segments, its calibration and index
     MAP/CURRENT             the number of the state that counts
+    MAP/scene.json          where the points of the photos lie, if there are any (for full poses)
 
 A change writes new parts beside the old ones and then replaces `CURRENT`: a reader sees the state before or the state
 after, and a process that dies in between leaves parts that nothing names, which the next change clears away.
@@ -40,6 +41,7 @@ CURRENT = "CURRENT"
 MODEL = "model"
 REJECTS = "rejects.csv"
 CALIBRATION = "calibration.json"
+SCENE = "scene.json"
 INDEX = "index"
 PHOTOS = "photos.npz"
 SEGMENTS, VERSIONS = "segments", "versions"
@@ -339,6 +341,11 @@ class Remote:
 
     def add(self, table: ImageSet, vectors: NDArray[np.float32]) -> Remote:
         """The engine with the photos of `table`; those of the same name and file are replaced."""
+        after = self._added(table, vectors)
+        after.engine.settle()
+        return after
+
+    def _added(self, table: ImageSet, vectors: NDArray[np.float32]) -> Remote:
         names, files = [bytes(n) for n in table.names], [bytes(f) for f in table.columns["file"]]
         if len(set(names)) < len(names):
             raise InputError("a photo is given twice; give each photo once")
@@ -366,8 +373,9 @@ class Remote:
             meter.advance(now.pointer.photos)
             while now.pointer.photos < len(table):
                 part = order[now.pointer.photos : now.pointer.photos + _FIRST_LOAD]
-                now = now.add(table.subset(part), vectors[part])
+                now = now._added(table.subset(part), vectors[part])
                 meter.advance(len(part))
+        now.engine.settle()
         return now
 
     def remove(self, names: list[bytes]) -> Remote:

@@ -249,7 +249,7 @@ def _contradiction(images: ImageSet) -> Floats:
     return angle[~np.isnan(angle)]
 
 
-def known_positions(images: ImageSet, table: ImageSet) -> Poses:
+def known_positions(images: ImageSet, table: ImageSet, *, on_earth: bool = True) -> Poses:
     """Positions that `table` gives for `images` by name, aligned; NaN for the others."""
     at: dict[bytes, int] = {}
     for i, name in enumerate(table.names.tolist()):
@@ -260,7 +260,7 @@ def known_positions(images: ImageSet, table: ImageSet) -> Poses:
     )
     if (ids < 0).all():
         raise InputError(f"the table names none of the images (its first: {table.name(0)}; theirs: {images.name(0)})")
-    if not table.poses.frame:
+    if on_earth and not table.poses.frame:
         raise InputError("the table gives metres without a place on Earth; georeferenced images need lat and lon")
     xy = np.where(ids[:, None] >= 0, table.poses.xy[np.maximum(ids, 0)], np.nan)
     height = table.poses.z

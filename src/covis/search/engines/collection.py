@@ -26,6 +26,8 @@ _UNKNOWN = -1e9
 _FACTS = ["id", "name", "file", "x", "y", "heading", "height", "grp", "since", "until"]
 _IDS = 1000
 _QUERIES = 64
+_SEALED = 5000
+"""Photos from which on Milvus is told to seal them: rows that still grow are searched one by one."""
 
 
 class MilvusPhotos(Engine):
@@ -87,12 +89,17 @@ class MilvusPhotos(Engine):
         self._clear(now.version)
         count = 0 if rows is None else len(rows)
         for part in () if rows is None else rows.batches():
-            self.client.upsert(self.table, _entities(part, now.version + 1))
+            self.client.insert(self.table, _entities(part, now.version + 1))  # ids are new: `_clear` took leftovers
         for start in range(0, len(gone), _IDS):
             self._end(f"id in {gone[start : start + _IDS].tolist()}", now.version + 1)
         after = Pointer(now.version + 1, now.photos - len(gone) + count, now.next_id + count)
         self.client.upsert(self._pointers, [{"id": 0, "vector": [0.0, 0.0], **after._asdict()}])
         return after
+
+    def settle(self) -> None:
+        """Has Milvus seal what is still growing, where that is much: sealed rows are searched by an index."""
+        if self.pointer().photos >= _SEALED:
+            self.client.flush(self.table)
 
     def _clear(self, version: int) -> None:
         """Takes back what a writer that died left, and deletes rows that no reader of this or the last version needs."""
@@ -112,7 +119,7 @@ class MilvusPhotos(Engine):
     def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
         """Id and file of those names that are there."""
         found: dict[bytes, tuple[int, bytes]] = {}
-        counts = self._counts(self.pointer().version)
+        counts = self._counting(self.pointer().version)
         for start in range(0, len(names), _IDS):
             quoted = ", ".join(f"'{_quoted(name)}'" for name in names[start : start + _IDS])
             for row in self._query(self.table, f"{counts} and name in [{quoted}]", ["id", "name", "file"]):
@@ -124,23 +131,25 @@ class MilvusPhotos(Engine):
         now, low = self.pointer(), after
         found: list[dict[str, Any]] = []
         while len(found) < limit and low < now.next_id - 1:
-            some = f"{self._counts(now.version)} and id > {low} and id <= {low + _IDS}"
+            some = f"{self._counting(now.version)} and id > {low} and id <= {low + _IDS}"
             found += self._query(self.table, some, [*_FACTS, *(["vector"] if vectors else [])])
             low += _IDS
         return _rows(sorted(found, key=lambda row: int(row["id"]))[:limit], self.dim if vectors else None)
 
     def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
-        """The engine's nearest of the version that counts."""
-        expression = self._counts(self.pointer().version)
+        """The engine's nearest of the version that counts.
+
+        Nearly all rows count, and a filter costs the engine more than the search itself: so it is asked without one first,
+        and with one only where a row that does not count took the place of another.
+        """
+        version, box = self.pointer().version, []
         if area is not None:
             left, low, right, high = map(float, area.box)
-            expression += f" and x >= {left!r} and x <= {right!r} and y >= {low!r} and y <= {high!r}"
-        hits: list[Any] = []
-        for start in range(0, len(queries), _QUERIES):
-            hits += self.client.search(
-                self.table, data=list(queries[start : start + _QUERIES]), limit=limit, filter=expression, output_fields=_FACTS,
-                search_params={"metric_type": "L2", "params": {}}, consistency_level="Strong",
-            )  # fmt: skip
+            box = [f"x >= {left!r} and x <= {right!r} and y >= {low!r} and y <= {high!r}"]
+        hits = self._nearest(queries, limit, box)
+        if any(len(found) == limit and not all(_counts(hit, version) for hit in found) for found in hits):
+            hits = self._nearest(queries, limit, [self._counting(version), *box])
+        hits = [[hit for hit in found if _counts(hit, version)] for found in hits]
         unique = {int(hit["id"]): hit["entity"] | {"id": hit["id"]} for found in hits for hit in found}
         place = {key: at for at, key in enumerate(unique)}
         width = max((len(found) for found in hits), default=0)
@@ -151,7 +160,16 @@ class MilvusPhotos(Engine):
             distances[q, : len(found)] = np.sqrt(np.maximum([hit["distance"] for hit in found], 0.0))
         return Candidates(_rows(list(unique.values()), None), places, distances)
 
-    def _counts(self, version: int) -> str:
+    def _nearest(self, queries: NDArray[np.float32], limit: int, terms: list[str]) -> list[list[dict[str, Any]]]:
+        hits: list[Any] = []
+        for start in range(0, len(queries), _QUERIES):
+            hits += self.client.search(
+                self.table, data=list(queries[start : start + _QUERIES]), limit=limit, filter=" and ".join(terms),
+                output_fields=_FACTS, search_params={"metric_type": "L2", "params": {}}, consistency_level="Strong",
+            )  # fmt: skip
+        return hits
+
+    def _counting(self, version: int) -> str:
         return f"since <= {version} and until > {version}"
 
     def _query(self, table: str, expression: str, fields: list[str]) -> list[dict[str, Any]]:
@@ -175,6 +193,10 @@ def _quoted(name: bytes) -> str:
 
 def _bytes(text: str) -> bytes:
     return unquote_to_bytes(text)
+
+
+def _counts(hit: dict[str, Any], version: int) -> bool:
+    return bool(hit["entity"]["since"] <= version < hit["entity"]["until"])
 
 
 def _entities(rows: Rows, since: int) -> list[dict[str, Any]]:

@@ -101,6 +101,10 @@ class Engine(ABC):
         """Adds `rows`, takes the ids `gone` away, and moves the pointer on; readers see the state before or after."""
 
     @abstractmethod
+    def settle(self) -> None:
+        """Builds what makes searches quick once many rows came; without it they are slow, not wrong."""
+
+    @abstractmethod
     def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
         """Id and file of those names that are there."""
 

@@ -112,32 +112,25 @@ class PostgresPhotos(Engine):
             cursor.execute(
                 f"UPDATE {_POINTERS} SET version = %s, photos = %s, next_id = %s WHERE name = %s", (*after, self.table)
             )
-        self._index(after.photos)
         return after
 
     def _copy(self, cursor: Any, rows: Rows) -> None:
-        from pgvector import Vector
-
-        types = ["int8", "bytea", "bytea", "float8", "float8", "float8", "float8", "text", "vector"]
+        """Rows in PostgreSQL's own binary form; descriptors are turned into pgvector's bytes a batch at a time."""
+        types = ["int8", "bytea", "bytea", "float8", "float8", "float8", "float8", "text", "bytea"]
+        head = np.array([self.dim, 0], ">u2").tobytes()
         with cursor.copy(f"COPY {self.table} ({_COLUMNS}, descriptor) FROM STDIN WITH (FORMAT BINARY)") as copy:
             copy.set_types(types)
             for part in rows.batches():
                 assert part.vectors is not None
-                for i in range(len(part)):
-                    facts = (float(part.xy[i, 0]), float(part.xy[i, 1]), float(part.heading[i]), float(part.height[i]))
-                    copy.write_row(
-                        (
-                            int(part.ids[i]),
-                            part.names[i],
-                            part.files[i],
-                            *facts,
-                            _text(part.group[i]),
-                            Vector(part.vectors[i]),
-                        )
-                    )
+                numbers = np.column_stack([part.xy, part.heading, part.height]).tolist()
+                vectors = part.vectors.astype(">f4")
+                for i, facts in enumerate(numbers):
+                    group, vector = _text(part.group[i]), head + vectors[i].tobytes()
+                    copy.write_row((int(part.ids[i]), part.names[i], part.files[i], *facts, group, vector))
 
-    def _index(self, photos: int) -> None:
+    def settle(self) -> None:
         """An HNSW index once the rows are too many to look at each; it grows with later changes."""
+        photos = self.pointer().photos
         if photos <= EXACT_UP_TO or self.dim > _HALF:
             return
         with self._cursor() as cursor:
