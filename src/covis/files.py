@@ -328,11 +328,34 @@ def _read(handle: IO[bytes], limit: int) -> bytes:
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
+MAX_TEXT_BYTES = 1 << 30
+"""Larger texts that others wrote are refused before they are read."""
+
+
+def read_foreign(path: Path | str, limit: int = MAX_TEXT_BYTES) -> bytes:
+    """The content of a file that someone else wrote: regular, and of at most `limit` bytes; else an `InputError`."""
+    try:
+        return read_bounded(path, limit)
+    except FileNotFoundError:
+        raise InputError(f"{path} is not there; check that the folder is complete") from None
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({first_line(error)}); check the file") from None
+
+
+def read_foreign_text(path: Path | str, limit: int = MAX_TEXT_BYTES) -> str:
+    """Like `read_foreign`, as UTF-8; bytes that are none are kept as surrogates."""
+    return read_foreign(path, limit).decode("utf-8-sig", "surrogateescape")
+
+
+def check_regular(path: Path | str) -> None:
+    """Refuses a pipe, device or folder that a library is about to open by its name."""
+    try:
+        open_regular(path).close()
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path} cannot be read ({first_line(error)}); check the path") from None
+
+
 F = TypeVar("F", bound=Callable[..., Any])
-_BROKEN = (
-    ArithmeticError, AttributeError, EOFError, LookupError, MemoryError, NotImplementedError, RecursionError, RuntimeError,
-    TypeError, ValueError,
-)  # fmt: skip
 
 
 def foreign(what: str) -> Callable[[F], F]:
@@ -346,9 +369,11 @@ def foreign(what: str) -> Callable[[F], F]:
         def guarded(path: Any, *args: Any, **options: Any) -> Any:
             try:
                 return reader(path, *args, **options)
-            except InputError:
+            except (InputError, ImportError):
                 raise
-            except _BROKEN as error:
+            except Exception as error:
+                if isinstance(error, OSError) and error.errno is not None:
+                    raise  # the system's own word, with the path; libraries raise others for what is in a file
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 raise InputError(f"{path} cannot be read as {what} ({reason}); check the file") from error
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
-from covis.files import replacing
+from covis.files import check_regular, foreign, replacing
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import true_headings
@@ -232,9 +232,11 @@ def _geo(path: Path) -> dict[str, Any] | None:
         return None
 
 
+@foreign("a layer of points")
 def read_point_layer(path: Path | str, layer: str | None = None) -> Points:
     """The points of a GeoPackage (of its only point layer, or `layer`) or a GeoParquet file, in WGS84 degrees."""
     path = Path(path)
+    check_regular(path)
     table, crs, geometry = _read_geopackage(path, layer) if path.suffix.lower() == ".gpkg" else _read_geoparquet(path)
     xy = np.array([_point(path, i, v) for i, v in enumerate(table.column(geometry).to_pylist())]).reshape(-1, 2)
     lon, lat = _degrees(xy, crs)

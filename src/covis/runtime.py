@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import Damaged, InputError
-from covis.files import first_line
+from covis.files import first_line, read_foreign
 from covis.machine import cpu_count
 from covis.progress import Meter
 from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
@@ -25,6 +25,8 @@ from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
 INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 """Names inside an exported file: its input, its output, and the metadata that says what a reader needs."""
 INSTALL = "install it with: pip install 'covis[onnx]'"
+MAX_BYTES = 1 << 31
+"""ONNX files cannot be larger."""
 _BATCH = 8
 _WORTH_METER = 4
 
@@ -59,7 +61,7 @@ def signed(content: bytes) -> bytes:
 
 def _checked(path: Path | str) -> bytes:
     """The content of an exported file; one that differs from the checksum that it carries is refused."""
-    content = Path(path).read_bytes()
+    content = read_foreign(path, MAX_BYTES)
     at = content.find(CHECKSUM) + len(CHECKSUM)
     if at >= len(CHECKSUM):
         bare = hashlib.sha256(content[:at] + b"0" * 64 + content[at + 64 :]).hexdigest()
@@ -106,7 +108,10 @@ class OnnxSession:
         if facts is None:
             raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")
         try:
-            return cls(session, json.loads(facts))
+            told = json.loads(facts)
+            if "sha256" not in told:
+                raise ValueError("its checksum is gone")
+            return cls(session, told)
         except (ValueError, KeyError, TypeError) as error:
             raise Damaged(f"{path} has damaged metadata ({first_line(error)}); export it again") from None
 

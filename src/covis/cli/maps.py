@@ -431,8 +431,6 @@ def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -
         return area.circle(near, frame, option)
     if Path(inside).suffix.lower() not in (".geojson", ".json"):
         return area.polygon(inside, frame) if inside else None
-    try:
-        text = Path(inside).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{inside} cannot be read as GeoJSON ({error}); give a file with one polygon") from None
-    return area.from_geojson(text, frame, inside)
+    from covis.files import read_foreign_text
+
+    return area.from_geojson(read_foreign_text(inside), frame, inside)

@@ -16,6 +16,7 @@ from covis import images as image_sets
 from covis.arrays import Floats
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
+from covis.files import read_foreign_text
 from covis.images import ImageSet, Split
 from covis.labels.rules import SurfaceOverlap
 from covis.poses import Poses
@@ -99,7 +100,7 @@ def _sequence(path: Path, folder: str, scene: str) -> ImageSet:
 
 def _pose(path: Path) -> Floats:
     """(4, 4); exponents such as `e-001` are read as they are."""
-    numbers = path.read_text(encoding="ascii", errors="replace").split()
+    numbers = read_foreign_text(path).split()
     try:
         return np.array(numbers, np.float64).reshape(4, 4)
     except ValueError:

@@ -18,7 +18,7 @@ from covis.errors import InputError
 from covis.evaluation.benchmark import NEAR_ALIKE, Benchmark
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import average_precision, evaluate, pair_distances, rank_correlation, sample_pairs
-from covis.files import load_array
+from covis.files import load_array, read_foreign
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
 from covis.labels import FovOverlap
@@ -208,7 +208,7 @@ def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = Tr
     listing = path.with_suffix(".txt")
     if not listing.is_file():
         raise InputError(f"{listing} is not there; write the image names of {path.name} into it, one per line")
-    given = encode_names(listing.read_bytes().splitlines())
+    given = encode_names(read_foreign(listing).splitlines())
     if matrix.ndim != 2 or len(given) != len(matrix):
         raise InputError(f"{path} has shape {matrix.shape}, but {listing} names {len(given)} images; one row a name")
     order = match_names(given, images, listing)

@@ -17,7 +17,7 @@ from covis.arrays import Floats
 from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import Ranked, limit_name
-from covis.files import replacing
+from covis.files import read_foreign_text, replacing
 from covis.images import WINDOW, ImageSet
 from covis.poses import Poses
 
@@ -146,7 +146,7 @@ def check_msls(path: Path | str, queries: Iterable[str], database: Iterable[str]
 
 def _msls_text(path: Path) -> tuple[str, list[str]]:
     if path.suffix != ".zip":
-        return path.read_text(encoding="utf-8"), []
+        return read_foreign_text(path), []
     try:
         with zipfile.ZipFile(path) as archive:
             files = archive.namelist()
@@ -227,7 +227,7 @@ def check_poses(path: Path | str, queries: Iterable[str], centres: NDArray[np.fl
     With `centres` (M, 3) of the map, poses far outside of it are named: mostly a camera centre written as translation.
     """
     wanted = list(queries)
-    rows = [(n, line.split()) for n, line in enumerate(Path(path).read_text(encoding="utf-8").split("\n"), 1) if line]
+    rows = [(n, line.split()) for n, line in enumerate(read_foreign_text(path).split("\n"), 1) if line]
     problems = _listed([n for n, row in rows if len(row) != 8], "line {} has not 8 columns (name qw qx qy qz tx ty tz)")
     if problems:
         return problems

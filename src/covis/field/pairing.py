@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
-from covis.files import write_text, writing_hdf5
+from covis.files import read_foreign_text, write_text, writing_hdf5
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 
@@ -267,7 +267,7 @@ def _named(pairs: Pairs, queries: ImageSet, database: ImageSet) -> Iterator[tupl
 def read_pairs(path: Path | str) -> list[tuple[str, str]]:
     """The pairs of a file."""
     pairs = []
-    for number, line in enumerate(Path(path).read_text(encoding="utf-8", errors="surrogateescape").split("\n"), 1):
+    for number, line in enumerate(read_foreign_text(path).split("\n"), 1):
         cells = line.split()
         if cells and len(cells) != 2:
             raise InputError(f"{path}: line {number} has {len(cells)} names; expected two")

@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis.arrays import Floats
 from covis.artifacts import fingerprint
 from covis.errors import InputError
-from covis.files import BAD_ARRAY, load_array
+from covis.files import BAD_ARRAY, foreign, load_array, read_foreign
 from covis.images import ImageSet
 from covis.poses import Axis, Poses
 from covis.progress import warn
@@ -32,6 +32,10 @@ _TYPES = {
 _MOST_HEADER_LINES = 1000
 
 
+MAX_BYTES = 1 << 32
+"""Larger clouds are refused before they are read."""
+
+
 class Header(NamedTuple):
     """What the first lines say."""
 
@@ -43,9 +47,10 @@ class Header(NamedTuple):
     """Bytes up to the data."""
 
 
+@foreign("a cloud of points")
 def read_ply(path: Path) -> NDArray[np.float64]:
     """(N, 3) x, y, z of the vertices, which must come first."""
-    raw = path.read_bytes()
+    raw = read_foreign(path, MAX_BYTES)
     header = _header(path, raw)
     names = [name for name, _ in header.columns]
     if not {"x", "y", "z"} <= set(names):

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import InputError
-from covis.files import foreign, load_array, replacing, writing_hdf5
+from covis.files import check_regular, foreign, load_array, read_foreign, replacing, writing_hdf5
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses
@@ -153,7 +153,7 @@ def read_edges(path: Path | str, queries: ImageSet, database: ImageSet, kind: st
 def read_hloc(path: Path | str, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
     """A graph of ψ = 1 from a pair list."""
     path = Path(path)
-    lines = [line.split() for line in path.read_bytes().splitlines() if line.strip()]
+    lines = [line.split() for line in read_foreign(path).splitlines() if line.strip()]
     wrong = [k for k, line in enumerate(lines) if len(line) != 2]
     if wrong:
         raise InputError(f"{path}: line {wrong[0] + 1} has {len(lines[wrong[0]])} names; expected two")
@@ -184,6 +184,7 @@ def _is_text(names: NDArray[np.bytes_]) -> bool:
 
 
 def _csv_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
+    check_regular(path)
     with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file)
         head = [cell.strip() for cell in next(reader, [])]

@@ -17,10 +17,12 @@ import numpy as np
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import check_regular, first_line, foreign
 from covis.images import ImageSet
 from covis.poses import Poses, quaternion_matrices
 from covis.progress import say, warn
 from covis.reading.cameras import Camera, calibration
+from covis.reading.decoding import MAX_PIXELS
 from covis.reading.frames import Every, Extracted, Frame, distance_gone, extract
 from covis.reading.georeference import LEAST, georeference, warn_of_course
 from covis.reading.trajectories import Trajectory, compose
@@ -57,6 +59,7 @@ def is_bag(path: Path) -> bool:
     return path.suffix.lower() in (".bag", ".mcap", ".db3") or (path / "metadata.yaml").is_file()
 
 
+@foreign("a bag")
 def import_bag(
     path: Path | str,
     folder: Path | str,
@@ -109,11 +112,13 @@ def _open(path: Path) -> Iterator[Any]:
         from rosbags.typesys import Stores, get_typestore
     except ImportError:
         raise InputError(f"{path} is a ROS bag; reading it needs rosbags: pip install 'covis[ros]'") from None
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        check_regular(file)
     try:
         with AnyReader([path], default_typestore=get_typestore(Stores.ROS2_HUMBLE)) as reader:
             yield reader
     except (AnyReaderError, OSError, AssertionError) as error:
-        raise InputError(f"{path} cannot be read as a bag ({error}); record or copy it again") from None
+        raise InputError(f"{path} cannot be read as a bag ({first_line(error)}); record or copy it again") from None
 
 
 def _chosen(reader: Any, path: Path, kinds: tuple[str, ...], given: str | None, flag: str) -> Any:
@@ -215,6 +220,8 @@ def _decoded(path: Path, message: Any) -> Frame:
     data = message.data.tobytes()
     if not hasattr(message, "encoding"):
         with Image.open(io.BytesIO(data)) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise InputError(f"{path}: an image has {image.width} × {image.height} pixels; too large")
             jpeg = data if image.format == "JPEG" else None
             return Frame(when, np.asarray(image.convert("RGB")), jpeg)
     if message.encoding not in _CHANNELS:

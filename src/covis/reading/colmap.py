@@ -18,12 +18,15 @@ from scipy.sparse import csr_matrix
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import foreign, read_foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Axis, Poses, ground_axes, quaternion_matrices
 from covis.reading.cameras import MODELS, NAMES, Camera, calibration, camera
 
 PLACES = (".", "sparse/0", "sparse", "colmap/sparse/0", "dense/sparse")
 """Where a model lies in a project folder."""
+MAX_BYTES = 1 << 32
+"""Larger files of a binary model are refused before they are read."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +100,7 @@ def find_model(path: Path) -> Path | None:
     return None
 
 
+@foreign("a COLMAP model")
 def read_model(path: Path | str) -> Model:
     """The model in a folder, or in `sparse/0` below it; binary is preferred where both are there."""
     folder = find_model(Path(path))
@@ -184,7 +188,7 @@ class _Text:
                 raise self._wrong("points3D.txt", number, "expected POINT3D_ID X Y Z …") from None
 
     def _read(self, name: str) -> list[str]:
-        return (self.folder / name).read_text(encoding="utf-8", errors="surrogateescape").split("\n")
+        return read_foreign_text(self.folder / name).split("\n")
 
     def _lines(self, name: str) -> Iterator[tuple[int, str]]:
         for number, line in enumerate(self._read(name), 1):
@@ -236,7 +240,7 @@ class _Bytes:
     """A file read from front to back; an end before its time is an error with the path."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.data, self.at = path, path.read_bytes(), 0
+        self.path, self.data, self.at = path, read_foreign(path, MAX_BYTES), 0
 
     def take(self, form: str) -> tuple[Any, ...]:
         try:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
-from covis.files import foreign
+from covis.files import check_regular, foreign, read_foreign_text
 from covis.machine import apart
 from covis.poses import quaternion_matrices
 
@@ -52,10 +52,9 @@ def read_matrix(path: Path, shape: tuple[int, int] = (4, 4), separator: str | No
 
 def lines(path: Path) -> list[tuple[int, str]]:
     """(line number, text) of each line that says something."""
-    try:
-        text = path.read_text(encoding="utf-8", errors="surrogateescape")
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there; check that the dataset is unpacked completely") from None
+    if not path.exists():
+        raise InputError(f"{path} is not there; check that the dataset is unpacked completely")
+    text = read_foreign_text(path)
     found = ((i + 1, line.strip()) for i, line in enumerate(text.splitlines()))
     return [(i, line) for i, line in found if line and not line.startswith("#")]
 
@@ -91,6 +90,7 @@ class Struct:
 @foreign("a list of a dataset")
 def read_struct(path: Path) -> Struct:
     """Reads `path`, checking that names and positions belong together."""
+    check_regular(path)
     fields = apart(_fields, path)
     if fields is None:
         raise InputError(f"{path} is not a MATLAB file with a dbStruct (it breaks the reader); get it again")

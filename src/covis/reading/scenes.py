@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
-from covis.files import write_text
+from covis.files import foreign, open_regular, read_foreign_text, write_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses, quaternion_matrices
 from covis.progress import warn
@@ -35,17 +35,17 @@ _SUFFIXES = ("", ".png", ".jpg", ".jpeg")
 
 def read_json(path: Path) -> Any:
     """Any JSON value."""
+    text = read_foreign_text(path)
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"{path} is not there; check that the folder is complete") from None
-    except (OSError, ValueError) as error:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{path} is not JSON ({error})") from None
 
 
 # nerfstudio
 
 
+@foreign("nerfstudio's transforms")
 def read_nerfstudio(path: Path) -> ImageSet:
     """A `transforms.json` (nerfstudio, instant-ngp): camera-to-world in OpenGL axes, z up.
 
@@ -111,6 +111,7 @@ def _nerf_camera(path: Path, told: Mapping[str, Any], name: str) -> Camera | Non
 # kapture
 
 
+@foreign("a kapture folder")
 def read_kapture(folder: Path) -> ImageSet:
     """A kapture folder: `sensors/{sensors,records_camera,trajectories,rigs}.txt`; trajectories are world-to-device.
 
@@ -197,6 +198,7 @@ def _kapture_depth(base: Path, records: list[list[str]]) -> dict[str, NDArray[An
 # nuScenes
 
 
+@foreign("nuScenes tables")
 def read_nuscenes(folder: Path, channel: str = "CAM_FRONT", *, sweeps: bool = False) -> ImageSet:
     """The images of one camera of a nuScenes-style folder: tables in `v1.0-*`, images in `samples/CHANNEL`.
 
@@ -252,19 +254,22 @@ def _scenes_of(base: Path, data: list[Any]) -> list[str]:
 
 # hloc
 
+_HEAD_BYTES = 1 << 16
 _LIST_LINE = re.compile(rf"^\S+ ({'|'.join(MODELS)}) \d+ \d+( \S+)+$")
 
 
 def is_query_list(path: Path) -> bool:
     """Whether a text file lists `name MODEL width height parameters…`."""
     try:
-        with path.open(encoding="utf-8", errors="surrogateescape") as handle:
-            first = next((line.strip() for line in handle if line.strip() and not line.startswith("#")), "")
-    except OSError:
+        with open_regular(path) as handle:
+            head = handle.read(_HEAD_BYTES).decode("utf-8", "surrogateescape").split("\n")
+    except (OSError, ValueError):
         return False
+    first = next((line.strip() for line in head if line.strip() and not line.startswith("#")), "")
     return bool(_LIST_LINE.match(first))
 
 
+@foreign("a list of queries")
 def read_query_list(path: Path, root: Path | None = None) -> ImageSet:
     """hloc's list of queries with intrinsics; poses are unknown. `root`: folder of the images. [default: the list's]"""
     listed = cells_of(path)

@@ -13,6 +13,7 @@ import numpy as np
 
 from covis.errors import InputError
 from covis.files import IMAGE_SUFFIXES, walk_images
+from covis.files import foreign
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading import bags, colmap, scenes, trajectories, video
@@ -68,6 +69,7 @@ def posed_format(path: Path) -> str | None:
     return next((name for name, (holds, _) in FORMATS.items() if holds(path)), None)
 
 
+@foreign("images with poses")
 def read_posed(path: Path | str) -> ImageSet | None:
     """The images with their poses; None where the path holds none of these formats."""
     path = Path(path)

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from covis.errors import InputError
+from covis.files import foreign
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.progress import warn
@@ -174,6 +175,7 @@ def service_of(folder: Path) -> tuple[str, list[Path]] | None:
     return next(iter(found.items()), None)
 
 
+@foreign("photos of a street-level service")
 def read_street_level(folder: Path | str) -> ImageSet:
     """The photos of a folder that its service's JSON describes; those without a description are counted and left out."""
     folder = Path(folder)
@@ -183,7 +185,9 @@ def read_street_level(folder: Path | str) -> ImageSet:
     service, files = found
     try:
         rows = [row for file in files for row in SERVICES[service][1](read_json(file))]
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError) as error:
+        if isinstance(error, InputError):
+            raise
         raise InputError(f"{files[0]} is not what {service} writes ({error!r})") from None
     on_disk: dict[str, str] = {}
     for path in sorted(p for p in folder.rglob("*") if p.suffix.lower() in _IMAGES):

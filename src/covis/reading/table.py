@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from covis import gis
 from covis.arrays import Floats
 from covis.errors import InputError
-from covis.files import foreign
+from covis.files import foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame
 from covis.progress import warn
@@ -395,8 +395,10 @@ def _geojson(path: Path) -> dict[str, Column]:
     import pyarrow as pa
 
     try:
-        features = json.loads(path.read_text(encoding="utf-8"))["features"]
-    except (OSError, ValueError, KeyError, TypeError) as error:
+        features = json.loads(read_foreign_text(path))["features"]
+    except InputError:
+        raise
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is not a GeoJSON FeatureCollection ({error})") from None
     rows = [_feature(path, i, feature) for i, feature in enumerate(features)]
     found = list(dict.fromkeys(key for row in rows for key in row)) or ["image", "lat", "lon"]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from covis.arrays import Floats
 from covis.artifacts import read_json
 from covis.errors import InputError
-from covis.files import foreign
+from covis.files import foreign, read_foreign
 from covis.progress import warn
 from covis.reading.decoding import REJECTS
 from covis.reading.table import any_values, header, numbers, read_columns
@@ -97,8 +97,8 @@ Rows = tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]]
 
 def _gpx(path: Path) -> Rows:
     try:
-        root = ElementTree.parse(path).getroot()
-    except (ElementTree.ParseError, OSError) as error:
+        root = ElementTree.fromstring(read_foreign(path))
+    except ElementTree.ParseError as error:
         raise InputError(f"{path} is not a GPX file ({error})") from None
     points = []
     for number, segment in enumerate(e for e in root.iter() if _plain(e.tag) == "trkseg"):

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import check_regular, foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import Axis, Poses, quaternion_matrices
 from covis.progress import warn
@@ -28,7 +29,7 @@ TUM_CAMERAS = {
 }
 """fx, fy, cx, cy of the TUM RGB-D benchmark's three cameras, at 640 × 480."""
 TUM_DEPTH_SCALE_M = 1 / 5000
-_ROW = np.array([0.0, 0.0, 0.0, 1.0])
+_MAX_YAML_BYTES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,13 +102,12 @@ def numbers(path: Path, width: int, separator: str | None = None) -> Floats:
 
 def cells_of(path: Path, separator: str | None = None) -> list[tuple[int, list[str]]]:
     """(line number, cells) of each line that says something."""
-    if not path.is_file():
-        raise InputError(f"{path} is not there; check that the folder is complete")
-    text = path.read_text(encoding="utf-8", errors="surrogateescape")
+    text = read_foreign_text(path)
     lines = ((i, line.strip()) for i, line in enumerate(text.split("\n"), 1))
     return [(i, [c.strip() for c in line.split(separator)]) for i, line in lines if line and not line.startswith("#")]
 
 
+@foreign("a trajectory")
 def read_tum_trajectory(path: Path) -> Trajectory:
     """`timestamp tx ty tz qx qy qz qw` lines."""
     rows = numbers(path, 8)
@@ -115,6 +115,7 @@ def read_tum_trajectory(path: Path) -> Trajectory:
     return Trajectory.of(rows[:, 0], np.concatenate([rotation, rows[:, 1:4, None]], axis=2), str(path))
 
 
+@foreign("a TUM sequence")
 def read_tum(folder: Path, trajectory: Path | None = None, *, up: Axis = "z") -> ImageSet:
     """A TUM RGB-D sequence: `rgb.txt`, `groundtruth.txt`, and `depth.txt` where it is there (column `depth`)."""
     listed = cells_of(folder / "rgb.txt")
@@ -157,6 +158,7 @@ def _tum_depth(path: Path, time_s: Floats, most_s: float = 0.02) -> dict[str, ND
     return {"depth": np.array(names), "depth_scale_m": np.full(len(time_s), TUM_DEPTH_SCALE_M)}
 
 
+@foreign("a KITTI sequence")
 def read_kitti(folder: Path, poses_file: Path | None = None) -> ImageSet:
     """A KITTI odometry sequence: `image_2` (or 3, 0, 1), `calib.txt`, `times.txt`, and `poses/NN.txt` above it.
 
@@ -212,12 +214,14 @@ def image_size(path: Path) -> tuple[int, int]:
     from PIL import Image
 
     try:
+        check_regular(path)
         with Image.open(path) as image:
             return image.size
-    except (OSError, SyntaxError) as error:
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"{path} is not an image ({error})") from None
 
 
+@foreign("a EuRoC sequence")
 def read_euroc(folder: Path, side: str = "cam0") -> ImageSet:
     """A EuRoC (or TUM-VI) sequence: `mav0/cam0` with `data.csv`, `sensor.yaml`, and the ground truth beside it."""
     inside = "mav0/" if (folder / "mav0").is_dir() else ""
@@ -255,11 +259,13 @@ def _euroc_camera(file: Path) -> tuple[Camera, Floats]:
     import yaml
 
     try:
-        told = yaml.safe_load(file.read_text(encoding="utf-8"))
+        told = yaml.safe_load(read_foreign_text(file, _MAX_YAML_BYTES))
         matrix = np.array(told["T_BS"]["data"], np.float64).reshape(4, 4)[:3]
         params, size = [float(v) for v in told["intrinsics"]], told["resolution"]
         lens = [float(v) for v in told.get("distortion_coefficients", [])]
-    except (OSError, KeyError, TypeError, ValueError, yaml.YAMLError) as error:
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise InputError(
             f"{file} is not a EuRoC sensor file ({error!r}); expected T_BS, intrinsics, resolution"
         ) from None

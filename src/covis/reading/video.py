@@ -18,9 +18,11 @@ import numpy as np
 
 from covis.arrays import Floats
 from covis.errors import InputError
+from covis.files import check_regular, foreign
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.progress import Meter, say, warn
+from covis.reading.decoding import MAX_PIXELS
 from covis.reading.frames import Every, Extracted, Frame, distance_gone, extract
 from covis.reading.tracks import MAX_GAP_S, Track
 
@@ -33,6 +35,8 @@ LEAST_CORRELATION = 0.4
 _COURSE_S = 1.0
 """The direction of travel is taken over this long on either side."""
 _STILL_M = 0.3
+_ONLY_THE_FILE = {"protocol_whitelist": "file", "format_whitelist": "mov,mp4,matroska,webm,avi,mpegts"}
+"""Playlists are no videos: they would have other files, or addresses, opened in their stead."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +61,9 @@ def _open(path: Path) -> Iterator[Any]:
         import av
     except ImportError:
         raise InputError(f"{path} is a video; reading it needs PyAV: pip install 'covis[video]'") from None
-    if not path.is_file():
-        raise InputError(f"{path} is not there; check the path")
+    check_regular(path)
     try:
-        with av.open(str(path)) as container:
+        with av.open(str(path), options=_ONLY_THE_FILE) as container:
             if not container.streams.video:
                 raise InputError(f"{path} has no picture; give a video")
             yield container
@@ -99,6 +102,8 @@ def frames(path: Path, after_s: float = -np.inf) -> Iterator[Frame]:
         for picture in container.decode(stream):
             if picture.pts is None:
                 continue
+            if picture.width * picture.height > MAX_PIXELS:
+                raise InputError(f"{path}: a picture has {picture.width} × {picture.height} pixels; too large")
             pixels = picture.to_ndarray(format="rgb24")
             turned = np.rot90(pixels, k=round(picture.rotation / 90))  # as players do, counter-clockwise
             yield Frame(float(picture.pts * stream.time_base) - first, np.ascontiguousarray(turned))
@@ -132,6 +137,7 @@ class Clock(NamedTuple):
     """Of change of picture and speed at that offset; NaN where the offset was given."""
 
 
+@foreign("a video")
 def import_video(
     path: Path | str,
     folder: Path | str,
