@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import signal
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,11 +16,23 @@ from covis.cli import describe
 
 @dataclass(frozen=True)
 class Outcome:
-    """refused: exit 2; told: another answer with a warning; same; wrong: another answer and not a word; crashed: exit 1."""
+    """refused: exit 2; told: another answer with a warning; same; wrong: another answer and not a word; crashed: exit 1; hung."""
 
-    BAD: ClassVar = ("wrong", "crashed")
+    BAD: ClassVar = ("wrong", "crashed", "hung")
     kind: str
     line: str = ""
+
+
+LONGEST_S = 120
+"""A call that takes longer hangs."""
+
+
+class Hung(BaseException):
+    """A call took too long."""
+
+
+def _hung(*_: object) -> None:
+    raise Hung
 
 
 @contextlib.contextmanager
@@ -34,8 +47,12 @@ def silent() -> Iterator[io.StringIO]:
 def asked(call: Callable[[], str], truth: str | None = None) -> Outcome:
     """What a call gives, as the command line would end; `truth` is the answer that it had before the damage."""
     with silent() as heard:
+        before = signal.signal(signal.SIGALRM, _hung)
+        signal.alarm(LONGEST_S)
         try:
             answer = call()
+        except Hung:
+            return Outcome("hung", f"no answer in {LONGEST_S} s")
         except SystemExit as left:
             lines = heard.getvalue().strip().splitlines()
             kind = {0: "same", 2: "refused"}.get(left.code if isinstance(left.code, int) else 1, "crashed")
@@ -44,6 +61,9 @@ def asked(call: Callable[[], str], truth: str | None = None) -> Outcome:
             status, line = describe(error)
             kind = "refused" if status == 2 else "crashed"
             return Outcome(kind, line + (f" [{_where(error)}]" if kind == "crashed" else ""))
+        finally:
+            signal.alarm(0)
+            signal.signal(signal.SIGALRM, before)
     if truth is None or answer == truth:
         return Outcome("same")
     return Outcome("told" if heard.getvalue().strip() else "wrong", f"{truth[:60]} became {answer[:60]}")

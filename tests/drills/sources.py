@@ -1,0 +1,276 @@
+"""Sources of posed images, layers, clouds, videos and bags, small and whole, to be damaged."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+from bad_inputs import Case, _damage, _pick
+from PIL import Image
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reading"))
+
+COUNT = 4
+IDENTITY = "1 0 0 0"
+
+
+def _photos(folder: Path, names: list[str]) -> None:
+    for i, name in enumerate(names):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((24, 32, 3), 40 * i + 20, np.uint8)).save(folder / name)
+
+
+def _write(folder: Path, texts: dict[str, str]) -> None:
+    for name, text in texts.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+
+
+def _tum(folder: Path) -> Path:
+    names = [f"rgb/{i}.png" for i in range(COUNT)]
+    _photos(folder, names)
+    rows = "\n".join(f"{i}.0 {name}" for i, name in enumerate(names))
+    poses = "\n".join(f"{i}.0 {i} 0 0 0 0 0 1" for i in range(COUNT))
+    texts = {"rgb.txt": f"# colour\n{rows}\n", "groundtruth.txt": poses, "depth.txt": rows, "calibration.txt": "500 500 16 12"}
+    _write(folder, texts)
+    return folder
+
+
+def _kitti(folder: Path) -> Path:
+    _photos(folder, [f"image_2/{i:06d}.png" for i in range(COUNT)])
+    poses = "\n".join(f"1 0 0 {i} 0 1 0 0 0 0 1 {i}" for i in range(COUNT))
+    _write(folder, {"calib.txt": "P2: 500 0 16 5 0 500 12 0 0 0 1 0\n", "times.txt": "0\n1\n2\n3\n", "poses.txt": poses})
+    return folder
+
+
+def _euroc(folder: Path) -> Path:
+    _photos(folder, [f"mav0/cam0/data/{i}.png" for i in range(COUNT)])
+    images = "\n".join(f"{i * 10**8},{i}.png" for i in range(COUNT))
+    truth = "\n".join(f"{i * 10**8},{i},0,0,1,0,0,0" for i in range(COUNT))
+    matrix = "[1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1]"
+    sensor = f"T_BS:\n  cols: 4\n  rows: 4\n  data: {matrix}\nresolution: [32, 24]\nintrinsics: [30, 30, 16, 12]\n"
+    sensor += "distortion_model: radial-tangential\ndistortion_coefficients: [0.1, 0, 0, 0]\n"
+    _write(
+        folder,
+        {
+            "mav0/cam0/data.csv": f"#t,name\n{images}\n",
+            "mav0/cam0/sensor.yaml": sensor,
+            "mav0/state_groundtruth_estimate0/data.csv": f"#t\n{truth}\n",
+        },
+    )
+    return folder
+
+
+def _nerfstudio(folder: Path) -> Path:
+    names = [f"images/{i}.png" for i in range(COUNT)]
+    _photos(folder, names)
+    frames = [{"file_path": n, "transform_matrix": np.eye(4).tolist()} for n in names]
+    told = {"fl_x": 30.0, "cx": 16, "cy": 12, "w": 32, "h": 24, "k1": 0.1, "camera_model": "OPENCV", "frames": frames}
+    _write(folder, {"transforms.json": json.dumps(told)})
+    return folder
+
+
+def _kapture(folder: Path) -> Path:
+    _photos(folder, [f"sensors/records_data/{i}.png" for i in range(COUNT)])
+    records = "\n".join(f"{i}, cam, {i}.png" for i in range(COUNT))
+    poses = "\n".join(f"{i}, rig, {IDENTITY.replace(' ', ', ')}, {i}, 0, 0" for i in range(COUNT))
+    _write(
+        folder,
+        {
+            "sensors/sensors.txt": "cam, c, camera, SIMPLE_PINHOLE, 32, 24, 30, 16, 12\n",
+            "sensors/records_camera.txt": records,
+            "sensors/trajectories.txt": poses,
+            "sensors/rigs.txt": f"rig, cam, {IDENTITY.replace(' ', ', ')}, 0, 0, 0\n",
+            "sensors/records_depth.txt": records,
+        },
+    )
+    return folder
+
+
+def _nuscenes(folder: Path) -> Path:
+    _photos(folder, [f"samples/CAM_FRONT/{i}.jpg" for i in range(COUNT)])
+    still = {"rotation": [1, 0, 0, 0], "translation": [0, 0, 0]}
+    camera = {"token": "c", "sensor_token": "s", "camera_intrinsic": [[30, 0, 16], [0, 30, 12], [0, 0, 1]], **still}
+    data = [
+        {"token": f"d{i}", "calibrated_sensor_token": "c", "ego_pose_token": f"e{i}", "sample_token": "x", "width": 32,
+         "height": 24, "timestamp": i, "filename": f"samples/CAM_FRONT/{i}.jpg", "is_key_frame": True}
+        for i in range(COUNT)
+    ]  # fmt: skip
+    tables = {
+        "sensor": [{"token": "s", "channel": "CAM_FRONT"}], "calibrated_sensor": [camera], "sample_data": data,
+        "ego_pose": [{"token": f"e{i}", **still} for i in range(COUNT)],
+        "sample": [{"token": "x", "scene_token": "y"}], "scene": [{"token": "y", "name": "one"}],
+    }  # fmt: skip
+    _write(folder, {f"v1.0-mini/{name}.json": json.dumps(rows) for name, rows in tables.items()})
+    return folder
+
+
+def _colmap(folder: Path, binary: bool) -> Path:
+    import struct
+
+    _photos(folder, [f"images/{i}.png" for i in range(COUNT)])
+    if not binary:
+        images = "".join(f"{i + 1} {IDENTITY} {i} 0 0 1 {i}.png\n1.0 2.0 1 3.0 4.0 -1\n" for i in range(COUNT))
+        texts = {"cameras": "1 PINHOLE 32 24 30 30 16 12\n", "images": images, "points3D": "1 0 0 1 9 9 9 0.1 1 0 2 0\n"}
+        _write(folder, {f"sparse/0/{name}.txt": text for name, text in texts.items()})
+        return folder
+    pinhole = struct.pack("<QIiQQ4d", 1, 1, 1, 32, 24, 30, 30, 16, 12)
+    rows = b"".join(
+        struct.pack("<I7dI", i + 1, 1, 0, 0, 0, i, 0, 0, 1) + f"{i}.png\0".encode() + struct.pack("<Q2dQ", 1, 1, 2, 1)
+        for i in range(COUNT)
+    )
+    point = struct.pack("<QQ3d3BdQII", 1, 1, 0, 0, 1, 9, 9, 9, 0.1, 1, 1, 0)
+    for name, content in {"cameras": pinhole, "images": struct.pack("<Q", COUNT) + rows, "points3D": point}.items():
+        (folder / "sparse/0").mkdir(parents=True, exist_ok=True)
+        (folder / f"sparse/0/{name}.bin").write_bytes(content)
+    return folder
+
+
+def _query_list(folder: Path) -> Path:
+    _write(folder, {"queries.txt": "".join(f"{i}.jpg PINHOLE 32 24 30 30 16 12\n" for i in range(COUNT))})
+    return folder / "queries.txt"
+
+
+def _street(folder: Path, service: str) -> Path:
+    _photos(folder, [f"{i}.jpg" for i in range(COUNT)])
+    place = {"type": "Point", "coordinates": [13.1, 55.7]}
+    told = {
+        "mapillary_tools": [
+            {"filename": f"{i}.jpg", "MAPLatitude": 55.7, "MAPLongitude": 13.1, "MAPCompassHeading": {"TrueHeading": 9}}
+            for i in range(COUNT)
+        ],
+        "mapillary": {
+            "data": [
+                {"id": str(i), "computed_geometry": place, "compass_angle": 10, "captured_at": 1.6e12, "sequence": "s"}
+                for i in range(COUNT)
+            ]
+        },
+        "kartaview": {"osv": {"photos": [{"id": i, "lat": 55.7, "lng": 13.1, "heading": 9} for i in range(COUNT)]}},
+        "panoramax": {
+            "features": [
+                {"id": str(i), "geometry": place, "properties": {"view:azimuth": 3}, "assets": {"hd": {"href": f"{i}.jpg"}}}
+                for i in range(COUNT)
+            ]
+        },
+    }[service]
+    _write(folder, {"photos.json": json.dumps(told)})
+    return folder
+
+
+def _layer(folder: Path, suffix: str) -> Path:
+    from covis import gis
+    from covis.images import ImageSet
+    from covis.poses import Poses
+
+    poses = Poses.from_latlon(55.7 + 0.0001 * np.arange(COUNT), np.full(COUNT, 13.1), np.arange(COUNT) * 30.0)
+    images = ImageSet.of(folder, [f"{i}.jpg" for i in range(COUNT)], poses)
+    gis.write_layers(folder / f"photos{suffix}", [gis.photos_layer(images)])
+    return folder / f"photos{suffix}"
+
+
+def _cloud(folder: Path) -> Path:
+    points = np.zeros((20, 3), "<f4").tobytes()
+    head = "ply\nformat binary_little_endian 1.0\nelement vertex 20\nproperty float x\nproperty float y\nproperty float z\n"
+    (folder / "cloud.ply").write_bytes(f"{head}end_header\n".encode() + points)
+    return folder / "cloud.ply"
+
+
+def _video(folder: Path) -> Path:
+    from test_video import write
+
+    write(folder / "ride.mp4", np.linspace(0, 40, 30))
+    return folder / "ride.mp4"
+
+
+def _bag(folder: Path) -> Path:
+    from test_bags import write_bag
+
+    write_bag(folder / "drive.bag", "ros1", fixes=True)
+    return folder / "drive.bag"
+
+
+MAKERS: dict[str, Callable[[Path], Path]] = {
+    "tum": _tum,
+    "kitti": _kitti,
+    "euroc": _euroc,
+    "nerfstudio": _nerfstudio,
+    "kapture": _kapture,
+    "nuscenes": _nuscenes,
+    "colmap-text": lambda p: _colmap(p, False),
+    "colmap-binary": lambda p: _colmap(p, True),
+    "query-list": _query_list,
+    **{s: (lambda p, s=s: _street(p, s)) for s in ("mapillary_tools", "mapillary", "kartaview", "panoramax")},
+    "geopackage": lambda p: _layer(p, ".gpkg"),
+    "geoparquet": lambda p: _layer(p, ".parquet"),
+    "cloud": _cloud,
+    "video": _video,
+    "bag": _bag,
+}
+_BINARY = (".png", ".jpg")
+
+
+def read(path: Path, work: Path) -> str:
+    """What covis makes of a source."""
+    from covis.labels.clouds import read_ply
+    from covis.reading import bags, frames, video
+    from covis.reading.sources import open_images
+
+    if path.suffix == ".ply":
+        return str(read_ply(path).shape)
+    shutil.rmtree(work, ignore_errors=True)
+    if path.suffix == ".mp4":
+        return str(len(video.import_video(path, work, frames.Every(0.5, "s"))[0]))
+    if path.suffix == ".bag":
+        return str(len(bags.import_bag(path, work)[0]))
+    return str(len(open_images(path)))
+
+
+def odd_number(text: str, rng: np.random.Generator) -> str:
+    """One number or word of a text replaced by something that is none, or by one of another size."""
+    import re
+
+    found = list(re.finditer(r"[-\w.]+", text))
+    if not found:
+        return text
+    at = _pick(rng, found)
+    odd = _pick(rng, ["nan", "inf", "-1", "1e400", "9" * 30, "null", "[]", "{}", '""', "x", "0", "\x00", "é"])
+    return text[: at.start()] + odd + text[at.end() :]
+
+
+def sources(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
+    """Sources in which one file is damaged, holds an odd number, is gone, or is a pipe."""
+    import os
+
+    made = {}
+    for name, make in MAKERS.items():
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        made[name] = make(folder / name)
+    while True:
+        name = _pick(rng, list(made))
+        path = made[name]
+        files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+        texts = [f for f in files if f.suffix not in _BINARY]
+        file = _pick(rng, texts if rng.random() < 0.9 else files)
+        whole = file.read_bytes()
+        kind = _pick(rng, ["damage"] * 4 + ["odd"] * 4 + ["gone", "pipe"])
+
+        def call(path: Path = path, file: Path = file, whole: bytes = whole, kind: str = kind) -> str:
+            try:
+                if kind in ("gone", "pipe"):
+                    file.unlink()
+                if kind == "pipe":
+                    os.mkfifo(file)
+                elif kind == "odd" and file.suffix in (".txt", ".json", ".csv", ".yaml"):
+                    file.write_text(odd_number(whole.decode(), rng))
+                elif kind != "gone":
+                    file.write_bytes(_damage(whole, rng))
+                return read(path, folder / "out")
+            finally:
+                file.unlink(missing_ok=True)
+                file.write_bytes(whole)
+
+        yield f"{name} {file.name} {kind}", call
