@@ -52,7 +52,7 @@ class InUse(InputError):  # noqa: N818 - a state of affairs, read as one
 
 
 @contextlib.contextmanager
-def replacing(path: Path | str, *, durable: bool = True) -> Iterator[Path]:
+def replacing(path: Path | str, *, durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
     """A temporary file to write to that becomes `path` once all of it is written; nothing is left behind otherwise.
 
     The target of a link is replaced, not the link. Pipes and devices such as /dev/stdout are written to as they are.
@@ -66,7 +66,7 @@ def replacing(path: Path | str, *, durable: bool = True) -> Iterator[Path]:
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_partials(path)
     partial = partial_name(path, path.suffix)
-    handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), 0o666)
+    handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
     try:
         _hold(handle)
         yield partial
@@ -86,22 +86,22 @@ def write_text(path: Path | str, content: str) -> None:
         partial.write_text(content, encoding="utf-8", errors="surrogateescape", newline="")
 
 
-def write_bytes(path: Path | str, content: bytes) -> None:
+def write_bytes(path: Path | str, content: bytes, *, mode: int = 0o666) -> None:
     """Writes bytes; a reader sees the old file or the new one."""
-    with replacing(path) as partial:
+    with replacing(path, mode=mode) as partial:
         partial.write_bytes(content)
 
 
-def write_json(path: Path | str, value: Any, *, sealed: bool = True) -> None:
+def write_json(path: Path | str, value: Any, *, sealed: bool = True, mode: int = 0o666) -> None:
     """Writes JSON; a reader sees the old file or the new one. An object carries a checksum of itself if `sealed`."""
     plain = json.loads(json.dumps(value, ensure_ascii=False, default=str))
     if isinstance(plain, dict) and sealed:
         plain = {**plain, SEAL: seal_of(plain)}
     content = json.dumps(plain, indent=2, ensure_ascii=False) + "\n"
     try:
-        write_bytes(path, content.encode("utf-8"))
+        write_bytes(path, content.encode("utf-8"), mode=mode)
     except UnicodeEncodeError:  # a file name that is no UTF-8
-        write_bytes(path, (json.dumps(plain, indent=2) + "\n").encode("ascii"))
+        write_bytes(path, (json.dumps(plain, indent=2) + "\n").encode("ascii"), mode=mode)
 
 
 @contextlib.contextmanager

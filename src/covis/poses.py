@@ -6,6 +6,7 @@ frame). Rotations turn camera axes (x right, y down, z forward) into world axes.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -16,6 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis.arrays import Floats
 from covis.artifacts import fingerprint
 from covis.errors import InputError
+from covis.progress import warn
 
 Axis = Literal["x", "y", "z", "-x", "-y", "-z"]
 UNSCALED = "unscaled"
@@ -143,6 +145,7 @@ class Poses:
                 np.where(unknown, np.nanmean(lon), lon), np.where(unknown, np.nanmean(lat), lat)
             )
             angle = angle - np.asarray(factors.meridian_convergence)
+            _warn_of_scale(frame, np.stack([factors.meridional_scale, factors.parallel_scale])[:, ~unknown])
         return cls(xy, angle, height, frame=frame)
 
     @classmethod
@@ -237,6 +240,9 @@ REACH_M = 900_000.0
 
 def _check_reach(frame: str, xy: Floats) -> None:
     """Refuses positions so far from the middle of a local frame that its metres are none any more."""
+    if np.isinf(xy).any():
+        row = int(np.flatnonzero(np.isinf(xy).any(axis=1))[0])
+        raise InputError(f"row {row} lies outside of what the frame {frame} covers; choose another --frame")
     if not (frame.startswith("+proj=tmerc") and "+x_0=0 " in frame and len(xy)):
         return
     east = np.abs(np.where(np.isnan(xy[:, 0]), 0.0, xy[:, 0]))
@@ -245,8 +251,48 @@ def _check_reach(frame: str, xy: Floats) -> None:
         row = int(np.flatnonzero(far)[0])
         raise InputError(
             f"the positions span more than one local frame holds (row {row} lies {east[row] / 1000:.0f} km east or west of "
-            f"the middle, where metres are off by more than 1 %); use one table, one map for each city or region"
+            f"the middle, where metres are off by more than 1 %); use one table, one map for each city or region, or say in "
+            "which metres they shall be: --frame EPSG:CODE (covis index, covis label)"
         )
+
+
+def _warn_of_scale(frame: str, scales: Floats) -> None:
+    """One warning where metres of a frame that the user chose are off by more than 1 %."""
+    off = float(np.abs(scales - 1.0).max(initial=0.0))
+    if off > 0.01:
+        warn(
+            f"metres of the frame {frame} are off by up to {100 * off:.0f} % at these positions; radii are off as much"
+        )
+
+
+def parse_frame(text: str) -> str:
+    """A frame as the user names it: empty, `LAT,LON` for a local one around a point, an EPSG code or PROJ text in metres.
+
+    >>> parse_frame("EPSG:25833"), parse_frame("55.7, 13.2")[:36]
+    ('EPSG:25833', '+proj=tmerc +lat_0=55.700000 +lon_0=')
+    """
+    from pyproj import CRS
+    from pyproj.exceptions import CRSError
+
+    if not text:
+        return ""
+    corner = re.fullmatch(r"\s*([-+]?[\d.]+)\s*,\s*([-+]?[\d.]+)\s*", text)
+    try:
+        if corner:
+            lat, lon = float(corner[1]), float(corner[2])
+            if abs(lat) <= 90 and abs(lon) <= 180:
+                return local_frame(np.array([lat]), np.array([lon]))
+            raise InputError(f"--frame {text!r} is no place on Earth; give LAT,LON in degrees, or EPSG:CODE")
+        system = CRS.from_user_input(text)
+    except (CRSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(
+            f"--frame {text!r} is no frame that PROJ knows; give EPSG:CODE, PROJ text or LAT,LON"
+        ) from None
+    if not system.is_projected or any(axis.unit_name != "metre" for axis in system.axis_info[:2]):
+        raise InputError(f"--frame {text!r} is not in metres; give a projected frame such as a UTM zone (EPSG:32633)")
+    return str(system.to_string())
 
 
 def local_frame(lat: Floats, lon: Floats) -> str:

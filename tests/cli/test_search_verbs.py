@@ -94,3 +94,20 @@ def test_errors_are_one_line(stores, capsys, line, message):
     code, _, err = run(capsys, "search", *words)
     assert code == 2
     assert message in err.strip().splitlines()[-1]
+
+
+def test_an_index_finds_its_store_from_any_folder(stores, capsys, monkeypatch, tmp_path_factory):
+    monkeypatch.chdir(stores)
+    assert run(capsys, "search", "build", "map", "-o", "i", "--kind", "exact")[0] == 0
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    assert run(capsys, "search", "query", stores / "i", stores / "q", "-k", "1")[0] == 0
+    (stores / "i").rename(elsewhere / "moved")
+    assert run(capsys, "search", "query", "moved", stores / "q", "-k", "1")[0] == 0
+    both = elsewhere / "both"
+    both.mkdir()
+    (elsewhere / "moved").rename(both / "i")
+    assert run(capsys, "search", "query", both / "i", stores / "q", "-k", "1")[0] == 0
+    (stores / "map").rename(stores / "gone")
+    code, _, err = run(capsys, "search", "query", both / "i", stores / "q", "-k", "1")
+    assert (code, "not a covis" in err) == (2, True)

@@ -35,7 +35,12 @@ def _tum(folder: Path) -> Path:
     _photos(folder, names)
     rows = "\n".join(f"{i}.0 {name}" for i, name in enumerate(names))
     poses = "\n".join(f"{i}.0 {i} 0 0 0 0 0 1" for i in range(COUNT))
-    texts = {"rgb.txt": f"# colour\n{rows}\n", "groundtruth.txt": poses, "depth.txt": rows, "calibration.txt": "500 500 16 12"}
+    texts = {
+        "rgb.txt": f"# colour\n{rows}\n",
+        "groundtruth.txt": poses,
+        "depth.txt": rows,
+        "calibration.txt": "500 500 16 12",
+    }
     _write(folder, texts)
     return folder
 
@@ -43,7 +48,9 @@ def _tum(folder: Path) -> Path:
 def _kitti(folder: Path) -> Path:
     _photos(folder, [f"image_2/{i:06d}.png" for i in range(COUNT)])
     poses = "\n".join(f"1 0 0 {i} 0 1 0 0 0 0 1 {i}" for i in range(COUNT))
-    _write(folder, {"calib.txt": "P2: 500 0 16 5 0 500 12 0 0 0 1 0\n", "times.txt": "0\n1\n2\n3\n", "poses.txt": poses})
+    _write(
+        folder, {"calib.txt": "P2: 500 0 16 5 0 500 12 0 0 0 1 0\n", "times.txt": "0\n1\n2\n3\n", "poses.txt": poses}
+    )
     return folder
 
 
@@ -115,7 +122,11 @@ def _colmap(folder: Path, binary: bool) -> Path:
     _photos(folder, [f"images/{i}.png" for i in range(COUNT)])
     if not binary:
         images = "".join(f"{i + 1} {IDENTITY} {i} 0 0 1 {i}.png\n1.0 2.0 1 3.0 4.0 -1\n" for i in range(COUNT))
-        texts = {"cameras": "1 PINHOLE 32 24 30 30 16 12\n", "images": images, "points3D": "1 0 0 1 9 9 9 0.1 1 0 2 0\n"}
+        texts = {
+            "cameras": "1 PINHOLE 32 24 30 30 16 12\n",
+            "images": images,
+            "points3D": "1 0 0 1 9 9 9 0.1 1 0 2 0\n",
+        }
         _write(folder, {f"sparse/0/{name}.txt": text for name, text in texts.items()})
         return folder
     pinhole = struct.pack("<QIiQQ4d", 1, 1, 1, 32, 24, 30, 30, 16, 12)
@@ -152,7 +163,12 @@ def _street(folder: Path, service: str) -> Path:
         "kartaview": {"osv": {"photos": [{"id": i, "lat": 55.7, "lng": 13.1, "heading": 9} for i in range(COUNT)]}},
         "panoramax": {
             "features": [
-                {"id": str(i), "geometry": place, "properties": {"view:azimuth": 3}, "assets": {"hd": {"href": f"{i}.jpg"}}}
+                {
+                    "id": str(i),
+                    "geometry": place,
+                    "properties": {"view:azimuth": 3},
+                    "assets": {"hd": {"href": f"{i}.jpg"}},
+                }
                 for i in range(COUNT)
             ]
         },

@@ -2,6 +2,7 @@
 
 import os
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from PIL import Image
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.maps.answers import Answer, Match, Position
+from covis.maps.intake import note_images
 from covis.maps.locating import places_of
 from covis.maps.page import write_answers, write_map
 from covis.poses import Poses
@@ -170,3 +172,23 @@ def test_tiles_are_an_address_with_places(tmp_path):
         write_map(tmp_path / "m.html", photos(tmp_path), "m", {}, tiles="https://example.org/tiles")
     write_map(tmp_path / "m.html", photos(tmp_path), "m", {}, tiles="https://example.org/{z}/{x}/{y}.png")
     assert "example.org" in (tmp_path / "m.html").read_text(encoding="utf-8")
+
+
+def test_a_strangers_map_shows_no_pictures_of_other_folders(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    for folder in ("given", "private"):
+        (tmp_path / folder).mkdir()
+    images = photos(tmp_path / "given")
+    private = photos(tmp_path / "private")
+    mine, theirs = tmp_path / "mine.map", tmp_path / "theirs.map"
+    note_images(mine, images)
+    for path, shown, pictures in ((mine, images, 12), (theirs, private, 0), (mine, private, 0)):
+        write_map(tmp_path / "m.html", replace(shown, root=path), "m", {})
+        assert (tmp_path / "m.html").read_text().count("data:image/jpeg") == 2 * pictures
+        assert ("12 photos are shown without a picture" in capsys.readouterr().err) == (pictures == 0)
+    asked = [replace(answer(private, 0, True), photo=images.path(0))]
+    write_answers(tmp_path / "a.html", asked, replace(private, root=theirs))
+    assert (tmp_path / "a.html").read_text().count("data:image/jpeg") == 2  # the photo that was asked
+    assert f"--pictures {tmp_path / 'private'}" in capsys.readouterr().err
+    write_answers(tmp_path / "a.html", asked, replace(private, root=theirs), pictures=[tmp_path / "private"])
+    assert (tmp_path / "a.html").read_text().count("data:image/jpeg") == 5

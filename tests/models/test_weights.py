@@ -1,5 +1,6 @@
 """Weights in: layouts of others, files that are wrong, files that would run code."""
 
+import hashlib
 import os
 import pickle
 
@@ -197,6 +198,38 @@ def test_pretrained_weights_come_from_the_librarys_cache(monkeypatch, tmp_path):
     (folder / "refs" / "main").write_text("abc")
     save_file(net.state_dict(), folder / "snapshots" / "abc" / "model.safetensors")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "covis"))
     model = built("resnet18.tv_in1k", "pretrained")
     same_features(model, resnet_features(net))
-    assert model.card["weights"] == {"name": "resnet18.tv_in1k, from timm"}
+    file = folder / "snapshots" / "abc" / "model.safetensors"
+    digest = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert model.card["weights"] == {"name": "resnet18.tv_in1k, from timm", "sha256": digest}
+    save_file(shaken(net).state_dict(), file)  # the same name, another file
+    with pytest.raises(InputError, match=f"expected {digest}"):
+        built("resnet18.tv_in1k", "pretrained")
+    other = hashlib.sha256(file.read_bytes()).hexdigest()
+    assert built("resnet18.tv_in1k", f"pretrained:{other}").card["weights"]["sha256"] == other
+    with pytest.raises(InputError, match="names no SHA-256"):
+        built("resnet18.tv_in1k", "pretrained:latest")
+
+
+def test_downloads_are_pinned(monkeypatch, tmp_path):
+    (tmp_path / "got").write_bytes(b"weights")
+    digest = hashlib.sha256(b"weights").hexdigest()
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "covis"))
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(weights, "_reach", lambda: None)
+    monkeypatch.setattr(weights, "_download", lambda hub_id, file: tmp_path / "got")
+    with pytest.raises(weights.Unpinned, match="not taken unseen"):
+        weights.fetch("a/b", "c")
+    with pytest.raises(InputError, match="expected 0000"):
+        weights.fetch("a/b", "c", "0" * 64)
+    assert weights.fetch("a/b", "c", "unpinned") == tmp_path / "got"  # and its SHA-256 is remembered
+    assert weights.fetch("a/b", "c") == weights.fetch("a/b", "c", digest)
+    (tmp_path / "got").write_bytes(b"others")
+    for pin in ("", "unpinned"):
+        with pytest.raises(InputError, match="it was changed there or damaged here"):
+            weights.fetch("a/b", "c", pin)
+    monkeypatch.setitem(weights.PINS, "d/e", digest)
+    with pytest.raises(InputError, match=f"expected {digest}"):
+        weights.fetch("d/e", "c")

@@ -166,3 +166,24 @@ def test_names_equal_a_plain_loop(cells):
     assert names(array, b"p/", b".s").tolist() == [b"p/" + c + b".s" for c in cells]
     padded = pa.array([b"skip", *cells], pa.binary()).slice(1)
     assert names(padded).tolist() == cells
+
+
+def test_a_table_wider_than_a_local_frame_needs_a_frame(tmp_path, capsys):
+    from covis.poses import parse_frame
+    from covis.reading.sources import open_images
+
+    table = tmp_path / "t.csv"
+    table.write_text("image,lat,lon\na.jpg,55.7,13.2\nb.jpg,55.7003,13.2\nc.jpg,40.7,-74.0\n")
+    with pytest.raises(InputError, match=r"--frame EPSG:CODE"):
+        open_images(table)
+    images = open_images(table, frame=parse_frame("EPSG:3857"))
+    assert images.poses.frame == "EPSG:3857"
+    assert "off by up to 77 %" in capsys.readouterr().err  # 1 / cos(55.7°)
+    np.testing.assert_allclose(images.poses.latlon(), [[55.7, 13.2], [55.7003, 13.2], [40.7, -74.0]], atol=1e-9)
+    with pytest.raises(InputError, match="more than one local frame"):
+        open_images(table, frame=parse_frame("55.7,13.2"))
+    table.write_text("image,easting,northing\na.jpg,500000,6200000\n")
+    assert open_images(table, frame=parse_frame("EPSG:32633")).poses.latlon().round(1).tolist() == [[55.9, 15.0]]
+    for wrong, cause in (("EPSG:4326", "not in metres"), ("x", "PROJ"), ("95,0", "no place"), ("1.2.3,4", "PROJ")):
+        with pytest.raises(InputError, match=cause):
+            parse_frame(wrong)

@@ -65,3 +65,16 @@ def test_a_server_starts_answers_and_stops(made):
         assert httpx.get(f"{address}/v1/maps", headers={"Host": "evil.example"}).status_code == 421
         child.send_signal(signal.SIGTERM)
         assert child.wait(30) == 143
+
+
+def test_a_damaged_file_of_keys_is_refused(capsys, tmp_path):
+    file = tmp_path / "keys.json"
+    assert run(capsys, "keys", "add", file, "--name", "phone")[0] == 0
+    assert file.stat().st_mode & 0o077 == 0
+    content = file.read_text()
+    at = content.index('"sha256": "') + 11
+    file.write_text(content[:at] + ("1" if content[at] == "0" else "0") + content[at + 1 :])
+    code, _, err = run(capsys, "keys", "list", file)
+    assert (code, "checksum" in err) == (2, True)
+    file.write_text(content.replace("phone", "tablet").split(',\n  "covis_checksum"')[0] + "}")  # edited by hand
+    assert "tablet" in run(capsys, "keys", "list", file)[1]

@@ -49,6 +49,14 @@ Device = Annotated[
     typer.Option("--device", callback=_use_device, help="cpu, cuda, cuda:N or mps (default: a GPU if there is one)."),
 ]
 
+Frame = Annotated[
+    str,
+    typer.Option(
+        "--frame",
+        help="Metres that positions shall be in: EPSG:CODE, PROJ text, or LAT,LON of the middle. [default: by positions]",
+    ),
+]
+
 
 def emit(data: Any, as_json: bool, text: str = "") -> None:
     """Prints the result: JSON for programs, `text` for people."""

@@ -34,6 +34,7 @@ KINDS = {
     "features": "outputs of frozen network parts, for training",
     "local": "local features of images, for re-ranking",
     "onnx": "models in the ONNX format",
+    "folders": "which folders of photos were given to which map",
     "town": "the simulated town",
 }
 """Kinds of entries in the cache, by the folder that they lie in or the start of their name."""

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Data, Json, emit, existing, table
+from covis.cli.common import Data, Frame, Json, emit, existing, table
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def label(
     tracks: Annotated[Path | None, typer.Option(help="tracks: the COLMAP model. [default: the queries]")] = None,
     uint8: Annotated[bool, typer.Option("--uint8", help="Keep ψ in steps of 1/255; no pair changes its band.")] = False,
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out images without a position.")] = False,
+    frame: Frame = "",
     json: Json = False,
 ) -> None:
     """Label every pair of two sets (or of one set with itself) by how much the two views share.
@@ -91,7 +92,7 @@ def label(
     if rule == "tracks" and tracks is None and queries is not None:
         given["tracks"] = str(queries)
     chosen = _rule(rule, dataset, {key: value for key, value in given.items() if value is not None}, set_ or [])
-    here, there = _with_positions(image_sets(queries, database, dataset, data, split), skip_unknown)
+    here, there = _with_positions(image_sets(queries, database, dataset, data, split, frame), skip_unknown)
     graph = _finished(output, chosen, here, there, uint8) or _made(output, chosen, here, there, uint8)
     summary = {"graph": str(output), **_summary(graph)}
     emit(summary, json, table([{"what": k, "value": str(v)} for k, v in _flat(summary)]))
@@ -146,7 +147,12 @@ def read_cloud(path: Path | None, up: str) -> PointCloud | None:
 
 
 def image_sets(
-    queries: Path | None, database: Path | None, dataset: str | None, data: list[str] | None, split: str | None
+    queries: Path | None,
+    database: Path | None,
+    dataset: str | None,
+    data: list[str] | None,
+    split: str | None,
+    frame: str = "",
 ) -> tuple[ImageSet, ImageSet]:
     """Both sides; one object twice where a set is matched with itself."""
     if (queries is None) == (dataset is None):
@@ -162,19 +168,20 @@ def image_sets(
             datasets.load(dataset, datasets.given_paths(data, [dataset]).get(dataset), split)
         )
     else:
-        sides = _opened([path for path in (queries, database) if path is not None])
+        sides = _opened([path for path in (queries, database) if path is not None], frame)
     _warn_of_shared_files(sides[0], sides[-1])
     return sides[0], sides[-1]
 
 
-def _opened(paths: list[Path]) -> tuple[ImageSet, ...]:
+def _opened(paths: list[Path], frame: str) -> tuple[ImageSet, ...]:
     """Tables in one common frame, or any other images in the frame that they have."""
+    from covis.poses import parse_frame
     from covis.reading.sources import open_images
     from covis.reading.table import SUFFIXES, read_tables
 
     if all(path.suffix.lower() in SUFFIXES for path in paths):
-        return read_tables(paths)
-    sides = tuple(open_images(path) for path in paths)
+        return read_tables(paths, parse_frame(frame))
+    sides = tuple(open_images(path, frame=parse_frame(frame)) for path in paths)
     if len({side.poses.frame for side in sides}) > 1:
         raise InputError(f"{paths[0]} and {paths[1]} are in different frames; import both into tables first")
     return sides

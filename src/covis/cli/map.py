@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from covis.cli.common import Json, emit
+from covis.cli.maps import Pictures
 from covis.errors import InputError
 
 MapPath = Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")]
@@ -72,6 +73,7 @@ def show(
     tiles: Annotated[
         str, typer.Option(help="Map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
     ] = "",
+    pictures: Pictures = None,
     json: Json = False,
 ) -> None:
     """Say what is in a map, and write a page to look at it.
@@ -100,7 +102,7 @@ def show(
         from covis.maps.page import write_map
         from covis.progress import say
 
-        write_map(output, opened.images, map_path.name, facts, tiles=tiles)
+        write_map(output, opened.images, map_path.name, facts, tiles=tiles, pictures=pictures or ())
         say(f"wrote {output}")
 
 

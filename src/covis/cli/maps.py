@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Device, Json, emit, existing
+from covis.cli.common import Device, Frame, Json, emit, existing
 from covis.errors import InputError
 
 if TYPE_CHECKING:
@@ -22,6 +22,13 @@ if TYPE_CHECKING:
     from covis.search import Area
 
 Track = Annotated[Path | None, typer.Option(help="A table or track (GPX) with the positions of the photos.")]
+Pictures = Annotated[
+    list[Path] | None,
+    typer.Option(
+        metavar="FOLDER",
+        help="Also show photos of the map that lie here; those of folders given to covis index are shown anyway.",
+    ),
+]
 Given = Annotated[
     Path | None, typer.Option(help="A store with the photos' descriptors (covis embed), if there is one.")
 ]
@@ -46,6 +53,7 @@ def index(
         bool, typer.Option("--fine-tune", help="Also train the network on the photos, and keep that if it helps.")
     ] = False,
     track: Track = None,
+    frame: Frame = "",
     kind: Annotated[
         str, typer.Option(help="Search: auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")
     ] = "auto",
@@ -87,15 +95,17 @@ def index(
     if model is not None:
         find_describer(model)  # before anything heavy is imported
     from covis.maps.map import Map
+    from covis.poses import parse_frame
     from covis.progress import say
     from covis.reading.decoding import Rejected
     from covis.reading.sources import open_images
     from covis.search.kinds import parse_size
 
+    metres = parse_frame(frame)
     loaded = None if model is None else _model(model)
     steps = 2 if loaded is not None else 4
     rejects: list[Rejected] = []
-    images = open_images(photos, track, positions=True, rejects=rejects)
+    images = open_images(photos, track, positions=True, rejects=rejects, frame=metres)
     fitted, given, held, count = None, _store(descriptors), None, len(images) + len(rejects)
     if loaded is None:
         fitted = _fitted(images, output, recipe, weights, fine_tune)
@@ -187,6 +197,7 @@ def locate(
     tiles: Annotated[
         str, typer.Option(help="html: map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
     ] = "",
+    pictures: Pictures = None,
     csv: Annotated[Path | None, typer.Option(help="Write a table, one line per photo.")] = None,
     geojson: Annotated[Path | None, typer.Option(help="Write positions, radii, matches and lines as GeoJSON.")] = None,
     kml: Annotated[Path | None, typer.Option(help="Write them as KML.")] = None,
@@ -245,7 +256,12 @@ def locate(
         raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
     poses = [{}] * len(answers) if points is None else _poses(answers, opened, points)
     _write_files(answers, {name: target for name, target in texts.items() if target}, geopose, form, exif)
-    _write_views(answers, opened, html, tiles, gis)
+    _write_gis(answers, gis)
+    if html:
+        from covis.maps.page import write_answers
+
+        write_answers(html, answers, opened.images, tiles=tiles, pictures=pictures or ())
+        say(f"wrote {html}")
     lines = [line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p))]
     if any(a.reordered for a in answers):
         from covis.maps.answers import ORDER
@@ -308,21 +324,16 @@ def _write_files(
             warn(f"{len(left_out)} photos could not be given a position, such as {left_out[0]}")
 
 
-def _write_views(answers: list[Answer], opened: Map, html: Path | None, tiles: str, gis: Path | None) -> None:
-    """Writes what people look at, and says what was written."""
+def _write_gis(answers: list[Answer], target: Path | None) -> None:
+    """Writes a layer of the answers, and says so."""
+    if target is None:
+        return
+    from covis.gis import geojson_layers, write_layers
+    from covis.maps.exports import to_geojson
     from covis.progress import say
 
-    if gis:
-        from covis.gis import geojson_layers, write_layers
-        from covis.maps.exports import to_geojson
-
-        write_layers(gis, geojson_layers(to_geojson(answers), "answers"))
-        say(f"wrote {gis}")
-    if html:
-        from covis.maps.page import write_answers
-
-        write_answers(html, answers, opened.images, tiles=tiles)
-        say(f"wrote {html}")
+    write_layers(target, geojson_layers(to_geojson(answers), "answers"))
+    say(f"wrote {target}")
 
 
 def _points(opened: Map, scene: Path | None) -> Path:
@@ -433,4 +444,9 @@ def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -
         return area.polygon(inside, frame) if inside else None
     from covis.files import read_foreign_text
 
-    return area.from_geojson(read_foreign_text(inside), frame, inside)
+    try:
+        text = read_foreign_text(inside)
+    except InputError as error:
+        cause = str(error).partition(";")[0]
+        raise InputError(f"{inside} cannot be read as GeoJSON ({cause}); give a file with one polygon") from None
+    return area.from_geojson(text, frame, inside)

@@ -104,7 +104,12 @@ def query(
     if output:
         import csv
 
-        with output.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
+        from covis.files import replacing
+
+        with (
+            replacing(output) as partial,
+            partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle,
+        ):
             writer = csv.DictWriter(handle, ["query", "rank", "image", "distance"])
             writer.writeheader()
             writer.writerows(rows)

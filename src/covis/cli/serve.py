@@ -8,6 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from covis.cli.common import Json, emit, table
+from covis.cli.maps import Pictures
 from covis.errors import InputError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -34,6 +35,7 @@ def serve(
     ] = None,
     queue: Annotated[int, typer.Option(min=1, help="Photos that may wait; more are refused with 503.")] = 256,
     max_upload: Annotated[str, typer.Option(help="Size of one request at most.")] = "100M",
+    pictures: Pictures = None,
     json: Json = False,
 ) -> None:
     """Serve maps over HTTP, with a page to drop photos on. Needs: pip install 'covis[serve]'.
@@ -52,7 +54,9 @@ def serve(
     for path in maps:
         if not path.is_dir():
             raise InputError(f"{path} is not there; make a map with: covis index PHOTOS -o {path}")
-    app = _app(maps, keys, local, host, tuple(allow_host or ()), _limits(rate, queue, max_upload, local and not keys))
+    limits = _limits(rate, queue, max_upload, local and not keys)
+    hosts = frozenset({*LOOPBACK, "[::1]", host, *(n.lower() for n in allow_host or ())}) if local else None
+    app = _app(maps, limits=limits, keys=keys, hosts=hosts, pictures=pictures or ())
     _run(app, host, port, json)
 
 
@@ -69,7 +73,7 @@ def _limits(rate: int | None, queue: int, max_upload: str, trusted: bool) -> Any
     )  # fmt: skip
 
 
-def _app(maps: list[Path], keys: Path | None, local: bool, host: str, names: tuple[str, ...], limits: Any) -> Any:
+def _app(maps: list[Path], *, keys: Path | None, **options: Any) -> Any:
     try:
         import fastapi
         import prometheus_client
@@ -83,8 +87,7 @@ def _app(maps: list[Path], keys: Path | None, local: bool, host: str, names: tup
     from covis.service.limits import Keys
 
     keep_large_blocks()
-    hosts = frozenset({*LOOPBACK, "[::1]", host, *(name.lower() for name in names)}) if local else None
-    return create_app(maps, limits=limits, keys=None if keys is None else Keys(keys), hosts=hosts)
+    return create_app(maps, keys=None if keys is None else Keys(keys), **options)
 
 
 def _run(app: Any, host: str, port: int, json: bool) -> None:

@@ -31,7 +31,7 @@ from covis.maps.answers import Answer
 from covis.maps.calibration import RATE, Calibration, HeldOut, compacted, gcl_margin, refreshed
 from covis.maps.calibration import calibrate as calibrate_by
 from covis.maps.evidence import CONTEXT
-from covis.maps.intake import files_of, list_rejects, listed, nearest_name, plain, reframed, stamps
+from covis.maps.intake import files_of, list_rejects, listed, nearest_name, note_images, plain, reframed, stamps
 from covis.maps.locating import STEP_M, Judge, Walk, locate_walk
 from covis.maps.storage import Remote, State
 from covis.progress import say
@@ -344,6 +344,7 @@ class Map:
         found of fits that did not see them (`covis.maps.fitting`); they are not asked again.
         """
         path = Path(path)
+        note_images(path, images)
         if engine:
             return _made_remote(cls, path, images, model, engine, descriptors, list(rejects), calibrate, held)
         choose(index, len(images), model.dim, max_ram)  # what cannot be built is said before the work
@@ -573,6 +574,7 @@ class Map:
     ) -> Map:
         """The map with `images` added under `prefix` + name; a photo of the same name and file is replaced."""
         with self._writing() as now:
+            note_images(now.path, images)
             return added(now, images, prefix, descriptors, rejects, calibrate)
 
     def remove(self, names: Iterable[str | bytes], *, calibrate: bool = True) -> Map:

@@ -20,8 +20,10 @@ from covis.errors import InputError
 from covis.files import write_text
 from covis.images import ImageSet
 from covis.maps.answers import Answer, Match, Place, match_facts, printable
+from covis.maps.intake import Pictures
 from covis.maps.locating import places_of
 from covis.maps.storage import text_of
+from covis.progress import warn
 from covis.reading.decoding import Reject, decode
 
 if TYPE_CHECKING:
@@ -36,28 +38,46 @@ _PICTURES = 400
 """Photos of a whole map that are shown with a picture at most."""
 
 
-def write_answers(path: Path, answers: Sequence[Answer], images: ImageSet, *, tiles: str = "") -> None:
-    """Writes the page of answers given by a map of `images`; `tiles` is an address with {z}, {x} and {y}."""
+def write_answers(
+    path: Path, answers: Sequence[Answer], images: ImageSet, *, tiles: str = "", pictures: Sequence[Path] = ()
+) -> None:
+    """Writes the page of answers given by a map of `images`; `tiles` is an address with {z}, {x} and {y}.
+
+    Pictures of the map's photos are shown where they lie in folders that were given to the map on this machine, or in
+    one of `pictures`.
+    """
     sure = sum(a.confident for a in answers)
     lead = f"{len(answers)} photos asked of a map of {len(images)} photos; {sure} answers are confident."
     files = {match.file for answer in answers for match in answer.matches}
     earth = bool(images.poses.frame)
     entries = [_entry(answer, earth) for answer in answers]
-    _write(path, "Where these photos were taken", lead, entries, images, files=files, tiles=tiles)
+    thumbnails = _Thumbnails(images.root, pictures)
+    shown = {printable(file): thumbnails.of(file) for file in sorted(files)}
+    _write(path, "Where these photos were taken", lead, entries, images, thumbnails=shown, tiles=tiles)
+    thumbnails.tell(path)
 
 
-def write_map(path: Path, images: ImageSet, name: str, facts: Mapping[str, Any], *, tiles: str = "") -> None:
-    """Writes the page of a whole map: its photos, and `facts` about it."""
+def write_map(
+    path: Path,
+    images: ImageSet,
+    name: str,
+    facts: Mapping[str, Any],
+    *,
+    tiles: str = "",
+    pictures: Sequence[Path] = (),
+) -> None:
+    """Writes the page of a whole map: its photos, and `facts` about it; `pictures` as in `write_answers`."""
     lead = f"{len(images)} photos in {len(np.unique(images.group))} groups."
     shown = np.arange(len(images))[:: max(1, -(-len(images) // _PICTURES))]
-    earth = bool(images.poses.frame)
+    earth, thumbnails = bool(images.poses.frame), _Thumbnails(images.root, pictures)
     entries: list[dict[str, Any]] = [
         {"kind": "photo", "name": text_of(images.names[i]), "tone": "none", "matches": [], "radius_m": None,
          "verdict": text_of(images.group_names[images.group[i]].encode("utf-8", "surrogateescape")),
-         "thumbnail": _thumbnail(Path(os.fsdecode(images.columns["file"][i]))), "heading": place.heading, "at": _at(place, earth)}
+         "thumbnail": thumbnails.of(Path(os.fsdecode(images.columns["file"][i]))), "heading": place.heading, "at": _at(place, earth)}
         for i, place in zip(shown, places_of(images.poses.subset(shown)), strict=True)
     ]  # fmt: skip
     _write(path, name, lead, entries, images, facts=facts, tiles=tiles)
+    thumbnails.tell(path)
 
 
 def _write(
@@ -67,7 +87,7 @@ def _write(
     entries: Sequence[Mapping[str, Any]],
     images: ImageSet,
     *,
-    files: set[Path] | None = None,
+    thumbnails: Mapping[str, str] | None = None,
     facts: Mapping[str, Any] | None = None,
     tiles: str = "",
 ) -> None:
@@ -75,7 +95,7 @@ def _write(
         raise InputError(f"--tiles is an address with {{z}}, {{x}} and {{y}} in it, not {tiles!r}")
     data = {
         "earth": bool(images.poses.frame), "tiles": tiles, "photos": _dots(images), "entries": entries,
-        "thumbnails": {printable(file): _thumbnail(file) for file in sorted(files or ())},
+        "thumbnails": thumbnails or {},
     }  # fmt: skip
     leaflet = resources.files("covis").joinpath("report", "assets", "leaflet")
     own = resources.files("covis.maps").joinpath("assets")
@@ -143,6 +163,27 @@ def _dots(images: ImageSet) -> list[tuple[float, float, float | None, str]]:
         (*_at(place, earth), None if place.heading is None else round(place.heading, 1), text_of(name))
         for place, name in zip(places_of(some.poses), some.names, strict=True)
     ]
+
+
+class _Thumbnails:
+    """Small pictures of a map's photos that may be shown; how many may not is told once."""
+
+    def __init__(self, map_path: Path, pictures: Sequence[Path]) -> None:
+        self.pictures = Pictures.of(map_path, pictures)
+        self.hidden: list[Path] = []
+
+    def of(self, file: Path) -> str:
+        if not self.pictures.shows(file):
+            self.hidden += [file] if file.name and file.is_file() else []
+            return ""
+        return _thumbnail(file)
+
+    def tell(self, page: Path) -> None:
+        if self.hidden:
+            warn(
+                f"{page}: {len(self.hidden)} photos are shown without a picture, because they lie outside the folders "
+                f"that were given to the map on this machine; show them with --pictures {self.hidden[0].parent}"
+            )
 
 
 def _thumbnail(file: Path) -> str:

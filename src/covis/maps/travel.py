@@ -30,7 +30,7 @@ from covis.files import replacing
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.calibration import compacted, gcl_margin, refreshed
-from covis.maps.intake import plain, reframed
+from covis.maps.intake import Pictures, note_folders, plain, reframed
 from covis.maps.map import RUNTIME, Map, next_index
 from covis.maps.storage import State
 from covis.poses import Poses
@@ -83,7 +83,10 @@ def import_map(source: Path, target: Path, *, photos: Path | None = None) -> Map
         images = _images(source, facts, arrays, photos)
         calibration = artifacts.read_json(Path(folder) / "calibration.json")
         parts = Parts(images, arrays["descriptors"], Path(folder), facts["index"], facts["max_ram"])
-        return _made(target, parts, facts["model"], calibration, {"imported": source.name})
+        made = _made(target, parts, facts["model"], calibration, {"imported": source.name})
+    if photos is not None:
+        note_folders(target, [str(photos)])
+    return made
 
 
 def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Map:
@@ -117,6 +120,7 @@ def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Ma
     joined, rows = concatenate([images for images, _ in halves]), np.concatenate([vectors for _, vectors in halves])
     parts = Parts(joined, rows, first.path, first.state.index, first.state.max_ram)
     origin = {"merged": [first.path.name, second.path.name]}
+    note_folders(target, Pictures.of(first.path).folders | Pictures.of(second.path).folders)
     return _made(target, parts, first.model_fingerprint, told, origin, changes=len(halves[1][0]))
 
 

@@ -59,9 +59,13 @@ PUBLISHED: Registry[PublishedModel] = Registry("published model")
 
 
 def find(name: str, file: Path | None = None) -> tuple[PublishedModel, Path]:
-    """The published model `name`, and its checkpoint: `file`, or what `machine.weights_folder` or the hub has."""
+    """The published model `name`, and its checkpoint: `file`, or what `machine.weights_folder` or the hub has.
+
+    `NAME:SHA256` and `NAME:unpinned` say which file of the hub is taken, see `covis.models.weights.fetch`.
+    """
+    name, _, pin = name.partition(":")
     entry = PUBLISHED[name]
-    return entry, _kept(entry) if file is None else file
+    return entry, _kept(entry, pin) if file is None else file
 
 
 def fill(model: PlaceModel, entry: PublishedModel, path: Path) -> PlaceModel:
@@ -116,7 +120,7 @@ def _renamed(state: State, names: Mapping[str, str]) -> State:
     return renamed
 
 
-def _kept(entry: PublishedModel) -> Path:
+def _kept(entry: PublishedModel, pin: str) -> Path:
     """The checkpoint in the cache, or fetched from the hub where it is there."""
     folder = weights_folder()
     for suffix in _SUFFIXES:
@@ -125,7 +129,12 @@ def _kept(entry: PublishedModel) -> Path:
     reason = ""
     if entry.hub is not None:
         try:
-            return weights.fetch(*entry.hub)
+            return weights.fetch(*entry.hub, pin)
+        except weights.Unpinned as error:
+            raise InputError(
+                f"{error}: say {entry.name}:SHA256 with the one that its page lists, or {entry.name}:unpinned to take "
+                "what is there"
+            ) from None
         except OSError as error:
             reason = f" and cannot be fetched here ({error})"
     raise InputError(

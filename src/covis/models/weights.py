@@ -21,14 +21,22 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from covis.errors import InputError, WeightsMissing
-from covis.files import sha256
+from covis.files import read_json, sha256, write_json
+from covis.machine import cache_folder
 from covis.models import backbones
 from covis.models.backbones import VARIANTS
+from covis.progress import say
 
 if TYPE_CHECKING:
     from covis.models.place_model import PlaceModel
 
 PRETRAINED = "pretrained"
+UNPINNED = "unpinned"
+"""`pretrained:unpinned` takes what the hub has, whatever it is, and remembers its SHA-256 for the next time."""
+PINS: dict[str, str] = {}
+"""Repository of the model hub → SHA-256 of the one file that is taken from it, where covis knows it."""
+_PINNED = "pins.json"
+"""In the cache folder: what `PINS` lacks, as this machine's user accepted it."""
 State = dict[str, Tensor]
 
 _HUB_FILE = "model.safetensors"
@@ -51,9 +59,11 @@ _HEAD_NAMES = (
 
 def fill(model: PlaceModel, weights: str) -> None:
     """Gives `model` the weights that `ModelConfig.weights` names."""
-    if weights == PRETRAINED:
-        load_backbone(model, _library_state(model.config.backbone), f"pretrained {model.config.backbone}")
-        model.card["weights"] = {"name": f"{model.config.backbone}, from timm"}
+    word, _, pin = weights.partition(":")
+    if word == PRETRAINED:
+        path = _library_file(model.config.backbone, pin)
+        load_backbone(model, read(path), f"pretrained {model.config.backbone}")
+        model.card["weights"] = {"name": f"{model.config.backbone}, from timm", "sha256": sha256(path)}
         return
     path = Path(weights).expanduser()
     if path.suffix != ".safetensors":
@@ -208,7 +218,7 @@ def _misfit(state: State, wanted: State) -> str:
     return f"{name!r} is {tuple(state[name].shape)} there, {tuple(wanted[name].shape)} here"
 
 
-def _library_state(name: str) -> State:
+def _library_file(name: str, pin: str) -> Path:
     """timm's weights for `name`: from its cache, else fetched into it."""
     backbones.ensure()
     import timm
@@ -217,7 +227,11 @@ def _library_state(name: str) -> State:
     if config is None or not config.hf_hub_id:
         raise WeightsMissing(f"{name} has no pretrained weights in timm; give a file")
     try:
-        return read(fetch(str(config.hf_hub_id), _HUB_FILE))
+        return fetch(str(config.hf_hub_id), _HUB_FILE, pin)
+    except Unpinned as error:
+        raise WeightsMissing(
+            f"{error}; give a file, or in its place pretrained:SHA256 (as its page lists it) or pretrained:{UNPINNED}"
+        ) from None
     except OSError as error:
         raise WeightsMissing(
             f"pretrained weights of {name} are not in the cache and cannot be fetched here ({error}); download "
@@ -225,19 +239,63 @@ def _library_state(name: str) -> State:
         ) from None
 
 
-def fetch(hub_id: str, file: str) -> Path:
-    """A file of the model hub: from its cache, else fetched into it; `OSError` where it cannot be reached."""
-    from huggingface_hub import constants, errors, hf_hub_download, try_to_load_from_cache
+class Unpinned(InputError):  # noqa: N818 - a state of affairs, read as one
+    """A file of the model hub whose SHA-256 is not known."""
 
+
+def fetch(hub_id: str, file: str, pin: str = "") -> Path:
+    """A file of the model hub with a known SHA-256: from its cache, else fetched into it.
+
+    pin: the SHA-256, or `unpinned` for any; without it, what covis or this machine knows, and what lies in the hub's
+    cache counts as accepted. `Unpinned` where nothing is known, `OSError` where the hub cannot be reached, `InputError`
+    where the file is another one.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    if pin and pin != UNPINNED and not re.fullmatch(r"[0-9a-f]{64}", pin):
+        raise InputError(f"pretrained:{pin} names no SHA-256 (64 digits and a to f); or say pretrained:{UNPINNED}")
+    known = _pins().get(hub_id) or PINS.get(hub_id)
+    wanted = known if pin in ("", UNPINNED) else pin
     cached = try_to_load_from_cache(hub_id, file)
-    if isinstance(cached, str):
-        return Path(cached)
+    if not isinstance(cached, str):
+        _reach()
+        if wanted is None and pin != UNPINNED:
+            raise Unpinned(f"the SHA-256 of {file} of {hub_id} is not known, so it is not taken unseen")
+    path = Path(cached) if isinstance(cached, str) else _download(hub_id, file)
+    digest = sha256(path)
+    if wanted is not None and digest != wanted:
+        raise InputError(
+            f"{file} of {hub_id} has the SHA-256 {digest}, expected {wanted}; it was changed there or damaged here "
+            f"({path}): delete it to fetch it again, or give the weights as a file"
+        )
+    if known is None:
+        write_json(cache_folder() / _PINNED, {**_pins(), hub_id: digest})
+        say(f"{hub_id}: {file} has the SHA-256 {digest}, which is expected from now on")
+    return path
+
+
+def _pins() -> dict[str, str]:
+    """What this machine's user accepted before."""
+    file = cache_folder() / _PINNED
+    told = read_json(file, f"delete {file}") if file.is_file() else {}
+    return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+
+
+def _reach() -> None:
+    """Raises `OSError` where the hub cannot be reached."""
+    from huggingface_hub import constants
+
     if constants.HF_HUB_OFFLINE:
         raise OSError("offline mode")
     address = urlsplit(constants.ENDPOINT)
     host, port = address.hostname or "", address.port or (80 if address.scheme == "http" else 443)
     if not getproxies():  # behind a proxy only the proxy can tell; elsewhere the hub's client would retry for a minute
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
+
+
+def _download(hub_id: str, file: str) -> Path:
+    from huggingface_hub import errors, hf_hub_download
+
     try:
         return Path(hf_hub_download(hub_id, file))
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:

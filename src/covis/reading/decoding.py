@@ -46,6 +46,7 @@ REASONS = {
     "truncated": "the file ends before the image does",
     "corrupt": "the image data is damaged",
     "float-pixels": "floating-point pixels have no known range",
+    "not-shown": "outside the folders that were given to the map on this machine; covis serve --pictures FOLDER",
     "panorama": "a full panorama has no one heading; left out unless asked for",
 }
 """Reason code → what it means, as `rejects.csv` uses it."""

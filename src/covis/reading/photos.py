@@ -51,11 +51,13 @@ class Imported:
     group: list[str]
     utc_s: Floats
     rejects: tuple[Rejected, ...]
+    frame: str = ""
+    """The metric frame that positions go into; empty: one around their middle."""
 
     @property
     def poses(self) -> Poses:
         """Poses in one local metric frame, headings turned to its north."""
-        return Poses.from_latlon(self.lat, self.lon, self.heading, z=self.altitude)
+        return Poses.from_latlon(self.lat, self.lon, self.heading, z=self.altitude, frame=self.frame)
 
     def images(self) -> ImageSet:
         """The photos as an image set."""

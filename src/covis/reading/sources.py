@@ -6,14 +6,14 @@ import difflib
 import glob
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 
 from covis.errors import InputError
-from covis.files import IMAGE_SUFFIXES, walk_images
-from covis.files import foreign
+from covis.files import IMAGE_SUFFIXES, foreign, walk_images
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading import bags, colmap, scenes, trajectories, video
@@ -90,6 +90,7 @@ def open_images(
     *,
     positions: bool = False,
     rejects: list[Rejected] | None = None,
+    frame: str = "",
 ) -> ImageSet:
     """The images at `path` with what is known of them; positions may be unknown.
 
@@ -97,7 +98,8 @@ def open_images(
     street-level service's JSON), one photo, or a source of posed images (COLMAP, nerfstudio, kapture, nuScenes, TUM,
     KITTI, EuRoC, hloc's lists).
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and
-    raise where none has one, in metres. rejects: takes what was left out, and why.
+    raise where none has one, in metres. rejects: takes what was left out, and why. frame: the metric frame of a table's or
+    folder's positions (PROJ text or EPSG code). [default: one around their middle]
 
     >>> import tempfile
     >>> table = Path(tempfile.mkdtemp()) / "photos.csv"
@@ -107,13 +109,13 @@ def open_images(
     (2, [90.0, 270.0])
     """
     path, lost = Path(path), [] if rejects is None else rejects
-    images = _opened(path, track, positions, lost)
+    images = _opened(path, track, positions, lost, frame)
     return _positioned(images, path, lost) if positions else images
 
 
-def _opened(path: Path, track: Path | str | None, positions: bool, lost: list[Rejected]) -> ImageSet:
+def _opened(path: Path, track: Path | str | None, positions: bool, lost: list[Rejected], frame: str) -> ImageSet:
     if path.suffix.lower() in SUFFIXES:
-        return read_table(path)
+        return read_table(path, frame)
     posed = open_posed(path) if track is None else None
     if posed is not None:
         return posed
@@ -121,7 +123,7 @@ def _opened(path: Path, track: Path | str | None, positions: bool, lost: list[Re
         return _one(path)
     imported = import_photos(path, track, positions=positions)
     lost += imported.rejects
-    return imported.images()
+    return replace(imported, frame=frame).images()
 
 
 def open_posed(path: Path) -> ImageSet | None:

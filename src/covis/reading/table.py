@@ -259,14 +259,16 @@ _SYNONYMS = {
 
 @foreign("a table of images")
 def read_table(path: Path | str, frame: str = "") -> ImageSet:
-    """The images of one table. Positions in degrees go into `frame`, or into one around their own middle."""
+    """The images of one table. Positions in degrees go into `frame`, or into one around their own middle; those in metres
+    are in `frame`, or in one without a place on Earth.
+    """
     path = Path(path)
     return _image_set(path, _cells(path), frame)
 
 
 @foreign("tables of images")
-def read_tables(paths: Sequence[Path | str]) -> tuple[ImageSet, ...]:
-    """Several tables in one common frame, so that their images can be matched with each other."""
+def read_tables(paths: Sequence[Path | str], frame: str = "") -> tuple[ImageSet, ...]:
+    """Several tables in one common frame, so that their images can be matched with each other; `frame` as in `read_table`."""
     files = [Path(p) for p in paths]
     cells = [_cells(file) for file in files]
     degrees = [set(c) >= {"lat", "lon"} for c in cells]
@@ -275,8 +277,7 @@ def read_tables(paths: Sequence[Path | str]) -> tuple[ImageSet, ...]:
             f"{files[degrees.index(True)]} has lat/lon and {files[degrees.index(False)]} has only metres; "
             "give both the same kind of position"
         )
-    frame = ""
-    if all(degrees):
+    if all(degrees) and not frame:
         places = [_degrees(file, c) for file, c in zip(files, cells, strict=True)]
         frame = local_frame(np.concatenate([p[0] for p in places]), np.concatenate([p[1] for p in places]))
     return tuple(_image_set(file, c, frame) for file, c in zip(files, cells, strict=True))

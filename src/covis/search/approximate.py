@@ -202,8 +202,11 @@ def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool 
 
 
 def _named_store(path: Path, store: dict[str, str]) -> DescriptorStore:
-    """The store that an index was made over, unchanged."""
-    found = DescriptorStore.open((path / store["path"]).resolve(), verify=False)
+    """The store that an index was made over, unchanged: beside it as before, or where it was when the index was built."""
+    beside = (path.resolve() / store["path"]).resolve()
+    before = Path(store.get("absolute", beside))
+    place = before if not (beside / artifacts.MANIFEST).is_file() and before.is_dir() else beside
+    found = DescriptorStore.open(place, verify=False)
     if found.fingerprint() != store["fingerprint"]:
         raise InputError(f"{found.path} is not what {path} was made over any more; build the index again")
     return found

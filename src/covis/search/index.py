@@ -194,7 +194,8 @@ def save_index(index: LocalIndex, path: Path, with_vectors: bool, store: Descrip
     }  # fmt: skip
     if store is not None:
         place = os.path.relpath(store.path.resolve(), path.resolve())
-        facts["store"] = {"path": place, "fingerprint": store.fingerprint()}
+        whole = str(store.path.resolve())
+        facts["store"] = {"path": place, "absolute": whole, "fingerprint": store.fingerprint()}
     with artifacts.create(path, KIND, facts, replace=replace) as draft:
         np.save(draft.path / "ids.npy", index.row_ids)
         np.save(draft.path / "live.npy", index.live)

@@ -138,11 +138,19 @@ class Question(BaseModel):
 
 
 def create_app(
-    maps: Sequence[Path], *, limits: Limits | None = None, keys: Keys | None = None, hosts: frozenset[str] | None = None
+    maps: Sequence[Path],
+    *,
+    limits: Limits | None = None,
+    keys: Keys | None = None,
+    hosts: frozenset[str] | None = None,
+    pictures: Sequence[Path] = (),
 ) -> FastAPI:
-    """The application over maps; `hosts` are names it may be addressed by (None: any)."""
+    """The application over maps; `hosts` are names it may be addressed by (None: any).
+
+    pictures: folders of photos to show beside those that were given to the maps on this machine.
+    """
     limits = limits or Limits()
-    shelf, metrics = Shelf(maps), Metrics()
+    shelf, metrics = Shelf(maps, pictures), Metrics()
     batcher = Batcher(limits.queue, limits.answer_s, metrics.batch.observe)
     bodies = Budget(limits.total_bytes, "too many uploads at once")
     server = Server(shelf, limits, keys, batcher, metrics, Rate(limits.per_minute), bodies)

@@ -9,8 +9,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import json
-import os
 import re
 import secrets
 import time
@@ -71,7 +69,7 @@ ADVICE = "covis keys add FILE --name NAME --role read"
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """All keys of a file, checked."""
+    """All keys of a file, checked. It carries a checksum: whoever edits it by hand takes that line out."""
     data = artifacts.read_json(path)
     rows: Any = data.get("keys") if isinstance(data, dict) else None
     if not isinstance(rows, list):
@@ -108,10 +106,7 @@ def remove_key(path: Path, name: str) -> None:
 
 
 def _write(path: Path, keys: tuple[Key, ...]) -> None:
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
-    partial.touch(mode=0o600)
-    partial.write_text(json.dumps({"keys": [asdict(key) for key in keys]}, indent=2) + "\n", encoding="utf-8")
-    partial.replace(path)
+    artifacts.write_json(path, {"keys": [asdict(key) for key in keys]}, mode=0o600)
 
 
 def _digest(secret: str) -> str:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from covis.errors import InputError
 from covis.field.coverage import coverage
+from covis.maps.intake import Pictures
 from covis.maps.locating import places_of
 from covis.maps.map import Map
 from covis.maps.storage import text_of
@@ -114,10 +115,11 @@ class Shown:
 class Shelf:
     """Maps by name."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Opens every map, each byte checked once, and its network."""
+    def __init__(self, paths: Sequence[Path], pictures: Sequence[Path] = ()) -> None:
+        """Opens every map, each byte checked once, and its network; photos in `pictures` may be shown, too."""
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
+        self._more = tuple(pictures)
         self._shown: dict[str, Shown] = {}
         self._thumbnails: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._thumbnail_bytes = 0
@@ -148,9 +150,11 @@ class Shelf:
         """A photo of the map as a small JPEG; raises `KeyError` for another name, `Reject` where the file is no photo."""
         from PIL import Image
 
-        from covis.reading.decoding import decode
+        from covis.reading.decoding import Reject, decode
 
         file = shown.map.file(shown.places[image])
+        if not Pictures.of(shown.map.path, self._more).shows(file):
+            raise Reject("not-shown", str(file))
         key = (str(file), pixels)
         with self._lock:
             if key in self._thumbnails:
