@@ -1,0 +1,126 @@
+"""What is killed: processes that change a map at steps on disk or of an engine, and ranks that embed or train.
+
+Started from a fork server that has imported everything, so that a kill costs a fraction of a second. This module must
+stay importable without pytest.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import numpy as np
+
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "maps")]
+
+FIRST, MORE, ALL = 16, 4, 24
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def armed(owner, names, die_at: int) -> None:
+    """Has this process die before (odd steps: after) the n-th call of these functions of `owner`."""
+    left = [die_at]
+
+    def watched(real):
+        def call(*args, **options):
+            left[0] -= 1
+            if left[0] == 0 and die_at % 2 == 0:
+                die()
+            answer = real(*args, **options)
+            if left[0] == 0:
+                die()
+            return answer
+
+        return call
+
+    for name in names:
+        setattr(owner, name, watched(getattr(owner, name)))
+
+
+def _images(place: Path):
+    from covis.reading.table import read_table
+
+    return read_table(place / "photos.csv")
+
+
+def _names(map_) -> list[str]:
+    return sorted(map_.images.name(i) for i in range(len(map_)))
+
+
+def change(place: Path, where: str, what: str, engine: str, die_at: int) -> None:
+    """Makes the map `where`, adds to it or removes from it; dies at a step on disk, or of its engine where it has one."""
+    import torch
+
+    from covis.errors import InputError
+    from covis.maps import remote
+    from covis.maps.map import Map
+
+    torch.set_num_threads(1)
+    os.environ["COVIS_CACHE"] = str(place / "cache")
+    from simulated import tiny
+
+    images, path = _images(place), place / where
+    remote._FIRST_LOAD = 5
+    if die_at:
+        _arm(engine, die_at)
+    if what == "index":
+        Map.create(path, images.subset(np.arange(FIRST)), tiny(), engine=engine)
+    elif what == "add":
+        Map.open(path).add(images.subset(np.arange(FIRST, FIRST + MORE)))
+    else:
+        try:
+            Map.open(path).remove([images.name(0), images.name(1)])
+        except InputError as error:  # done already, before the kill
+            assert "has no photo" in str(error), error
+    if die_at:
+        die()  # fewer steps than that: after the last
+
+
+def _arm(engine: str, die_at: int) -> None:
+    if engine.startswith("milvus"):
+        from pymilvus import MilvusClient
+
+        armed(MilvusClient, ("upsert", "delete", "create_collection", "load_collection"), die_at)
+    elif engine:
+        import psycopg
+
+        armed(psycopg.Connection, ("execute", "commit"), die_at)
+    else:
+        armed(os, ("fsync", "replace", "rename", "rmdir", "unlink", "mkdir"), die_at)
+
+
+def told(place: Path, where: str, out: Path) -> None:
+    """What a map holds and answers, as JSON in `out`."""
+    os.environ["COVIS_CACHE"] = str(place / "cache")
+    from covis.maps.map import Map
+
+    now = Map.open(place / where, verify=True)
+    names = _names(now)
+    answers = now.locate([place / name for name in (*names[:2], *names[-2:])], 3)
+    matches = [[[m.image, round(m.distance, 4)] for m in a.matches] for a in answers]
+    out.write_text(json.dumps({"names": names, "matches": matches, "version": now.version}))
+
+
+def rank(number: int, world: int, port: int, arguments: list[str], log: Path) -> None:
+    """One rank of a command, as torchrun starts it."""
+    import torch
+
+    torch.set_num_threads(1)
+    told_by_torchrun = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": world, "MASTER_PORT": port}
+    os.environ |= {key: str(value) for key, value in told_by_torchrun.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    handle = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(handle, 1)
+    os.dup2(handle, 2)
+    from covis import cli
+
+    try:
+        cli.main(arguments)
+    except SystemExit as left:
+        sys.stdout.flush()
+        os._exit(left.code if isinstance(left.code, int) else 1)
