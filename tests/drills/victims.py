@@ -58,7 +58,7 @@ def change(place: Path, where: str, what: str, engine: str, die_at: int) -> None
     import torch
 
     from covis.errors import InputError
-    from covis.maps import remote
+    from covis.maps import storage
     from covis.maps.map import Map
 
     torch.set_num_threads(1)
@@ -66,7 +66,7 @@ def change(place: Path, where: str, what: str, engine: str, die_at: int) -> None
     from simulated import tiny
 
     images, path = _images(place), place / where
-    remote._FIRST_LOAD = 5
+    storage._FIRST_LOAD = 5
     if die_at:
         _arm(engine, die_at)
     if what == "index":
