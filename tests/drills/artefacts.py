@@ -31,6 +31,7 @@ def make(work: Path) -> dict[str, Path]:
         "graph": _graph(work), "model": exact.path / "model", "evaluation": _evaluation(work),
         "checkpoints": _checkpoints(work), "descriptor-cache": _descriptor_cache(work, photos),
         "feature-cache": _feature_cache(work), "onnx-cache": _onnx_cache(work), "notes": _notes(work, exact),
+        "map-file": _map_file(work, exact), "keys": _keys(work), "run": _run(work), "folders": _folders(work),
     }  # fmt: skip
 
 
@@ -256,5 +257,103 @@ def ask_notes(work: Path):
             return ask_map(work)(work / "exact" / "map")
         finally:
             os.environ["COVIS_CACHE"], artifacts.SMALL_BYTES, artifacts._SETTLED_S = before
+
+    return ask
+
+
+def _map_file(work: Path, map_) -> Path:
+    from covis.maps.travel import export_map
+
+    (work / "map-file").mkdir()
+    export_map(map_, work / "map-file" / "town.covis")
+    return work / "map-file"
+
+
+def ask_map_file(work: Path):
+    import shutil
+
+    from covis.maps.travel import import_map
+
+    def ask(path: Path) -> str:
+        target = path / "imported"
+        try:
+            now = import_map(path / "town.covis", target)
+            names = [now.images.name(i) for i in range(len(now))]
+            return f"{names} {digest(np.asarray(now.descriptors), now.images.poses.xy)} {now.state.calibration}"
+        finally:
+            shutil.rmtree(target, ignore_errors=True)
+
+    return ask
+
+
+def _keys(work: Path) -> Path:
+    from covis.service.limits import add_key
+
+    (work / "keys").mkdir()
+    for name, role in (("phone", "read"), ("desk", "write")):
+        add_key(work / "keys" / "keys.json", name, role)
+    return work / "keys"
+
+
+def ask_keys(work: Path):
+    from covis.service.limits import read_keys
+
+    return lambda path: str(read_keys(path / "keys.json"))
+
+
+def _run(work: Path) -> Path:
+    """What a training run leaves, without the training."""
+    from covis.files import sha256, write_json
+    from covis.training.checkpoint import METRICS, RESULT, Record
+
+    folder = work / "run"
+    with artifacts.claim(folder, "run", {"recipe": {"epochs": 3}, "seed": 7}):
+        record = Record(folder, 0, False)
+        for step in range(1, 9):
+            record.add(
+                {"step": step, "images": 8 * step, "pairs": 4 * step, "loss": 0.5 / step, "recall@10": 10.0 * step}
+            )
+        tiny().save(folder / "model")
+        write_json(folder / RESULT, {"model": "model", "step": 8, "metrics_sha256": sha256(folder / METRICS)})
+    return folder
+
+
+def ask_run(work: Path):
+    from covis.describing.describers import open_place_model
+    from covis.training.checkpoint import RESULT, read_metrics
+
+    def ask(path: Path) -> str:
+        config = artifacts.read_json(path / "run.json")["config"]
+        result = artifacts.read_json(path / RESULT)
+        return f"{config} {result} {read_metrics(path)} {open_place_model(path).fingerprint()}"
+
+    return ask
+
+
+def _folders(work: Path) -> Path:
+    """Which folders were given to a map on this machine: damaged, fewer pictures are shown, never more."""
+    from covis.maps.intake import note_folders
+
+    before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(work / "folders")
+    try:
+        note_folders(work / "some.map", [str(work / "photos")])
+    finally:
+        os.environ["COVIS_CACHE"] = before
+    return work / "folders"
+
+
+def ask_folders(work: Path):
+    from covis.maps.intake import Pictures
+    from covis.progress import warn
+
+    def ask(path: Path) -> str:
+        before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(path)
+        try:
+            pictures = Pictures.of(work / "some.map")
+            if not pictures.shows(work / "photos" / "0.jpg"):
+                warn("photos are shown without a picture")  # as pages do
+            return str(sorted(pictures.folders))
+        finally:
+            os.environ["COVIS_CACHE"] = before
 
     return ask

@@ -177,7 +177,9 @@ def _embedding(work: Path) -> Callable[[Path], list[str]]:
     return lambda store: [*line, "-o", str(store)]
 
 
-def _ranks(command: Callable[[Path], list[str]], out: Path, victim: int | None, work: Path, after: int = 1) -> list[int]:
+def _ranks(
+    command: Callable[[Path], list[str]], out: Path, victim: int | None, work: Path, after: int = 1
+) -> list[int]:
     """Runs both ranks; kills one once `after` shards or checkpoints are there, and ends the other as torchrun does."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

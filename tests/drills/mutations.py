@@ -7,7 +7,7 @@ import json
 import math
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -99,20 +99,21 @@ def drill(subject: Subject, count: int, seed: int, work: Path) -> Counter[str]:
 # What is damaged
 
 
-def subjects(work: Path) -> list[Subject]:
-    """One artefact of each kind, small."""
+def subjects(work: Path, only: Collection[str] = ()) -> list[Subject]:
+    """One artefact of each kind, small; `only` those, if any are named."""
     import artefacts
 
     made = artefacts.make(work)
     return [
         Subject(name, folder, getattr(artefacts, f"ask_{name.replace('-', '_')}")(work))
         for name, folder in made.items()
+        if not only or name in only
     ]
 
 
-def run(count: int, seed: int, work: Path) -> dict[str, dict[str, int]]:
+def run(count: int, seed: int, work: Path, only: Collection[str] = ()) -> dict[str, dict[str, int]]:
     """`count` mutations over all subjects; their outcomes by subject."""
-    made = subjects(work)
+    made = subjects(work, only)
     weights = {s.name: SHARES.get(s.name, 1.0) for s in made}
     share = count / sum(weights.values())
     return {
@@ -129,4 +130,4 @@ if __name__ == "__main__":
     import tempfile
 
     with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]), Path(folder)), indent=1))
+        print(json.dumps(run(int(sys.argv[1]), int(sys.argv[2]), Path(folder), sys.argv[3:]), indent=1))

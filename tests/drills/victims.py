@@ -77,7 +77,8 @@ def change(place: Path, where: str, what: str, engine: str, die_at: int) -> None
         try:
             Map.open(path).remove([images.name(0), images.name(1)])
         except InputError as error:  # done already, before the kill
-            assert "has no photo" in str(error), error
+            if "has no photo" not in str(error):
+                raise
     if die_at:
         die()  # fewer steps than that: after the last
 

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from covis import artifacts
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
-from covis.files import replacing
+from covis.files import foreign, replacing
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.calibration import compacted, gcl_margin, refreshed
@@ -72,6 +72,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
     return target.stat().st_size
 
 
+@foreign("a map file")
 def import_map(source: Path, target: Path, *, photos: Path | None = None) -> Map:
     """The map of a file that `export_map` wrote, every byte checked; `photos` is where its photos lie, if they do."""
     if target.exists():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from covis.reading.decoding import Reject
 from covis.report import drawings, plots, views
 from covis.report.page import Section, figure, rendered, thumbnail
 from covis.report.views import Groups, Runs, colours, needed_sample, run_recipe, sampled
-from covis.training.checkpoint import METRICS
+from covis.training.checkpoint import METRICS, read_metrics
 from covis.training.run import open_sampler
 
 Ints = NDArray[np.int64]
@@ -268,18 +267,13 @@ def training(evaluations: Groups, runs: Runs) -> Section | None:
 
 def training_figure(evaluations: Groups, runs: Runs) -> Figure:
     """Loss and validation recall of each name's first run."""
-    logs = {name: _metrics(paths[0]) for name, paths in runs.items() if (paths[0] / METRICS).is_file()}
+    logs = {name: read_metrics(paths[0]) for name, paths in runs.items() if (paths[0] / METRICS).is_file()}
     if not logs:
         raise InputError("training curves are those of a run; give run folders, not evaluations")
     column = f"recall@{SIZE_K}"
     losses = {name: _series(log, "loss") for name, log in logs.items()}
     recalls = {name: _series(log, column) for name, log in logs.items() if _series(log, column)[0]}
     return plots.training_curves(losses, recalls, SIZE_K, colours(evaluations, runs))
-
-
-def _metrics(run: Path) -> list[dict[str, str]]:
-    with (run / METRICS).open(encoding="utf-8", newline="") as file:
-        return list(csv.DictReader(file))
 
 
 def _series(log: Sequence[Mapping[str, str]], column: str) -> tuple[list[float], list[float]]:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import csv
+import io
 import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from covis import artifacts
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
+from covis.files import read_foreign
 from covis.progress import warn
 
 METRICS = "metrics.csv"
+RESULT = "result.json"
 COLUMNS = (
     "step",
     "images",
@@ -85,12 +89,16 @@ class Record:
 
 
 def read_metrics(run: Path) -> list[dict[str, str]]:
-    """The rows of a run's metrics, an unfinished last line left out."""
+    """The rows of a run's metrics, an unfinished last line left out; those of a finished run are read against its result."""
     path = run / METRICS
     if not path.exists():
         return []
-    with path.open(newline="", encoding="utf-8") as handle:
-        return [row for row in csv.DictReader(handle) if row["recall@10"] is not None and (row["step"] or "").isdigit()]
+    content = read_foreign(path)
+    told = artifacts.read_json(run / RESULT) if (run / RESULT).is_file() else {}
+    if told.get("metrics_sha256") not in (None, sha256(content).hexdigest()):
+        raise Damaged(f"{path} is damaged or was edited (its SHA-256 differs from {RESULT}); train again")
+    rows = csv.DictReader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
+    return [row for row in rows if row.get("recall@10") is not None and (row.get("step") or "").isdigit()]
 
 
 KIND = "checkpoint"

@@ -97,6 +97,11 @@ class Ranks:
         distributed.all_reduce(votes)
         return bool(votes.item())
 
+    def lost(self, error: RuntimeError) -> bool:
+        """Whether an error means that another rank is gone."""
+        words = ("gloo", "Connection", "connection", "NCCL", "peer")
+        return self.world > 1 and (isinstance(error, distributed.DistError) or any(w in str(error) for w in words))
+
     def leave(self) -> None:
         """Leaves the group."""
         if self.world > 1 and distributed.is_initialized():

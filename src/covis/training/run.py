@@ -21,11 +21,12 @@ from covis.describing.embedding import image_batches
 from covis.describing.features import Cached, open_features
 from covis.errors import InputError
 from covis.evaluation import load_benchmark
+from covis.files import first_line, sha256
 from covis.images import ImageSet, Split
 from covis.models import PlaceModel
 from covis.progress import duration, say
 from covis.sampling import Sampler
-from covis.training.checkpoint import METRICS
+from covis.training.checkpoint import METRICS, RESULT
 from covis.training.data import Data, Validator, describe_all, make_miner, needed, prepare, weighted_loss
 from covis.training.loop import Loop, Ranks
 from covis.training.recipe import Recipe, describe_recipe, restore_recipe
@@ -94,7 +95,6 @@ def make_plan(loop: Loop) -> Plan:
     )
 
 
-RESULT = "result.json"
 INITIAL_IMAGES = 500
 """So many images give the local features that a clustered pooling starts from."""
 T = TypeVar("T")
@@ -146,6 +146,13 @@ def train(
             except InputError:
                 _forget_unstarted(recipe, run)
                 raise
+    except RuntimeError as error:
+        if not ranks.lost(error):
+            raise
+        cause = first_line(error)
+        raise InputError(
+            f"another process that trains {run} is gone ({cause}); re-run the same command to resume"
+        ) from error
     finally:
         ranks.leave()
 
@@ -221,7 +228,9 @@ def _finish(loop: Loop, plan: Plan, seed: int, ranks: Ranks) -> dict[str, Any]:
             _whiten(loop, chosen)
             chosen.save(run / name, card={**facts, **recalls}, replace=True)
         result = {"model": str(run / "model"), **facts["training"], "dim": best.dim, "fingerprint": best.fingerprint()}
-        artifacts.write_json(run / RESULT, result, sealed=False)
+        if (run / METRICS).is_file():
+            result["metrics_sha256"] = sha256(run / METRICS)
+        artifacts.write_json(run / RESULT, result)
     ranks.wait()
     return dict(artifacts.read_json(run / RESULT))
 
