@@ -8,7 +8,7 @@ map's own walks.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -44,6 +44,12 @@ class Photos:
         return (time.process_time() - start) * len(self.images) / _PROBE
 
 
+def whiten(whitening, raw: np.ndarray) -> np.ndarray:
+    """(N, dim) descriptors by a `Whitening`, in single precision: of long ones that saves much time."""
+    white = (raw - whitening.mean.astype(np.float32)) @ whitening.projection.astype(np.float32)
+    return white / np.maximum(np.linalg.norm(white, axis=1, keepdims=True), 1e-12)
+
+
 def described(table: Path, weights: Path, keep: Path) -> Photos:
     """What `covis index TABLE --weights WEIGHTS` describes, kept in a folder for the next run."""
     from covis.descriptors import DescriptorStore
@@ -60,6 +66,26 @@ def described(table: Path, weights: Path, keep: Path) -> Photos:
     raw = np.asarray(store[rows[rows >= 0]], np.float32)
     model = PlaceModel.load(run / "clusters")
     return Photos(table.stem, recipe.model.backbone, images, raw, recipe, model)
+
+
+def finished(keep: Path, name: str, make: Callable[[], dict]) -> dict:
+    """What `make` found, kept as JSON for the next run of the same sources: tables are measured one by one."""
+    import covis.maps as maps
+    from covis import artifacts, whitening
+    from covis.search import consensus
+
+    modules = sorted(Path(maps.__file__).parent.glob("*.py"))
+    sources = [
+        *modules,
+        Path(whitening.__file__),
+        Path(consensus.__file__),
+        *sorted(Path(__file__).parent.glob("*own*.py")),
+    ]
+    key = artifacts.fingerprint(*(path.read_text(encoding="utf-8") for path in sources))
+    file = keep / f"{name}-{key}.json"
+    if not file.is_file():
+        artifacts.write_json(file, make())
+    return artifacts.read_json(file)
 
 
 def folds(images, count: int, seed: int) -> Iterator[tuple[np.ndarray, np.ndarray]]:

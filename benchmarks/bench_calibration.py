@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 from _common import report
-from _own_map import TABLES, WEIGHTS, Photos, as_map, described, folds
+from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
 
 RATES = (0.5, 0.8, 0.9)
 PRECISIONS = (0.99, 0.95, 0.9, 0.8)
@@ -46,10 +46,10 @@ def asked(photos: Photos, known: np.ndarray, new: np.ndarray) -> tuple[np.ndarra
     dim = affordable(photos.recipe.whiten, len(images))
     with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
         choice = choose_whitening(images, fitted, dim, photos.recipe.labels)
-    white = choice.whitening(raw)
+    white = whiten(choice.whitening, raw)
     calibration = calibrate(images, white, held=choice.held_out())
     judge = Judge(images, partial(_search, rank, white), calibration, None, RATE)
-    judged = judge(choice.whitening(photos.raw[new]), 5)
+    judged = judge(whiten(choice.whitening, photos.raw[new]), 5)
     truth, p = photos.images.poses.xy[new], judged.probability[:, 0]
     best = np.hypot(*(images.poses.xy[judged.ranking.ids[:, 0]] - truth).T)
     fused = np.hypot(*(judged.fused.xy - truth).T)
@@ -91,11 +91,16 @@ def row(photos: Photos, repeats: int) -> dict:
     return {"table": photos.name, "backbone": photos.backbone, **counts, **figures, **promises}
 
 
+def measured(table: Path, weights: Path, keep: Path, *, repeats: int) -> dict:
+    """The row of one table and network."""
+    return row(described(table, weights, keep), repeats)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, nargs="*", default=TABLES, help="photos with positions and groups")
     parser.add_argument("--weights", type=Path, nargs="*", default=WEIGHTS, help="backbones (.safetensors)")
-    parser.add_argument("--keep", type=Path, help="folder that keeps descriptors for another run")
+    parser.add_argument("--keep", type=Path, help="folder that keeps descriptors and finished tables for another run")
     parser.add_argument("--repeats", type=int, default=2)
     given = parser.parse_args()
     if not all(path.is_file() for path in (*given.table, *given.weights)):
@@ -105,7 +110,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for weights in given.weights:
             for table in given.table:
-                rows.append(row(described(table, weights, given.keep or Path(folder)), given.repeats))
+                keep, name = given.keep or Path(folder), f"calibration-{table.stem}-{weights.stem}-{given.repeats}"
+                rows.append(finished(keep, name, partial(measured, table, weights, keep, repeats=given.repeats)))
                 print(rows[-1], flush=True)
     report("calibration", rows)
 

@@ -3,9 +3,11 @@
 A table of photos is cut by its groups (walks) into four: each quarter is asked of a map of the others, made as
 `covis index` makes it. Found is a photo whose match was taken within 25 m and 40°; photos that none of the map answers
 so are left out. Beside the whitening that `index` chose (`chosen`) stand PCA whitening, power 0.75, and learned whitenings
-by yes/no labels, by ψ of 25 m squared and by the measured curve of ψ, all before and after consensus; gains over PCA
-whitening have 95 % intervals over walks and over photos. Beside what new walks find stands what each map thinks of itself
-(`self`), and what fitting costs beside describing the photos.
+by yes/no labels and by ψ of 25 m squared, all before and after consensus; gains over PCA whitening have 95 % intervals
+over walks and over photos. Beside what new walks find stands what each map thinks of itself
+(`self`), and what fitting costs beside describing the photos. `--labels` compares labels alone, without consensus: none
+(nearest photos of other walks), yes/no, ψ of 50 m and of 25 m to several powers, and ψ of 25 m weighed by how often pairs
+of such ψ look alike on the map's own photos (`measured`).
 
     python benchmarks/bench_own_map.py --table photos.csv --weights backbone.safetensors --keep FOLDER
 
@@ -19,15 +21,17 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import tempfile
 import time
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 from _common import report
-from _own_map import TABLES, WEIGHTS, Photos, as_map, described, folds
+from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
 
 FOLDS = 4
 KS = (1, 5, 10)
+POWERS = (1.0, 2.0, 3.0)
 
 
 @dataclass
@@ -41,8 +45,11 @@ class Outcomes:
     """(Q, 5) the same of the map's own photos, of fits that did not see their walk."""
     chosen: list[str] = field(default_factory=list)
     seconds: list[dict[str, float]] = field(default_factory=list)
+    curves: list[dict] = field(default_factory=list)
+    """How often pairs of each ψ look alike, by each map."""
 
     def table(self, name: str) -> np.ndarray:
+        """(Q, 5) over all maps."""
         return np.concatenate(self.found[name]).astype(float)
 
 
@@ -72,7 +79,7 @@ def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float
     rules = {"pca": PCA, "power 0.75": WhiteningRule(power=0.75), "yes/no": WhiteningRule("binary"), "graded": USUAL}
     with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
         basis = fitted.lift(np.eye(len(fitted.variances))[:, :dim]).astype(np.float32)
-        seconds["pca"] = clock() - start
+        seconds["moments"] = clock() - start
         turned, made = (photos.raw - fitted.mean.astype(np.float32)) @ basis, {}
         for name, rule in rules.items():
             start = clock()
@@ -83,9 +90,7 @@ def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float
         start = clock()
         choice = choose_whitening(images, fitted, dim, photos.recipe.labels)
         seconds["choice"] = clock() - start
-    projection = choice.whitening.projection.astype(np.float32)
-    chosen = unit((photos.raw - choice.whitening.mean.astype(np.float32)) @ projection)
-    return choice, made | {"chosen": (chosen, choice.tried.rules[choice.tried.best])}
+    return choice, made | {"chosen": (whiten(choice.whitening, photos.raw), choice.tried.rules[choice.tried.best])}
 
 
 def unit(rows: np.ndarray) -> np.ndarray:
@@ -114,6 +119,37 @@ def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes) -> N
     kept.seconds.append(seconds)
 
 
+def compare_labels(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes) -> None:
+    """Fits whitenings by several labels to one map, asks them, and notes what was found."""
+    from covis.evaluation.retrieval import affordable, labelled_pairs, likeness
+    from covis.search import rank
+    from covis.whitening import PCA, WhiteningRule, moments
+
+    images, asked, raw = as_map(photos.images, known), photos.images.subset(new), photos.raw[known]
+    dim, near = affordable(photos.recipe.whiten, len(images)), photos.recipe.labels
+    wide = replace(near, radius_m=50.0)
+    labels = {
+        "pca": (PCA, near),
+        "nearest": (WhiteningRule("nearest"), near),
+        "yes/no": (WhiteningRule("binary"), near),
+    }
+    labels |= {
+        f"ψ^{p:g}, {rule.radius_m:g} m": (WhiteningRule("graded", p), rule) for rule in (wide, near) for p in POWERS
+    }
+    labels["measured, 25 m"] = (WhiteningRule("measured"), near)
+    answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
+    with moments(raw, dim, fewer=True) as fitted:
+        turned = (photos.raw - fitted.mean.astype(np.float32)) @ fitted.lift(np.eye(dim)).astype(np.float32)
+        for name, (rule, grades) in labels.items():
+            pairs = None if rule.labels == "none" else labelled_pairs(images, raw, rule, grades)
+            metric = fitted.metric(dim, rule, within=None if pairs is None else fitted.within(pairs))
+            white = unit(turned @ metric.astype(np.float32))
+            ranking = rank(white[new], white[known], max(KS))
+            kept.found.setdefault(name, []).append(hits(images, asked, ranking, ranking)[answerable])
+    kept.walk.append(np.asarray(asked.group)[answerable])
+    kept.curves.append(asdict(likeness(images, raw, near(images, images))))
+
+
 def rows_of(name: str, backbone: str, kept: Outcomes) -> list[dict]:
     """One row for each whitening, in percent."""
     from covis.evaluation.statistics import bootstrap_interval
@@ -134,6 +170,18 @@ def rows_of(name: str, backbone: str, kept: Outcomes) -> list[dict]:
     return told
 
 
+def measured(table: Path, weights: Path, keep: Path, *, labels: bool) -> dict:
+    """What came of each photo of one table, and a row about its maps, as JSON."""
+    photos, kept = described(table, weights, keep), Outcomes()
+    for known, new in folds(photos.images, FOLDS, 0):
+        (compare_labels if labels else ask)(photos, known, new, kept)
+    curves = {"table": photos.name, "backbone": photos.backbone, "curves": kept.curves}
+    about = curves if labels else map_row(photos, kept)
+    plain = {name: [part.astype(int).tolist() for part in found] for name, found in kept.found.items()}
+    lists = {"found": plain, "walk": [part.tolist() for part in kept.walk]}
+    return {"map": about, "outcomes": lists}
+
+
 def map_row(photos: Photos, kept: Outcomes) -> dict:
     """What the maps think of themselves beside what new walks find, in percent, and what fitting costs."""
     itself, found = (100 * np.concatenate(part).mean(axis=0) for part in (kept.itself, kept.found["chosen"]))
@@ -141,8 +189,13 @@ def map_row(photos: Photos, kept: Outcomes) -> dict:
     for key, column in (("r1", 0), ("r5", 1), ("consensus_r1", 3)):
         told |= {f"self_{key}": float(itself[column]), f"new_{key}": float(found[column])}
     embedding = photos.embedding_s() * (FOLDS - 1) / FOLDS
-    cost = {key: float(np.mean([s[key] for s in kept.seconds])) for key in ("pca", "graded", "choice")}
-    told |= {"embedding_s": embedding, "pca_s": cost["pca"], "learned_s": cost["graded"], "choice_s": cost["choice"]}
+    cost = {key: float(np.mean([s[key] for s in kept.seconds])) for key in ("moments", "graded", "choice")}
+    told |= {
+        "embedding_s": embedding,
+        "pca_s": cost["moments"],
+        "learned_s": cost["graded"],
+        "choice_s": cost["choice"],
+    }
     return told | {f"{key}_share": 100 * told[f"{key}_s"] / embedding for key in ("pca", "learned", "choice")}
 
 
@@ -152,7 +205,7 @@ def together(parts: dict[str, Outcomes]) -> Outcomes:
     for number, kept in enumerate(parts.values()):
         for name, found in kept.found.items():
             both.found.setdefault(name, []).extend(found)
-        both.walk += [walk + 100_000 * number for walk in kept.walk]
+        both.walk += [np.asarray(walk) + 100_000 * number for walk in kept.walk]
     return both
 
 
@@ -189,27 +242,27 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--table", type=Path, nargs="*", default=TABLES, help="photos with positions and groups")
     parser.add_argument("--weights", type=Path, nargs="*", default=WEIGHTS, help="backbones (.safetensors)")
-    parser.add_argument("--keep", type=Path, help="folder that keeps descriptors for another run")
+    parser.add_argument("--keep", type=Path, help="folder that keeps descriptors and finished tables for another run")
+    parser.add_argument("--labels", action="store_true", help="compare labels alone")
     parser.add_argument("--plot", type=Path, help="write gains with their intervals as a picture")
     given = parser.parse_args()
     if not all(path.is_file() for path in (*given.table, *given.weights)):
         print("no photos here: give --table and --weights")
         return
-    rows, maps = [], []
+    rows, maps, topic = [], [], "own_map_labels" if given.labels else "own_map"
     with tempfile.TemporaryDirectory() as folder:
+        keep = given.keep or Path(folder)
         for weights in given.weights:
             parts: dict[str, Outcomes] = {}
             for table in given.table:
-                photos = described(table, weights, given.keep or Path(folder))
-                kept = parts[table.stem] = Outcomes()
-                for known, new in folds(photos.images, FOLDS, 0):
-                    ask(photos, known, new, kept)
-                rows += rows_of(table.stem, photos.backbone, kept)
-                maps.append(map_row(photos, kept))
-                print(maps[-1], flush=True)
+                name = f"{topic}-{table.stem}-{weights.stem}"
+                told = finished(keep, name, partial(measured, table, weights, keep, labels=given.labels))
+                kept = parts[table.stem] = Outcomes(**told["outcomes"])
+                rows += rows_of(table.stem, told["map"]["backbone"], kept)
+                maps.append(told["map"])
             if len(parts) > 1:
-                rows += rows_of("both", photos.backbone, together(parts))
-    report("own_map", rows, {"folds": FOLDS, "maps": maps})
+                rows += rows_of("both", maps[-1]["backbone"], together(parts))
+    report(topic, rows, {"folds": FOLDS, "maps": maps})
     if given.plot:
         plot(rows, given.plot)
 

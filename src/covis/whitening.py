@@ -48,7 +48,7 @@ _SINGLE_FROM = 2e10
 """Products of so many multiplications are worked out in single precision, block by block, and summed in double."""
 _SAVE_S = 30.0
 
-PairLabels = Literal["none", "graded", "binary", "nearest"]
+PairLabels = Literal["none", "graded", "measured", "binary", "nearest"]
 
 
 class Rows(Protocol):
@@ -65,7 +65,8 @@ class WhiteningRule:
     """How a whitening is worked out, beside its dims; the defaults are PCA whitening."""
 
     labels: PairLabels = "none"
-    """Pairs whose differences are made small: `graded` by ψ, `binary` (same place or not), `nearest` without poses."""
+    """Pairs whose differences are made small: `graded` by ψ, `measured` by how often pairs of such ψ look alike, `binary`
+    (same place or not), `nearest` without poses."""
     exponent: float = 2.0
     """Graded pairs count by ψ to this power."""
     total_share: float = 0.1
@@ -75,7 +76,7 @@ class WhiteningRule:
 
     def __post_init__(self) -> None:
         if self.labels not in get_args(PairLabels):
-            raise InputError(f"whitening labels are one of none, graded, binary, nearest, not {self.labels!r}")
+            raise InputError(f"whitening labels are one of {', '.join(get_args(PairLabels))}, not {self.labels!r}")
         if not 0 < self.total_share <= 1:
             raise InputError(f"total_share is a share above 0 and up to 1, not {self.total_share}")
         if not 0 <= self.power <= 1 or not self.exponent > 0:
@@ -170,6 +171,11 @@ def pair_weights(graph: SimilarityGraph, group: NDArray[Any] | None = None, expo
     """(N, N) weights ψ^exponent of the graph's pairs of different groups (N,); the weights of each row sum to 1."""
     weights = graph.to_scipy().astype(np.float64)
     weights.data **= exponent
+    return across_groups(weights, group)
+
+
+def across_groups(weights: csr_matrix, group: NDArray[Any] | None) -> csr_matrix:
+    """The weights of pairs of different groups (N,); those of each row sum to 1."""
     if group is not None:
         rows = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr))
         weights.data[np.asarray(group)[rows] == np.asarray(group)[weights.indices]] = 0.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,18 +13,29 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from covis.arrays import Descriptors, Ids
+from covis.arrays import Descriptors, Floats, Ids
 from covis.errors import InputError
 from covis.evaluation.benchmark import NEAR_ALIKE, Benchmark
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import average_precision, evaluate, pair_distances, rank_correlation, sample_pairs
+from covis.evaluation.statistics import Agreement
 from covis.files import load_array, read_foreign
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
 from covis.labels import FovOverlap
+from covis.poses import angle_between
 from covis.ranking import Ranking
 from covis.search import rank
-from covis.whitening import PCA, SAMPLES_PER_DIM, Rows, Whitening, WhiteningRule, moments, pair_weights
+from covis.whitening import (
+    PCA,
+    SAMPLES_PER_DIM,
+    Rows,
+    Whitening,
+    WhiteningRule,
+    across_groups,
+    moments,
+    pair_weights,
+)
 
 PHOTO_VIEWS = FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True)
 """ψ of photos taken on foot. Their views share what stands near: on the campus photos, ψ of 25 m squared follows the share
@@ -32,6 +43,9 @@ of pairs that look alike; ψ of 50 m promises far more than phones see."""
 NEAREST = 3
 """Images of other groups that stand for an image's place where poses are not asked."""
 _SMALLEST_DIM = 32
+_SAME_M, _SAME_DEG, _FAR_M = 4.0, 10.0, 150.0
+"""Pairs that surely look alike, and pairs that surely do not."""
+_LIKENESS_PAIRS, _GRADES, _FEWEST = 200_000, 10, 50
 
 Labels = Callable[[ImageSet, ImageSet], SimilarityGraph]
 
@@ -85,13 +99,65 @@ def labelled_pairs(
         return nearest_pairs(np.asarray(descriptors), group)
     if rule.labels == "binary":
         return pair_weights(replace(NEAR_ALIKE, within_group=cities)(images, images), group)
-    return pair_weights(labels(images, images), group, rule.exponent)
+    graph = labels(images, images)
+    if rule.labels == "measured":
+        psi = graph.to_scipy().astype(np.float64)
+        psi.data = likeness(images, np.asarray(descriptors), graph)(psi.data)
+        return across_groups(psi, group)
+    return pair_weights(graph, group, rule.exponent)
 
 
-def nearest_pairs(descriptors: Descriptors, group: Ids | None, dim: int = 256) -> csr_matrix:
-    """Each image's `NEAREST` of other groups (N,) by PCA-whitened descriptors, equally weighted."""
+@dataclass(frozen=True)
+class Likeness:
+    """The share of pairs that look alike, by their ψ: straight lines between what was measured, never falling."""
+
+    psi: tuple[float, ...]
+    share: tuple[float, ...]
+
+    def __call__(self, psi: Floats) -> Floats:
+        """The share at ψ; 0 at 0."""
+        return np.asarray(np.interp(psi, (0.0, *self.psi), (0.0, *self.share)))
+
+
+def likeness(images: ImageSet, descriptors: Descriptors, graph: SimilarityGraph) -> Likeness:
+    """What the ψ of `graph` (N, N) is worth on some images: how often pairs of each grade look alike.
+
+    Pairs of different groups at one place that face the same way surely look alike, pairs far apart surely do not, and
+    the descriptor distances of all others are a mixture of the two (`covis.evaluation.statistics.Agreement`).
+    """
+    white = _white(descriptors)
+    rng, psi = np.random.default_rng(0), graph.to_scipy().tocoo()
+    across = np.flatnonzero(images.group[psi.row] != images.group[psi.col])
+    across = across[rng.permutation(len(across))[:_LIKENESS_PAIRS]]
+    rows, columns, grade = psi.row[across], psi.col[across], psi.data[across].astype(np.float64)
+    distance = pair_distances(white, white, rows, columns)
+    poses = images.poses
+    metres = np.hypot(*(poses.xy[rows] - poses.xy[columns]).T)
+    turned = np.nan_to_num(angle_between(poses.heading[rows], poses.heading[columns]))
+    far = rng.integers(0, len(images), (2, _LIKENESS_PAIRS))
+    far = far[:, np.hypot(*(poses.xy[far[0]] - poses.xy[far[1]]).T) > _FAR_M]
+    same = (metres <= _SAME_M) & (turned <= _SAME_DEG)
+    if not same.any() or not far.shape[1]:
+        raise InputError(
+            f"whether pairs look alike is told by some within {_SAME_M:g} m and some more than {_FAR_M:g} m apart, which "
+            "are missing here; use graded labels"
+        )
+    agreement = Agreement.fit(distance[same], pair_distances(white, white, far[0], far[1]))
+    bins = np.minimum((grade * _GRADES).astype(int), _GRADES - 1)
+    some = [here for here in (bins == k for k in range(_GRADES)) if here.sum() >= _FEWEST]
+    shares = np.maximum.accumulate([agreement.share(distance[here]) for here in some])
+    return Likeness(tuple(float(grade[here].mean()) for here in some), tuple(shares.tolist()))
+
+
+def _white(descriptors: Descriptors, dim: int = 256) -> Descriptors:
+    """PCA-whitened to as many of `dim` dims as there are descriptors for."""
     most = min(dim, descriptors.shape[1], max(1, len(descriptors) // SAMPLES_PER_DIM))
-    white = Whitening.fit(descriptors, most)(descriptors)
+    return Whitening.fit(descriptors, most)(descriptors)
+
+
+def nearest_pairs(descriptors: Descriptors, group: Ids | None) -> csr_matrix:
+    """Each image's `NEAREST` of other groups (N,) by PCA-whitened descriptors, equally weighted."""
+    white = _white(descriptors)
     itself = np.arange(len(white))
     found = rank(white, white, NEAREST, group, group, "any" if group is None else "other", exclude=itself)
     rows, columns = np.nonzero(found.ids >= 0)
@@ -107,7 +173,7 @@ def affordable(dim: int, samples: int) -> int:
 
 
 def _label_facts(rule: WhiteningRule, labels: Labels, pairs: csr_matrix) -> dict[str, Any]:
-    source = {"graded": labels, "binary": NEAR_ALIKE}.get(rule.labels)
+    source = {"graded": labels, "measured": labels, "binary": NEAR_ALIKE}.get(rule.labels)
     return {"pairs": int(pairs.nnz), **({} if source is None else {"label_rule": str(source)})}
 
 
