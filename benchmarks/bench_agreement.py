@@ -23,7 +23,7 @@ from covis import datasets
 from covis.datasets.surveys import across_days
 from covis.evaluation.scoring import pair_distances
 from covis.evaluation.statistics import Agreement
-from covis.experiments.tables import FrozenOnce
+from covis.experiments.running import FrozenOnce
 from covis.images import ImageSet
 from covis.labels import fov_similarity
 from covis.models import PlaceModel

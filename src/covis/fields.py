@@ -7,6 +7,7 @@ are made before anything is checked, so that fields that depend on each other ca
 from __future__ import annotations
 
 import dataclasses
+import functools
 import json
 import math
 import types
@@ -183,6 +184,7 @@ def _default(kind: type[Any], name: str) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
+@functools.cache
 def _hints(kind: type) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 

@@ -7,11 +7,10 @@ import io
 import re
 from collections.abc import Mapping, Sequence
 from html import escape
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from covis.arrays import Floats
+if TYPE_CHECKING:  # tables of text are printed by verbs that load nothing
+    from covis.arrays import Floats
 
 _SIDE = 180
 _DOTS = 2000
@@ -23,13 +22,16 @@ def card(title: str, facts: Mapping[str, Any], xy: Floats | None = None) -> str:
         f'<tr><th style="text-align:left">{escape(str(key))}</th><td style="text-align:left">{escape(str(value))}</td></tr>'
         for key, value in facts.items()
     )
-    sketch = "" if xy is None else _sketch(xy[np.isfinite(xy).all(axis=1)])
+    sketch = "" if xy is None else _sketch(xy)
     table = f"<table><caption><b>{escape(title)}</b></caption>{rows}</table>"
     return f'<div style="display:flex;gap:1em;align-items:center">{table}{sketch}</div>'
 
 
 def _sketch(xy: Floats) -> str:
     """Positions as an SVG of one scale, with its width in metres."""
+    import numpy as np
+
+    xy = xy[np.isfinite(xy).all(axis=1)]
     if not len(xy):
         return ""
     xy = xy[:: max(1, len(xy) // _DOTS)]

@@ -184,6 +184,28 @@ def test_a_mistyped_path_is_told_before_anything_heavy_is_imported(tmp_path):
     assert all("rnus is not there (did you mean runs?)" in line for line in lines), lines
 
 
+def test_a_mistyped_name_is_told_before_torch_is_loaded(tmp_path):
+    typos = (
+        ("train", "town_quik", "-o", "x"),
+        ("train", "town_quick", "-o", "x", "--set", "loss=contrastiv"),
+        ("sweep", "town_clx", "--benchmark", "town", "-o", "x"),
+        ("reproduce", "tabel1", "-o", "x"),
+        ("list", "recpies"),
+        ("label", "--dataset", "twon", "-o", "x"),
+    )
+    code = (
+        "import sys\nfrom covis.cli import main\n"
+        f"for args in {typos!r}:\n"
+        "    try: main(list(args))\n"
+        "    except SystemExit as end: assert end.code == 2, args\n"
+        "    heavy = {'torch', 'timm', 'matplotlib'} & set(sys.modules)\n"
+        "    assert not heavy, (args, heavy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert all("did you mean" in line for line in done.stderr.splitlines()), done.stderr
+
+
 def test_quiet_leaves_warnings_and_verbose_adds_times(capsys):
     from covis import progress
 

@@ -12,20 +12,8 @@ from covis import datasets, experiments
 from covis.cli.experiments import _combinations, _reproduced
 from covis.describing.describers import ModelDescriber
 from covis.errors import InputError
-from covis.experiments.tables import (
-    TABLES,
-    FrozenOnce,
-    Inputs,
-    Row,
-    Table,
-    lacking,
-    markdown,
-    needs,
-    run_folder,
-    run_rows,
-    summary,
-    write_outcomes,
-)
+from covis.experiments.running import FrozenOnce, run_folder, run_rows
+from covis.experiments.tables import TABLES, Inputs, Row, Table, lacking, markdown, needs, summary, write_outcomes
 from covis.models import ModelConfig, PlaceModel
 from covis.training.run import Resources
 from covis.whitening import WhiteningRule

@@ -52,8 +52,6 @@ def train(
     from covis import experiments
     from covis.datasets import given_paths
     from covis.training.recipe import configure, describe_recipe
-    from covis.training.run import Resources
-    from covis.training.run import train as run
 
     chosen = configure(experiments.get(recipe), set_ or [])
     if dry_run:
@@ -61,8 +59,12 @@ def train(
         return
     if output is None:
         raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
-    resources = Resources(workers, cache, checkpoint_seconds)
     path = given_paths(data, [chosen.dataset]).get(chosen.dataset)
+
+    from covis.training.run import Resources  # loads torch: after all that can be told without it
+    from covis.training.run import train as run
+
+    resources = Resources(workers, cache, checkpoint_seconds)
     result: dict[str, Any] = run(chosen, output, data=path, seed=seed, resources=resources)
     best = "".join(f"  Recall@{k} {v:.1f}" for k, v in result["best"].items() if k != "step")
     emit(
@@ -262,7 +264,8 @@ def _reproduced(name: str, table: Table, inputs: Inputs, seeds: int, changed: bo
 
 
 def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[Outcome], dict[str, Any]]:
-    from covis.experiments.tables import run_rows, with_means, write_outcomes
+    from covis.experiments.running import run_rows
+    from covis.experiments.tables import with_means, write_outcomes
 
     numbers = list(range(seeds))
     outcomes = with_means(run_rows(table.rows, inputs, numbers), table)
@@ -274,7 +277,7 @@ def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[O
 
 def _measured(name: str, table: Table, inputs: Inputs) -> dict[str, Any]:
     from covis import artifacts
-    from covis.experiments.paper import cost_table, is_whole, measure_rows
+    from covis.experiments.running import cost_table, is_whole, measure_rows
     from covis.files import write_text
 
     entries = measure_rows(table.rows, inputs)

@@ -28,7 +28,7 @@ from covis.evaluation import Benchmark
 from covis.evaluation.benchmark import NEAR_ALIKE, NEAR_ALIKE_RULE
 from covis.evaluation.retrieval import affordable
 from covis.experiments import campus, get
-from covis.experiments.tables import FrozenOnce
+from covis.experiments.running import FrozenOnce
 from covis.graph import POSITIVE
 from covis.images import ImageSet, Split
 from covis.maps.calibration import HeldOut

@@ -1,0 +1,270 @@
+"""Runs the rows of tables: trains or opens what was trained, scores or submits it, and measures what training costs.
+
+    FOLDER/runs/NAME-KEY/seed-N/                   a training run; KEY is the recipe's, so tables share it
+    FOLDER/runs/NAME-KEY/seed-N/evals/BENCHMARK    its evaluations
+    FOLDER/runs/NAME-KEY/seed-N/submissions/…      files for servers, where the truth is hidden
+    FOLDER/costs/NAME-KEY/cost.json                what training it costs, measured on some steps
+
+Everything resumes: a finished run, evaluation or measurement is opened, not made again.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import traceback
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from covis import artifacts, datasets
+from covis.datasets import is_given
+from covis.describing.describers import ModelDescriber, open_describer
+from covis.describing.features import Cached, open_features
+from covis.describing.rerankers import open_reranker
+from covis.descriptors import Describer
+from covis.errors import InputError
+from covis.evaluation import BENCHMARKS, Benchmark, Evaluation, load_benchmark
+from covis.evaluation.compare import ORDER_FIGURES
+from covis.evaluation.published import DENOMINATORS
+from covis.evaluation.published import rows as printed_rows
+from covis.evaluation.run import Variants, evaluate_to, submit
+from covis.evaluation.submissions import server_figures
+from covis.experiments.tables import KS, Inputs, Outcome, Row, lacking
+from covis.images import ImageSet
+from covis.machine import cache_folder
+from covis.models import PlaceModel
+from covis.progress import say, warn
+from covis.training.data import describe_all
+from covis.training.recipe import Recipe
+from covis.training.run import COST_STEPS, Cost, measure, train
+
+RUNS = "runs"
+COST = "cost.json"
+
+
+def run_rows(rows: Sequence[Row], inputs: Inputs, seeds: Iterable[int]) -> list[Outcome]:
+    """Runs what the data allows, row by row; a row that cannot be run or fails is said, and the others go on."""
+    seeds, outcomes = list(seeds), []
+    for row in rows:
+        sizes = tuple(dict.fromkeys(other.whiten for other in rows if other.shares_descriptors(row)))
+        outcome = Outcome(row, missing=lacking(row, inputs))
+        if outcome.missing:
+            say(f"{row.name}: not run, {outcome.missing}")
+        else:
+            _run_seeds(row, sizes, inputs, seeds, outcome)
+        outcomes.append(outcome)
+    return outcomes
+
+
+def _run_seeds(row: Row, sizes: tuple[int | None, ...], inputs: Inputs, seeds: Sequence[int], outcome: Outcome) -> None:
+    for seed in seeds if row.recipe is not None else seeds[:1]:
+        say(f"{row.name}, seed {seed}")
+        try:
+            _run(row, sizes, inputs, seed, outcome)
+        except InputError as error:
+            outcome.missing = str(error)
+        except Exception as error:  # one row must not end the table
+            outcome.missing = f"failed with {type(error).__name__}: {error}"
+            outcome.remarks.append(traceback.format_exc())
+        if outcome.missing:
+            warn(f"{row.name}, seed {seed}: {outcome.missing}")
+            return
+
+
+def _run(row: Row, sizes: tuple[int | None, ...], inputs: Inputs, seed: int, outcome: Outcome) -> None:
+    """Trains, or opens what was trained; scores all `sizes` that rows of this run whiten to at once."""
+    folder = run_folder(inputs.output, row, seed)
+    if row.recipe is None:
+        describer = open_describer(inputs.models[row.model])
+    else:
+        path = inputs.data.get(row.recipe.dataset)
+        result = train(row.recipe, folder, data=path, seed=seed, resources=inputs.resources)
+        for key in ("seconds", "mining_seconds", "images", "pairs", "memory_gib"):
+            outcome.costs.setdefault(key, []).append(float(result[key]))
+        outcome.runs.append(folder)
+        model = folder / "model"
+        describer = FrozenOnce(PlaceModel.load(model), row.label, folder=model.resolve())
+    for name in row.benchmarks:
+        if not is_given(BENCHMARKS[name].dataset, inputs.data):
+            _remark(outcome, f"{name}: left out, its data is not given (--data {BENCHMARKS[name].dataset}=PATH)")
+            continue
+        try:
+            benchmark = load_benchmark(name, inputs.data)
+            outcome.counts[name] = (len(benchmark.queries), len(benchmark.database))
+            if benchmark.relevance is None:
+                _submit(row, describer, benchmark, folder, inputs, outcome)
+            else:
+                _score(row, sizes, describer, benchmark, folder, outcome)
+        except InputError as error:
+            _remark(outcome, f"{name}: left out, {error}")
+
+
+def _remark(outcome: Outcome, text: str) -> None:
+    if text not in outcome.remarks:
+        say(f"{outcome.row.name}: {text}")
+        outcome.remarks.append(text)
+
+
+def run_folder(output: Path, row: Row, seed: int) -> Path:
+    """Where the run of a row's recipe lies: the same for every table that has the recipe, whatever its rows' names."""
+    known = sorted((output / RUNS).glob(f"*-{row.key}"))
+    return (known[0] if known else output / RUNS / f"{row.slug}-{row.key}") / f"seed-{seed}"
+
+
+def _variants(row: Row, sizes: tuple[int | None, ...]) -> Variants:
+    rerank = open_reranker(row.rerank) if row.rerank else None
+    return Variants(
+        sizes, sweep=row.sweep, fit=row.fit, fit_images=row.fit_images, rerank=rerank, whitening=row.whitening
+    )
+
+
+def _score(
+    row: Row, sizes: tuple[int | None, ...], describer: Describer, benchmark: Benchmark, folder: Path, outcome: Outcome
+) -> None:
+    variants, evals = _variants(row, sizes), folder / "evals"
+    try:
+        evaluate_to(describer, benchmark, evals, variants, alone=False)
+    except InputError:  # another row's size may be more than these descriptors can be whitened to
+        variants = _variants(row, (row.whiten,))
+        evaluate_to(describer, benchmark, evals, variants, alone=False)
+    target = evals / variants.folder(benchmark.name, row.whiten)
+    evaluation = Evaluation.open(target)
+    outcome.counts[benchmark.name] = (evaluation.figures["queries"], evaluation.figures["database"])
+    pattern = f"{benchmark.name}-whiten*-{row.fit}"
+    swept = sorted(evals.glob(pattern)) if row.sweep else []
+    outcome.evaluations.setdefault(benchmark.name, []).extend([target, *swept])
+    outcome.add(benchmark.name, headline(evaluation, row.parts) | (_ordered(evaluation) if row.graded else {}))
+
+
+def _submit(
+    row: Row, describer: Describer, benchmark: Benchmark, folder: Path, inputs: Inputs, outcome: Outcome
+) -> None:
+    """A file for the server, and what it answered, where that is known."""
+    variants = replace(_variants(row, (row.whiten,)), sweep=False)
+    target = folder / "submissions" / variants.folder(benchmark.name, row.whiten)
+    submission = submit(describer, benchmark, target, variants)["submission"]
+    outcome.submissions.setdefault(benchmark.name, []).append(str(submission))
+    printed = [p.key for p in row.published if p.benchmark == benchmark.name]
+    figures = printed if row.parts and printed else server_figures(benchmark)
+    outcome.add(benchmark.name, inputs.scores.expect(str(target.relative_to(inputs.output)), figures))
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenOnce(ModelDescriber):
+    """A model whose frozen part is computed once for all runs that share it, where the cache holds its output."""
+
+    model: PlaceModel
+
+    def describe(self, images: ImageSet) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
+        """Through cached features if every image can be read and has its place there, else as any model does."""
+        if torch.cuda.is_available():
+            return super().describe(images)
+        cache = cache_folder() / "features"
+        bound = int(Recipe.cache_gb * 1e9)
+        common: dict[str, Any] = {"seed": 0, "workers": self.workers or 1, "device": torch.device("cpu")}
+        source = open_features(self.model, (images,), cache=cache, cache_bytes=bound, **common)
+        if not isinstance(source, Cached) or not np.array_equal(source.replaced[0], np.arange(len(images))):
+            return super().describe(images)
+        return describe_all(self.model, source, 0, len(images)), np.zeros(len(images), bool)
+
+
+def headline(evaluation: Evaluation, parts: bool = False) -> dict[str, float]:
+    """The figures that a table shows, recall over the queries that the published figures divide by."""
+    over = DENOMINATORS.get(evaluation.benchmark)
+    recall = evaluation.figures[f"recall_over_{over}"] if over else evaluation.recall
+    found = {f"recall@{k}": float(recall[k]) for k in recall if int(k) in KS}
+    found |= {f"localised@{k}": v for k, v in evaluation.figures.get("localised", {}).items()}
+    if evaluation.figures.get("average_precision") is not None:
+        found["average_precision"] = evaluation.figures["average_precision"]
+    for values in evaluation.figures.get("breakdown", {}).values() if parts else ():
+        for part, figures in values.items():
+            found |= {f"{part} localised@{k}": v for k, v in figures.get("localised", {}).items()}
+    return found
+
+
+def _ordered(evaluation: Evaluation) -> dict[str, float]:
+    """How well results are ordered by overlap: stricter radii, nDCG over ψ, metres at rank 1, Spearman of ψ and distance."""
+    found = {f"recall@1 {name}": part.recall[1] for name, part in evaluation.figures.stricter.items() if part.recall}
+    single = {key: evaluation.figures.single(key) for key in ORDER_FIGURES}
+    return found | {key: value for key, value in single.items() if value is not None}
+
+
+def measure_rows(rows: Sequence[Row], inputs: Inputs, *, steps: int = COST_STEPS) -> list[dict[str, Any]]:
+    """The cost of each row's recipe, or why it could not be measured."""
+    entries = []
+    for row in rows:
+        reason = lacking(row, inputs)
+        entry: dict[str, Any] = {"row": row.name}
+        if not reason and row.recipe is not None:
+            try:
+                entry |= _measured(row, inputs, steps)
+                entry["epochs"] = row.recipe.epochs
+            except Exception as error:  # one row must not end the table
+                reason = str(error) if isinstance(error, InputError) else f"failed with {type(error).__name__}: {error}"
+        if reason:
+            warn(f"{row.name}: not measured, {reason}")
+            entry["missing"] = reason
+        entries.append(entry)
+    return entries
+
+
+def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
+    folder = inputs.output / "costs" / f"{row.slug}-{row.key}"
+    if (folder / COST).is_file():
+        say(f"{row.name}: measured already")
+        return dict(artifacts.read_json(folder / COST))
+    assert row.recipe is not None
+    say(f"{row.name}: measuring {steps} steps")
+    path = inputs.data.get(row.recipe.dataset)
+    workers = None if inputs.resources is None else inputs.resources.workers
+    folder.mkdir(parents=True, exist_ok=True)
+    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
+        cost: Cost = pool.submit(measure, row.recipe, folder / "run", path, 0, workers, steps=steps).result()
+    entry = {**asdict(cost), "hours_per_epoch": cost.hours_per_epoch}
+    artifacts.write_json(folder / COST, entry, sealed=False)
+    return entry
+
+
+def is_whole(dataset: str, split: str, path: Path | None) -> bool:
+    """Whether a training split is the published one, by its counts and groups."""
+    facts, images = datasets.DATASETS[dataset], datasets.load(dataset, path, split).queries
+    published = facts.published.get(f"{split}/queries", len(images))
+    return len(images) == published and len(images.group_names) == facts.groups.get(split, len(images.group_names))
+
+
+def cost_table(entries: Sequence[dict[str, Any]], whole: bool) -> str:
+    """As Markdown; what was published stands beside it only where the training set is the published one."""
+    printed = {row["model"]: row for row in printed_rows("table5_training_cost")} if whole else {}
+    head = ["model", "peak GiB", "s / 1,000 pairs", "mining s / 1,000 pairs", "pairs an epoch", "h an epoch*", "epochs"]
+    head += ["h in all*", *(("published: memory", "epochs", "an epoch", "to converge") if printed else ())]
+    lines = [head, ["---", *("---:" for _ in head[1:])]]
+    for e in entries:
+        if "missing" in e:
+            lines.append([e["row"], f"not measured: {e['missing']}", *("" for _ in head[2:])])
+            continue
+        cells = [
+            f"{e['peak_gib']:.2f}",
+            f"{e['seconds_per_1000_pairs']:.1f}",
+            f"{e['mining_seconds_per_1000_pairs']:.1f}",
+        ]
+        cells += [f"{e['pairs_per_epoch']:,}", f"{e['hours_per_epoch']:.2f}", str(e["epochs"])]
+        cells.append(f"{e['hours_per_epoch'] * e['epochs']:.2f}")
+        told = printed.get(e["row"], {})
+        cells += (
+            [told.get(k, "") for k in ("gpu_memory", "epochs", "time_per_epoch", "time_to_converge")] if printed else []
+        )
+        lines.append([e["row"], *cells])
+    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    measured = [e for e in entries if "missing" not in e]
+    where = f"{measured[0]['steps']} steps on {measured[0]['device']}" if measured else "nothing"
+    notes = [f"* extrapolated from {where}; memory is the GPU's peak, or the process's where there is none"]
+    notes.append("tuples count as pairs; the published figures are of another machine")
+    if not whole:
+        notes.append("published figures are left out: the training set here is not the whole of the published one")
+    return table + "\n\n" + "\n".join(f"- {note}" for note in notes)
