@@ -185,7 +185,7 @@ def _default(kind: type[Any], name: str) -> Any:
 
 
 @functools.cache
-def _hints(kind: type) -> dict[str, Any]:
+def _hints(kind: Any) -> dict[str, Any]:
     return typing.get_type_hints(kind)
 
 

@@ -9,8 +9,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+import typer
 
-from covis.cli import GROUPS, VERBS, describe, main
+from covis.cli import GROUPS, VERBS, build, describe, main
 from covis.cli.listing import KINDS, START_WITH
 from covis.errors import InputError, WeightsMissing
 
@@ -234,3 +235,12 @@ def test_a_device_is_checked(capsys, monkeypatch):
     machine.use_device("cuda:99")
     with pytest.raises(InputError, match="no device 'cuda:99'"):
         machine.device()
+
+
+@pytest.mark.parametrize(
+    "verb",
+    ["train", "sweep", "reproduce", "demo", "evaluate", "embed", "index", "add", "locate", "serve", "pairs", "report"],
+)
+def test_verbs_that_run_a_network_take_a_device(verb):
+    command = typer.main.get_command(build()).commands[verb]
+    assert any("--device" in parameter.opts for parameter in command.params)

@@ -37,6 +37,7 @@ def report(
         float | None, typer.Option(min=0.5, help="Width of a --figure in inches, such as 3.25 for one column.")
     ] = None,
     no_title: Annotated[bool, typer.Option("--no-title", help="A --figure without titles, for a paper.")] = False,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Write a self-contained report: tables, curves, map of right and wrong queries, gallery, what models see.

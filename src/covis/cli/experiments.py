@@ -83,6 +83,7 @@ def demo(
     data: Annotated[Path | None, typer.Option(help="Folder of the town (default: in the user's cache).")] = None,
     set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every recipe, repeatable.")] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Label, train, embed, search, evaluate and report on a simulated town; no download. Resumes where it was.
@@ -128,6 +129,7 @@ def sweep(
         list[str] | None, typer.Option(help="FIELD=V1,V2,…: a row for each value, repeatable (all combinations).")
     ] = None,
     workers: Workers = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Train recipes × settings × seeds, score each, and sum up with 95 % intervals.
@@ -171,6 +173,7 @@ def reproduce(
     list_: Annotated[
         bool, typer.Option("--list", help="List tables and figures, their cost and data, and stop.")
     ] = False,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Reproduce published tables and figures: what the data allows, resumed, beside the published figures.

@@ -216,6 +216,7 @@ def locate(
         ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte of the map against its checksums.")] = False,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Say where photos were taken, how sure that is, and which photos of the map show it.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import Device, Json, emit
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def pairs(
     least_probability: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="loops: leave out what is less likely right.")
     ] = 0.0,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Choose the pairs of images that hloc or COLMAP shall match, instead of all with all.

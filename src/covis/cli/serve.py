@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit, table
+from covis.cli.common import Device, Json, emit, table
 from covis.cli.maps import Pictures
 from covis.errors import InputError
 
@@ -36,6 +36,7 @@ def serve(
     queue: Annotated[int, typer.Option(min=1, help="Photos that may wait; more are refused with 503.")] = 256,
     max_upload: Annotated[str, typer.Option(help="Size of one request at most.")] = "100M",
     pictures: Pictures = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Serve maps over HTTP, with a page to drop photos on. Needs: pip install 'covis[serve]'.

@@ -28,8 +28,9 @@ class ClassLoss(Loss):
         """A descriptor for each class of the sampler, `weight` (classes, dim); no part of the model that is saved."""
         from torch import nn
 
-        proxies = nn.utils.skip_init(nn.Linear, dim, sampler.classes, bias=False)
-        nn.init.xavier_uniform_(proxies.weight)
+        proxies: nn.Module = nn.utils.skip_init(nn.Linear, dim, sampler.classes, bias=False)  # type: ignore[no-untyped-call]
+        weight = proxies.get_parameter("weight")
+        nn.init.xavier_uniform_(weight)
         return proxies
 
     def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
