@@ -23,7 +23,7 @@ from covis.errors import InputError
 from covis.evaluation import BENCHMARKS, Evaluation
 from covis.evaluation.compare import paired_differences
 from covis.evaluation.published import Published, other_counts
-from covis.evaluation.render import mean_interval, over_seeds
+from covis.evaluation.render import mean_interval, name_of, over_seeds
 from covis.evaluation.run import Fit
 from covis.evaluation.submissions import Scores
 from covis.files import write_text
@@ -348,6 +348,6 @@ def _cell(outcome: Outcome, benchmark: str, key: str) -> str:
     values = outcome.figures.get(benchmark, {}).get(key)
     if not values:
         return ""
-    text = over_seeds(values)
+    text = over_seeds(values, name_of(key).digits)
     printed = outcome.published(benchmark)[0].get(key)
     return f"{text} ({printed.value:.1f})" if printed else text
