@@ -82,3 +82,5 @@ def test_the_doctor_tells_the_truth(official, name, tmp_path, capsys):
         assert not any("have no map image" in text for text in texts)
     else:
         assert capsys.readouterr().err.count("lacks 19 of 22 cities") == 1
+        assert {"count": "test/queries", "published": 20_000, "exact": False, "found": 96} in report["published"]
+        assert "test/queries: 96 images, the whole set has at least 20000" in texts

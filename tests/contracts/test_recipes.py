@@ -84,8 +84,9 @@ def test_it_reads_back_from_a_file(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", list(CASES.values()))
-def test_one_step_runs_on_a_miniature(name, miniatures, tmp_path, monkeypatch):
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+def test_one_step_runs_on_a_miniature(name, miniatures, tmp_path, tmp_path_factory, monkeypatch):
+    # features of one tiny network, which all recipes share
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path_factory.getbasetemp() / "recipes"))
     recipe = small(experiments.get(name))
     result = train(recipe, tmp_path / "run", data=miniatures[recipe.dataset], resources=QUIET)
     assert result["step"] == 1

@@ -149,6 +149,7 @@ DATASETS.register(NAME)(
         load=load,
         splits=("test", "train"),
         licence="CC BY-NC-SA 4.0, non-commercial; cite Sattler et al. 2018 and Badino et al. 2011",
+        at_least={"test/queries": 10_000, "test/database": 5_000},
         volume=volume,
         positive_radius_m=5.0,
     )

@@ -23,6 +23,8 @@ class Dataset:
     licence: str
     published: dict[str, int] = field(default_factory=dict)
     """Counts to check against, such as {"val/queries": 740}."""
+    at_least: dict[str, int] = field(default_factory=dict)
+    """The same where only a server counts exactly: fewer images are a part, more may still be one."""
     volume: Callable[[str], str] | None = None
     """Image name → the download that holds it, to say what is missing."""
     left_out: Callable[[Path, str], list[str]] | None = None

@@ -177,6 +177,7 @@ DATASETS.register(NAME)(
         splits=tuple(CITIES),
         licence="CC BY-NC-SA 4.0 for research; images by Mapillary's contributors, request at mapillary.com",
         published={"val/database": 18871},
+        at_least={"test/queries": 20_000, "test/database": 20_000},
         left_out=panoramas_of,
         rule=FovOverlap(within_group=True),
         groups={split: len(cities) for split, cities in CITIES.items()},
