@@ -98,7 +98,9 @@ def test_a_map_in_metres_has_no_geojson(tmp_path):
 @pytest.mark.parametrize(
     ("header", "kind"),
     [("", "json"), ("*/*", "json"), ("text/html, */*;q=0.1", "json"), ("application/geo+json;q=0.1,application/json;q=0", "geo+json"),
-     ("application/geopose+json;q=1,application/json;q=0.9", "geopose+json"), ("application/json;q=x,application/geo+json", "geo+json")],
+     ("application/geopose+json;q=1,application/json;q=0.9", "geopose+json"), ("application/json;q=x,application/geo+json", "geo+json"),
+     ("application/json;q=0, */*", "geo+json"), ("application/geo+json, */*", "geo+json"), (",", "json"),
+     ("application/geopose+json;q=0.3, application/*;q=0.8", "json")],
 )  # fmt: skip
 def test_negotiation(header, kind):
     assert accepted(header) == f"application/{kind}"
@@ -230,6 +232,20 @@ def test_health_metrics_and_headers(town):
     assert "/v1/locate" in httpx.get(f"{town}/openapi.json").json()["paths"]
 
 
+def test_head_is_answered_as_get_without_a_body(town):
+    for path, status in (
+        ("/", 200),
+        ("/healthz", 200),
+        ("/v1/maps/town/thumbnails/003.jpg", 200),
+        ("/v1/maps/none", 404),
+    ):
+        head, get = httpx.head(town + path), httpx.get(town + path)
+        assert (head.status_code, head.content) == (status, b"")
+        assert head.headers["content-length"] == get.headers["content-length"]
+    refused = httpx.put(f"{town}/v1/locate")
+    assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
+
+
 def test_another_name_is_refused(made):
     with running(create_app([made / "town.map"], hosts=frozenset({"127.0.0.1"}))) as address:
         assert httpx.get(f"{address}/v1/maps").status_code == 200
@@ -274,6 +290,9 @@ def test_photos_come_and_go(own):
     assert (again.status_code, again.json()["photos"]) == (201, 61)
     other = ask(address, jpeg(71), url=url, positions=json.dumps(json.loads(place)[:1]), key=key)
     assert other.status_code == 409
+    assert "another photo 'q0.jpg'; send it with another name" in other.json()["detail"]
+    assert str(path.parent) not in other.text
+    assert ask(address, jpeg(71), url=url, positions=place, prefix="../up/", key=key).status_code == 422
     gone = httpx.delete(f"{address}{url}/q0.jpg", headers={"X-API-Key": key})
     assert (gone.status_code, gone.json()["photos"]) == (200, 60)
     assert httpx.delete(f"{address}{url}/q0.jpg", headers={"X-API-Key": key}).status_code == 404

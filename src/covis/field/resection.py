@@ -210,10 +210,9 @@ def _jacobian(lens: Any, rotation: Floats, centre: Floats, points: Floats) -> Fl
 def _covariance(jacobian: Floats, spread: float, focal: Focal, lens: Any) -> Floats:
     """(6, 6) of the pose. A focal length that was estimated too trades against distance; EXIF's brings its own error."""
     if focal == "estimated":
-        joint: Floats = np.linalg.pinv(jacobian.T @ jacobian)[:6, :6] * spread
-        return joint
+        return np.asarray(np.linalg.pinv(jacobian.T @ jacobian)[:6, :6] * spread, np.float64)
     pose, by_focal = jacobian[:, :6], jacobian[:, 6]
-    inverse: Floats = np.linalg.pinv(pose.T @ pose)
+    inverse = np.asarray(np.linalg.pinv(pose.T @ pose), np.float64)
     if focal == "given":
         return inverse * spread
     moved_by = inverse @ (pose.T @ by_focal) * (EXIF_FOCAL_SHARE * lens.mean_focal_length())

@@ -129,7 +129,8 @@ def _ring(text: str, name: str, degrees: bool) -> list[Corner]:
     except InputError:
         raise
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise InputError(f"{name} cannot be read as GeoJSON ({error}); give a file with one polygon") from None
+        cause = error if isinstance(error, ValueError) else "no polygon is where one belongs"
+        raise InputError(f"{name} cannot be read as GeoJSON ({cause}); give one polygon") from None
     return [(lat, lon) for lon, lat in corners] if degrees else corners
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -182,7 +183,16 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _bad_input(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": str(error)}, 422)
+    return JSONResponse({"detail": _without_paths(str(error), _server(request).shelf)}, 422)
+
+
+def _without_paths(text: str, shelf: Shelf) -> str:
+    """What the command line says, without this machine's paths and in the words of this interface."""
+    for name, path in shelf.paths.items():
+        inside = re.escape(str(path.parent.resolve())) + r"[^\s;,)'\"]*"
+        text = re.sub(rf" \({inside}\)", "", text)
+        text = re.sub(inside, name, text)
+    return text.replace("add these under --prefix NAME/", "send it with another name or a `prefix`")
 
 
 async def _unavailable(request: Request, error: Exception) -> Response:
@@ -330,8 +340,9 @@ def _refuse_if_none(uploads: Sequence[Upload], described: Sequence[Any]) -> None
     bad = [(u, d) for u, d in zip(uploads, described, strict=True) if isinstance(d, Unusable)]
     if len(bad) == len(uploads):
         upload, why = bad[0]
-        status = 413 if why.reason == "too-large" else 415
-        raise HTTPException(status, f"{upload.name}: {why.detail}; send a photo that can be opened")
+        if why.reason == "too-large":
+            raise HTTPException(413, f"{upload.name}: {why.detail}, more than a photo may have; send a smaller one")
+        raise HTTPException(415, f"{upload.name}: {why.detail}; send a photo that can be opened")
 
 
 @dataclass(frozen=True, eq=False)
@@ -380,26 +391,24 @@ def answer(
 
 
 def accepted(header: str) -> str:
-    """The best of our formats that `Accept` takes; raises 406."""
-    wishes: list[tuple[float, int, str]] = []
-    for at, part in enumerate(header.split(",") if header.strip() else ["*/*"]):
+    """The best of our formats that `Accept` takes: by weight, then by how exactly it is named; raises 406."""
+    ranges: dict[str, float] = {}
+    for part in header.split(","):
         kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        weight = 1.0
-        for parameter in parameters:
-            name, _, value = parameter.partition("=")
-            if name.strip() == "q":
-                try:
-                    weight = float(value)
-                except ValueError:
-                    weight = 0.0
-        wishes.append((-weight, at, kind))
-    for weight, _, kind in sorted(wishes):
-        if weight == 0:
-            continue
-        for known in FORMATS:
-            if kind in (known, "*/*", "application/*"):
-                return known
-    raise HTTPException(406, f"Accept one of: {', '.join(FORMATS)}")
+        weight = next((v for k, _, v in (p.partition("=") for p in parameters) if k.strip() == "q"), "1")
+        if kind:
+            try:
+                ranges[kind] = float(weight)
+            except ValueError:
+                ranges[kind] = 0.0
+    given, wishes = list(ranges), []
+    for at, known in enumerate(FORMATS):
+        named = next((r for r in (known, "application/*", "*/*") if r in ranges), None)
+        if ranges and named is not None and ranges[named] > 0:
+            wishes.append((-ranges[named], "*" in named, given.index(named), at))
+    if ranges and not wishes:
+        raise HTTPException(406, f"Accept one of: {', '.join(FORMATS)}")
+    return FORMATS[min(wishes)[-1]] if wishes else FORMATS[0]
 
 
 # Maps
@@ -523,5 +532,5 @@ async def _change(server: Server, name: str, change: Callable[[], Any]) -> dict[
         except Unavailable:
             raise
         except InputError as error:
-            raise HTTPException(409, str(error)) from None
+            raise HTTPException(409, _without_paths(str(error), server.shelf)) from None
     return {"map": name, "version": after.version, "photos": len(after)}

@@ -225,6 +225,8 @@ class Guard:
             await self.app(scope, receive, send)
             return
         body = _Body(receive, self.limits, self.budget, Headers(scope=scope))
+        if scope["method"] == "HEAD":  # as GET; the server sends no body to it
+            scope = {**scope, "method": "GET"}
 
         async def answer(message: Message) -> None:
             if message["type"] == "http.response.start":

@@ -7,7 +7,7 @@ import os
 import re
 import threading
 from collections import OrderedDict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -130,6 +130,11 @@ class Shelf:
             self._paths[name] = path
             opened = Map.open(path, verify=True)
             self._shown[name] = Shown(name, opened, opened.runtime)
+
+    @property
+    def paths(self) -> Mapping[str, Path]:
+        """Where each map lies."""
+        return self._paths
 
     @property
     def names(self) -> list[str]:

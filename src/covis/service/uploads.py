@@ -130,6 +130,9 @@ def read_positions(form: Form, frame: str) -> list[Spot]:
     unknown = form.fields.keys() - {"positions", "prefix"}
     if unknown:
         raise HTTPException(422, f"unknown parameter {sorted(unknown)[0][:40]!r}; known: positions, prefix")
+    prefix = form.fields.get("prefix", "")
+    if prefix.startswith("/") or ".." in prefix.split("/") or not prefix.isprintable() or len(prefix) > 200:
+        raise HTTPException(422, "prefix: a folder's name such as autumn/, without .. and control characters")
     if "positions" not in form.fields:
         return [_from_exif(photo, frame) for photo in form.photos]
     try:
