@@ -32,7 +32,7 @@ test: $(VENV)/.test browser  ## quick suite first, then the slow one
 	$(BIN)/pytest -n 2 -m "not slow and not drill"
 	$(BIN)/pytest -n 2 -m "slow and not drill"
 
-drill: $(VENV)/.test  ## long fault and scale drills
+drill: $(VENV)/.test  ## long drills: kills, power failures, damage, bad input, load (hours)
 	$(BIN)/pytest -m drill
 
 lint: $(VENV)/.dev

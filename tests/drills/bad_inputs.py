@@ -22,9 +22,19 @@ DAMAGE = ("bit", "digit", "block", "zeros", "swap", "cut", "longer", "empty")
 
 def run(count: int, seed: int, work: Path) -> dict[str, dict[str, int]]:
     """About `count` bad inputs, each kind its share; outcomes by kind."""
+    return _run(
+        {images: 0.5, tables: 0.2, tracks: 0.08, labels: 0.1, weights: 0.04, arguments: 0.08}, count, seed, work
+    )
+
+
+def run_sources(count: int, seed: int, work: Path) -> dict[str, dict[str, int]]:
+    """`count` damaged sources of posed images, layers, clouds, videos and bags."""
     from sources import sources
 
-    shares = {images: 0.4, tables: 0.2, tracks: 0.07, labels: 0.1, sources: 0.1, weights: 0.04, arguments: 0.09}
+    return _run({sources: 1.0}, count, seed, work)
+
+
+def _run(shares: dict[Callable, float], count: int, seed: int, work: Path) -> dict[str, dict[str, int]]:
     results = {}
     for make, share in shares.items():
         folder = work / make.__name__

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import os
 import shutil
 import signal
 import socket
-import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,18 +20,18 @@ import numpy as np
 import victims
 from PIL import Image
 
-PRELOADED = ["torch", "covis.cli.maps", "covis.maps.map", "covis.models", "covis.describing.embedding", "victims"]
 LONGEST_S = 300
 CHANGES = ("index", "add", "remove")
 
 
 def processes():
     """Where victims come from."""
-    context = multiprocessing.get_context("forkserver")
     here = str(Path(__file__).parent)
-    if here not in sys.path:
-        sys.path.insert(0, here)
-    context.set_forkserver_preload(PRELOADED)
+    places = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    if here not in places:  # the fork server finds what it preloads by this, not by sys.path
+        os.environ["PYTHONPATH"] = os.pathsep.join([here, *filter(None, places)])
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["victims"])
     return context
 
 

@@ -1,4 +1,4 @@
-"""The long drills, with figures: `make drill`, or `python tests/drills/run.py --kills 300 --mutations 3000 --inputs 10000`.
+"""The long drills, with figures: `make drill`, or `python tests/drills/run.py --kills 100 --points 200 --mutations 3000`.
 
 Writes benchmarks/results/reliability.json, which docs/reliability.md is held to, and ends with 1 if anything was lost,
 wrong or crashed.
@@ -31,6 +31,33 @@ def kills(count: int, seed: int, work: Path) -> dict[str, Any]:
     return {"map": {"kills": count, "changes": changes, "between change and answer": between, "lost": 0, "mixed": 0}}
 
 
+def points(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """SIGKILL at steps on disk of index, add and remove; the same call then finishes."""
+    from killing import map_kills
+
+    return map_kills(count, seed, work)
+
+
+def engine(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """SIGKILL of the process that holds Milvus Lite, at steps of load, upsert and delete."""
+    from killing import map_kills
+
+    return map_kills(count, seed, work, "milvus")
+
+
+def ranks(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """SIGKILL of one of two ranks, while they train and while they embed."""
+    from killing import rank_kills
+
+    from covis.town.config import TownConfig
+    from covis.town.dataset import load
+
+    for split in ("train", "val", "test"):
+        load(work / "hamlet", split, TownConfig.small())
+    trained = rank_kills(count // 2, seed, work / "training", "training", work / "hamlet")
+    return trained | rank_kills(count - count // 2, seed, work / "embedding", "embedding")
+
+
 def power(count: int, seed: int, work: Path) -> dict[str, Any]:
     """Power failures during add and remove: unsynced bytes and names are gone."""
     from power_loss import run
@@ -42,13 +69,15 @@ def drills() -> dict[str, Callable[[int, int, Path], dict[str, Any]]]:
     import bad_inputs
     import mutations
 
-    return {"mutations": mutations.run, "inputs": bad_inputs.run, "power": power, "kills": kills}
+    killed = {"kills": kills, "points": points, "engine": engine, "ranks": ranks}
+    damaged = {"mutations": mutations.run, "inputs": bad_inputs.run, "sources": bad_inputs.run_sources}
+    return {**damaged, "power": power, **killed}
 
 
 def main() -> int:
     """Runs the drills that are asked for, and adds their figures to the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("kills", "mutations", "inputs", "power"):
+    for name in ("kills", "points", "engine", "ranks", "mutations", "inputs", "sources", "power"):
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--output", type=Path, default=RESULTS)
@@ -62,17 +91,23 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["COVIS_CACHE"] = str(Path(folder) / "cache")
             by_kind = run(count, given.seed, Path(folder))
-        total = Counter(dict.fromkeys(("wrong", "crashed"), 0) if name in ("mutations", "inputs") else {})
+        zeros = ("wrong", "crashed", "hung") if name in ("mutations", "inputs", "sources") else ()
+        total = Counter(dict.fromkeys(zeros, 0))
         for found in by_kind.values():
             total.update(found)
         results[name] = {
-            "asked": count, "tried": count if name == "kills" else sum(total.values()), "seed": given.seed, "total": dict(sorted(total.items())), "by_kind": by_kind,
-            "seconds": round(time.monotonic() - start), "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss >> 10,
+            "asked": count, "tried": total["kills"] or sum(total.values()), "seed": given.seed, "total": dict(sorted(total.items())), "by_kind": by_kind,
+            "seconds": round(time.monotonic() - start), "peak_mb": _peak_mb(),
         }  # fmt: skip
         given.output.write_text(json.dumps(results, indent=1) + "\n")
         print(f"{name}: {count} tried, {dict(total)}", flush=True)
-    bad = [r for r in results.values() if any(r["total"].get(k) for k in ("wrong", "crashed", "lost", "mixed"))]
+    bad = [r for r in results.values() if any(r["total"].get(k) for k in ("wrong", "crashed", "hung", "lost", "mixed"))]
     return 1 if bad else 0
+
+
+def _peak_mb() -> int:
+    """The most memory that this process or one of its children held."""
+    return max(resource.getrusage(who).ru_maxrss for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)) >> 10
 
 
 if __name__ == "__main__":

@@ -8,8 +8,10 @@ import pytest
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "maps")]
 
 import bad_inputs
+import killing
 import mutations
 import power_loss
+import run as drills
 
 
 @pytest.fixture
@@ -27,10 +29,50 @@ def test_damage_is_refused_or_changes_nothing(cache, capfd):
 
 @pytest.mark.slow
 def test_bad_input_is_refused_or_left_out(cache, capfd):
-    by_kind = bad_inputs.run(300, 1, cache / "work")
+    by_kind = bad_inputs.run(300, 1, cache / "work") | bad_inputs.run_sources(60, 1, cache / "sources")
     assert not [k for k, found in by_kind.items() if found.get("wrong") or found.get("crashed")], capfd.readouterr().out
 
 
 def test_after_a_power_failure_a_map_is_old_or_new(tmp_path):
     by_kind = power_loss.run(24, 0, tmp_path)
     assert all(found["old"] and found["new"] for found in by_kind.values())
+
+
+@pytest.mark.slow
+def test_a_map_killed_at_a_step_is_old_or_new_and_the_same_call_finishes(tmp_path):
+    for engine in ("", "milvus"):
+        (found,) = killing.map_kills(3, 5, tmp_path, engine).values()
+        assert (found["kills"], found["lost"], found["mixed"]) == (3, 0, 0)
+
+
+@pytest.mark.slow
+def test_a_rank_killed_while_embedding_changes_nothing(tmp_path):
+    (found,) = killing.rank_kills(1, 0, tmp_path, "embedding").values()
+    assert found["lost"] == 0
+
+
+@pytest.mark.slow
+def test_a_rank_killed_while_training_changes_nothing(tmp_path, hamlet):
+    (found,) = killing.rank_kills(1, 0, tmp_path, "training", hamlet).values()
+    assert found["lost"] == 0
+
+
+LONG = {
+    "mutations": 3200,
+    "inputs": 10_000,
+    "sources": 1000,
+    "power": 200,
+    "kills": 100,
+    "points": 200,
+    "engine": 20,
+    "ranks": 10,
+}
+
+
+@pytest.mark.drill
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("name", LONG)
+def test_the_long_drills(name, tmp_path, monkeypatch):
+    output = tmp_path / "figures.json"
+    monkeypatch.setattr("sys.argv", ["run.py", f"--{name}", str(LONG[name]), "--seed", "3", "--output", str(output)])
+    assert drills.main() == 0, output.read_text()

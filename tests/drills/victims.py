@@ -13,8 +13,21 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pandas  # noqa: F401
+import PIL.Image  # noqa: F401 - what victims need is imported once, in the fork server
+import pyarrow.csv  # noqa: F401
+import torch
+
+import covis.cli.maps
+import covis.describing.embedding
+import covis.maps.map
+import covis.training.run  # noqa: F401
 
 sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "maps")]
+from simulated import tiny
+
+torch.set_num_threads(1)
+tiny()  # brings the library of backbones
 
 FIRST, MORE, ALL = 16, 4, 24
 
@@ -55,16 +68,12 @@ def _names(map_) -> list[str]:
 
 def change(place: Path, where: str, what: str, engine: str, die_at: int) -> None:
     """Makes the map `where`, adds to it or removes from it; dies at a step on disk, or of its engine where it has one."""
-    import torch
-
     from covis.errors import InputError
     from covis.maps import storage
     from covis.maps.map import Map
 
     torch.set_num_threads(1)
     os.environ["COVIS_CACHE"] = str(place / "cache")
-    from simulated import tiny
-
     images, path = _images(place), place / where
     storage._FIRST_LOAD = 5
     if die_at:
@@ -110,8 +119,6 @@ def told(place: Path, where: str, out: Path) -> None:
 
 def rank(number: int, world: int, port: int, arguments: list[str], log: Path) -> None:
     """One rank of a command, as torchrun starts it."""
-    import torch
-
     torch.set_num_threads(1)
     told_by_torchrun = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": world, "MASTER_PORT": port}
     os.environ |= {key: str(value) for key, value in told_by_torchrun.items()} | {"MASTER_ADDR": "127.0.0.1"}

@@ -24,7 +24,7 @@ from covis.reading.decoding import Reject
 from covis.report import drawings, plots, views
 from covis.report.page import Section, figure, rendered, thumbnail
 from covis.report.views import Groups, Runs, colours, needed_sample, run_recipe, sampled
-from covis.training.checkpoint import METRICS, read_metrics
+from covis.training.checkpoint import has_metrics, read_metrics
 from covis.training.run import open_sampler
 
 Ints = NDArray[np.int64]
@@ -259,7 +259,7 @@ def _band(group: Sequence[Evaluation]) -> list[tuple[float, float]]:
 
 def training(evaluations: Groups, runs: Runs) -> Section | None:
     """How loss and validation went while training."""
-    if not any((run / METRICS).is_file() for found in runs.values() for run in found):
+    if not any(has_metrics(run) for found in runs.values() for run in found):
         return None
     drawn = plots.svg(training_figure(evaluations, runs))
     return Section("Training", figure(drawn, "the first run of each model"), "training")
@@ -267,7 +267,7 @@ def training(evaluations: Groups, runs: Runs) -> Section | None:
 
 def training_figure(evaluations: Groups, runs: Runs) -> Figure:
     """Loss and validation recall of each name's first run."""
-    logs = {name: read_metrics(paths[0]) for name, paths in runs.items() if (paths[0] / METRICS).is_file()}
+    logs = {name: read_metrics(paths[0]) for name, paths in runs.items() if has_metrics(paths[0])}
     if not logs:
         raise InputError("training curves are those of a run; give run folders, not evaluations")
     column = f"recall@{SIZE_K}"

@@ -90,15 +90,27 @@ class Record:
 
 def read_metrics(run: Path) -> list[dict[str, str]]:
     """The rows of a run's metrics, an unfinished last line left out; those of a finished run are read against its result."""
-    path = run / METRICS
+    path, expected = run / METRICS, _expected(run)
     if not path.exists():
+        if expected is not None:
+            raise Damaged(f"{path} is missing, and {run / RESULT} names it; copy the run again")
         return []
     content = read_foreign(path)
-    told = artifacts.read_json(run / RESULT) if (run / RESULT).is_file() else {}
-    if told.get("metrics_sha256") not in (None, sha256(content).hexdigest()):
-        raise Damaged(f"{path} is damaged or was edited (its SHA-256 differs from {RESULT}); train again")
+    if expected not in (None, sha256(content).hexdigest()):
+        raise Damaged(f"{path} is damaged or was edited (its SHA-256 differs from {RESULT}); copy the run again")
     rows = csv.DictReader(io.StringIO(content.decode("utf-8", "replace"), newline=""))
     return [row for row in rows if row.get("recall@10") is not None and (row.get("step") or "").isdigit()]
+
+
+def has_metrics(run: Path) -> bool:
+    """Whether a run wrote metrics, also where they are gone."""
+    return (run / METRICS).is_file() or _expected(run) is not None
+
+
+def _expected(run: Path) -> str | None:
+    """SHA-256 of the metrics of a finished run."""
+    told = artifacts.read_json(run / RESULT) if (run / RESULT).is_file() else {}
+    return told.get("metrics_sha256") if isinstance(told, dict) else None
 
 
 KIND = "checkpoint"
