@@ -143,6 +143,7 @@ def _told(place: Path, where: str) -> dict[str, Any]:
 def rank_kills(count: int, seed: int, work: Path, verb: str, hamlet: Path | None = None) -> dict[str, Any]:
     """Kills one of two ranks that train or embed, `count` times in one run; the same command then ends as undisturbed."""
     rng = np.random.default_rng(seed)
+    work.mkdir(parents=True, exist_ok=True)
     command = _training(hamlet) if verb == "training" else _embedding(work)
     whole, killed = work / "whole", work / "killed"
     codes = _ranks(command, whole, None, work)

@@ -227,3 +227,16 @@ def test_wrong_pair_lists_are_refused_with_the_line(tmp_path):
     (tmp_path / "a.h5").write_text("text")
     with pytest.raises(InputError, match="cannot be read as HDF5"):
         read_h5(tmp_path / "a.h5")
+
+
+def test_shapes_are_compared_before_anything_is_read(tmp_path, monkeypatch):
+    with h5py.File(tmp_path / "huge.h5", "w") as file:  # 1.4 kB that ask for 100 TB
+        file.create_dataset("fov", shape=(10**7, 10**7), chunks=(64, 64), dtype="f4")
+    images = random_set(2, 10.0, 0)
+
+    def read(*_):
+        raise AssertionError("values were read")
+
+    monkeypatch.setattr(h5py.Dataset, "__getitem__", read)
+    with pytest.raises(InputError, match="10000000 × 10000000 images; these are 2 × 2"):
+        read_released(tmp_path / "huge.h5", images, images)
