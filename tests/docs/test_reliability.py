@@ -24,7 +24,8 @@ def row(name: str) -> str:
     """The line of the page for a drill."""
     found = RESULTS[name]
     total = ", ".join(f"{count} {kind}" for kind, count in sorted(found["total"].items()))
-    return f"| {PROMISES[name]} | `--{name} {found['asked']} --seed {found['seed']}` | {found['tried']} | {total} |"
+    command = found.get("command") or f"`--{name} {found['asked']} --seed {found['seed']}`"
+    return f"| {PROMISES[name]} | {command} | {found['tried']} | {total} |"
 
 
 @pytest.mark.parametrize("name", sorted(RESULTS))
