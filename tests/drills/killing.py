@@ -20,7 +20,7 @@ import numpy as np
 import victims
 from PIL import Image
 
-LONGEST_S = 300
+LONGEST_S = 900
 CHANGES = ("index", "add", "remove")
 
 
