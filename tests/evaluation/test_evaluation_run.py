@@ -358,3 +358,34 @@ def test_whitening_on_all_map_images_uses_them_all(campus, model):
     [every] = evaluations(source, benchmark, Variants((2,), fit_images=None))
     assert few.subject["whitening"]["samples"] == 10
     assert every.subject["whitening"]["samples"] == len(benchmark.database)
+
+
+def test_several_models_at_once_make_a_leaderboard(campus, model, tmp_path, capsys):
+    other = tmp_path / "wide"
+    PlaceModel.build(ModelConfig("tiny", image_size=(48, 48)), seed=1).save(other, {"licence": "CC BY 4.0"})
+    code, data, _ = run(
+        capsys, "evaluate", model, other, "campus", "--data", campus, "-o", tmp_path / "evals", "--json"
+    )
+    assert code == 0
+    assert [entry["subject"]["label"] for entry in data] == ["small", "wide"]
+    code, board, _ = run(capsys, "leaderboard", tmp_path / "evals", "-o", tmp_path / "board.html", "--json")
+    assert code == 0
+    [table] = board["boards"]
+    assert table["fingerprint"] == data[0]["fingerprint"]
+    recalls = [row["recall"]["1"] for row in table["rows"]]
+    assert recalls == sorted((entry["recall"]["1"] for entry in data), reverse=True)
+    wide = next(row for row in table["rows"] if row["model"] == "wide")
+    assert (wide["licence"], wide["image_size"], wide["dim"]) == ("CC BY 4.0", [48, 48], 256)
+    assert wide["cost"]["ms_per_photo"] > 0
+    page = (tmp_path / "board.html").read_text()
+    assert "CC BY 4.0" in page
+    assert table["fingerprint"] in page
+    code, text, _ = run(capsys, "leaderboard", tmp_path / "evals", "--format", "markdown", "--no-timing")
+    assert code == 0
+    assert text.count("| wide ") == 1
+    code, _, err = run(capsys, "evaluate", model, model, "campus", "--data", campus)
+    assert code == 2
+    assert "one name" in err
+    code, _, err = run(capsys, "evaluate", model, other)
+    assert code == 2
+    assert "no benchmark is named" in err

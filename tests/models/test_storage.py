@@ -1,6 +1,7 @@
 """Model directories: whole, honest about damage, and complete."""
 
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,8 +9,9 @@ import torch
 from PIL import Image
 
 from covis.errors import InputError
-from covis.models import ModelConfig, PlaceModel
+from covis.models import ModelConfig, PlaceModel, weights
 from covis.models.config import Preprocessing
+from covis.whitening import Whitening
 
 
 @pytest.fixture
@@ -126,3 +128,41 @@ def test_batchnorm_statistics_follow_their_block_or_stay(model):
         moved = {name for name, b in model.named_buffers() if "running" in name and not torch.equal(b, before[name])}
         assert bool(moved) == moves
         assert all(".layer4." in name for name in moved)
+
+
+def test_a_folder_for_a_hub_is_read_back_and_other_weights_are_refused(tmp_path):
+    model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 48)), seed=1)
+    vectors = np.random.default_rng(0).standard_normal((400, model.dim))
+    model.whiten(Whitening.fit(vectors / np.linalg.norm(vectors, axis=1, keepdims=True), 16))
+    model.publish(tmp_path / "hub", {"licence": "MIT"})
+    assert {p.name for p in (tmp_path / "hub").iterdir()} == {"config.json", "model.safetensors", "README.md"}
+    again = PlaceModel.from_pretrained(tmp_path / "hub")
+    assert again.fingerprint() == model.fingerprint()
+    assert again.card["licence"] == "MIT"
+    card = (tmp_path / "hub" / "README.md").read_text()
+    assert card.startswith("---\nlibrary_name: ")
+    assert "16 dims" in card
+    loaded = torch.hub.load(str(Path(__file__).parents[2]), "place_model", str(tmp_path / "hub"), source="local")
+    x = torch.randn(1, 3, 32, 48)
+    torch.testing.assert_close(loaded(x), model(x))
+    again.save(tmp_path / "own")
+    PlaceModel.build(ModelConfig("tiny", "gem", (32, 48)), seed=2).publish(tmp_path / "other")
+    (tmp_path / "hub" / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
+    with pytest.raises(InputError, match="SHA-256 differs"):
+        PlaceModel.from_pretrained(tmp_path / "hub")
+    with pytest.raises(InputError, match="OWNER/NAME"):
+        PlaceModel.from_pretrained("hub:nothing")
+
+
+def test_a_pinned_revision_is_asked_of_the_hub(tmp_path, monkeypatch):
+    model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 48)), seed=1)
+    model.publish(tmp_path / "snapshot")
+    asked = []
+    monkeypatch.setattr(
+        weights,
+        "fetch_revision",
+        lambda name, file, revision: asked.append((name, file, revision)) or tmp_path / "snapshot" / file,
+    )
+    found = PlaceModel.from_pretrained("hub:someone/place@0123abc")
+    assert found.fingerprint() == model.fingerprint()
+    assert asked == [("someone/place", "model.safetensors", "0123abc"), ("someone/place", "config.json", "0123abc")]

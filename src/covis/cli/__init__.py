@@ -23,6 +23,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "reproduce": experiments.reproduce,
     "evaluate": evaluate.evaluate,
     "compare": evaluate.compare,
+    "leaderboard": evaluate.leaderboard,
     "report": evaluate.report,
     "embed": model.embed,
     "index": maps.index,
@@ -48,7 +49,7 @@ GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
     "data": {"check": listing.check, "import": sources.import_, "export": sources.export, "coverage": sources.coverage},
     "keys": {"add": serve.add, "remove": serve.remove, "list": serve.show},
     "submission": {"check": evaluate.submission_check},
-    "model": {"import": model.import_model, "show": model.show_model},
+    "model": {"import": model.import_model, "show": model.show_model, "publish": model.publish},
     "map": {
         "show": map_care.show,
         "check": map_care.check,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args
@@ -108,10 +110,15 @@ SWEEP, PLAIN, ALL = "sweep", "none", "all"
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help=MODEL_HELP)],
-    benchmarks: Annotated[list[str], typer.Argument(help="Names from `covis list benchmarks`.")],
+    benchmarks: Annotated[
+        list[str], typer.Argument(help="Names from `covis list benchmarks`; further models may stand before them.")
+    ],
     data: Data = None,
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="The evaluation's folder; with several, one each below it.")
+        Path | None,
+        typer.Option(
+            "-o", "--output", help="The evaluation's folder; with several, one each below it (by model, by benchmark)."
+        ),
     ] = None,
     whiten: Annotated[
         list[str] | None,
@@ -166,11 +173,12 @@ def evaluate(
     published: Annotated[bool, typer.Option("--published", help="Show the method's published figures beside.")] = False,
     json: Json = False,
 ) -> None:
-    """Score a model on benchmarks, with intervals, protocol and fingerprint; hidden truth gives a submission file.
+    """Score models on benchmarks, with intervals, protocol and fingerprint; hidden truth gives a submission file.
 
     \b
     Examples:
       covis evaluate runs/quick/model town -o evals/quick
+      covis evaluate runs/cl runs/gcl netvlad town -o evals
       covis evaluate MODEL msls_val pitts30k_test --data msls=/data/msls --data pitts30k=/data/pitts -o evals/m
       covis evaluate MODEL msls_val --data /data/msls --whiten sweep --fit train -o evals/sweep
       covis evaluate MODEL campus_west --data /data/campus --rerank consensus
@@ -182,10 +190,14 @@ def evaluate(
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """
     from covis.describing.describers import find_describer, open_describer
+    from covis.evaluation import BENCHMARKS
 
-    find_describer(model)  # before anything heavy is imported
+    models, benchmarks = _models_and_benchmarks(model, benchmarks, BENCHMARKS)
+    labels = {find_describer(path).label: path for path in models}  # before anything heavy is imported
+    if len(labels) < len(models):
+        raise InputError("two of these models have one name, and so would their folders; evaluate them one by one")
     from covis.datasets import given_paths
-    from covis.evaluation import BENCHMARKS, load_benchmark
+    from covis.evaluation import load_benchmark
     from covis.evaluation.render import evaluation_text
     from covis.evaluation.run import evaluate_to, submit
 
@@ -204,19 +216,20 @@ def evaluate(
         from covis.field.resection import Poser
 
         variants = replace(variants, pose=Poser(scene, pose_depth))
-    source = open_describer(model, batch_size, workers, cache)
     printed: list[dict[str, Any]] = []
     text: list[str] = []
-    for name in benchmarks:
-        benchmark = load_benchmark(name, paths)
+    loaded = {name: load_benchmark(name, paths) for name in benchmarks}
+    for (label, path), (name, benchmark) in itertools.product(labels.items(), loaded.items()):
+        source = open_describer(path, batch_size, workers, cache)
+        folder = output if output is None or len(labels) == 1 else output / label
         if benchmark.relevance is None and pose:
             raise InputError(f"the truth of {name!r} is hidden, so poses cannot be scored here; leave --pose out")
         if benchmark.relevance is None:
-            target = _submission_folder(output, name, len(benchmarks))
+            target = _submission_folder(folder, name, len(benchmarks))
             printed.append(submit(source, benchmark, target, variants))
             text.append(f"{name}: {printed[-1]['submission']} is checked and ready for the server")
             continue
-        for evaluation in evaluate_to(source, benchmark, output, variants, alone=len(benchmarks) == 1):
+        for evaluation in evaluate_to(source, benchmark, folder, variants, alone=len(benchmarks) == 1):
             printed.append(evaluation.json())
             text.append(evaluation_text(evaluation, published))
             if published:
@@ -253,6 +266,41 @@ def compare(
     emit(result, json, comparison_text(result, dress))
 
 
+def leaderboard(
+    evaluations: Annotated[
+        list[Path],
+        typer.Argument(callback=existing, help="Folders of `covis evaluate`, folders that hold some, or runs."),
+    ],
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="FILE.html to write.")] = None,
+    dress: Annotated[str, typer.Option("--format", help="Tables as text, markdown, latex (booktabs) or csv.")] = "text",
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "Leaderboard",
+    no_timing: Annotated[bool, typer.Option("--no-timing", help="Do not time the models on this machine.")] = False,
+    json: Json = False,
+) -> None:
+    """Rank evaluated models protocol by protocol, with dims, time and memory per photo, size and licence.
+
+    \b
+    Examples:
+      covis leaderboard evals -o board.html
+      covis leaderboard evals/cl evals/gcl --format markdown --no-timing
+    """
+    from covis.evaluation.render import FORMATS
+    from covis.evaluation.result import Evaluation, find_evaluations
+    from covis.report import leaderboard as board
+
+    if dress not in FORMATS:
+        raise unknown_name("--format", dress, FORMATS)
+    if output is not None and output.suffix != ".html":
+        raise InputError(f"--output {output} is a page; give FILE.html")
+    opened = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
+    found = board.leaderboard(opened, timed=not no_timing)
+    if output is not None:
+        board.write_leaderboard(output, found, title)
+    write = FORMATS[dress]
+    told = [f"{board.heading(one)}\n{write(board.rows(one))}" for one in found["boards"]]
+    emit(found, json, "\n\n".join([*told, *([] if output is None else [f"{output}: {len(opened)} evaluations"])]))
+
+
 def submission_check(
     benchmark: Annotated[str, typer.Argument(help="msls_test, robotcar_v2, cmu_extended, …")],
     file: Annotated[Path, typer.Argument(callback=existing, help="The file that is to be uploaded.")],
@@ -275,6 +323,17 @@ def submission_check(
     emit({"file": str(file), "benchmark": benchmark, "problems": problems}, json, "\n".join(problems))
     if problems:
         raise InputError(f"{file} has {len(problems)} faults; fix them before uploading (the first: {problems[0]})")
+
+
+def _models_and_benchmarks(model: Path, names: list[str], benchmarks: Collection[str]) -> tuple[list[Path], list[str]]:
+    """The models, and the benchmarks that stand behind them: what is no benchmark's name but lies on disk is a model."""
+    models = [model]
+    while names and names[0] not in benchmarks and Path(names[0]).exists():
+        models.append(Path(names[0]))
+        names = names[1:]
+    if not names:
+        raise InputError(f"no benchmark is named behind {models[-1]}; choose one of covis list benchmarks")
+    return models, names
 
 
 def _whitening_rule(

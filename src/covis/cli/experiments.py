@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from covis.experiments.tables import Inputs, Outcome, Row, Table
+    from covis.models import ModelConfig
 
 
 def train(
@@ -26,6 +27,13 @@ def train(
         Path | None, typer.Option("-o", "--output", help="Run folder; RUN/model is the trained model.")
     ] = None,
     data: Data = None,
+    init: Annotated[
+        Path | None,
+        typer.Option(
+            help="Start from this model or run folder instead of the recipe's network; its last blocks learn, its "
+            "statistics stay, and it is kept unless training finds more on the recipe's validation."
+        ),
+    ] = None,
     seed: Annotated[int, typer.Option(help="Decides batches and initial weights.")] = 0,
     set_: Annotated[list[str] | None, typer.Option("--set", help="Change a field: FIELD=VALUE, repeatable.")] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
@@ -47,13 +55,17 @@ def train(
       covis train town_gcl -o runs/iou --set labels.measure=iou --set loss.margin=0.7
       covis train town_gcl --set loss=triplet --set batches=tuples --dry-run > mine.json
       covis train mine.json -o runs/mine
+      covis train fine_tune --init megaloc --data photos/ -o runs/mine --set model.adapters=8
       torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
     """
     from covis import experiments
     from covis.datasets import given_paths
-    from covis.training.recipe import configure, describe_recipe
+    from covis.training.recipe import configure, describe_recipe, start_from
 
-    chosen = configure(experiments.get(recipe), set_ or [])
+    start = experiments.get(recipe)
+    if init is not None:
+        start = start_from(start, *_given_model(init))
+    chosen = configure(start, set_ or [])
     if dry_run:
         emit(describe_recipe(chosen), True)
         return
@@ -67,11 +79,25 @@ def train(
     resources = Resources(workers, cache, checkpoint_seconds)
     result: dict[str, Any] = run(chosen, output, data=path, seed=seed, resources=resources)
     best = "".join(f"  Recall@{k} {v:.1f}" for k, v in result["best"].items() if k != "step")
+    if result["best"].get("step") == 0:
+        best += f"; training did not find more, so {init or 'the network as it was'} is kept"
     emit(
         result,
         json,
         f"{result['model']}: {result['dim']} dims, {result['pairs']} pairs{best and ', validation' + best}",
     )
+
+
+def _given_model(path: Path) -> tuple[ModelConfig, Path]:
+    """What the model of --init is made of, and its folder."""
+    from covis.artifacts import read_json
+    from covis.describing.describers import find_describer
+    from covis.models import ModelConfig
+
+    found = find_describer(path)
+    if found.kind != "model":
+        raise InputError(f"--init {path} has no weights that could learn; give a model folder or a run folder")
+    return ModelConfig.from_dict(read_json(found.path / "config.json")), found.path
 
 
 # `covis demo`: the main job on the simulated town.

@@ -206,6 +206,26 @@ def _card(folder: Path) -> dict[str, Any]:
     }
 
 
+def publish(
+    model: Annotated[Path, typer.Argument(callback=existing, help="A model or run folder.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder to write.")],
+    licence: Annotated[str, typer.Option(help="The weights' licence, for the card.")] = "",
+    json: Json = False,
+) -> None:
+    """Write a model as a folder for a model hub: config, safetensors and card. Nothing is uploaded.
+
+    \b
+    Examples:
+      covis model publish runs/quick -o town-tiny --licence MIT
+    """
+    from covis.describing.describers import open_place_model
+
+    loaded = open_place_model(model)
+    loaded.publish(output, {"licence": licence} if licence else {})
+    files = sorted(path.name for path in output.iterdir())
+    emit(_facts(loaded, output) | {"files": files}, json, f"{output}: {', '.join(files)}, {loaded.dim} dims")
+
+
 def nested(facts: Mapping[str, Any], indent: str = "") -> list[str]:
     """Nested facts as indented lines, names aligned."""
     width = max((len(str(key)) for key, value in facts.items() if not _is_nested(value)), default=0)

@@ -12,7 +12,7 @@ from covis.images import ImageSet, Split
 from covis.reading.sources import open_images
 from covis.reading.table import read_table
 
-SPLIT = "all"
+SPLIT, KNOWN, NEW = "all", "known_walks", "new_walks"
 EVERY = 4
 """One walk in so many is held out."""
 
@@ -33,15 +33,18 @@ def load_table(path: Path, split: str) -> Split:
 
 
 def load_photos(path: Path, split: str) -> Split:
-    """The photos of a folder, with what EXIF or a track beside them says."""
-    if split != SPLIT:
-        raise unknown_name("split of photos", split, (SPLIT,))
+    """The photos of a folder, with what EXIF or a track beside them says; `known_walks` leaves every fourth walk out."""
+    if split not in (SPLIT, KNOWN, NEW):
+        raise unknown_name("split of photos", split, (SPLIT, KNOWN, NEW))
     images = open_images(path)
-    return Split(images, images)
+    if split == SPLIT:
+        return Split(images, images)
+    sides = held_out_walks(images)
+    return sides if split == NEW else Split(sides.database, sides.database)
 
 
 DATASETS.register("table")(Dataset(name="table", load=load_table, splits=(SPLIT,), licence="your own"))
-DATASETS.register("photos")(Dataset(name="photos", load=load_photos, splits=(SPLIT,), licence="your own"))
+DATASETS.register("photos")(Dataset(name="photos", load=load_photos, splits=(SPLIT, KNOWN, NEW), licence="your own"))
 
 
 # Campus walks: two tables of phone photos, `train.csv` and `west.csv`, each matched with itself.

@@ -267,4 +267,21 @@ def own(model: str) -> Recipe:
     return replace(depths(model), dataset="photos", split="all")
 
 
-RECIPES.update({RECOMMENDED: partial(own, "dinov2"), SMALL: partial(own, "mobilenetv2")})
+def fine_tune() -> Recipe:
+    """Any model on one's own photos (`covis train fine_tune --init MODEL`): graded pairs of three walks of four.
+
+    The others tell whether it helped: the model is kept as it was where it did not.
+    """
+    return replace(
+        depths("mobilenetv2"),
+        dataset="photos",
+        split="known_walks",
+        model=ModelConfig("mobilenetv2_100", "gem", (224, 224), "last1", "pretrained", batchnorm="frozen"),
+        validation="photos_new_walks",
+        keep_better=True,
+        whiten=0,
+        steps=100,
+    )
+
+
+RECIPES.update({"fine_tune": fine_tune, RECOMMENDED: partial(own, "dinov2"), SMALL: partial(own, "mobilenetv2")})

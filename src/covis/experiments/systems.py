@@ -11,9 +11,13 @@ from dataclasses import replace
 from functools import partial
 
 from covis.experiments import indoor, msls, town
+from covis.experiments.tables import TABLES, Row, Table
+from covis.experiments.variants import gcl, graded_batches
 from covis.labels import FrustumOverlap, Radius
 from covis.losses import (
+    LOSSES,
     AveragePrecision,
+    GeneralizedContrastive,
     LargeMarginCosine,
     ListwiseSoftmax,
     Loss,
@@ -24,7 +28,7 @@ from covis.losses import (
     SoftSupervisedContrastive,
 )
 from covis.models import ModelConfig
-from covis.sampling import AllPairs, Classes, Tuples
+from covis.sampling import AllPairs, Classes, Pairs, Tuples
 from covis.sampling.classes import Axis
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
@@ -103,6 +107,31 @@ def pitts_sare() -> Recipe:
         optimiser=TUPLE_RATE,
         epochs=30,
     )
+
+
+@TABLES.register("town_systems")
+def town_systems() -> Table:
+    """Every loss and kind of batches on the town: as many images pass the network in each row."""
+    names = {
+        "town_gcl": "GCL, graded pairs",
+        "town_cl": "CL, yes/no pairs",
+        "town_gcl_binary": "GCL, yes/no pairs",
+        "town_cl_graded": "CL, graded pairs",
+    }
+    start = town.base()
+    rows = {label: RECIPES[name]() for name, label in names.items()}
+    for strategy in "BCD":
+        rows[f"GCL, graded pairs, strategy {strategy}"] = graded_batches(gcl(start), strategy)
+    rows["GCL, near zero-pairs"] = replace(gcl(start), batches=Pairs(zeros="near"))
+    rows["GCL, all pairs"] = town_lists(GeneralizedContrastive())
+    for name in msls.TABLE4_LOSSES:
+        loss = LOSSES[name]()
+        rows[name.replace("_", " ")] = (town_tuples if loss.shape == "tuples" else town_pairs)(loss)
+    for name, make in ALL.items():
+        if name.startswith("town_"):
+            rows[name.removeprefix("town_").replace("_", " ")] = make()
+    scored = tuple(Row(label, replace(recipe, validation=""), ("town",)) for label, recipe in rows.items())
+    return Table("Losses and batches on the town, at equal forward passes", scored, seeds=3)
 
 
 ALL: dict[str, Callable[[], Recipe]] = {

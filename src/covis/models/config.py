@@ -45,6 +45,8 @@ class ModelConfig:
     """Blocks whose maps are pooled, each by itself, and joined, such as (6, 8, 10); () pools the last map alone."""
     batchnorm: BatchNormStatistics = "with_block"
     """Running statistics: frozen in frozen blocks and live in trained ones, or `frozen` everywhere."""
+    adapters: int = 0
+    """Rank of low-rank additions (LoRA) that learn in the place of the trainable blocks' weights; 0 = the weights learn."""
     positions: Positions = "library"
     """How a transformer stretches its position embeddings to another image size: timm's way, or that of DINOv2's authors."""
     final_norm: bool = True
@@ -55,6 +57,11 @@ class ModelConfig:
             object.__setattr__(self, field, tuple(int(number) for number in getattr(self, field)))
         if len(self.image_size) != 2 or min(self.image_size) < 16:
             raise InputError(f"image_size is (height, width) of at least 16 pixels, not {self.image_size}")
+        if self.adapters < 0 or (self.adapters and self.trainable == "none"):
+            raise InputError(
+                f"adapters={self.adapters} is the rank of what learns in the trainable blocks: give a rank from 1, and "
+                'trainable="last1", "last2" or "all"'
+            )
         if self.blocks and self.levels:
             raise InputError(f"levels={self.levels} ends the backbone after the last of them; leave blocks at 0")
         choices = {

@@ -16,11 +16,12 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialise
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.utils import parametrize
 
 from covis import artifacts
 from covis.artifacts import fingerprint
 from covis.errors import InputError
-from covis.models import backbones, published, weights
+from covis.models import backbones, hub, published, weights
 from covis.models.backbones import Backbone
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, ModelConfig, Preprocessing, Trainable
 from covis.models.pooling import POOLS, PerLevel, Pool
@@ -41,9 +42,11 @@ def write_model(model: PlaceModel, path: Path, card: Mapping[str, Any], *, repla
     identity = model.fingerprint()
     facts = {"fingerprint": identity, "dim": model.dim}
     with artifacts.create(path, KIND, facts, replace=replace) as draft:
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
+        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.plain_state().items()}
         (draft.path / WEIGHTS).write_bytes(serialise(state))
-        config = replace_fields(model.config, weights=None)  # they are here now; where they came from is on the card
+        config = replace_fields(
+            model.config, weights=None, adapters=0
+        )  # all in the weights; their origin is on the card
         artifacts.write_json(draft.path / "config.json", config.to_dict())
         artifacts.write_json(draft.path / "preprocessing.json", asdict(model.preprocessing))
         if model.whitening is not None:
@@ -88,13 +91,14 @@ def read_model(path: Path, trainable: str | None = None) -> PlaceModel:
 
 
 def fill(model: PlaceModel, path: Path) -> None:
-    """Gives `model` the weights of the model at `path`: backbone, and pooling where it is the same."""
+    """Gives `model` the weights of the model at `path`: backbone, and pooling and whitening where the pooling is the same."""
     other = read_model(path)
     if other.config.backbone != model.config.backbone:
         raise InputError(f"{path} holds backbone {other.config.backbone}, not {model.config.backbone}")
     model.backbone.load_state_dict(other.backbone.state_dict())
     if other.config.pool == model.config.pool:
         model.pool.load_state_dict(other.pool.state_dict())
+        model.whiten(other.whitening)
     model.set_preprocessing(replace_fields(other.preprocessing, image_size=model.config.image_size))
     model.card["weights"] = {"model": path.name, "fingerprint": other.fingerprint()}
 
@@ -139,19 +143,44 @@ class PlaceModel(nn.Module):
             fill(model, Path(config.weights).expanduser())
         elif config.weights is not None:
             weights.fill(model, config.weights)
+        if config.adapters:
+            with _drawn_from(seed):
+                model.adapt(config.adapters)
         return model.eval()
 
     @classmethod
     def from_pretrained(cls, name_or_path: str | Path, file: str | Path | None = None) -> PlaceModel:
         """A model folder or a run's, or a model that others published (`covis list models`) from its checkpoint `file`.
 
-        Without `file`, the checkpoint is looked for in the cache's `weights` folder and, where it is there, on the hub.
+        `hub:OWNER/NAME@REVISION` is a model that `publish` wrote, on a hub. Without `file`, the checkpoint is looked for in the cache's `weights` folder and, where it is there, on the hub.
         """
+        if str(name_or_path).startswith(hub.PREFIX):
+            return cls._from_hub(hub.fetch(str(name_or_path)))
         folder = Path(name_or_path).expanduser()
+        if file is None and hub.is_hub_folder(folder):
+            return cls._from_hub(folder)
         if file is None and folder.is_dir():
             return read_model(folder / "model" if (folder / "model" / artifacts.MANIFEST).is_file() else folder)
         entry, path = published.find(str(name_or_path), None if file is None else Path(file))
         return published.fill(cls.skeleton(entry.config), entry, path)
+
+    @classmethod
+    def _from_hub(cls, folder: Path) -> PlaceModel:
+        found = hub.read(folder)
+        model = cls.skeleton(found.config)
+        try:
+            model.load_state_dict(found.state)
+        except RuntimeError as error:
+            raise InputError(f"{folder} holds weights that do not fit its config ({_first_line(error)})") from None
+        model.set_preprocessing(found.preprocessing)
+        model.card = found.card
+        return model.whiten(found.whitening).eval()
+
+    def publish(self, path: Path | str, card: Mapping[str, Any] | None = None) -> None:
+        """Writes the folder that a model hub takes: config, weights and card; `from_pretrained` reads it back."""
+        config = replace_fields(self.config, weights=None, adapters=0)
+        told = _card(self, card or {}) | {"fingerprint": self.fingerprint()}
+        hub.write(Path(path), hub.HubModel(config, self.preprocessing, self.plain_state(), self.whitening, told))
 
     @classmethod
     def skeleton(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
@@ -314,7 +343,7 @@ class PlaceModel(nn.Module):
             self.backbone.train(mode)
         for module in self.backbone.step_modules(self._cut, len(self.backbone.plan.steps)):
             module.train(mode)
-        if self.config.batchnorm == "frozen":
+        if self.config.batchnorm == "frozen" or self.config.adapters:
             for module in self.backbone.modules():
                 if isinstance(module, nn.modules.batchnorm._BatchNorm):
                     module.eval()
@@ -325,12 +354,37 @@ class PlaceModel(nn.Module):
         for module in self.backbone.step_modules(self._cut, len(self.backbone.plan.steps)):
             module.requires_grad_(True)
 
+    def adapt(self, rank: int) -> None:
+        """Has low-rank additions of `rank` to the trainable blocks' matrices learn, instead of the blocks themselves.
+
+        They begin at zero, so that the model is what it was; a saved model has them in its weights.
+        """
+        modules = {m: None for step in self._trained_steps() for m in step.modules()}
+        self.backbone.requires_grad_(False)
+        for module in modules:
+            if isinstance(module, nn.Linear) or (isinstance(module, nn.Conv2d) and module.groups == 1):
+                parametrize.register_parametrization(module, "weight", LowRankAddition(module.weight, rank))
+
+    def plain_state(self) -> dict[str, Tensor]:
+        """The state dict with low-rank additions in the weights that they are added to."""
+        state = self.state_dict()
+        for name, module in self.named_modules():
+            if parametrize.is_parametrized(module, "weight"):
+                for inner in [n for n in state if n.startswith(f"{name}.parametrizations.weight.")]:
+                    del state[inner]
+                state[f"{name}.weight"] = cast(Tensor, module.weight).detach()
+        return state
+
+    def _trained_steps(self) -> list[nn.Module]:
+        last = len(self.backbone.plan.steps)
+        return [self.backbone] if self._cut == 0 else self.backbone.step_modules(self._cut, last)
+
     # Identity
 
     def fingerprint(self) -> str:
         """Changes with anything that changes a descriptor: weights, architecture, preprocessing, whitening."""
         whitening = [] if self.whitening is None else [self.whitening.mean, self.whitening.projection]
-        return fingerprint("model", self._architecture(), self.config.pool, *_content(self.state_dict()), *whitening)
+        return fingerprint("model", self._architecture(), self.config.pool, *_content(self.plain_state()), *whitening)
 
     def prefix_fingerprint(self) -> str:
         """Changes with anything that changes what `prefix` gives: frozen weights, where they end, preprocessing."""
@@ -360,6 +414,23 @@ class PlaceModel(nn.Module):
     def load(cls, path: Path | str, *, trainable: str | None = None) -> PlaceModel:
         """Reads a model directory, checked against its manifest; `trainable` chooses another part to learn."""
         return read_model(Path(path), trainable)
+
+
+class LowRankAddition(nn.Module):
+    """A matrix plus the product of two narrow ones, up · down, of which `up` begins at zero (LoRA, Hu et al. 2022).
+
+    The kernel of a convolution counts as a matrix of (out, in · height · width).
+    """
+
+    def __init__(self, weight: Tensor, rank: int) -> None:
+        super().__init__()
+        out, into = weight.flatten(1).shape
+        self.down = nn.Parameter(torch.randn(min(rank, out, into), into, device=weight.device) / into**0.5)
+        self.up = nn.Parameter(torch.zeros(out, len(self.down), device=weight.device))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """The weight as it is used."""
+        return weight + (self.up @ self.down).view_as(weight)
 
 
 @contextlib.contextmanager

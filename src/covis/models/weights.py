@@ -293,10 +293,24 @@ def _reach() -> None:
         socket.create_connection((host, port), timeout=_CONNECT_TIMEOUT_S).close()
 
 
-def _download(hub_id: str, file: str) -> Path:
+def fetch_revision(hub_id: str, file: str, revision: str | None) -> Path:
+    """A file of the model hub at a commit, tag or branch: from its cache, else fetched; `OSError` as in `fetch`.
+
+    Its content is for the caller to check, unless the revision is a commit, which pins it.
+    """
+    from huggingface_hub import try_to_load_from_cache
+
+    cached = try_to_load_from_cache(hub_id, file, revision=revision)
+    if isinstance(cached, str):
+        return Path(cached)
+    _reach()
+    return _download(hub_id, file, revision)
+
+
+def _download(hub_id: str, file: str, revision: str | None = None) -> Path:
     from huggingface_hub import errors, hf_hub_download
 
     try:
-        return Path(hf_hub_download(hub_id, file))
+        return Path(hf_hub_download(hub_id, file, revision=revision))
     except (errors.HfHubHTTPError, errors.LocalEntryNotFoundError) as error:
         raise OSError(" ".join(str(error).split())[:120]) from None

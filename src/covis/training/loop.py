@@ -222,6 +222,8 @@ class Loop:
         """Runs every step that is left. An interruption waits for the step under way, then leaves a checkpoint."""
         record = Record(self.run, self.progress.step, self.tensorboard) if self.ranks.first else None
         saved = time.monotonic()
+        if self.recipe.keep_better and not self.progress.step and not self.progress.best:
+            self._validate({"step": 0}, due=True)
         with Meter("training", self.total, "steps") as meter, Deferred() as signals:
             meter.start_at(self.progress.step)
             for row in self._steps():
@@ -352,9 +354,9 @@ class Loop:
         self.progress.mining_seconds += time.monotonic() - started
         return last
 
-    def _validate(self, row: dict[str, Any]) -> None:
-        """At every validation point: scores the model and keeps the best."""
-        if self.validator is None or not self._due(row["step"]):
+    def _validate(self, row: dict[str, Any], *, due: bool = False) -> None:
+        """At every validation point, or where it is `due`: scores the model and keeps the best."""
+        if self.validator is None or not (due or self._due(row["step"])):
             return
         recall = self.validator.recall(self.model)
         row.update({f"recall@{k}": v for k, v in recall.items()})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -79,6 +79,8 @@ class Recipe:
     """Benchmark whose Recall@5 picks the best model; empty = keep the last."""
     validations: int = 4
     """How often a run validates, evenly spread, the end included."""
+    keep_better: bool = False
+    """Whether the network as it starts is validated too, and kept where no later state finds more."""
     whiten: int = 0
     """Dimensions of a whitening fitted on the training images after the last step; 0 = none."""
     whitening: WhiteningRule = PCA
@@ -103,6 +105,16 @@ class Recipe:
             )
         if self.batches.mined and self.accumulate > 1:
             raise InputError("mined batches are made for one step each; set accumulate=1 and a larger batches.size")
+
+
+def start_from(recipe: Recipe, config: ModelConfig, path: Path) -> Recipe:
+    """The recipe on the model of `config` in the folder `path`: its blocks as the recipe says, its statistics frozen.
+
+    Where the recipe validates, the model competes as it is: it is kept unless training finds more.
+    """
+    trainable = "none" if config.levels and recipe.model.trainable.startswith("last") else recipe.model.trainable
+    model = replace(config, weights=str(path), trainable=trainable, batchnorm="frozen", adapters=recipe.model.adapters)
+    return replace(recipe, model=model, keep_better=bool(recipe.validation))
 
 
 RECIPES: Registry[Callable[[], Recipe]] = Registry("recipe")

@@ -191,6 +191,8 @@ def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources
 
 def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> Loop:
     model = PlaceModel.build(recipe.model, seed).to(ranks.device)
+    if recipe.whiten:
+        model.whiten(None)  # fitted anew after the last step
     training = _first_then_all(ranks, lambda: prepare(recipe, data, run, seed))
     recipe = replace(recipe, model=model.config)
     workers = machine.workers(resources.workers)

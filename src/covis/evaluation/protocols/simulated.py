@@ -65,6 +65,13 @@ def campus_walks(path: Path | None) -> Benchmark:
     return _alike("campus_walks", sides, training=lambda: sides.database)
 
 
+@register("photos_new_walks", "photos", "new_walks")
+def photos_new_walks(path: Path | None) -> Benchmark:
+    """Every fourth walk of one's own photos against the others, which a model may have been trained on."""
+    sides = datasets.load("photos", path, "new_walks")
+    return _alike("photos_new_walks", sides, training=lambda: sides.database)
+
+
 def survey(path: Path | None, dataset: str, split: str, radii_m: tuple[float, ...]) -> Benchmark:
     """Street views against other panoramas, or a second day of drives against the first: 25 m and 40°, and stricter.
 
