@@ -3,6 +3,7 @@
     python benchmarks/bench_local.py --model MODEL --benchmark campus_west --data campus/ local:sift local:xfeat=xfeat.onnx
 
 Some of the queries are asked, evenly spread; the whole map answers. Descriptors are whitened on the map, without labels.
+Without arguments it takes the campus photos and weights of `../shared/data`, if they are there.
 """
 
 import os
@@ -10,12 +11,32 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
+import re
 from pathlib import Path
 
 import numpy as np
 from _common import report
 
 KS = (1, 5, 10)
+SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
+LOCAL = SHARED / "weights" / "local"
+NAMES = ("local:sift", f"local:xfeat={LOCAL / 'xfeat.onnx'}", f"local:alike={LOCAL / 'alike-t.pth'}",
+         f"local:xfeat={LOCAL / 'xfeat.onnx'}+lighterglue={LOCAL / 'lighterglue_L3.onnx'}")  # fmt: skip
+
+
+def clusters(images):
+    """MobileNetV2's features at two depths in clusters of the images' own."""
+    from dataclasses import replace
+
+    from covis.describing.describers import ModelDescriber
+    from covis.experiments.campus import DEPTHS
+    from covis.models import PlaceModel
+    from covis.training.run import start_pooling
+
+    file = SHARED / "weights" / "mobilenetv2_100_imagenet.safetensors"
+    model = PlaceModel.build(replace(DEPTHS["mobilenetv2"], weights=str(file)))
+    start_pooling(model, images, seed=0, workers=0)
+    return ModelDescriber(model, "MobileNetV2, two depths in clusters")
 
 
 def recalls(ranking, positives) -> dict[str, float]:
@@ -27,10 +48,10 @@ def recalls(ranking, positives) -> dict[str, float]:
 def main() -> None:
     """Ranks once, re-ranks by each name."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("names", nargs="+", help="re-rankers")
-    parser.add_argument("--model", required=True, help="what gives descriptors")
+    parser.add_argument("names", nargs="*", default=NAMES, help="re-rankers")
+    parser.add_argument("--model", help="what gives descriptors")
     parser.add_argument("--benchmark", default="campus_west")
-    parser.add_argument("--data", type=Path)
+    parser.add_argument("--data", type=Path, default=SHARED / "campus")
     parser.add_argument("--queries", type=int, default=200)
     parser.add_argument("--depth", type=int, default=20)
     parser.add_argument("--whiten", type=int, default=512)
@@ -42,7 +63,11 @@ def main() -> None:
     from covis.evaluation.run import Variants, export, fit_whitenings
     from covis.machine import cpu_seconds
 
-    describer, benchmark = open_describer(given.model), load_benchmark(given.benchmark, given.data)
+    if not given.data.exists():
+        print(f"{given.data} is not there: nothing is measured")
+        return
+    benchmark = load_benchmark(given.benchmark, given.data)
+    describer = open_describer(given.model) if given.model else clusters(benchmark.database)
     exported = export(describer, benchmark)
     [whitening] = fit_whitenings(describer, exported, Variants(sizes=(given.whiten,)))
     ranking, _ = exported.whitened(whitening).ranking(describer)
@@ -57,7 +82,7 @@ def main() -> None:
         started = cpu_seconds()
         again = reranking(ranking)
         cost = {"cpu_ms_per_query": 1000 * (cpu_seconds() - started) / len(asked), **getattr(reranking, "cost", {})}
-        rows.append({"re-ranking": name.partition("=")[0], **recalls(again, positives), **cost})
+        rows.append({"re-ranking": re.sub(r"=[^+,]*", "", name), **recalls(again, positives), **cost})
         print(rows[-1], flush=True)
     facts = {"benchmark": given.benchmark, "queries": len(asked), "map": len(benchmark.database), "depth": given.depth}
     report(given.topic, rows, facts | {"whitened": given.whiten})
