@@ -37,6 +37,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "doctor": environment.doctor,
     "cache": environment.cache,
     "export": model.export_model,
+    "distil": model.distil,
 }
 GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
     "label": {

@@ -14,6 +14,7 @@ from covis.errors import InputError
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
+    from covis.models import PlaceModel
 
 
 def embed(
@@ -251,23 +252,112 @@ def _plain(value: Any) -> str:
 def export_model(
     model: Annotated[Path, typer.Argument(callback=existing, help="A model or run folder.")],
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
+    int8: Annotated[
+        Path | None,
+        typer.Option(help="Write 8-bit weights and values; photos (folder or table) that give their ranges and judge."),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Write a model as one ONNX file: uint8 RGB pixels of its size in, unit descriptors out, checked against torch.
 
+    With --int8 every other photo gives the ranges, and the rest tells what 8 bits cost.
+
     \b
     Examples:
       covis export runs/quick --onnx place.onnx
+      covis export runs/quick --onnx small.onnx --int8 photos/
     """
     from covis.describing.describers import open_place_model
     from covis.models import export_onnx
 
     loaded = open_place_model(model)
+    if int8 is not None:
+        _export_int8(loaded, onnx, int8, json)
+        return
     difference = export_onnx(loaded, onnx)
     facts = _facts(loaded, onnx) | {"largest_difference": difference, "bytes": onnx.stat().st_size}
     height, width = loaded.preprocessing.image_size
     text = f"{onnx}: (batch, 3, {height}, {width}) uint8 → (batch, {loaded.dim}), within {difference:.1e} of torch"
     emit(facts, json, text)
+
+
+MOST_PHOTOS = 400
+"""Of the photos that --int8 names are taken, evenly spread."""
+
+
+def _export_int8(model: PlaceModel, onnx: Path, photos: Path, json: bool) -> None:
+    from dataclasses import asdict
+
+    import numpy as np
+    import torch
+
+    from covis.describing.loading import image_batches
+    from covis.models.onnx import export_int8
+
+    images = images_at(photos)
+    ids = np.linspace(0, len(images) - 1, min(len(images), MOST_PHOTOS)).astype(int)
+    batches = image_batches(images, ids, model.preprocessing.image_size, 32)
+    loss = export_int8(model, onnx, torch.cat([part.images for part in batches]))
+    text = (
+        f"{onnx}: {loss.bytes / 1e6:.1f} MB instead of {loss.bytes_before / 1e6:.1f}; {loss.photos} photos: cosine "
+        f"{loss.mean_cosine:.4f} on average, {loss.least_cosine:.4f} at least, nearest photo the same for "
+        f"{loss.same_nearest:.1f} %"
+    )
+    emit({"path": str(onnx), **asdict(loss)}, json, text)
+
+
+def distil(
+    teacher: Annotated[Path, typer.Argument(help=MODEL_HELP)],
+    student: Annotated[str, typer.Argument(help="A model or run folder, or a backbone (`covis list backbones`).")],
+    photos: Annotated[Path, typer.Argument(callback=existing, help="Photos without labels: a folder or a table.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model directory to write.")],
+    trainable: Annotated[str, typer.Option(help="Blocks of the student that learn: last1, last2 or all.")] = "all",
+    image_size: Annotated[
+        str, typer.Option(help="HEIGHTxWIDTH in pixels of a student that is a backbone.")
+    ] = "224x224",
+    pool: Annotated[str, typer.Option(help="Pooling of a student that is a backbone.")] = "gem",
+    weights: Annotated[
+        str, typer.Option(help="Weights of a student that is a backbone: pretrained, none or FILE.safetensors.")
+    ] = "pretrained",
+    steps: Annotated[int, typer.Option(min=1, help="Batches to learn from.")] = 500,
+    size: Annotated[int, typer.Option(min=2, help="Photos per batch.")] = 64,
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4,
+    seed: Annotated[int, typer.Option(help="Decides batches and random weights.")] = 0,
+    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    json: Json = False,
+) -> None:
+    """Teach a small model the similarities of a large one, on photos that need no labels; held-out photos tell how well.
+
+    \b
+    Examples:
+      covis distil megaloc mobilenetv2_100 photos/ -o small
+      covis distil runs/large runs/small photos.csv -o smaller --trainable last2 --steps 2000
+    """
+    from covis.describing.describers import find_describer, open_describer
+
+    find_describer(teacher)
+    if output.exists():
+        raise InputError(f"{output} exists already; choose another output or remove it")
+    from covis.models import ModelConfig, PlaceModel
+    from covis.training.distillation import Settings
+    from covis.training.distillation import distil as learn
+
+    if Path(student).exists():
+        pupil = PlaceModel.load(find_describer(student).path, trainable=trainable)
+    else:
+        chosen = None if weights == "none" else weights
+        values = {"backbone": student, "pool": pool, "image_size": _size(image_size), "weights": chosen}
+        pupil = PlaceModel.build(ModelConfig.from_dict({**values, "trainable": trainable}), seed)
+    settings = Settings(steps, size, rate, seed)
+    model, facts = learn(open_describer(teacher, workers=workers), pupil, images_at(photos), settings, workers=workers)
+    model.save(output, {"distilled": facts})
+    before, after = facts["before"], facts["after"]
+    text = (
+        f"{output}: {model.config.backbone}, {model.dim} dims; of {facts['held_out']} held-out photos the teacher's nearest "
+        f"is found first for {after['nearest']:.1f} % ({before['nearest']:.1f} % before), among five for "
+        f"{after['among_five']:.1f} %"
+    )
+    emit({**_facts(model, output), **facts}, json, text)
 
 
 def _facts(model: Any, path: Path) -> dict[str, Any]:

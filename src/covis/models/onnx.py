@@ -11,16 +11,18 @@ import importlib.util
 import io
 import json
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from covis.artifacts import open_manifest
+from covis.artifacts import fingerprint, open_manifest
 from covis.errors import Damaged, InputError
 from covis.files import replacing
 from covis.machine import cache_folder
@@ -32,6 +34,8 @@ from covis.runtime import INPUT, INSTALL, METADATA, OUTPUT, OnnxSession, signed
 
 PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
+LEAST_PHOTOS = 16
+"""Half of them give the ranges of an 8-bit export, half judge it."""
 WORTH_EXPORTING = 2000
 """An export takes ten to twenty CPU seconds; ResNets and MobileNets earn them back with so many images."""
 
@@ -65,6 +69,68 @@ def export_onnx(model: PlaceModel, path: Path | str) -> float:
     finally:
         model.train(training)
     return difference
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What whole numbers cost a model, told by photos that the ranges were not taken from."""
+
+    photos: int
+    mean_cosine: float
+    """Of a photo's descriptor in whole numbers with its descriptor in floating point."""
+    least_cosine: float
+    same_nearest: float
+    """Percent of the photos whose nearest other photo stays the same."""
+    bytes: int
+    bytes_before: int
+
+
+def export_int8(model: PlaceModel, path: Path | str, photos: Tensor) -> Loss:
+    """Writes `model` as an ONNX file whose convolutions and matrices are 8-bit, and measures what that costs.
+
+    photos (N, 3, H, W) uint8 of the model's size: even ones give the ranges of values, odd ones judge. Its descriptors
+    have a fingerprint of their own: they are near the model's, not interchangeable with them.
+    """
+    try:
+        from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
+    except ImportError:
+        raise InputError(f"8-bit export needs the packages onnx and onnxruntime; {INSTALL}") from None
+    import onnx
+
+    if len(photos) < LEAST_PHOTOS:
+        raise InputError(f"{len(photos)} photos are too few to export in 8 bits; give {LEAST_PHOTOS} or more")
+
+    class Ranges(CalibrationDataReader):  # type: ignore[misc]
+        def __init__(self) -> None:
+            self._left = iter(photos[::2])
+
+        def get_next(self) -> dict[str, Any] | None:
+            photo = next(self._left, None)
+            return None if photo is None else {INPUT: photo[None].numpy()}
+
+    path = Path(path)
+    with tempfile.TemporaryDirectory(prefix="covis-int8-") as folder, replacing(path) as partial:
+        whole, small = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
+        export_onnx(model, whole)
+        with _quiet():
+            quantize_static(
+                whole, small, Ranges(), quant_format=QuantFormat.QDQ, per_channel=True,
+                weight_type=QuantType.QInt8, op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+            )  # fmt: skip
+        proto = onnx.load(small)
+        facts = _metadata(model) | {"precision": "int8", "fingerprint": fingerprint("int8", model.fingerprint())}
+        del proto.metadata_props[:]
+        proto.metadata_props.add(key=METADATA, value=json.dumps(facts))
+        partial.write_bytes(signed(proto.SerializeToString()))
+        before, after = (
+            torch.cat([session(part) for part in photos[1::2].split(8)]).numpy()
+            for session in (OnnxPlaceModel.open(whole), OnnxPlaceModel.open(partial))
+        )
+        sizes = partial.stat().st_size, whole.stat().st_size
+    cosine = (before * after).sum(axis=1)
+    nearest = [(v @ v.T - 2 * np.eye(len(v))).argmax(axis=1) for v in (before, after)]
+    same = 100 * float((nearest[0] == nearest[1]).mean())
+    return Loss(len(before), float(cosine.mean()), float(cosine.min()), same, *sizes)
 
 
 def _program(module: nn.Module, pixels: Tensor) -> Any:

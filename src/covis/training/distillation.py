@@ -1,0 +1,144 @@
+"""A small model that learns from a large one, on photos without labels or positions.
+
+The student learns the teacher's similarities: in each batch the cosine of every two photos is to be what the teacher says.
+Descriptors may differ in length, and those of the two are not interchangeable. Photos that training never sees tell how
+often the student finds what the teacher finds.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from covis import machine
+from covis.arrays import Descriptors, Ids
+from covis.describing.features import Features, open_features
+from covis.descriptors import Describer
+from covis.errors import InputError
+from covis.images import ImageSet
+from covis.models import PlaceModel
+from covis.progress import Meter, say
+from covis.training.data import describe_all
+
+LEAST = 64
+"""Photos that it takes."""
+EVERY = 8
+"""One photo in so many is held out."""
+NEAREST = 5
+MOST_HELD = 500
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How the student learns."""
+
+    steps: int = 500
+    size: int = 64
+    """Photos of a batch."""
+    learning_rate: float = 1e-4
+    seed: int = 0
+    cache_gb: float = 8.0
+
+    def __post_init__(self) -> None:
+        if self.steps < 1 or self.size < 2 or not self.learning_rate > 0:
+            raise InputError(
+                f"distillation takes steps from 1, batches from 2 photos and a rate above 0, not {asdict(self)}"
+            )
+
+
+@dataclass(frozen=True)
+class Agreement:
+    """How far a student agrees with its teacher on held-out photos."""
+
+    nearest: float
+    """Percent of them whose teacher's nearest photo is the student's nearest."""
+    among_five: float
+    """Percent of them whose teacher's nearest photo is among the student's five nearest."""
+    correlation: float
+    """Of the two cosines, over all pairs with a held-out photo."""
+
+
+def agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> Agreement:
+    """Teacher (N, D) and student (N, d) on the photos `held`, each asked among all others."""
+    theirs, own = (np.asarray(v[held], np.float32) @ np.asarray(v, np.float32).T for v in (teacher, student))
+    others = np.ones_like(theirs, bool)
+    others[np.arange(len(held)), held] = False
+    correlation = float(np.corrcoef(theirs[others], own[others])[0, 1])
+    theirs[~others] = own[~others] = -np.inf
+    best = theirs.argmax(axis=1)
+    found = np.argsort(-own, axis=1, kind="stable")[:, :NEAREST]
+    return Agreement(
+        100 * float((found[:, 0] == best).mean()), 100 * float((found == best[:, None]).any(axis=1).mean()), correlation
+    )
+
+
+def distil(
+    teacher: Describer,
+    student: PlaceModel,
+    images: ImageSet,
+    settings: Settings | None = None,
+    *,
+    workers: int | None = None,
+    cache: Path | None = None,
+) -> tuple[PlaceModel, dict[str, Any]]:
+    """The student after learning, whitening left out, and what it agrees on before and after, as JSON knows it."""
+    settings = settings or Settings()
+    wanted, lost = teacher.describe(images)
+    images = images.subset(~lost)
+    if len(images) < LEAST:
+        raise InputError(f"{len(images)} photos can be used; distillation needs {LEAST}: give more of them")
+    device = torch.device(machine.device())
+    student = student.whiten(None).to(device)
+    source = open_features(
+        student, (images,), seed=settings.seed, workers=machine.workers(workers),
+        cache=cache or machine.cache_folder() / "features", cache_bytes=int(settings.cache_gb * 1e9), device=device,
+    )  # fmt: skip
+    held = np.arange(EVERY - 1, len(images), EVERY)[:MOST_HELD]
+    seen = np.setdiff1d(np.arange(len(images)), held)
+    before = agreement(wanted, describe_all(student, source, 0, len(images)), held)
+    _learn(student, source, np.asarray(wanted, np.float32), seen, settings)
+    after = agreement(wanted, describe_all(student, source, 0, len(images)), held)
+    say(f"the teacher's nearest photo is the student's: {before.nearest:.1f} % before, {after.nearest:.1f} % after")
+    facts = {
+        "teacher": {key: teacher.facts.get(key) for key in ("label", "fingerprint")},
+        "photos": len(images),
+        "held_out": len(held),
+        "settings": asdict(settings),
+        "before": asdict(before),
+        "after": asdict(after),
+    }
+    return student.eval(), facts
+
+
+def _learn(student: PlaceModel, source: Features, wanted: NDArray[np.float32], seen: Ids, settings: Settings) -> None:
+    """Every step draws its own photos from (seed, step)."""
+    learned = [p for _, p in student.trained_parameters()]
+    if not learned:
+        raise InputError("nothing in the student learns; choose --trainable last1, last2 or all")
+    optimiser = torch.optim.AdamW(learned, lr=settings.learning_rate)
+    size = min(settings.size, len(seen))
+    draws = (
+        (np.sort(np.random.default_rng((settings.seed, step)).choice(seen, size, replace=False)),)
+        for step in range(settings.steps)
+    )
+    apart = ~torch.eye(size, dtype=torch.bool)
+    student.train()
+    with Meter("distillation", settings.steps, "steps") as meter:
+        for step, fetched in enumerate(source.fetch(draws)):
+            for group in optimiser.param_groups:
+                group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
+            vectors = student.suffix(fetched.features).float()
+            target = torch.from_numpy(wanted[fetched.ids[0]]).to(vectors.device)
+            difference = (vectors @ vectors.T - target @ target.T)[apart.to(vectors.device)]
+            loss = difference.square().mean()
+            optimiser.zero_grad(set_to_none=True)
+            loss.backward()  # type: ignore[no-untyped-call]
+            optimiser.step()
+            meter.advance(1, f"loss {float(loss.detach()):.4f}")
+    student.eval()
