@@ -190,10 +190,12 @@ def evaluate(
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
     """
     from covis.describing.describers import find_describer, open_describer
+
+    find_describer(model)  # before anything heavy is imported
     from covis.evaluation import BENCHMARKS
 
     models, benchmarks = _models_and_benchmarks(model, benchmarks, BENCHMARKS)
-    labels = {find_describer(path).label: path for path in models}  # before anything heavy is imported
+    labels = {find_describer(path).label: path for path in models}
     if len(labels) < len(models):
         raise InputError("two of these models have one name, and so would their folders; evaluate them one by one")
     from covis.datasets import given_paths

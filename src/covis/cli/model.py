@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covis.cli.common import MODEL_HELP, WORKERS_HELP, Json, emit, existing
+from covis.cli.common import MODEL_HELP, WORKERS_HELP, Device, Json, emit, existing
 from covis.errors import InputError
 
 if TYPE_CHECKING:
@@ -324,6 +324,7 @@ def distil(
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4,
     seed: Annotated[int, typer.Option(help="Decides batches and random weights.")] = 0,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    device: Device = None,
     json: Json = False,
 ) -> None:
     """Teach a small model the similarities of a large one, on photos that need no labels; held-out photos tell how well.
@@ -339,7 +340,7 @@ def distil(
     if output.exists():
         raise InputError(f"{output} exists already; choose another output or remove it")
     from covis.models import ModelConfig, PlaceModel
-    from covis.training.distillation import Settings
+    from covis.training.distillation import Distillation
     from covis.training.distillation import distil as learn
 
     if Path(student).exists():
@@ -348,7 +349,7 @@ def distil(
         chosen = None if weights == "none" else weights
         values = {"backbone": student, "pool": pool, "image_size": _size(image_size), "weights": chosen}
         pupil = PlaceModel.build(ModelConfig.from_dict({**values, "trainable": trainable}), seed)
-    settings = Settings(steps, size, rate, seed)
+    settings = Distillation(steps, size, rate, seed)
     model, facts = learn(open_describer(teacher, workers=workers), pupil, images_at(photos), settings, workers=workers)
     model.save(output, {"distilled": facts})
     before, after = facts["before"], facts["after"]

@@ -72,7 +72,7 @@ def export_onnx(model: PlaceModel, path: Path | str) -> float:
 
 
 @dataclass(frozen=True)
-class Loss:
+class EightBitLoss:
     """What whole numbers cost a model, told by photos that the ranges were not taken from."""
 
     photos: int
@@ -85,7 +85,7 @@ class Loss:
     bytes_before: int
 
 
-def export_int8(model: PlaceModel, path: Path | str, photos: Tensor) -> Loss:
+def export_int8(model: PlaceModel, path: Path | str, photos: Tensor) -> EightBitLoss:
     """Writes `model` as an ONNX file whose convolutions and matrices are 8-bit, and measures what that costs.
 
     photos (N, 3, H, W) uint8 of the model's size: even ones give the ranges of values, odd ones judge. Its descriptors
@@ -130,7 +130,7 @@ def export_int8(model: PlaceModel, path: Path | str, photos: Tensor) -> Loss:
     cosine = (before * after).sum(axis=1)
     nearest = [(v @ v.T - 2 * np.eye(len(v))).argmax(axis=1) for v in (before, after)]
     same = 100 * float((nearest[0] == nearest[1]).mean())
-    return Loss(len(before), float(cosine.mean()), float(cosine.min()), same, *sizes)
+    return EightBitLoss(len(before), float(cosine.mean()), float(cosine.min()), same, *sizes)
 
 
 def _program(module: nn.Module, pixels: Tensor) -> Any:

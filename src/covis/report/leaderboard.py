@@ -24,7 +24,7 @@ TIMED = 3
 
 
 @dataclass(frozen=True)
-class Cost:
+class DescribingCost:
     """What describing a photo takes, without decoding it."""
 
     ms_per_photo: float
@@ -33,7 +33,7 @@ class Cost:
     model_mb: float
 
 
-def measure(folder: Path) -> Cost:
+def measure(folder: Path) -> DescribingCost:
     """The cost of the model in a folder."""
     import torch
 
@@ -49,14 +49,14 @@ def measure(folder: Path) -> Cost:
             taken.append(time.perf_counter() - started)
     tensors = list(model.state_dict().values())
     size = sum(t.nbytes for t in tensors)
-    return Cost(1000 * min(taken[1:]), sum(p.numel() for p in model.parameters()) / 1e6, size / 1e6)
+    return DescribingCost(1000 * min(taken[1:]), sum(p.numel() for p in model.parameters()) / 1e6, size / 1e6)
 
 
 def leaderboard(evaluations: Sequence[Evaluation], *, timed: bool = True) -> dict[str, Any]:
     """For each protocol its evaluations, best Recall@1 first, with dims, costs and licence."""
     if not evaluations:
         raise InputError("a leaderboard needs at least one evaluation; give folders of covis evaluate")
-    costs: dict[str, Cost | None] = {}
+    costs: dict[str, DescribingCost | None] = {}
     boards: dict[str, list[dict[str, Any]]] = {}
     protocols: dict[str, dict[str, Any]] = {}
     for evaluation in evaluations:
@@ -81,7 +81,7 @@ def _protocol(evaluation: Evaluation) -> dict[str, Any]:
     }
 
 
-def _entry(evaluation: Evaluation, costs: dict[str, Cost | None], timed: bool) -> dict[str, Any]:
+def _entry(evaluation: Evaluation, costs: dict[str, DescribingCost | None], timed: bool) -> dict[str, Any]:
     subject, figures = evaluation.subject, evaluation.figures
     folder = _model_folder(subject)
     cost = None

@@ -35,7 +35,7 @@ MOST_HELD = 500
 
 
 @dataclass(frozen=True)
-class Settings:
+class Distillation:
     """How the student learns."""
 
     steps: int = 500
@@ -53,7 +53,7 @@ class Settings:
 
 
 @dataclass(frozen=True)
-class Agreement:
+class TeacherAgreement:
     """How far a student agrees with its teacher on held-out photos."""
 
     nearest: float
@@ -64,7 +64,7 @@ class Agreement:
     """Of the two cosines, over all pairs with a held-out photo."""
 
 
-def agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> Agreement:
+def agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> TeacherAgreement:
     """Teacher (N, D) and student (N, d) on the photos `held`, each asked among all others."""
     theirs, own = (np.asarray(v[held], np.float32) @ np.asarray(v, np.float32).T for v in (teacher, student))
     others = np.ones_like(theirs, bool)
@@ -73,7 +73,7 @@ def agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> Agreemen
     theirs[~others] = own[~others] = -np.inf
     best = theirs.argmax(axis=1)
     found = np.argsort(-own, axis=1, kind="stable")[:, :NEAREST]
-    return Agreement(
+    return TeacherAgreement(
         100 * float((found[:, 0] == best).mean()), 100 * float((found == best[:, None]).any(axis=1).mean()), correlation
     )
 
@@ -82,13 +82,13 @@ def distil(
     teacher: Describer,
     student: PlaceModel,
     images: ImageSet,
-    settings: Settings | None = None,
+    settings: Distillation | None = None,
     *,
     workers: int | None = None,
     cache: Path | None = None,
 ) -> tuple[PlaceModel, dict[str, Any]]:
     """The student after learning, whitening left out, and what it agrees on before and after, as JSON knows it."""
-    settings = settings or Settings()
+    settings = settings or Distillation()
     wanted, lost = teacher.describe(images)
     images = images.subset(~lost)
     if len(images) < LEAST:
@@ -116,7 +116,9 @@ def distil(
     return student.eval(), facts
 
 
-def _learn(student: PlaceModel, source: Features, wanted: NDArray[np.float32], seen: Ids, settings: Settings) -> None:
+def _learn(
+    student: PlaceModel, source: Features, wanted: NDArray[np.float32], seen: Ids, settings: Distillation
+) -> None:
     """Every step draws its own photos from (seed, step)."""
     learned = [p for _, p in student.trained_parameters()]
     if not learned:
