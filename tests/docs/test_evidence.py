@@ -44,5 +44,5 @@ def test_figures_come_from_tables_alone():
 def test_the_page_shows_its_pictures_and_keeps_its_three_settings():
     for picture in re.findall(r"\]\((images/[^)]+)\)", PAGE):
         assert (ROOT / "docs" / picture).is_file()
-    assert {"## A new area", "## One's own map"} <= set(PAGE.splitlines())
+    assert {"## A new area", "## One's own map", "## Transfer"} <= set(PAGE.splitlines())
     assert len(SHOWN) >= 5
