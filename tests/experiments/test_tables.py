@@ -9,11 +9,22 @@ import pytest
 from scipy.stats import bootstrap
 
 from covis import datasets, experiments
-from covis.cli.experiments import _combinations, _reproduced
+from covis.cli.experiments import _combinations, _drawn, _reproduced
 from covis.describing.describers import ModelDescriber
 from covis.errors import InputError
 from covis.experiments.running import FrozenOnce, run_folder, run_rows
-from covis.experiments.tables import TABLES, Inputs, Row, Table, lacking, markdown, needs, summary, write_outcomes
+from covis.experiments.tables import (
+    TABLES,
+    Inputs,
+    Outcome,
+    Row,
+    Table,
+    lacking,
+    markdown,
+    needs,
+    summary,
+    write_outcomes,
+)
 from covis.models import ModelConfig, PlaceModel
 from covis.training.run import Resources
 from covis.whitening import WhiteningRule
@@ -133,3 +144,10 @@ def test_every_table_can_be_listed_with_what_it_needs(name):
 def test_published_figures_stand_beside_every_row(name):
     for row in TABLES[name]().rows:
         assert row.published, row.label
+
+
+def test_a_figure_without_any_scored_row_is_said_and_not_drawn(tmp_path, capsys):
+    table = TABLES["figure_7scenes"]()
+    outcomes = [Outcome(row, missing="its scene is absent") for row in table.rows]
+    assert _drawn("figure_7scenes", table, outcomes, Inputs(tmp_path, {})) == []
+    assert "figure_7scenes.svg is not drawn: none of its rows was scored" in capsys.readouterr().err

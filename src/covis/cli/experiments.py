@@ -328,9 +328,12 @@ def _drawn(name: str, table: Table, outcomes: Sequence[Outcome], inputs: Inputs)
     from covis.report.sections import FIGURES
 
     done = sorted((o for o in outcomes if o.runs or o.evaluations), key=lambda o: o.row.name not in table.against[:1])
-    benchmarks = list(dict.fromkeys(b for o in done for b in o.evaluations)) or [""]
+    benchmarks = list(dict.fromkeys(b for o in done for b in o.evaluations))
+    if not done or (not benchmarks and any(row.benchmarks for row in table.rows)):
+        warn(f"{inputs.output / name}.svg is not drawn: none of its rows was scored")
+        return []
     drawn = []
-    for benchmark in benchmarks:
+    for benchmark in benchmarks or [""]:
         groups: dict[str, list[Evaluation]] = {}
         for o in done:
             for path in o.evaluations.get(benchmark, []):
