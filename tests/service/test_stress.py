@@ -54,6 +54,7 @@ async def burst(address, clients, each, seconds=60):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_overload_is_refused_and_passes(made):
     app = create_app([made / "town.map"], limits=Limits(queue=8))
     server = app.state.server
@@ -112,6 +113,7 @@ def test_bytes_in_flight_are_bounded(made):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_kills_while_photos_come_in_lose_nothing_acknowledged(tmp_path):
     build(tmp_path, 12)
     key = add_key(tmp_path / "keys.json", "writer", "write")
@@ -119,22 +121,23 @@ def test_kills_while_photos_come_in_lose_nothing_acknowledged(tmp_path):
     place = json.dumps([{"lat": LAT, "lon": LON}])
     acknowledged = set()
     number = 0
-    for delay in (0.15, 0.4):
+    for delay in (0.02, 0.1):
         with process(tmp_path / "town.map", "--keys", tmp_path / "keys.json") as (child, address):
-            threading.Timer(delay, lambda child=child: os.kill(child.pid, signal.SIGKILL)).start()
-            for _ in range(200):
+            for turn in range(200):
+                if turn == 2:  # two were acknowledged; then at any moment
+                    threading.Timer(delay, os.kill, (child.pid, signal.SIGKILL)).start()
                 number += 1
                 name = f"new-{number}.jpg"
                 try:
                     answer = httpx.post(
                         f"{address}/v1/maps/town/photos", files={"photo": (name, jpeg(1000 + number))},
-                        data={"positions": place}, headers=headers, timeout=20,
+                        data={"positions": place}, headers=headers, timeout=300,
                     )  # fmt: skip
                 except httpx.TransportError:
                     break
                 assert answer.status_code == 201, answer.text
                 acknowledged.add(name)
-            child.wait(20)
+            child.wait(300)
         now = Map.open(tmp_path / "town.map", verify=True)
         names = {now.images.name(i) for i in range(len(now))}
         assert acknowledged <= names
@@ -144,6 +147,7 @@ def test_kills_while_photos_come_in_lose_nothing_acknowledged(tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize("examples", [20, pytest.param(400, marks=pytest.mark.drill)])
 def test_made_up_requests_never_break_it(made, examples):
     """schemathesis over the OpenAPI: every answer is a documented status with the body that it promises."""
