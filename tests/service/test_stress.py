@@ -35,7 +35,7 @@ def memory_mb(pid="self"):
     return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
-async def burst(address, clients, each, seconds=60):
+async def burst(address, clients, each, seconds=900):
     """Statuses of `clients` that ask `each` times at once, and whether each refusal says when to come again."""
     statuses, polite = [], []
     photo = jpeg(7)
