@@ -96,10 +96,12 @@ def process(*arguments):
     command = [sys.executable, "-m", "covis", "serve", *map(str, arguments), "--port", "0", "--json"]
     child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
     try:
-        url, deadline = "", time.monotonic() + 120
+        url, deadline = "", time.monotonic() + 900  # a busy machine takes minutes to import torch
         while '"url"' not in url and child.poll() is None and time.monotonic() < deadline:
             url = child.stdout.readline()
-        assert '"url"' in url, child.stderr.read()
+        if '"url"' not in url:
+            child.kill()
+            raise AssertionError(child.stderr.read())
         address = url.split('"')[3]
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.TransportError):
