@@ -12,7 +12,7 @@ PROMISES = {
     "kills": "no acknowledged change of a map is lost by SIGKILL, beside a reader",
     "points": "killed at any step on disk, index, add and remove leave the old map or the new one, and go on",
     "engine": "the same in an engine: Milvus Lite dies at steps of load, upsert and delete",
-    "ranks": "one of two ranks killed while training or embedding: the same command gives the same weights and store",
+    "ranks": "one of two ranks killed while embedding: the same command gives the same store",
     "power": "after a power failure a map is the old one or the new one",
     "mutations": "damage of an artefact or cache is refused, or changes nothing",
     "sources": "damaged scenes, trajectories, models, layers, clouds, videos and bags end with exit code 2",

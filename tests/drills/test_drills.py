@@ -51,7 +51,8 @@ def test_a_rank_killed_while_embedding_changes_nothing(tmp_path):
     assert found["lost"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.timeout(0)
 def test_a_rank_killed_while_training_changes_nothing(tmp_path, hamlet):
     (found,) = killing.rank_kills(1, 0, tmp_path, "training", hamlet).values()
     assert found["lost"] == 0
