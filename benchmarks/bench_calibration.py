@@ -1,7 +1,7 @@
 """What a map promises against what happens, on walks that it has never seen.
 
 A table of photos is cut by its groups (walks): maps are made of four fifths of them as `covis index` makes them, each with
-its own whitening and calibration, and the photos of the other walks are asked. Every photo is asked once in each repeat.
+its own whitening and calibration, and the photos of the other walks are asked. Every photo is asked once, of small tables twice.
 Beside each promise stands what came true: P by its expected calibration error, the radius by the share of true positions
 inside it, confident answers by their precision (with a 95 % interval over walks), and the fused position by its error
 beside that of the best match.
@@ -17,7 +17,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import tempfile
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +27,8 @@ from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds
 RATES = (0.5, 0.8, 0.9)
 PRECISIONS = (0.99, 0.95, 0.9, 0.8)
 FOLDS = 5
+ENOUGH = 2500
+"""Photos asked, from which on figures are steady."""
 
 
 def asked(photos: Photos, known: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, float, float | None]:
@@ -65,15 +67,32 @@ def _search(rank, white: np.ndarray, vectors: np.ndarray, k: int):
     return rank(vectors, white, k)
 
 
-def row(photos: Photos, repeats: int) -> dict:
+def one_map(table: Path, weights: Path, keep: Path, *, seed: int, part: int) -> dict:
+    """What came of one map, as JSON."""
+    photos = loaded(table, weights, keep)
+    answers, itself, promised = asked(photos, *list(folds(photos.images, FOLDS, seed))[part])
+    counts = {"photos": len(photos.images), "walks": len(photos.images.group_names), "backbone": photos.backbone}
+    return {"answers": answers.tolist(), "self": itself, "promised": promised, **counts}
+
+
+loaded = cache(described)
+
+
+def row(table: Path, weights: Path, keep: Path, repeats: int | None) -> dict:
     """Shares in percent, lengths in metres."""
     from covis.evaluation.statistics import bootstrap_interval
     from covis.maps.probability import expected_calibration_error
 
-    maps = [asked(photos, *part) for seed in range(repeats) for part in folds(photos.images, FOLDS, seed)]
-    found = np.concatenate([table for table, _, _ in maps])
+    maps: list[dict] = []
+    while len(maps) < (FOLDS * repeats if repeats else FOLDS) or (
+        repeats is None and len(maps) < FOLDS * np.ceil(ENOUGH / maps[0]["photos"])
+    ):
+        seed, part = divmod(len(maps), FOLDS)
+        make = partial(one_map, table, weights, keep, seed=seed, part=part)
+        maps.append(finished(keep, f"calibration-{table.stem}-{weights.stem}-{seed}-{part}", make))
+    found = np.concatenate([np.array(made["answers"]) for made in maps])
     walk, p, right, best, fused = found[:, :5].T
-    told = {"right": 100 * right.mean(), "self": 100 * np.mean([itself for _, itself, _ in maps]),
+    told = {"right": 100 * right.mean(), "self": 100 * np.mean([made["self"] for made in maps]),
             "calibration_error": 100 * expected_calibration_error(p, right)}  # fmt: skip
     for i, rate in enumerate(RATES):
         radius = found[:, 5 + i]
@@ -86,14 +105,9 @@ def row(photos: Photos, repeats: int) -> dict:
     for label, error in (("best", best), ("fused", fused)):
         told |= {f"{label}_m": np.median(error), f"{label}_where_right_m": error[right > 0].mean()}
     figures = {key.replace("%", ""): None if np.isnan(value) else float(value) for key, value in told.items()}
-    counts = {"photos": len(photos.images), "walks": len(photos.images.group_names), "maps": len(maps)}
-    promises = {"promised": [promised for _, _, promised in maps]}
-    return {"table": photos.name, "backbone": photos.backbone, **counts, **figures, **promises}
-
-
-def measured(table: Path, weights: Path, keep: Path, *, repeats: int) -> dict:
-    """The row of one table and network."""
-    return row(described(table, weights, keep), repeats)
+    counts = {"photos": maps[0]["photos"], "walks": maps[0]["walks"], "maps": len(maps)}
+    promises = {"promised": [made["promised"] for made in maps]}
+    return {"table": table.stem, "backbone": maps[0]["backbone"], **counts, **figures, **promises}
 
 
 def main() -> None:
@@ -101,7 +115,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, nargs="*", default=TABLES, help="photos with positions and groups")
     parser.add_argument("--weights", type=Path, nargs="*", default=WEIGHTS, help="backbones (.safetensors)")
     parser.add_argument("--keep", type=Path, help="folder that keeps descriptors and finished tables for another run")
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, help=f"of the folds (default: until {ENOUGH:,} photos were asked)")
     given = parser.parse_args()
     if not all(path.is_file() for path in (*given.table, *given.weights)):
         print("no photos here: give --table and --weights")
@@ -110,8 +124,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for weights in given.weights:
             for table in given.table:
-                keep, name = given.keep or Path(folder), f"calibration-{table.stem}-{weights.stem}-{given.repeats}"
-                rows.append(finished(keep, name, partial(measured, table, weights, keep, repeats=given.repeats)))
+                rows.append(row(table, weights, given.keep or Path(folder), given.repeats))
                 print(rows[-1], flush=True)
     report("calibration", rows)
 

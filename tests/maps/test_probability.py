@@ -88,7 +88,7 @@ def test_calibration_error_sees_boasting():
     st.sampled_from([0.3, 0.5, 0.6]),
 )
 def test_a_threshold_is_the_lowest_that_keeps_the_precision(data, precision):
-    """By a loop over all thresholds: enough were right and enough are expected to be, with one error to spare."""
+    """By a loop over all thresholds: enough were right and enough are expected to be, with three quarters of an error to spare."""
     p, right, walk = (
         np.array([d[0] / 8 for d in data]),
         np.array([float(d[1]) for d in data]),
@@ -102,7 +102,7 @@ def test_a_threshold_is_the_lowest_that_keeps_the_precision(data, precision):
         sums = [(right[sure & (walk == w)] - share).sum() for w in np.unique(walk)]
         error = np.sqrt(np.square(sums).sum()) / sure.sum()
         enough = right[sure].sum() / (sure.sum() + 1) >= aim and p[sure].mean() >= aim
-        return enough and sure.sum() >= len(p) / 4 and share - error >= precision
+        return enough and sure.sum() >= len(p) / 4 and share - 0.75 * error >= precision
 
     naive = [t for t in np.unique(p) if holds(t)]
     assert threshold_for(precision, p, right, walk) == (min(naive) if naive else None)

@@ -159,7 +159,7 @@ def _whitened(
     with moments(coordinates[rows], kept, fewer=True, single=True) as fitted:
         basis = fitted.lift(np.eye(len(fitted.variances))).astype(np.float32)
         mean, variances = fitted.mean.astype(np.float32), fitted.variances.astype(np.float32)
-    turned = (coordinates - mean) @ basis
+    turned = np.asarray((coordinates - mean) @ basis, np.float32)
     scatter: dict[float, NDArray[np.float32]] = {}
     for rule in rules:
         if rule.labels != "none" and rule.exponent not in scatter:

@@ -189,7 +189,10 @@ def _made(target: Path, parts: Parts, model: str, calibration: Any, origin: Mapp
 def _whole(map_: Map) -> Map:
     """The map with every byte checked, unless its photos live in an engine."""
     if storage.read_engine(map_.path) is not None:
-        raise InputError(f"the photos of {map_.path} live in an engine; export them from there")
+        raise InputError(
+            f"the photos of {map_.path} live in an engine; to send them, index the photos again "
+            f"without --engine: covis index PHOTOS --model {map_.path}/model -o ANOTHER_MAP"
+        )
     return Map.open(map_.path, verify=True)
 
 
