@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 from _common import report
-from covis.evaluation.protocols.rules import MAX_ANGLE_DEG, RADIUS_M
 from scipy.spatial import KDTree
 
 from covis import datasets
 from covis.datasets.surveys import across_days
+from covis.evaluation.benchmark import MAX_ANGLE_DEG, RADIUS_M
 from covis.evaluation.scoring import pair_distances
 from covis.evaluation.statistics import Agreement
 from covis.experiments.running import FrozenOnce

@@ -291,7 +291,7 @@ def _export_int8(model: PlaceModel, onnx: Path, photos: Path, json: bool) -> Non
     import numpy as np
     import torch
 
-    from covis.describing.loading import image_batches
+    from covis.describing.embedding import image_batches
     from covis.models.onnx import export_int8
 
     images = images_at(photos)
