@@ -252,7 +252,7 @@ def paired_differences(
 def place_codes(evaluation: Evaluation) -> NDArray[np.int64]:
     """(Q,) the square of `PLACE_M` that each query stands in; one of its own for a query without a position."""
     xy = np.asarray(evaluation.arrays["query_xy"], np.float64)
-    known = np.asarray(np.isfinite(xy)).all(axis=1)
+    known = np.asarray(np.isfinite(xy).all(axis=1))
     cells = np.column_stack(
         [np.floor(np.where(known[:, None], xy, 0) / PLACE_M), np.where(known, -1, np.arange(len(xy)))]
     )
