@@ -164,7 +164,7 @@ class LocalRerank:
         """The ranking with its head by inliers, equal ones as they were; distances stay those of the descriptors."""
         return reordered(ranking, self.depth, self._scores)
 
-    def _scores(self, query: int, ids: NDArray[np.int64], distances: Floats) -> Floats:
+    def _scores(self, query: int, ids: NDArray[np.int64], distances: NDArray[np.floating]) -> Floats:
         own = self.query_features(query)
         found = [self.agreeing(own, self.map_features(int(i))) for i in ids]
         self.counts[query] = np.array(found, np.int64)
