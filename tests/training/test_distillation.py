@@ -57,19 +57,26 @@ def test_a_student_comes_closer_to_its_teacher(photos, tmp_path, capsys):
     assert PlaceModel.load(tmp_path / "small").card["distilled"]["teacher"]["label"] == "teacher"
 
 
-def test_eight_bits_are_near_and_told_apart(tmp_path):
+def test_eight_bits_are_near_and_told_apart(photos, tmp_path, capsys):
     pytest.importorskip("onnxscript", reason="exports")
     model = PlaceModel.build(ModelConfig("tiny", "gem", SIZE), seed=0)
-    pixels = torch.randint(0, 256, (24, 3, *SIZE), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
-    loss = export_int8(model, tmp_path / "small.onnx", pixels)
-    assert loss.photos == 12
-    assert 0.9 < loss.least_cosine <= loss.mean_cosine <= 1.0001
-    assert loss.bytes < 0.5 * loss.bytes_before
+    model.save(tmp_path / "model")
+    with pytest.raises(SystemExit) as stopped:
+        cli.main(
+            ["export", str(tmp_path / "model"), "--onnx", str(tmp_path / "small.onnx"), "--int8", str(photos), "--json"]
+        )
+    out, err = capsys.readouterr()
+    assert stopped.value.code == 0, err
+    loss = json.loads(out)
+    assert loss["photos"] == 36
+    assert 0.9 < loss["least_cosine"] <= loss["mean_cosine"] <= 1.0001
+    assert loss["bytes"] < 0.5 * loss["bytes_before"]
     opened = OnnxPlaceModel.open(tmp_path / "small.onnx")
     assert opened.signed
     assert opened.fingerprint() != model.fingerprint()
+    judged = torch.stack([model.preprocessing.pixels(path) for path in sorted(photos.glob("*.jpg"))[1::2]])
     with torch.inference_mode():
-        exact = model(model.normalise(pixels[1::2]))
-    assert float((opened(pixels[1::2]) * exact).sum(1).mean()) == pytest.approx(loss.mean_cosine, abs=1e-3)
+        exact = model(model.normalise(judged))
+    assert float((opened(judged) * exact).sum(1).mean()) == pytest.approx(loss["mean_cosine"], abs=1e-3)
     with pytest.raises(InputError, match="too few"):
-        export_int8(model, tmp_path / "none.onnx", pixels[:4])
+        export_int8(model, tmp_path / "none.onnx", judged[:4])

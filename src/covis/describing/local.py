@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, cast, get_args
 
 import numpy as np
 import torch
@@ -100,9 +100,9 @@ class XFeat:
         wanted = ["descriptors", "keypoint_logits", "reliability"]
         descriptors, logits, reliability = (v[0] for v in self.session.run(wanted, {"input": pixels[None]}))
         xy, value = peaks(_heat(logits, self.stride), self.radius, self.threshold)
-        at = xy + 0.5
-        value = value * sampled(reliability, at, self.stride)[:, 0]
-        return _strongest(at, value, descriptors, self.stride, pixels, size)
+        at = xy.astype(np.float64) + 0.5
+        sure = np.asarray(value * sampled(reliability, at, self.stride)[:, 0], np.float32)
+        return _strongest(at, sure, descriptors, self.stride, pixels, size)
 
 
 def _heat(logits: NDArray[np.float32], side: int) -> NDArray[np.float32]:
@@ -134,7 +134,7 @@ class Alike:
         with torch.inference_mode():
             score, descriptors = (v[0].numpy() for v in self.net(torch.from_numpy(pixels)[None]))
         xy, value = peaks(score, self.radius, self.threshold)
-        return _strongest(xy + 0.5, value, descriptors, 1, pixels, size)
+        return _strongest(xy.astype(np.float64) + 0.5, value, descriptors, 1, pixels, size)
 
 
 class AlikeNetwork(nn.Module):
@@ -373,7 +373,7 @@ class ByLocal:
             raise InputError(f"lighterglue was trained for xfeat; write --rerank local:xfeat+lighterglue, not {text!r}")
         if geometry and geometry not in get_args(Geometry):
             raise unknown_name("geometry", geometry, get_args(Geometry))
-        chosen = cls(features, _path(file), glue, _path(glue_file), *([geometry] if geometry else []))
+        chosen = cls(features, _path(file), glue, _path(glue_file), cast(Geometry, geometry or "homography"))
         return chosen if depth is None else replace(chosen, depth=depth)
 
     @property

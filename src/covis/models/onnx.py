@@ -123,7 +123,7 @@ def export_int8(model: PlaceModel, path: Path | str, photos: Tensor) -> EightBit
         proto.metadata_props.add(key=METADATA, value=json.dumps(facts))
         partial.write_bytes(signed(proto.SerializeToString()))
         before, after = (
-            torch.cat([session(part) for part in photos[1::2].split(8)]).numpy()
+            torch.cat([session(part) for part in torch.split(photos[1::2], 8)]).numpy()
             for session in (OnnxPlaceModel.open(whole), OnnxPlaceModel.open(partial))
         )
         sizes = partial.stat().st_size, whole.stat().st_size
