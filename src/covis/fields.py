@@ -184,9 +184,11 @@ def _default(kind: type[Any], name: str) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-@functools.cache
-def _hints(kind: Any) -> dict[str, Any]:
-    return typing.get_type_hints(kind)
+def _hints(kind: type) -> dict[str, Any]:
+    return _remembered_hints(kind)  # type: ignore[arg-type]  # a class is hashable
+
+
+_remembered_hints = functools.cache(typing.get_type_hints)
 
 
 def _check(kind: type, values: Mapping[str, Any], path: str) -> None:

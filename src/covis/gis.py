@@ -10,7 +10,7 @@ import sqlite3
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,9 +18,11 @@ from numpy.typing import NDArray
 from covis.arrays import Floats
 from covis.errors import InputError
 from covis.files import check_regular, foreign, replacing
-from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import true_headings
+
+if TYPE_CHECKING:
+    from covis.graph import SimilarityGraph
 
 Geometry = Literal["Point", "LineString", "Polygon"]
 _CODES: dict[str, int] = {"Point": 1, "LineString": 2, "Polygon": 3}

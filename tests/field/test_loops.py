@@ -6,8 +6,8 @@ import pytest
 from covis.errors import InputError
 from covis.field.pairing import (
     HEADER,
-    Judge,
     Loop,
+    LoopJudge,
     agreement,
     fitted_probability,
     line,
@@ -93,7 +93,7 @@ def test_a_stream_says_how_likely_each_loop_is():
     likely, unlikely = [], []
     for seed in (10, 20, 30):
         rows, order = aliased_walk(seed)
-        judge = Judge(np.full((len(rows), 2), np.nan))
+        judge = LoopJudge(np.full((len(rows), 2), np.nan))
         for loop in loop_closures(rows, np.arange(float(len(rows))), least_agreement=0.4):
             right = order[loop.query] >= 0 and abs(order[loop.query] - order[loop.match]) <= 1
             (likely if judge(loop) >= 0.9 else unlikely).append(right)
@@ -110,7 +110,7 @@ def test_a_stream_learns_from_positions():
     loops = [Loop(2 * i, 2 * i + 1, 0.4 if g else 0.8, 1.0, 5.0) for i, g in enumerate(good)]
     xy = np.zeros((600, 2))
     xy[1::2, 0] = np.where(good, 5.0, 500.0)
-    judge = Judge(xy)
+    judge = LoopJudge(xy)
     chance = np.array([judge(loop) for loop in loops])
     assert chance[0] == usual_probability(loops[0])
     assert ((chance > 0.5) == good)[100:].all()

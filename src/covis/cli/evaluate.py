@@ -215,9 +215,9 @@ def evaluate(
     if scene is not None and not pose:
         raise InputError("--scene goes with --pose")
     if pose:
-        from covis.field.resection import Poser
+        from covis.field.resection import ByResection
 
-        variants = replace(variants, pose=Poser(scene, pose_depth))
+        variants = replace(variants, pose=ByResection(scene, pose_depth))
     printed: list[dict[str, Any]] = []
     text: list[str] = []
     loaded = {name: load_benchmark(name, paths) for name in benchmarks}

@@ -49,11 +49,11 @@ def _report_text(report: dict[str, Any]) -> str:
                 rows.append({"split": split, "side": "one set" if facts["one_set"] else side, **counts})
     lines = [f"{report['dataset']} at {report['path']}", f"terms: {report['licence']}", "", table(rows), ""]
     if report["published"]:
-        counts = [
+        published = [
             {"count": r["count"], "published": f"{'' if r['exact'] else '≥ '}{r['published']}", "found": r["found"]}
             for r in report["published"]
         ]
-        lines += [table(counts), ""]
+        lines += [table(published), ""]
     lines += [f"{f['level']}: {f['text']}" for f in report["findings"]] or ["nothing looks wrong"]
     bad = sum(report["rejects"].values())
     lines.append(

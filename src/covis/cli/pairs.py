@@ -226,7 +226,7 @@ def _write_loops(side: Side, output: Path, gap_s: float, least: float, json: boo
     """Candidates in order of time; on standard output each as soon as it is known."""
     import numpy as np
 
-    from covis.field.pairing import HEADER, Judge, Loop, fitted_probability, line, loop_closures, usual_probability
+    from covis.field.pairing import HEADER, Loop, LoopJudge, fitted_probability, line, loop_closures, usual_probability
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")
@@ -241,7 +241,7 @@ def _write_loops(side: Side, output: Path, gap_s: float, least: float, json: boo
         return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
 
     if output == STREAM:
-        judge = Judge(xy)
+        judge = LoopJudge(xy)
         print(HEADER, flush=True)
         for loop in found:
             chance = judge(loop)

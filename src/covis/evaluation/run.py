@@ -66,7 +66,7 @@ class Reranker(Protocol):
 
 
 class Poser(Protocol):
-    """A way to estimate the queries' full poses from their results (`field.resection.Poser`)."""
+    """A way to estimate the queries' full poses from their results (`field.resection.ByResection`)."""
 
     @property
     def depth(self) -> int:

@@ -155,7 +155,7 @@ def _logistic(value: Any) -> Any:
     return 1.0 / (1.0 + np.exp(-np.clip(value, -50.0, 50.0)))
 
 
-class Judge:
+class LoopJudge:
     """The probability of each candidate as it comes, from those that came before it."""
 
     def __init__(self, xy: Floats) -> None:

@@ -322,7 +322,7 @@ def pose_photo(
 
 
 @dataclass(frozen=True)
-class Poser:
+class ByResection:
     """Full poses of a benchmark's queries, for `covis evaluate --pose`."""
 
     scene: Path | None = None

@@ -10,11 +10,10 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 
 from covis.arrays import Floats
 from covis.errors import InputError
@@ -22,6 +21,9 @@ from covis.files import foreign, read_foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Axis, Poses, ground_axes, quaternion_matrices
 from covis.reading.cameras import MODELS, NAMES, Camera, calibration, camera
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 PLACES = (".", "sparse/0", "sparse", "colmap/sparse/0", "dense/sparse")
 """Where a model lies in a project folder."""
@@ -59,6 +61,8 @@ class Model:
 
     def incidence(self) -> csr_matrix:
         """(N, P) 1 where an image sees a point; a point seen twice counts once."""
+        from scipy.sparse import csr_matrix
+
         rows = np.repeat(np.arange(len(self.ids)), [len(o) for o in self.observed])
         seen = np.concatenate(self.observed) if self.observed else np.zeros(0, np.int64)
         rows, seen = rows[seen >= 0], seen[seen >= 0]
