@@ -185,7 +185,7 @@ def _default(kind: type[Any], name: str) -> Any:
 
 
 def _hints(kind: type) -> dict[str, Any]:
-    return _remembered_hints(kind)  # type: ignore[arg-type]  # a class is hashable
+    return _remembered_hints(kind)
 
 
 _remembered_hints = functools.cache(typing.get_type_hints)
