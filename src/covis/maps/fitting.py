@@ -126,7 +126,7 @@ def choose_recipe(name: str, weights: str) -> Recipe:
         raise InputError(f"{weights} fits no recipe for own photos ({known}); give --recipe NAME too, or --model MODEL")
     raise InputError(
         f"no pretrained weights can be had ({reasons[0]}); give --weights FILE.safetensors (a DINOv2 or MobileNetV2 "
-        "backbone), --weights pretrained:unpinned to take what the model hub has, or --model MODEL"
+        "backbone) or --model MODEL"
     )
 
 

@@ -35,8 +35,7 @@ class ModelConfig:
     trainable: Trainable = "last2"
     """Which blocks of the backbone learn; the pooling always does."""
     weights: str | None = None
-    """None = random, "pretrained" (or "pretrained:SHA256", "pretrained:unpinned") = timm's for this name from the model
-    hub, or a .safetensors file or model directory."""
+    """None = random, "pretrained" (or "pretrained:SHA256") = timm's for this name from the model hub, or a .safetensors file or model directory."""
     stride_on: StrideOn = "conv2"
     """Which convolution of a ResNet bottleneck halves the map: conv2 today, conv1 in networks of 2015."""
     blocks: int = 0

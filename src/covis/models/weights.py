@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 PRETRAINED = "pretrained"
 UNPINNED = "unpinned"
-"""`pretrained:unpinned` takes what the hub has, whatever it is, and remembers its SHA-256 for the next time."""
+"""`NAME:unpinned` takes what the hub has, whatever it is, and remembers its SHA-256 for the next time."""
 PINS: dict[str, str] = {}
 """Repository of the model hub → SHA-256 of the one file that is taken from it, where covis knows it."""
 _PINNED = "pins.json"
@@ -219,7 +219,10 @@ def _misfit(state: State, wanted: State) -> str:
 
 
 def _library_file(name: str, pin: str) -> Path:
-    """timm's weights for `name`: from its cache, else fetched into it."""
+    """timm's weights for `name`: from its cache, else fetched into it.
+
+    A .safetensors file runs nothing, so one whose SHA-256 nobody knows is taken, said, and expected from then on.
+    """
     backbones.ensure()
     import timm
 
@@ -227,11 +230,7 @@ def _library_file(name: str, pin: str) -> Path:
     if config is None or not config.hf_hub_id:
         raise WeightsMissing(f"{name} has no pretrained weights in timm; give a file")
     try:
-        return fetch(str(config.hf_hub_id), _HUB_FILE, pin)
-    except Unpinned as error:
-        raise WeightsMissing(
-            f"{error}; give a file, or in its place pretrained:SHA256 (as its page lists it) or pretrained:{UNPINNED}"
-        ) from None
+        return fetch(str(config.hf_hub_id), _HUB_FILE, pin or UNPINNED)
     except OSError as error:
         raise WeightsMissing(
             f"pretrained weights of {name} are not in the cache and cannot be fetched here ({error}); download "
