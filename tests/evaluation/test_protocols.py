@@ -26,6 +26,7 @@ FAMILIES = {
     "7scenes": lambda root, images: builders.seven_scenes(root, ("stairs",), images=True),
     "folders": builders.utm_folders,
     "campus": builders.campus,
+    "photos": lambda root, images: builders.campus(root, images=images) / "train.csv",
     "cambridge": builders.cambridge,
     "racetrack": builders.racetrack,
 }
