@@ -8,6 +8,7 @@ is the change. What a writer that died left behind is cleared by the next.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
@@ -178,8 +179,17 @@ class MilvusPhotos(Engine):
 
     def drop(self) -> None:
         """Deletes both collections."""
+        from pymilvus import MilvusException
+
         for name in (self.table, self._pointers):
-            self.client.drop_collection(name)
+            for left in (2, 1, 0):
+                try:
+                    self.client.drop_collection(name)
+                    break
+                except MilvusException:  # Milvus Lite may still be indexing what it is to delete
+                    if not left:
+                        raise
+                    time.sleep(0.5)
 
     def close(self) -> None:
         """Ends the connection."""
