@@ -138,9 +138,8 @@ def run_here(line, monkeypatch, place, capsys, more=()):
     "page", ["docs/index.md", "docs/labels.md", "docs/training.md", "docs/reports.md", "docs/town.md"]
 )
 def test_commands_that_need_no_download_run(page, place, monkeypatch, capsys):
-    named_alone = {"covis evaluate"}  # in a sentence, not to be typed
     for line in dict.fromkeys(line for line in commands(ROOT / page) if not NEEDS.search(line)):
-        if line in named_alone:
+        if re.fullmatch(r"covis \w+", line):  # a verb named in a sentence, not to be typed
             continue
         trains = line.split()[1] in SHORT and not re.search(r" list\b|--dry-run", line)
         run_here(line, monkeypatch, place, capsys, SMALL if trains else ())

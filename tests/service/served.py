@@ -74,7 +74,9 @@ def running(app):
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(app, log_level="error", access_log=False, timeout_graceful_shutdown=2)
+    config = uvicorn.Config(
+        app, log_level="error", access_log=False, timeout_keep_alive=60, timeout_graceful_shutdown=2
+    )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)
     thread.start()

@@ -19,6 +19,7 @@ from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covis import artifacts
@@ -244,6 +245,8 @@ class Guard:
                 await _plain(answer, 421, "this server does not answer to that name; add --allow-host NAME")
                 return
             await self.app(scope, body.receive, answer)
+        except ClientDisconnect:
+            return  # nobody is left to be answered
         finally:
             body.release()
 
