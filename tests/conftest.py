@@ -2,13 +2,22 @@
 
 import contextlib
 import hashlib
+import os
+import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+FLAGS = [
+    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--no-first-run", "--disable-quic",
+]  # fmt: skip
 SHARED = Path(__file__).resolve().parents[2] / "shared"
 
 
@@ -59,3 +68,20 @@ def hamlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for split in ("train", "val", "test"):
         load(folder, split, TownConfig.small())
     return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """A real Chromium from the system's packages; CI fails without one."""
+    path = next(filter(None, map(shutil.which, BROWSERS)), None)
+    if path is None:
+        hint = "no Chromium found; install the system's package `chromium` (make browser)"
+        if os.environ.get("CI"):
+            pytest.fail(hint)
+        pytest.skip(hint)
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as play:
+        opened = play.chromium.launch(executable_path=path, args=FLAGS)
+        yield opened
+        opened.close()

@@ -1,7 +1,6 @@
 """The page of answers in a real browser: drag, zoom, click a match, keyboard, phone and dark, without a complaint."""
 
 import os
-import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,11 +16,6 @@ from covis.maps.locating import places_of
 from covis.maps.page import write_answers, write_map
 from covis.poses import Poses
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run", "--disable-quic",
-]  # fmt: skip
 NAME = "</script><b>&'\"é.jpg"
 
 
@@ -53,22 +47,6 @@ def pages(tmp_path_factory):
     write_answers(folder / "answers.html", answers, images)
     write_map(folder / "map.html", images, f"map {NAME}", {"photos": len(images), "model": "<tiny>"})
     return folder
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        hint = "no Chromium found; install the system's package `chromium` (make browser)"
-        if os.environ.get("CI"):
-            pytest.fail(hint)
-        pytest.skip(hint)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=path, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture

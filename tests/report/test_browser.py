@@ -1,8 +1,5 @@
 """The report in a real browser: it opens, a wrong query on the map leads to its gallery entry, nothing complains."""
 
-import os
-import shutil
-
 import pytest
 
 from covis.describing.describers import ModelDescriber
@@ -10,28 +7,6 @@ from covis.evaluation import load_benchmark
 from covis.evaluation.run import evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.report import write_report
-
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run", "--disable-quic",
-]  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        hint = "no Chromium found; install the system's package `chromium` (make browser)"
-        if os.environ.get("CI"):
-            pytest.fail(hint)
-        pytest.skip(hint)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=path, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 @pytest.fixture(scope="module")

@@ -1,8 +1,6 @@
 """The page in a real browser: drop a photo, see its pin, draw an area, walk, compare, gaps; axe and the console are silent."""
 
 import base64
-import os
-import shutil
 import time
 from pathlib import Path
 
@@ -12,33 +10,12 @@ from served import jpeg, running
 from covis.service.app import create_app
 from covis.service.limits import Keys, add_key
 
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
-FLAGS = [
-    "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
-    "--no-first-run", "--disable-quic",
-]  # fmt: skip
 SIZES = {"desktop": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 800}}
 DROP = """async ({name, data}) => {
   const bytes = Uint8Array.from(atob(data), c => c.charCodeAt(0)), carried = new DataTransfer();
   carried.items.add(new File([bytes], name, {type: "image/jpeg"}));
   document.getElementById("drop").dispatchEvent(new DragEvent("drop", {bubbles: true, cancelable: true, dataTransfer: carried}));
 }"""
-
-
-@pytest.fixture(scope="module")
-def browser():
-    path = next(filter(None, map(shutil.which, BROWSERS)), None)
-    if path is None:
-        hint = "no Chromium found; install the system's package `chromium` (make browser)"
-        if os.environ.get("CI"):
-            pytest.fail(hint)
-        pytest.skip(hint)
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as play:
-        opened = play.chromium.launch(executable_path=path, args=FLAGS)
-        yield opened
-        opened.close()
 
 
 def wait(page, expression, seconds=20):
