@@ -106,7 +106,7 @@ def test_inside_a_polygon(made, tmp_path, capsys):
     (tmp_path / "holed.geojson").write_text(json.dumps(shape))
     for options, message in (
         (["--inside", "1,2 3,4"], "at least three"),
-        (["--inside", "1,2 3,x 5,6"], "GeoJSON file or corners"),
+        (["--inside", "1,2 3,x 5,6"], "GeoJSON polygon or"),
         (["--inside", tmp_path / "none.geojson"], "cannot be read as GeoJSON"),
         (["--inside", tmp_path / "holed.geojson"], "without holes"),
         (["--inside", "1,2 3,4 5,6", "--near", "1,2,3"], "give one area"),

@@ -109,7 +109,7 @@ def polygon(text: str, frame: str, name: str = "--inside") -> Polygon:
         corners = [(float(first), float(second)) for first, second in (part.split(",") for part in text.split())]
     except ValueError:
         what = "LAT,LON" if frame else "X,Y"
-        raise InputError(f"{name} is a GeoJSON file or corners '{what} {what} {what} …', not {text[:80]!r}") from None
+        raise InputError(f"{name} is a GeoJSON polygon or '{what} {what} {what} …', not {text[:80]!r}") from None
     if len(corners) < 3:
         raise InputError(f"{name} has {len(corners)} corners; a polygon needs at least three")
     return Polygon(tuple(in_metres(corners, frame, name)))

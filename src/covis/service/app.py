@@ -50,7 +50,7 @@ from covis.service.uploads import FIELD, Form, Upload, added_images, read_form, 
 
 GEOJSON = "application/geo+json"
 FORMATS = ("application/json", GEOJSON, GEOPOSE)
-MOST_MATCHES = 100
+MOST_MATCHES = 1000
 
 
 @dataclass(eq=False)
