@@ -72,13 +72,13 @@ def finished(keep: Path, name: str, make: Callable[[], dict]) -> dict:
     """What `make` found, kept as JSON for the next run of the same sources: tables are measured one by one."""
     import covis.maps as maps
     from covis import artifacts, whitening
-    from covis.search import consensus
+    from covis.search import rerank
 
     modules = sorted(Path(maps.__file__).parent.glob("*.py"))
     sources = [
         *modules,
         Path(whitening.__file__),
-        Path(consensus.__file__),
+        Path(rerank.__file__),
         *sorted(Path(__file__).parent.glob("*own*.py")),
     ]
     key = artifacts.fingerprint(*(path.read_text(encoding="utf-8") for path in sources))

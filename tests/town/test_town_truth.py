@@ -6,8 +6,8 @@ import pytest
 from covis import town
 from covis.poses import angle_between
 from covis.town.config import TownConfig
+from covis.town.dataset import fixed
 from covis.town.render import View, intrinsics
-from covis.town.truth import fixed
 
 CONFIG = TownConfig.small()
 

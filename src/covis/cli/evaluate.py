@@ -288,7 +288,7 @@ def leaderboard(
     """
     from covis.evaluation.render import FORMATS
     from covis.evaluation.result import Evaluation, find_evaluations
-    from covis.report import leaderboard as board
+    from covis.report import tables as board
 
     if dress not in FORMATS:
         raise unknown_name("--format", dress, FORMATS)

@@ -34,7 +34,7 @@ from covis.reading.decoding import Reject, decode
 from covis.registry import Registry
 from covis.runtime import open_session
 from covis.search.local import RATIO, Features, Geometry, LocalRerank, Matcher, match, peaks, sampled, sift
-from covis.search.rerank import DEPTH
+from covis.search.rerank import RERANK_DEPTH
 
 MOST = 1024
 """Features of a picture, the strongest first."""
@@ -357,7 +357,7 @@ class ByLocal:
     matcher: str = ""
     matcher_file: Path | None = None
     geometry: Geometry = "homography"
-    depth: int = DEPTH
+    depth: int = RERANK_DEPTH
 
     @classmethod
     def parse(cls, text: str, depth: int | None = None) -> ByLocal:

@@ -27,8 +27,8 @@ from covis.models import PlaceModel
 from covis.progress import Meter
 from covis.ranking import Ranking
 from covis.registry import Registry
-from covis.search import consensus, rerank
-from covis.search.rerank import DEPTH, SpatialRerank, windows
+from covis.search import rerank
+from covis.search.rerank import RERANK_DEPTH, SpatialRerank, windows
 from covis.whitening import Whitening
 
 SIDE = 2
@@ -63,7 +63,7 @@ class PatchReranking:
     model: PlaceModel
     queries: ImageSet
     database: ImageSet
-    depth: int = DEPTH
+    depth: int = RERANK_DEPTH
     folder: Path | None = None
     side: int = SIDE
     dim: int = DIM
@@ -187,23 +187,23 @@ def open_reranker(name: str, depth: int | None = None) -> Reranker:
 class ByConsensus:
     """Puts the result first whose place the other results agree with; needs the map's positions only."""
 
-    depth: int = consensus.DEPTH
+    depth: int = rerank.HEARD_DEPTH
     name: ClassVar[str] = "consensus"
 
     def facts(self) -> dict[str, Any]:
         """Depth and angle; radius and sharpness are chosen for the map."""
-        return {"depth": self.depth, "angle_deg": consensus.ANGLE_DEG}
+        return {"depth": self.depth, "angle_deg": rerank.ANGLE_DEG}
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
         """Asks the map's poses."""
-        return consensus.Consensus(database.poses, self.depth)
+        return rerank.Consensus(database.poses, self.depth)
 
 
 @dataclass(frozen=True)
 class ByPatches:
     """Matches patches of the map that the model pools, and counts the matches that move together."""
 
-    depth: int = rerank.DEPTH
+    depth: int = rerank.RERANK_DEPTH
     name: ClassVar[str] = "patches"
 
     def facts(self) -> dict[str, Any]:

@@ -39,7 +39,7 @@ from covis.maps.probability import (
 from covis.poses import Poses
 from covis.progress import say
 from covis.ranking import Ranking
-from covis.search import Consensus, consensus, rank
+from covis.search import Consensus, rank, rerank
 
 VERSION = 2
 """Of the record that a map keeps; 1 had no votes."""
@@ -179,8 +179,8 @@ class Calibration:
     """P of the first match, from `Evidence.first`."""
     others: Logistic | None = None
     """P of the matches behind it, from `Evidence.about_others`."""
-    radius_of_agreement_m: float = consensus.RADIUS_M
-    sharpness: float = consensus.SHARPNESS
+    radius_of_agreement_m: float = rerank.RADIUS_M
+    sharpness: float = rerank.SHARPNESS
     """How the map's matches vote (`covis.search.Consensus`)."""
     method: str = ""
     note: str = ""

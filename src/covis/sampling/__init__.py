@@ -3,9 +3,8 @@
 from covis.sampling.allpairs import AllPairs, AllPairsSampler, ListBatch
 from covis.sampling.batches import BATCHES, STRATEGIES, Band, Batch, Batches, Sampler, Strategy
 from covis.sampling.classes import ClassBatch, Classes, ClassSampler
-from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner, Tuples
 from covis.sampling.pairs import PairBatch, Pairs, PairSampler
-from covis.sampling.tuples import TupleBatch, TupleSampler
+from covis.sampling.tuples import MinedRound, MiningPlan, TupleBatch, TupleMiner, Tuples, TupleSampler
 
 __all__ = [
     "BATCHES",

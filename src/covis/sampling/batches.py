@@ -22,7 +22,7 @@ from covis.registry import Registry
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from covis.sampling.mining import TupleMiner
+    from covis.sampling.tuples import TupleMiner
 
 _GOLDEN = (math.sqrt(5) - 1) / 2
 

@@ -3,10 +3,10 @@
 from covis.ranking import Ranking
 from covis.search.approximate import TARGET_RECALL, Approximate, Measured, build_index, open_index, tune
 from covis.search.area import Area, Circle, Polygon
-from covis.search.consensus import Consensus
 from covis.search.exact import rank
 from covis.search.index import Exact, Index, LocalIndex
 from covis.search.kinds import KINDS
+from covis.search.rerank import Consensus
 
 __all__ = [
     "KINDS", "TARGET_RECALL", "Approximate", "Area", "Circle", "Consensus", "Exact", "Index", "LocalIndex", "Measured", "Polygon", "Ranking",

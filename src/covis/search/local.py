@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from covis.arrays import Floats
 from covis.errors import InputError
 from covis.ranking import Ranking
-from covis.search.rerank import DEPTH, reordered
+from covis.search.rerank import RERANK_DEPTH, reordered
 
 RATIO = 0.85
 """A match's distance to that of the second-best, at most (Lowe 2004)."""
@@ -154,7 +154,7 @@ class LocalRerank:
 
     query_features: Callable[[int], Features]
     map_features: Callable[[int], Features]
-    depth: int = DEPTH
+    depth: int = RERANK_DEPTH
     matcher: Matcher = match
     geometry: Geometry = "homography"
     counts: dict[int, NDArray[np.int64]] = field(default_factory=dict)

@@ -1,8 +1,16 @@
 """A simulated town that needs no download: streets, seasons, exact poses, depth and co-visibility."""
 
 from covis.town.config import TownConfig
-from covis.town.dataset import default_folder, load
-from covis.town.truth import PointCloud, TrueCovisibility, covisibility, depth, picture, point_cloud
+from covis.town.dataset import (
+    PointCloud,
+    TrueCovisibility,
+    covisibility,
+    default_folder,
+    depth,
+    load,
+    picture,
+    point_cloud,
+)
 
 __all__ = [
     "PointCloud",

@@ -1,5 +1,5 @@
 """Every named protocol, one file per family; importing this fills `BENCHMARKS`."""
 
-from covis.evaluation.protocols import indoor, msls, simulated, streets
+from covis.evaluation.protocols import msls, public, simulated
 
-__all__ = ["indoor", "msls", "seasons", "simulated", "streets"]
+__all__ = ["msls", "public", "simulated"]

@@ -16,7 +16,7 @@ def open_engine(url: str, table: str, dim: int) -> Engine:
         raise InputError(f"{table!r} is no name for a table")
     kind, _, rest = url.partition(":")
     if kind == "milvus" and rest:
-        from covis.search.engines.collection import MilvusPhotos
+        from covis.search.engines.milvus import MilvusPhotos
 
         return MilvusPhotos(rest, table, dim)
     if kind in ("postgresql", "postgres") and rest.startswith("//"):

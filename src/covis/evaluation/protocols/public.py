@@ -1,4 +1,4 @@
-"""Outdoor protocols: Pittsburgh and Tokyo by 25 m, RobotCar and CMU Seasons by the best match's pose."""
+"""Public datasets beside MSLS: streets by 25 m, seasons by the best match's pose, gardens and rooms by shared view."""
 
 from __future__ import annotations
 
@@ -11,11 +11,59 @@ from typing import Any
 import numpy as np
 
 from covis import datasets
+from covis.datasets.seven_scenes import SCENES
 from covis.evaluation.benchmark import NEAR, NEAR_RULE, Benchmark, Groups, by_rule, register
 from covis.evaluation.metrics import LONG_TERM_LIMITS
 from covis.evaluation.submissions import LONG_TERM
-from covis.images import ImageSet
-from covis.labels import Radius
+from covis.images import ImageSet, Split
+from covis.labels import FovOverlap, Radius, SurfaceOverlap
+from covis.labels.rules import LabelRule
+
+# The gardens of TB-Places and the rooms of 7Scenes. Relevant is ψ ≥ 0.5: field of view of 3.5 m and 90° in the garden,
+# surface seen by both cameras in the rooms. The method's authors divide by all queries and also report average
+# precision over all pairs.
+
+GARDEN_VIEW = FovOverlap(radius_m=3.5, fov_deg=90.0)
+KS = (1, 2, 3, 4, 5, 10, 15, 20, 25)
+_ROOM_RADII_M = (0.1, 0.25, 0.5, 1.0, 2.0, 3.5, 5.0)
+
+
+def tb_places(path: Path | None, split: str) -> Benchmark:
+    """`w17_w18`: W18 against the map W17; `w18`: its published halves."""
+    return _shared_view(
+        f"tb_places_{split}",
+        datasets.load("tb_places", path, split),
+        GARDEN_VIEW,
+        "field of view of 3.5 m and 90° shared by at least half",
+        training=lambda: datasets.load("tb_places", path, "w17_train").queries,
+        notes=("the headline divides by all queries, as the method's authors do",),
+    )
+
+
+def seven_scenes(path: Path | None, scene: str) -> Benchmark:
+    """Test frames of one scene against its training frames."""
+    return _shared_view(
+        f"7scenes_{scene}",
+        datasets.load("7scenes", path, scene),
+        SurfaceOverlap(),
+        "at least half of the surface points that either camera sees are seen by both",
+        training=lambda: datasets.load("7scenes", path, f"{scene}/train").queries,
+        notes=("training frames are the map, so fitting on either is the same",),
+    )
+
+
+def _shared_view(name: str, sides: Split, rule: LabelRule, words: str, **more: Any) -> Benchmark:
+    return by_rule(name, sides, rule, words, denominator="all", ks=KS, radii_m=_ROOM_RADII_M, pairs=True, **more)
+
+
+for _split in ("w17_w18", "w18"):
+    register(f"tb_places_{_split}", "tb_places", _split)(partial(tb_places, split=_split))
+for _scene in SCENES:
+    register(f"7scenes_{_scene}", "7scenes", _scene)(partial(seven_scenes, scene=_scene))
+
+
+# Pittsburgh and Tokyo: right within 25 m
+
 
 _BOTH = "the headline divides by all queries, as the original evaluator does"
 
