@@ -1,6 +1,7 @@
 """The page in a real browser: drop a photo, see its pin, draw an area, walk, compare, gaps; axe and the console are silent."""
 
 import base64
+import shutil
 import time
 from pathlib import Path
 
@@ -77,6 +78,41 @@ def test_a_dropped_photo_becomes_a_pin(browser, town, size, scheme):
     check_axe(page)
     assert not page.complaints
     page.close()
+
+
+@pytest.mark.slow
+def test_photos_chosen_before_the_maps_are_listed_are_asked(browser, town):
+    page = browser.new_page(viewport=SIZES["desktop"])
+    page.route("**/v1/maps", lambda route: (time.sleep(0.5), route.continue_()))
+    page.goto(town, wait_until="commit")
+    page.set_input_files("#files", [{"name": "early.jpg", "mimeType": "image/jpeg", "buffer": jpeg(7)}])
+    wait(page, "covisPage.answers")
+    page.wait_for_timeout(300)
+    assert page.locator(".answer").count() == 1
+    assert "1 of 1 placed" in page.locator("#status").inner_text()
+    assert "not calibrated" not in page.locator("#status").inner_text()
+    page.close()
+
+
+@pytest.mark.slow
+def test_the_page_speaks_as_the_command_line_and_says_why_pictures_are_missing(browser, made, town, tmp_path):
+    page = opened(browser, town)
+    drop(page, 7)
+    verdict = page.evaluate("covisPage.answers.answers[0].verdict")
+    shown = page.locator(".verdict").first.inner_text().replace("\u00a0", " ")
+    assert verdict.casefold().startswith(shown.casefold())
+    assert page.locator("#hint").is_hidden()
+    page.close()
+    shutil.copytree(made / "town.map", tmp_path / "far.map")  # another place: no folder was given to it here
+    with running(create_app([tmp_path / "far.map"])) as address:
+        page = opened(browser, address)
+        drop(page, 7)
+        wait(page, "!document.getElementById('hint').hidden")
+        assert "covis serve MAP --pictures FOLDER" in page.locator("#hint").inner_text()
+        assert page.locator(".matches .gone").first.inner_text() == "no picture"
+        assert not page.complaints
+        check_axe(page)
+        page.close()
 
 
 @pytest.mark.slow

@@ -246,7 +246,7 @@ def _add_routes(app: FastAPI) -> None:
 
 _PICTURE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/jpeg": {}}, "description": "a small picture"},
-    204: {"description": "the photo has no picture, and `missing=ok` was said"},
+    204: {"description": "the photo has no picture, and `missing=ok` was said; the header X-Covis-Reason says why"},
 }
 _TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}, "description": "Prometheus metrics"}}
 _LOCATED: dict[int | str, dict[str, Any]] = {
@@ -483,7 +483,7 @@ async def thumbnail(
         raise HTTPException(404, f"the map {name!r} has no photo {image[:80]!r}") from None
     except Reject as reject:
         if missing == "ok":  # a browser would note a 404 as an error on its console
-            return Response(status_code=204)
+            return Response(status_code=204, headers={"X-Covis-Reason": reject.reason})
         raise HTTPException(404, f"the photo cannot be shown: {reject.reason}") from None
     return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=300"})
 

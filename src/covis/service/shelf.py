@@ -158,6 +158,8 @@ class Shelf:
         from covis.reading.decoding import Reject, decode
 
         file = shown.map.file(shown.places[image])
+        if not file.name:  # the map came without its photos' paths
+            raise Reject("missing", image)
         if not Pictures.of(shown.map.path, self._more).shows(file):
             raise Reject("not-shown", str(file))
         key = (str(file), pixels)

@@ -41,13 +41,24 @@
     if (!state.pictures.has(path)) {
       if (state.pictures.size > 300) {
         const [oldest] = state.pictures.keys();
-        state.pictures.get(oldest).then((url) => url && URL.revokeObjectURL(url));
+        state.pictures.get(oldest).then(({ url }) => url && URL.revokeObjectURL(url));
         state.pictures.delete(oldest);
       }
-      state.pictures.set(path, call(`${path}&missing=ok`).then(async (r) => (r.status === 204 ? null : URL.createObjectURL(await r.blob()))).catch(() => null));
+      state.pictures.set(path, call(`${path}&missing=ok`).then(async (r) => (r.status === 204 ? { why: r.headers.get("X-Covis-Reason") } : { url: URL.createObjectURL(await r.blob()) })).catch((error) => ({ why: error.message })));
     }
-    return state.pictures.get(path);
+    const found = await state.pictures.get(path);
+    if (!found.url) hint(found.why);
+    return found;
   }
+  const WHY = {
+    "not-shown": "The server may not show the folder that some photos of this map lie in. Whoever runs it can allow that: covis serve MAP --pictures FOLDER.",
+    missing: "Some photos of this map are no longer where they were when it was made, or came without their files; answers are the same without them. Start the server where they lie: covis serve MAP --pictures FOLDER.",
+  };
+  function hint(why) {
+    $("hint").textContent = WHY[why] || `Some photos of this map cannot be shown (${why || "no reason given"}).`;
+    $("hint").hidden = false;
+  }
+  const gone = (why) => make("span", { class: "gone", title: WHY[why] || why }, "no picture");
 
   // Elements
 
@@ -61,7 +72,7 @@
     element.append(...inside);
     return element;
   }
-  const percent = (share) => `${Math.round(100 * share)} %`;
+  const percent = (share) => `${Math.min(99, Math.max(1, Math.round(100 * share)))}\u00a0%`;  // no estimate is 0 or 100
   function say(text, bad = false) {
     $("status").textContent = text;
     $("status").classList.toggle("bad", bad);
@@ -89,9 +100,12 @@
     if (earth) L.control.scale({ imperial: false }).addTo(state.plane);
     state.layers = { photos: L.layerGroup(), cells: L.layerGroup(), answers: L.layerGroup(), area: L.layerGroup() };
     for (const layer of Object.values(state.layers)) layer.addTo(state.plane);
-    const [west, south, east, north] = state.map.bounds || [-1, -1, 1, 1];
-    state.plane.fitBounds([[south, west], [north, east]], { padding: [30, 30], maxZoom: earth ? 19 : 4 });
+    showAll();
     state.plane.on("click", (event) => state.drawing && corner(event.latlng));
+  }
+  function showAll() {
+    const [west, south, east, north] = state.map.bounds || [-1, -1, 1, 1];
+    state.plane.fitBounds([[south, west], [north, east]], { padding: [30, 30], maxZoom: state.map.on_earth ? 19 : 4 });
   }
   const spot = (place) => (state.map.on_earth ? [place.lat, place.lon] : [place.northing, place.easting]);
   function radius(place, metres, style) {
@@ -114,24 +128,27 @@
 
   async function loadPhotos() {
     const map = state.map;
+    const shade = Math.min(0.35, Math.max(0.06, 30 / map.photos));  // wedges of many photos lie over each other
     let offset = 0;
     while (offset !== null && offset < 20000) {
       const page = await (await call(`${base()}/photos?limit=1000&offset=${offset}`)).json();
       if (state.map !== map) return;
       for (const photo of page.photos) {
-        const cone = wedge(photo, { fillColor: colour.photo });
+        const cone = wedge(photo, { fillColor: colour.photo, fillOpacity: shade });
         if (cone) cone.addTo(state.layers.photos);
         L.circleMarker(spot(photo), { radius: 3.5, weight: 0, fillOpacity: 0.9, fillColor: colour.photo }).on("click", () => showPhoto(photo)).addTo(state.layers.photos);
       }
       offset = page.next;
     }
+    raise(state.layers.answers);
   }
+  const raise = (layer) => layer.eachLayer((drawn) => drawn.bringToFront && drawn.bringToFront());
   async function showPhoto(photo) {
     if (state.drawing) return;
     const body = make("div", {}, make("strong", {}, photo.image));
     const popup = L.popup({ minWidth: 180 }).setLatLng(spot(photo)).setContent(body).openOn(state.plane);
-    const url = await picture(photo.image, 320);
-    body.prepend(url ? make("img", { src: url, alt: `photo ${photo.image}`, width: 180 }) : make("div", { class: "gone" }, "no picture"));
+    const { url, why } = await picture(photo.image, 320);
+    body.prepend(url ? make("img", { src: url, alt: `photo ${photo.image}`, width: 180 }) : gone(why));
     popup.update();
   }
   async function loadGaps() {
@@ -142,6 +159,7 @@
       const style = cell.photos ? { fillColor: colour.query, fillOpacity: Math.min(0.35, 0.1 + cell.photos / 60) } : { fillColor: colour.gap, fillOpacity: 0.4 };
       L.polygon(ring, { stroke: false, ...style }).bindTooltip(cell.photos ? `${cell.photos} photos${cell.missing.length ? `, none looking ${cell.missing.join(" ")}` : ""}` : "no photo here").addTo(state.layers.cells);
     }
+    raise(state.layers.photos);
     const rows = told.photograph_next.map((place) => make("tr", {},
       make("td", {}, make("button", { type: "button", onclick: () => state.plane.setView(spot(place), state.map.on_earth ? 19 : 3) }, state.map.on_earth ? `${place.lat.toFixed(5)}, ${place.lon.toFixed(5)}` : `${place.easting}, ${place.northing}`)),
       make("td", {}, place.photos ? `${place.photos} photos` : "a gap"), make("td", {}, place.photos ? place.look || "" : "any way")));
@@ -173,27 +191,29 @@
   async function ask(files) {
     const chosen = [...files].filter((file) => file.type.startsWith("image/") || /\.(jpe?g|png|webp|tiff?|heic|bmp|gif)$/i.test(file.name));
     if (!chosen.length) { say("None of these is a photo; drop image files.", true); return; }
+    const turn = (state.turn = (state.turn || 0) + 1);
     state.files = chosen;
+    if (!state.map) { say("Waiting for the list of maps …"); return; }  // openMap asks then
     setView("answers");
     say(`Asking about ${chosen.length === 1 ? chosen[0].name : `${chosen.length} photos`} …`);
     $("answers").setAttribute("aria-busy", "true");
     try {
-      state.answers = await (await call("v1/locate", { method: "POST", body: body(), headers: { Accept: "application/json" } })).json();
+      const answers = await (await call("v1/locate", { method: "POST", body: body(), headers: { Accept: "application/json" } })).json();
+      if (turn !== state.turn) return;
+      state.answers = answers;
       showAnswers();
     } catch (error) {
-      say(error.message, true);
+      if (turn === state.turn) say(error.message, true);
     } finally {
-      $("answers").removeAttribute("aria-busy");
+      if (turn === state.turn) $("answers").removeAttribute("aria-busy");
     }
   }
   const again = () => state.files.length && ask(state.files);
 
+  // The words of the command line: what is known, then why it is not surer.
   function verdict(answer) {
-    const place = answer.position;
-    if (!place) return { text: `No match: ${answer.note}`, sure: false };
-    const within = place.radius_m === null || place.radius_m === undefined ? "" : `, within ${Math.round(place.radius_m)} m (${percent(place.rate)})`;
-    const likely = answer.probability === null || answer.probability === undefined ? "" : ` (${percent(answer.probability)} likely)`;
-    return { text: `${answer.confident ? "Here" : "Perhaps here"}${likely}${within}`, sure: answer.confident };
+    const [lead, ...doubt] = answer.verdict.replaceAll(" %", "\u00a0%").split("; ");
+    return { text: lead, doubt: doubt.join("; "), sure: answer.confident };
   }
   function showAnswers() {
     state.layers.answers.clearLayers();
@@ -213,31 +233,30 @@
   }
   function card(answer, number) {
     const told = verdict(answer), place = answer.position;
-    const where = !place ? "" : state.map.on_earth ? `${place.lat.toFixed(6)}, ${place.lon.toFixed(6)}` : `${place.easting.toFixed(1)} m E, ${place.northing.toFixed(1)} m N`;
     const head = make("button", { type: "button", class: "head", onclick: () => place && choose(number, true) },
       make("img", { src: state.urls[number], alt: "" }),
-      make("span", {}, make("span", { class: `verdict ${told.sure ? "sure" : "unsure"}` }, told.text), make("span", { class: "small" }, `${answer.photo}${where ? ` · ${where}` : ""}`),
-        make("span", { class: "small" }, told.sure || !place ? "" : answer.note)));
+      make("span", {}, make("span", { class: `verdict ${told.sure ? "sure" : "unsure"}` }, told.text), make("span", { class: "small" }, answer.photo),
+        make("span", { class: "small" }, told.doubt)));
     const matches = answer.matches.map((match, rank) => matchCell(answer, number, match, rank));
     const links = !place || !state.map.on_earth ? [] : [make("a", { class: "small", rel: "noreferrer", target: "_blank", href: `https://www.openstreetmap.org/?mlat=${place.lat}&mlon=${place.lon}#map=19/${place.lat}/${place.lon}` }, "Open in OpenStreetMap")];
     if (place) pins(answer, number);
     return make("article", { class: "answer", id: `answer-${number}`, "aria-label": answer.photo }, head, ...links, make("ol", { class: "matches", "aria-label": "matches", tabindex: "0" }, ...matches));
   }
   function matchCell(answer, number, match, rank) {
-    const shares = [match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely`].filter(Boolean);
+    const shares = [match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely correct`].filter(Boolean);
     const hole = make("span", { class: "gone" }, "…");
-    const button = make("button", { type: "button", onclick: () => compare(answer, number, match) }, hole, make("span", { title: match.image }, `${rank + 1}. ${match.image.split("/").pop()}`), make("span", {}, shares.join(", ") || `distance ${match.distance.toFixed(3)}`));
-    picture(match.image, 160).then((url) => hole.replaceWith(url ? make("img", { src: url, alt: "" }) : make("span", { class: "gone" }, "no picture")));
+    const button = make("button", { type: "button", onclick: () => compare(answer, number, match) }, hole, make("span", { title: match.image }, `${rank + 1}. ${match.image.split("/").pop()}`), ...(shares.length ? shares : [`distance ${match.distance.toFixed(3)}`]).map((text) => make("span", {}, text)));
+    picture(match.image, 160).then(({ url, why }) => hole.replaceWith(url ? make("img", { src: url, alt: "" }) : gone(why)));
     return make("li", {}, button);
   }
   function pins(answer, number) {
     const place = answer.position, layer = state.layers.answers;
+    const cone = wedge(place, { fillColor: colour.query });
+    if (cone) cone.addTo(layer);
     for (const match of answer.matches) {
       L.polyline([spot(place), spot(match)], { color: colour.match, weight: 1, interactive: false }).addTo(layer);
       L.circleMarker(spot(match), { radius: 6, color: "#fff", weight: 1, fillOpacity: 1, fillColor: colour.match }).bindTooltip(match.image).on("click", () => compare(answer, number, match)).addTo(layer);
     }
-    const cone = wedge(place, { fillColor: colour.query });
-    if (cone) cone.addTo(layer);
     const icon = L.divIcon({ className: "pin", iconSize: [26, 26], html: `<svg viewBox="0 0 26 26" width="26" height="26" aria-hidden="true"><circle cx="13" cy="13" r="10" fill="${colour.query}" stroke="#fff" stroke-width="2"/><text x="13" y="17.5" text-anchor="middle" font-size="12" fill="#fff">${number + 1}</text></svg>` });
     L.marker(spot(place), { icon, alt: `${answer.photo}: ${verdict(answer).text}`, title: answer.photo, zIndexOffset: 1000 }).on("click", () => choose(number, false)).addTo(layer);
   }
@@ -254,9 +273,9 @@
     $("left").src = state.urls[number]; $("left").alt = `the photo ${answer.photo}`;
     $("left-text").textContent = answer.photo;
     $("right").removeAttribute("src"); $("right").alt = `the match ${match.image}`;
-    $("right-text").textContent = [match.image, match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely`, `distance ${match.distance.toFixed(3)}`].filter(Boolean).join(" · ");
+    $("right-text").textContent = [match.image, match.overlap === null || match.overlap === undefined ? "" : `overlap ${percent(match.overlap)}`, match.probability === null || match.probability === undefined ? "" : `${percent(match.probability)} likely correct`, `distance ${match.distance.toFixed(3)}`].filter(Boolean).join(" · ");
     $("compare").showModal();
-    const url = await picture(match.image, 1024);
+    const { url } = await picture(match.image, 1024);
     if (url) $("right").src = url;
   }
 
@@ -336,16 +355,18 @@
     }
     const mark = (kind, text) => { const span = make("span", {}); span.append(make("i", { class: `swatch ${kind}` }), text); return span; };
     $("legend").replaceChildren(...(view === "answers" ? [mark("query", "your photo, with its radius"), mark("match", "matches"), mark("photo", "photos of the map")] : [mark("photo", "photos and where they look"), mark("query", "cells with photos"), mark("gap", "gaps")]));
-    if (view === "photos") { say(""); loadGaps().catch((error) => say(error.message, true)); }
+    if (view === "photos") { say(""); showAll(); loadGaps().catch((error) => say(error.message, true)); }
   }
-  async function choose_map(name) {
+  function openMap(name) {
     state.map = state.maps.find((map) => map.name === name);
     state.answers = null; state.area = null; state.drawing = null;
     $("answers").replaceChildren();
+    $("hint").hidden = true;
     openPlane();
     setView(state.view);
-    say(`${state.map.photos} photos, version ${state.map.version}${state.map.calibration?.calibrated ? "" : "; not calibrated, so answers have no probability"}`);
-    await loadPhotos();
+    if (state.files.length) again();
+    else say(`${state.map.photos} photos, version ${state.map.version}${state.map.calibration?.calibrated ? "" : "; not calibrated, so answers have no probability"}`);
+    loadPhotos().catch((error) => say(error.message, true));
   }
 
   // Wiring
@@ -364,12 +385,13 @@
   $("view-answers").addEventListener("click", () => setView("answers"));
   $("view-photos").addEventListener("click", () => setView("photos"));
   $("downloads").addEventListener("click", (event) => event.target.dataset.format && download(event.target.dataset.format).catch((error) => say(error.message, true)));
-  $("map-name").addEventListener("change", () => choose_map($("map-name").value).catch((error) => say(error.message, true)));
-  (async () => {
+  $("map-name").addEventListener("change", () => openMap($("map-name").value));
+  async function start() {
     state.maps = (await (await call("v1/maps")).json()).maps;
     $("map-name").replaceChildren(...state.maps.map((map) => make("option", { value: map.name }, map.name)));
-    await choose_map(state.maps[0].name);
+    openMap(state.maps[0].name);
     window.covisReady = true;
-  })().catch((error) => say(error.message, true));
+  }
+  start().catch((error) => say(error.message, true));
   window.covisPage = state;
 })();
