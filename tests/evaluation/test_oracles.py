@@ -7,6 +7,7 @@ image's official name, so that both sides rank alike whatever order they keep im
 
 import csv
 import hashlib
+import shutil
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -70,18 +71,20 @@ def items(folder, length, subtask, with_positions=True):
     return found
 
 
-def official_msls(root, cities, lengths, subtask):
-    """Recall@k and mAP@k in percent as the official evaluator makes them, and how many queries it counts."""
+def official_msls(root, cities, lengths, subtask, *, panoramas=False):
+    """Recall@k and mAP@k in percent as the official evaluator makes them, and how many queries it counts.
+
+    `root` holds the cities; the server's lists tell nothing of `panoramas`, so that in the test cities they count.
+    """
     recall, precision = {k: [] for k in KS}, {k: [] for k in KS}
     size = 0
     for city in cities:
         sides = []
         for side, length in zip(("query", "database"), lengths, strict=True):
-            folder = root / "train_val" / city / side
+            folder = root / city / side
             places = [(float(r["easting"]), float(r["northing"])) for r in read_csv(folder / "postprocessed.csv")]
-            sides.append(
-                [(name, np.array([places[i] for i in window])) for name, window in items(folder, length, subtask)]
-            )
+            found = items(folder, length, subtask, with_positions=not panoramas)
+            sides.append([(name, np.array([places[i] for i in window])) for name, window in found])
         size += len(sides[1])
         database = np.stack([drawn(name, xy.mean(axis=0)) for name, xy in sides[1]])
         for name, xy in sides[0]:
@@ -113,15 +116,15 @@ MSLS = {
 }
 
 
-@pytest.mark.parametrize("name", list(MSLS))
-def test_msls_validation_equals_the_official_evaluator(official, name):
-    lengths, subtask = MSLS[name]
-    recall, precision, counted, size = official_msls(official["msls"], ("cph", "sf"), lengths, subtask)
-    benchmark = load_benchmark(name, official["msls"])
+def assert_equal_to_the_official_evaluator(name, root, folder, cities, *, panoramas=False):
+    """Figures of benchmark `name` on the layout `root`, whose `cities` lie in `folder`."""
+    lengths, subtask = MSLS[name.replace("msls_test", "msls_val")]
+    recall, precision, counted, size = official_msls(folder, cities, lengths, subtask, panoramas=panoramas)
+    benchmark = load_benchmark(name, root)
     places = {}
     for side in ("query", "database"):
-        for city in ("cph", "sf"):
-            for row in read_csv(official["msls"] / "train_val" / city / side / "postprocessed.csv"):
+        for city in cities:
+            for row in read_csv(folder / city / side / "postprocessed.csv"):
                 places[row["key"]] = (float(row["easting"]), float(row["northing"]))
     sides = [
         np.stack([drawn(key, np.mean([places[k] for k in key.split(",")], axis=0)) for key in keys(images)])
@@ -134,16 +137,39 @@ def test_msls_validation_equals_the_official_evaluator(official, name):
     assert 0 < figures["recall"]["1"] < figures["recall"]["20"], "the miniature would tell nothing"
 
 
+@pytest.mark.parametrize("name", list(MSLS))
+def test_msls_validation_equals_the_official_evaluator(official, name):
+    assert_equal_to_the_official_evaluator(name, official["msls"], official["msls"] / "train_val", ("cph", "sf"))
+
+
+TEST_CITIES = ("miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala")
+
+
+@pytest.fixture(scope="module")
+def released_truth(official, tmp_path_factory):
+    """MSLS whose test cities have their positions: lists of cities that have them, under the test cities' names."""
+    root = tmp_path_factory.mktemp("msls")
+    known = sorted(path for path in (official["msls"] / "train_val").iterdir() if path.is_dir())
+    for i, city in enumerate(TEST_CITIES):
+        shutil.copytree(known[i % len(known)], root / "test" / city, ignore=shutil.ignore_patterns("*.jpg", "*.h5"))
+    return root
+
+
+@pytest.mark.parametrize("name", [name.replace("val", "test") for name in MSLS])
+def test_msls_test_with_its_released_truth_equals_the_official_evaluator(released_truth, name):
+    folder = released_truth / "test"
+    assert_equal_to_the_official_evaluator(name, released_truth, folder, TEST_CITIES, panoramas=True)
+
+
 @pytest.mark.parametrize(("name", "lengths"), [("msls_test", (1, 1)), ("msls_test_seq2im", (3, 1))])
 def test_the_file_for_the_msls_server_asks_what_the_official_lists_ask(official, name, lengths, tmp_path):
     """The test cities' lists tell nothing of panoramas, so none are left out; a query is searched in its own city."""
-    cities = ("miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala")
     benchmark = load_benchmark(name, official["msls"])
     sides = [np.stack([drawn(key) for key in keys(images)]) for images in (benchmark.queries, benchmark.database)]
     file = write_submission(rank_descriptors(*sides, benchmark), benchmark, tmp_path / "predictions.csv")
     lines = [line.split(" ") for line in file.read_text().splitlines() if not line.startswith("#")]
     expected = []
-    for city in cities:
+    for city in TEST_CITIES:
         folders = [official["msls"] / "test" / city / side for side in ("query", "database")]
         queries, database = ([n for n, _ in items(f, n, "all", False)] for f, n in zip(folders, lengths, strict=True))
         vectors = np.stack([drawn(key) for key in database])

@@ -123,37 +123,51 @@ LENGTH = 3
 """Frames of an item, as in the official evaluator."""
 TASKS = {"im2seq": (False, True), "seq2im": (True, False), "seq2seq": (True, True)}
 """Whether queries and map are sequences."""
+_ITEM_RULE = f"any frame {NEAR_RULE} of any other's"
 
 
 def sequence_validation(path: Path | None, task: str, length: int = LENGTH) -> Benchmark:
-    """Items of the official sequence_validation's queries and map."""
-    frames, (queries, database) = _items(path, "val", task, length)
-    return Benchmark(
-        f"msls_val_{task}",
-        queries,
-        database,
-        _relevance(frames, (queries, database)),
-        f"any frame {NEAR_RULE} of any other's",
-        groups="same",
-        breakdown={"city": cities(queries)},
-        training=partial(training, path),
-        notes=(f"{task} with sequences of {length} frames, whose descriptor is the mean of theirs",),
-    )
+    """Items of the official validation's queries and map."""
+    frames, items = _items(path, "val", task, length)
+    return _located_items(f"msls_val_{task}", path, frames, items, notes=(_item_note(task, length),))
 
 
 def sequence_test(path: Path | None, task: str, length: int = LENGTH) -> Benchmark:
-    """Items of the test cities, whose positions only the server knows."""
-    _, (queries, database) = _items(path, "test", task, length)
+    """Items of the test cities, whose positions only the server knows; scored here where the user has them."""
+    name, note = f"msls_test_{task}", _item_note(task, length)
+    frames, items = _items(path, "test", task, length)
+    if all(side.poses.known.all() for side in frames):
+        notes = (note, "scored here by the positions that lie beside the test cities")
+        return _located_items(name, path, frames, items, notes=notes, submission=MSLS)
     return Benchmark(
-        f"msls_test_{task}",
-        queries,
-        database,
+        name,
+        *items,
         None,
-        f"any frame {NEAR_RULE} of any other's, known to the server alone",
+        f"{_ITEM_RULE}, known to the server alone",
         groups="same",
         submission=MSLS,
         training=partial(training, path),
-        notes=(f"hidden truth, {task} with sequences of {length} frames: write a submission file",),
+        notes=(f"hidden truth: write a submission file; {note}",),
+    )
+
+
+def _item_note(task: str, length: int) -> str:
+    return f"{task} with sequences of {length} frames, whose descriptor is the mean of theirs"
+
+
+def _located_items(
+    name: str, path: Path | None, frames: Split, items: tuple[ImageSet, ImageSet], **more: Any
+) -> Benchmark:
+    """A protocol of items whose frames have known positions."""
+    return Benchmark(
+        name,
+        *items,
+        _relevance(frames, items),
+        _ITEM_RULE,
+        groups="same",
+        breakdown={"city": cities(items[0])},
+        training=partial(training, path),
+        **more,
     )
 
 
