@@ -2,7 +2,8 @@
 
 A store is an artefact directory: `shard-00000.npy` (rows, dim) and `names-00000.npy` for each shard, and a manifest.
 A shard appears whole or not at all, and only the manifest makes it part of the store, so that readers never see half
-an append and an interrupted run keeps every finished shard.
+an append and an interrupted run keeps every finished shard. Until there is a manifest, `part-00000.json` holds the
+checksums of a shard, so that a damaged one is made again.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis import artifacts
 from covis.arrays import Descriptors
 from covis.errors import Damaged, InputError
-from covis.files import load_array, replacing
+from covis.files import load_array, read_record, replacing
 from covis.images import ImageSet, encode_names
 
 KIND = "descriptors"
@@ -253,7 +254,7 @@ class DescriptorStore:
 def write_shard(
     path: Path, number: int, names: Iterable[str | bytes], descriptors: ArrayLike, dim: int, dtype: Any
 ) -> list[Path]:
-    """Writes one shard's files, each whole or not at all, the descriptors last: where they are, the shard is."""
+    """Writes one shard's files, each whole or not at all: names and descriptors."""
     matrix, encoded = np.asarray(descriptors), encode_names(names)
     _check(matrix, encoded, dim)
     files = [path / f"names-{number:05d}.npy", path / shard_name(number)]
@@ -263,15 +264,51 @@ def write_shard(
     return files
 
 
+def write_part(
+    path: Path, number: int, names: Iterable[str | bytes], descriptors: ArrayLike, dim: int, dtype: Any, *, facts: Any
+) -> None:
+    """A shard of a store that is not finished yet, and last its record: checksums of its files, and `facts` (JSON)."""
+    written = write_shard(path, number, names, descriptors, dim, dtype)
+    entries = {file.name: artifacts.file_entry(file) for file in written}
+    artifacts.write_json(path / part_name(number), {"files": entries, "facts": facts})
+
+
+def read_part(path: Path, number: int) -> dict[str, Any] | None:
+    """The record of a shard of an unfinished store, its files read against it; None where there is no whole shard."""
+    try:
+        record = read_record(path / part_name(number), {"files": dict, "facts": (dict, list)})
+        sound = all(artifacts.file_entry(path / name) == entry for name, entry in record["files"].items())
+    except (InputError, OSError):
+        return None
+    return record if sound else None
+
+
 def seal(
-    path: Path, shards: int, model: str, dim: int, dtype: str, facts: Mapping[str, Any], others: Iterable[Path] = ()
+    path: Path,
+    parts: Iterable[Mapping[str, Any]],
+    model: str,
+    dim: int,
+    dtype: str,
+    *,
+    facts: Mapping[str, Any],
+    others: Iterable[Path] = (),
 ) -> DescriptorStore:
-    """Makes a store of the first `shards` shards that lie in `path`; `others` are files that belong to it too."""
-    files = [path / name.format(i) for i in range(shards) for name in ("names-{:05d}.npy", "shard-{:05d}.npy")]
-    rows = sum(len(load_array(path / shard_name(i), mapped=True)) for i in range(shards))
+    """Makes a store of the shards with these records that lie in `path`; `others` are files that belong to it too.
+
+    Its manifest takes the checksums that were noted when the shards were written, so that later damage shows.
+    """
+    entries = {name: entry for part in parts for name, entry in part["files"].items()}
+    rows = sum(len(load_array(path / name, mapped=True)) for name in _shard_names(entries))
     head = {**_head(model, dim, dtype, facts), "rows": rows}
-    artifacts.write_manifest(path, KIND, head, {f.name: artifacts.file_entry(f) for f in [*files, *others]})
+    artifacts.write_manifest(path, KIND, head, entries | {f.name: artifacts.file_entry(f) for f in others})
+    clear_parts(path)
     return DescriptorStore.open(path, written=True)
+
+
+def clear_parts(path: Path) -> None:
+    """Removes the records of shards once the store is finished."""
+    for file in path.glob(part_name("*")):
+        file.unlink(missing_ok=True)
 
 
 def norms(matrix: NDArray[Any]) -> NDArray[np.float64]:
@@ -283,6 +320,11 @@ def norms(matrix: NDArray[Any]) -> NDArray[np.float64]:
 def shard_name(number: int) -> str:
     """The file of a shard's descriptors."""
     return f"shard-{number:05d}.npy"
+
+
+def part_name(number: int | Literal["*"]) -> str:
+    """The record of a shard of an unfinished store: where it is whole, the shard is."""
+    return f"part-{number if number == '*' else f'{number:05d}'}.json"
 
 
 def _shard(path: Path, dim: int, dtype: str) -> NDArray[Any]:

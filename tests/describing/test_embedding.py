@@ -104,6 +104,33 @@ def test_resumes_at_the_shard(model, folder, tmp_path, monkeypatch):
     assert resumed.fingerprint() == whole.fingerprint()
 
 
+@pytest.mark.parametrize("file", ["shard-00001.npy", "names-00001.npy", "part-00001.json"])
+def test_a_damaged_shard_of_an_interrupted_run_is_embedded_again(model, folder, tmp_path, monkeypatch, capsys, file):
+    images = images_at(folder)
+    whole = embed(model, images, tmp_path / "whole", shard_rows=10, batch_size=4)
+    describe, seen = embedding.Runner.describe, []
+
+    def counting(self, network, batch):
+        seen.append(len(batch))
+        if sum(seen) == 34:  # inside the fourth shard
+            raise KeyboardInterrupt
+        return describe(self, network, batch)
+
+    monkeypatch.setattr(embedding.Runner, "describe", counting)
+    with pytest.raises(KeyboardInterrupt):
+        embed(model, images, tmp_path / "s", shard_rows=10, batch_size=4)
+    content = bytearray((tmp_path / "s" / file).read_bytes())
+    content[-5 if file.endswith("json") else -40] ^= 1  # still an array of the same shape
+    (tmp_path / "s" / file).write_bytes(content)
+    seen[:] = [-1000]
+    resumed = embed(model, images, tmp_path / "s", shard_rows=10, batch_size=4)
+    assert sum(seen) == -1000 + 10 + 15
+    assert resumed.fingerprint() == whole.fingerprint()
+    assert np.array_equal(np.asarray(resumed), np.asarray(whole))
+    assert "1 of 5 shards of the interrupted run are damaged" in capsys.readouterr().err
+    assert not list((tmp_path / "s").glob("part-*"))
+
+
 def test_bad_files_are_left_out_and_listed(model, folder, tmp_path):
     root = tmp_path / "photos"
     root.mkdir()
@@ -120,7 +147,7 @@ def test_bad_files_are_left_out_and_listed(model, folder, tmp_path):
     assert [r["image"] for r in rows] == ["012.jpg", "020.jpg"]
     assert rows[0]["reason"] == "empty"
     assert rows[1]["reason"] in ("truncated", "corrupt")
-    assert not list((tmp_path / "s").glob("rejects-*"))
+    assert not list((tmp_path / "s").glob("part-*"))
     assert (
         np.abs(np.asarray(store)[names.index("013.jpg")] - one_by_one(model, images_at(root).subset([13]))).max() < 1e-5
     )
@@ -194,7 +221,7 @@ def test_command_line_killed_resumed_and_on_two_ranks(model, folder, tmp_path):
     model.save(tmp_path / "m")
     line = ["embed", tmp_path / "m", folder, "--shard-rows", 6, "--batch-size", 3, "--json", "-o"]
     victim = covis(*line, tmp_path / "killed")
-    while victim.poll() is None and not (tmp_path / "killed" / "shard-00001.npy").exists():
+    while victim.poll() is None and not (tmp_path / "killed" / "part-00001.json").exists():
         time.sleep(0.002)
     victim.send_signal(signal.SIGKILL)
     victim.communicate()

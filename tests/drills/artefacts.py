@@ -32,6 +32,7 @@ def make(work: Path) -> dict[str, Path]:
         "checkpoints": _checkpoints(work), "descriptor-cache": _descriptor_cache(work, photos),
         "feature-cache": _feature_cache(work), "onnx-cache": _onnx_cache(work), "notes": _notes(work, exact),
         "map-file": _map_file(work, exact), "keys": _keys(work), "run": _run(work), "folders": _folders(work),
+        "unfinished": _unfinished(work, photos),
     }  # fmt: skip
 
 
@@ -257,6 +258,48 @@ def ask_notes(work: Path):
             return ask_map(work)(work / "exact" / "map")
         finally:
             os.environ["COVIS_CACHE"], artifacts.SMALL_BYTES, artifacts._SETTLED_S = before
+
+    return ask
+
+
+def _unfinished(work: Path, photos: Path) -> Path:
+    """A store whose embedding was interrupted after its third shard of four."""
+    from covis.describing import embedding
+
+    real = embedding.write_part
+
+    def stopping(path: Path, number: int, *args, **options) -> None:
+        if number == 3:
+            raise KeyboardInterrupt
+        real(path, number, *args, **options)
+
+    embedding.write_part = stopping
+    try:
+        _resumed(work, work / "unfinished")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        embedding.write_part = real
+    return work / "unfinished"
+
+
+def _resumed(work: Path, path: Path):
+    from covis.describing.embedding import embed
+
+    return embed(tiny(), _photos(work / "photos"), path, shard_rows=2, batch_size=1, workers=0)
+
+
+def ask_unfinished(work: Path):
+    import shutil
+
+    def ask(path: Path) -> str:
+        target = path.parent / "resumed"
+        shutil.copytree(path, target)
+        try:
+            store = _resumed(work, target)
+            return f"{store.model} {digest(np.asarray(store), store.names)} {dict(store.facts)}"
+        finally:
+            shutil.rmtree(target)
 
     return ask
 

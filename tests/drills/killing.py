@@ -208,7 +208,7 @@ def _ranks(
 
 def _progress(out: Path) -> int:
     steps = sorted(out.glob("checkpoints/step-*"))
-    return int(steps[-1].name.split("-")[1]) if steps else len(list(out.glob("shard-*.npy")))
+    return int(steps[-1].name.split("-")[1]) if steps else len(list(out.glob("part-*.json")))
 
 
 def _until(done: Callable[[], bool]) -> None:

@@ -24,11 +24,21 @@ from torch.utils.data import DataLoader, Dataset, get_worker_info
 
 from covis import artifacts, machine
 from covis.arrays import Ids
-from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Precision, norms, seal, shard_name, write_shard
+from covis.descriptors import (
+    NORM_TOLERANCE,
+    DescriptorStore,
+    Precision,
+    clear_parts,
+    norms,
+    part_name,
+    read_part,
+    seal,
+    write_part,
+)
 from covis.errors import InputError
 from covis.images import ImageSet, trimmed
 from covis.models import Embedder, PlaceModel
-from covis.progress import Meter, say
+from covis.progress import Meter, say, warn
 from covis.reading.decoding import REJECTS, Pixels, Reject, Rejected, Size, decode, screen, write_rejects
 
 OnReject = Literal["skip", "replace", "raise"]
@@ -364,22 +374,35 @@ class _Plan:
         with artifacts.claim(self.path, KIND, config):
             if (self.path / artifacts.MANIFEST).is_file():
                 say(f"{self.path}: {len(self.images)} images are embedded already")
+                clear_parts(self.path)
                 return DescriptorStore.open(self.path)
-            if not (self.path / shard_name(0)).exists():
+            if not (self.path / part_name(0)).exists():
                 screen(self.images)
             self._embed(workers)
-            return self._finish(config)
+            return self._finish(config, workers)
 
     def _embed(self, workers: int) -> None:
-        """Embeds the shards of this rank that are not there yet, without a pause between them, in one buffer."""
-        mine = [s for s in range(self.rank, self.shards, self.world) if not (self.path / shard_name(s)).exists()]
-        requests = ((ids,) for s in mine for ids in self._batches(s))
+        """Embeds the shards of this rank that are not there yet, or not as they were written."""
+        mine = range(self.rank, self.shards, self.world)
+        missing = [s for s in mine if read_part(self.path, s) is None]
+        damaged = [s for s in missing if (self.path / part_name(s)).exists()]
+        if damaged:
+            warn(
+                f"{self.path}: {len(damaged)} of {self.shards} shards of the interrupted run are damaged and embedded again"
+            )
+        self._embed_shards(missing, workers)
+
+    def _embed_shards(self, shards: Sequence[int], workers: int) -> None:
+        """Embeds shards without a pause between them, in one buffer."""
+        if not shards:
+            return
+        requests = ((ids,) for s in shards for ids in self._batches(s))
         bad: list[BadFile] = []
         size = self.model.preprocessing.image_size
         loaded = joint_batches((self.images,), requests, size, workers, on_reject="skip", rejects=bad)
         rows = torch.empty((min(self.shard_rows, len(self.images)), self.model.dim), device=self.runner.device)
-        with Meter("embed", sum(len(self._ids(s)) for s in mine), "images") as meter:
-            for s in mine:
+        with Meter("embed", sum(len(self._ids(s)) for s in shards), "images") as meter:
+            for s in shards:
                 ids: list[NDArray[np.int64]] = []
                 filled = 0
                 for _ in self._batches(s):
@@ -401,32 +424,31 @@ class _Plan:
         return (ids[start : start + self.batch_size] for start in range(0, len(ids), self.batch_size))
 
     def _write(self, shard: int, ids: NDArray[np.int64], rows: NDArray[np.float32], bad: Sequence[BadFile]) -> None:
-        """Writes a shard, and before it what was left out of it."""
+        """Writes a shard, and with it what was left out of it."""
         sound = np.abs(norms(rows) - 1) <= NORM_TOLERANCE
         rejects = [Rejected(self.images.name(b.id), b.reason, b.detail) for b in bad]
         rejects += [Rejected(self.images.name(int(i)), "no-descriptor", "its norm is not 1") for i in ids[~sound]]
-        if rejects:
-            artifacts.write_json(self._rejects(shard), rejects)
         kept = rows if sound.all() else rows[sound]
-        write_shard(self.path, shard, self.images.names[ids[sound]], kept, self.model.dim, self.dtype)
+        names = self.images.names[ids[sound]]
+        write_part(self.path, shard, names, kept, self.model.dim, self.dtype, facts=rejects)
 
-    def _rejects(self, shard: int) -> Path:
-        return self.path / f"rejects-{shard:05d}.json"
-
-    def _finish(self, config: dict[str, Any]) -> DescriptorStore:
+    def _finish(self, config: dict[str, Any], workers: int) -> DescriptorStore:
         """Waits for the other ranks' shards, then makes a store of them all."""
-        while not all((self.path / shard_name(s)).exists() for s in range(self.shards)):
+        while not all((self.path / part_name(s)).exists() for s in range(self.shards)):
             time.sleep(_POLL_S)
-        sidecars = [self._rejects(s) for s in range(self.shards) if self._rejects(s).exists()]
-        rejects = [Rejected(*line) for file in sidecars for line in artifacts.read_json(file)]
+        damaged = [s for s in range(self.shards) if s % self.world and read_part(self.path, s) is None]
+        self._embed_shards(damaged, workers)  # those of other ranks, which may not have come to them yet
+        parts = [read_part(self.path, s) for s in range(self.shards)]
+        whole = [part for part in parts if part is not None]
+        if len(whole) < self.shards:
+            raise InputError(f"{self.path} was damaged while it was written; check the disk and run the command again")
+        rejects = [Rejected(*line) for part in whole for line in part["facts"]]
         listing = [self.path / REJECTS] if rejects else []
         if rejects:
             write_rejects(listing[0], rejects)
             say(f"{len(rejects)} images left out, listed in {self.path / REJECTS}")
-        store = seal(self.path, self.shards, config["model"], config["dim"], config["dtype"], config, listing)
-        for file in sidecars:
-            file.unlink()
-        return store
+        model, dim, dtype = config["model"], config["dim"], config["dtype"]
+        return seal(self.path, whole, model, dim, dtype, facts=config, others=listing)
 
     def _wait_for_claim(self, config: dict[str, Any]) -> None:
         """Until the first rank holds the folder for the same work."""
