@@ -131,7 +131,7 @@ def planned(rows: list[dict], count: int) -> dict:
     Exact search goes with n; a graph with log n, and n log n to build; 2√n clusters with √n, and with n times the
     clusters that are compared (at most 4,096: beyond, a graph finds the nearest) to build.
     """
-    from covis.search.kinds import KINDS, ROW_BYTES, clusters, size
+    from covis.search.index import KINDS, ROW_BYTES, clusters, size
 
     found = {row["what"].split(",")[0]: row for row in rows if "alone_ms" in row}
     exact_ms = float(np.median([row["exact_alone_ms"] for row in found.values()]))

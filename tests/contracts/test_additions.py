@@ -12,7 +12,7 @@ from covis.cli import main
 from covis.graph import SimilarityGraph
 from covis.labels import RULES, LabelRule
 from covis.losses import LOSSES, PairLoss
-from covis.losses.base import squared_distance
+from covis.losses.pairs import squared_distance
 from covis.models import PlaceModel
 from covis.sampling import BATCHES, Batches, PairBatch
 from covis.training.recipe import RECIPES

@@ -9,9 +9,8 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.errors import InputError
 from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
-from covis.maps.evidence import PLACE_RADIUS_M, gather
+from covis.maps.evidence import PLACE_RADIUS_M, expected_calibration_error, gather
 from covis.maps.map import Map
-from covis.maps.probability import expected_calibration_error
 from covis.poses import Poses
 from covis.ranking import Ranking
 from covis.search import Consensus

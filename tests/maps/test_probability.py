@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import isotonic_regression
 
-from covis.maps.probability import (
+from covis.maps.evidence import (
     Falling,
     Logistic,
     conformal_radius,

@@ -5,8 +5,9 @@ import pytest
 
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
-from covis.search import KINDS, Approximate, Circle, Exact, approximate, build_index, kinds, open_index, rank
-from covis.search.kinds import choose, clusters, parse_size, size, subvectors
+from covis.search import KINDS, Approximate, Circle, Exact, approximate, build_index, open_index, rank
+from covis.search import index as search_index
+from covis.search.index import choose, clusters, parse_size, size, subvectors
 
 DIM = 48
 
@@ -157,7 +158,7 @@ def test_short_rows_are_filled_by_looking_everywhere(descriptors):
 
 @pytest.mark.parametrize("kind", ["scalar", "ivfpq", "binary"])
 def test_many_clusters_are_found_through_a_graph(descriptors, kind, monkeypatch):
-    monkeypatch.setattr(kinds, "_FLAT_CLUSTERS", 8)
+    monkeypatch.setattr(search_index, "_FLAT_CLUSTERS", 8)
     assert "_HNSW32" in KINDS[kind].factory(6000, DIM)
     index, measured = build_index(descriptors, kind)
     assert measured.recall > 0.95
@@ -169,7 +170,7 @@ def test_many_clusters_are_found_through_a_graph(descriptors, kind, monkeypatch)
 @pytest.mark.parametrize(("alone_ms", "kept"), [((3.0, 1.0), "hnsw"), ((1.0, 3.0), "exact")])
 def test_an_automatic_index_that_is_no_quicker_than_exact_search_is_not_kept(descriptors, monkeypatch, alone_ms, kept):
     times = iter([*alone_ms, alone_ms[0]])
-    monkeypatch.setattr(kinds, "EXACT_UP_TO", 1000)
+    monkeypatch.setattr(search_index, "EXACT_UP_TO", 1000)
     monkeypatch.setattr(approximate, "_ms_alone", lambda *_: next(times))
     index, measured = build_index(descriptors, "auto")
     assert (index.kind, measured.kind) == (kept, kept)

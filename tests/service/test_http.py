@@ -10,8 +10,9 @@ import pytest
 from served import LAT, LON, build, gps, jpeg, running
 
 from covis.maps.map import Map
-from covis.service.app import accepted, create_app
+from covis.service.app import create_app
 from covis.service.limits import Limits, Rate, TooBusy
+from covis.service.schemas import accepted
 
 
 def ask(address, *photos, url="/v1/locate", accept="application/json", key="", **fields):

@@ -129,7 +129,7 @@ def test_a_damaged_traversal_is_rendered_again_and_the_others_are_left_alone(tmp
 
 CODE = """
 import sys
-from covis.datasets import town
+from covis import town
 from covis.town.config import TownConfig
 town.load(sys.argv[1], "val", TownConfig.small())
 """

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import typer
 
-from covis.cli import environment, evaluate, experiments, label, listing, maps, model, pairs, search, serve, sources
+from covis.cli import evaluate, experiments, label, listing, maps, model, pairs, search, serve, sources
 from covis.cli import map as map_care
 from covis.errors import InputError, WeightsMissing, visible
 from covis.progress import QUIET, VERBOSE, set_level
@@ -34,8 +34,8 @@ VERBS: dict[str, Callable[..., Any]] = {
     "pairs": pairs.pairs,
     "train": experiments.train,
     "list": listing.list_names,
-    "doctor": environment.doctor,
-    "cache": environment.cache,
+    "doctor": listing.doctor,
+    "cache": listing.cache,
     "export": model.export_model,
     "distil": model.distil,
 }

@@ -99,7 +99,7 @@ def index(
     from covis.progress import say
     from covis.reading.decoding import Rejected
     from covis.reading.sources import open_images
-    from covis.search.kinds import parse_size
+    from covis.search.index import parse_size
 
     metres = parse_frame(frame)
     loaded = None if model is None else _model(model)

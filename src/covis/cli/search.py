@@ -35,7 +35,7 @@ def build(
     """
     from covis import search
     from covis.descriptors import DescriptorStore
-    from covis.search.kinds import parse_size
+    from covis.search.index import parse_size
 
     if output.exists():
         raise InputError(f"{output} exists already; choose another output or remove it")

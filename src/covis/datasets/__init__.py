@@ -1,4 +1,4 @@
-"""Datasets by name: official layout on disk → image sets, one file per dataset."""
+"""Datasets by name: official layout on disk → image sets, one file per dataset; the simulated town is a package of its own."""
 
 from covis.datasets import (
     cmu,
@@ -11,17 +11,17 @@ from covis.datasets import (
     surveys,
     tb_places,
     tokyo,
-    town,
     utm_folders,
 )
 from covis.datasets.dataset import DATASETS, Dataset, data_path, given_paths, is_given, load
 from covis.images import Split
+from covis.town import config as town_config
+from covis.town import dataset as town_dataset
 
 __all__ = [
     "DATASETS",
     "Dataset",
     "Split",
-    "campus",
     "cmu",
     "data_path",
     "given_paths",
@@ -36,6 +36,15 @@ __all__ = [
     "surveys",
     "tb_places",
     "tokyo",
-    "town",
     "utm_folders",
 ]
+
+DATASETS.register(town_dataset.NAME)(
+    Dataset(
+        town_dataset.NAME,
+        town_dataset.load,
+        town_config.SPLITS,
+        "MIT; rendered on this machine, nothing is downloaded",
+        default=town_dataset.default_folder,
+    )
+)

@@ -1,6 +1,5 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss a pair or tuple."""
 
-from covis.losses.base import LOSSES, Loss
 from covis.losses.lists import (
     AveragePrecision,
     ClassLoss,
@@ -11,8 +10,10 @@ from covis.losses.lists import (
     SoftSupervisedContrastive,
 )
 from covis.losses.pairs import (
+    LOSSES,
     Contrastive,
     GeneralizedContrastive,
+    Loss,
     OverlapRegression,
     PairLoss,
     RelocNet,

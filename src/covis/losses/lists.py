@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from covis.fields import above, at_least
 from covis.graph import POSITIVE
-from covis.losses.base import LOSSES, Loss, common_dtype
+from covis.losses.pairs import LOSSES, Loss, common_dtype
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

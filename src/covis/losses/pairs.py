@@ -1,4 +1,7 @@
-"""Losses of graded pairs: (za, zb, psi) → one loss a pair.
+"""What every loss is, the distances that losses are made of, and losses of graded pairs: (za, zb, psi) → one loss a pair.
+
+A new loss is a frozen dataclass with defaults for all its fields and `@LOSSES.register("name")` above it, in any module of
+this package that `covis.losses` imports.
 
 za, zb: (B, D) descriptors, unit norm. psi: (B,) similarity in [0, 1]. d is the Euclidean distance of a pair, τ the
 margin. Half-precision descriptors are compared in float32.
@@ -6,16 +9,73 @@ margin. Half-precision descriptors are compared in float32.
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from covis.fields import above
 from covis.graph import POSITIVE
-from covis.losses.base import LOSSES, Loss, cosine, distance, squared_distance
+from covis.registry import Registry
 
-if TYPE_CHECKING:  # a recipe names its loss; torch is loaded when it is called
-    from torch import Tensor
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+
+class Loss(ABC):
+    """A loss; its base class says what it is called on."""
+
+    __dataclass_fields__: ClassVar[dict[str, Any]]
+    shape: ClassVar[str]
+    """What it is called on: pairs, tuples, …; batches say which shapes they offer."""
+
+    def head(self, sampler: Any, dim: int) -> nn.Module | None:
+        """What learns beside the model and is thrown away after training, such as descriptors of classes; mostly nothing."""
+        return None
+
+    def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
+        """What a batch calls: the loss with its head."""
+        return self  # type: ignore[return-value]
+
+
+LOSSES: Registry[type[Loss]] = Registry("loss")
+"""Names of losses in recipes and on the command line; every one has defaults for all its fields."""
+
+
+def common_dtype(a: Tensor, b: Tensor) -> torch.dtype:
+    """What both fit into, at least float32."""
+    import torch
+
+    return torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
+
+
+def difference(za: Tensor, zb: Tensor) -> Tensor:
+    """za − zb, at least in float32."""
+    dtype = common_dtype(za, zb)
+    return za.to(dtype) - zb.to(dtype)
+
+
+def distance(za: Tensor, zb: Tensor) -> Tensor:
+    """(…,) Euclidean distance over the last axis, at least in float32; its gradient is 0, not infinite, at equal ones."""
+    import torch
+
+    norm: Tensor = torch.linalg.vector_norm(difference(za, zb), dim=-1)
+    return norm
+
+
+def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
+    """(…,) squared Euclidean distance over the last axis, at least in float32."""
+    return difference(za, zb).square().sum(-1)
+
+
+def cosine(za: Tensor, zb: Tensor) -> Tensor:
+    """(…,) similarity of unit descriptors over the last axis, at least in float32."""
+    dtype = common_dtype(za, zb)
+    return (za.to(dtype) * zb.to(dtype)).sum(-1)
+
+
+# Losses of graded pairs
 
 
 class PairLoss(Loss):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal
 
 from covis.errors import InputError
 from covis.fields import above, at_least, one_of
-from covis.losses.base import LOSSES, Loss, cosine, distance, squared_distance
+from covis.losses.pairs import LOSSES, Loss, cosine, distance, squared_distance
 
 if TYPE_CHECKING:  # a recipe names its loss; torch is loaded when it is called
     from torch import Tensor

@@ -27,14 +27,19 @@ from covis import artifacts
 from covis.arrays import Bools, Floats, Ids
 from covis.descriptors import Matrix
 from covis.images import ImageSet
-from covis.maps.evidence import CONTEXT, PLACE_RADIUS_M, Evidence, fuse, gather, weights
-from covis.maps.probability import (
+from covis.maps.evidence import (
+    CONTEXT,
+    PLACE_RADIUS_M,
+    Evidence,
     Falling,
     Logistic,
     conformal_radius,
     expected_calibration_error,
+    fuse,
+    gather,
     reliability,
     threshold_for,
+    weights,
 )
 from covis.poses import Poses
 from covis.progress import say

@@ -41,7 +41,7 @@ from covis.runtime import Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.engines.photos import public
 from covis.search.exact import as_queries
-from covis.search.kinds import choose
+from covis.search.index import choose
 from covis.tables import card
 
 if TYPE_CHECKING:

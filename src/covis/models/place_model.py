@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 from covis import artifacts
 from covis.artifacts import fingerprint
 from covis.errors import InputError
-from covis.models import backbones, hub, published, weights
+from covis.models import backbones, published, weights
 from covis.models.backbones import Backbone
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, ModelConfig, Preprocessing, Trainable
 from covis.models.pooling import POOLS, PerLevel, Pool
@@ -154,10 +154,10 @@ class PlaceModel(nn.Module):
 
         `hub:OWNER/NAME@REVISION` is a model that `publish` wrote, on a hub. Without `file`, the checkpoint is looked for in the cache's `weights` folder and, where it is there, on the hub.
         """
-        if str(name_or_path).startswith(hub.PREFIX):
-            return cls._from_hub(hub.fetch(str(name_or_path)))
+        if str(name_or_path).startswith(published.HUB_PREFIX):
+            return cls._from_hub(published.fetch_from_hub(str(name_or_path)))
         folder = Path(name_or_path).expanduser()
-        if file is None and hub.is_hub_folder(folder):
+        if file is None and published.is_hub_folder(folder):
             return cls._from_hub(folder)
         if file is None and folder.is_dir():
             return read_model(folder / "model" if (folder / "model" / artifacts.MANIFEST).is_file() else folder)
@@ -166,7 +166,7 @@ class PlaceModel(nn.Module):
 
     @classmethod
     def _from_hub(cls, folder: Path) -> PlaceModel:
-        found = hub.read(folder)
+        found = published.read_hub_folder(folder)
         model = cls.skeleton(found.config)
         try:
             model.load_state_dict(found.state)
@@ -180,7 +180,9 @@ class PlaceModel(nn.Module):
         """Writes the folder that a model hub takes: config, weights and card; `from_pretrained` reads it back."""
         config = replace_fields(self.config, weights=None, adapters=0)
         told = _card(self, card or {}) | {"fingerprint": self.fingerprint()}
-        hub.write(Path(path), hub.HubModel(config, self.preprocessing, self.plain_state(), self.whitening, told))
+        published.write_hub_folder(
+            Path(path), published.HubModel(config, self.preprocessing, self.plain_state(), self.whitening, told)
+        )
 
     @classmethod
     def skeleton(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:

@@ -4,8 +4,7 @@ from covis.ranking import Ranking
 from covis.search.approximate import TARGET_RECALL, Approximate, Measured, build_index, open_index, tune
 from covis.search.area import Area, Circle, Polygon
 from covis.search.exact import rank
-from covis.search.index import Exact, Index, LocalIndex
-from covis.search.kinds import KINDS
+from covis.search.index import KINDS, Exact, Index, LocalIndex
 from covis.search.rerank import Consensus
 
 __all__ = [

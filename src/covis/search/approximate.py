@@ -25,8 +25,7 @@ from covis.files import checked, first_line, load_array
 from covis.progress import say
 from covis.ranking import Ranking, ordered
 from covis.search.exact import rank
-from covis.search.index import KIND, Exact, LocalIndex
-from covis.search.kinds import KINDS, ROW_BYTES, choose, clusters, size
+from covis.search.index import KIND, KINDS, ROW_BYTES, Exact, LocalIndex, choose, clusters, size
 
 TRAIN_FROM = 1000
 """Rows from which on a structure is worth training."""

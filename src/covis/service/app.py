@@ -3,54 +3,50 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import quote
 
 import numpy as np
 from fastapi import Depends, FastAPI, Query, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import ValidationError
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from covis import __version__
 from covis.artifacts import InUse
 from covis.errors import InputError
-from covis.maps.answers import Answer
-from covis.maps.calibration import RATE
 from covis.maps.exports import MEDIA_TYPE as GEOPOSE
-from covis.maps.exports import to_geojson, to_geopose
-from covis.maps.locating import locate_walk
 from covis.reading.decoding import Reject
-from covis.search import Area, area
 from covis.search.engines import Unavailable
-from covis.service import page
-from covis.service.batching import Batcher, Unusable
 from covis.service.limits import Budget, Guard, Key, Keys, Limits, Rate, TooBusy
 from covis.service.metrics import Metrics
 from covis.service.schemas import (
+    FORMATS,
+    GEOJSON,
     ChangedOut,
     CoverageOut,
     LocatedOut,
     MapOut,
     MapsOut,
     PhotosOut,
+    Question,
     StatusOut,
+    accepted,
+    answer,
     problems,
+    read_area,
 )
 from covis.service.shelf import Shelf, Shown
-from covis.service.uploads import FIELD, Form, Upload, added_images, read_form, read_positions
-
-GEOJSON = "application/geo+json"
-FORMATS = ("application/json", GEOJSON, GEOPOSE)
-MOST_MATCHES = 1000
+from covis.service.uploads import FIELD, Batcher, Form, Unusable, Upload, added_images, read_form, read_positions
 
 
 @dataclass(eq=False)
@@ -119,25 +115,6 @@ Reader = Annotated[Server, Depends(_reader)]
 Writer = Annotated[Server, Depends(_writer)]
 
 
-class Question(BaseModel):
-    """What is asked of photos; as query parameters or as fields of the form."""
-
-    map: str | None = Field(None, description="name of the map; may be left out where only one is served")
-    k: int = Field(5, ge=1, le=MOST_MATCHES, description="matches per photo")
-    near: str = Field("", description="LAT,LON,RADIUS_M: only places this near", examples=["55.711,13.21,500"])
-    inside: str = Field(
-        "", description="only places in a polygon: corners 'LAT,LON LAT,LON LAT,LON', or GeoJSON as text"
-    )
-    sequence: bool = Field(False, description="the photos are one walk, in order")
-    precision: float | None = Field(
-        None,
-        gt=0,
-        lt=1,
-        description="share of confident answers that shall be right; the highest promised one if left out",
-    )
-    rate: float = Field(RATE, gt=0, lt=1, description="share of true positions that shall lie within the radius")
-
-
 def create_app(
     maps: Sequence[Path],
     *,
@@ -168,7 +145,7 @@ def create_app(
     )  # fmt: skip
     app.state.server = server
     _add_routes(app)
-    page.add_routes(app)
+    _add_page(app)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _bad_input)
     app.add_exception_handler(Unavailable, _unavailable)
@@ -327,15 +304,6 @@ def _asked(request: Request, query: Question, form: Form) -> Question:
         raise HTTPException(422, _sentence(error.errors())) from None
 
 
-def read_area(question: Question, frame: str) -> Area | None:
-    """Where the photos may be; None: anywhere."""
-    if question.near and question.inside:
-        raise HTTPException(422, "near and inside are both given; give one area")
-    if question.near:
-        return area.circle(question.near, frame, "near")
-    return area.polygon(question.inside, frame, "inside") if question.inside else None
-
-
 def _refuse_if_none(uploads: Sequence[Upload], described: Sequence[Any]) -> None:
     bad = [(u, d) for u, d in zip(uploads, described, strict=True) if isinstance(d, Unusable)]
     if len(bad) == len(uploads):
@@ -343,72 +311,6 @@ def _refuse_if_none(uploads: Sequence[Upload], described: Sequence[Any]) -> None
         if why.reason == "too-large":
             raise HTTPException(413, f"{upload.name}: {why.detail}, more than a photo may have; send a smaller one")
         raise HTTPException(415, f"{upload.name}: {why.detail}; send a photo that can be opened")
-
-
-@dataclass(frozen=True, eq=False)
-class Answered:
-    """The answers to one request."""
-
-    answers: list[Answer]
-    walk: dict[str, Any] | None
-
-    def response(self, kind: str, shown: Shown) -> Response:
-        """In the format that was asked for."""
-        if kind == GEOJSON:
-            return JSONResponse(to_geojson(self.answers), media_type=GEOJSON)
-        if kind == GEOPOSE:
-            return JSONResponse(to_geopose(self.answers), media_type=GEOPOSE)
-        rows = [_answer_row(a, shown.name) for a in self.answers]
-        return JSONResponse({"map": shown.name, "version": shown.map.version, "answers": rows, "walk": self.walk})
-
-
-def _answer_row(given: Answer, name: str) -> dict[str, Any]:
-    """An answer without paths of this machine, its matches with addresses of their thumbnails."""
-    row = given.to_dict()
-    row["matches"] = [
-        {key: value for key, value in match.items() if key != "file"}
-        | {"thumbnail": f"/v1/maps/{quote(name)}/thumbnails/{quote(match['image'])}"}
-        for match in row["matches"]
-    ]
-    return row
-
-
-def answer(
-    shown: Shown, question: Question, area: Area | None, uploads: Sequence[Upload], described: Sequence[Any]
-) -> Answered:
-    """Searches and judges; `described` has a descriptor or the reason why there is none for each photo."""
-    bad = {i: d.detail for i, d in enumerate(described) if isinstance(d, Unusable)}
-    rows = [d for d in described if not isinstance(d, Unusable)]
-    vectors = np.stack(rows) if rows else np.zeros((0, shown.map.dim), np.float32)
-    names = [Path(upload.name) for upload in uploads]
-    precision, rate = question.precision, question.rate
-    judge = shown.map.judge_for(vectors, question.k, area=area, precision=precision, rate=rate)
-    if not question.sequence:
-        return Answered(judge.answers(names, vectors, bad, question.k), None)
-    walk = locate_walk(judge, names, vectors, bad, question.k)
-    verdict = {"confident": walk.confident, "note": walk.note, "agreement": round(walk.agreement, 4)}
-    return Answered(list(walk.answers), verdict)
-
-
-def accepted(header: str) -> str:
-    """The best of our formats that `Accept` takes: by weight, then by how exactly it is named; raises 406."""
-    ranges: dict[str, float] = {}
-    for part in header.split(","):
-        kind, *parameters = (piece.strip().lower() for piece in part.split(";"))
-        weight = next((v for k, _, v in (p.partition("=") for p in parameters) if k.strip() == "q"), "1")
-        if kind:
-            try:
-                ranges[kind] = float(weight)
-            except ValueError:
-                ranges[kind] = 0.0
-    given, wishes = list(ranges), []
-    for at, known in enumerate(FORMATS):
-        named = next((r for r in (known, "application/*", "*/*") if r in ranges), None)
-        if ranges and named is not None and ranges[named] > 0:
-            wishes.append((-ranges[named], "*" in named, given.index(named), at))
-    if ranges and not wishes:
-        raise HTTPException(406, f"Accept one of: {', '.join(FORMATS)}")
-    return FORMATS[min(wishes)[-1]] if wishes else FORMATS[0]
 
 
 # Maps
@@ -534,3 +436,35 @@ async def _change(server: Server, name: str, change: Callable[[], Any]) -> dict[
         except InputError as error:
             raise HTTPException(409, _without_paths(str(error), server.shelf)) from None
     return {"map": name, "version": after.version, "photos": len(after)}
+
+
+# The page: three files of its own and Leaflet, all from this server
+
+_PAGE_FILES = {
+    "": ("service", "index.html", "text/html; charset=utf-8"),
+    "assets/page.css": ("service", "page.css", "text/css; charset=utf-8"),
+    "assets/page.js": ("service", "page.js", "text/javascript; charset=utf-8"),
+    "assets/leaflet.css": ("report", "leaflet/leaflet.css", "text/css; charset=utf-8"),
+    "assets/leaflet.js": ("report", "leaflet/leaflet.js", "text/javascript; charset=utf-8"),
+    "assets/leaflet-license.txt": ("report", "leaflet/LICENSE", "text/plain; charset=utf-8"),
+}
+"""Address → folder of covis, file in its `assets`, type; found by path, for a report's package loads torch."""
+
+
+def _add_page(app: FastAPI) -> None:
+    """Adds the page at `/`."""
+    for address, (folder, file, kind) in _PAGE_FILES.items():
+        content = resources.files("covis").joinpath(folder, "assets", file).read_bytes()
+        app.get(f"/{address}", include_in_schema=False)(_file(content, kind))
+
+
+def _file(content: bytes, kind: str):  # type: ignore[no-untyped-def]
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    head = {"ETag": tag, "Cache-Control": "no-cache"}
+
+    async def asset(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=head)
+        return Response(content, media_type=kind, headers=head)
+
+    return asset

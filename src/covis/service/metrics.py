@@ -11,12 +11,12 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from covis.service.batching import Unusable
+from covis.service.uploads import Unusable
 
 if TYPE_CHECKING:
-    from covis.service.batching import Batcher
     from covis.service.limits import Budget
     from covis.service.shelf import Shelf
+    from covis.service.uploads import Batcher
 
 _SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 

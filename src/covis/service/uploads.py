@@ -1,29 +1,143 @@
-"""Photos that come over HTTP: multipart forms within the limits, and photos that go into a map."""
+"""Photos that come over HTTP: multipart forms within the limits, descriptors in batches, photos that go into a map."""
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from fastapi import Request
+from numpy.typing import NDArray
 from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
-from covis.descriptors import DescriptorStore
+from covis.descriptors import NORM_TOLERANCE, DescriptorStore
 from covis.errors import InputError
 from covis.images import ImageSet
+from covis.machine import cpu_count
 from covis.maps.map import Map
 from covis.poses import Poses
-from covis.reading.decoding import Reject
+from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode_bytes
 from covis.reading.exif import photo_of
-from covis.service.batching import Unusable
-from covis.service.limits import MEGABYTE, Limits
+from covis.runtime import Runtime
+from covis.service.limits import MEGABYTE, Budget, Limits, TooBusy
+
+BATCH = 8
+"""Photos through the network at once at most: on a processor larger batches are no quicker per photo."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unusable:
+    """Why a photo has no descriptor."""
+
+    reason: str
+    """One of `covis.reading.decoding.REASONS`, or `blank`."""
+    detail: str
+
+
+Descriptor = NDArray[np.float32]
+
+
+@dataclass(eq=False)
+class _Job:
+    network: Runtime
+    pixels: Pixels
+    answer: Future[Descriptor] = field(default_factory=Future)
+
+
+class Batcher:
+    """One thread that feeds the network, and a bounded number of photos before it."""
+
+    def __init__(self, most: int, answer_s: float, seen: Callable[[int], None] = lambda count: None) -> None:
+        """most: photos that may wait. seen: told the size of each batch."""
+        self.slots = Budget(most, "too many photos are waiting")
+        self.answer_s, self._seen = answer_s, seen
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._decoders = ThreadPoolExecutor(cpu_count(), "decode")
+        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
+        self._thread.start()
+
+    async def describe(self, network: Runtime, photos: Sequence[bytes]) -> list[Descriptor | Unusable]:
+        """One descriptor for each photo; raises 503 where too many wait, or the answer takes too long."""
+        self.slots.take(len(photos))
+        try:
+            async with asyncio.timeout(self.answer_s):
+                return list(await asyncio.gather(*(self._one(network, photo) for photo in photos)))
+        except TimeoutError:
+            raise TooBusy("the answer took too long", 10) from None
+        finally:
+            self.slots.give(len(photos))
+
+    async def _one(self, network: Runtime, photo: bytes) -> Descriptor | Unusable:
+        decoded = await asyncio.wrap_future(self._decoders.submit(_decode, photo, network.image_size))
+        if isinstance(decoded, Unusable):
+            return decoded
+        job = _Job(network, decoded)
+        self._jobs.put(job)
+        vector = await asyncio.wrap_future(job.answer)
+        if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) <= NORM_TOLERANCE:
+            return Unusable("blank", "it has no descriptor (is it blank?)")
+        return vector
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._jobs.put(None)
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        waiting: list[_Job] = []
+        while True:
+            if not waiting:
+                job = self._jobs.get()
+                if job is None:
+                    return
+                waiting.append(job)
+            while True:  # whatever has come in since
+                try:
+                    more = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+                if more is None:
+                    return
+                waiting.append(more)
+            network = waiting[0].network
+            batch = [job for job in waiting if job.network is network][:BATCH]
+            chosen = set(map(id, batch))
+            waiting = [job for job in waiting if id(job) not in chosen]
+            self._describe(network, [job for job in batch if job.answer.set_running_or_notify_cancel()])
+
+    def _describe(self, network: Runtime, batch: list[_Job]) -> None:
+        if not batch:
+            return
+        self._seen(len(batch))
+        try:
+            vectors = network.describe(np.stack([job.pixels for job in batch]).transpose(0, 3, 1, 2))
+        except BaseException as error:
+            for job in batch:
+                job.answer.set_exception(error)
+            return
+        for job, vector in zip(batch, vectors, strict=True):
+            job.answer.set_result(np.asarray(vector, np.float32))
+
+
+def _decode(photo: bytes, size: Size) -> Pixels | Unusable:
+    try:
+        return decode_bytes(photo, size).pixels
+    except Reject as reject:
+        return Unusable(reject.reason, reject.detail or REASONS[reject.reason])
+
+
+# Multipart forms
+
 
 FIELD = "photo"
 _FIELDS = 32
@@ -94,7 +208,7 @@ def _plain(name: str | None, number: int) -> str:
     return kept or f"photo-{number + 1}"
 
 
-# Photos that come over HTTP into a map: their positions, and descriptors that were made in memory.
+# Photos that go into a map: their positions, and descriptors that were made in memory.
 
 
 NAN = float("nan")
