@@ -22,10 +22,16 @@ Kinds = Mapping[str, type]
 """Name → class of a value."""
 
 
+def later(default: Any) -> Any:
+    """A field that came after the first release: stated only where it is not `default`, so that earlier runs keep their names."""
+    return dataclasses.field(default=default, metadata={"later": True})
+
+
 def describe(value: Any) -> Any:
     """A JSON-able form; nested values carry their class name, so that a loss or rule can be told apart."""
     if _is_value(value):
-        named = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
+        told = {f: getattr(value, f.name) for f in dataclasses.fields(value)}
+        named = {f.name: describe(v) for f, v in told.items() if not (f.metadata.get("later") and v == f.default)}
         return {"type": type(value).__name__, **named}
     if isinstance(value, (list, tuple)):
         return [describe(v) for v in value]

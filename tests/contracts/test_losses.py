@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from covis.errors import InputError
-from covis.losses import LOSSES, ClassLoss, ListLoss, PairLoss, TupleLoss
+from covis.losses import LOSSES, ClassLoss, ListLoss, PairLoss, RegionLoss, TupleLoss
 
-BATCH, NEGATIVES, OTHERS, DIM = 6, 3, 7, 5
+BATCH, NEGATIVES, OTHERS, DIM, REGIONS = 6, 3, 7, 5, 9
 EVERY = pytest.mark.parametrize("name", sorted(LOSSES))
 
 
@@ -32,6 +32,10 @@ def arguments(loss, dtype=torch.float64, seed=0, batch=BATCH):
         psi = torch.linspace(0, 1, batch * OTHERS, dtype=dtype).reshape(OTHERS, batch).T.contiguous()
         return [unit(n, DIM, dtype=dtype, seed=seed + n).requires_grad_() for n in (batch, OTHERS)], psi
     shapes = [(batch, DIM), (batch, DIM), (batch, NEGATIVES, DIM)]
+    if isinstance(loss, RegionLoss):
+        shapes = [*shapes[:2], (batch, NEGATIVES, REGIONS, DIM), (batch, 2, REGIONS, DIM)]
+        taught = torch.rand(batch, 2, REGIONS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+        return [unit(*s, dtype=dtype, seed=seed + k).requires_grad_() for k, s in enumerate(shapes)], taught.to(dtype)
     psi = torch.rand(batch, 1 + NEGATIVES, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
     return [unit(*s, dtype=dtype, seed=seed + k).requires_grad_() for k, s in enumerate(shapes)], psi
 
@@ -39,7 +43,7 @@ def arguments(loss, dtype=torch.float64, seed=0, batch=BATCH):
 @EVERY
 def test_is_a_frozen_value_that_json_can_state(name):
     loss = LOSSES[name]()
-    assert isinstance(loss, PairLoss | TupleLoss | ListLoss | ClassLoss)
+    assert isinstance(loss, PairLoss | TupleLoss | ListLoss | ClassLoss | RegionLoss)
     fields = json.loads(json.dumps(dataclasses.asdict(loss)))
     assert LOSSES[name](**fields) == loss
     with pytest.raises(dataclasses.FrozenInstanceError):

@@ -69,10 +69,48 @@ def test_headings_may_count_from_the_street():
     t = np.linspace(-4, 4, 9)
     xy = np.column_stack([t * np.sin(np.radians(30)), t * np.cos(np.radians(30))]) + 50
     heading = np.array([30, 35, 25, 120, 115, 210, 205, 300, 290], float)
-    sector = place_classes(xy, heading, 200.0, 90.0, "street")[:, 2]
+    sector = place_classes(xy, heading, 200.0, 90.0, axis="street")[:, 2]
     assert len(set(sector.tolist())) == 4
     for part in (slice(0, 3), slice(3, 5), slice(5, 7), slice(7, 9)):
         assert len(set(sector[part].tolist())) == 1
+
+
+def test_focal_points_are_those_of_a_loop(split):
+    """EigenPlaces: the cell's mean position, its principal directions, a point along each, images that face it."""
+    sampler, images = made(split, axis="focal", cell_m=15.0, focal_m=10.0, angle_deg=60.0, least=3), split.database
+    cells, classes = {}, {}
+    for i in range(len(images)):
+        x, y = images.poses.xy[i]
+        if np.isfinite([x, y, images.poses.heading[i]]).all():
+            cells.setdefault((int(x // 15), int(y // 15)), []).append(i)
+    for cell, members in cells.items():
+        xy = images.poses.xy[members]
+        mean = xy.mean(0)
+        values, vectors = np.linalg.eigh(np.cov((xy - mean).T))
+        along = vectors[:, np.argmax(values)]
+        along = along if along[0] > 0 or (along[0] == 0 and along[1] > 0) else -along
+        right = np.array([along[1], -along[0]])
+        for i in members:
+            best = None
+            for side, direction in enumerate((along, right, -along, -right)):
+                to = mean + 10 * direction - images.poses.xy[i]
+                view = np.radians(images.poses.heading[i])
+                facing = to @ [np.sin(view), np.cos(view)] / np.linalg.norm(to)
+                if best is None or facing > best[0]:
+                    best = facing, side
+            if best[0] >= np.cos(np.radians(30)):
+                classes.setdefault((images.group[i], *cell, best[1]), []).append(i)
+    large = sorted(sorted(members) for members in classes.values() if len(members) >= 3)
+    ours = [np.flatnonzero(sampler.kinds == k).tolist() for k in range(sampler.classes)]
+    assert sorted(ours) == large
+    assert len(large) > 50
+
+
+def test_cells_alone_need_no_heading(split):
+    images = split.database
+    sampler = made(split, angle_deg=360.0, least=1, cell_m=20.0)
+    np.testing.assert_array_equal(sampler.kinds >= 0, images.poses.known)
+    assert np.isnan(images.poses.heading[sampler.kinds >= 0]).any()
 
 
 def test_the_loss_of_a_batch_is_that_of_its_group(split):

@@ -183,3 +183,29 @@ def test_mining_stays_within_its_memory():
     assert len(plan.pool) == 500
     assert peak < plan.bytes_needed(64)
     assert plan.bytes_needed(64) < 200e6
+
+
+@pytest.mark.parametrize("one_set", [True, False])
+def test_further_positives_are_the_nearest_by_the_model(one_set):
+    w = world(n=120, m=100, seed=5, one_set=one_set, extent_m=300)
+    sampler = TupleSampler(w.graph, 4, 6, queries=w.queries, database=w.database, further=3)
+    miner = TupleMiner(sampler, refresh=3, pool=20)
+    drawn = sampler.batch(1, 0)
+    assert (w.dense[drawn.queries[:, None], drawn.further] >= 0.5).all()
+    plan = miner.plan(1, 4)
+    rng = np.random.default_rng(0)
+    all_queries, all_images = rng.normal(size=(len(w.queries), 8)), rng.normal(size=(len(w.database), 8))
+    mined = miner.mine(plan, all_queries[plan.queries].astype(np.float32), all_images[plan.pool].astype(np.float32))
+    t = mined.batch(1, 4)
+    assert t.further.shape == (6, 3)
+    whole = 0
+    for query, positive, further in zip(t.queries, t.positives, t.further, strict=True):
+        positives = np.flatnonzero(w.dense[query] >= 0.5)
+        ranked = sorted(positives, key=lambda j: -(all_queries[query] @ all_images[j]))
+        ours = [int(positive), *further.tolist()]
+        assert set(ours) <= set(ranked)
+        if len(ranked) <= 8:  # all of them are described: two for each place
+            whole += 1
+            assert ours == (ranked * 4)[:4]
+    assert whole
+    np.testing.assert_array_equal(t.psi[:, 0], w.dense[t.queries, t.positives])

@@ -16,6 +16,7 @@ from covis.labels import Radius
 from covis.models import PlaceModel
 from covis.sampling import AllPairs, Classes, Pairs, Tuples
 from covis.training import checkpoint
+from covis.training.loop import Loop
 from covis.training.recipe import configure, describe_recipe, restore_recipe
 from covis.training.run import Resources, train
 
@@ -147,7 +148,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
 def test_every_loss_trains(quick, hamlet, tmp_path, name):
     loss = losses.LOSSES[name]()
     batches = quick.batches
-    if loss.shape == "tuples":
+    if loss.shape in ("tuples", "regions"):
         batches = Tuples(4, negatives=3, mined=True, refresh=2, pool=20)
     elif loss.shape == "lists":
         batches = AllPairs(size=16)
@@ -230,3 +231,49 @@ def test_the_descriptors_of_classes_resume_with_the_run(quick, hamlet, tmp_path)
     shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000000004")
     train(recipe, tmp_path / "cut", data=hamlet, resources=often)
     assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
+
+
+def sfrs(quick, generations=3):
+    batches = Tuples(2, negatives=3, mined=True, refresh=2, pool=20, further=2)
+    return replace(
+        quick, loss=losses.RegionSimilarity(), batches=batches, steps=7, validation="", generations=generations
+    )
+
+
+def test_generations_start_anew_and_learn_from_the_model_before(quick, hamlet, tmp_path, monkeypatch):
+    seen = []
+
+    def note(self, *, before=Loop._start_generation):
+        ended = {k: v.clone() for k, v in self.model.state_dict().items()}
+        before(self)
+        seen.append((self.progress.step, self.recipe.loss.in_generation(self.generation).taught_temperatures[0]))
+        assert all(torch.equal(v, ended[k]) for k, v in self.teacher.state_dict().items())
+        start = PlaceModel.build(self.recipe.model, self.seed).state_dict()
+        assert all(torch.equal(v, start[k]) for k, v in self.model.state_dict().items())
+
+    monkeypatch.setattr(Loop, "_start_generation", note)
+    result = train(sfrs(quick), tmp_path / "run", data=hamlet, resources=QUIET)
+    assert result["step"] == 7
+    assert seen == [(2, 0.07), (4, 0.06)]
+
+
+def test_a_run_of_generations_resumes_exactly(quick, hamlet, tmp_path, monkeypatch):
+    whole = train(sfrs(quick), tmp_path / "whole", data=hamlet, resources=QUIET)
+    for stop in (2, 3):
+        run = tmp_path / f"stopped-{stop}"
+
+        def halt(self, row, *, due=False, stop=stop):
+            if row["step"] == stop:
+                self.save()
+                raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(Loop, "_validate", halt)
+            with pytest.raises(KeyboardInterrupt):
+                train(sfrs(quick), run, data=hamlet, resources=QUIET)
+        assert train(sfrs(quick), run, data=hamlet, resources=QUIET)["fingerprint"] == whole["fingerprint"]
+
+
+def test_generations_need_a_loss_that_is_taught(quick):
+    with pytest.raises(InputError, match="loss=region_similarity"):
+        replace(quick, generations=2)

@@ -22,6 +22,7 @@ from covis.losses import (
     ListwiseSoftmax,
     Loss,
     OverlapRegression,
+    RegionSimilarity,
     RelaxedContrastive,
     RelocNet,
     Sare,
@@ -29,7 +30,6 @@ from covis.losses import (
 )
 from covis.models import ModelConfig
 from covis.sampling import AllPairs, Classes, Pairs, Tuples
-from covis.sampling.classes import Axis
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 TUPLE_RATE = Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001)
@@ -63,6 +63,18 @@ def seven_scenes_relocnet(scene: str) -> Recipe:
     return replace(indoor.seven_scenes("resnet18", scene), labels=FrustumOverlap(), loss=RelocNet())
 
 
+def town_sfrs() -> Recipe:
+    """Four tuples of a query, six positives and nine mined negatives; four generations share the steps."""
+    batches = Tuples(4, negatives=9, mined=True, refresh=50, pool=400, further=5)
+    return replace(town.base(), loss=RegionSimilarity(), batches=batches, generations=4)
+
+
+def sfrs(start: Recipe) -> Recipe:
+    """As published: the nearest positive, ten mined negatives and ten further positives; four generations of five epochs."""
+    batches = Tuples(4, negatives=10, mined=True, further=10)
+    return replace(start, loss=RegionSimilarity(), batches=batches, optimiser=TUPLE_RATE, epochs=20, generations=4)
+
+
 def msls_tuples(loss: Loss) -> Recipe:
     """VGG16 with NetVLAD, a positive and ten mined negatives."""
     batches = Tuples(4, negatives=10, mined=True)
@@ -79,34 +91,43 @@ def msls_regression() -> Recipe:
     return replace(msls.base("resnet50", "gem"), loss=OverlapRegression())
 
 
-def cosplace(start: Recipe, axis: Axis, least: int) -> Recipe:
-    """Classification of cells by heading (CosPlace), or by the street's direction (EigenPlaces)."""
-    batches = Classes(axis=axis, least=least) if axis == "north" else Classes(
-        cell_m=15.0, angle_deg=90.0, axis=axis, apart=3, turns_apart=1, least=least
-    )  # fmt: skip
+def cosplace(start: Recipe, batches: Classes) -> Recipe:
+    """Classification of places by a large-margin cosine."""
     optimiser = Optimiser("adamw", learning_rate=1e-5, head_rate=1000.0, schedule="cosine")
     return replace(start, loss=LargeMarginCosine(), batches=batches, optimiser=optimiser)
 
 
-def town_cosplace(axis: Axis) -> Recipe:
+def town_cosplace(batches: Classes) -> Recipe:
     """Cells of the town's few streets, each a class from four images on."""
-    recipe = cosplace(town.base(), axis, 4)
-    return replace(
-        recipe, optimiser=replace(town.base().optimiser, head_rate=2.0), batches=replace(recipe.batches, size=64)
-    )
+    recipe = cosplace(town.base(), replace(batches, least=4, size=IMAGES))
+    return replace(recipe, optimiser=replace(town.base().optimiser, head_rate=2.0))
 
 
-def pitts_sare() -> Recipe:
-    """SARE as published: VGG16 with NetVLAD on Pittsburgh 30k, positives within 10 m."""
+FOCAL = Classes(cell_m=15.0, angle_deg=90.0, axis="focal", apart=3, turns_apart=2)
+"""EigenPlaces: classes of images that face one of four points 10 m from the middle of a cell; along streets and across in turns."""
+CELLS = Classes(angle_deg=360.0)
+"""CosPlace where headings are unknown."""
+
+
+def pitts(backbone: str, pool: str) -> Recipe:
+    """Pittsburgh 30k as NetVLAD and those after it use it: positives within 10 m, headings unknown."""
     return Recipe(
         dataset="pitts30k",
-        model=ModelConfig("vgg16", "netvlad64", image_size=(480, 640), trainable="last2", weights="pretrained"),
+        model=ModelConfig(backbone, pool, image_size=(480, 640), trainable="last2", weights="pretrained"),
         labels=Radius(10.0),
-        loss=Sare(),
-        batches=Tuples(4, negatives=10, mined=True),
-        optimiser=TUPLE_RATE,
         epochs=30,
     )
+
+
+def pitts_tuples(loss: Loss) -> Recipe:
+    """VGG16 with NetVLAD, a positive and ten mined negatives, as SARE was published."""
+    batches = Tuples(4, negatives=10, mined=True)
+    return replace(pitts("vgg16", "netvlad64"), loss=loss, batches=batches, optimiser=TUPLE_RATE)
+
+
+def pitts_lists(loss: Loss) -> Recipe:
+    """ResNet50 with GeM, lists of 64 images around eight places; labels say yes or no."""
+    return replace(pitts("resnet50", "gem"), loss=loss, batches=AllPairs(size=IMAGES, places=8, strategy="binary"))
 
 
 @TABLES.register("town_systems")
@@ -149,11 +170,18 @@ ALL: dict[str, Callable[[], Recipe]] = {
     "msls_resnet50_gem_average_precision": lambda: msls_lists(AveragePrecision()),
     "msls_resnet50_gem_listwise_softmax": lambda: msls_lists(ListwiseSoftmax()),
     "msls_resnet50_gem_soft_supervised_contrastive": lambda: msls_lists(SoftSupervisedContrastive()),
-    "pitts30k_vgg16_netvlad64_sare": pitts_sare,
-    "town_cosplace": lambda: town_cosplace("north"),
-    "town_eigenplaces": lambda: town_cosplace("street"),
-    "msls_resnet50_gem_cosplace": lambda: cosplace(msls.base("resnet50", "gem"), "north", 10),
-    "msls_resnet50_gem_eigenplaces": lambda: cosplace(msls.base("resnet50", "gem"), "street", 10),
+    "pitts30k_vgg16_netvlad64_sare": lambda: pitts_tuples(Sare()),
+    "pitts30k_resnet50_gem_relaxed_contrastive": lambda: pitts_lists(RelaxedContrastive()),
+    "pitts30k_resnet50_gem_average_precision": lambda: pitts_lists(AveragePrecision()),
+    "pitts30k_resnet50_gem_soft_supervised_contrastive": lambda: pitts_lists(SoftSupervisedContrastive()),
+    "town_sfrs": town_sfrs,
+    "msls_vgg16_netvlad64_sfrs": lambda: sfrs(msls.base("vgg16", "netvlad64")),
+    "pitts30k_vgg16_netvlad64_sfrs": lambda: sfrs(pitts("vgg16", "netvlad64")),
+    "town_cosplace": lambda: town_cosplace(Classes()),
+    "town_eigenplaces": lambda: town_cosplace(FOCAL),
+    "msls_resnet50_gem_cosplace": lambda: cosplace(msls.base("resnet50", "gem"), Classes()),
+    "msls_resnet50_gem_eigenplaces": lambda: cosplace(msls.base("resnet50", "gem"), FOCAL),
+    "pitts30k_resnet50_gem_cosplace": lambda: cosplace(pitts("resnet50", "gem"), CELLS),
     "7scenes_chess_resnet18_relocnet": partial(seven_scenes_relocnet, "chess"),
     "7scenes_fire_resnet18_relocnet": partial(seven_scenes_relocnet, "fire"),
     "7scenes_heads_resnet18_relocnet": partial(seven_scenes_relocnet, "heads"),

@@ -30,6 +30,9 @@ class Loss(ABC):
     shape: ClassVar[str]
     """What it is called on: pairs, tuples, …; batches say which shapes they offer."""
 
+    regions: ClassVar[bool] = False
+    """Whether it compares regions of images too, and with those of the model of an earlier generation."""
+
     def head(self, sampler: Any, dim: int) -> nn.Module | None:
         """What learns beside the model and is thrown away after training, such as descriptors of classes; mostly nothing."""
         return None
@@ -37,6 +40,10 @@ class Loss(ABC):
     def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
         """What a batch calls: the loss with its head."""
         return self  # type: ignore[return-value]
+
+    def in_generation(self, number: int) -> Loss:
+        """The loss in the run's generation `number`, from 0; mostly the same in all."""
+        return self
 
 
 LOSSES: Registry[type[Loss]] = Registry("loss")

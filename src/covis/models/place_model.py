@@ -282,6 +282,23 @@ class PlaceModel(nn.Module):
             vectors = _unit((vectors - self._centre) @ self._projection)
         return vectors
 
+    def region_descriptors(self, features: Tensor) -> Tensor:
+        """What `prefix` gave for images of the model's size → (B, 9, dim): whole, halves (top, bottom, left, right), quarters.
+
+        Each region of the map is pooled by itself; in a map of odd size, neighbours share the middle.
+        """
+        grid = self.backbone.grid(self.config.image_size)
+        if features.ndim == 4:
+            features = features.contiguous(memory_format=torch.channels_last)
+        features = self.backbone.run(features, self._cut, len(self.backbone.plan.steps), grid)
+        space, summary = self.backbone.to_map(features, grid)
+        parts = [space[:, :, rows, columns] for rows, columns in _regions(*space.shape[-2:])]
+        own = [summary if self.backbone.tokens else part.mean((-2, -1)) for part in parts]
+        vectors = torch.stack([_unit(self.pool(part, s)) for part, s in zip(parts, own, strict=True)], 1)
+        if self.whitening is not None:
+            vectors = _unit((vectors - self._centre) @ self._projection)
+        return vectors
+
     def local_features(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) normalised → the map (B, C, h, w) that the pooling sees."""
         return self.pooling_input(x)[0]
@@ -449,6 +466,15 @@ def _map_size(backbone: Backbone, image_size: tuple[int, int]) -> tuple[int, int
         features = backbone.eval()(torch.zeros(1, 3, *image_size))
         rows, columns = backbone.to_map(features, backbone.grid(image_size))[0].shape[-2:]
     return rows, columns
+
+
+def _regions(rows: int, columns: int) -> list[tuple[slice, slice]]:
+    """The whole map, its halves and its quarters."""
+    whole = slice(None)
+    top, bottom = slice(0, -(-rows // 2)), slice(rows // 2, rows)
+    left, right = slice(0, -(-columns // 2)), slice(columns // 2, columns)
+    halves = [(top, whole), (bottom, whole), (whole, left), (whole, right)]
+    return [(whole, whole), *halves, *((r, c) for r in (top, bottom) for c in (left, right))]
 
 
 def channels_last(module: nn.Module) -> None:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats, Ids
 from covis.errors import InputError
-from covis.fields import above, at_least
+from covis.fields import above, at_least, later
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.sampling.batches import BATCHES, Batches
@@ -24,7 +24,7 @@ from covis.sampling.kernels import epoch_key, permute
 if TYPE_CHECKING:
     from torch import Tensor
 
-Axis = Literal["north", "street"]
+Axis = Literal["north", "street", "focal"]
 _PURPOSE = 4
 
 
@@ -82,7 +82,10 @@ class ClassSampler:
 
     def __post_init__(self) -> None:
         if not len(self.group):
-            raise InputError("no cell holds enough images with a heading to be a class; lower batches.least")
+            raise InputError(
+                "no cell holds enough images with a heading to be a class; lower batches.least, or set "
+                "batches.angle_deg=360 where headings are unknown"
+            )
         own = np.where(self.kinds >= 0, self.group[self.kinds], -1)
         members = tuple(np.flatnonzero(own == g) for g in range(int(self.group.max(initial=-1)) + 1))
         object.__setattr__(self, "members", members)
@@ -108,20 +111,42 @@ class ClassSampler:
         return ClassBatch(ids, np.searchsorted(classes, self.kinds[ids]), classes)
 
 
-def place_classes(xy: Floats, heading: Floats, cell_m: float, angle_deg: float, axis: Axis = "north") -> Ids:
-    """(N, 3) cell east, cell north and sector of heading of each image; −1 in the last where the heading is unknown.
+def place_classes(
+    xy: Floats, heading: Floats, cell_m: float, angle_deg: float, *, axis: Axis = "north", focal_m: float = 10.0
+) -> Ids:
+    """(N, 3) cell east, cell north and sector of heading of each image; −1 in the last for an image of no class.
 
-    With axis `street`, headings count from the main direction of the cell's positions: along it and across it.
+    With axis `street`, headings count from the main direction of the cell's positions: along it and across it. With `focal`,
+    four points lie `focal_m` from the cell's mean position, along and across its main direction: the sector is the point
+    that the image faces best, if within half of `angle_deg`.
     """
     cell = np.floor(xy / cell_m).astype(np.int64)
-    turned = heading.copy()
-    if axis == "street":
-        _, inverse = np.unique(cell, axis=0, return_inverse=True)
-        for k in range(int(inverse.max(initial=-1)) + 1):
-            own = np.flatnonzero(inverse == k)
-            turned[own] = heading[own] - _main_direction(xy[own]) + angle_deg / 2
-    sector = np.floor(np.mod(turned, 360.0) / angle_deg)
-    return np.column_stack([cell, np.where(np.isnan(sector), -1, sector).astype(np.int64)])
+    if angle_deg == 360:
+        return np.column_stack([cell, np.zeros(len(cell), np.int64)])
+    if axis == "north":
+        sector = np.floor(np.mod(heading, 360.0) / angle_deg)
+        return np.column_stack([cell, np.where(np.isnan(sector), -1, sector).astype(np.int64)])
+    sectors = np.full(len(cell), -1, np.int64)
+    _, inverse = np.unique(cell, axis=0, return_inverse=True)
+    for k in range(int(inverse.max(initial=-1)) + 1):
+        own = np.flatnonzero(inverse.ravel() == k)
+        street = _main_direction(xy[own])
+        if axis == "focal":
+            sectors[own] = _faced(xy[own], heading[own], street, focal_m, angle_deg)
+        else:
+            turned = np.floor(np.mod(heading[own] - street + angle_deg / 2, 360.0) / angle_deg)
+            sectors[own] = np.where(np.isnan(turned), -1, turned).astype(np.int64)
+    return np.column_stack([cell, sectors])
+
+
+def _faced(xy: Floats, heading: Floats, street_deg: float, focal_m: float, angle_deg: float) -> Ids:
+    """(N,) which focal point each image faces: 0 ahead along the street, 1 right of it, 2 back, 3 left; −1 for none."""
+    directions = np.radians(street_deg + 90.0 * np.arange(4))
+    points = xy.mean(axis=0) + focal_m * np.column_stack([np.sin(directions), np.cos(directions)])
+    east, north = np.moveaxis(points[None] - xy[:, None], -1, 0)
+    off = np.abs((np.degrees(np.arctan2(east, north)) - heading[:, None] + 180.0) % 360.0 - 180.0)
+    off = np.where(np.isnan(off), np.inf, off)
+    return np.where(off.min(axis=1) <= angle_deg / 2, off.argmin(axis=1), -1)
 
 
 def _main_direction(xy: Floats) -> float:
@@ -144,9 +169,12 @@ class Classes(Batches):
     cell_m: float = 10.0
     """Side of a cell of ground."""
     angle_deg: float = 30.0
-    """Width of a sector of headings; a full turn must be a whole number of them."""
+    """Width of a sector of headings; a full turn must be a whole number of them. 360: classes are cells alone."""
     axis: Axis = "north"
-    """Headings from north (CosPlace), or from the street's own direction in each cell (EigenPlaces)."""
+    """Headings from north (CosPlace), from the street's own direction in each cell, or by the `focal` point of four around
+    the cell that an image faces (EigenPlaces)."""
+    focal_m: float = later(10.0)
+    """How far a focal point lies from the mean position of its cell."""
     apart: int = 5
     """Cells of one group are this many cells apart."""
     turns_apart: int = 2
@@ -155,7 +183,7 @@ class Classes(Batches):
     """Cells with fewer images are no classes."""
 
     def __post_init__(self) -> None:
-        above(0, cell_m=self.cell_m, angle_deg=self.angle_deg)
+        above(0, cell_m=self.cell_m, angle_deg=self.angle_deg, focal_m=self.focal_m)
         at_least(1, size=self.size, apart=self.apart, turns_apart=self.turns_apart, least=self.least)
         if 360 % self.angle_deg:
             raise InputError(f"angle_deg is {self.angle_deg}; a full turn must be a whole number of it, such as 30")
@@ -165,12 +193,14 @@ class Classes(Batches):
     ) -> ClassSampler:
         """Draws images of the map; images without a place or heading, and of small cells, have no class."""
         images = split.database
-        known = images.poses.known & ~np.isnan(images.poses.heading)
+        known = images.poses.known & ((self.angle_deg == 360) | ~np.isnan(images.poses.heading))
         keys = np.full((len(images), 4), -1, np.int64)
         keys[:, 0] = images.group
         keys[known, 1:] = place_classes(
-            images.poses.xy[known], images.poses.heading[known], self.cell_m, self.angle_deg, self.axis
-        )
+            images.poses.xy[known], images.poses.heading[known], self.cell_m, self.angle_deg,
+            axis=self.axis, focal_m=self.focal_m,
+        )  # fmt: skip
+        known &= keys[:, 3] >= 0
         found, inverse, count = np.unique(keys[known], axis=0, return_inverse=True, return_counts=True)
         large = count >= self.least
         number = np.where(large, np.cumsum(large) - 1, -1)

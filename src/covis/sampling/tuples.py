@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Ids
 from covis.errors import InputError
-from covis.fields import at_least
+from covis.fields import at_least, later
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.sampling.batches import BATCHES, Band, Batches, Strategy
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _THIRD = Fraction(1, 3)
 _BANDS = Strategy("tuples", (Band(POSITIVE, 1, _THIRD), Band(0, POSITIVE, _THIRD), Band(0, 0, _THIRD, zero=True)))
-_PURPOSE, _SHUFFLE, _SECOND, _TRIES = 1, 100, 200, 64
+_PURPOSE, _SHUFFLE, _SECOND, _FURTHER, _TRIES = 1, 100, 200, 300, 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,9 +39,13 @@ class TupleBatch:
     """(B, n) columns of the graph with ψ below 0.5."""
     psi: NDArray[np.float32]
     """(B, 1 + n) similarity of the query with the positive and with each negative."""
+    further: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    """(B, k) further positives, for losses that use them; an image may stand twice where a query has few."""
 
     def __post_init__(self) -> None:
         b, n = self.negatives.shape
+        if not self.further.size:
+            object.__setattr__(self, "further", np.zeros((b, 0), np.int64))
         if self.queries.shape != (b,) or self.positives.shape != (b,) or self.psi.shape != (b, 1 + n):
             raise InputError(
                 f"a batch of {b} tuples with {n} negatives has queries {self.queries.shape}, positives "
@@ -62,12 +66,14 @@ class TupleBatch:
         return float(len(self))
 
     def images(self) -> tuple[Ids, Ids]:
-        """(B,) queries and (B, 1 + n) map images, the positive first."""
-        return self.queries, np.column_stack([self.positives, self.negatives])
+        """(B,) queries and (B, 1 + n + k) map images, the positive first, further ones last."""
+        return self.queries, np.column_stack([self.positives, self.negatives, self.further])
 
     def loss(self, loss: Any, za: Tensor, zb: Tensor) -> Tensor:
-        """The sum of a tuple loss; za (B, dim), zb (B, 1 + n, dim)."""
-        losses: Tensor = loss(za, zb[:, 0], zb[:, 1:], za.new_tensor(self.psi))
+        """The sum of a tuple loss; za (B, …, dim), zb (B, 1 + n + k, …, dim)."""
+        behind = 1 + self.negatives.shape[1]
+        further = (zb[:, behind:],) if self.further.shape[1] else ()
+        losses: Tensor = loss(za, zb[:, 0], zb[:, 1:behind], za.new_tensor(self.psi), *further)
         return losses.sum()
 
     def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> TupleBatch:
@@ -97,6 +103,8 @@ class TupleSampler:
     """Share of the negatives with ψ in (0, 0.5), for losses that use graded negatives."""
     second_negative: bool = False
     """Whether the last negative must overlap with none of the others (quadruplets)."""
+    further: int = 0
+    """Further positives a tuple."""
     candidates: Candidates = field(init=False, repr=False)
     near: NearZeros | None = field(init=False, repr=False)
 
@@ -137,8 +145,21 @@ class TupleSampler:
         queries = draw_tuples(self.candidates, key, first, soft, database, psi)
         if self.near is not None:
             self._bring_near(queries, database, psi, epoch, first)
-        batch = TupleBatch(queries, database[:, 0], database[:, 1:], psi)
+        further = self.ordered_positives(queries, self.further, epoch)
+        batch = TupleBatch(queries, database[:, 0], database[:, 1:], psi, further)
         return self.with_second_negatives(batch, epoch, first) if self.second_negative else batch
+
+    def ordered_positives(self, queries: NDArray[np.int64], count: int, epoch: int) -> NDArray[np.int64]:
+        """(K, count) positives of each query in an order of (seed, epoch); they repeat where there are fewer."""
+        if not count:
+            return np.zeros((len(queries), 0), np.int64)
+        key, found = epoch_key(self.seed, epoch, _PURPOSE), np.empty((len(queries), count), np.int64)
+        for row, query in zip(found, queries.tolist(), strict=True):
+            ids, psi = self.graph.row(query)
+            ids = ids[psi >= POSITIVE]
+            turn = many_below(key, query * (1 << 20) + np.arange(len(ids)), _FURTHER, np.full(len(ids), 1 << 62))
+            row[:] = np.resize(ids[np.argsort(turn, kind="stable")], count)
+        return found
 
     def _bring_near(
         self,
@@ -181,7 +202,7 @@ class TupleSampler:
             overlaps = self._overlaps(tried, negatives[rows, :-1])
             better = overlaps < fewest[rows]
             negatives[rows[better], -1], fewest[rows[better]] = tried[better], overlaps[better]
-        return TupleBatch(batch.queries, batch.positives, negatives, psi)
+        return TupleBatch(batch.queries, batch.positives, negatives, psi, batch.further)
 
     def _overlaps(self, other: NDArray[np.int64], negatives: NDArray[np.int64]) -> NDArray[np.int64]:
         """(K,) with how many of `negatives` (K, n − 1) the images `other` (K,) may overlap; itself counts."""
@@ -236,6 +257,8 @@ class MiningPlan:
     """(Q,) distinct queries to describe, ascending."""
     pool: NDArray[np.int64]
     """(P,) distinct map images to describe, ascending."""
+    rivals: NDArray[np.int64]
+    """(Q, r) positives of each query, all of them in the pool, that are put in the model's order."""
 
     def bytes_needed(self, dim: int) -> int:
         """Memory that mining this round takes with float32 descriptors of `dim`."""
@@ -266,7 +289,7 @@ class MinedRound:
             )
         t, start = self.tuples, (index - self.first) * self.batch_size
         part = slice(start, start + self.batch_size)
-        return TupleBatch(t.queries[part], t.positives[part], t.negatives[part], t.psi[part])
+        return TupleBatch(t.queries[part], t.positives[part], t.negatives[part], t.psi[part], t.further[part])
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +313,14 @@ class TupleMiner:
         batches = min(self.refresh, len(self.sampler) - first)
         size = self.sampler.batch_size
         tuples = self.sampler.draw(epoch, first * size, batches * size)
-        return MiningPlan(epoch, first, size, tuples, np.unique(tuples.queries), self._pool(epoch, first))
+        queries = np.unique(tuples.queries)
+        rivals = self._rivals(queries, epoch)
+        return MiningPlan(epoch, first, size, tuples, queries, np.union1d(self._pool(epoch, first), rivals), rivals)
+
+    def _rivals(self, queries: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """(Q, 2·(1 + k)) positives that compete to be the nearest ones, where a tuple has further positives."""
+        count = 2 * (1 + self.sampler.further) if self.sampler.further else 0
+        return self.sampler.ordered_positives(queries, count, epoch)
 
     def _pool(self, epoch: int, first: int) -> NDArray[np.int64]:
         ids = self.sampler.candidates.tables.pool_ids
@@ -313,10 +343,28 @@ class TupleMiner:
         found = hardest >= 0
         negatives[:, : hardest.shape[1]][found] = hardest[found]
         psi[:, 1 : 1 + hardest.shape[1]][found] = 0
-        tuples = TupleBatch(plan.tuples.queries, plan.tuples.positives, negatives, psi)
+        tuples = TupleBatch(plan.tuples.queries, plan.tuples.positives, negatives, psi, plan.tuples.further)
+        if self.sampler.further:
+            tuples = self._nearest_positives(plan, tuples, queries, pool)
         if self.sampler.second_negative:
             tuples = self.sampler.with_second_negatives(tuples, plan.epoch, plan.first * plan.batch_size)
         return MinedRound(plan.epoch, plan.first, plan.batch_size, tuples, int(found.sum()))
+
+    def _nearest_positives(
+        self, plan: MiningPlan, tuples: TupleBatch, queries: NDArray[np.float32], pool: NDArray[np.float32]
+    ) -> TupleBatch:
+        """The tuples with the most similar of the rivals as positive, and the next ones as further positives."""
+        at = np.searchsorted(plan.pool, plan.rivals)
+        similar = np.stack([pool[near] @ query for near, query in zip(at, queries, strict=True)])
+        order = np.argsort(-similar, axis=1, kind="stable")
+        nearest = np.empty((len(plan.queries), 1 + self.sampler.further), np.int64)
+        for row, ids in zip(nearest, np.take_along_axis(plan.rivals, order, 1), strict=True):
+            _, first = np.unique(ids, return_index=True)
+            row[:] = np.resize(ids[np.sort(first)], len(row))
+        nearest = nearest[np.searchsorted(plan.queries, tuples.queries)]
+        psi = tuples.psi.copy()
+        psi[:, 0] = self.sampler.graph.lookup(tuples.queries, nearest[:, 0])
+        return TupleBatch(tuples.queries, nearest[:, 0], tuples.negatives, psi, nearest[:, 1:])
 
     def _hardest(self, plan: MiningPlan, queries: NDArray[np.float32], pool: NDArray[np.float32]) -> NDArray[np.int64]:
         """(Q, n) the most similar images of the pool without overlap, −1 where there are fewer; ties by id."""
@@ -356,7 +404,7 @@ class TupleMiner:
 class Tuples(Batches):
     """A query, one positive, several negatives; random ones, or the hardest of a cache of descriptors."""
 
-    losses: ClassVar[tuple[str, ...]] = ("tuples",)
+    losses: ClassVar[tuple[str, ...]] = ("tuples", "regions")
     size: int = 4
     """Tuples a batch."""
     negatives: int = 10
@@ -370,8 +418,11 @@ class Tuples(Batches):
     refresh: int = 250
     pool: int = 1000
     """How many candidates the cache holds."""
+    further: int = later(0)
+    """Further positives a tuple, for losses over regions; where negatives are mined, the nearest ones after the positive."""
 
     def __post_init__(self) -> None:
+        at_least(0, further=self.further)
         at_least(1, size=self.size, negatives=self.negatives, refresh=self.refresh, pool=self.pool)
         if not 0 <= self.soft_share <= 1:
             raise InputError(f"soft_share is {self.soft_share}; expected a share from 0 to 1")
@@ -383,6 +434,7 @@ class Tuples(Batches):
         return TupleSampler(
             labels, self.negatives, self.size, seed=seed, queries=split.queries, database=split.database,
             zeros=self.zeros, soft_share=self.soft_share, second_negative=loss.second_negative,
+            further=self.further if loss.regions else 0,
         )  # fmt: skip
 
     def miner(self, sampler: TupleSampler) -> TupleMiner | None:

@@ -68,7 +68,7 @@ def describe_images(model: PlaceModel, source: Features, which: int, ids: Ids) -
 # What a run trains on: image sets, graded labels, the sampler, and which images each batch needs.
 
 
-_ARRAYS = ("queries", "positives", "negatives", "psi")
+_ARRAYS = ("queries", "positives", "negatives", "psi", "further")
 
 
 class Miner:
@@ -104,7 +104,7 @@ class Miner:
     def restore(self, state: dict[str, Any]) -> None:
         """Back from `state`."""
         if state:
-            tuples = TupleBatch(*(state[name].numpy() for name in _ARRAYS))
+            tuples = TupleBatch(*(state[name].numpy() for name in _ARRAYS if name in state))
             size = self.rounds.sampler.batch_size
             self.round = MinedRound(state["epoch"], state["first"], size, tuples, state["mined"])
 

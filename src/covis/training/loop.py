@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import itertools
 import os
 import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
@@ -146,12 +147,13 @@ RECORD_EVERY = 10
 class _Trained(nn.Module):
     """The trained part as the module that is stepped, compiled and kept equal across ranks."""
 
-    def __init__(self, model: PlaceModel) -> None:
+    def __init__(self, model: PlaceModel, regions: bool) -> None:
         super().__init__()
         self.model = model
+        self.describe = model.region_descriptors if regions else model.suffix
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.model.suffix(features)
+        return self.describe(features)
 
 
 @dataclass
@@ -178,10 +180,11 @@ class Loop:
             torch.manual_seed(self.seed)
             head = self.recipe.loss.head(self.data.sampler, self.model.dim)
         self.head = None if head is None else head.to(self.ranks.device)
-        self.loss = self.recipe.loss.bound(self.head)
+        self.teacher: PlaceModel | None = None
+        self.first_weights = copy.deepcopy(self.model.state_dict()) if self.recipe.generations > 1 else {}
         self.optimiser = make_optimiser(self.recipe, self.model, self.head)
         self.scaler = torch.amp.GradScaler(self.ranks.device.type, enabled=self.recipe.precision == "float16")
-        trained: nn.Module = _Trained(self.model)
+        trained: nn.Module = _Trained(self.model, self.recipe.loss.regions)
         if self.recipe.compile:
             trained = torch.compile(trained)  # type: ignore[assignment]
         if self.ranks.world > 1:
@@ -203,6 +206,8 @@ class Loop:
             self.miner.restore(tensors["miner"])
         if self.head is not None:
             self.head.load_state_dict(tensors["head"])
+        if tensors.get("teacher"):
+            self.teacher = self._taught_by(tensors["teacher"])
         self.progress = Progress(**facts)
 
     def save(self) -> None:
@@ -214,6 +219,7 @@ class Loop:
                 "scaler": self.scaler.state_dict(),
                 "miner": {} if self.miner is None else self.miner.state(),
                 "head": {} if self.head is None else self.head.state_dict(),
+                "teacher": {} if self.teacher is None else self.teacher.state_dict(),
             }
             checkpoint.save(self.run / "checkpoints", self.progress.step, tensors, self.progress.to_dict())
         self.ranks.wait()
@@ -246,12 +252,60 @@ class Loop:
         speed = self.progress.images / max(self.progress.seconds, 1e-9)
         meter.advance(1, f"loss {row['loss']:.4f}, {speed:.0f} images/s")
 
+    # Generations
+
+    @property
+    def generation_steps(self) -> int:
+        """Steps of a generation; the last one takes what is left over."""
+        return max(1, self.total // self.recipe.generations)
+
+    @property
+    def generation(self) -> int:
+        """Which generation the next step belongs to, from 0."""
+        return min(self.progress.step // self.generation_steps, self.recipe.generations - 1)
+
+    def _last_of_generation(self) -> int:
+        """The step after the generation's last."""
+        final = self.generation == self.recipe.generations - 1
+        return self.total if final else (self.generation + 1) * self.generation_steps
+
+    @property
+    def loss(self) -> Callable[..., Tensor]:
+        """What batches call."""
+        return self.recipe.loss.in_generation(self.generation).bound(self.head)
+
+    def _start_generation(self) -> None:
+        """The model so far becomes the teacher; the student starts anew from the first weights, and negatives are mined anew."""
+        self.teacher = self._taught_by(self.model.state_dict())
+        self.model.load_state_dict(self.first_weights)
+        self.optimiser = make_optimiser(self.recipe, self.model, self.head)
+        if self.miner is not None:
+            self.miner.round = None
+
+    def _taught_by(self, state: dict[str, Tensor]) -> PlaceModel:
+        teacher = copy.deepcopy(self.model)
+        teacher.load_state_dict(state)
+        return teacher.eval().requires_grad_(False)
+
+    def describe(self, trained: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
+        """What the loss compares: (B, dim), or (B, models, regions, dim) of student and teacher for a loss of regions."""
+        described = trained(features).float()
+        if not self.recipe.loss.regions:
+            return described
+        if self.teacher is None:
+            return described.unsqueeze(1)
+        with torch.no_grad():
+            taught = self.teacher.region_descriptors(features).float()
+        return torch.stack([described, taught], 1)
+
     # One step
 
     def _steps(self) -> Iterator[dict[str, Any]]:
         """Each remaining step, done, as a row of the record."""
         while self.progress.step < self.total:
-            last = self.total
+            if self.generation and self.progress.step == self.generation * self.generation_steps:
+                self._start_generation()
+            last = self._last_of_generation()
             if self.miner is not None:
                 last = min(last, self._mine(self.miner))
             stream = self._stream(self.progress.step, last)
@@ -309,8 +363,8 @@ class Loop:
         mixed = self.recipe.precision != "float32"
         with self._unsynchronised() if not last else contextlib.nullcontext():
             with torch.autocast(self.ranks.device.type, getattr(torch, self.recipe.precision), enabled=mixed):
-                descriptors = self.trained(fetched.features)
-            everyone = self.ranks.gather(descriptors.float(), wanted.images)
+                descriptors = self.describe(self.trained, fetched.features)
+            everyone = self.ranks.gather(descriptors, wanted.images)
             came = self.ranks.gather_ids(np.concatenate(fetched.ids), wanted.images)
             wanted = relabelled(wanted, came, self.data.labels)
             loss = weighted_loss(self.loss, wanted, everyone) / total_weight
@@ -340,7 +394,9 @@ class Loop:
             )
 
     def _set_rate(self, step: int) -> float:
-        rate = self.recipe.optimiser.learning_rate * self.recipe.optimiser.rate(step / self.total)
+        first = self.generation * self.generation_steps
+        last = self._last_of_generation()
+        rate = self.recipe.optimiser.learning_rate * self.recipe.optimiser.rate((step - first) / (last - first))
         for group in self.optimiser.param_groups:
             group["lr"] = rate * group["factor"]
         return rate

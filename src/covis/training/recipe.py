@@ -12,7 +12,7 @@ from typing import Any, Literal
 from covis import fields
 from covis.datasets import DATASETS
 from covis.errors import InputError, unknown_name
-from covis.fields import above, at_least, check_types
+from covis.fields import above, at_least, check_types, later
 from covis.files import first_line, read_bounded
 from covis.labels import RULES, FovOverlap, LabelRule
 from covis.losses import LOSSES, GeneralizedContrastive, Loss
@@ -73,6 +73,8 @@ class Recipe:
     epochs: int = 1
     steps: int | None = None
     """Optimiser steps of the run, where it is not a whole number of epochs; 0 = the network as it was loaded."""
+    generations: int = later(1)
+    """Equal parts of the run; each but the first starts anew from the first weights, with the model before it as a teacher."""
     accumulate: int = 1
     """Batches whose gradients make one step."""
     validation: str = ""
@@ -93,7 +95,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_types(self)
-        at_least(1, epochs=self.epochs, accumulate=self.accumulate)
+        at_least(1, epochs=self.epochs, accumulate=self.accumulate, generations=self.generations)
         at_least(0, steps=self.steps or 0, validations=self.validations, whiten=self.whiten, cache_gb=self.cache_gb)
         if self.dataset not in DATASETS:
             raise unknown_name("dataset", self.dataset, DATASETS)
@@ -102,6 +104,11 @@ class Recipe:
             raise InputError(
                 f"loss {type(self.loss).__name__} and batches {type(self.batches).__name__} do not fit; this loss is of "
                 f"{self.loss.shape}: set batches={' or '.join(fitting)} as well"
+            )
+        if self.generations > 1 and not self.loss.regions:
+            raise InputError(
+                f"generations={self.generations}: loss {type(self.loss).__name__} learns from no teacher; set "
+                "loss=region_similarity as well"
             )
         if self.batches.mined and self.accumulate > 1:
             raise InputError("mined batches are made for one step each; set accumulate=1 and a larger batches.size")

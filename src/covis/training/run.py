@@ -75,7 +75,8 @@ def make_plan(loop: Loop) -> Plan:
         for measured in (False, True):  # the first pass pays for one-off set-up
             started = time.monotonic()
             with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-                loss = weighted_loss(loop.loss, wanted, model.suffix(fetched.features).float())
+                describe = model.region_descriptors if recipe.loss.regions else model.suffix
+                loss = weighted_loss(loop.loss, wanted, loop.describe(describe, fetched.features))
             (loss / wanted.batch.total_weight).backward()  # type: ignore[no-untyped-call]
             if not measured:
                 kept.clear()
