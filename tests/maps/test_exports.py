@@ -10,8 +10,8 @@ import pytest
 from PIL import Image
 
 from covis.errors import InputError
-from covis.maps.answers import WORDS, Answer, Match, Place, Position, in_words
 from covis.maps.exports import TEXTS, geopose, with_position, write_exif, write_geoposes, write_text
+from covis.maps.locating import WORDS, Answer, Match, Place, Position, in_words
 
 PLACE = Place(10.0, 20.0, 123.25, 55.7046601, 13.191007)
 SOUTH_WEST = Place(-5.0, -6.0, None, -33.456789, -70.654321)

@@ -10,9 +10,8 @@ from PIL import Image
 
 from covis.errors import InputError
 from covis.images import ImageSet
-from covis.maps.answers import Answer, Match, Position
 from covis.maps.intake import note_images
-from covis.maps.locating import places_of
+from covis.maps.locating import Answer, Match, Position, places_of
 from covis.maps.page import write_answers, write_map
 from covis.poses import Poses
 

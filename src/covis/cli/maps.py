@@ -13,9 +13,9 @@ from covis.errors import InputError
 
 if TYPE_CHECKING:
     from covis.images import ImageSet
-    from covis.maps.answers import Answer
     from covis.maps.exports import GeoPoseForm
     from covis.maps.fitting import Fitted
+    from covis.maps.locating import Answer
     from covis.maps.map import Map
     from covis.models import PlaceModel
 if TYPE_CHECKING:
@@ -265,7 +265,7 @@ def locate(
         say(f"wrote {html}")
     lines = [line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p))]
     if any(a.reordered for a in answers):
-        from covis.maps.answers import ORDER
+        from covis.maps.locating import ORDER
 
         lines.append(f"({ORDER})")
     if walk is None:

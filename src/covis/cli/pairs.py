@@ -171,7 +171,7 @@ def _by_retrieval(queries: Side, database: Side, per_image: int) -> Pairs:
 def _overlap(queries: Side, database: Side) -> SimilarityGraph:
     """ψ by a model's tracks where the images are its own, else by fields of view."""
     from covis.labels import FovOverlap, TrackOverlap
-    from covis.labels.tracks import read_tracks
+    from covis.labels.clouds import read_tracks
     from covis.reading.colmap import find_model
 
     if queries is database and database.path.is_dir() and find_model(database.path) is not None:

@@ -2,24 +2,11 @@
 
 from pathlib import Path
 
-from covis.experiments import campus, indoor, msls, paper, surveys, systems, town
+from covis.experiments import campus, paper, recipes, surveys, systems
 from covis.experiments.tables import TABLES
 from covis.training.recipe import RECIPES, Recipe, read_recipe
 
-__all__ = [
-    "RECIPES",
-    "TABLES",
-    "Recipe",
-    "campus",
-    "get",
-    "indoor",
-    "msls",
-    "paper",
-    "photos",
-    "surveys",
-    "systems",
-    "town",
-]
+__all__ = ["RECIPES", "TABLES", "Recipe", "campus", "get", "paper", "recipes", "surveys", "systems"]
 
 
 def get(name: str) -> Recipe:

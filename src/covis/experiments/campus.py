@@ -14,9 +14,17 @@ from dataclasses import replace
 from functools import partial
 
 from covis.evaluation.retrieval import SIZES
-from covis.experiments.msls import TABLE4_LOSSES
+from covis.experiments.recipes import (
+    TABLE4_LOSSES,
+    Variant,
+    at_methods_rate,
+    binary_batches,
+    cl,
+    cl_graded,
+    gcl,
+    graded_batches,
+)
 from covis.experiments.tables import TABLES, Row, Table
-from covis.experiments.variants import Variant, at_methods_rate, binary_batches, cl, cl_graded, gcl, graded_batches
 from covis.labels import FovOverlap
 from covis.losses import LOSSES, Contrastive, GeneralizedContrastive
 from covis.models import ModelConfig

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from covis.datasets.seven_scenes import SCENES
 from covis.evaluation.published import Published, published
-from covis.experiments import indoor, msls, town
+from covis.experiments import recipes
 from covis.experiments.campus import GRADED
+from covis.experiments.recipes import binary_batches, cl, cl_graded, gcl
 from covis.experiments.tables import TABLES, Row, Table
-from covis.experiments.variants import binary_batches, cl, cl_graded, gcl
 from covis.losses import LOSSES
 from covis.sampling import AllPairs, Tuples
 from covis.training.recipe import RECIPES, Recipe
@@ -41,7 +42,7 @@ def published_hours(recipe: Recipe) -> float | None:
     if isinstance(recipe.batches, Tuples):
         hours = HOURS_NETVLAD.get(recipe.model.pool)
     else:
-        hours = next((h for short, h in HOURS.items() if msls.BACKBONES[short] == recipe.model.backbone), None)
+        hours = next((h for short, h in HOURS.items() if recipes.BACKBONES[short] == recipe.model.backbone), None)
     return None if hours is None else hours * recipe.epochs
 
 
@@ -88,8 +89,8 @@ def table3() -> Table:
 @TABLES.register("table4")
 def table4() -> Table:
     """Losses, VGG16. The published figures are of CMU Seasons, ours of Extended CMU Seasons."""
-    named = zip(msls.TABLE4_LOSSES, _TABLE4_NAMES, strict=True)
-    rows = [Row(printed, msls.other_loss(name), CMU, parts=True) for name, printed in named]
+    named = zip(recipes.TABLE4_LOSSES, _TABLE4_NAMES, strict=True)
+    rows = [Row(printed, recipes.other_loss(name), CMU, parts=True) for name, printed in named]
     rows.append(Row("GCL (Ours)", RECIPES["msls_vgg16_gem_gcl"](), CMU, parts=True))
     rows.append(Row("GCL (Ours w/ ResNeXt)", RECIPES["msls_resnext_gem_gcl"](), CMU, parts=True))
     notes = [
@@ -201,7 +202,7 @@ def table10() -> Table:
 def table11() -> Table:
     """Average precision on 7Scenes."""
     rows = []
-    for scene in indoor.SCENES:
+    for scene in SCENES:
         name = f"7scenes_{scene}"
         shelf = tuple(p for p in published(name) if p.method == "netvlad_off_the_shelf")
         rows.append(Row(f"{scene} NetVLAD off the shelf", None, (name,), published=shelf, model=OFF_THE_SHELF))
@@ -210,7 +211,7 @@ def table11() -> Table:
                 figures = tuple(p for p in published(name) if p.method == f"{backbone}_{loss}")
                 recipe = RECIPES[f"{name}_{backbone}_{loss}"]()
                 rows.append(Row(f"{scene} {backbone} {loss.upper()}", recipe, (name,), published=figures))
-    return Table("Table 11: average precision, 7Scenes", tuple(rows), mean_over=indoor.SCENES)
+    return Table("Table 11: average precision, 7Scenes", tuple(rows), mean_over=tuple(SCENES))
 
 
 # Figures that are made of runs
@@ -285,7 +286,7 @@ def _both_losses() -> tuple[Row, ...]:
 @TABLES.register("town_table1")
 def town_table1() -> Table:
     """Table 1's question on the town's unseen streets."""
-    base = town.base()
+    base = recipes.town_base()
     rows = (
         Row("CL, binary batches", cl(base), ("town",)),
         Row("GCL, binary batches", binary_batches(gcl(base)), ("town",)),
@@ -298,7 +299,7 @@ def town_table1() -> Table:
 @TABLES.register("town_all_pairs")
 def town_all_pairs() -> Table:
     """All pairs of a batch's images against disjoint pairs, by forward passes."""
-    pairs = gcl(town.base())
+    pairs = gcl(recipes.town_base())
     steps = pairs.steps or 1
     wide = replace(pairs, batches=AllPairs(size=2 * pairs.batches.size))
     rows = [Row(GRADED, pairs, ("town",))]
@@ -309,10 +310,10 @@ def town_all_pairs() -> Table:
 @TABLES.register("town_losses")
 def town_losses() -> Table:
     """The losses of Table 4 on the town, at equal forward passes; mining is counted apart."""
-    pairs = gcl(town.base())
+    pairs = gcl(recipes.town_base())
     rows = [Row(GRADED, pairs, ("town",))]
     images = 2 * pairs.batches.size * (pairs.steps or 1)
-    for name in msls.TABLE4_LOSSES:
+    for name in recipes.TABLE4_LOSSES:
         recipe = _on_town(name, pairs, images)
         rows.append(Row(name.replace("_", " "), recipe, ("town",)))
     return Table("Losses at equal forward passes, on the town", tuple(rows), seeds=3)

@@ -14,8 +14,8 @@ from functools import partial
 from covis.datasets.surveys import JOINED, WITHOUT
 from covis.evaluation.retrieval import PHOTO_VIEWS
 from covis.experiments import campus
+from covis.experiments.recipes import SAME_PLACE
 from covis.experiments.tables import TABLES, Row, Table
-from covis.experiments.variants import SAME_PLACE
 from covis.labels import FovOverlap
 from covis.losses import Contrastive, GeneralizedContrastive, ListwiseSoftmax, Loss
 from covis.models import ModelConfig

@@ -10,9 +10,9 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from covis.experiments import indoor, msls, town
+from covis.experiments import recipes
+from covis.experiments.recipes import gcl, graded_batches
 from covis.experiments.tables import TABLES, Row, Table
-from covis.experiments.variants import gcl, graded_batches
 from covis.labels import FrustumOverlap, Radius
 from covis.losses import (
     LOSSES,
@@ -40,17 +40,17 @@ IMAGES = 64
 
 def town_tuples(loss: Loss) -> Recipe:
     """Eight tuples of a query, a positive and six mined negatives."""
-    return replace(town.base(), loss=loss, batches=Tuples(8, negatives=6, mined=True, refresh=50, pool=400))
+    return replace(recipes.town_base(), loss=loss, batches=Tuples(8, negatives=6, mined=True, refresh=50, pool=400))
 
 
 def town_lists(loss: Loss) -> Recipe:
     """Every image of a batch against all others."""
-    return replace(town.base(), loss=loss, batches=AllPairs(size=IMAGES, places=8))
+    return replace(recipes.town_base(), loss=loss, batches=AllPairs(size=IMAGES, places=8))
 
 
 def town_pairs(loss: Loss) -> Recipe:
     """Graded pairs."""
-    return replace(town.base(), loss=loss)
+    return replace(recipes.town_base(), loss=loss)
 
 
 def town_relocnet() -> Recipe:
@@ -60,13 +60,13 @@ def town_relocnet() -> Recipe:
 
 def seven_scenes_relocnet(scene: str) -> Recipe:
     """Squared distance regressed onto the overlap of frustums of 4 m, in one room."""
-    return replace(indoor.seven_scenes("resnet18", scene), labels=FrustumOverlap(), loss=RelocNet())
+    return replace(recipes.seven_scenes("resnet18", scene), labels=FrustumOverlap(), loss=RelocNet())
 
 
 def town_sfrs() -> Recipe:
     """Four tuples of a query, six positives and nine mined negatives; four generations share the steps."""
     batches = Tuples(4, negatives=9, mined=True, refresh=50, pool=400, further=5)
-    return replace(town.base(), loss=RegionSimilarity(), batches=batches, generations=4)
+    return replace(recipes.town_base(), loss=RegionSimilarity(), batches=batches, generations=4)
 
 
 def sfrs(start: Recipe) -> Recipe:
@@ -78,17 +78,17 @@ def sfrs(start: Recipe) -> Recipe:
 def msls_tuples(loss: Loss) -> Recipe:
     """VGG16 with NetVLAD, a positive and ten mined negatives."""
     batches = Tuples(4, negatives=10, mined=True)
-    return replace(msls.base("vgg16", "netvlad64"), loss=loss, batches=batches, optimiser=TUPLE_RATE)
+    return replace(recipes.msls_base("vgg16", "netvlad64"), loss=loss, batches=batches, optimiser=TUPLE_RATE)
 
 
 def msls_lists(loss: Loss) -> Recipe:
     """ResNet50 with GeM, lists of 64 images around eight places."""
-    return replace(msls.base("resnet50", "gem"), loss=loss, batches=AllPairs(size=IMAGES, places=8))
+    return replace(recipes.msls_base("resnet50", "gem"), loss=loss, batches=AllPairs(size=IMAGES, places=8))
 
 
 def msls_regression() -> Recipe:
     """Distance regressed onto field-of-view overlap, with the method's batches."""
-    return replace(msls.base("resnet50", "gem"), loss=OverlapRegression())
+    return replace(recipes.msls_base("resnet50", "gem"), loss=OverlapRegression())
 
 
 def cosplace(start: Recipe, batches: Classes) -> Recipe:
@@ -99,8 +99,8 @@ def cosplace(start: Recipe, batches: Classes) -> Recipe:
 
 def town_cosplace(batches: Classes) -> Recipe:
     """Cells of the town's few streets, each a class from four images on."""
-    recipe = cosplace(town.base(), replace(batches, least=4, size=IMAGES))
-    return replace(recipe, optimiser=replace(town.base().optimiser, head_rate=2.0))
+    recipe = cosplace(recipes.town_base(), replace(batches, least=4, size=IMAGES))
+    return replace(recipe, optimiser=replace(recipes.town_base().optimiser, head_rate=2.0))
 
 
 FOCAL = Classes(cell_m=15.0, angle_deg=90.0, axis="focal", apart=3, turns_apart=2)
@@ -139,13 +139,13 @@ def town_systems() -> Table:
         "town_gcl_binary": "GCL, yes/no pairs",
         "town_cl_graded": "CL, graded pairs",
     }
-    start = town.base()
+    start = recipes.town_base()
     rows = {label: RECIPES[name]() for name, label in names.items()}
     for strategy in "BCD":
         rows[f"GCL, graded pairs, strategy {strategy}"] = graded_batches(gcl(start), strategy)
     rows["GCL, near zero-pairs"] = replace(gcl(start), batches=Pairs(zeros="near"))
     rows["GCL, all pairs"] = town_lists(GeneralizedContrastive())
-    for name in msls.TABLE4_LOSSES:
+    for name in recipes.TABLE4_LOSSES:
         loss = LOSSES[name]()
         rows[name.replace("_", " ")] = (town_tuples if loss.shape == "tuples" else town_pairs)(loss)
     for name, make in ALL.items():
@@ -175,12 +175,12 @@ ALL: dict[str, Callable[[], Recipe]] = {
     "pitts30k_resnet50_gem_average_precision": lambda: pitts_lists(AveragePrecision()),
     "pitts30k_resnet50_gem_soft_supervised_contrastive": lambda: pitts_lists(SoftSupervisedContrastive()),
     "town_sfrs": town_sfrs,
-    "msls_vgg16_netvlad64_sfrs": lambda: sfrs(msls.base("vgg16", "netvlad64")),
+    "msls_vgg16_netvlad64_sfrs": lambda: sfrs(recipes.msls_base("vgg16", "netvlad64")),
     "pitts30k_vgg16_netvlad64_sfrs": lambda: sfrs(pitts("vgg16", "netvlad64")),
     "town_cosplace": lambda: town_cosplace(Classes()),
     "town_eigenplaces": lambda: town_cosplace(FOCAL),
-    "msls_resnet50_gem_cosplace": lambda: cosplace(msls.base("resnet50", "gem"), Classes()),
-    "msls_resnet50_gem_eigenplaces": lambda: cosplace(msls.base("resnet50", "gem"), FOCAL),
+    "msls_resnet50_gem_cosplace": lambda: cosplace(recipes.msls_base("resnet50", "gem"), Classes()),
+    "msls_resnet50_gem_eigenplaces": lambda: cosplace(recipes.msls_base("resnet50", "gem"), FOCAL),
     "pitts30k_resnet50_gem_cosplace": lambda: cosplace(pitts("resnet50", "gem"), CELLS),
     "7scenes_chess_resnet18_relocnet": partial(seven_scenes_relocnet, "chess"),
     "7scenes_fire_resnet18_relocnet": partial(seven_scenes_relocnet, "fire"),

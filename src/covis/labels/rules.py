@@ -22,11 +22,10 @@ from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.building import Advance, Members, Rows, build, group_pairs
 from covis.labels.city import Options, Places, label_rows, radius_rows
-from covis.labels.clouds import MAX_FRAMES, PointCloud, fuse_depth, read_points
+from covis.labels.clouds import MAX_FRAMES, PointCloud, Tracks, fuse_depth, read_points, read_tracks, track_graph
 from covis.labels.exchange import open_labels, read_edges, read_hloc, read_released
 from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
 from covis.labels.surface import OCCLUSIONS, Occlusion, arrange, look, surface_graph, surface_rows
-from covis.labels.tracks import Tracks, read_tracks, track_graph
 from covis.poses import require_metres
 from covis.registry import Registry
 

@@ -1,8 +1,8 @@
 """Maps that tell where a photo was taken."""
 
-from covis.maps.answers import Answer, Match, Place, Position
 from covis.maps.calibration import Calibration, calibrate
 from covis.maps.exports import to_geojson, to_geopose, to_kml
+from covis.maps.locating import Answer, Match, Place, Position
 from covis.maps.map import Map
 
 __all__ = [

@@ -17,7 +17,7 @@ from xml.sax.saxutils import escape
 
 from covis.errors import InputError
 from covis.files import write_bytes
-from covis.maps.answers import Answer, Place, Position, percent, printable
+from covis.maps.locating import Answer, Place, Position, percent, printable
 
 MEDIA_TYPE = "application/geopose+json"
 GeoPoseForm = Literal["ypr", "quaternion"]

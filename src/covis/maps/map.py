@@ -27,12 +27,11 @@ from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.errors import InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
-from covis.maps.answers import Answer
 from covis.maps.calibration import RATE, Calibration, HeldOut, compacted, gcl_margin, refreshed
 from covis.maps.calibration import calibrate as calibrate_by
 from covis.maps.evidence import CONTEXT
 from covis.maps.intake import files_of, list_rejects, listed, nearest_name, note_images, plain, reframed, stamps
-from covis.maps.locating import STEP_M, Judge, Walk, locate_walk
+from covis.maps.locating import STEP_M, Answer, Judge, Walk, locate_walk
 from covis.maps.storage import Remote, State
 from covis.progress import say
 from covis.ranking import Ranking

@@ -19,9 +19,8 @@ import numpy as np
 from covis.errors import InputError
 from covis.files import write_text
 from covis.images import ImageSet
-from covis.maps.answers import Answer, Match, Place, match_facts, printable
 from covis.maps.intake import Pictures
-from covis.maps.locating import places_of
+from covis.maps.locating import Answer, Match, Place, match_facts, places_of, printable
 from covis.maps.storage import text_of
 from covis.progress import warn
 from covis.reading.decoding import Reject, decode

@@ -14,11 +14,10 @@ from fastapi.responses import JSONResponse
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 
-from covis.maps.answers import Answer
 from covis.maps.calibration import RATE
 from covis.maps.exports import MEDIA_TYPE as GEOPOSE
 from covis.maps.exports import to_geojson, to_geopose
-from covis.maps.locating import locate_walk
+from covis.maps.locating import Answer, locate_walk
 from covis.search import Area, area
 from covis.service.shelf import Shown
 from covis.service.uploads import Unusable, Upload
