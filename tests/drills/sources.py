@@ -232,14 +232,14 @@ _BINARY = (".png", ".jpg")
 def read(path: Path, work: Path) -> str:
     """What covis makes of a source."""
     from covis.labels.clouds import read_ply
-    from covis.reading import bags, frames, video
+    from covis.reading import bags, video
     from covis.reading.sources import open_images
 
     if path.suffix == ".ply":
         return str(read_ply(path).shape)
     shutil.rmtree(work, ignore_errors=True)
     if path.suffix == ".mp4":
-        return str(len(video.import_video(path, work, frames.Every(0.5, "s"))[0]))
+        return str(len(video.import_video(path, work, video.Every(0.5, "s"))[0]))
     if path.suffix == ".bag":
         return str(len(bags.import_bag(path, work)[0]))
     return str(len(open_images(path)))

@@ -135,7 +135,7 @@ def test_exif_of_a_copy_is_read_by_piexif(place, with_exif):
 
 
 def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
-    from covis.reading.exif import read_photo
+    from covis.reading.photos import read_photo
 
     photo, other = tmp_path / "p.jpg", tmp_path / "more" / "p.jpg"
     other.parent.mkdir()

@@ -10,7 +10,7 @@ from scipy.spatial.transform import Rotation
 from covis.errors import InputError
 from covis.poses import Poses
 from covis.reading.bags import OPTICAL, import_bag, is_bag
-from covis.reading.frames import Every
+from covis.reading.video import Every
 
 pytest.importorskip("rosbags", reason="writes the bags")
 from rosbags.rosbag1 import Writer as Writer1

@@ -10,7 +10,7 @@ from covis.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.panoramas import cut, rays_of, read_sphere, view_rotation
-from covis.reading.street_level import read_street_level, service_of
+from covis.reading.scenes import read_street_level, service_of
 
 
 def colour(direction):

@@ -6,10 +6,9 @@ from PIL import Image, ImageFilter
 
 from covis.errors import InputError
 from covis.poses import Poses
-from covis.reading import frames as taking
-from covis.reading.frames import Every
+from covis.reading import video as taking
 from covis.reading.tracks import Track
-from covis.reading.video import course_at, estimate_offset, facts, frames, import_video
+from covis.reading.video import Every, course_at, estimate_offset, facts, frames, import_video
 
 av = pytest.importorskip("av", reason="writes the videos")
 

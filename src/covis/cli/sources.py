@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from covis.images import ImageSet
     from covis.poses import Poses
     from covis.reading.decoding import Rejected
-    from covis.reading.frames import Extracted
     from covis.reading.tracks import Track
+    from covis.reading.video import Extracted
 
 AXES = ("x", "y", "z", "-x", "-y", "-z")
 BAG, VIDEO, PHOTOS = "a bag", "a video", "a folder of photos"
@@ -139,8 +139,7 @@ def _gathered(source: Path, output: Path, options: Options) -> Gathered | None:
 
 
 def _video(source: Path, folder: Path, options: Options) -> Gathered:
-    from covis.reading.frames import Every
-    from covis.reading.video import import_video
+    from covis.reading.video import Every, import_video
 
     images, done = import_video(
         source,
@@ -155,7 +154,7 @@ def _video(source: Path, folder: Path, options: Options) -> Gathered:
 
 def _bag(source: Path, folder: Path, options: Options) -> Gathered:
     from covis.reading.bags import import_bag
-    from covis.reading.frames import Every
+    from covis.reading.video import Every
 
     every = Every.parse(options.every) if options.every else None
     images, done = import_bag(source, folder, every, topic=options.topic, poses=options.poses)

@@ -271,7 +271,7 @@ def known_positions(images: ImageSet, table: ImageSet, *, on_earth: bool = True)
 def exif_positions(images: ImageSet) -> Poses:
     """Positions that the photos' own EXIF gives, aligned; NaN for files without or not there."""
     from covis.reading.decoding import Reject
-    from covis.reading.exif import Photo, read_photo
+    from covis.reading.photos import Photo, read_photo
 
     found = []
     for i in range(len(images)):

@@ -18,10 +18,9 @@ from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading import bags, colmap, scenes, trajectories, video
 from covis.reading.decoding import Reject, Rejected
-from covis.reading.exif import read_photo
 from covis.reading.georeference import warn_of_course
-from covis.reading.photos import LAYOUT, import_photos
-from covis.reading.street_level import read_street_level, service_of
+from covis.reading.photos import LAYOUT, import_photos, read_photo
+from covis.reading.scenes import read_street_level, service_of
 from covis.reading.table import SUFFIXES, read_table
 
 Reader = Callable[[Path], ImageSet]
