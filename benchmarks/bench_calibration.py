@@ -38,8 +38,8 @@ def asked(photos: Photos, known: np.ndarray, new: np.ndarray) -> tuple[np.ndarra
     """
     from covis.evaluation.retrieval import affordable
     from covis.maps.calibration import RATE, calibrate
-    from covis.maps.crossfit import choose_whitening, shared_dims
     from covis.maps.evidence import PLACE_RADIUS_M
+    from covis.maps.fitting import choose_whitening, shared_dims
     from covis.maps.locating import Judge
     from covis.search import rank
     from covis.whitening import moments

@@ -71,7 +71,7 @@ def hits(images, asked, ranking, agreed) -> np.ndarray:
 def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float]):
     """The choice that `covis index` makes for a map of `known` photos, and all photos' descriptors by each whitening."""
     from covis.evaluation.retrieval import affordable, labelled_pairs
-    from covis.maps.crossfit import USUAL, choose_whitening, shared_dims
+    from covis.maps.fitting import USUAL, choose_whitening, shared_dims
     from covis.whitening import PCA, WhiteningRule, moments
 
     raw, clock = photos.raw[known], time.process_time

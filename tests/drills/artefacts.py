@@ -305,7 +305,7 @@ def ask_unfinished(work: Path):
 
 
 def _map_file(work: Path, map_) -> Path:
-    from covis.maps.travel import export_map
+    from covis.maps.care import export_map
 
     (work / "map-file").mkdir()
     export_map(map_, work / "map-file" / "town.covis")
@@ -315,7 +315,7 @@ def _map_file(work: Path, map_) -> Path:
 def ask_map_file(work: Path):
     import shutil
 
-    from covis.maps.travel import import_map
+    from covis.maps.care import import_map
 
     def ask(path: Path) -> str:
         target = path / "imported"
@@ -375,7 +375,7 @@ def ask_run(work: Path):
 
 def _folders(work: Path) -> Path:
     """Which folders were given to a map on this machine: damaged, fewer pictures are shown, never more."""
-    from covis.maps.intake import note_folders
+    from covis.maps.storage import note_folders
 
     before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(work / "folders")
     try:
@@ -386,7 +386,7 @@ def _folders(work: Path) -> Path:
 
 
 def ask_folders(work: Path):
-    from covis.maps.intake import Pictures
+    from covis.maps.storage import Pictures
     from covis.progress import warn
 
     def ask(path: Path) -> str:

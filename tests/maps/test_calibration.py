@@ -242,7 +242,7 @@ def test_photos_seen_are_counted_on_when_segments_merge(tmp_path):
 
 def test_photos_seen_are_counted_on_when_maps_travel(tmp_path):
     from covis.maps import storage
-    from covis.maps.travel import export_map, import_map, merge_maps
+    from covis.maps.care import export_map, import_map, merge_maps
 
     map_, world = simulated_map(tmp_path / "a", groups=12, photos=15)
     state = replace(map_.state, calibration={**map_.state.calibration, "seen": 180}, version=2)

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from covis.errors import InputError
-from covis.maps.exports import TEXTS, geopose, with_position, write_exif, write_geoposes, write_text
+from covis.maps.exports import TEXTS, geopose, with_position, write_answers_as, write_exif, write_geoposes
 from covis.maps.locating import WORDS, Answer, Match, Place, Position, in_words
 
 PLACE = Place(10.0, 20.0, 123.25, 55.7046601, 13.191007)
@@ -43,7 +43,7 @@ def test_an_answer_leads_with_what_is_known():
 
 def test_geojson_is_read_by_geopandas(answers, tmp_path):
     geopandas = pytest.importorskip("geopandas")
-    write_text(tmp_path / "a.geojson", "geojson", answers)
+    write_answers_as(tmp_path / "a.geojson", "geojson", answers)
     frame = geopandas.read_file(tmp_path / "a.geojson")
     assert frame["kind"].tolist() == ["position", "radius", "match", "line"] * 2
     ring = frame[frame["kind"] == "radius"].iloc[:1]
@@ -63,7 +63,7 @@ def test_gpx_is_read_by_gpxpy(answers):
 
 def test_kml_is_read_by_pyogrio(answers, tmp_path):
     pyogrio = pytest.importorskip("pyogrio")
-    write_text(tmp_path / "a.kml", "kml", answers[1:2])
+    write_answers_as(tmp_path / "a.kml", "kml", answers[1:2])
     meta, _, shapes, columns = pyogrio.raw.read(tmp_path / "a.kml")
     assert len(shapes) == 3  # position, ring, match
     assert "likely" in columns[list(meta["fields"]).index("Name")].tolist()

@@ -15,8 +15,7 @@ from covis.evaluation.retrieval import PHOTO_VIEWS, fit_whitening
 from covis.images import ImageSet, concatenate
 from covis.labels import FovOverlap
 from covis.maps import fitting
-from covis.maps.crossfit import USUAL, cross_fit
-from covis.maps.fitting import ENOUGH, FROZEN, TAKEN, TUNED, choose_recipe, fit_model
+from covis.maps.fitting import ENOUGH, FROZEN, TAKEN, TUNED, USUAL, choose_recipe, cross_fit, fit_model
 from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses

@@ -10,9 +10,9 @@ from PIL import Image
 
 from covis.errors import InputError
 from covis.images import ImageSet
-from covis.maps.intake import note_images
+from covis.maps.exports import write_answers, write_map
 from covis.maps.locating import Answer, Match, Position, places_of
-from covis.maps.page import write_answers, write_map
+from covis.maps.storage import note_images
 from covis.poses import Poses
 
 NAME = "</script><b>&'\"é.jpg"

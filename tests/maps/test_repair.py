@@ -10,8 +10,8 @@ from simulated import image_set, simulated_map, store
 from covis import artifacts, cli
 from covis.errors import InputError
 from covis.maps import storage
+from covis.maps.care import DROPPED, check_map, repair_map
 from covis.maps.map import Map
-from covis.maps.repair import DROPPED, check_map, repair_map
 
 
 @pytest.fixture

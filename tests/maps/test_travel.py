@@ -11,8 +11,8 @@ from simulated import World, image_set, simulated_map, store, tiny
 
 from covis.cli import main
 from covis.errors import InputError
+from covis.maps.care import LISTING, diff_maps, export_map, import_map, merge_maps
 from covis.maps.map import Map
-from covis.maps.travel import LISTING, diff_maps, export_map, import_map, merge_maps
 
 
 @pytest.fixture(scope="module")

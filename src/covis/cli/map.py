@@ -21,7 +21,7 @@ def check(map_path: MapPath, json: Json = False) -> None:
     Examples:
       covis map check town.map
     """
-    from covis.maps.repair import check_map
+    from covis.maps.care import check_map
 
     problems = check_map(map_path)
     emit(
@@ -41,7 +41,7 @@ def repair(map_path: MapPath, json: Json = False) -> None:
     Examples:
       covis map repair town.map
     """
-    from covis.maps.repair import DROPPED, repair_map
+    from covis.maps.care import DROPPED, repair_map
 
     outcome = repair_map(map_path)
     lines = [f"{map_path} was whole; nothing changed"]
@@ -99,7 +99,7 @@ def show(
     text = "\n".join(f"{key:12} {value}" for key, value in facts.items())
     emit({"map": str(map_path), **facts}, json, text)
     if output is not None:
-        from covis.maps.page import write_map
+        from covis.maps.exports import write_map
         from covis.progress import say
 
         write_map(output, opened.images, map_path.name, facts, tiles=tiles, pictures=pictures or ())
@@ -120,8 +120,8 @@ def export(
     Examples:
       covis map export town.map town.covis
     """
+    from covis.maps.care import export_map
     from covis.maps.map import Map
-    from covis.maps.travel import export_map
     from covis.reading.sources import check_map
 
     check_map(map_path, [])
@@ -142,7 +142,7 @@ def import_(
       covis map import town.covis -o town.map
       covis map import town.covis -o town.map --photos photos/
     """
-    from covis.maps.travel import import_map
+    from covis.maps.care import import_map
 
     made = import_map(source, output, photos=photos)
     emit({"map": str(output), "photos": len(made), "model": made.model_fingerprint}, json,
@@ -162,8 +162,8 @@ def merge(
     Examples:
       covis map merge north.map south.map -o town.map --prefix south/
     """
+    from covis.maps.care import merge_maps
     from covis.maps.map import Map
-    from covis.maps.travel import merge_maps
 
     if output.exists():
         raise InputError(f"{output} exists already; choose another output or remove it")
@@ -182,8 +182,8 @@ def diff(
     Examples:
       covis map diff town.map town-of-last-year.map
     """
+    from covis.maps.care import diff_maps
     from covis.maps.map import Map
-    from covis.maps.travel import diff_maps
 
     found = diff_maps(Map.open(first), Map.open(second))
     lines = [f"{first}: {found['photos'][0]} photos, {second}: {found['photos'][1]} photos"]

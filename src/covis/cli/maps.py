@@ -259,7 +259,7 @@ def locate(
     _write_files(answers, {name: target for name, target in texts.items() if target}, geopose, form, exif)
     _write_gis(answers, gis)
     if html:
-        from covis.maps.page import write_answers
+        from covis.maps.exports import write_answers
 
         write_answers(html, answers, opened.images, tiles=tiles, pictures=pictures or ())
         say(f"wrote {html}")
@@ -307,11 +307,11 @@ def _write_files(
     """Writes what other programs read, and says what was written."""
     if not (texts or geopose or exif):
         return
-    from covis.maps.exports import write_exif, write_geoposes, write_text
+    from covis.maps.exports import write_answers_as, write_exif, write_geoposes
     from covis.progress import say, warn
 
     for kind, target in texts.items():
-        write_text(target, kind, answers)
+        write_answers_as(target, kind, answers)
         say(f"wrote {target}")
     if geopose:
         written, without = write_geoposes(geopose, answers, form)

@@ -180,7 +180,7 @@ def _overlap(queries: Side, database: Side) -> SimilarityGraph:
         return FovOverlap()(database.images, database.images)
     from dataclasses import replace
 
-    from covis.maps.intake import reframed
+    from covis.maps.storage import reframed
 
     poses = reframed(queries.images.poses, database.images.poses.frame, str(queries.path))
     return FovOverlap()(replace(queries.images, poses=poses), database.images)

@@ -30,12 +30,22 @@ from covis.maps import storage
 from covis.maps.calibration import RATE, Calibration, HeldOut, compacted, gcl_margin, refreshed
 from covis.maps.calibration import calibrate as calibrate_by
 from covis.maps.evidence import CONTEXT
-from covis.maps.intake import files_of, list_rejects, listed, nearest_name, note_images, plain, reframed, stamps
 from covis.maps.locating import STEP_M, Answer, Judge, Walk, locate_walk
-from covis.maps.storage import Remote, State
+from covis.maps.storage import (
+    Remote,
+    State,
+    files_of,
+    list_rejects,
+    listed,
+    nearest_name,
+    note_images,
+    plain,
+    reframed,
+    stamps,
+)
 from covis.progress import say
 from covis.ranking import Ranking
-from covis.reading.decoding import Rejected
+from covis.reading.decoding import REJECTS, Rejected
 from covis.runtime import Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.engines.photos import public
@@ -79,7 +89,7 @@ def added(
     store = _segment(now, key, images, given)
     rows = store.rows(images.names)
     lost = [Rejected(images.name(int(i)), "no-descriptor", "see the segment") for i in np.flatnonzero(rows < 0)]
-    list_rejects(now.path / storage.REJECTS, [*rejects, *(listed(store.path) or lost)])
+    list_rejects(now.path / REJECTS, [*rejects, *(listed(store.path) or lost)])
     table = table.subset(rows >= 0)
     if now.remote is not None:
         vectors = np.asarray(store[rows[rows >= 0]], np.float32)

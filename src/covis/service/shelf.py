@@ -18,10 +18,9 @@ from numpy.typing import NDArray
 
 from covis.errors import InputError
 from covis.field.coverage import coverage
-from covis.maps.intake import Pictures
 from covis.maps.locating import places_of
 from covis.maps.map import Map
-from covis.maps.storage import text_of
+from covis.maps.storage import Pictures, text_of
 from covis.runtime import Runtime
 
 _THUMBNAILS = 64 << 20

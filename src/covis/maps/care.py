@@ -1,12 +1,8 @@
-"""Maps that travel: one file out and in, two maps as one, what differs between two.
-
-A `.covis` file is a ZIP archive without compression: the model, its ONNX file, photos (names, poses, groups), one
-descriptor each, the calibration, and `covis.json` with the size and SHA-256 of every file. Reading one executes nothing:
-arrays are .npy without pickles, weights safetensors, and every byte is checked before the map appears.
-"""
+"""Care of maps: check and repair, export to a file and import from one, merge two, and what differs between two."""
 
 from __future__ import annotations
 
+import csv
 import io
 import json
 import os
@@ -23,18 +19,217 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
+from covis import artifacts, files
+from covis.arrays import Bools
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
 from covis.files import foreign, replacing
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.calibration import compacted, gcl_margin, refreshed
-from covis.maps.intake import Pictures, note_folders, plain, reframed
 from covis.maps.map import RUNTIME, Map, next_index
-from covis.maps.storage import State
+from covis.maps.storage import Pictures, State, note_folders, plain, reframed
 from covis.poses import Poses
+from covis.progress import say
 from covis.search import Exact
+
+# Checking a map against every checksum, and making one whole again that lost parts: it stands apart from `map`, which
+# never sees damage.
+
+
+DROPPED = "dropped.csv"
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A damaged part of a map."""
+
+    part: str
+    """Relative to the map."""
+    cause: str
+
+
+def check_map(path: Path | str) -> list[Problem]:
+    """What is wrong with a map, part by part, every byte read; empty if nothing is."""
+    path = _existing(path)
+    problems: list[Problem] = []
+    _try(problems, path / storage.RECORD, lambda: storage.read_facts(path, ()))
+    _try(problems, path / storage.MODEL, lambda: _read_model(path))
+    version: int | None = _try(problems, path / storage.CURRENT, lambda: storage.current_version(path))
+    if version is None:
+        return problems
+    folder = storage.version_folder(path, version)
+    state: State | None = _try(problems, folder, lambda: storage.read_version(path, version, verify=True))
+    for key in () if state is None else state.segments:
+        segment = path / storage.SEGMENTS / key
+        _try(problems, segment, lambda key=key: storage.open_segments(path, (key,), verify=True))
+    if not problems:
+        _try(problems, folder, lambda: Map.open(path, verify=True).index)
+    return problems
+
+
+def repair_map(path: Path | str) -> dict[str, Any]:
+    """Makes the map whole again from what is not damaged, and says what was dropped.
+
+    The newest whole state counts; photos of damaged segments are dropped and listed in `MAP/dropped.csv`, so that they
+    can be added again; the index is built anew. A damaged model cannot be made again: that is an error.
+    """
+    path = _existing(path)
+    storage.check_folders(path)
+    with artifacts.lock(path):
+        if not check_map(path):
+            return {"map": str(path), "repaired": False, "dropped": [], "problems": []}
+        problems = check_map(path)
+        fingerprint, dim = _facts(path)
+        state = _newest_state(path)
+        kept, stores, rows = _whole_segments(path, state, fingerprint)
+        names = [storage.text_of(bytes(n)) for n in state.images.names[~kept]]
+        images = state.images.subset(kept)
+        images = replace(images, columns={**images.columns, "row": rows[kept]})
+        number = 1 + max([state.version, *_versions(path)])
+        segments = tuple(store.path.name for store in stores)
+        mended = replace(state, version=number, images=images, segments=segments)
+        now = Map(path, mended, stores, fingerprint, dim)
+        index = next_index(now, None)
+        _write_dropped(path / DROPPED, state, kept)
+        storage.write_state(path, mended, None if isinstance(index, Exact) else index)
+    Map.open(path, verify=True)
+    told = [{"part": p.part, "cause": p.cause} for p in problems]
+    return {
+        "map": str(path),
+        "repaired": True,
+        "version": number,
+        "photos": len(images),
+        "dropped": names,
+        "problems": told,
+    }
+
+
+def _existing(path: Path | str) -> Path:
+    path = Path(path)
+    if not path.is_dir() or not any((path / name).exists() for name in (storage.RECORD, storage.VERSIONS)):
+        raise InputError(f"{path} is not a covis map; check the path")
+    return path
+
+
+def _try(problems: list[Problem], part: Path, call: Any) -> Any:
+    """What `call` gives; None where the part is damaged, which is noted."""
+    try:
+        return call()
+    except (InputError, OSError) as error:
+        problems.append(
+            Problem(part.name if part.parent.name not in _GROUPED else f"{part.parent.name}/{part.name}", str(error))
+        )
+        return None
+
+
+_GROUPED = (storage.SEGMENTS, storage.VERSIONS)
+
+
+def _read_model(path: Path) -> dict[str, Any]:
+    return artifacts.open_manifest(path / storage.MODEL, "model", facts={"fingerprint": str, "dim": int}, links=False)
+
+
+def _facts(path: Path) -> tuple[str, int]:
+    """Fingerprint and length of the map's descriptors; by its model where `map.json` is lost, which is written anew."""
+    try:
+        manifest = _read_model(path)
+    except InputError as error:
+        raise InputError(
+            f"{error}: a map cannot do without its model; copy {path / storage.MODEL} from a backup"
+        ) from None
+    try:
+        return storage.read_facts(path, ())
+    except InputError:
+        say(f"{path / storage.RECORD} is damaged and written anew")
+    config = {"model": manifest["fingerprint"], "dim": manifest["dim"]}
+    files.write_json(path / storage.RECORD, {"kind": storage.KIND, "config": config, "versions": artifacts.versions()})
+    return manifest["fingerprint"], manifest["dim"]
+
+
+def _versions(path: Path) -> list[int]:
+    """Numbers of the states that are there, newest first."""
+    folders = (path / storage.VERSIONS).iterdir() if (path / storage.VERSIONS).is_dir() else ()
+    return sorted((int(f.name) for f in folders if f.name.isdigit() and f.is_dir()), reverse=True)
+
+
+def _newest_state(path: Path) -> State:
+    """The state that counts, or the newest one that can be read."""
+    numbers = _versions(path)
+    try:
+        current = storage.current_version(path)
+        numbers = [current, *(n for n in numbers if n != current)]
+    except InputError:
+        pass
+    causes = []
+    for number in numbers:
+        try:
+            return storage.read_version(path, number, verify=True, index=False)
+        except InputError as error:
+            causes.append(str(error))
+    raise InputError(
+        f"{path} has no state that can be read ({causes[0] if causes else 'none is there'}); index the photos again"
+    )
+
+
+def _whole_segments(path: Path, state: State, model: str) -> tuple[Bools, tuple[DescriptorStore, ...], Any]:
+    """(N,) the photos whose descriptors are whole, the whole segments, and (N,) the photos' rows in them."""
+    rows, kept = state.rows.copy(), np.zeros(len(state.images), bool)
+    stores: list[DescriptorStore] = []
+    start = new_start = 0
+    for key in state.segments:
+        try:
+            (store,) = storage.open_segments(path, (key,), verify=True)
+            if store.model != model:
+                raise Damaged(f"{store.path} is of another model")
+        except (InputError, OSError) as error:
+            say(f"dropped: {error}")
+            length = _rows_of(path / storage.SEGMENTS / key)
+            if length is None:
+                break  # where the next segment's rows begin is not known any more
+            start += length
+            continue
+        inside = (state.rows >= start) & (state.rows < start + len(store))
+        kept |= inside
+        rows[inside] += new_start - start
+        stores.append(store)
+        start, new_start = start + len(store), new_start + len(store)
+    return kept, tuple(stores), rows
+
+
+def _rows_of(segment: Path) -> int | None:
+    """How many rows a damaged segment had, by its manifest or by its files; None if neither tells."""
+    try:
+        return int(json.loads((segment / artifacts.MANIFEST).read_text(encoding="utf-8"))["rows"])
+    except (OSError, ValueError, KeyError, TypeError):
+        pass
+    try:
+        return (
+            sum(len(files.load_array(f, "f", (None, None), mapped=True)) for f in sorted(segment.glob("shard-*.npy")))
+            or None
+        )
+    except (InputError, OSError):
+        return None
+
+
+def _write_dropped(path: Path, state: State, kept: Bools) -> None:
+    lost = state.images.subset(~kept)
+    if not len(lost):
+        return
+    with (
+        files.replacing(path) as partial,
+        partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle,
+    ):
+        writer = csv.writer(handle)
+        writer.writerow(["image", "file", "easting", "northing", "heading"])
+        for i in range(len(lost)):
+            x, y = lost.poses.xy[i]
+            place = lost.columns["file"][i].decode("utf-8", "surrogateescape")
+            writer.writerow([lost.name(i), place, repr(float(x)), repr(float(y)), repr(float(lost.poses.heading[i]))])
+
+
+# Export, import, merge, diff
+
 
 KIND, SCHEMA = "covis-map", 1
 LISTING = "covis.json"
