@@ -17,7 +17,7 @@ from covis.errors import InputError
 from covis.images import ImageSet
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
-from covis.search.local import inliers, match
+from covis.search.rerank import inliers, match
 
 pytest.importorskip("cv2", reason="checks the geometry")
 pytest.importorskip("pycolmap", reason="finds SIFT features")

@@ -6,8 +6,8 @@ import pytest
 from covis import datasets
 from covis.errors import InputError
 from covis.evaluation import BENCHMARKS, load_benchmark
-from covis.evaluation.protocols.msls import as_sequences
-from covis.evaluation.protocols.msls import sequence_validation as validation
+from covis.evaluation.protocols import as_sequences
+from covis.evaluation.protocols import sequence_validation as validation
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
 from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import check_submission, keys, write_submission

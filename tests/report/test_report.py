@@ -14,7 +14,7 @@ from covis.evaluation.render import NAMES
 from covis.evaluation.result import Figures, find_evaluations
 from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
-from covis.report import plots, tables, views, write_report
+from covis.report import page, plots, tables, write_report
 from covis.report.page import text
 from covis.report.sections import FIGURES
 
@@ -91,9 +91,9 @@ def by_label(folder):
 
 def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
     groups = by_label(evaluated)
-    assert views.models(groups, {}) == {"small": evaluated.parent / "small"}
+    assert page.models(groups, {}) == {"small": evaluated.parent / "small"}
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 1).save(evaluated.parent / "small", replace=True)
-    assert views.models(groups, {}) == {}  # another model lies there now
+    assert page.models(groups, {}) == {}  # another model lies there now
     with pytest.raises(InputError, match="evaluations whose model is still there"):
         FIGURES["activations"](groups, {}, hamlet)
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(evaluated.parent / "small", replace=True)
@@ -102,7 +102,7 @@ def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
 def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet, tmp_path):
     shutil.copytree(evaluated.parent / "small", tmp_path / "broken")
     (tmp_path / "broken" / "weights.safetensors").write_bytes(b"no")
-    for make in (views.differences, views.activations):
+    for make in (page.differences, page.activations):
         section = make(by_label(evaluated), {"small": tmp_path / "broken"}, load_benchmark("town", hamlet))
         assert "weights.safetensors" in section.body
         assert "<svg" not in section.body

@@ -6,8 +6,8 @@ import pytest
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.sampling import STRATEGIES, PairBatch, PairSampler
-from covis.sampling.candidates import NEAREST
 from covis.sampling.kernels import epoch_key, permute_many
+from covis.sampling.pairs import NEAREST
 from layouts.worlds import world
 
 

@@ -5,7 +5,7 @@ import pytest
 from scipy.ndimage import map_coordinates
 
 from covis.ranking import Ranking
-from covis.search.local import Features, LocalRerank, inliers, match, peaks, sampled
+from covis.search.rerank import Features, LocalRerank, inliers, match, peaks, sampled
 
 SIZE = (320, 240)
 

@@ -9,9 +9,8 @@ import pytest
 from covis.town import houses, solids, traversals
 from covis.town.config import TownConfig
 from covis.town.layout import District, build, district
-from covis.town.render import View, intrinsics, measure
+from covis.town.render import END_M, FAR_M, GROUND, SKY, View, cast, intrinsics, measure
 from covis.town.surfaces import outline
-from covis.town.tracing import END_M, FAR_M, GROUND, SKY, cast
 from covis.town.traversals import rotations
 
 CONFIG = TownConfig.small()

@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import typer
 
-from covis.cli import evaluate, experiments, label, listing, maps, model, pairs, search, serve, sources
+from covis.cli import evaluate, experiments, label, listing, maps, model, search, serve, sources
 from covis.cli import map as map_care
 from covis.errors import InputError, WeightsMissing, visible
 from covis.progress import QUIET, VERBOSE, set_level
@@ -31,7 +31,7 @@ VERBS: dict[str, Callable[..., Any]] = {
     "remove": maps.remove,
     "locate": maps.locate,
     "serve": serve.serve,
-    "pairs": pairs.pairs,
+    "pairs": search.pairs,
     "train": experiments.train,
     "list": listing.list_names,
     "doctor": listing.doctor,

@@ -1,17 +1,28 @@
-"""`covis search`: build an index over a store, ask a store or an index."""
+"""`covis search` (an index over a store, and its results) and `covis pairs` (for structure from motion and SLAM)."""
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from covis.cli.common import Json, emit, table
-from covis.errors import InputError
+from covis.cli.common import Device, Json, emit, table
+from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from covis.arrays import Descriptors
     from covis.descriptors import DescriptorStore
+    from covis.field.pairing import Pairs
+    from covis.graph import SimilarityGraph
+    from covis.images import ImageSet
     from covis.ranking import Ranking
     from covis.search import Index
 
@@ -169,3 +180,271 @@ def _rows(ranking: Ranking, queries: DescriptorStore, store: DescriptorStore) ->
         for q in range(len(ranking))
         for rank, (i, d) in enumerate(zip(*ranking.row(q), strict=True))
     ]
+
+
+# `covis pairs`: image pairs, global features, pose priors and loop closures for structure from motion and SLAM
+
+
+WAYS = ("retrieval", "overlap", "both")
+STREAM = Path("-")
+BLOCK = 64
+"""Images that are described at a time while loop closures are given out."""
+
+
+class Side(NamedTuple):
+    """Images and, where there is something to describe them with, their descriptors by ids."""
+
+    images: ImageSet
+    describe: Callable[[NDArray[np.int64]], Descriptors] | None
+    path: Path
+
+
+def pairs(
+    source: Annotated[
+        Path, typer.Argument(metavar="MAP_OR_IMAGES", help="A map, a folder, a table, a COLMAP model, …")
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="pairs.txt: two names on each line; - for stdout.")],
+    queries: Annotated[
+        Path | None, typer.Option(help="Pair these images with the map's, as for localisation. [default: one set]")
+    ] = None,
+    model: Annotated[Path | None, typer.Option(help="What describes images that are no map: a model, a store.")] = None,
+    by: Annotated[
+        str, typer.Option(help=f"{' | '.join(WAYS)} (union). [default: retrieval with descriptors, else overlap]")
+    ] = "",
+    per_image: Annotated[int, typer.Option(min=1, help="Pairs that each image proposes at most.")] = 20,
+    least: Annotated[float, typer.Option(help="overlap: least share of the view in common, 0 to 1.")] = 0.1,
+    exhaustive_below: Annotated[
+        int | None, typer.Option(help="Pair all with all in sets of up to so many images. [default: 30]")
+    ] = None,
+    features: Annotated[Path | None, typer.Option(help="Also write the descriptors as hloc's global-feats.h5.")] = None,
+    pose_priors: Annotated[Path | None, typer.Option(help="Also write positions into this COLMAP database.")] = None,
+    loops: Annotated[bool, typer.Option("--loops", help="Loop closures of one recording instead of pairs.")] = False,
+    time_gap: Annotated[float, typer.Option(help="loops: seconds that images must lie apart.")] = 30.0,
+    least_probability: Annotated[
+        float, typer.Option(min=0.0, max=1.0, help="loops: leave out what is less likely right.")
+    ] = 0.0,
+    device: Device = None,
+    json: Json = False,
+) -> None:
+    """Choose the pairs of images that hloc or COLMAP shall match, instead of all with all.
+
+    \b
+    Examples:
+      covis pairs town.map -o pairs.txt --per-image 20
+      covis pairs town.map --queries new/ -o pairs-loc.txt
+      covis pairs sparse/0 -o pairs.txt --by overlap --least 0.3
+      covis pairs walk.csv --model runs/quick/model -o pairs.txt --by both --features global-feats.h5
+      covis pairs drive.csv --model runs/quick/model --loops --time-gap 60 -o -
+    """
+    if by and by not in WAYS:
+        raise unknown_name("way to choose pairs (--by)", by, WAYS)
+    database = _side(source, model)
+    if loops:
+        _write_loops(database, output, time_gap, least_probability, json)
+        return
+    other = database if queries is None else _queries(queries, source, model)
+    chosen = by or ("retrieval" if database.describe is not None else "overlap")
+    made, way = _pairs(other, database, chosen, per_image=per_image, least=least, exhaustive_below=exhaustive_below)
+    _emit(made, way, other, database, output, features=features, pose_priors=pose_priors, json=json)
+
+
+def _side(path: Path, model: Path | None) -> Side:
+    """A map with its own descriptors, or images with those of a describer."""
+    from covis.reading.sources import open_images
+
+    if _is_map(path):
+        from covis.maps.map import Map
+
+        opened = Map.open(path)
+        if model is not None:
+            raise InputError(f"{path} is a map, which has its own descriptors; leave --model out")
+        return Side(opened.images, lambda ids: opened.descriptors[opened.state.rows[ids]], path)
+    images = open_images(path)
+    return Side(images, None if model is None else _describing(model, images), path)
+
+
+def _is_map(path: Path) -> bool:
+    from covis.maps.storage import RECORD
+
+    return (path / RECORD).is_file()
+
+
+def _describing(model: Path, images: ImageSet) -> Callable[[NDArray[np.int64]], Descriptors]:
+    from covis.describing.describers import open_describer
+
+    describer = open_describer(model)
+
+    def describe(ids: NDArray[np.int64]) -> Descriptors:
+        rows, lost = describer.describe(images.subset(ids))
+        if lost.any():
+            name = images.name(int(ids[int(lost.argmax())]))
+            raise InputError(
+                f"{int(lost.sum())} images cannot be described (first: {name}); take them out of {images.root}"
+            )
+        return rows
+
+    return describe
+
+
+def _queries(path: Path, source: Path, model: Path | None) -> Side:
+    """Queries, described by the database's model."""
+    from covis.reading.sources import open_images
+
+    images = open_images(path)
+    if _is_map(source):
+        from covis.maps.storage import MODEL
+
+        return Side(images, _describing(source / MODEL, images), path)
+    return Side(images, None if model is None else _describing(model, images), path)
+
+
+def _pairs(
+    queries: Side, database: Side, by: str, *, per_image: int, least: float, exhaustive_below: int | None
+) -> tuple[Pairs, str]:
+    from covis.field import pairing
+
+    one_set = queries is database
+    small = pairing.EXHAUSTIVE if exhaustive_below is None else exhaustive_below
+    if max(len(queries.images), len(database.images)) <= small:
+        return pairing.exhaustive(len(queries.images), None if one_set else len(database.images)), "exhaustive"
+    parts = []
+    if by in ("retrieval", "both"):
+        parts.append(_by_retrieval(queries, database, per_image))
+    if by in ("overlap", "both"):
+        graph = _overlap(queries, database)
+        parts.append(pairing.by_overlap(graph, per_image, least, one_set=one_set))
+    return pairing.joined(*parts, one_set=one_set), by
+
+
+def _by_retrieval(queries: Side, database: Side, per_image: int) -> Pairs:
+    import numpy as np
+
+    from covis.field import pairing
+    from covis.search import rank
+
+    if queries.describe is None or database.describe is None:
+        raise InputError(f"{queries.path}: retrieval needs descriptors; give --model, or --by overlap")
+    rows = database.describe(np.arange(len(database.images)))
+    own = rows if queries is database else queries.describe(np.arange(len(queries.images)))
+    ranking = rank(own, rows, min(len(rows), per_image + (queries is database)))
+    return pairing.by_ranking(ranking.ids, per_image, one_set=queries is database)
+
+
+def _overlap(queries: Side, database: Side) -> SimilarityGraph:
+    """ψ by a model's tracks where the images are its own, else by fields of view."""
+    from covis.labels import FovOverlap, TrackOverlap
+    from covis.labels.clouds import read_tracks
+    from covis.reading.colmap import find_model
+
+    if queries is database and database.path.is_dir() and find_model(database.path) is not None:
+        return TrackOverlap(read_tracks(database.path))(database.images, database.images)
+    if queries is database:
+        return FovOverlap()(database.images, database.images)
+    from dataclasses import replace
+
+    from covis.maps.storage import reframed
+
+    poses = reframed(queries.images.poses, database.images.poses.frame, str(queries.path))
+    return FovOverlap()(replace(queries.images, poses=poses), database.images)
+
+
+def _emit(
+    made: Pairs,
+    way: str,
+    queries: Side,
+    database: Side,
+    output: Path,
+    *,
+    features: Path | None,
+    pose_priors: Path | None,
+    json: bool,
+) -> None:
+    import numpy as np
+
+    from covis.field import pairing
+
+    if output == STREAM:
+        sys.stdout.write(pairing.pairs_text(made, queries.images, database.images))
+    else:
+        pairing.write_pairs(output, made, queries.images, database.images)
+    facts: dict[str, Any] = {"pairs": len(made), "by": way, "images": len(database.images), "output": str(output)}
+    if queries is not database:
+        facts["queries"] = len(queries.images)
+    if features is not None:
+        sides = [database] if queries is database else [queries, database]
+        if any(side.describe is None for side in sides):
+            raise InputError("--features writes descriptors; give --model, or a map")
+        names = [side.images.name(i) for side in sides for i in range(len(side.images))]
+        rows = np.concatenate([side.describe(np.arange(len(side.images))) for side in sides if side.describe])
+        pairing.write_global_features(features, names, rows)
+        facts["features"] = str(features)
+    if pose_priors is not None:
+        facts["pose_priors"] = pairing.write_pose_priors(pose_priors, database.images)
+    text = f"{output}: {len(made)} pairs by {way}" + (f", features in {features}" if features else "")
+    emit(facts, json and output != STREAM, "" if output == STREAM else text)
+
+
+def _write_loops(side: Side, output: Path, gap_s: float, least: float, json: bool) -> None:
+    """Candidates in order of time; on standard output each as soon as it is known."""
+    import numpy as np
+
+    from covis.field.pairing import HEADER, Loop, LoopJudge, fitted_probability, line, loop_closures, usual_probability
+
+    if side.describe is None:
+        raise InputError(f"{side.path}: loop closures need descriptors; give --model")
+    times = _times(side)
+    order = np.argsort(times, kind="stable")
+    found = loop_closures(_times_rows(side, order), times[order], gap_s=gap_s)
+    xy = side.images.poses.xy[order]
+
+    def text(loop: Loop, chance: float) -> str:
+        both = int(order[loop.query]), int(order[loop.match])
+        names = side.images.name(both[0]), side.images.name(both[1])
+        return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
+
+    if output == STREAM:
+        judge = LoopJudge(xy)
+        print(HEADER, flush=True)
+        for loop in found:
+            chance = judge(loop)
+            if chance >= least:
+                print(text(loop, chance), flush=True)
+        return
+    loops = list(found)
+    fitted = fitted_probability(loops, xy)
+    judged = [(loop, (fitted or usual_probability)(loop)) for loop in loops]
+    kept = [text(loop, chance) for loop, chance in judged if chance >= least]
+    from covis.files import write_text
+
+    write_text(output, "".join(f"{one}\n" for one in [HEADER, *kept]))
+    facts = {
+        "loops": len(kept),
+        "images": len(side.images),
+        "probability": "usual" if fitted is None else "fitted",
+        "output": str(output),
+    }
+    emit(facts, json, f"{output}: {len(kept)} loop closures of {len(side.images)} images")
+
+
+def _times_rows(side: Side, order: NDArray[np.int64]) -> Iterator[Descriptors]:
+    assert side.describe is not None
+    for start in range(0, len(order), BLOCK):
+        yield from side.describe(order[start : start + BLOCK])
+
+
+def _times(side: Side) -> NDArray[np.float64]:
+    """Seconds of each image, from the column `time`: a number, or a time as ISO 8601 has it."""
+    from datetime import UTC, datetime
+
+    import numpy as np
+
+    values = side.images.columns.get("time")
+    if values is None:
+        raise InputError(f"{side.path} has no column time; loop closures need to know what came when")
+    if values.dtype.kind in "iuf":
+        return values.astype(np.float64)
+    try:
+        parsed = [datetime.fromisoformat(str(v)) for v in values]
+    except ValueError as error:
+        raise InputError(f"{side.path}: column time: {error}; expected seconds or 2024-05-01T12:00:00Z") from None
+    return np.array([(t if t.tzinfo else t.replace(tzinfo=UTC)).timestamp() for t in parsed])

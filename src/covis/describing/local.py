@@ -33,8 +33,18 @@ from covis.ranking import Ranking
 from covis.reading.decoding import Reject, decode
 from covis.registry import Registry
 from covis.runtime import open_session
-from covis.search.local import RATIO, Features, Geometry, LocalRerank, Matcher, match, peaks, sampled, sift
-from covis.search.rerank import RERANK_DEPTH
+from covis.search.rerank import (
+    RATIO,
+    RERANK_DEPTH,
+    Features,
+    Geometry,
+    LocalRerank,
+    Matcher,
+    match,
+    peaks,
+    sampled,
+    sift,
+)
 
 MOST = 1024
 """Features of a picture, the strongest first."""

@@ -23,7 +23,7 @@ from covis.progress import track
 from covis.reading.cameras import Camera, camera_of
 from covis.reading.colmap import Model
 from covis.reading.georeference import Similarity
-from covis.search.local import Features, match, open_pycolmap, sift
+from covis.search.rerank import Features, match, open_pycolmap, sift
 
 NEAR_PX = 4.0
 """A feature takes the point of a model's keypoint within so many pixels."""

@@ -1,14 +1,5 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss a pair or tuple."""
 
-from covis.losses.lists import (
-    AveragePrecision,
-    ClassLoss,
-    LargeMarginCosine,
-    ListLoss,
-    ListwiseSoftmax,
-    RelaxedContrastive,
-    SoftSupervisedContrastive,
-)
 from covis.losses.pairs import (
     LOSSES,
     Contrastive,
@@ -20,14 +11,21 @@ from covis.losses.pairs import (
     SoftContrastive,
 )
 from covis.losses.tuples import (
+    AveragePrecision,
+    ClassLoss,
+    LargeMarginCosine,
     LazyQuadruplet,
     LazyTriplet,
+    ListLoss,
+    ListwiseSoftmax,
     LogRatio,
     MultiSimilarity,
     Quadruplet,
     RegionLoss,
     RegionSimilarity,
+    RelaxedContrastive,
     Sare,
+    SoftSupervisedContrastive,
     Triplet,
     TripletHuber,
     TupleLoss,

@@ -56,6 +56,7 @@ from covis.tables import card
 if TYPE_CHECKING:
     from covis.models import Embedder, PlaceModel
 
+
 RUNTIME = "runtime"
 """The folder with an ONNX file of the map's model, and its kind."""
 _ONNX_FILE = "model.onnx"

@@ -8,9 +8,8 @@ from pathlib import Path
 
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation
-from covis.report import plots, sections, tables, views
-from covis.report.page import write_page
-from covis.report.views import models
+from covis.report import page, plots, sections, tables
+from covis.report.page import models, write_page
 
 __all__ = ["write_report"]
 
@@ -46,10 +45,10 @@ def write_report(
         sections.map_and_gallery(evaluations, benchmark),
         sections.sizes(evaluations),
         sections.distances(evaluations, runs),
-        views.differences(evaluations, found_models, benchmark),
-        views.activations(evaluations, found_models, benchmark),
-        sections.examples(views.labelled(runs, benchmark, data)),
-        views.overlap(runs, benchmark, data),
+        page.differences(evaluations, found_models, benchmark),
+        page.activations(evaluations, found_models, benchmark),
+        sections.examples(page.labelled(runs, benchmark, data)),
+        page.overlap(runs, benchmark, data),
         sections.batches(evaluations, runs, data),
     ]
     shown = [part for part in parts if part is not None]

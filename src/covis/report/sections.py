@@ -21,9 +21,19 @@ from covis.evaluation.scoring import precision_recall
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.reading.decoding import Reject
-from covis.report import drawings, plots, views
-from covis.report.page import Section, figure, rendered, thumbnail
-from covis.report.views import Groups, Runs, colours, needed_sample, run_recipe, sampled
+from covis.report import drawings, page, plots
+from covis.report.page import (
+    Groups,
+    Runs,
+    Section,
+    colours,
+    figure,
+    needed_sample,
+    rendered,
+    run_recipe,
+    sampled,
+    thumbnail,
+)
 from covis.training.checkpoint import has_metrics, read_metrics
 from covis.training.run import open_sampler
 
@@ -366,14 +376,14 @@ FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
     "radius": lambda evaluations, runs, data: radius_figure(evaluations),
     "distance": lambda evaluations, runs, data: distance_figure(evaluations, runs),
     "sizes": lambda evaluations, runs, data: size_figure(evaluations),
-    "differences": lambda evaluations, runs, data: views.difference_figure(
-        evaluations, views.models(evaluations, runs), _benchmark(evaluations, data)
+    "differences": lambda evaluations, runs, data: page.difference_figure(
+        evaluations, page.models(evaluations, runs), _benchmark(evaluations, data)
     ),
     "gains": lambda evaluations, runs, data: gain_figure(evaluations),
-    "activations": lambda evaluations, runs, data: views.activation_figure(
-        evaluations, views.models(evaluations, runs), _benchmark(evaluations, data)
+    "activations": lambda evaluations, runs, data: page.activation_figure(
+        evaluations, page.models(evaluations, runs), _benchmark(evaluations, data)
     ),
-    "overlap": lambda evaluations, runs, data: views.overlap_figure(runs, _benchmark(evaluations, data), data),
+    "overlap": lambda evaluations, runs, data: page.overlap_figure(runs, _benchmark(evaluations, data), data),
     "batches": lambda evaluations, runs, data: batch_figure(evaluations, runs, data),
     "training": lambda evaluations, runs, data: training_figure(evaluations, runs),
 }

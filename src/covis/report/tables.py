@@ -19,8 +19,7 @@ from covis.evaluation.compare import compare, seeds
 from covis.evaluation.published import SOURCE, beside
 from covis.evaluation.render import COMPARED_KS as KS
 from covis.evaluation.render import NAMES, PLUS_MINUS, name_of, over_seeds
-from covis.report.page import Section, figures_row, table, text, write_page
-from covis.report.views import Groups
+from covis.report.page import Groups, Section, figures_row, table, text, write_page
 from covis.tables import aligned
 
 TIMED = 3

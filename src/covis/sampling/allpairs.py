@@ -25,12 +25,12 @@ from covis.sampling.batches import (
     drawn_and_graded,
     strategy,
 )
-from covis.sampling.candidates import find_candidates, make_tables, pools, tables_of
 from covis.sampling.kernels import Candidates, Int, Key, Tables, below, epoch_key, permute, pick, pick_zero
-from covis.sampling.pairs import PairBatch
+from covis.sampling.pairs import PairBatch, find_candidates, make_tables, pools, tables_of
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 _START, _SEED, _GROW = 300, 400, 500
 _STUCK = 8

@@ -16,11 +16,12 @@ from covis.fields import at_least, later
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.sampling.batches import BATCHES, Band, Batches, Strategy
-from covis.sampling.candidates import NearZeros, Zeros, find_candidates, make_tables, near_zeros
 from covis.sampling.kernels import Candidates, draw_tuples, epoch_key, many_below, permute_many, pick_zeros
+from covis.sampling.pairs import NearZeros, Zeros, find_candidates, make_tables, near_zeros
 
 if TYPE_CHECKING:
     from torch import Tensor
+
 
 _THIRD = Fraction(1, 3)
 _BANDS = Strategy("tuples", (Band(POSITIVE, 1, _THIRD), Band(0, POSITIVE, _THIRD), Band(0, 0, _THIRD, zero=True)))
