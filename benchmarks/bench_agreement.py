@@ -2,7 +2,7 @@
 
 Pairs of other walks, panoramas or days within 4 m and 10° surely look alike, pairs beyond 150 m surely do not; the
 distances of any other pairs are a mixture of the two, whose share is what a label should promise
-(`evaluation.statistics.Agreement`). Fields of view are ranked by the likelihood of the distances if ψ^p were that share.
+(`evaluation.metrics.Agreement`). Fields of view are ranked by the likelihood of the distances if ψ^p were that share.
 
     python benchmarks/bench_agreement.py MODEL --data campus=CAMPUS --data cambridge=CAMBRIDGE --data racetrack=TRACK
 """
@@ -21,8 +21,8 @@ from scipy.spatial import KDTree
 from covis import datasets
 from covis.datasets.surveys import across_days
 from covis.evaluation.benchmark import MAX_ANGLE_DEG, RADIUS_M
+from covis.evaluation.metrics import Agreement
 from covis.evaluation.scoring import pair_distances
-from covis.evaluation.statistics import Agreement
 from covis.experiments.running import FrozenOnce
 from covis.images import ImageSet
 from covis.labels import fov_similarity

@@ -80,7 +80,7 @@ loaded = cache(described)
 
 def row(table: Path, weights: Path, keep: Path, repeats: int | None) -> dict:
     """Shares in percent, lengths in metres."""
-    from covis.evaluation.statistics import bootstrap_interval
+    from covis.evaluation.metrics import bootstrap_interval
     from covis.maps.evidence import expected_calibration_error
 
     maps: list[dict] = []

@@ -152,7 +152,7 @@ def compare_labels(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Out
 
 def rows_of(name: str, backbone: str, kept: Outcomes) -> list[dict]:
     """One row for each whitening, in percent."""
-    from covis.evaluation.statistics import bootstrap_interval
+    from covis.evaluation.metrics import bootstrap_interval
 
     walk, base = np.concatenate(kept.walk), kept.table("pca")
     told = []

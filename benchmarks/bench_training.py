@@ -27,8 +27,8 @@ from covis.losses import LOSSES, GeneralizedContrastive
 from covis.models import ModelConfig, PlaceModel
 from covis.reading.decoding import decode
 from covis.sampling import PairSampler, Tuples
-from covis.training.checkpoint import read_metrics
 from covis.training.data import TrainingData, needed, weighted_loss
+from covis.training.loop import read_metrics
 from covis.training.recipe import Optimiser
 from covis.training.run import Resources, train
 

@@ -75,6 +75,11 @@ class SimilarityGraph:
             )
 
     @property
+    def has_grades(self) -> bool:
+        """Whether ψ takes more than one value."""
+        return self.pairs > 0 and float(self.psi.min()) < float(self.psi.max())
+
+    @property
     def pairs(self) -> int:
         """How many pairs are stored."""
         return len(self.indices)

@@ -150,20 +150,20 @@ def ask_evaluation(work: Path):
 def _checkpoints(work: Path) -> Path:
     import torch
 
-    from covis.training import checkpoint
+    from covis.training.loop import save_checkpoint
 
     for step in (10, 20):
-        checkpoint.save(
+        save_checkpoint(
             work / "checkpoints", step, {"weight": torch.full((4, 50), float(step))}, {"seed": 7, "step": step}
         )
     return work / "checkpoints"
 
 
 def ask_checkpoints(work: Path):
-    from covis.training import checkpoint
+    from covis.training.loop import latest_checkpoint
 
     def ask(path: Path) -> str:
-        latest = checkpoint.latest(path)
+        latest = latest_checkpoint(path)
         if latest is None:
             return "none"
         step, tensors, facts = latest
@@ -347,7 +347,7 @@ def ask_keys(work: Path):
 def _run(work: Path) -> Path:
     """What a training run leaves, without the training."""
     from covis.files import sha256, write_json
-    from covis.training.checkpoint import METRICS, RESULT, Record
+    from covis.training.loop import METRICS, RESULT, Record
 
     folder = work / "run"
     with artifacts.claim(folder, "run", {"recipe": {"epochs": 3}, "seed": 7}):
@@ -363,7 +363,7 @@ def _run(work: Path) -> Path:
 
 def ask_run(work: Path):
     from covis.describing.describers import open_place_model
-    from covis.training.checkpoint import RESULT, read_metrics
+    from covis.training.loop import RESULT, read_metrics
 
     def ask(path: Path) -> str:
         config = artifacts.read_json(path / "run.json")["config"]

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.errors import InputError
-from covis.evaluation import scoring, statistics
+from covis.evaluation import metrics, scoring
 from covis.graph import SimilarityGraph
 
 
@@ -122,7 +122,7 @@ def test_the_share_of_pairs_that_look_alike_is_read_off_a_mixture():
     def drawn(alike, count):
         return np.where(rng.random(count) < alike, rng.normal(0.6, 0.15, count), rng.normal(1.2, 0.1, count))
 
-    agreement = statistics.Agreement.fit(drawn(1.0, 4000), drawn(0.0, 4000))
+    agreement = metrics.Agreement.fit(drawn(1.0, 4000), drawn(0.0, 4000))
     for share in (0.0, 0.2, 0.7, 1.0):
         assert agreement.share(drawn(share, 4000)) == pytest.approx(share, abs=0.03)
     psi = rng.random(8000)
@@ -131,4 +131,4 @@ def test_the_share_of_pairs_that_look_alike_is_read_off_a_mixture():
     assert max(gains, key=gains.get) == 2.0
     assert gains[2.0] > agreement.log_likelihood(distance, agreement.share(distance))
     with pytest.raises(InputError, match="pairs far apart"):
-        statistics.Agreement.fit([0.5], [])
+        metrics.Agreement.fit([0.5], [])

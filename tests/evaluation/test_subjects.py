@@ -3,7 +3,8 @@
 import pytest
 from toy_benchmarks import descriptors, drive
 
-from covis.evaluation.compare import compare, grouped, names, seeds
+from covis.evaluation.compare import compare, grouped, names
+from covis.evaluation.render import seeds
 from covis.evaluation.retrieval import evaluate_descriptors
 
 CL, GCL = (

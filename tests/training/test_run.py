@@ -15,8 +15,7 @@ from covis.graph import SimilarityGraph
 from covis.labels import Radius
 from covis.models import PlaceModel
 from covis.sampling import AllPairs, Classes, Pairs, Tuples
-from covis.training import checkpoint
-from covis.training.loop import Loop
+from covis.training.loop import KEPT_CHECKPOINTS, Loop, latest_checkpoint, save_checkpoint
 from covis.training.recipe import configure, describe_recipe, restore_recipe
 from covis.training.run import Resources, train
 
@@ -136,10 +135,10 @@ def test_a_run_that_never_started_owns_nothing(quick, hamlet, tmp_path):
 
 def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
     for step in (1, 2, 3):
-        checkpoint.save(tmp_path, step, {"x": torch.tensor(step)}, {"step": step})
-    assert len(list(tmp_path.iterdir())) == checkpoint.KEPT
+        save_checkpoint(tmp_path, step, {"x": torch.tensor(step)}, {"step": step})
+    assert len(list(tmp_path.iterdir())) == KEPT_CHECKPOINTS
     (tmp_path / "step-000000003" / "state.pt").write_bytes(b"broken")
-    step, tensors, _ = checkpoint.latest(tmp_path)
+    step, tensors, _ = latest_checkpoint(tmp_path)
     assert (step, tensors["x"].item()) == (2, 2)
     assert "going on from the checkpoint before it" in capsys.readouterr().err
 

@@ -15,9 +15,9 @@ from covis import artifacts
 from covis.arrays import Floats
 from covis.artifacts import flat
 from covis.errors import InputError
+from covis.evaluation.metrics import LEVEL, holm, paired_test
 from covis.evaluation.render import COMPARED_KS
 from covis.evaluation.result import Evaluation
-from covis.evaluation.statistics import LEVEL, holm, paired_test
 
 _OF_A_RUN = ("label", "fingerprint", "seed", "path", "folder", "versions", "code", "store", "data")
 """What differs between the seeds of one configuration, or says where something lies."""
@@ -82,12 +82,6 @@ def names(evaluations: Sequence[Evaluation]) -> list[str]:
             found[id(evaluation)] = f"{name}, seed {seed}" if len(group) > 1 and seed is not None else name
     named = [found.get(id(evaluation), evaluation.label) for evaluation in evaluations]
     return [f"{name} ({named[:i].count(name) + 1})" if named.count(name) > 1 else name for i, name in enumerate(named)]
-
-
-def seeds(group: Sequence[Evaluation]) -> str:
-    """The seeds of a group, or how many evaluations it has."""
-    known = [str(e.subject["seed"]) for e in group if e.subject.get("seed") is not None]
-    return ", ".join(known) if len(known) == len(group) else str(len(group))
 
 
 def _names(groups: Sequence[Sequence[Evaluation]], settings: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from covis.evaluation.statistics import LEVEL
+from covis.evaluation.metrics import LEVEL
 from covis.tables import Row, aligned, csv_table, latex_table, markdown_table, text_table
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
     from covis.evaluation.result import Figures
+
 
 COMPARED_KS = (1, 5, 10)
 """Recall@k that tables show."""
@@ -82,6 +83,12 @@ def over_seeds(values: Sequence[float], digits: int = 1) -> str:
     if len(values) < _FEW:
         return f"{mean:.{digits}f} ({', '.join(f'{v:.{digits}f}' for v in values)})"
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
+
+
+def seeds(group: Sequence[Evaluation]) -> str:
+    """The seeds of a group, or how many evaluations it has."""
+    known = [str(e.subject["seed"]) for e in group if e.subject.get("seed") is not None]
+    return ", ".join(known) if len(known) == len(group) else str(len(group))
 
 
 # Evaluations and comparisons as text for people.

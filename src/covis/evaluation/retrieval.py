@@ -16,9 +16,9 @@ from scipy.sparse import csr_matrix
 from covis.arrays import Descriptors, Floats, Ids
 from covis.errors import InputError
 from covis.evaluation.benchmark import NEAR_ALIKE, Benchmark
+from covis.evaluation.metrics import Agreement
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import average_precision, evaluate, pair_distances, rank_correlation, sample_pairs
-from covis.evaluation.statistics import Agreement
 from covis.files import load_array, read_foreign
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
@@ -123,7 +123,7 @@ def likeness(images: ImageSet, descriptors: Descriptors, graph: SimilarityGraph)
     """What the ψ of `graph` (N, N) is worth on some images: how often pairs of each grade look alike.
 
     Pairs of different groups at one place that face the same way surely look alike, pairs far apart surely do not, and
-    the descriptor distances of all others are a mixture of the two (`covis.evaluation.statistics.Agreement`).
+    the descriptor distances of all others are a mixture of the two (`covis.evaluation.metrics.Agreement`).
     """
     white = _white(descriptors)
     rng, psi = np.random.default_rng(0), graph.to_scipy().tocoo()
@@ -233,7 +233,7 @@ def pair_figures(
     samples: dict[str, NDArray[Any]] = {}
     if benchmark.relevance is None:
         return figures, samples
-    if has_grades(benchmark.graded):
+    if benchmark.graded.has_grades:
         rows, columns, psi = sample_pairs(benchmark.graded, SAMPLED_PAIRS, benchmark.admissible)
         distance = pair_distances(queries, database, rows, columns)
         similar = psi > 0
@@ -244,11 +244,6 @@ def pair_figures(
         ap = average_precision(queries, database, benchmark.positives, one_set=benchmark.one_set)
         figures["average_precision"] = 100.0 * ap
     return figures, samples
-
-
-def has_grades(graph: SimilarityGraph) -> bool:
-    """Whether ψ takes more than one value."""
-    return graph.pairs > 0 and float(graph.psi.min()) < float(graph.psi.max())
 
 
 def check_descriptors(descriptors: Descriptors, images: ImageSet, side: str) -> None:

@@ -13,9 +13,12 @@ from covis.arrays import Floats, Ids
 from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import (
+    LEVEL,
+    RESAMPLES,
     Ranked,
     answerable,
     average_precision_at_k,
+    bootstrap_interval,
     first_hits,
     limit_name,
     localised,
@@ -26,7 +29,6 @@ from covis.evaluation.metrics import (
     recall_by_radius,
 )
 from covis.evaluation.result import Evaluation, Figures
-from covis.evaluation.statistics import LEVEL, RESAMPLES, bootstrap_interval
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 

@@ -10,15 +10,16 @@ what only meets through the wrap.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from typing import NamedTuple, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.arrays import Floats, Ids
 from covis.compiling import kernel
-from covis.labels.building import Rows
+from covis.graph import SimilarityGraph
+from covis.images import ImageSet
 from covis.labels.fov import (
     RADIANS,
     Circles,
@@ -32,6 +33,134 @@ from covis.labels.fov import (
     view_area,
 )
 from covis.labels.sectors import SIMD, convex_area
+
+# Rules over whole sets, group by group where asked: labelled rows in any order become one compressed sparse graph
+
+
+class Rows(NamedTuple):
+    """Some rows: their ids, how many pairs each has, and the pairs of all of them, ascending within a row."""
+
+    ids: NDArray[np.int64]
+    counts: NDArray[np.int64]
+    columns: NDArray[np.int32]
+    psi: NDArray[np.float32]
+
+
+class Matrix(NamedTuple):
+    """Compressed sparse rows."""
+
+    indptr: NDArray[np.int64]
+    indices: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+
+def assemble(rows: Iterable[Rows], n_rows: int, *, mirror: bool) -> Matrix:
+    """All rows in order; `mirror` adds (j, i) for each (i, j). Each part is freed as soon as it is copied."""
+    parts = list(rows)
+    indptr = np.zeros(n_rows + 1, np.int64)
+    for part in parts:
+        indptr[part.ids + 1] = part.counts
+    np.cumsum(indptr, out=indptr)
+    indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
+    while parts:
+        part = parts.pop()
+        _place(part, indptr, indices, values)
+    matrix = Matrix(indptr, indices, values)
+    return _mirrored(matrix) if mirror else matrix
+
+
+@kernel()
+def _place(part: Rows, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+    at = 0
+    for k in range(len(part.ids)):
+        to, n = indptr[part.ids[k]], part.counts[k]
+        for s in range(n):
+            indices[to + s], values[to + s] = part.columns[at + s], part.psi[at + s]
+        at += n
+
+
+@kernel()
+def _mirrored(upper: Matrix) -> Matrix:
+    """The full symmetric matrix of an upper triangle; rows stay ascending because i ascends."""
+    n = len(upper.indptr) - 1
+    indptr = np.zeros(n + 1, np.int64)
+    for i in range(n):
+        indptr[i + 1] += upper.indptr[i + 1] - upper.indptr[i]
+    for j in upper.indices:
+        indptr[j + 1] += 1
+    for i in range(n):
+        indptr[i + 1] += indptr[i]
+    free = indptr[:-1].copy()
+    indices, values = np.empty(indptr[n], np.int32), np.empty(indptr[n], np.float32)
+    for i in range(n):
+        for k in range(upper.indptr[i], upper.indptr[i + 1]):
+            j = upper.indices[k]
+            indices[free[j]], values[free[j]] = i, upper.values[k]
+            free[j] += 1
+    for i in range(n):
+        for k in range(upper.indptr[i], upper.indptr[i + 1]):
+            indices[free[i]], values[free[i]] = upper.indices[k], upper.values[k]
+            free[i] += 1
+    return Matrix(indptr, indices, values)
+
+
+Advance = Callable[[int], None] | None
+"""Called with the number of queries that were labelled since it was called before."""
+Members = NDArray[np.int32] | None
+"""Ids of one group's images; None for all images."""
+
+
+def build(
+    queries: ImageSet,
+    database: ImageSet,
+    label: Callable[[Members, Members], Iterator[Rows]],
+    *,
+    facts: Mapping[str, Any],
+    mirror: bool,
+    advance: Advance,
+) -> SimilarityGraph:
+    """The graph of all rows that `label` yields for each pair of groups; `mirror` if it yields only i < j."""
+
+    def rows() -> Iterable[Rows]:
+        for i, j in group_pairs(queries, database, bool(facts["within_group"])):
+            for part in label(i, j):
+                yield _renumbered(part, i, j)
+                if advance is not None:
+                    advance(len(part.ids))
+
+    matrix = assemble(rows(), len(queries), mirror=mirror)
+    graph = SimilarityGraph(*matrix, (len(queries), len(database)), facts)
+    return graph.keep(graph.rows != graph.indices) if queries is database and not mirror else graph
+
+
+def group_pairs(queries: ImageSet, database: ImageSet, within_group: bool) -> Iterator[tuple[Members, Members]]:
+    """Ids on both sides that are to be compared: all with all, or group by group (by name)."""
+    if not within_group:
+        yield None, None
+        return
+    here, there = _members(queries), _members(database)
+    for name in sorted(here.keys() & there.keys()):
+        yield here[name], there[name]
+
+
+def _members(images: ImageSet) -> dict[str, NDArray[np.int32]]:
+    order = np.argsort(images.group, kind="stable").astype(np.int32)
+    edges = np.searchsorted(images.group[order], np.arange(len(images.group_names) + 1))
+    return {
+        name: order[edges[code] : edges[code + 1]]
+        for code, name in enumerate(images.group_names)
+        if edges[code + 1] > edges[code]
+    }
+
+
+def _renumbered(part: Rows, i: Members, j: Members) -> Rows:
+    if i is None or j is None:
+        return part
+    return Rows(i[part.ids].astype(np.int64), part.counts, j[part.columns], part.psi)
+
+
+# Field-of-view overlap of every pair of a city
+
 
 _CANDIDATES_A_CHUNK = 1 << 22
 

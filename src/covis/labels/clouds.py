@@ -19,7 +19,7 @@ from covis.errors import InputError
 from covis.files import BAD_ARRAY, foreign, load_array, read_foreign
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.building import Advance
+from covis.labels.city import Advance
 from covis.poses import Axis, Poses
 from covis.progress import warn
 

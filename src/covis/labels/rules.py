@@ -21,8 +21,7 @@ from covis.errors import InputError
 from covis.fields import above, at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.building import Advance, Members, Rows, build, group_pairs
-from covis.labels.city import Options, Places, label_rows, radius_rows
+from covis.labels.city import Advance, Members, Options, Places, Rows, build, group_pairs, label_rows, radius_rows
 from covis.labels.clouds import MAX_FRAMES, PointCloud, Tracks, fuse_depth, read_points, read_tracks, track_graph
 from covis.labels.exchange import open_labels, read_edges, read_hloc, read_released
 from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views

@@ -21,7 +21,7 @@ from covis.compiling import kernel
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.building import Advance, Members, Rows, build
+from covis.labels.city import Advance, Members, Rows, build
 from covis.labels.clouds import PointCloud, fuse_depth
 from covis.labels.fov import MEASURES
 from covis.progress import warn

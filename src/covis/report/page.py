@@ -24,7 +24,6 @@ from covis import artifacts, datasets
 from covis.describing.describers import ModelDescriber
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation
-from covis.evaluation.retrieval import has_grades
 from covis.files import write_text
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
@@ -332,7 +331,7 @@ def labelled(runs: Runs, benchmark: Benchmark, data: Path | None) -> Labelled:
 
 def _posed_pairs(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> Posed | None:
     """Metres, degrees and ψ of every pair of some evenly drawn queries, up to the reach of the labels, in metres."""
-    if not has_grades(graph):
+    if not graph.has_grades:
         return None
     reach = _reach(graph, a, b)
     most = max(1, _POSE_PAIRS // max(1, len(b)))

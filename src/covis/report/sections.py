@@ -1,7 +1,8 @@
-"""The parts of a report that are drawn, each made from evaluations or runs; each figure also by itself."""
+"""A report and its drawn parts, each made from evaluations or runs; each figure also by itself."""
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -16,25 +17,26 @@ from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
 from covis.evaluation.compare import paired_differences
 from covis.evaluation.render import mean_interval
-from covis.evaluation.retrieval import has_grades
 from covis.evaluation.scoring import precision_recall
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.reading.decoding import Reject
-from covis.report import drawings, page, plots
+from covis.report import drawings, page, plots, tables
 from covis.report.page import (
     Groups,
     Runs,
     Section,
     colours,
     figure,
+    models,
     needed_sample,
     rendered,
     run_recipe,
     sampled,
     thumbnail,
+    write_page,
 )
-from covis.training.checkpoint import has_metrics, read_metrics
+from covis.training.loop import has_metrics, read_metrics
 from covis.training.run import open_sampler
 
 Ints = NDArray[np.int64]
@@ -178,7 +180,7 @@ def distances(evaluations: Groups, runs: Runs) -> Section | None:
 def examples(labelled: Labelled) -> Section | None:
     """Pairs of images with their ψ and fields of view."""
     graph, queries, database = labelled
-    if not has_grades(graph):
+    if not graph.has_grades:
         return None
     cells = [_example(Split(queries, database), graph, i, j) for i, j in _pairs(graph)]
     return Section("How much two views share", rendered("pairs.html", pairs=cells), "examples")
@@ -392,3 +394,56 @@ FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
 
 def _benchmark(evaluations: Groups, data: Path | None) -> Benchmark:
     return load_benchmark(next(iter(evaluations.values()))[0].benchmark, data)
+
+
+# The whole report
+
+
+def write_report(
+    path: Path | str,
+    evaluations: Mapping[str, Sequence[Evaluation]],
+    benchmark: Benchmark,
+    *,
+    runs: Mapping[str, Sequence[Path]] | None = None,
+    data: Path | None = None,
+    title: str = "Evaluation",
+) -> None:
+    """Writes a report on evaluations of one protocol, grouped by name (several of a name are seeds of one thing).
+
+    Models that are still where they were evaluated add differences of descriptors and activation maps; `runs` add what
+    training saw: example pairs with their ψ, and the composition of batches. `data` is where the runs' dataset lies.
+    """
+    found = [e for group in evaluations.values() for e in group]
+    if not found:
+        raise InputError("a report needs at least one evaluation")
+    other = {e.fingerprint for e in found} - {benchmark.fingerprint}
+    if other:
+        raise InputError(f"evaluations of other protocols ({', '.join(sorted(other))}) do not go into one report")
+    runs = runs or {}
+    found_models = models(evaluations, runs)
+    parts = [
+        tables.recalls(evaluations, _curves(evaluations)),
+        tables.further(evaluations),
+        tables.parts(evaluations),
+        tables.published(evaluations),
+        training(evaluations, runs),
+        map_and_gallery(evaluations, benchmark),
+        sizes(evaluations),
+        distances(evaluations, runs),
+        page.differences(evaluations, found_models, benchmark),
+        page.activations(evaluations, found_models, benchmark),
+        examples(page.labelled(runs, benchmark, data)),
+        page.overlap(runs, benchmark, data),
+        batches(evaluations, runs, data),
+    ]
+    shown = [part for part in parts if part is not None]
+    write_page(Path(path), title, lead(evaluations), shown, navigation=True)
+
+
+def _curves(evaluations: Mapping[str, Sequence[Evaluation]]) -> list[str]:
+    """Recall against k, precision against recall and recall against radius, as far as the evaluations have them."""
+    drawn = []
+    for make in (recall_figure, precision_figure, radius_figure):
+        with contextlib.suppress(InputError):
+            drawn.append(plots.svg(make(evaluations)))
+    return drawn

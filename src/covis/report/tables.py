@@ -15,10 +15,10 @@ from typing import Any
 from covis import artifacts
 from covis.errors import InputError
 from covis.evaluation import Evaluation
-from covis.evaluation.compare import compare, seeds
+from covis.evaluation.compare import compare
 from covis.evaluation.published import SOURCE, beside
 from covis.evaluation.render import COMPARED_KS as KS
-from covis.evaluation.render import NAMES, PLUS_MINUS, name_of, over_seeds
+from covis.evaluation.render import NAMES, PLUS_MINUS, name_of, over_seeds, seeds
 from covis.report.page import Groups, Section, figures_row, table, text, write_page
 from covis.tables import aligned
 

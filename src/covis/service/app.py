@@ -28,7 +28,6 @@ from covis.maps.exports import MEDIA_TYPE as GEOPOSE
 from covis.reading.decoding import Reject
 from covis.search.engines import Unavailable
 from covis.service.limits import Budget, Guard, Key, Keys, Limits, Rate, TooBusy
-from covis.service.metrics import Metrics
 from covis.service.schemas import (
     FORMATS,
     GEOJSON,
@@ -37,6 +36,7 @@ from covis.service.schemas import (
     LocatedOut,
     MapOut,
     MapsOut,
+    Metrics,
     PhotosOut,
     Question,
     StatusOut,

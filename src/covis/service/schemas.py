@@ -1,18 +1,23 @@
-"""What the service is asked and answers, as its OpenAPI tells; answers carry the same fields as `covis locate --json`."""
+"""What the service is asked, what it answers (the fields of `covis locate --json`), and what Prometheus reads of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import time
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 import numpy as np
 from fastapi import Response
 from fastapi.responses import JSONResponse
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covis.maps.calibration import RATE
 from covis.maps.exports import MEDIA_TYPE as GEOPOSE
@@ -21,6 +26,11 @@ from covis.maps.locating import Answer, locate_walk
 from covis.search import Area, area
 from covis.service.shelf import Shown
 from covis.service.uploads import Unusable, Upload
+
+if TYPE_CHECKING:
+    from covis.service.limits import Budget
+    from covis.service.shelf import Shelf
+    from covis.service.uploads import Batcher
 
 
 class Problem(BaseModel):
@@ -258,3 +268,90 @@ def accepted(header: str) -> str:
     if ranges and not wishes:
         raise HTTPException(406, f"Accept one of: {', '.join(FORMATS)}")
     return FORMATS[min(wishes)[-1]] if wishes else FORMATS[0]
+
+
+# What Prometheus reads of the service
+
+
+_SECONDS = (0.005, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+
+class Metrics:
+    """The figures of one server."""
+
+    def __init__(self) -> None:
+        self.registry = CollectorRegistry()
+        ProcessCollector(registry=self.registry)
+        self.requests = Counter("covis_requests", "Requests", ["route", "status"], registry=self.registry)
+        self.seconds = Histogram(
+            "covis_request_seconds", "Time of a request", ["route"], buckets=_SECONDS, registry=self.registry
+        )
+        self.photos = Counter("covis_photos", "Photos by outcome", ["outcome"], registry=self.registry)
+        self.batch = Histogram(
+            "covis_batch_photos", "Photos through the network at once", buckets=(1, 2, 4, 8), registry=self.registry
+        )
+
+    def count(self, described: Sequence[Any]) -> None:
+        """Counts photos that were described, or why they were not."""
+        for one in described:
+            self.photos.labels(one.reason if isinstance(one, Unusable) else "described").inc()
+
+    def watch(self, shelf: Shelf, batcher: Batcher, bodies: Budget) -> None:
+        """Shows the state of maps and queues at each reading."""
+        self.registry.register(_State(shelf, batcher, bodies))
+
+    def text(self) -> bytes:
+        """All figures in Prometheus' text format."""
+        return generate_latest(self.registry)
+
+    def middleware(self, app: ASGIApp) -> ASGIApp:
+        """Counts and times requests by route, never by the address that was asked for."""
+
+        async def measured(scope: Scope, receive: Receive, send: Send) -> None:
+            if scope["type"] != "http":
+                await app(scope, receive, send)
+                return
+            start, status = time.perf_counter(), 500
+
+            async def answer(message: Message) -> None:
+                nonlocal status
+                if message["type"] == "http.response.start":
+                    status = message["status"]
+                await send(message)
+
+            try:
+                await app(scope, receive, answer)
+            finally:
+                route = getattr(scope.get("route"), "path", "other")
+                self.requests.labels(route, str(status)).inc()
+                self.seconds.labels(route).observe(time.perf_counter() - start)
+
+        return measured
+
+
+class _State(Collector):
+    """Gauges that are read from the server itself."""
+
+    def __init__(self, shelf: Shelf, batcher: Batcher, bodies: Budget) -> None:
+        self.shelf, self.batcher, self.bodies = shelf, batcher, bodies
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """As Prometheus asks."""
+        yield _gauge("covis_queue_photos", "Photos that wait or are being answered", [([], self.batcher.slots.used)])
+        yield _gauge("covis_upload_bytes", "Bytes of uploads in memory", [([], self.bodies.used)])
+        shown = [self.shelf.now(name) for name in self.shelf.names]
+        yield _gauge("covis_map_photos", "Photos of a map", [([s.name], len(s.map)) for s in shown], ["map"])
+        yield _gauge("covis_map_version", "State of a map", [([s.name], s.map.version) for s in shown], ["map"])
+
+    def describe(self) -> Iterator[GaugeMetricFamily]:
+        """Nothing in advance."""
+        return iter(())
+
+
+def _gauge(
+    name: str, says: str, values: list[tuple[list[str], float]], labels: Sequence[str] = ()
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(name, says, labels=list(labels))
+    for label, value in values:
+        family.add_metric(label, value)
+    return family

@@ -25,7 +25,7 @@ from covis.errors import InputError, unknown_name
 from covis.fields import above
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
-from covis.labels.building import Advance
+from covis.labels.city import Advance
 from covis.labels.rules import RULES, Estimate, LabelRule, estimated, require_positions
 from covis.machine import cache_folder, cpu_count
 from covis.poses import Poses

@@ -26,9 +26,8 @@ from covis.images import ImageSet, Split
 from covis.models import PlaceModel
 from covis.progress import duration, say
 from covis.sampling import Sampler
-from covis.training.checkpoint import METRICS, RESULT
 from covis.training.data import Data, Validator, describe_all, make_miner, needed, prepare, weighted_loss
-from covis.training.loop import Loop, Ranks
+from covis.training.loop import METRICS, RESULT, Loop, Ranks
 from covis.training.recipe import Recipe, describe_recipe, restore_recipe
 
 GIB = 1 << 30
