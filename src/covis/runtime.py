@@ -70,8 +70,14 @@ def _checked(path: Path | str) -> bytes:
     return content
 
 
-def open_session(path: Path | str, threads: int | None = None, remedy: str = "export it again") -> Any:
-    """ONNX Runtime's session of a file, on the CPU; `threads`: all cores unless given."""
+def open_session(
+    path: Path | str, threads: int | None = None, remedy: str = "export it again", *, verified: bool = False
+) -> Any:
+    """ONNX Runtime's session of a file, on the CPU; `threads`: all cores unless given.
+
+    verified: the file, and the weights beside it, were compared with a manifest already. Weights are then mapped into
+    memory and used as they lie there: reading and repacking 200 MB takes longer than to describe a few photos.
+    """
     try:
         import onnxruntime
     except ImportError:
@@ -79,8 +85,11 @@ def open_session(path: Path | str, threads: int | None = None, remedy: str = "ex
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or cpu_count()
     options.log_severity_level = 3
+    if verified:
+        options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        return onnxruntime.InferenceSession(_checked(path), options, providers=["CPUExecutionProvider"])
+        source = str(path) if verified else _checked(path)
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Damaged:
         raise
     except Exception as error:  # onnxruntime has an exception class for each status, without a common base
@@ -99,11 +108,11 @@ class OnnxSession:
         self.image_size: Size = (int(height), int(width))
 
     @classmethod
-    def open(cls, path: Path | str, threads: int | None = None) -> OnnxSession:
-        """Opens a file that `covis.models.export_onnx` wrote; `threads`: all cores unless given."""
+    def open(cls, path: Path | str, threads: int | None = None, *, verified: bool = False) -> OnnxSession:
+        """Opens a file that `covis.models.export_onnx` wrote; `threads` and `verified` as in `open_session`."""
         if not Path(path).is_file():
             raise InputError(f"{path} is not there; write it with: covis export MODEL --onnx {path}")
-        session = open_session(path, threads)
+        session = open_session(path, threads, verified=verified)
         facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
         if facts is None:
             raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")

@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import shutil
 import subprocess
 import sys
 
@@ -9,8 +10,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covis import artifacts, files
 from covis.errors import InputError
 from covis.images import ImageSet
+from covis.maps.care import check_map, repair_map
 from covis.maps.map import RUNTIME, Map
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
@@ -113,13 +116,53 @@ def test_without_onnxruntime_torch_answers(town, monkeypatch):
     assert type(carried.runtime).__name__ == "TorchRuntime"
 
 
-def test_a_damaged_file_is_named(town, tmp_path):
-    import shutil
-
+def test_opened_again_only_what_changed_is_read(town, tmp_path, monkeypatch):
+    """Large files are hashed once, and again when they change: as those of descriptors."""
+    monkeypatch.setattr(artifacts, "SMALL_BYTES", 1 << 10)
+    monkeypatch.setattr(artifacts, "_SETTLED_S", 0.0)
     shutil.copytree(town / "map", tmp_path / "map")
-    file = tmp_path / "map" / RUNTIME / "model.onnx"
+    hashed = []
+    real = files.sha256
+    monkeypatch.setattr(files, "sha256", lambda path: hashed.append(path.name) or real(path))
+    for expected in (["model.onnx", "model.weights"], []):
+        hashed.clear()
+        assert type(Map.open(tmp_path / "map").runtime).__name__ == "OnnxSession"
+        assert [name for name in hashed if name.startswith("model.")] == expected
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.weights"])
+def test_a_damaged_file_is_named_and_made_again(town, tmp_path, name):
+    shutil.copytree(town / "map", tmp_path / "map")
+    assert check_map(tmp_path / "map") == []
+    file = tmp_path / "map" / RUNTIME / name
     data = bytearray(file.read_bytes())
     data[len(data) // 2] ^= 1
     file.write_bytes(bytes(data))
-    with pytest.raises(InputError, match=r"model\.onnx"):
+    with pytest.raises(InputError, match=rf"{name} is damaged.*covis map repair"):
+        Map.open(tmp_path / "map").locate(town / "2.jpg")
+    assert [problem.part for problem in check_map(tmp_path / "map")] == [RUNTIME]
+    outcome = repair_map(tmp_path / "map")
+    assert (outcome["repaired"], outcome["dropped"], outcome["photos"], outcome["version"]) == (True, [], 8, 1)
+    assert check_map(tmp_path / "map") == []
+    mended = Map.open(tmp_path / "map")
+    assert mended.locate(town / "2.jpg")[0].matches[0].image == "2.jpg"
+    assert type(mended.runtime).__name__ == "OnnxSession"
+
+
+def test_weights_outside_the_map_are_not_read(town, tmp_path):
+    """A map from elsewhere whose ONNX file names another file is refused, though its checksums fit."""
+    import onnx
+
+    shutil.copytree(town / "map", tmp_path / "map")
+    folder = tmp_path / "map" / RUNTIME
+    (folder / "model.weights").rename(tmp_path / "secret")
+    graph = onnx.load(folder / "model.onnx", load_external_data=False)
+    for entry in [e for tensor in graph.graph.initializer for e in tensor.external_data if e.key == "location"]:
+        entry.value = "../../secret"
+    (folder / "model.onnx").write_bytes(graph.SerializeToString())
+    manifest = artifacts.read_json(folder / artifacts.MANIFEST)
+    facts = {key: manifest[key] for key in ("model", "difference")}
+    entry = {"model.onnx": artifacts.file_entry(folder / "model.onnx")}
+    artifacts.write_manifest(folder, RUNTIME, facts, entry)
+    with pytest.raises(InputError, match="escapes"):
         Map.open(tmp_path / "map").locate(town / "2.jpg")

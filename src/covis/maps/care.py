@@ -27,7 +27,7 @@ from covis.files import foreign, replacing
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.calibration import compacted, gcl_margin, refreshed
-from covis.maps.map import RUNTIME, Map, next_index
+from covis.maps.map import RUNTIME, Map, next_index, read_runtime
 from covis.maps.storage import Pictures, State, note_folders, plain, reframed
 from covis.poses import Poses
 from covis.progress import say
@@ -55,6 +55,8 @@ def check_map(path: Path | str) -> list[Problem]:
     problems: list[Problem] = []
     _try(problems, path / storage.RECORD, lambda: storage.read_facts(path, ()))
     _try(problems, path / storage.MODEL, lambda: _read_model(path))
+    if (path / RUNTIME).exists():
+        _try(problems, path / RUNTIME, lambda: read_runtime(path, verify=True))
     version: int | None = _try(problems, path / storage.CURRENT, lambda: storage.current_version(path))
     if version is None:
         return problems
@@ -72,37 +74,48 @@ def repair_map(path: Path | str) -> dict[str, Any]:
     """Makes the map whole again from what is not damaged, and says what was dropped.
 
     The newest whole state counts; photos of damaged segments are dropped and listed in `MAP/dropped.csv`, so that they
-    can be added again; the index is built anew. A damaged model cannot be made again: that is an error.
+    can be added again; the index is built anew, and the ONNX file is made again. A damaged model cannot be made again:
+    that is an error.
     """
     path = _existing(path)
     storage.check_folders(path)
     with artifacts.lock(path):
-        if not check_map(path):
-            return {"map": str(path), "repaired": False, "dropped": [], "problems": []}
         problems = check_map(path)
-        fingerprint, dim = _facts(path)
-        state = _newest_state(path)
-        kept, stores, rows = _whole_segments(path, state, fingerprint)
-        names = [storage.text_of(bytes(n)) for n in state.images.names[~kept]]
-        images = state.images.subset(kept)
-        images = replace(images, columns={**images.columns, "row": rows[kept]})
-        number = 1 + max([state.version, *_versions(path)])
-        segments = tuple(store.path.name for store in stores)
-        mended = replace(state, version=number, images=images, segments=segments)
-        now = Map(path, mended, stores, fingerprint, dim)
-        index = next_index(now, None)
-        _write_dropped(path / DROPPED, state, kept)
-        storage.write_state(path, mended, None if isinstance(index, Exact) else index)
-    Map.open(path, verify=True)
+        parts = {problem.part for problem in problems}
+        outcome = _rebuilt(path) if parts - {RUNTIME} else {"version": storage.current_version(path), "dropped": []}
+        if RUNTIME in parts:
+            _cleared(path / RUNTIME)
+    if RUNTIME in parts:
+        Map.open(path).carry_runtime()
     told = [{"part": p.part, "cause": p.cause} for p in problems]
-    return {
-        "map": str(path),
-        "repaired": True,
-        "version": number,
-        "photos": len(images),
-        "dropped": names,
-        "problems": told,
-    }
+    photos = len(Map.open(path, verify=True))
+    return {"map": str(path), "repaired": bool(problems), "photos": photos, **outcome, "problems": told}
+
+
+def _cleared(folder: Path) -> None:
+    """Removes a folder, or the link that stands for it."""
+    if folder.is_symlink():
+        folder.unlink()
+    else:
+        shutil.rmtree(folder)
+
+
+def _rebuilt(path: Path) -> dict[str, Any]:
+    """Writes a new state of the parts that are whole: its number, and the names of the photos that were dropped."""
+    fingerprint, dim = _facts(path)
+    state = _newest_state(path)
+    kept, stores, rows = _whole_segments(path, state, fingerprint)
+    names = [storage.text_of(bytes(n)) for n in state.images.names[~kept]]
+    images = state.images.subset(kept)
+    images = replace(images, columns={**images.columns, "row": rows[kept]})
+    number = 1 + max([state.version, *_versions(path)])
+    segments = tuple(store.path.name for store in stores)
+    mended = replace(state, version=number, images=images, segments=segments)
+    now = Map(path, mended, stores, fingerprint, dim)
+    index = next_index(now, None)
+    _write_dropped(path / DROPPED, state, kept)
+    storage.write_state(path, mended, None if isinstance(index, Exact) else index)
+    return {"version": number, "dropped": names}
 
 
 def _existing(path: Path | str) -> Path:

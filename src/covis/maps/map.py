@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from covis import artifacts, files
 from covis.arrays import Ids
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
-from covis.errors import InputError
+from covis.errors import Damaged, InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps import storage
 from covis.maps.calibration import RATE, Calibration, HeldOut, compacted, gcl_margin, refreshed
@@ -59,7 +59,7 @@ if TYPE_CHECKING:
 
 RUNTIME = "runtime"
 """The folder with an ONNX file of the map's model, and its kind."""
-_ONNX_FILE = "model.onnx"
+_ONNX_FILE, _WEIGHTS_FILE = "model.onnx", "model.weights"
 Photos = Path | str | Sequence[Path | str]
 """One photo, or several."""
 _MAX_SEGMENTS = 16
@@ -300,6 +300,11 @@ def _xy(map_: Map, rows: Ids) -> NDArray[np.float64]:
     return places[rows]
 
 
+def read_runtime(path: Path, *, verify: bool = False) -> dict[str, Any]:
+    """What the map at `path` says of its ONNX file, which is compared with its checksum if it changed, or to `verify` it."""
+    return artifacts.open_manifest(path / RUNTIME, RUNTIME, facts={"model": str}, verify=verify, links=False)
+
+
 def _listed(photos: Photos) -> list[Path]:
     """One photo or several, as paths."""
     return [Path(photos)] if isinstance(photos, str | Path) else [Path(photo) for photo in photos]
@@ -329,6 +334,8 @@ class Map:
             storage.current_version(path)
             return _of_remote(cls, Remote.open(path, engine), engine["model"])
         state, stores = storage.read_state(path, verify=verify)
+        if verify and (path / RUNTIME).is_dir():
+            read_runtime(path, verify=True)
         return cls(path, state, stores, *storage.read_facts(path, stores))
 
     @classmethod
@@ -435,11 +442,13 @@ class Map:
     @cached_property
     def runtime(self) -> Runtime:
         """What describes new photos: the map's own ONNX file where it has one that can be run, else torch."""
-        folder = self.path / RUNTIME
-        if (folder / artifacts.MANIFEST).is_file() and importlib.util.find_spec("onnxruntime") is not None:
-            manifest = artifacts.open_manifest(folder, RUNTIME)
-            if manifest["model"] == self.model_fingerprint:
-                return OnnxSession.open(folder / _ONNX_FILE)
+        if (self.path / RUNTIME).is_dir() and importlib.util.find_spec("onnxruntime") is not None:
+            try:
+                if read_runtime(self.path)["model"] == self.model_fingerprint:
+                    return OnnxSession.open(self.path / RUNTIME / _ONNX_FILE, verified=True)
+            except InputError as error:
+                cause = str(error).partition(";")[0]
+                raise Damaged(f"{cause}; make it again with: covis map repair {self.path}") from None
         from covis.describing.embedding import TorchRuntime
 
         return TorchRuntime(self.model)
@@ -455,7 +464,7 @@ class Map:
 
         facts = {"model": self.model_fingerprint}
         with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
-            draft.facts["difference"] = export_onnx(self.model, draft.path / _ONNX_FILE)
+            draft.facts["difference"] = export_onnx(self.model, draft.path / _ONNX_FILE, _WEIGHTS_FILE)
         return True
 
     def keep_scene(self, path: Path | str) -> None:

@@ -36,6 +36,8 @@ PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
 LEAST_PHOTOS = 16
 """Half of them give the ranges of an 8-bit export, half judge it."""
+_BESIDE_BYTES = 1 << 10
+"""Smaller weights stay in the ONNX file itself."""
 WORTH_EXPORTING = 2000
 """An export takes ten to twenty CPU seconds; ResNets and MobileNets earn them back with so many images."""
 
@@ -50,8 +52,12 @@ class _FromPixels(nn.Module):
         return descriptors
 
 
-def export_onnx(model: PlaceModel, path: Path | str) -> float:
-    """Writes `model` as one ONNX file; returns the largest difference from torch, seen on two random images."""
+def export_onnx(model: PlaceModel, path: Path | str, weights: str = "") -> float:
+    """Writes `model` as one ONNX file; returns the largest difference from torch, seen on two random images.
+
+    weights: the name of a file beside it that takes the weights, so that they can be mapped into memory; a manifest must
+    then tell whether both are whole.
+    """
     path = Path(path)
     training = model.training
     pixels = torch.randint(0, 256, (2, 3, *model.preprocessing.image_size), dtype=torch.uint8)
@@ -59,11 +65,12 @@ def export_onnx(model: PlaceModel, path: Path | str) -> float:
         with replacing(path) as partial:
             program = _program(_FromPixels(model.eval()), pixels)
             program.model.metadata_props[METADATA] = json.dumps(_metadata(model))
-            program.save(str(partial), external_data=False)
+            _save(program, partial, weights)
             partial.write_bytes(signed(partial.read_bytes()))
             with torch.inference_mode():
                 expected = model(model.normalise(pixels))
-            difference = float((OnnxPlaceModel.open(partial)(pixels) - expected).abs().max())
+            exported = OnnxSession.open(partial, torch.get_num_threads(), verified=bool(weights))
+            difference = float((torch.from_numpy(exported.describe(pixels.numpy())) - expected).abs().max())
             if not difference <= PARITY_TOLERANCE:
                 raise RuntimeError(f"the exported {model.config.backbone} differs from torch by {difference:.2g}")
     finally:
@@ -148,6 +155,16 @@ def _program(module: nn.Module, pixels: Tensor) -> Any:
             dynamo=True,
             verbose=False,
         )
+
+
+def _save(program: Any, path: Path, weights: str) -> None:
+    """Writes the exported graph, large weights into the file `weights` beside it, if that is named."""
+    if not weights:
+        program.save(str(path), external_data=False)
+        return
+    import onnx_ir  # type: ignore[import-not-found,import-untyped,unused-ignore]
+
+    onnx_ir.save(program.model, path, external_data=weights, size_threshold_bytes=_BESIDE_BYTES)
 
 
 @contextlib.contextmanager
