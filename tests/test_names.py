@@ -1,44 +1,49 @@
-"""One word, one thing: no public class has the name of another."""
+"""One word, one thing: no public function, class or type has the name of another."""
 
 import ast
+import re
 from collections import defaultdict
 from pathlib import Path
 
 import covis
+from covis.cli import GROUPS, VERBS
 
 SOURCE = Path(covis.__file__).parent
 SHARED = {
-    "Calibration": "of a map's answers · of a camera; the second is read and used within reading",
-    "Candidates": "of a sampler's kernel · of an engine's answer; neither leaves its package",
-    "Features": "what describing computes once · key points for a pose",
-    "Loop": "of training · closed by a walk",
-    "Matrix": "rows of descriptors · a sparse one while labels are built",
-    "Options": "of a verb · of a city's labels",
-    "Place": "in an answer · of a key point",
-    "Plan": "a backbone's blocks · what a run will cost",
-    "PointCloud": "read from a file · of the town's truth",
-    "Problem": "of a map · as the service reports it",
-    "Progress": "of a run · of a fit",
-    "Row": "of a table · of a street-level service",
-    "Rows": "of labels · of an engine · of descriptors to be whitened",
-    "Scene": "for a pose · of the town's kernels",
-    "Side": "of pairs · of a city's labels",
+    "load": "what each dataset offers under its own module's name; users call `datasets.load(name, …)`",
+    "volume": "likewise, for the dataset's doctor: how many images a complete copy has",
 }
-"""Names of two classes that stay within their packages, and what they are. The list may only become shorter."""
+"""Names that several modules define on purpose. The list may only become shorter."""
+TYPE = re.compile(r"[A-Z]\w*[a-z]\w*")
 
 
-def classes():
-    found = defaultdict(set)
+def verbs():
+    """Functions of the command line: each has the name of its verb, and often calls the function of that name."""
+    functions = [*VERBS.values(), *(f for group in GROUPS.values() for f in group.values())]
+    return {(f.__module__, f.__name__) for f in functions}
+
+
+def names(tree):
+    """Public functions, classes and types (constants belong to their module, and are called `module.NAME`)."""
+    for node in tree.body:
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            yield node.name
+        elif isinstance(node, ast.Assign):
+            yield from (t.id for t in node.targets if isinstance(t, ast.Name) and TYPE.fullmatch(t.id))
+
+
+def defined_twice():
+    found, spoken = defaultdict(set), verbs()
     for file in SOURCE.rglob("*.py"):
-        module = ".".join(file.relative_to(SOURCE).with_suffix("").parts)
-        for node in ast.parse(file.read_text(encoding="utf-8")).body:
-            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found[node.name].add(module)
+        module = ".".join(("covis", *file.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+        for name in names(ast.parse(file.read_text(encoding="utf-8"))):
+            if not name.startswith("_") and (module, name) not in spoken:
+                found[name].add(module)
     return {name: sorted(modules) for name, modules in found.items() if len(modules) > 1}
 
 
-def test_no_public_class_has_the_name_of_another():
-    twice = classes()
+def test_no_public_name_is_defined_twice():
+    twice = defined_twice()
     new = {name: modules for name, modules in twice.items() if name not in SHARED}
     assert not new, f"rename one of each: {new}"
     gone = sorted(set(SHARED) - set(twice))
@@ -46,4 +51,4 @@ def test_no_public_class_has_the_name_of_another():
 
 
 def test_what_is_exported_at_the_top_is_defined_once():
-    assert not set(covis.__all__) & set(classes())
+    assert not set(covis.__all__) & set(defined_twice())

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from pyproj import Geod
 
 from covis.errors import InputError
-from covis.poses import Poses, angle_between, concatenate, quaternion_matrices
+from covis.poses import Poses, angle_between, concatenate_poses, quaternion_matrices
 
 
 def looking(heading_deg):
@@ -120,8 +120,8 @@ def test_frames_are_not_mixed_and_arrays_are_frozen():
     a = Poses.from_latlon([50.0], [8.0])
     b = Poses.from_latlon([51.0], [8.0])
     with pytest.raises(InputError, match="different frames"):
-        concatenate([a, b])
-    assert len(concatenate([a, a])) == 2
+        concatenate_poses([a, b])
+    assert len(concatenate_poses([a, a])) == 2
     with pytest.raises(ValueError, match="read-only"):
         a.xy[0, 0] = 1
     assert a.fingerprint() != b.fingerprint()

@@ -64,7 +64,7 @@ def apply(value: T, settings: Iterable[str], choices: Mapping[str, Kinds]) -> T:
     return changed
 
 
-def build(kind: type[T], values: Mapping[str, Any], settings: Iterable[str] = ()) -> T:
+def build_value(kind: type[T], values: Mapping[str, Any], settings: Iterable[str] = ()) -> T:
     """A value of `kind` from fields and FIELD=VALUE settings."""
     draft = _Draft(kind, dict(values))
     for setting in settings:

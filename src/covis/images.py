@@ -143,7 +143,7 @@ def concatenate(parts: Sequence[ImageSet]) -> ImageSet:
     return ImageSet(
         roots.pop(),
         np.concatenate([p.names for p in parts]),
-        _poses.concatenate([p.poses for p in parts]),
+        _poses.concatenate_poses([p.poses for p in parts]),
         np.concatenate(groups),
         tuple(labels),
         np.concatenate(intrinsics) if len(intrinsics) == len(parts) else None,

@@ -218,7 +218,7 @@ def true_headings(poses: Poses) -> Floats:
     return turned
 
 
-def concatenate(parts: Sequence[Poses]) -> Poses:
+def concatenate_poses(parts: Sequence[Poses]) -> Poses:
     """One set of poses after another; all must share a frame."""
     frames = {p.frame for p in parts}
     if len(frames) != 1:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.errors import InputError
+
+Groups = Literal["any", "same", "other"]
+"""Which images may be a query's results: any, those of its own group, those of other groups."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -49,16 +49,16 @@ def _sketch(xy: Floats) -> str:
 # Tables of rows with equal keys: as text, Markdown, LaTeX and CSV, numbers to the right, the best in bold.
 
 
-Row = Mapping[str, Any]
+TableRow = Mapping[str, Any]
 
 
-def aligned(rows: Sequence[Row], absent: str = "–") -> list[dict[str, Any]]:
+def aligned(rows: Sequence[TableRow], absent: str = "–") -> list[dict[str, Any]]:
     """Rows that all have the same keys, in the order in which they first appear."""
     keys = list(dict.fromkeys(key for row in rows for key in row))
     return [{key: row.get(key, absent) for key in keys} for row in rows]
 
 
-def text_table(rows: Sequence[Row]) -> str:
+def text_table(rows: Sequence[TableRow]) -> str:
     """For a terminal or a log."""
     if not rows:
         return "(none)"
@@ -75,7 +75,7 @@ def text_table(rows: Sequence[Row]) -> str:
     )
 
 
-def markdown_table(rows: Sequence[Row]) -> str:
+def markdown_table(rows: Sequence[TableRow]) -> str:
     """For a page or a pull request."""
     if not rows:
         return "(none)"
@@ -85,7 +85,7 @@ def markdown_table(rows: Sequence[Row]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def latex_table(rows: Sequence[Row], best: Mapping[str, bool] | None = None) -> str:
+def latex_table(rows: Sequence[TableRow], best: Mapping[str, bool] | None = None) -> str:
     """For a paper, with booktabs; `best`: columns whose best cell is bold → whether lower is better."""
     if not rows:
         return "% (none)"
@@ -102,7 +102,7 @@ def latex_table(rows: Sequence[Row], best: Mapping[str, bool] | None = None) -> 
     return f"\\begin{{tabular}}{{{spec}}}\n\\toprule\n{lines[0]} \\\\\n\\midrule\n{body} \\\\\n\\bottomrule\n\\end{{tabular}}"
 
 
-def csv_table(rows: Sequence[Row]) -> str:
+def csv_table(rows: Sequence[TableRow]) -> str:
     """For a spreadsheet."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
@@ -114,14 +114,14 @@ def csv_table(rows: Sequence[Row]) -> str:
 _NUMBER = re.compile(r"[-+−]?\d+(?:\.\d+)?")
 
 
-def is_numeric(rows: Sequence[Row], key: str) -> bool:
+def is_numeric(rows: Sequence[TableRow], key: str) -> bool:
     """Whether every filled cell of a column begins with a number."""
     cells = [str(row.get(key, "")) for row in rows]
     filled = [cell for cell in cells if cell.strip() not in ("", "–")]
     return bool(filled) and all(_NUMBER.match(cell) for cell in filled)
 
 
-def best_row(rows: Sequence[Row], key: str, lower_is_better: bool = False) -> int:
+def best_row(rows: Sequence[TableRow], key: str, lower_is_better: bool = False) -> int:
     """Which row's cell begins with the best number; −1 where fewer than two have one."""
     found = [(float(m[0].replace("−", "-")), i) for i, row in enumerate(rows) if (m := _NUMBER.match(str(row[key])))]
     if len(found) < 2:

@@ -51,7 +51,7 @@ _SAVE_S = 30.0
 PairLabels = Literal["none", "graded", "measured", "binary", "nearest"]
 
 
-class Rows(Protocol):
+class DescriptorRows(Protocol):
     """Descriptors in rows: an array, or a store on disk."""
 
     @property
@@ -118,7 +118,7 @@ class Whitening:
     @classmethod
     def fit(
         cls,
-        descriptors: Rows,
+        descriptors: DescriptorRows,
         dim: int,
         rule: WhiteningRule = PCA,
         *,
@@ -207,12 +207,12 @@ class Moments:
     samples: int
     lift: Callable[[Floats], Floats]
     """Coordinates as columns (k, m) → vectors (D, m) in the space of descriptors."""
-    project: Callable[[], Rows]
+    project: Callable[[], DescriptorRows]
     """Works out `coordinates`."""
     progress: Progress
 
     @cached_property
-    def coordinates(self) -> Rows:
+    def coordinates(self) -> DescriptorRows:
         """(N, k) the descriptors along the leading directions."""
         return self.project()
 
@@ -276,7 +276,7 @@ class Moments:
 
 @contextlib.contextmanager
 def moments(
-    descriptors: Rows, dim: int, *, fewer: bool = False, single: bool | None = None, state: Path | None = None
+    descriptors: DescriptorRows, dim: int, *, fewer: bool = False, single: bool | None = None, state: Path | None = None
 ) -> Iterator[Moments]:
     """Mean and `dim` leading directions of (N, D) descriptors, read in blocks; resumed in `state`, if given.
 
@@ -322,7 +322,7 @@ Found = tuple[Floats, Floats, float, Callable[[Floats], Floats] | None]
 """Values largest first, vectors, the sum of all values, and how vectors over the samples become directions."""
 
 
-def _by_gram(x: Rows, mean: Floats, single: bool) -> Found:
+def _by_gram(x: DescriptorRows, mean: Floats, single: bool) -> Found:
     """Through the inner products of few long descriptors."""
     n, d = x.shape
     dtype = np.float32 if single else np.float64
@@ -342,7 +342,7 @@ def _by_gram(x: Rows, mean: Floats, single: bool) -> Found:
     return *_descending(values, vectors), float(np.trace(gram)), lift
 
 
-def _by_covariance(x: Rows, mean: Floats, single: bool, progress: Progress) -> Found:
+def _by_covariance(x: DescriptorRows, mean: Floats, single: bool, progress: Progress) -> Found:
     """Through the outer products of descriptors that are not too long."""
     n, d = x.shape
     dtype = np.float32 if single else np.float64
@@ -356,7 +356,7 @@ def _by_covariance(x: Rows, mean: Floats, single: bool, progress: Progress) -> F
     return *_descending(values, vectors), float(np.trace(total)), None
 
 
-def _by_iteration(x: Rows, mean: Floats, dim: int, progress: Progress) -> Found:
+def _by_iteration(x: DescriptorRows, mean: Floats, dim: int, progress: Progress) -> Found:
     """The leading directions of many long descriptors: a random subspace, multiplied by the covariance in a few passes."""
     n, d = x.shape
     width = min(d, n - 1, int(_OVERSAMPLED * dim) + 16)
@@ -382,7 +382,7 @@ def _descending(values: NDArray[Any], vectors: NDArray[Any]) -> tuple[Floats, Fl
     return values[::-1].clip(min=0).astype(np.float64), vectors[:, ::-1].astype(np.float64)
 
 
-def _mean(x: Rows, progress: Progress) -> Floats:
+def _mean(x: DescriptorRows, progress: Progress) -> Floats:
     n, d = x.shape
 
     def step(rows: slice, total: Floats) -> None:
@@ -395,7 +395,7 @@ def _mean(x: Rows, progress: Progress) -> Floats:
     return np.asarray(total / n)
 
 
-def _projected(x: Rows, mean: Floats, directions: Floats, progress: Progress) -> Rows:
+def _projected(x: DescriptorRows, mean: Floats, directions: Floats, progress: Progress) -> DescriptorRows:
     """(N, k) coordinates, on disk where they are many."""
     n, k = len(x), directions.shape[1]
     target = progress.array("coordinates", (n, k))
@@ -407,7 +407,7 @@ def _projected(x: Rows, mean: Floats, directions: Floats, progress: Progress) ->
     return target
 
 
-def _checked_shape(x: Rows, dim: int) -> tuple[int, int]:
+def _checked_shape(x: DescriptorRows, dim: int) -> tuple[int, int]:
     if len(x.shape) != 2 or len(x) < 2:
         raise InputError(f"whitening is fitted on (N, D) descriptors with N of at least 2, not on {x.shape}")
     if not 1 <= dim <= x.shape[1]:
@@ -466,7 +466,7 @@ class Progress:
 
 
 @contextlib.contextmanager
-def _progress(state: Path | None, x: Rows, dim: int) -> Iterator[Progress]:
+def _progress(state: Path | None, x: DescriptorRows, dim: int) -> Iterator[Progress]:
     if state is None:
         with tempfile.TemporaryDirectory(prefix="covis-whitening-") as scratch:
             yield Progress(None, Path(scratch))

@@ -14,7 +14,7 @@ from covis.field import pairing
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.reading.cameras import camera_of
-from covis.reading.colmap import read_model
+from covis.reading.colmap import read_reconstruction
 from covis.reading.table import read_table
 
 pytest.importorskip("pycolmap", reason="needs the `sfm` extra")
@@ -97,7 +97,7 @@ def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys):
     assert code == 0
     pairs = pairing.read_pairs(tmp_path / "pairs.txt")
     assert json.loads(out) == {"pairs": len(pairs), "by": "overlap", "images": 8, "output": str(tmp_path / "pairs.txt")}
-    model = read_model(tmp_path / "m")
+    model = read_reconstruction(tmp_path / "m")
     seen = dict(zip(model.names, [set(o[o >= 0].tolist()) for o in model.observed], strict=True))
     assert all(len(seen[a] & seen[b]) / min(len(seen[a]), len(seen[b])) >= 0.2 for a, b in pairs)
 

@@ -22,7 +22,7 @@ def run(capsys, *arguments):
 @pytest.fixture
 def checkpoint(tmp_path):
     torch.manual_seed(3)
-    net = backbones.create("resnet18", (64, 64)).net
+    net = backbones.create_backbone("resnet18", (64, 64)).net
     state = {f"module.backbone.{name}": tensor for name, tensor in net.state_dict().items()}
     torch.save({"state_dict": state | {"module.pool.p": torch.tensor([2.5])}}, tmp_path / "published.pth")
     return tmp_path / "published.pth"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 
-from covis.cli import GROUPS, VERBS, build, describe, main
+from covis.cli import GROUPS, VERBS, build_app, error_line, main
 from covis.cli.listing import KINDS, START_WITH
 from covis.errors import InputError, WeightsMissing
 
@@ -144,8 +144,8 @@ def test_version_and_dry_run():
 def test_missing_weights_name_the_option_of_the_verb():
     error = WeightsMissing("no weights of vgg16 here; give a file")
     assert "ModelConfig(weights='FILE.safetensors')" in str(error)
-    assert describe(error, "index") == (2, "error: no weights of vgg16 here; give a file: --weights FILE.safetensors")
-    assert describe(error, "train")[1].endswith("--set model.weights=FILE.safetensors")
+    assert error_line(error, "index") == (2, "error: no weights of vgg16 here; give a file: --weights FILE.safetensors")
+    assert error_line(error, "train")[1].endswith("--set model.weights=FILE.safetensors")
 
 
 TYPOS = (
@@ -242,5 +242,5 @@ def test_a_device_is_checked(capsys, monkeypatch):
     ["train", "sweep", "reproduce", "demo", "evaluate", "embed", "index", "add", "locate", "serve", "pairs", "report"],
 )
 def test_verbs_that_run_a_network_take_a_device(verb):
-    command = typer.main.get_command(build()).commands[verb]
+    command = typer.main.get_command(build_app()).commands[verb]
     assert any("--device" in parameter.opts for parameter in command.params)

@@ -8,7 +8,7 @@ import pytest
 
 from covis import datasets, town
 from covis.errors import InputError
-from covis.fields import build, describe
+from covis.fields import build_value, describe
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import RULES, FovOverlap, LabelRule
@@ -58,7 +58,9 @@ def test_is_a_frozen_value_that_a_recipe_can_state(name, rules):
     if name not in ("surface", "tracks"):  # which hold arrays here; as files they are texts
         told = json.loads(json.dumps(describe(rule)))
         assert (
-            build(RULES[name], {k: tuple(v) if isinstance(v, list) else v for k, v in told.items() if k != "type"})
+            build_value(
+                RULES[name], {k: tuple(v) if isinstance(v, list) else v for k, v in told.items() if k != "type"}
+            )
             == rule
         )
 

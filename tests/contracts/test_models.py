@@ -42,7 +42,7 @@ FIRST_TRAINED = {
 @pytest.fixture(scope="module", params=backbones.RECOMMENDED)
 def backbone(request):
     torch.manual_seed(0)
-    made = backbones.create(request.param, PIXELS)
+    made = backbones.create_backbone(request.param, PIXELS)
     with torch.no_grad():  # the library starts some branches at zero; here every one must count
         for parameter in made.parameters():
             if parameter.abs().max() < 1e-3:
@@ -94,7 +94,7 @@ def test_the_pooling_learns_and_the_frozen_part_does_not(backbone, pool):
 
 @pytest.mark.parametrize("pool", HEADS)
 def test_published_heads_give_unit_vectors_whatever_the_batch(pool):
-    tiny = backbones.create("tiny", PIXELS)
+    tiny = backbones.create_backbone("tiny", PIXELS)
     test_descriptors_are_unit_vectors_of_the_stated_length_whatever_the_batch(tiny, pool)
 
 

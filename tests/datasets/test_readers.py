@@ -59,7 +59,7 @@ class TestMsls:
         assert queries.columns["s2w"][:2].tolist() == [True, False]
 
     def test_positions_are_the_released_ones(self, layouts):
-        queries, database = msls.read(layouts["msls"], ["cph"], panoramas=True)
+        queries, database = msls.read_cities(layouts["msls"], ["cph"], panoramas=True)
         lines = (layouts["msls"] / "train_val/cph/query/postprocessed.csv").read_text().splitlines()[1:]
         released = np.array([[float(c) for c in line.split(",")[2:4]] for line in lines])
         assert np.array_equal(queries.poses.xy, released)
@@ -67,20 +67,20 @@ class TestMsls:
         assert database.columns["pano"].tolist() == [False] * 11 + [True]
 
     def test_headings_are_turned_to_grid_north_and_minus_one_is_unknown(self, layouts):
-        queries, _ = msls.read(layouts["msls"], ["cph"])
+        queries, _ = msls.read_cities(layouts["msls"], ["cph"])
         assert np.isnan(queries.poses.heading[1])
         convergence = (12.57 - 15.0) * np.sin(np.radians(55.67))  # zone 33, whose middle is 15° E
         assert (queries.columns["ca"] - queries.poses.heading)[0] == pytest.approx(convergence, abs=0.01)
 
     def test_a_city_across_a_zone_border_becomes_one_piece(self, layouts):
-        _, database = msls.read(layouts["msls"], ["london"])
+        _, database = msls.read_cities(layouts["msls"], ["london"])
         steps = np.hypot(*np.diff(database.poses.xy, axis=0).T)
         assert steps == pytest.approx(np.full(len(steps), 30.0), abs=0.2)
         raw = builders.utm(database.columns["lat"], database.columns["lon"])
         assert np.hypot(*np.diff(raw, axis=0).T).max() > 300_000  # the trap is in the layout
 
     def test_the_other_name_of_the_sequence_column_and_crlf(self, layouts):
-        queries, _ = msls.read(layouts["msls"], ["amman"])
+        queries, _ = msls.read_cities(layouts["msls"], ["amman"])
         assert queries.columns["sequence_key"][0] == b"seq0_query"
         assert queries.columns["pano"].dtype == bool
 

@@ -16,7 +16,7 @@ import pytest
 import typer
 from PIL import Image
 
-from covis.cli import build, main
+from covis.cli import build_app, main
 from layouts import builders
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -40,7 +40,7 @@ def commands(page):
 
 def understood(words):
     """Finds the verb and hands it the words, without running it."""
-    command = typer.main.get_command(build())
+    command = typer.main.get_command(build_app())
     context = command.make_context("covis", [], resilient_parsing=True)
     while hasattr(command, "resolve_command") and words and words[0] in getattr(command, "commands", {}):
         name, command, words = command.resolve_command(context, words)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
-from covis.cli import describe
+from covis.cli import error_line
 
 
 @dataclass(frozen=True)
@@ -58,7 +58,7 @@ def asked(call: Callable[[], str], truth: str | None = None) -> Outcome:
             kind = {0: "same", 2: "refused"}.get(left.code if isinstance(left.code, int) else 1, "crashed")
             return Outcome(kind, lines[-1] if lines else "")
         except Exception as error:
-            status, line = describe(error)
+            status, line = error_line(error)
             kind = "refused" if status == 2 else "crashed"
             return Outcome(kind, line + (f" [{_where(error)}]" if kind == "crashed" else ""))
         finally:

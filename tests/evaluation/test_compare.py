@@ -8,7 +8,7 @@ from scipy.stats import bootstrap
 from toy_benchmarks import descriptors, drive
 
 from covis.errors import InputError
-from covis.evaluation.compare import compare, differences, paired_differences
+from covis.evaluation.compare import compare, paired_differences, subject_differences
 from covis.evaluation.published import PROTOCOLS, TABLES, beside, published, rows
 from covis.evaluation.result import Evaluation, find_evaluations
 from covis.evaluation.retrieval import evaluate_descriptors
@@ -102,7 +102,7 @@ def test_other_protocols_have_no_paired_difference():
 
 
 def test_differences_of_nested_facts():
-    assert differences([{"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}]) == {"a.c": [2, None]}
+    assert subject_differences([{"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}]) == {"a.c": [2, None]}
 
 
 def test_evaluations_are_found_one_level_down(tmp_path):

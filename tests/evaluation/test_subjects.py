@@ -3,7 +3,7 @@
 import pytest
 from toy_benchmarks import descriptors, drive
 
-from covis.evaluation.compare import compare, grouped, names
+from covis.evaluation.compare import compare, grouped, unique_names
 from covis.evaluation.render import seeds
 from covis.evaluation.retrieval import evaluate_descriptors
 
@@ -36,7 +36,7 @@ def test_seeds_of_one_configuration_are_averaged(scored):
     found = [scored("CL", 0, CL), scored("GCL", 0, GCL), scored("CL", 1, CL), scored("GCL", 1, GCL)]
     groups = grouped(found)
     assert {name: seeds(group) for name, group in groups.items()} == {"CL": "0, 1", "GCL": "0, 1"}
-    assert names(found) == ["CL, seed 0", "GCL, seed 0", "CL, seed 1", "GCL, seed 1"]
+    assert unique_names(found) == ["CL, seed 0", "GCL, seed 0", "CL, seed 1", "GCL, seed 1"]
 
 
 def test_namesakes_are_told_apart_by_what_differs(scored):

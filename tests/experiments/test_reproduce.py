@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from covis.cli import build
+from covis.cli import build_app
 from covis.evaluation.published import COUNTS, other_counts
 from covis.evaluation.submissions import Scores
 from covis.experiments.paper import published_hours
@@ -42,7 +42,7 @@ def paper(official, tmp_path_factory):
 
     def run(*arguments):
         command = ["reproduce", *arguments, *data, *settings, "--workers", "0", "-o", str(output)]
-        result = CliRunner().invoke(build(), command, catch_exceptions=False)
+        result = CliRunner().invoke(build_app(), command, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return output
 
@@ -138,7 +138,7 @@ def test_an_absent_model_does_not_end_the_table(whole):
 
 def test_the_list_says_what_a_table_costs_and_which_data_is_there(official):
     command = ["reproduce", "list", "--json", "--data", f"msls={official['msls']}"]
-    listed = {e["table"]: e for e in json.loads(CliRunner().invoke(build(), command).stdout)}
+    listed = {e["table"]: e for e in json.loads(CliRunner().invoke(build_app(), command).stdout)}
     assert set(PAPER) <= set(listed)
     assert len([name for name in PAPER if name.startswith("table")]) == 11
     assert listed["table1"]["hours"] == "20 GPU-hours"

@@ -6,10 +6,10 @@ import pytest
 from covis.errors import InputError
 from covis.field.pairing import (
     HEADER,
-    Loop,
+    LoopClosure,
     LoopJudge,
-    agreement,
     fitted_probability,
+    lead_up_share,
     line,
     loop_closures,
     usual_probability,
@@ -55,15 +55,15 @@ def test_a_clock_that_jumps_back_is_refused():
 
 
 def test_agreement_allows_other_speeds():
-    assert agreement(50, [np.array([46]), np.array([48])]) == 1.0
-    assert agreement(50, [np.array([50]), np.array([50])]) == 1.0
-    assert agreement(50, [np.array([9]), np.array([49])]) == 0.5
+    assert lead_up_share(50, [np.array([46]), np.array([48])]) == 1.0
+    assert lead_up_share(50, [np.array([50]), np.array([50])]) == 1.0
+    assert lead_up_share(50, [np.array([9]), np.array([49])]) == 0.5
 
 
 def test_probabilities_follow_what_is_known_to_be_right():
     rng = np.random.default_rng(3)
     good = rng.random(300) < 0.5
-    loops = [Loop(2 * i, 2 * i + 1, float(rng.normal(0.4 if g else 0.8, 0.15)), 0.8) for i, g in enumerate(good)]
+    loops = [LoopClosure(2 * i, 2 * i + 1, float(rng.normal(0.4 if g else 0.8, 0.15)), 0.8) for i, g in enumerate(good)]
     xy = np.zeros((600, 2))
     xy[1::2, 0] = np.where(good, 5.0, 500.0)
     xy[::20] = np.nan
@@ -100,14 +100,14 @@ def test_a_stream_says_how_likely_each_loop_is():
     assert len(likely) > 150
     assert np.mean(likely) >= 0.9
     assert np.mean(unlikely) < np.mean(likely)
-    assert usual_probability(Loop(1, 0, 0.5, 1.0, 5.0)) > 0.99
-    assert usual_probability(Loop(1, 0, 0.5, 0.2, 2.5)) < 0.2
+    assert usual_probability(LoopClosure(1, 0, 0.5, 1.0, 5.0)) > 0.99
+    assert usual_probability(LoopClosure(1, 0, 0.5, 0.2, 2.5)) < 0.2
 
 
 def test_a_stream_learns_from_positions():
     rng = np.random.default_rng(3)
     good = rng.random(300) < 0.5
-    loops = [Loop(2 * i, 2 * i + 1, 0.4 if g else 0.8, 1.0, 5.0) for i, g in enumerate(good)]
+    loops = [LoopClosure(2 * i, 2 * i + 1, 0.4 if g else 0.8, 1.0, 5.0) for i, g in enumerate(good)]
     xy = np.zeros((600, 2))
     xy[1::2, 0] = np.where(good, 5.0, 500.0)
     judge = LoopJudge(xy)

@@ -40,7 +40,7 @@ def test_overlap_takes_what_is_shared_most():
     graph = SimilarityGraph.from_edges(rows, columns, psi[rows, columns], (4, 4))
     assert pairing.by_overlap(graph, 1, one_set=True).tolist() == [[0, 1], [2, 3], [3, 0]]
     assert pairing.by_overlap(graph, 9, 0.5, one_set=True).tolist() == [[0, 1], [0, 3]]
-    both = pairing.joined(np.array([[2, 3], [0, 1]]), np.array([[1, 0], [0, 2]]), one_set=True)
+    both = pairing.joined_pairs(np.array([[2, 3], [0, 1]]), np.array([[1, 0], [0, 2]]), one_set=True)
     assert both.tolist() == [[0, 1], [0, 2], [2, 3]]
 
 

@@ -9,7 +9,7 @@ from rooms import cameras, room, seen
 from covis.errors import InputError
 from covis.labels import SurfaceOverlap
 from covis.labels.clouds import PointCloud
-from covis.labels.surface import arrange, look
+from covis.labels.surface import arrange, seen_points
 from covis.poses import Poses
 
 
@@ -73,7 +73,7 @@ def test_a_wall_hides_what_lies_behind_it_only_with_the_depth_buffer():
 def as_seen(points, images, occlusion, xyz):
     """(N, points) what `look` says, in the order of `xyz`."""
     place = {tuple(p): k for k, p in enumerate(np.stack([points.x, points.y, points.z], 1).tolist())}
-    bits = np.unpackbits(look(points, images, occlusion).words.view(np.uint8), axis=1, bitorder="little")
+    bits = np.unpackbits(seen_points(points, images, occlusion).words.view(np.uint8), axis=1, bitorder="little")
     return bits[:, [place[tuple(p)] for p in (xyz - points.middle).tolist()]].astype(bool)
 
 

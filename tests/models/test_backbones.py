@@ -16,23 +16,23 @@ def test_names_hold_our_own_and_the_librarys():
 
 def test_an_unknown_name_suggests_the_nearest():
     with pytest.raises(InputError, match="did you mean 'resnet50'"):
-        backbones.create("resnet5O", (64, 64))
+        backbones.create_backbone("resnet5O", (64, 64))
 
 
 def test_a_name_may_carry_its_weights_tag():
-    assert backbones.create("resnet18.tv_in1k", (64, 64)).channels == 512
+    assert backbones.create_backbone("resnet18.tv_in1k", (64, 64)).channels == 512
 
 
 def test_the_length_of_a_descriptor_is_asked_of_the_network():
     for name, channels in {"tiny": 256, "resnet18": 512, "vit_tiny_patch16_224": 192, "mobilenetv2_100": 1280}.items():
-        assert backbones.create(name, (64, 64)).channels == channels
+        assert backbones.create_backbone(name, (64, 64)).channels == channels
 
 
 @pytest.mark.parametrize(
     ("asked", "given"), [((224, 224), (224, 224)), ((160, 150), (154, 154)), ((480, 640), (476, 644))]
 )
 def test_images_for_a_transformer_are_whole_patches(asked, given):
-    backbone = backbones.create("vit_small_patch14_reg4_dinov2", asked)
+    backbone = backbones.create_backbone("vit_small_patch14_reg4_dinov2", asked)
     assert backbone.fit(asked) == given
     model = PlaceModel.around(backbone, ModelConfig(backbone.name, "token", asked))
     assert model.config.image_size == model.preprocessing.image_size == given
@@ -64,7 +64,7 @@ def test_a_window_transformer_with_channels_last_is_understood():
 
 
 def test_a_network_that_cannot_be_taken_apart_runs_whole():
-    backbone = backbones.create("beit_base_patch16_224", (64, 64))
+    backbone = backbones.create_backbone("beit_base_patch16_224", (64, 64))
     assert backbone.plan == Plan((WHOLE,), ())
     assert backbone.channels == 768
     with pytest.raises(InputError, match='use trainable="all" or "none"'):
@@ -88,18 +88,20 @@ def test_strides_of_2015():
     block = then.backbone.net.layer3[0]
     assert (block.conv1.stride, block.conv2.stride) == ((2, 2), (1, 1))
     with pytest.raises(InputError, match="bottleneck"):
-        backbones.create("resnet18", (64, 64), "conv1")
+        backbones.create_backbone("resnet18", (64, 64), "conv1")
 
 
 def test_heads_are_gone():
-    names = backbones.create("resnet18", (64, 64)).net.state_dict()
+    names = backbones.create_backbone("resnet18", (64, 64)).net.state_dict()
     assert not any(name.startswith("fc") for name in names)
-    assert not any("head" in name for name in backbones.create("vit_tiny_patch16_224", (64, 64)).net.state_dict())
+    assert not any(
+        "head" in name for name in backbones.create_backbone("vit_tiny_patch16_224", (64, 64)).net.state_dict()
+    )
 
 
 def test_a_size_that_a_network_refuses_is_one_line():
     with pytest.raises(InputError, match="does not take images of 32 × 32 pixels"):
-        backbones.create("inception_v3", (32, 32))
+        backbones.create_backbone("inception_v3", (32, 32))
 
 
 @pytest.mark.parametrize(
@@ -108,8 +110,8 @@ def test_a_size_that_a_network_refuses_is_one_line():
 )
 def test_a_backbone_ends_after_the_blocks_asked_for(name, blocks, channels):
     torch.manual_seed(0)
-    whole = backbones.create(name, (64, 64)).eval()
-    short = backbones.create(name, (64, 64), blocks=blocks).eval()
+    whole = backbones.create_backbone(name, (64, 64)).eval()
+    short = backbones.create_backbone(name, (64, 64), blocks=blocks).eval()
     short.net.load_state_dict(whole.net.state_dict(), strict=False)
     x = torch.randn(1, 3, 64, 64)
     stop = whole.plan.block_starts[blocks]
@@ -122,7 +124,7 @@ def test_a_backbone_ends_after_the_blocks_asked_for(name, blocks, channels):
 
 def test_more_blocks_than_there_are_is_an_error():
     with pytest.raises(InputError, match="has 12 blocks"):
-        backbones.create("vit_tiny_patch16_224", (64, 64), blocks=13)
+        backbones.create_backbone("vit_tiny_patch16_224", (64, 64), blocks=13)
 
 
 @pytest.mark.parametrize(
@@ -131,8 +133,8 @@ def test_more_blocks_than_there_are_is_an_error():
 )
 def test_features_of_several_blocks_are_joined(name, levels, channels):
     torch.manual_seed(0)
-    whole = backbones.create(name, (64, 64)).eval()
-    joined = backbones.create(name, (64, 64), levels=levels).eval()
+    whole = backbones.create_backbone(name, (64, 64)).eval()
+    joined = backbones.create_backbone(name, (64, 64), levels=levels).eval()
     joined.net.load_state_dict(whole.net.state_dict(), strict=False)
     x, grid = torch.randn(2, 3, 64, 64), whole.grid((64, 64))
     with torch.inference_mode():
@@ -157,4 +159,4 @@ def test_features_of_several_blocks_are_joined(name, levels, channels):
 )
 def test_levels_that_cannot_be_joined_are_errors(levels, reason):
     with pytest.raises(InputError, match=reason):
-        backbones.create("mobilenetv2_100", (64, 64), levels=levels)
+        backbones.create_backbone("mobilenetv2_100", (64, 64), levels=levels)

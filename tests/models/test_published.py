@@ -25,7 +25,7 @@ def small(name, backbone, size):
 
 def imported(entry, state, tmp_path):
     torch.save({"state_dict": state}, tmp_path / "checkpoint.pth")
-    return published.fill(PlaceModel.skeleton(entry.config), entry, tmp_path / "checkpoint.pth")
+    return published.fill_published(PlaceModel.skeleton(entry.config), entry, tmp_path / "checkpoint.pth")
 
 
 def photos(size, count=2):
@@ -221,7 +221,7 @@ def test_megaloc(dinov2, tmp_path):
     torch.save(checkpoint | under("aggregator.linear.", linear.state_dict()), tmp_path / "checkpoint.pth")
     model = PlaceModel.skeleton(small("salad", "vit_small_patch14_dinov2", DINO_SIZE).config)
     model.pool = ProjectedSalad(384, lambda: (9, 10), dim=32)
-    published.fill(model, entry, tmp_path / "checkpoint.pth")
+    published.fill_published(model, entry, tmp_path / "checkpoint.pth")
     x = photos(DINO_SIZE, 1)
     with torch.inference_mode():
         compare(model, x, linear(salad(state, *dinov2_tokens(dinov2, x, norm=True))))

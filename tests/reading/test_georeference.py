@@ -9,12 +9,12 @@ from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses
 from covis.reading.georeference import (
     course,
+    fit_similarity,
     georeference,
     known_positions,
     placed,
     robust_similarity,
     scaled,
-    similarity,
     warn_of_course,
 )
 
@@ -39,7 +39,7 @@ def test_similarity_is_the_one_of_colmap():
     source = rng.normal(size=(9, 3))
     turn = Rotation.random(rng=3).as_matrix()
     target = 2.5 * source @ turn.T + [5, 6, 7] + rng.normal(size=(9, 3)) * 0.05
-    fit = similarity(source, target)
+    fit = fit_similarity(source, target)
     theirs = pycolmap.estimate_sim3d(source, target)
     np.testing.assert_allclose(fit.scale, theirs.scale, rtol=1e-9)
     np.testing.assert_allclose(fit.rotation, theirs.rotation.matrix(), atol=1e-9)

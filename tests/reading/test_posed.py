@@ -45,7 +45,7 @@ def reconstruction():
 @pytest.mark.parametrize("kind", ["text", "binary"])
 def test_colmap_models_are_read_as_colmap_reads_them(reconstruction, tmp_path, kind):
     getattr(reconstruction, f"write_{kind}")(tmp_path)
-    model = colmap.read_model(tmp_path)
+    model = colmap.read_reconstruction(tmp_path)
     images = model.image_set(up="z")
     assert sorted(model.names) == sorted(i.name for i in reconstruction.images.values())
     for k, i in enumerate(model.ids):
@@ -77,7 +77,7 @@ def test_every_camera_model_of_colmap_is_known():
 
 def test_tracks_are_counted_as_colmap_counts_shared_points(reconstruction, tmp_path):
     reconstruction.write_binary(tmp_path)
-    model = colmap.read_model(tmp_path)
+    model = colmap.read_reconstruction(tmp_path)
     seen = model.incidence()
     shared = (seen @ seen.T).toarray()
     sets = [{p.point3D_id for p in reconstruction.images[int(i)].points2D if p.has_point3D()} for i in model.ids]
@@ -87,7 +87,7 @@ def test_tracks_are_counted_as_colmap_counts_shared_points(reconstruction, tmp_p
 
 def test_points_turn_with_the_poses(reconstruction, tmp_path):
     reconstruction.write_binary(tmp_path)
-    model = colmap.read_model(tmp_path)
+    model = colmap.read_reconstruction(tmp_path)
     for up in ("z", "-y", "x"):
         images = model.image_set(up=up, scale=2.0)
         assert images.poses.metric
@@ -104,9 +104,9 @@ def test_a_cut_model_names_its_file(reconstruction, tmp_path):
     whole = (tmp_path / "images.bin").read_bytes()
     (tmp_path / "images.bin").write_bytes(whole[: len(whole) // 2])
     with pytest.raises(InputError, match=r"images\.bin ends after"):
-        colmap.read_model(tmp_path)
+        colmap.read_reconstruction(tmp_path)
     with pytest.raises(InputError, match="holds no COLMAP model"):
-        colmap.read_model(tmp_path / "elsewhere")
+        colmap.read_reconstruction(tmp_path / "elsewhere")
 
 
 def test_a_project_folder_finds_model_and_images(reconstruction, tmp_path):

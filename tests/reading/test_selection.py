@@ -8,7 +8,7 @@ from PIL import Image
 
 from covis.errors import InputError
 from covis.reading import decoding
-from covis.reading.sources import check_map, select_photos
+from covis.reading.sources import require_map, select_photos
 
 
 @pytest.fixture
@@ -56,15 +56,15 @@ def test_a_swapped_map_is_recognised(folder):
     town = folder / "town.map"
     town.mkdir()
     (town / "CURRENT").write_text("{}")
-    check_map(town, [folder / "new" / "a.jpg"])
+    require_map(town, [folder / "new" / "a.jpg"])
     with pytest.raises(
         InputError, match=r"town\.map is the map, and it comes first: covis locate .*town\.map .*a\.jpg"
     ):
-        check_map(folder / "new" / "a.jpg", [town])
+        require_map(folder / "new" / "a.jpg", [town])
     with pytest.raises(InputError, match=r"did you mean .*town\.map"):
-        check_map(folder / "twn.map", [folder / "new" / "a.jpg"])
+        require_map(folder / "twn.map", [folder / "new" / "a.jpg"])
     with pytest.raises(InputError, match="is a photo"):
-        check_map(folder / "new" / "a.jpg", [folder / "new" / "b.jpg"])
+        require_map(folder / "new" / "a.jpg", [folder / "new" / "b.jpg"])
 
 
 def test_heic_is_decoded_with_its_position(tmp_path):

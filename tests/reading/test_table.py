@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from covis.errors import InputError
-from covis.reading.table import names, read_table, read_tables
+from covis.reading.table import name_bytes, read_table, read_tables
 
 
 def write(path, text):
@@ -162,10 +162,10 @@ def test_headings_minus_one_over_360_and_stuck(tmp_path, capsys):
 @pytest.mark.parametrize("cells", [[], [b"a"], [b"", b"abc", b"d\xff"], [b"x" * 70000, b"y"]])
 def test_names_equal_a_plain_loop(cells):
     array = pa.array(cells, pa.binary())
-    assert names(array).tolist() == cells
-    assert names(array, b"p/", b".s").tolist() == [b"p/" + c + b".s" for c in cells]
+    assert name_bytes(array).tolist() == cells
+    assert name_bytes(array, b"p/", b".s").tolist() == [b"p/" + c + b".s" for c in cells]
     padded = pa.array([b"skip", *cells], pa.binary()).slice(1)
-    assert names(padded).tolist() == cells
+    assert name_bytes(padded).tolist() == cells
 
 
 def test_a_table_wider_than_a_local_frame_needs_a_frame(tmp_path, capsys):

@@ -60,7 +60,7 @@ def test_own_descriptors_as_queries_do_not_count_themselves(descriptors):
     truth = rank(descriptors[rows], descriptors, 10, exclude=rows)
     found = index.search(descriptors[rows], 11)
     assert (found.ids[:, 0] == rows).mean() > 0.99
-    assert approximate.overlap(approximate._without(found, rows), truth) == pytest.approx(measured.recall)
+    assert approximate.found_share(approximate._without(found, rows), truth) == pytest.approx(measured.recall)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))

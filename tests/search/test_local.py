@@ -5,7 +5,7 @@ import pytest
 from scipy.ndimage import map_coordinates
 
 from covis.ranking import Ranking
-from covis.search.rerank import Features, LocalRerank, inliers, match, peaks, sampled
+from covis.search.rerank import LocalFeatures, LocalRerank, inliers, match, peaks, sampled
 
 SIZE = (320, 240)
 
@@ -13,9 +13,9 @@ SIZE = (320, 240)
 def test_mutual_and_clear_matches_only():
     eye = np.eye(4, dtype=np.float32)
     twin = np.array([[1, 0, 0, 0], [0.999, 0.04, 0, 0], [0, 1, 0, 0], [0, 0, 0, 1]], np.float32)
-    first, second = Features(np.zeros((4, 2)), eye), Features(np.zeros((4, 2)), twin)
+    first, second = LocalFeatures(np.zeros((4, 2)), eye), LocalFeatures(np.zeros((4, 2)), twin)
     assert match(first, second).tolist() == [[0, 0], [1, 2], [3, 3]]
-    alike = Features(np.zeros((2, 2)), np.array([[0.8, 0.6, 0, 0], [0.8, -0.6, 0, 0]], np.float32))
+    alike = LocalFeatures(np.zeros((2, 2)), np.array([[0.8, 0.6, 0, 0], [0.8, -0.6, 0, 0]], np.float32))
     assert match(first, alike).tolist() == []
     assert match(first, alike, None).tolist() == [[0, 0]]
 
@@ -51,7 +51,11 @@ def pair(flat, wrong, count=120, seed=0):
     first, second = (p[:, :2] / p[:, 2:] * 260 + np.array(SIZE) / 2 for p in views)
     second[:wrong] = rng.uniform(0, 1, (wrong, 2)) * SIZE
     unused = np.zeros((count, 1), np.float32)
-    return Features(first, unused, SIZE), Features(second, unused, SIZE), np.tile(np.arange(count)[:, None], 2)
+    return (
+        LocalFeatures(first, unused, SIZE),
+        LocalFeatures(second, unused, SIZE),
+        np.tile(np.arange(count)[:, None], 2),
+    )
 
 
 @pytest.mark.parametrize(
@@ -76,7 +80,7 @@ def test_the_head_is_ordered_by_what_agrees_and_ties_stay():
     eye = np.eye(60, dtype=np.float32)
     own, same, _ = pair(True, 0, count=60)
     _, noise, _ = pair(True, 60, count=60)
-    pictures = [noise._replace(descriptors=eye), Features(np.zeros((0, 2)), np.zeros((0, 60), np.float32)),
+    pictures = [noise._replace(descriptors=eye), LocalFeatures(np.zeros((0, 2)), np.zeros((0, 60), np.float32)),
                 same._replace(descriptors=eye), same._replace(descriptors=eye)]  # fmt: skip
     rerank = LocalRerank(lambda _: own._replace(descriptors=eye), pictures.__getitem__, depth=3)
     ranking = Ranking(np.array([[1, 0, 2, 3, -1]]), np.array([[0.1, 0.2, 0.3, 0.4, np.inf]]))

@@ -8,7 +8,7 @@ import pytest
 
 from covis.town import houses, solids, traversals
 from covis.town.config import TownConfig
-from covis.town.layout import District, build, district
+from covis.town.layout import District, build_scene, district
 from covis.town.render import END_M, FAR_M, GROUND, SKY, View, cast, intrinsics, measure
 from covis.town.surfaces import outline
 from covis.town.traversals import rotations
@@ -29,7 +29,7 @@ def one_wall(x0, x1, y, **look):
     streets = np.array([[-50.0, 0.0, 50.0, 0.0, 4.0, 2.0]])
     facade = plain_wall(abs(x1 - x0), **look)
     place = District("test", streets, np.array([[x0, y, x1, y]]), facade[None], np.zeros((0, solids.FIELDS)))
-    return build(place, np.zeros((0, solids.FIELDS)))
+    return build_scene(place, np.zeros((0, solids.FIELDS)))
 
 
 def camera_at(heading_deg, pitch_deg=0.0, roll_deg=0.0):

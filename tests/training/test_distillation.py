@@ -10,7 +10,7 @@ from covis import cli
 from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel
 from covis.models.onnx import OnnxPlaceModel, export_int8
-from covis.training.distillation import agreement
+from covis.training.distillation import teacher_agreement
 from layouts import builders
 
 SIZE = (32, 32)
@@ -34,10 +34,10 @@ def test_agreement_is_counted_among_all_others():
     teacher = rng.standard_normal((40, 8)).astype(np.float32)
     teacher /= np.linalg.norm(teacher, axis=1, keepdims=True)
     held = np.array([3, 17, 39])
-    same = agreement(teacher, teacher @ np.linalg.qr(rng.standard_normal((8, 8)))[0].astype(np.float32), held)
+    same = teacher_agreement(teacher, teacher @ np.linalg.qr(rng.standard_normal((8, 8)))[0].astype(np.float32), held)
     assert (same.nearest, same.among_five) == (100, 100)
     assert same.correlation == pytest.approx(1, abs=1e-5)
-    other = agreement(teacher, np.roll(teacher, 1, axis=0), held)
+    other = teacher_agreement(teacher, np.roll(teacher, 1, axis=0), held)
     assert other.correlation < 0.6
 
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from covis.cli import build
+from covis.cli import build_app
 from covis.graph import SimilarityGraph
 from layouts import builders
 
@@ -37,7 +37,7 @@ def released(official, tmp_path_factory):
 
 
 def covis(*arguments):
-    result = CliRunner().invoke(build(), list(map(str, arguments)), catch_exceptions=False)
+    result = CliRunner().invoke(build_app(), list(map(str, arguments)), catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result
 
@@ -84,5 +84,5 @@ def test_labels_of_another_release_end_the_training_in_one_line(tmp_path):
     builders.msls(tmp_path, cities=("amman",), queries=9, images=False)
     settings = [part for setting in (*TINY, "labels=graph", f"labels.path={tmp_path}") for part in ("--set", setting)]
     command = ["train", "msls_vgg16_gem_gcl", "--data", str(tmp_path), *settings, "-o", str(tmp_path / "run")]
-    result = CliRunner().invoke(build(), command)
+    result = CliRunner().invoke(build_app(), command)
     assert "is of 8 × 12 images; the lists have 9 × 12 lines" in str(result.exception or result.output)

@@ -73,7 +73,7 @@ GROUP_HELP = {
 }
 
 
-def build() -> typer.Typer:
+def build_app() -> typer.Typer:
     """The application with every verb."""
     app = typer.Typer(
         name="covis",
@@ -147,7 +147,7 @@ def main(argv: list[str] | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
-        code = build()(args, standalone_mode=False)
+        code = build_app()(args, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except (Exception, Stopped) as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb
@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> None:
             sys.exit(0)
         if debug:
             traceback.print_exc()
-        status, line = describe(error, next(iter(args), ""))
+        status, line = error_line(error, next(iter(args), ""))
         print(f"covis: {line}", file=sys.stderr)
         sys.exit(status)
 
@@ -164,7 +164,7 @@ _WEIGHTS_OPTION = {"index": "--weights FILE.safetensors"}
 """How a verb takes a weights file; those that are not here run recipes and take --set."""
 
 
-def describe(error: BaseException, verb: str = "") -> tuple[int, str]:
+def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
     """Exit code and line of an error of a verb."""
     if isinstance(error, Stopped):
         name = {signal.SIGTERM: "stopped", signal.SIGINT: "interrupted"}[signal.Signals(error.number)]

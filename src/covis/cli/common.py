@@ -14,11 +14,11 @@ from covis import machine
 from covis.errors import InputError, near_path, visible
 from covis.tables import text_table as table
 
-__all__ = ["MODEL_HELP", "WORKERS_HELP", "Data", "Device", "Json", "emit", "existing", "table"]
-Given = TypeVar("Given", Path, list[Path])
+__all__ = ["MODEL_HELP", "WORKERS_HELP", "DataPath", "Device", "Json", "emit", "existing", "table"]
+PathOrPaths = TypeVar("PathOrPaths", Path, list[Path])
 MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
 WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
-Data = Annotated[
+DataPath = Annotated[
     list[str] | None,
     typer.Option(
         "--data", help="DATASET=PATH, repeatable; PATH alone where one dataset is asked for. The town needs none."
@@ -27,7 +27,7 @@ Data = Annotated[
 Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout.")]
 
 
-def existing(given: Given) -> Given:
+def existing(given: PathOrPaths) -> PathOrPaths:
     """The path or paths of an argument, before anything heavy is imported; an error where one is not there."""
     for path in (given,) if isinstance(given, Path) else given:
         if not path.exists():
@@ -49,7 +49,7 @@ Device = Annotated[
     typer.Option("--device", callback=_use_device, help="cpu, cuda, cuda:N or mps (default: a GPU if there is one)."),
 ]
 
-Frame = Annotated[
+FrameOption = Annotated[
     str,
     typer.Option(
         "--frame",

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from covis.cli.common import MODEL_HELP, WORKERS_HELP, Data, Device, Json, emit, existing
+from covis.cli.common import MODEL_HELP, WORKERS_HELP, DataPath, Device, Json, emit, existing
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ def report(
         typer.Argument(callback=existing, help="Folders of `covis evaluate`, or runs with evaluations below."),
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="FILE.html; FILE.png, .svg or .pdf with --figure.")],
-    data: Data = None,
+    data: DataPath = None,
     figure: Annotated[
         str,
         typer.Option(
@@ -113,7 +113,7 @@ def evaluate(
     benchmarks: Annotated[
         list[str], typer.Argument(help="Names from `covis list benchmarks`; further models may stand before them.")
     ],
-    data: Data = None,
+    data: DataPath = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -299,14 +299,14 @@ def leaderboard(
     if output is not None:
         board.write_leaderboard(output, found, title)
     write = FORMATS[dress]
-    told = [f"{board.heading(one)}\n{write(board.rows(one))}" for one in found["boards"]]
+    told = [f"{board.heading(one)}\n{write(board.protocol_rows(one))}" for one in found["boards"]]
     emit(found, json, "\n\n".join([*told, *([] if output is None else [f"{output}: {len(opened)} evaluations"])]))
 
 
 def submission_check(
     benchmark: Annotated[str, typer.Argument(help="msls_test, robotcar_v2, cmu_extended, …")],
     file: Annotated[Path, typer.Argument(callback=existing, help="The file that is to be uploaded.")],
-    data: Data = None,
+    data: DataPath = None,
     json: Json = False,
 ) -> None:
     """Check a submission file before it is uploaded, and say what is wrong with it.

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import WORKERS_HELP, Data, Device, Json, emit
+from covis.cli.common import WORKERS_HELP, DataPath, Device, Json, emit
 from covis.cli.common import table as text_table
 from covis.errors import InputError
 
@@ -26,7 +26,7 @@ def train(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Run folder; RUN/model is the trained model.")
     ] = None,
-    data: Data = None,
+    data: DataPath = None,
     init: Annotated[
         Path | None,
         typer.Option(
@@ -148,7 +148,7 @@ def sweep(
     recipes: Annotated[list[str], typer.Argument(help="Names from `covis list recipes`.")],
     output: Output,
     benchmark: Annotated[list[str], typer.Option(help="What each run is scored on, repeatable.")],
-    data: Data = None,
+    data: DataPath = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 … N−1.")] = 3,
     set_: Set = None,
     vary: Annotated[
@@ -185,7 +185,7 @@ def reproduce(
         list[str] | None, typer.Argument(help="Tables and figures by name; `list` shows them, their cost and data.")
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder of all runs.")] = None,
-    data: Data = None,
+    data: DataPath = None,
     rows: Annotated[list[str] | None, typer.Option(help="Only rows whose name contains this, repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds 0 … N−1 (default: as the table says).")] = None,
     set_: Set = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Data, Frame, Json, emit, existing, table
+from covis.cli.common import DataPath, FrameOption, Json, emit, existing, table
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ Queries = Annotated[Path | None, typer.Option(help="The queries: a table, a fold
 Database = Annotated[Path | None, typer.Option(help="The map images, alike. [default: the queries with themselves]")]
 DatasetName = Annotated[str | None, typer.Option("--dataset", help="Instead of tables: a dataset by name.")]
 SplitName = Annotated[str | None, typer.Option("--split", help="Split of that dataset.")]
-Cloud = Annotated[Path | None, typer.Option(help="surface: point cloud, .ply or .npz. [default: fused depth maps]")]
+CloudOption = Annotated[
+    Path | None, typer.Option(help="surface: point cloud, .ply or .npz. [default: fused depth maps]")
+]
 CloudUp = Annotated[str, typer.Option(help=f"surface: the cloud file's axis that points up: {', '.join(AXES)}.")]
 
 
@@ -53,15 +55,15 @@ def label(
         bool, typer.Option("--within-group", help="Only pairs of one group (city, scene).")
     ] = False,
     dataset: DatasetName = None,
-    data: Data = None,
+    data: DataPath = None,
     split: SplitName = None,
-    cloud: Cloud = None,
+    cloud: CloudOption = None,
     cloud_up: CloudUp = "z",
     occlusion: Annotated[str | None, typer.Option(help="surface: none | zbuffer. [default: none]")] = None,
     tracks: Annotated[Path | None, typer.Option(help="tracks: the COLMAP model. [default: the queries]")] = None,
     uint8: Annotated[bool, typer.Option("--uint8", help="Keep ψ in steps of 1/255; no pair changes its band.")] = False,
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out images without a position.")] = False,
-    frame: Frame = "",
+    frame: FrameOption = "",
     json: Json = False,
 ) -> None:
     """Label every pair of two sets (or of one set with itself) by how much the two views share.
@@ -116,7 +118,7 @@ def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings
     from dataclasses import fields
 
     from covis.datasets import DATASETS
-    from covis.fields import build
+    from covis.fields import build_value
     from covis.labels import RULES, FovOverlap
 
     own = FovOverlap() if dataset is None else DATASETS[dataset].rule
@@ -131,7 +133,7 @@ def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings
     if shown == "radius" and isinstance(given.get("radius_m"), tuple):
         raise InputError("--rule radius takes one radius; it has no cameras to tell apart")
     base = {f: getattr(own, f) for f in known} if isinstance(own, kind) else {}
-    return build(kind, base | given, settings)
+    return build_value(kind, base | given, settings)
 
 
 def read_cloud(path: Path | None, up: str) -> PointCloud | None:
@@ -331,7 +333,7 @@ def import_labels(
     queries: Queries = None,
     database: Database = None,
     dataset: DatasetName = None,
-    data: Data = None,
+    data: DataPath = None,
     split: SplitName = None,
     key: Annotated[str, typer.Option(help="h5: fov (graded) or sim (binary).")] = "fov",
     format_: Annotated[str | None, typer.Option("--format", help=" | ".join(FORMATS))] = None,
@@ -375,9 +377,9 @@ def plot(
         typer.Option(help="pair, surface: a query and a map image, by name or row number. [default: one near ψ = 0.5]"),
     ] = None,
     dataset: DatasetName = None,
-    data: Data = None,
+    data: DataPath = None,
     split: SplitName = None,
-    cloud: Cloud = None,
+    cloud: CloudOption = None,
     cloud_up: CloudUp = "z",
     json: Json = False,
 ) -> None:

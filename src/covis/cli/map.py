@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from covis.cli.common import Json, emit
-from covis.cli.maps import Pictures
+from covis.cli.maps import PicturesOption
 from covis.errors import InputError
 
 MapPath = Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")]
@@ -61,10 +61,10 @@ def calibrate(map_path: MapPath, json: Json = False) -> None:
     Examples:
       covis map calibrate town.map
     """
-    from covis.cli.maps import report
+    from covis.cli.maps import report_map
     from covis.maps.map import Map
 
-    report(Map.open(map_path).recalibrate(), json, {})
+    report_map(Map.open(map_path).recalibrate(), json, {})
 
 
 def show(
@@ -73,7 +73,7 @@ def show(
     tiles: Annotated[
         str, typer.Option(help="Map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
     ] = "",
-    pictures: Pictures = None,
+    pictures: PicturesOption = None,
     json: Json = False,
 ) -> None:
     """Say what is in a map, and write a page to look at it.
@@ -85,9 +85,9 @@ def show(
     """
     from covis.cli.maps import promise_of
     from covis.maps.map import RUNTIME, Map
-    from covis.reading.sources import check_map
+    from covis.reading.sources import require_map
 
-    check_map(map_path, [])
+    require_map(map_path, [])
     opened = Map.open(map_path)
     runtime = "ONNX Runtime" if (map_path / RUNTIME).is_dir() else "torch"
     facts = {
@@ -122,9 +122,9 @@ def export(
     """
     from covis.maps.care import export_map
     from covis.maps.map import Map
-    from covis.reading.sources import check_map
+    from covis.reading.sources import require_map
 
-    check_map(map_path, [])
+    require_map(map_path, [])
     size = export_map(Map.open(map_path), target, with_paths=with_paths)
     emit({"file": str(target), "bytes": size}, json, f"{target}: {size / 1e6:.1f} MB")
 

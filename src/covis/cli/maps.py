@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Device, Frame, Json, emit, existing
+from covis.cli.common import Device, FrameOption, Json, emit, existing
 from covis.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,15 +21,15 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from covis.search import Area
 
-Track = Annotated[Path | None, typer.Option(help="A table or track (GPX) with the positions of the photos.")]
-Pictures = Annotated[
+TrackOption = Annotated[Path | None, typer.Option(help="A table or track (GPX) with the positions of the photos.")]
+PicturesOption = Annotated[
     list[Path] | None,
     typer.Option(
         metavar="FOLDER",
         help="Also show photos of the map that lie here; those of folders given to covis index are shown anyway.",
     ),
 ]
-Given = Annotated[
+GivenPhotos = Annotated[
     Path | None, typer.Option(help="A store with the photos' descriptors (covis embed), if there is one.")
 ]
 
@@ -52,13 +52,13 @@ def index(
     fine_tune: Annotated[
         bool, typer.Option("--fine-tune", help="Also train the network on the photos, and keep that if it helps.")
     ] = False,
-    track: Track = None,
-    frame: Frame = "",
+    track: TrackOption = None,
+    frame: FrameOption = "",
     kind: Annotated[
         str, typer.Option(help="Search: auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")
     ] = "auto",
     max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
-    descriptors: Given = None,
+    descriptors: GivenPhotos = None,
     engine: Annotated[
         str, typer.Option(help="Keep photos and descriptors in an engine: milvus:URI or postgresql://USER@HOST/DB.")
     ] = "",
@@ -126,15 +126,15 @@ def index(
     if scene is not None or depth:
         made.keep_scene(scene or photos)
     facts: dict[str, Any] = {"left_out": count - len(made)}
-    report(made, json, facts, None if fitted is None else fitted.to_dict())
+    report_map(made, json, facts, None if fitted is None else fitted.to_dict())
 
 
 def add(
     map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
     photos: Annotated[list[Path], typer.Argument(callback=existing, help="Folders, tables or photos, with positions.")],
     prefix: Annotated[str, typer.Option(help="Put before the names, where folders use the same ones.")] = "",
-    track: Track = None,
-    descriptors: Given = None,
+    track: TrackOption = None,
+    descriptors: GivenPhotos = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
@@ -155,7 +155,7 @@ def add(
         rejects: list[Rejected] = []
         images = open_images(path, track, positions=True, rejects=rejects)
         now = now.add(images, prefix=prefix, descriptors=_store(descriptors), rejects=rejects)
-    report(now, json, {"added": len(now) - before})
+    report_map(now, json, {"added": len(now) - before})
 
 
 def remove(
@@ -172,7 +172,7 @@ def remove(
     from covis.maps.map import Map
 
     now = Map.open(map_path).remove(names)
-    report(now, json, {"removed": len(set(names))})
+    report_map(now, json, {"removed": len(set(names))})
 
 
 def locate(
@@ -197,7 +197,7 @@ def locate(
     tiles: Annotated[
         str, typer.Option(help="html: map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
     ] = "",
-    pictures: Pictures = None,
+    pictures: PicturesOption = None,
     csv: Annotated[Path | None, typer.Option(help="Write a table, one line per photo.")] = None,
     geojson: Annotated[Path | None, typer.Option(help="Write positions, radii, matches and lines as GeoJSON.")] = None,
     kml: Annotated[Path | None, typer.Option(help="Write them as KML.")] = None,
@@ -231,9 +231,9 @@ def locate(
       covis locate town.map IMG_2041.jpg --pose --scene sparse/0
     """
     from covis.progress import say
-    from covis.reading.sources import check_map, select_photos
+    from covis.reading.sources import require_map, select_photos
 
-    check_map(map_path, photos)
+    require_map(map_path, photos)
     files = select_photos(photos)
     wanted, form = _precision(precision), _form(geopose_form)
     if scene is not None and not pose:
@@ -400,7 +400,7 @@ def _store(path: Path | None) -> Any:
     return None if path is None else DescriptorStore.open(path)
 
 
-def report(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
+def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
     """What a verb made of a map, and what the map promises."""
     calibration = made.calibration
     promised = None if calibration is None else calibration.promised()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from covis.arrays import Descriptors
     from covis.descriptors import DescriptorStore
-    from covis.field.pairing import Pairs
+    from covis.field.pairing import ImagePairs
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
     from covis.ranking import Ranking
@@ -191,7 +191,7 @@ BLOCK = 64
 """Images that are described at a time while loop closures are given out."""
 
 
-class Side(NamedTuple):
+class PairSide(NamedTuple):
     """Images and, where there is something to describe them with, their descriptors by ids."""
 
     images: ImageSet
@@ -248,7 +248,7 @@ def pairs(
     _emit(made, way, other, database, output, features=features, pose_priors=pose_priors, json=json)
 
 
-def _side(path: Path, model: Path | None) -> Side:
+def _side(path: Path, model: Path | None) -> PairSide:
     """A map with its own descriptors, or images with those of a describer."""
     from covis.reading.sources import open_images
 
@@ -258,9 +258,9 @@ def _side(path: Path, model: Path | None) -> Side:
         opened = Map.open(path)
         if model is not None:
             raise InputError(f"{path} is a map, which has its own descriptors; leave --model out")
-        return Side(opened.images, lambda ids: opened.descriptors[opened.state.rows[ids]], path)
+        return PairSide(opened.images, lambda ids: opened.descriptors[opened.state.rows[ids]], path)
     images = open_images(path)
-    return Side(images, None if model is None else _describing(model, images), path)
+    return PairSide(images, None if model is None else _describing(model, images), path)
 
 
 def _is_map(path: Path) -> bool:
@@ -286,7 +286,7 @@ def _describing(model: Path, images: ImageSet) -> Callable[[NDArray[np.int64]], 
     return describe
 
 
-def _queries(path: Path, source: Path, model: Path | None) -> Side:
+def _queries(path: Path, source: Path, model: Path | None) -> PairSide:
     """Queries, described by the database's model."""
     from covis.reading.sources import open_images
 
@@ -294,13 +294,13 @@ def _queries(path: Path, source: Path, model: Path | None) -> Side:
     if _is_map(source):
         from covis.maps.storage import MODEL
 
-        return Side(images, _describing(source / MODEL, images), path)
-    return Side(images, None if model is None else _describing(model, images), path)
+        return PairSide(images, _describing(source / MODEL, images), path)
+    return PairSide(images, None if model is None else _describing(model, images), path)
 
 
 def _pairs(
-    queries: Side, database: Side, by: str, *, per_image: int, least: float, exhaustive_below: int | None
-) -> tuple[Pairs, str]:
+    queries: PairSide, database: PairSide, by: str, *, per_image: int, least: float, exhaustive_below: int | None
+) -> tuple[ImagePairs, str]:
     from covis.field import pairing
 
     one_set = queries is database
@@ -313,10 +313,10 @@ def _pairs(
     if by in ("overlap", "both"):
         graph = _overlap(queries, database)
         parts.append(pairing.by_overlap(graph, per_image, least, one_set=one_set))
-    return pairing.joined(*parts, one_set=one_set), by
+    return pairing.joined_pairs(*parts, one_set=one_set), by
 
 
-def _by_retrieval(queries: Side, database: Side, per_image: int) -> Pairs:
+def _by_retrieval(queries: PairSide, database: PairSide, per_image: int) -> ImagePairs:
     import numpy as np
 
     from covis.field import pairing
@@ -330,7 +330,7 @@ def _by_retrieval(queries: Side, database: Side, per_image: int) -> Pairs:
     return pairing.by_ranking(ranking.ids, per_image, one_set=queries is database)
 
 
-def _overlap(queries: Side, database: Side) -> SimilarityGraph:
+def _overlap(queries: PairSide, database: PairSide) -> SimilarityGraph:
     """ψ by a model's tracks where the images are its own, else by fields of view."""
     from covis.labels import FovOverlap, TrackOverlap
     from covis.labels.clouds import read_tracks
@@ -349,10 +349,10 @@ def _overlap(queries: Side, database: Side) -> SimilarityGraph:
 
 
 def _emit(
-    made: Pairs,
+    made: ImagePairs,
     way: str,
-    queries: Side,
-    database: Side,
+    queries: PairSide,
+    database: PairSide,
     output: Path,
     *,
     features: Path | None,
@@ -384,11 +384,19 @@ def _emit(
     emit(facts, json and output != STREAM, "" if output == STREAM else text)
 
 
-def _write_loops(side: Side, output: Path, gap_s: float, least: float, json: bool) -> None:
+def _write_loops(side: PairSide, output: Path, gap_s: float, least: float, json: bool) -> None:
     """Candidates in order of time; on standard output each as soon as it is known."""
     import numpy as np
 
-    from covis.field.pairing import HEADER, Loop, LoopJudge, fitted_probability, line, loop_closures, usual_probability
+    from covis.field.pairing import (
+        HEADER,
+        LoopClosure,
+        LoopJudge,
+        fitted_probability,
+        line,
+        loop_closures,
+        usual_probability,
+    )
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")
@@ -397,7 +405,7 @@ def _write_loops(side: Side, output: Path, gap_s: float, least: float, json: boo
     found = loop_closures(_times_rows(side, order), times[order], gap_s=gap_s)
     xy = side.images.poses.xy[order]
 
-    def text(loop: Loop, chance: float) -> str:
+    def text(loop: LoopClosure, chance: float) -> str:
         both = int(order[loop.query]), int(order[loop.match])
         names = side.images.name(both[0]), side.images.name(both[1])
         return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
@@ -426,13 +434,13 @@ def _write_loops(side: Side, output: Path, gap_s: float, least: float, json: boo
     emit(facts, json, f"{output}: {len(kept)} loop closures of {len(side.images)} images")
 
 
-def _times_rows(side: Side, order: NDArray[np.int64]) -> Iterator[Descriptors]:
+def _times_rows(side: PairSide, order: NDArray[np.int64]) -> Iterator[Descriptors]:
     assert side.describe is not None
     for start in range(0, len(order), BLOCK):
         yield from side.describe(order[start : start + BLOCK])
 
 
-def _times(side: Side) -> NDArray[np.float64]:
+def _times(side: PairSide) -> NDArray[np.float64]:
     """Seconds of each image, from the column `time`: a number, or a time as ISO 8601 has it."""
     from datetime import UTC, datetime
 

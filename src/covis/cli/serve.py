@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from covis.cli.common import Device, Json, emit, table
-from covis.cli.maps import Pictures
+from covis.cli.maps import PicturesOption
 from covis.errors import InputError
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -35,7 +35,7 @@ def serve(
     ] = None,
     queue: Annotated[int, typer.Option(min=1, help="Photos that may wait; more are refused with 503.")] = 256,
     max_upload: Annotated[str, typer.Option(help="Size of one request at most.")] = "100M",
-    pictures: Pictures = None,
+    pictures: PicturesOption = None,
     device: Device = None,
     json: Json = False,
 ) -> None:

@@ -223,12 +223,12 @@ def _model(source: Path, up: str) -> ImageSet:
     from typing import cast
 
     from covis.poses import Axis
-    from covis.reading.colmap import read_model
+    from covis.reading.colmap import read_reconstruction
     from covis.reading.georeference import warn_of_course
 
     if up and up not in AXES:
         raise unknown_name("axis (--up)", up, AXES)
-    images = read_model(source).image_set(up=cast(Axis, up) if up else None)
+    images = read_reconstruction(source).image_set(up=cast(Axis, up) if up else None)
     warn_of_course(images, str(source))
     return images
 

@@ -50,10 +50,10 @@ def load(path: Path, split: str) -> Split:
     known = {"test": TEST_SLICES, "train": tuple(n for n in SLICES if n not in TEST_SLICES), **named}
     if split not in known:
         raise unknown_name(f"split of {NAME}", split, known)
-    return read(path, known[split])
+    return read_slices(path, known[split])
 
 
-def read(path: Path | str, slices: Sequence[int]) -> Split:
+def read_slices(path: Path | str, slices: Sequence[int]) -> Split:
     """Queries and map of `slices`; a query's pose is known where `camera-poses/` has it."""
     path = Path(path)
     missing = [n for n in slices if not (path / f"slice{n}").is_dir()]

@@ -17,7 +17,7 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
 from covis.poses import Poses
-from covis.reading.table import Kind, integers, names, read_columns, texts
+from covis.reading.table import ColumnKind, integers, name_bytes, read_columns, texts
 
 NAME = "gsv"
 CITIES = (
@@ -26,7 +26,7 @@ CITIES = (
     "TRT", "WashingtonDC",
 )  # fmt: skip
 PLACES_PER_CITY = 10**5
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, ColumnKind] = {
     "place_id": "integer",
     "year": "integer",
     "month": "integer",
@@ -45,11 +45,11 @@ def load(path: Path, split: str) -> Split:
         raise InputError(f"{path / 'Dataframes'} has no <City>.csv; expected Dataframes/ and Images/")
     if split != "train" and split not in present:
         raise unknown_name(f"split of {NAME}", split, ["train", *present])
-    images = read(path, present if split == "train" else [split])
+    images = read_views(path, present if split == "train" else [split])
     return Split(images, images)
 
 
-def read(path: Path | str, cities: Sequence[str]) -> ImageSet:
+def read_views(path: Path | str, cities: Sequence[str]) -> ImageSet:
     """The views of `cities`."""
     path = Path(path)
     return image_sets.concatenate([_city(path, city, k) for k, city in enumerate(cities)])
@@ -63,7 +63,7 @@ def _city(path: Path, city: str, order: int) -> ImageSet:
         raise InputError(f"{file} has no column {lost[0]}; expected {', '.join(_KINDS)}")
     place, year, month, north = (integers(cells[k]) for k in ("place_id", "year", "month", "northdeg"))
     lat, lon = texts(cells["lat"]), texts(cells["lon"])
-    panorama = names(cells["panoid"])
+    panorama = name_bytes(cells["panoid"])
     labels = texts(cells["city_id"])
     poses = Poses.from_latlon(lat.astype(np.float64), lon.astype(np.float64), north.astype(np.float64))
     local = Poses(poses.xy, poses.heading)  # cities have frames of their own; only their groups keep them apart

@@ -26,7 +26,7 @@ from covis.labels.rules import FovOverlap
 from covis.poses import Poses
 from covis.progress import say, warn
 from covis.reading.georeference import convergence_deg, one_zone
-from covis.reading.table import Column, Kind, flags, names, numbers, read_columns
+from covis.reading.table import Column, ColumnKind, flags, name_bytes, numbers, read_columns
 
 NAME = "msls"
 CITIES = {
@@ -41,7 +41,7 @@ CITIES = {
 SUBTASKS = ("all", "s2w", "w2s", "o2n", "n2o", "d2n", "n2d")
 SIDES = ("query", "database")
 POSITIONS = ("raw.csv", "postprocessed.csv")
-_KINDS: dict[str, Kind] = {
+_KINDS: dict[str, ColumnKind] = {
     "key": "name",
     "lon": "number",
     "lat": "number",
@@ -56,7 +56,7 @@ _KINDS: dict[str, Kind] = {
 }
 """Columns that are read; `captured_at` (a date as text) and the others are not even parsed."""
 
-_CONVERT: dict[str, Callable[[Column], NDArray[Any]]] = {"name": names, "number": numbers, "flag": flags}
+_CONVERT: dict[str, Callable[[Column], NDArray[Any]]] = {"name": name_bytes, "number": numbers, "flag": flags}
 
 
 def load(path: Path, split: str, *, panoramas: bool = False) -> Split:
@@ -64,17 +64,17 @@ def load(path: Path, split: str, *, panoramas: bool = False) -> Split:
     known = {**CITIES, **{city: (city,) for cities in CITIES.values() for city in cities}}
     if split not in known:
         raise unknown_name(f"split of {NAME}", split, known)
-    return read(path, _present(path, known[split], complete=split != "train"), panoramas=panoramas)
+    return read_cities(path, _present(path, known[split], complete=split != "train"), panoramas=panoramas)
 
 
 def panoramas_of(path: Path, split: str) -> list[str]:
     """Names of the panoramas that `load` leaves out."""
     cities = CITIES.get(split, (split,))
-    sides = read(path, _present(path, cities, complete=split != "train", told=True), panoramas=True)
+    sides = read_cities(path, _present(path, cities, complete=split != "train", told=True), panoramas=True)
     return [side.name(int(i)) for side in sides for i in np.flatnonzero(side.columns["pano"])]
 
 
-def read(path: Path | str, cities: Sequence[str], *, panoramas: bool = False) -> Split:
+def read_cities(path: Path | str, cities: Sequence[str], *, panoramas: bool = False) -> Split:
     """Queries and map of `cities`, in the order of the CSV files; with `panoramas`, those too."""
     sides = []
     for side in SIDES:
@@ -154,7 +154,7 @@ def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
 def _misaligned(expected: Column, found: Column) -> str:
     if len(expected) != len(found):
         return f"{len(found)} rows, but seq_info.csv has {len(expected)}"
-    ours, theirs = names(expected), names(found)
+    ours, theirs = name_bytes(expected), name_bytes(found)
     at = int(np.flatnonzero(ours != theirs)[0])
     return f"row {at + 2} is {os.fsdecode(theirs[at])}, seq_info.csv has {os.fsdecode(ours[at])}"
 

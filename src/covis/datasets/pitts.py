@@ -17,7 +17,7 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import unknown_name
 from covis.images import ImageSet, Split
 from covis.poses import Poses
-from covis.reading.matrices import find, read_struct
+from covis.reading.matrices import find_file, read_struct
 
 SPLITS = ("train", "val", "test")
 QUERIES = "queries_real"
@@ -35,7 +35,7 @@ def load(path: Path, split: str, name: str) -> Split:
     """Queries and map of `split`."""
     if split not in SPLITS:
         raise unknown_name(f"split of {name}", split, SPLITS)
-    struct = read_struct(find(path, f"{name}_{split}.mat"))
+    struct = read_struct(find_file(path, f"{name}_{split}.mat"))
     queries = [f"{QUERIES}/{n}" for n in struct.query_names]
     return Split(_images(path, queries, struct.query_xy), _images(path, struct.map_names, struct.map_xy))
 

@@ -22,7 +22,7 @@ from covis.files import existing_names
 from covis.images import ImageSet, Split
 from covis.poses import Poses
 from covis.progress import warn
-from covis.reading.matrices import Struct, find, read_struct
+from covis.reading.matrices import Struct, find_file, read_struct
 
 FRAME = "EPSG:32654"
 QUERY_FOLDERS = ("247query_subset_v2", "247query_v3", "query", "queries")
@@ -34,7 +34,7 @@ def load_247(path: Path, split: str) -> Split:
     """The 315 phone queries and the street-view map of Tokyo 24/7."""
     if split != "test":
         raise unknown_name("split of tokyo247", split, ("test",))
-    struct = read_struct(find(path, "tokyo247.mat"))
+    struct = read_struct(find_file(path, "tokyo247.mat"))
     queries = ImageSet.of(path, _queries(path, struct), _poses(struct.query_xy))
     alone = sum(_CUTOUT.match(name) is None for name in struct.map_names)
     if alone:
@@ -46,7 +46,7 @@ def load_tm(path: Path, split: str) -> Split:
     """Queries and map of Time Machine, each with its time stamp."""
     if split not in ("train", "val"):
         raise unknown_name("split of tokyotm", split, ("train", "val"))
-    struct = read_struct(find(path, f"tokyoTM_{split}.mat"))
+    struct = read_struct(find_file(path, f"tokyoTM_{split}.mat"))
     sides = (
         (struct.query_names, struct.query_xy, struct.query_times),
         (struct.map_names, struct.map_xy, struct.map_times),

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 ORIGIN = ("recipe", "seed", "data", "weights")
 """What a model's card says of where it came from, for comparisons."""
 MODEL_KIND = "model"
-Runtime = Literal["auto", "torch", "onnx"]
+RuntimeName = Literal["auto", "torch", "onnx"]
 KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, or FILE.npy with FILE.txt"
 """What can be given as MODEL, in words."""
 
@@ -95,7 +95,7 @@ def open_describer(
     return ModelDescriber(open_model(found.path), found.label, batch_size, workers=workers, cache=cache, folder=folder)
 
 
-def open_model(path: Path | str, runtime: Runtime = "torch", images: int | None = None) -> Embedder:
+def open_model(path: Path | str, runtime: RuntimeName = "torch", images: int | None = None) -> Embedder:
     """The network at `path`: of a model or run folder, or of an ONNX file.
 
     runtime "auto": the fastest for so many `images`; "onnx": ONNX Runtime; an ONNX file always runs there.

@@ -36,10 +36,10 @@ from covis.runtime import open_session
 from covis.search.rerank import (
     RATIO,
     RERANK_DEPTH,
-    Features,
-    Geometry,
+    LocalFeatures,
     LocalRerank,
     Matcher,
+    ViewGeometry,
     match,
     peaks,
     sampled,
@@ -63,7 +63,7 @@ class Extractor(Protocol):
         """What decides them, as JSON knows it."""
         ...
 
-    def __call__(self, path: Path) -> Features: ...
+    def __call__(self, path: Path) -> LocalFeatures: ...
 
 
 EXTRACTORS: Registry[Callable[[Path | None], Extractor]] = Registry("local features")
@@ -85,7 +85,7 @@ class Sift:
         """Name and bounds."""
         return {"features": "sift", "most": MOST, "side": SIDE}
 
-    def __call__(self, path: Path) -> Features:
+    def __call__(self, path: Path) -> LocalFeatures:
         """Up to `MOST` features."""
         return sift(path, MOST, SIDE)
 
@@ -104,7 +104,7 @@ class XFeat:
         """Name, weights and bounds."""
         return {"features": "xfeat", "weights": sha256(self.file), "most": MOST, "side": SIDE}
 
-    def __call__(self, path: Path) -> Features:
+    def __call__(self, path: Path) -> LocalFeatures:
         """Up to `MOST` features, by how sure the network is of the place and of the descriptor."""
         pixels, size = _pixels(path)
         wanted = ["descriptors", "keypoint_logits", "reliability"]
@@ -132,13 +132,13 @@ class Alike:
 
     def __init__(self, file: Path | None = None) -> None:
         self.file = _weights_file("alike", file, (".pth", "-n.pth", "-t.pth", "-s.pth", ".safetensors"))
-        self.net = AlikeNetwork.of(weights.read(self.file, plain=False), self.file)
+        self.net = AlikeNetwork.of(weights.read_tensors(self.file, plain=False), self.file)
 
     def facts(self) -> dict[str, Any]:
         """Name, weights and bounds."""
         return {"features": "alike", "weights": sha256(self.file), "most": MOST, "side": SIDE}
 
-    def __call__(self, path: Path) -> Features:
+    def __call__(self, path: Path) -> LocalFeatures:
         """Up to `MOST` features, the surest first."""
         pixels, size = _pixels(path)
         with torch.inference_mode():
@@ -210,7 +210,7 @@ class LighterGlue:
         """Name and weights."""
         return {"matcher": "lighterglue", "weights": sha256(self.file)}
 
-    def __call__(self, first: Features, second: Features) -> NDArray[np.int64]:
+    def __call__(self, first: LocalFeatures, second: LocalFeatures) -> NDArray[np.int64]:
         """(M, 2) matches that the network gives at least 10 %."""
         if not len(first.xy) or not len(second.xy):
             return np.zeros((0, 2), np.int64)
@@ -243,12 +243,12 @@ def _strongest(
     stride: int,
     pixels: NDArray[np.float32],
     size: tuple[int, int],
-) -> Features:
+) -> LocalFeatures:
     """The `MOST` surest points with their descriptors, in pixels of the full picture."""
     best = np.argsort(-value, kind="stable")[:MOST]
     vectors = sampled(descriptors, at[best], stride)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
-    return Features(at[best] * (np.array(size) / pixels.shape[:0:-1]), vectors, size)
+    return LocalFeatures(at[best] * (np.array(size) / pixels.shape[:0:-1]), vectors, size)
 
 
 def _weights_file(name: str, given: Path | None, endings: tuple[str, ...]) -> Path:
@@ -286,22 +286,22 @@ class KeptFeatures:
     extractor: Extractor
     folder: Path
 
-    def __call__(self, image: int) -> Features:
+    def __call__(self, image: int) -> LocalFeatures:
         """Features of image `image`."""
         return self._recent(image)
 
     @cached_property
-    def _recent(self) -> Callable[[int], Features]:
+    def _recent(self) -> Callable[[int], LocalFeatures]:
         return lru_cache(_IN_MEMORY)(self._features)
 
-    def _features(self, image: int) -> Features:
+    def _features(self, image: int) -> LocalFeatures:
         path = self.images.path(image)
         file = self.file(path)
         if file.is_file():
             try:
                 stored = load_arrays(file, _STORED, "it is made again")
                 width, height = stored["size"].tolist()
-                return Features(
+                return LocalFeatures(
                     stored["xy"].astype(np.float64), stored["descriptors"].astype(np.float32), (width, height)
                 )
             except Damaged as error:
@@ -315,7 +315,7 @@ class KeptFeatures:
                 descriptors=found.descriptors.astype(np.float16),
                 size=np.array(found.size, np.int64),
             )
-        return Features(found.xy, found.descriptors.astype(np.float16).astype(np.float32), found.size)
+        return LocalFeatures(found.xy, found.descriptors.astype(np.float16).astype(np.float32), found.size)
 
     def file(self, path: Path) -> Path:
         """Where the features of a picture are kept."""
@@ -333,7 +333,7 @@ class LocalReranking:
     database: KeptFeatures
     depth: int
     matcher: Matcher
-    geometry: Geometry
+    geometry: ViewGeometry
     cost: dict[str, float] = field(default_factory=dict)
     """After a call: CPU milliseconds per image for features, per pair for matching and geometry."""
 
@@ -366,7 +366,7 @@ class ByLocal:
     file: Path | None = None
     matcher: str = ""
     matcher_file: Path | None = None
-    geometry: Geometry = "homography"
+    geometry: ViewGeometry = "homography"
     depth: int = RERANK_DEPTH
 
     @classmethod
@@ -381,9 +381,9 @@ class ByLocal:
             raise unknown_name("matcher", glue, ("lighterglue",))
         if glue and features != "xfeat":
             raise InputError(f"lighterglue was trained for xfeat; write --rerank local:xfeat+lighterglue, not {text!r}")
-        if geometry and geometry not in get_args(Geometry):
-            raise unknown_name("geometry", geometry, get_args(Geometry))
-        chosen = cls(features, _path(file), glue, _path(glue_file), cast(Geometry, geometry or "homography"))
+        if geometry and geometry not in get_args(ViewGeometry):
+            raise unknown_name("geometry", geometry, get_args(ViewGeometry))
+        chosen = cls(features, _path(file), glue, _path(glue_file), cast(ViewGeometry, geometry or "homography"))
         return chosen if depth is None else replace(chosen, depth=depth)
 
     @property

@@ -19,10 +19,10 @@ from covis.graph import SimilarityGraph
 from covis.images import WINDOW, ImageSet, Split
 from covis.labels import FovOverlap, Radius
 from covis.labels.rules import LabelRule
+from covis.ranking import Groups
 from covis.registry import Registry
 from covis.tables import card
 
-Groups = Literal["any", "same", "other"]
 Denominator = Literal["answerable", "all"]
 RADII_M = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 75.0, 100.0)
 _BLOCK = 1 << 20

@@ -73,7 +73,7 @@ def _model(evaluation: Evaluation) -> object:
     return evaluation.subject.get("fingerprint"), evaluation.subject.get("seed")
 
 
-def names(evaluations: Sequence[Evaluation]) -> list[str]:
+def unique_names(evaluations: Sequence[Evaluation]) -> list[str]:
     """A name for each evaluation that no other has: its configuration's, and its seed where there are several."""
     found: dict[int, str] = {}
     for name, group in grouped(evaluations).items():
@@ -142,7 +142,7 @@ def _refuse_namesakes(protocols: Mapping[str, Sequence[Evaluation]]) -> None:
         first = group[0]
         if first.benchmark in seen:
             other = seen[first.benchmark]
-            what = differences([_protocol(other), _protocol(first)])
+            what = subject_differences([_protocol(other), _protocol(first)])
             told = "; ".join(f"{key}: {a} against {b}" for key, (a, b) in list(what.items())[:3])
             raise InputError(
                 f"{other.label} and {first.label} were both scored on {first.benchmark!r}, but not on the same protocol "
@@ -166,7 +166,7 @@ def _compared(group: Sequence[Evaluation]) -> dict[str, Any]:
         "level": LEVEL,
         "rows": _rows(group),
         "best": max(group, key=lambda e: e.recall[min(e.recall)]).label,
-        "differences": differences([dict(e.subject) for e in group]),
+        "differences": subject_differences([dict(e.subject) for e in group]),
     }
 
 
@@ -181,7 +181,7 @@ def _rows(group: Sequence[Evaluation]) -> list[dict[str, Any]]:
             "interval": {str(k): list(e.figures.recall_interval[k]) for k in ks},
             "against_first": {},
         }
-        for e, name in zip(group, names(group), strict=True)
+        for e, name in zip(group, unique_names(group), strict=True)
     ]
     for k in ks:
         tests = [paired_test(*_outcomes(first, e, k)) for e in group[1:]]
@@ -205,7 +205,7 @@ def _outcomes(
     return first.hits(k)[counted], second.hits(k)[counted], clusters
 
 
-def differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
+def subject_differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """The values that are not the same everywhere, by dotted name, one each of `facts`; None where absent."""
     return {name: values for name, values in artifacts.differences(facts).items() if name not in _PLACES}
 

@@ -21,7 +21,7 @@ from covis.poses import Poses, angle_between
 
 
 @njit(cache=True, nogil=True)
-def find(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> Ids:
+def find_ranked(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> Ids:
     """(Q, K) where each ranked id is stored among the ascending `indices` of its query's row; −1 where it is not."""
     queries, depth = ids.shape
     at = np.empty((queries, depth), np.int64)
@@ -111,7 +111,7 @@ def answerable(graph: SimilarityGraph) -> NDArray[np.bool_]:
 def ranked_psi(ranking: Ranked, graph: SimilarityGraph, depth: int | None = None) -> NDArray[np.float32]:
     """(Q, depth) ψ of each ranked image, 0 where absent or padded."""
     ids = ranked_ids(ranking, graph.shape[0])[:, :depth]
-    at = find(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
+    at = find_ranked(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
     psi = np.zeros(ids.shape, np.float32)
     psi[at >= 0] = graph.psi[at[at >= 0]]
     return psi
@@ -183,7 +183,7 @@ def _checked(ks: Sequence[int]) -> Sequence[int]:
 # How far the best match's pose is from the query's own: metres, degrees, and the share within given limits.
 
 
-Limits = Sequence[tuple[float, float]]
+PoseLimits = Sequence[tuple[float, float]]
 _BLOCK = 1 << 20
 """Neighbours looked at in one go."""
 LONG_TERM_LIMITS = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
@@ -218,7 +218,7 @@ def rotation_angles(first: Floats, second: Floats) -> Floats:
     return np.asarray(np.degrees(2.0 * np.arcsin(np.minimum(chord, 1.0))))
 
 
-def localised(metres: Floats, degrees: Floats, limits: Limits = LONG_TERM_LIMITS) -> NDArray[np.bool_]:
+def localised(metres: Floats, degrees: Floats, limits: PoseLimits = LONG_TERM_LIMITS) -> NDArray[np.bool_]:
     """(Q, limits) whether each query is within both metres and degrees; a query without a match is not."""
     m, d = np.asarray(metres)[:, None], np.asarray(degrees)[:, None]
     bounds = np.asarray(limits, np.float64).reshape(-1, 2)
@@ -226,7 +226,7 @@ def localised(metres: Floats, degrees: Floats, limits: Limits = LONG_TERM_LIMITS
         return np.asarray((m <= bounds[:, 0]) & (d <= bounds[:, 1]))
 
 
-def percent_localised(metres: Floats, degrees: Floats, limits: Limits = LONG_TERM_LIMITS) -> dict[str, float]:
+def percent_localised(metres: Floats, degrees: Floats, limits: PoseLimits = LONG_TERM_LIMITS) -> dict[str, float]:
     """Percent of queries localised within each limit, by `limit_name`."""
     if not len(metres):
         raise InputError("no query has a known pose, so none can be called localised; use a submission file")

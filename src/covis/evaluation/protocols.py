@@ -28,7 +28,6 @@ from covis.evaluation.benchmark import (
     SHARED_VIEW,
     SHARED_VIEW_IN_CITY,
     Benchmark,
-    Groups,
     by_rule,
     register,
 )
@@ -38,6 +37,7 @@ from covis.graph import SimilarityGraph
 from covis.images import WINDOW, ImageSet, Split
 from covis.labels import FovOverlap, Radius, SurfaceOverlap
 from covis.labels.rules import LabelRule
+from covis.ranking import Groups
 
 # Mapillary Street-Level Sequences: images and sequences, validation and the server's test.
 #
@@ -83,7 +83,7 @@ def _located(name: str, path: Path | None, sides: Split | tuple[ImageSet, ImageS
         sides,
         similarity=SHARED_VIEW_IN_CITY(*sides),
         breakdown={"city": cities(sides[0])},
-        training=partial(training, path),
+        training=partial(training_cities, path),
         **more,
     )
 
@@ -102,7 +102,7 @@ def server_test(path: Path | None, name: str, subtask: str) -> Benchmark:
         rule=f"{NEAR_RULE}, known to the server alone",
         groups="same",
         submission=MSLS,
-        training=partial(training, path),
+        training=partial(training_cities, path),
         notes=(f"hidden truth, subtask {subtask!r}: write a submission file",),
     )
 
@@ -114,7 +114,7 @@ def _sides(path: Path | None, split: str, subtask: str) -> tuple[ImageSet, Image
     return queries, database
 
 
-def training(path: Path | None) -> ImageSet:
+def training_cities(path: Path | None) -> ImageSet:
     """The map images of the training cities."""
     return datasets.load("msls", path, "train").database
 
@@ -158,7 +158,7 @@ def sequence_test(path: Path | None, task: str, length: int = LENGTH) -> Benchma
         f"{_ITEM_RULE}, known to the server alone",
         groups="same",
         submission=MSLS,
-        training=partial(training, path),
+        training=partial(training_cities, path),
         notes=(f"hidden truth: write a submission file; {note}",),
     )
 
@@ -178,7 +178,7 @@ def _located_items(
         _ITEM_RULE,
         groups="same",
         breakdown={"city": cities(items[0])},
-        training=partial(training, path),
+        training=partial(training_cities, path),
         **more,
     )
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from covis.evaluation.metrics import LEVEL
-from covis.tables import Row, aligned, csv_table, latex_table, markdown_table, text_table
+from covis.tables import TableRow, aligned, csv_table, latex_table, markdown_table, text_table
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
@@ -193,7 +193,7 @@ def _published(evaluation: Evaluation) -> list[str]:
     ]
 
 
-FORMATS: dict[str, Callable[[Sequence[Row]], str]] = {
+FORMATS: dict[str, Callable[[Sequence[TableRow]], str]] = {
     "text": text_table,
     "markdown": markdown_table,
     "latex": latex_table,
@@ -210,7 +210,7 @@ def comparison_text(result: Mapping[str, Any], dress: str = "text") -> str:
     return "\n\n".join([*blocks, *alone])
 
 
-def _comparison(entry: Mapping[str, Any], set_table: Callable[[Sequence[Row]], str]) -> list[str]:
+def _comparison(entry: Mapping[str, Any], set_table: Callable[[Sequence[TableRow]], str]) -> list[str]:
     rows = []
     for row in entry["rows"]:
         line: dict[str, Any] = {"": row["label"]}

@@ -29,7 +29,7 @@ from covis.search import rank
 from covis.whitening import (
     PCA,
     SAMPLES_PER_DIM,
-    Rows,
+    DescriptorRows,
     Whitening,
     WhiteningRule,
     across_groups,
@@ -47,16 +47,16 @@ _SAME_M, _SAME_DEG, _FAR_M = 4.0, 10.0, 150.0
 """Pairs that surely look alike, and pairs that surely do not."""
 _LIKENESS_PAIRS, _GRADES, _FEWEST = 200_000, 10, 50
 
-Labels = Callable[[ImageSet, ImageSet], SimilarityGraph]
+Labeller = Callable[[ImageSet, ImageSet], SimilarityGraph]
 
 
 def fit_whitening(
     images: ImageSet,
-    descriptors: Rows,
+    descriptors: DescriptorRows,
     dim: int,
     rule: WhiteningRule = PCA,
     *,
-    labels: Labels = PHOTO_VIEWS,
+    labels: Labeller = PHOTO_VIEWS,
     state: Path | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Whitening:
@@ -67,11 +67,11 @@ def fit_whitening(
 
 def fit_sizes(
     images: ImageSet,
-    descriptors: Rows,
+    descriptors: DescriptorRows,
     sizes: Sequence[int],
     rule: WhiteningRule = PCA,
     *,
-    labels: Labels = PHOTO_VIEWS,
+    labels: Labeller = PHOTO_VIEWS,
     state: Path | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Iterator[Whitening]:
@@ -87,7 +87,7 @@ def fit_sizes(
 
 
 def labelled_pairs(
-    images: ImageSet, descriptors: Rows, rule: WhiteningRule, labels: Labels = PHOTO_VIEWS
+    images: ImageSet, descriptors: DescriptorRows, rule: WhiteningRule, labels: Labeller = PHOTO_VIEWS
 ) -> csr_matrix:
     """(N, N) weights of the pairs that a rule takes for one place; rows sum to 1.
 
@@ -172,7 +172,7 @@ def affordable(dim: int, samples: int) -> int:
     return dim if dim >= _SMALLEST_DIM else 0
 
 
-def _label_facts(rule: WhiteningRule, labels: Labels, pairs: csr_matrix) -> dict[str, Any]:
+def _label_facts(rule: WhiteningRule, labels: Labeller, pairs: csr_matrix) -> dict[str, Any]:
     source = {"graded": labels, "measured": labels, "binary": NEAR_ALIKE}.get(rule.labels)
     return {"pairs": int(pairs.nnz), **({} if source is None else {"label_rule": str(source)})}
 

@@ -16,7 +16,7 @@ from functools import partial
 from covis.evaluation.retrieval import SIZES
 from covis.experiments.recipes import (
     TABLE4_LOSSES,
-    Variant,
+    RecipeVariant,
     at_methods_rate,
     binary_batches,
     cl,
@@ -53,7 +53,7 @@ DEPTHS = {
 """Clusters at several depths, each by itself: what finds places best."""
 
 
-def base(model: str) -> Recipe:
+def campus_base(model: str) -> Recipe:
     """What these recipes share: phones point anywhere, so labels weigh how much two cameras face each other."""
     return Recipe(
         dataset="campus",
@@ -69,13 +69,13 @@ def rated(recipe: Recipe) -> Recipe:
     return at_methods_rate(recipe) if recipe.optimiser.name == "sgd" else recipe
 
 
-def _recipe(model: str, variant: Variant) -> Recipe:
-    return rated(variant(base(model)))
+def _recipe(model: str, variant: RecipeVariant) -> Recipe:
+    return rated(variant(campus_base(model)))
 
 
 def all_pairs(model: str) -> Recipe:
     """GCL over every pair of a batch's images."""
-    return replace(gcl(base(model)), batches=AllPairs(size=64))
+    return replace(gcl(campus_base(model)), batches=AllPairs(size=64))
 
 
 def places(model: str) -> Recipe:
@@ -85,7 +85,7 @@ def places(model: str) -> Recipe:
     positives do.
     """
     return replace(
-        base(model),
+        campus_base(model),
         model=PLACES[model],
         labels=FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True),
         loss=GeneralizedContrastive(margin=1.2),
@@ -155,9 +155,9 @@ def agreed(label: str, recipe: Recipe, whiten: int) -> tuple[Row, ...]:
 
 
 @TABLES.register("campus_table1")
-def table1() -> Table:
+def campus_table1() -> Table:
     """Which labels compose the batches and which enter the loss, beside the frozen network."""
-    start = base("mobilenetv2")
+    start = campus_base("mobilenetv2")
     graded = rated(gcl(start))
     unlearned = replace(graded, optimiser=replace(graded.optimiser, learning_rate=1e-6))
     rows = (
@@ -176,7 +176,7 @@ def table1() -> Table:
 @TABLES.register("campus_batches")
 def batches() -> Table:
     """What composes a batch, and what grades its pairs."""
-    start = gcl(base("mobilenetv2"))
+    start = gcl(campus_base("mobilenetv2"))
     overlap = start.labels
     assert isinstance(overlap, FovOverlap)
     near = replace(start, batches=replace(start.batches, zeros="near"))
@@ -198,7 +198,7 @@ def batches() -> Table:
 @TABLES.register("campus_losses")
 def losses() -> Table:
     """The losses of Table 4 at equal forward passes, and NetVLAD with mined triplets."""
-    start = gcl(base("mobilenetv2"))
+    start = gcl(campus_base("mobilenetv2"))
     rows = [*both(GRADED, start)]
     for name in TABLE4_LOSSES:
         rows += both(name.replace("_", " "), _with_loss(name, start))
@@ -210,7 +210,7 @@ def losses() -> Table:
 @TABLES.register("campus_sizes")
 def sizes() -> Table:
     """Whitening × dims, with MobileNetV2."""
-    graded = both(GRADED, gcl(base("mobilenetv2")))[0]
+    graded = both(GRADED, gcl(campus_base("mobilenetv2")))[0]
     rows = [*_sizes(graded, 1280), *_sizes(_depths_as_they_come("mobilenetv2"), 2048)]
     return Table("Whitening to fewer dims, MobileNetV2, on the campus", tuple(rows), SEEDS)
 
@@ -231,7 +231,7 @@ def best_of_mobilenet() -> Table:
 @TABLES.register("campus_dinov2")
 def best_of_dinov2() -> Table:
     """DINOv2 ViT-S: clusters of middle features, and poolings of its first eight blocks trained with GCL."""
-    start = gcl(base("dinov2"))
+    start = gcl(campus_base("dinov2"))
     rows = [*_places("dinov2"), *both("average, as it comes", replace(start, steps=0))]
     for pool, name in (("avg", "average"), ("gem", "GeM"), ("transport16", "optimal transport")):
         rows += both(f"{name}, GCL", replace(start, model=replace(start.model, pool=pool)))

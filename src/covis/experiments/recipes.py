@@ -12,7 +12,7 @@ from covis.models import ModelConfig
 from covis.sampling import Tuples
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
-Variant = Callable[[Recipe], Recipe]
+RecipeVariant = Callable[[Recipe], Recipe]
 GCL_RATE, CL_RATE = 0.1, 0.01
 """Learning rates of the method for the generalised and for the plain contrastive loss."""
 SAME_PLACE = Radius(25.0, max_angle_deg=40.0)
@@ -62,7 +62,7 @@ def graded_batches(recipe: Recipe, strategy: str = "A") -> Recipe:
 _SMALL_EPOCHS = 30
 
 
-def tb_places(backbone: str) -> Recipe:
+def tb_places_recipe(backbone: str) -> Recipe:
     """All pairs of W17, fields of view of 3.5 m and 90°."""
     return Recipe(
         dataset="tb_places",
@@ -75,7 +75,7 @@ def tb_places(backbone: str) -> Recipe:
     )
 
 
-def seven_scenes(backbone: str, scene: str) -> Recipe:
+def seven_scenes_recipe(backbone: str, scene: str) -> Recipe:
     """One scene, labelled by the surface that two images share."""
     return Recipe(
         dataset="7scenes",
@@ -92,8 +92,8 @@ _cl_by_label = partial(cl, same_place=None)
 """The baseline: a pair is of one place where its graded label is positive."""
 
 
-def _small(variant: Variant, backbone: str, scene: str = "") -> Recipe:
-    return at_methods_rate(variant(seven_scenes(backbone, scene) if scene else tb_places(backbone)))
+def _small(variant: RecipeVariant, backbone: str, scene: str = "") -> Recipe:
+    return at_methods_rate(variant(seven_scenes_recipe(backbone, scene) if scene else tb_places_recipe(backbone)))
 
 
 _INDOOR: dict[str, Callable[[], Recipe]] = {
@@ -249,7 +249,7 @@ def netvlad_triplet(pool: str) -> Recipe:
     )
 
 
-def _msls(variant: Variant, backbone: str, pool: str = "gem") -> Recipe:
+def _msls(variant: RecipeVariant, backbone: str, pool: str = "gem") -> Recipe:
     return at_methods_rate(variant(msls_base(BACKBONES[backbone], pool)))
 
 

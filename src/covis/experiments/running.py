@@ -42,7 +42,7 @@ from covis.models import PlaceModel
 from covis.progress import say, warn
 from covis.training.data import describe_all
 from covis.training.recipe import Recipe
-from covis.training.run import COST_STEPS, Cost, measure, train
+from covis.training.run import COST_STEPS, Cost, measure_steps, train
 
 RUNS = "runs"
 COST = "cost.json"
@@ -225,7 +225,7 @@ def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
     workers = None if inputs.resources is None else inputs.resources.workers
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        cost: Cost = pool.submit(measure, row.recipe, folder / "run", path, 0, workers, steps=steps).result()
+        cost: Cost = pool.submit(measure_steps, row.recipe, folder / "run", path, 0, workers, steps=steps).result()
     entry = {**asdict(cost), "hours_per_epoch": cost.hours_per_epoch}
     artifacts.write_json(folder / COST, entry, sealed=False)
     return entry

@@ -43,7 +43,7 @@ BEST = {
 those are all 100 %, by Recall@1 within 2, 5 and 10 m. Those of the campus are of an earlier trial on other parts of it."""
 
 
-def base(dataset: str, loss: Loss, rate: float) -> Recipe:
+def survey_base(dataset: str, loss: Loss, rate: float) -> Recipe:
     """What these recipes share."""
     return Recipe(
         dataset=dataset,
@@ -56,45 +56,45 @@ def base(dataset: str, loss: Loss, rate: float) -> Recipe:
     )
 
 
-def gcl(dataset: str, strategy: str = "A") -> Recipe:
+def survey_gcl(dataset: str, strategy: str = "A") -> Recipe:
     """GCL; batches weighed by grades as strategy A, B, C or D says."""
-    recipe = base(dataset, GeneralizedContrastive(margin=MARGIN), BEST[dataset]["GCL"])
+    recipe = survey_base(dataset, GeneralizedContrastive(margin=MARGIN), BEST[dataset]["GCL"])
     return replace(recipe, batches=replace(BATCHES, strategy=strategy))
 
 
 def gcl_binary(dataset: str) -> Recipe:
     """GCL; half of a batch's weight on pairs of one place, half on others."""
-    return replace(gcl(dataset), batches=replace(BATCHES, strategy="binary", composed_by=SAME_PLACE))
+    return replace(survey_gcl(dataset), batches=replace(BATCHES, strategy="binary", composed_by=SAME_PLACE))
 
 
-def cl(dataset: str) -> Recipe:
+def survey_cl(dataset: str) -> Recipe:
     """The yes/no twin: one place is 25 m and 40°, in the batches and in the loss."""
-    recipe = base(dataset, Contrastive(margin=MARGIN), BEST[dataset]["CL"])
+    recipe = survey_base(dataset, Contrastive(margin=MARGIN), BEST[dataset]["CL"])
     return replace(recipe, labels=SAME_PLACE, batches=replace(BATCHES, strategy="binary"))
 
 
-def cl_graded(dataset: str) -> Recipe:
+def survey_cl_graded(dataset: str) -> Recipe:
     """CL with batches weighed by grades; one place is ψ of at least 0.5."""
-    return base(dataset, Contrastive(margin=MARGIN), BEST[dataset]["CL"])
+    return survey_base(dataset, Contrastive(margin=MARGIN), BEST[dataset]["CL"])
 
 
 def listwise(dataset: str) -> Recipe:
     """Each image against all others of its batch: the softmax of their similarities follows ψ² of 25 m."""
-    recipe = base(dataset, ListwiseSoftmax(power=2.0), BEST[dataset]["listwise"])
+    recipe = survey_base(dataset, ListwiseSoftmax(power=2.0), BEST[dataset]["listwise"])
     return replace(recipe, labels=PHOTO_VIEWS)
 
 
 def listwise_binary(dataset: str) -> Recipe:
     """The yes/no twin: the softmax follows 25 m and 40°."""
-    recipe = base(dataset, ListwiseSoftmax(), BEST[dataset]["listwise yes/no"])
+    recipe = survey_base(dataset, ListwiseSoftmax(), BEST[dataset]["listwise yes/no"])
     return replace(recipe, labels=SAME_PLACE, batches=replace(BATCHES, strategy="binary"))
 
 
 VARIANTS: dict[str, Callable[[str], Recipe]] = {
-    "gcl": gcl,
+    "gcl": survey_gcl,
     "gcl_binary": gcl_binary,
-    "cl": cl,
-    "cl_graded": cl_graded,
+    "cl": survey_cl,
+    "cl_graded": survey_cl_graded,
     "listwise": listwise,
     "listwise_binary": listwise_binary,
 }
@@ -105,7 +105,7 @@ SEEDS = 3
 WHITENED = 512
 GRADED, STATISTICS, YES_NO = "GCL, graded batches", "batch statistics alone", "CL, binary batches"
 LISTS_YES_NO = "list-wise softmax, yes/no"
-RATED = {"CL": cl, "GCL": gcl, "listwise": listwise, "listwise yes/no": listwise_binary}
+RATED = {"CL": survey_cl, "GCL": survey_gcl, "listwise": listwise, "listwise yes/no": listwise_binary}
 """Losses whose rate is chosen, each with the batches that are its own."""
 
 
@@ -130,18 +130,18 @@ def scored(dataset: str, label: str, recipe: Recipe) -> Row:
     return Row(label, recipe, (f"{dataset}_val",), fit="train", graded=True)
 
 
-def table1(dataset: str) -> Table:
+def survey_table1(dataset: str) -> Table:
     """Which labels weigh the batches and which enter the loss, beside what needs no training."""
-    frozen = scored(dataset, "as it comes", replace(gcl(dataset), steps=0))
+    frozen = scored(dataset, "as it comes", replace(survey_gcl(dataset), steps=0))
     learned = (WhiteningRule(labels="binary"), WhiteningRule(labels="graded"))
     rows = (
         frozen,
         *(replace(frozen, whiten=WHITENED, whitening=rule) for rule in (PCA, *learned)),
-        scored(dataset, STATISTICS, at_rate(gcl(dataset), 1e-6)),
-        scored(dataset, YES_NO, cl(dataset)),
+        scored(dataset, STATISTICS, at_rate(survey_gcl(dataset), 1e-6)),
+        scored(dataset, YES_NO, survey_cl(dataset)),
         scored(dataset, "GCL, binary batches", gcl_binary(dataset)),
-        scored(dataset, "CL, graded batches", cl_graded(dataset)),
-        scored(dataset, GRADED, gcl(dataset)),
+        scored(dataset, "CL, graded batches", survey_cl_graded(dataset)),
+        scored(dataset, GRADED, survey_gcl(dataset)),
     )
     title = f"Labels in batch and loss, all pairs, {dataset}"
     return Table(title, rows, SEEDS, against=(STATISTICS, YES_NO), figure="gains")
@@ -150,23 +150,23 @@ def table1(dataset: str) -> Table:
 def labels(dataset: str) -> Table:
     """Which grades enter the loss: the method's 50 m, or 25 m squared, which follows what looks alike; and lists."""
     rows = (
-        scored(dataset, GRADED, gcl(dataset)),
-        scored(dataset, "GCL, 25 m squared", replace(gcl(dataset), labels=PHOTO_GRADES)),
+        scored(dataset, GRADED, survey_gcl(dataset)),
+        scored(dataset, "GCL, 25 m squared", replace(survey_gcl(dataset), labels=PHOTO_GRADES)),
         scored(dataset, LISTS_YES_NO, listwise_binary(dataset)),
         scored(dataset, "list-wise softmax, 25 m squared", listwise(dataset)),
     )
     return Table(f"Grades and lists, all pairs, {dataset}", rows, SEEDS, against=(GRADED, LISTS_YES_NO), figure="gains")
 
 
-def table10(dataset: str) -> Table:
+def survey_table10(dataset: str) -> Table:
     """How a batch's pairs are weighed by grade: strategies A to D."""
-    rows = [scored(dataset, GRADED, gcl(dataset))]
-    rows += [scored(dataset, f"GCL, strategy {name}", gcl(dataset, name)) for name in "BCD"]
+    rows = [scored(dataset, GRADED, survey_gcl(dataset))]
+    rows += [scored(dataset, f"GCL, strategy {name}", survey_gcl(dataset, name)) for name in "BCD"]
     return Table(f"Batch composition, all pairs, {dataset}", tuple(rows), SEEDS, against=(GRADED,), figure="gains")
 
 
 for _name in SETS:
-    for _table in (rates, table1, labels, table10):
+    for _table in (rates, survey_table1, labels, survey_table10):
         TABLES.register(f"{_name}_{_table.__name__}")(partial(_table, _name))
 
 
@@ -176,9 +176,9 @@ def campus_all_pairs() -> Table:
     rows = tuple(
         Row(label, recipe, campus.WEST, graded=True)
         for label, recipe in (
-            (STATISTICS, at_rate(gcl("campus"), 1e-6)),
-            (YES_NO, cl("campus")),
-            (GRADED, gcl("campus")),
+            (STATISTICS, at_rate(survey_gcl("campus"), 1e-6)),
+            (YES_NO, survey_cl("campus")),
+            (GRADED, survey_gcl("campus")),
             (LISTS_YES_NO, listwise_binary("campus")),
             ("list-wise softmax, 25 m squared", listwise("campus")),
         )

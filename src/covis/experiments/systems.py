@@ -60,7 +60,7 @@ def town_relocnet() -> Recipe:
 
 def seven_scenes_relocnet(scene: str) -> Recipe:
     """Squared distance regressed onto the overlap of frustums of 4 m, in one room."""
-    return replace(recipes.seven_scenes("resnet18", scene), labels=FrustumOverlap(), loss=RelocNet())
+    return replace(recipes.seven_scenes_recipe("resnet18", scene), labels=FrustumOverlap(), loss=RelocNet())
 
 
 def town_sfrs() -> Recipe:

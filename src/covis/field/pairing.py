@@ -42,7 +42,7 @@ another stretch of it, whose candidates are easier, 99.9 % of those called at le
 HEADER = "# time_query time_match image_query image_match distance agreement probability"
 
 
-class Loop(NamedTuple):
+class LoopClosure(NamedTuple):
     """A candidate: `query` shows what `match` showed earlier; both count frames in the order given."""
 
     query: int
@@ -62,7 +62,7 @@ def loop_closures(
     gap_s: float = GAP_S,
     window: int = WINDOW,
     least_agreement: float = LEAST_AGREEMENT,
-) -> Iterator[Loop]:
+) -> Iterator[LoopClosure]:
     """Candidates of descriptors (D,) of unit norm, frame by frame; times ascend."""
     if len(time_s) > 1 and (np.diff(time_s) < 0).any():
         at = int(np.flatnonzero(np.diff(time_s) < 0)[0]) + 1
@@ -77,11 +77,11 @@ def loop_closures(
         old = int(np.searchsorted(time_s, time_s[i] - gap_s, side="right"))
         distance = np.sqrt(np.maximum(0.0, 2.0 - 2.0 * (memory[:old] @ vector)))
         near = standing_out(distance)
-        shares = np.array([agreement(int(j), recent) for j in near])
+        shares = np.array([lead_up_share(int(j), recent) for j in near])
         if len(recent) == window and len(near) and shares.max() >= least_agreement:
             best = int(np.flatnonzero(shares >= least_agreement)[0])
             match = int(near[best])
-            yield Loop(i, match, float(distance[match]), float(shares[best]), float(nearness(distance)[match]))
+            yield LoopClosure(i, match, float(distance[match]), float(shares[best]), float(nearness(distance)[match]))
         recent.append(near)
 
 
@@ -100,7 +100,7 @@ def nearness(distance: NDArray[np.floating]) -> Floats:
     return np.asarray((usual - distance) / max(spread, 1e-9), np.float64)
 
 
-def agreement(match: int, before: Iterable[NDArray[np.int64]]) -> float:
+def lead_up_share(match: int, before: Iterable[NDArray[np.int64]]) -> float:
     """Share of the frames before whose own nearest images lead up to `match`, one way or the other.
 
     A frame s steps before may have moved on by nothing to twice as much, because speeds differ.
@@ -117,12 +117,14 @@ def agreement(match: int, before: Iterable[NDArray[np.int64]]) -> float:
     return max(counts)
 
 
-def usual_probability(loop: Loop) -> float:
+def usual_probability(loop: LoopClosure) -> float:
     """That a candidate is right, where nothing is known of this recording: logistic in `stands_out` and `agreement`."""
     return float(_logistic(USUAL @ (1.0, loop.stands_out, loop.agreement)))
 
 
-def fitted_probability(loops: Sequence[Loop], xy: Floats, right_m: float = RIGHT_M) -> Callable[[Loop], float] | None:
+def fitted_probability(
+    loops: Sequence[LoopClosure], xy: Floats, right_m: float = RIGHT_M
+) -> Callable[[LoopClosure], float] | None:
     """The same fitted on candidates whose two positions are known; None where that cannot be.
 
     Logistic in distance and agreement, by Newton's method with a little ridge. Needs `LEAST_KNOWN` right ones and as many
@@ -160,10 +162,10 @@ class LoopJudge:
 
     def __init__(self, xy: Floats) -> None:
         """xy: (N, 2) positions of the frames, NaN where unknown."""
-        self._xy, self._seen, self._next = xy, list[Loop](), 2 * LEAST_KNOWN
-        self._fitted: Callable[[Loop], float] | None = None
+        self._xy, self._seen, self._next = xy, list[LoopClosure](), 2 * LEAST_KNOWN
+        self._fitted: Callable[[LoopClosure], float] | None = None
 
-    def __call__(self, loop: Loop) -> float:
+    def __call__(self, loop: LoopClosure) -> float:
         """By what is known of this recording so far, else by what is usual."""
         if len(self._seen) >= self._next:
             self._fitted, self._next = fitted_probability(self._seen, self._xy), len(self._seen) + REFIT
@@ -171,7 +173,7 @@ class LoopJudge:
         return usual_probability(loop) if self._fitted is None else self._fitted(loop)
 
 
-def line(loop: Loop, names: tuple[str, str], times: tuple[float, float], probability: float) -> str:
+def line(loop: LoopClosure, names: tuple[str, str], times: tuple[float, float], probability: float) -> str:
     """One candidate as text, as `HEADER` tells."""
     start = f"{times[0]:.6f} {times[1]:.6f} {names[0]} {names[1]}"
     return f"{start} {loop.distance:.5f} {loop.agreement:.2f} {probability:.4f}"
@@ -182,7 +184,7 @@ def line(loop: Loop, names: tuple[str, str], times: tuple[float, float], probabi
 # Files are those of hloc (`pairs.txt`, `global-feats.h5`) and COLMAP (match lists, databases).
 
 
-Pairs = NDArray[np.int64]
+ImagePairs = NDArray[np.int64]
 """(P, 2) ids of images, best first for each image."""
 EXHAUSTIVE = 30
 """Sets of up to so many images are paired exhaustively: 435 pairs."""
@@ -190,7 +192,7 @@ DESCRIPTOR = "global_descriptor"
 """hloc's name of the global feature of an image."""
 
 
-def exhaustive(queries: int, database: int | None = None) -> Pairs:
+def exhaustive(queries: int, database: int | None = None) -> ImagePairs:
     """Every pair of two sets, or every pair i < j of one."""
     if database is None:
         return np.stack(np.triu_indices(queries, 1), axis=1).astype(np.int64)
@@ -200,7 +202,7 @@ def exhaustive(queries: int, database: int | None = None) -> Pairs:
 
 def by_ranking(
     ids: NDArray[np.int64], per_image: int, *, one_set: bool, skip: NDArray[np.bool_] | None = None
-) -> Pairs:
+) -> ImagePairs:
     """Each image with its first `per_image` of a ranking (N, K), −1 for none; in one set itself is none.
 
     skip: (N, K) results that do not count, such as those of the image's own group.
@@ -215,7 +217,7 @@ def by_ranking(
     return unique(np.column_stack([rows, ids[rows, columns]]), one_set=one_set)
 
 
-def by_overlap(graph: SimilarityGraph, per_image: int, least: float = 0.0, *, one_set: bool) -> Pairs:
+def by_overlap(graph: SimilarityGraph, per_image: int, least: float = 0.0, *, one_set: bool) -> ImagePairs:
     """Each image with the `per_image` that it shares most with, of those with ψ ≥ `least`."""
     rows, columns, psi = graph.rows, np.asarray(graph.indices, np.int64), graph.psi
     use = (psi >= least) & (psi > 0)
@@ -229,30 +231,30 @@ def by_overlap(graph: SimilarityGraph, per_image: int, least: float = 0.0, *, on
     return unique(np.column_stack([rows[kept], columns[kept]]), one_set=one_set)
 
 
-def unique(pairs: Pairs, *, one_set: bool) -> Pairs:
+def unique(pairs: ImagePairs, *, one_set: bool) -> ImagePairs:
     """Each pair once, in the order of its first mention; in one set (i, j) and (j, i) are one pair."""
     key = np.sort(pairs, axis=1) if one_set else pairs
     _, first = np.unique(key, axis=0, return_index=True)
     return np.ascontiguousarray(pairs[np.sort(first)], np.int64)
 
 
-def joined(*parts: Pairs, one_set: bool) -> Pairs:
+def joined_pairs(*parts: ImagePairs, one_set: bool) -> ImagePairs:
     """The pairs of all lists, each once, image by image."""
     whole = np.concatenate(parts)
     return unique(whole[np.argsort(whole[:, 0], kind="stable")], one_set=one_set)
 
 
-def write_pairs(path: Path | str, pairs: Pairs, queries: ImageSet, database: ImageSet) -> None:
+def write_pairs(path: Path | str, pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> None:
     """`query map` on each line: what hloc, and COLMAP as a match list, read."""
     write_text(Path(path), pairs_text(pairs, queries, database))
 
 
-def pairs_text(pairs: Pairs, queries: ImageSet, database: ImageSet) -> str:
+def pairs_text(pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> str:
     """The lines of such a file."""
     return "".join(f"{a} {b}\n" for a, b in _named(pairs, queries, database))
 
 
-def _named(pairs: Pairs, queries: ImageSet, database: ImageSet) -> Iterator[tuple[str, str]]:
+def _named(pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> Iterator[tuple[str, str]]:
     spaced = [i for side, ids in ((queries, pairs[:, 0]), (database, pairs[:, 1])) for i in np.unique(ids)
               if any(c in b" \t\r\n" for c in side.names[i])]  # fmt: skip
     if spaced:

@@ -23,7 +23,7 @@ from covis.progress import track
 from covis.reading.cameras import Camera, camera_of
 from covis.reading.colmap import Model
 from covis.reading.georeference import Similarity
-from covis.search.rerank import Features, match, open_pycolmap, sift
+from covis.search.rerank import LocalFeatures, match, open_pycolmap, sift
 
 NEAR_PX = 4.0
 """A feature takes the point of a model's keypoint within so many pixels."""
@@ -256,11 +256,11 @@ def locate_pose(
 
 
 @lru_cache(_REMEMBERED)
-def _remembered(path: Path) -> Features:
+def _remembered(path: Path) -> LocalFeatures:
     return sift(path)
 
 
-class Place(NamedTuple):
+class PosedScene(NamedTuple):
     """A scene to pose photos in: its images, where their pixels lie, and how to go from there into a map's frame."""
 
     images: ImageSet
@@ -279,20 +279,20 @@ class Place(NamedTuple):
         return [i for i in found if i >= 0]
 
 
-def open_scene(path: Path, images: ImageSet) -> Place:
+def open_scene(path: Path, images: ImageSet) -> PosedScene:
     """A COLMAP model, or images with depth maps, in the frame of a map's `images` where three of them are in it."""
-    from covis.reading.colmap import find_model, nearest_up, read_model
+    from covis.reading.colmap import find_model, nearest_up, read_reconstruction
     from covis.reading.georeference import LEAST, known_positions, placed
     from covis.reading.sources import open_images
 
     if find_model(path) is not None:
-        model = read_model(path)
+        model = read_reconstruction(path)
         posed = model.image_set()
         up = nearest_up(quaternion_matrices(model.quaternions, "wxyz").transpose(0, 2, 1))
-        place = Place(posed, TrackScene(model, up), None, "units")
+        place = PosedScene(posed, TrackScene(model, up), None, "units")
     else:
         posed = open_images(path)
-        place = Place(posed, DepthScene(posed), None, "m" if posed.poses.metric else "units")
+        place = PosedScene(posed, DepthScene(posed), None, "m" if posed.poses.metric else "units")
     if posed.poses.frame == images.poses.frame or not images.poses.metric:
         return place
     known = known_positions(posed, images, on_earth=False)
@@ -301,7 +301,7 @@ def open_scene(path: Path, images: ImageSet) -> Place:
     return place._replace(into_map=placed(posed.poses, known)[1], unit="m")
 
 
-def moved(pose: Resected, by: Similarity) -> Resected:
+def moved_pose(pose: Resected, by: Similarity) -> Resected:
     """The pose after a similarity, its covariance too."""
     turn = np.zeros((6, 6))
     turn[:3, :3], turn[3:, 3:] = by.rotation, by.scale * by.rotation
@@ -314,11 +314,11 @@ def moved(pose: Resected, by: Similarity) -> Resected:
 
 
 def pose_photo(
-    photo: Path, matches: Sequence[bytes], place: Place, camera: tuple[Camera, Focal] | None = None
+    photo: Path, matches: Sequence[bytes], place: PosedScene, camera: tuple[Camera, Focal] | None = None
 ) -> Resected | None:
     """The pose of a photo from the names of its matches in a map; None where nothing fits."""
     found = locate_pose(photo, place.images, place.find(matches), place.scene, camera)
-    return found if found is None or place.into_map is None else moved(found, place.into_map)
+    return found if found is None or place.into_map is None else moved_pose(found, place.into_map)
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from covis.labels.fov import (
     empty_pieces,
     enclosing_circles,
     fill_pieces,
-    gather,
+    gather_pieces,
     similarity,
     view_area,
 )
@@ -37,7 +37,7 @@ from covis.labels.sectors import SIMD, convex_area
 # Rules over whole sets, group by group where asked: labelled rows in any order become one compressed sparse graph
 
 
-class Rows(NamedTuple):
+class LabelRows(NamedTuple):
     """Some rows: their ids, how many pairs each has, and the pairs of all of them, ascending within a row."""
 
     ids: NDArray[np.int64]
@@ -46,7 +46,7 @@ class Rows(NamedTuple):
     psi: NDArray[np.float32]
 
 
-class Matrix(NamedTuple):
+class SparseRows(NamedTuple):
     """Compressed sparse rows."""
 
     indptr: NDArray[np.int64]
@@ -54,7 +54,7 @@ class Matrix(NamedTuple):
     values: NDArray[np.float32]
 
 
-def assemble(rows: Iterable[Rows], n_rows: int, *, mirror: bool) -> Matrix:
+def assemble(rows: Iterable[LabelRows], n_rows: int, *, mirror: bool) -> SparseRows:
     """All rows in order; `mirror` adds (j, i) for each (i, j). Each part is freed as soon as it is copied."""
     parts = list(rows)
     indptr = np.zeros(n_rows + 1, np.int64)
@@ -65,12 +65,12 @@ def assemble(rows: Iterable[Rows], n_rows: int, *, mirror: bool) -> Matrix:
     while parts:
         part = parts.pop()
         _place(part, indptr, indices, values)
-    matrix = Matrix(indptr, indices, values)
+    matrix = SparseRows(indptr, indices, values)
     return _mirrored(matrix) if mirror else matrix
 
 
 @kernel()
-def _place(part: Rows, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+def _place(part: LabelRows, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
     at = 0
     for k in range(len(part.ids)):
         to, n = indptr[part.ids[k]], part.counts[k]
@@ -80,7 +80,7 @@ def _place(part: Rows, indptr: NDArray[np.int64], indices: NDArray[np.int32], va
 
 
 @kernel()
-def _mirrored(upper: Matrix) -> Matrix:
+def _mirrored(upper: SparseRows) -> SparseRows:
     """The full symmetric matrix of an upper triangle; rows stay ascending because i ascends."""
     n = len(upper.indptr) - 1
     indptr = np.zeros(n + 1, np.int64)
@@ -101,7 +101,7 @@ def _mirrored(upper: Matrix) -> Matrix:
         for k in range(upper.indptr[i], upper.indptr[i + 1]):
             indices[free[i]], values[free[i]] = upper.indices[k], upper.values[k]
             free[i] += 1
-    return Matrix(indptr, indices, values)
+    return SparseRows(indptr, indices, values)
 
 
 Advance = Callable[[int], None] | None
@@ -110,10 +110,10 @@ Members = NDArray[np.int32] | None
 """Ids of one group's images; None for all images."""
 
 
-def build(
+def build_graph(
     queries: ImageSet,
     database: ImageSet,
-    label: Callable[[Members, Members], Iterator[Rows]],
+    label: Callable[[Members, Members], Iterator[LabelRows]],
     *,
     facts: Mapping[str, Any],
     mirror: bool,
@@ -121,7 +121,7 @@ def build(
 ) -> SimilarityGraph:
     """The graph of all rows that `label` yields for each pair of groups; `mirror` if it yields only i < j."""
 
-    def rows() -> Iterable[Rows]:
+    def rows() -> Iterable[LabelRows]:
         for i, j in group_pairs(queries, database, bool(facts["within_group"])):
             for part in label(i, j):
                 yield _renumbered(part, i, j)
@@ -153,10 +153,10 @@ def _members(images: ImageSet) -> dict[str, NDArray[np.int32]]:
     }
 
 
-def _renumbered(part: Rows, i: Members, j: Members) -> Rows:
+def _renumbered(part: LabelRows, i: Members, j: Members) -> LabelRows:
     if i is None or j is None:
         return part
-    return Rows(i[part.ids].astype(np.int64), part.counts, j[part.columns], part.psi)
+    return LabelRows(i[part.ids].astype(np.int64), part.counts, j[part.columns], part.psi)
 
 
 # Field-of-view overlap of every pair of a city
@@ -285,7 +285,7 @@ class Places(NamedTuple):
 
 def radius_rows(
     queries: Places, database: Places, radius_m: float, max_angle_deg: float, one_set: bool
-) -> Iterator[Rows]:
+) -> Iterator[LabelRows]:
     """Pairs within `radius_m` whose known headings differ by at most `max_angle_deg`; ψ = 1."""
     if not len(queries.x) or not len(database.x):
         return
@@ -296,7 +296,7 @@ def radius_rows(
         columns, counts = np.empty(int(bound.sum()), np.int32), np.zeros(len(ids), np.int64)
         key = np.empty(int(bound.max()), np.int64)
         n = _within(ids, codes, queries, database, grid, radius_m, max_angle_deg, one_set, key, columns, counts)
-        yield Rows(ids, counts, columns[:n].copy(), np.ones(n, np.float32))
+        yield LabelRows(ids, counts, columns[:n].copy(), np.ones(n, np.float32))
 
 
 @kernel()
@@ -347,7 +347,7 @@ _LANES = 8
 """Candidate lists are padded to whole SIMD registers."""
 
 
-class Options(NamedTuple):
+class LabelOptions(NamedTuple):
     """How shared areas become ψ; plain numbers for the compiled loop."""
 
     measure: int
@@ -387,7 +387,7 @@ class Room(NamedTuple):
     pieces: Pieces
 
 
-def label_rows(queries: Views, database: Views, options: Options) -> Iterator[Rows]:
+def label_rows(queries: Views, database: Views, options: LabelOptions) -> Iterator[LabelRows]:
     """ψ of every overlapping pair, in chunks of queries that lie near each other."""
     if not len(queries.x) or not len(database.x):
         return
@@ -400,7 +400,7 @@ def label_rows(queries: Views, database: Views, options: Options) -> Iterator[Ro
         columns, psi = np.empty(int(bound.sum()), np.int32), np.empty(int(bound.sum()), np.float32)
         counts = np.zeros(len(ids), np.int64)
         n = _label(ids, codes, a, b, grid, options, _room(int(bound.max())), columns, psi, counts)
-        yield Rows(ids, counts, columns[:n].copy(), psi[:n].copy())
+        yield LabelRows(ids, counts, columns[:n].copy(), psi[:n].copy())
 
 
 def _take(arrays: T, order: Ids) -> T:
@@ -430,7 +430,7 @@ def _label(
     a: Side,
     b: Side,
     grid: Grid,
-    options: Options,
+    options: LabelOptions,
     room: Room,
     columns: NDArray[np.int32],
     psi: NDArray[np.float32],
@@ -492,7 +492,7 @@ def _areas(a: Pieces, p: int, b: Pieces, at: Ids, n: int, room: Pieces, out: Flo
     padded = n + (-n % _LANES)
     for k in range(n, padded):
         at[k] = at[n - 1]
-    gather(b, at, padded, room)
+    gather_pieces(b, at, padded, room)
     x, y, heading = a.x[p], a.y[p], a.heading[p]
     ax, ay, radius, half, cosine, sine = a.axis_x[p], a.axis_y[p], a.radius[p], a.half[p], a.cosine[p], a.sine[p]
     for k in range(padded):
@@ -510,7 +510,7 @@ def _write(
     b: Views,
     n: int,
     room: Room,
-    options: Options,
+    options: LabelOptions,
     columns: NDArray[np.int32],
     psi: NDArray[np.float32],
     written: int,

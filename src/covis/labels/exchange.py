@@ -76,7 +76,7 @@ def _side(path: Path, side: str, n: int) -> ImageSet:
 COLUMNS = ("query", "database", "similarity")
 _EDGES_A_BAND = 1 << 20
 Names = tuple[Sequence[bytes], Sequence[bytes]]
-Band = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
+ExactPairs = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
 
 
 def write_edges(labels: Labels, path: Path | str, kind: str | None = None, *, least: float = 0.0) -> int:
@@ -162,7 +162,7 @@ def read_hloc(path: Path | str, queries: ImageSet, database: ImageSet) -> Simila
     return _named(path, names, np.ones(len(lines)), queries, database, facts, first=1)
 
 
-def _edges(graph: SimilarityGraph) -> Iterator[Band]:
+def _edges(graph: SimilarityGraph) -> Iterator[ExactPairs]:
     """Stored pairs in row order, a band at a time."""
     for start in range(0, graph.pairs, _EDGES_A_BAND):
         part = slice(start, min(start + _EDGES_A_BAND, graph.pairs))

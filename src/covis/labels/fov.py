@@ -92,12 +92,12 @@ def infinite(values: Floats) -> bool:
 def views(given: Cameras) -> Views:
     """Fields of view of all cameras."""
     out = empty_views(len(given.xy))
-    load(given, 0, len(given.xy), out)
+    load_view(given, 0, len(given.xy), out)
     return out
 
 
 @kernel()
-def load(given: Cameras, start: int, n: int, out: Views) -> None:
+def load_view(given: Cameras, start: int, n: int, out: Views) -> None:
     """Writes the views of cameras start … start + n to the front of `out`."""
     for k in range(n):
         out.x[k] = given.xy[start + k, 0]
@@ -161,7 +161,7 @@ def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
 
 
 @kernel()
-def gather(pieces: Pieces, at: Ids, n: int, out: Pieces) -> None:
+def gather_pieces(pieces: Pieces, at: Ids, n: int, out: Pieces) -> None:
     """Copies the pieces at the first n indices together: SIMD loops need neighbours in memory."""
     for k in range(n):
         i = at[k]
@@ -223,8 +223,8 @@ def _similarities(
     shared = np.empty(BLOCK)
     for start in range(0, len(psi), BLOCK):
         n = min(BLOCK, len(psi) - start)
-        load(given_a, start, n, a)
-        load(given_b, start, n, b)
+        load_view(given_a, start, n, a)
+        load_view(given_b, start, n, b)
         wide_a, wide_b = False, False
         for k in range(n):
             shared[k] = 0.0
@@ -262,8 +262,8 @@ def _add_shares(a: Views, b: Views, n: int, second_a: bool, second_b: bool, piec
     if m == n:
         aligned_areas(first_a, first_b, n, area)
     else:
-        gather(first_a, at, m, some_a)
-        gather(first_b, at, m, some_b)
+        gather_pieces(first_a, at, m, some_a)
+        gather_pieces(first_b, at, m, some_b)
         aligned_areas(some_a, some_b, m, area)
     for k in range(m):
         shared[at[k]] += area[k]

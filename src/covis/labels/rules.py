@@ -21,11 +21,21 @@ from covis.errors import InputError
 from covis.fields import above, at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.city import Advance, Members, Options, Places, Rows, build, group_pairs, label_rows, radius_rows
+from covis.labels.city import (
+    Advance,
+    LabelOptions,
+    LabelRows,
+    Members,
+    Places,
+    build_graph,
+    group_pairs,
+    label_rows,
+    radius_rows,
+)
 from covis.labels.clouds import MAX_FRAMES, PointCloud, Tracks, fuse_depth, read_points, read_tracks, track_graph
 from covis.labels.exchange import open_labels, read_edges, read_hloc, read_released
 from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
-from covis.labels.surface import OCCLUSIONS, Occlusion, arrange, look, surface_graph, surface_rows
+from covis.labels.surface import OCCLUSIONS, Occlusion, arrange, seen_points, surface_graph, surface_rows
 from covis.poses import require_metres
 from covis.registry import Registry
 
@@ -355,13 +365,13 @@ def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance:
     b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
     # the query's own share differs between directions as soon as views differ in size
     mirror = one_set and (rule.measure != "query_overlap" or len(np.unique(a.fov)) <= 1)
-    options = Options(MEASURES.index(rule.measure), _gate(rule), rule.facing, float(rule.zero_below), mirror)
+    options = LabelOptions(MEASURES.index(rule.measure), _gate(rule), rule.facing, float(rule.zero_below), mirror)
 
-    def label(i: Members, j: Members) -> Iterator[Rows]:
+    def label(i: Members, j: Members) -> Iterator[LabelRows]:
         return label_rows(_some(a, i), _some(b, j), options)
 
     facts = rule.facts(queries, database)
-    graph = build(queries, database, label, facts=facts, mirror=mirror, advance=advance)
+    graph = build_graph(queries, database, label, facts=facts, mirror=mirror, advance=advance)
     if rule.exponent == 1:
         return graph
     least = np.finfo(np.float32).tiny  # a stored ψ stays above 0
@@ -372,11 +382,11 @@ def _radius_graph(rule: Radius, queries: ImageSet, database: ImageSet, advance: 
     """ψ = 1 within a radius."""
     one_set = queries is database
 
-    def label(i: Members, j: Members) -> Iterator[Rows]:
+    def label(i: Members, j: Members) -> Iterator[LabelRows]:
         return radius_rows(_places(queries, i), _places(database, j), rule.radius_m, _gate(rule), one_set)
 
     facts = rule.facts(queries, database)
-    return build(queries, database, label, facts=facts, mirror=one_set, advance=advance)
+    return build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
 
 
 def _gate(rule: FovOverlap | Radius) -> float:
@@ -406,10 +416,10 @@ def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -
     start = time.perf_counter()
     points = arrange(cloud or fuse_depth([a, b]))
     fuse = time.perf_counter() - start
-    one = look(points, a.subset([0]), rule.occlusion)
+    one = seen_points(points, a.subset([0]), rule.occlusion)
     list(surface_rows(one, one, measure, rule.zero_below, False))  # now the kernels are loaded
     clock = [time.perf_counter()]
-    seen_a, seen_b = look(points, a, rule.occlusion), look(points, b, rule.occlusion)
+    seen_a, seen_b = seen_points(points, a, rule.occlusion), seen_points(points, b, rule.occlusion)
     clock.append(time.perf_counter())
     found = sum(len(rows.psi) for rows in surface_rows(seen_a, seen_b, measure, rule.zero_below, False))
     clock.append(time.perf_counter())

@@ -116,7 +116,7 @@ def forbidden(middle: float, width: float) -> tuple[float, float, float, float]:
 
 
 @kernel(**INLINE)
-def ordered(
+def ordered_intervals(
     a0: float, pa0: float, a1: float, pa1: float, b0: float, pb0: float, b1: float, pb1: float
 ) -> tuple[float, float, float, float, float, float, float, float]:
     """Two intervals with a value at each end, the one that starts first in front."""
@@ -166,9 +166,9 @@ def allowed(
     phigh, hi = (pu1 if u1 < hi else phigh), min(u1, hi)
     phigh, hi = (pu2 if u2 < hi else phigh), min(u2, hi)
     phigh, hi = (pu3 if u3 < hi else phigh), min(u3, hi)
-    a0, pu1, a1, pl1, b0, pu2, b1, pl2 = ordered(a0, pu1, a1, pl1, b0, pu2, b1, pl2)
-    a0, pu1, a1, pl1, c0, pu3, c1, pl3 = ordered(a0, pu1, a1, pl1, c0, pu3, c1, pl3)
-    b0, pu2, b1, pl2, c0, pu3, c1, pl3 = ordered(b0, pu2, b1, pl2, c0, pu3, c1, pl3)
+    a0, pu1, a1, pl1, b0, pu2, b1, pl2 = ordered_intervals(a0, pu1, a1, pl1, b0, pu2, b1, pl2)
+    a0, pu1, a1, pl1, c0, pu3, c1, pl3 = ordered_intervals(a0, pu1, a1, pl1, c0, pu3, c1, pl3)
+    b0, pu2, b1, pl2, c0, pu3, c1, pl3 = ordered_intervals(b0, pu2, b1, pl2, c0, pu3, c1, pl3)
     total, cur, pcur = up_to(0.0, lo, plow, hi, phigh, a0, pu1, a1, pl1)
     total, cur, pcur = up_to(total, cur, pcur, hi, phigh, b0, pu2, b1, pl2)
     total, cur, pcur = up_to(total, cur, pcur, hi, phigh, c0, pu3, c1, pl3)

@@ -21,7 +21,7 @@ from covis.compiling import kernel
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.city import Advance, Members, Rows, build
+from covis.labels.city import Advance, LabelRows, Members, build_graph
 from covis.labels.clouds import PointCloud, fuse_depth
 from covis.labels.fov import MEASURES
 from covis.progress import warn
@@ -233,18 +233,18 @@ def surface_graph(
     one_set = queries is database
     mirror = one_set and measure != "query_overlap"
 
-    def label(i: Members, j: Members) -> Iterator[Rows]:
+    def label(i: Members, j: Members) -> Iterator[LabelRows]:
         a = queries if i is None else queries.subset(i)
         b = a if one_set else database if j is None else database.subset(j)
         scene = cloud or fuse_depth([a] if one_set else [a, b])
         clouds.append(scene.describe())
         points = arrange(scene)
-        seen_a = look(points, a, occlusion)
-        seen_b = seen_a if one_set else look(points, b, occlusion)
+        seen_a = seen_points(points, a, occlusion)
+        seen_b = seen_a if one_set else seen_points(points, b, occlusion)
         _tell_of_blind(*([seen_a] if one_set else [seen_a, seen_b]))
         yield from surface_rows(seen_a, seen_b, MEASURES.index(measure), facts["zero_below"], mirror)
 
-    graph = build(queries, database, label, facts=facts, mirror=mirror, advance=advance)
+    graph = build_graph(queries, database, label, facts=facts, mirror=mirror, advance=advance)
     return replace(graph, facts={**graph.facts, "cloud": clouds[0] if len(clouds) == 1 else clouds})
 
 
@@ -276,7 +276,7 @@ def _curve(xyz: Floats) -> NDArray[np.uint32]:
     return code
 
 
-def look(points: Cloud, images: ImageSet, occlusion: str) -> Seen:
+def seen_points(points: Cloud, images: ImageSet, occlusion: str) -> Seen:
     """The points that each image sees."""
     words = np.zeros((len(images), len(points.full)), np.uint64)
     see(points, _planes(images, points.middle), words)
@@ -334,11 +334,11 @@ def _occupied(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
     return result
 
 
-def surface_rows(a: Seen, b: Seen, measure: int, zero_below: float, upper: bool) -> Iterator[Rows]:
+def surface_rows(a: Seen, b: Seen, measure: int, zero_below: float, upper: bool) -> Iterator[LabelRows]:
     """ψ of every pair (i, j) that shares points; `upper` only j > i."""
     for start in range(0, len(a.number), _QUERIES_A_CHUNK):
         ids = np.arange(start, min(start + _QUERIES_A_CHUNK, len(a.number)))
         counts = np.zeros(len(ids), np.int64)
         columns, psi = np.empty(len(ids) * len(b.number), np.int32), np.empty(len(ids) * len(b.number), np.float32)
         n = share(a, b, ids, measure, zero_below, upper, columns, psi, counts)
-        yield Rows(ids, counts, columns[:n].copy(), psi[:n].copy())
+        yield LabelRows(ids, counts, columns[:n].copy(), psi[:n].copy())

@@ -57,7 +57,7 @@ def common_dtype(a: Tensor, b: Tensor) -> torch.dtype:
     return torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
 
 
-def difference(za: Tensor, zb: Tensor) -> Tensor:
+def descriptor_difference(za: Tensor, zb: Tensor) -> Tensor:
     """za − zb, at least in float32."""
     dtype = common_dtype(za, zb)
     return za.to(dtype) - zb.to(dtype)
@@ -67,13 +67,13 @@ def distance(za: Tensor, zb: Tensor) -> Tensor:
     """(…,) Euclidean distance over the last axis, at least in float32; its gradient is 0, not infinite, at equal ones."""
     import torch
 
-    norm: Tensor = torch.linalg.vector_norm(difference(za, zb), dim=-1)
+    norm: Tensor = torch.linalg.vector_norm(descriptor_difference(za, zb), dim=-1)
     return norm
 
 
 def squared_distance(za: Tensor, zb: Tensor) -> Tensor:
     """(…,) squared Euclidean distance over the last axis, at least in float32."""
-    return difference(za, zb).square().sum(-1)
+    return descriptor_difference(za, zb).square().sum(-1)
 
 
 def cosine(za: Tensor, zb: Tensor) -> Tensor:

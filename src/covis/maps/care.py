@@ -41,7 +41,7 @@ DROPPED = "dropped.csv"
 
 
 @dataclass(frozen=True)
-class Problem:
+class Damage:
     """A damaged part of a map."""
 
     part: str
@@ -49,10 +49,10 @@ class Problem:
     cause: str
 
 
-def check_map(path: Path | str) -> list[Problem]:
+def check_map(path: Path | str) -> list[Damage]:
     """What is wrong with a map, part by part, every byte read; empty if nothing is."""
     path = _existing(path)
-    problems: list[Problem] = []
+    problems: list[Damage] = []
     _try(problems, path / storage.RECORD, lambda: storage.read_facts(path, ()))
     _try(problems, path / storage.MODEL, lambda: _read_model(path))
     if (path / RUNTIME).exists():
@@ -125,13 +125,13 @@ def _existing(path: Path | str) -> Path:
     return path
 
 
-def _try(problems: list[Problem], part: Path, call: Any) -> Any:
+def _try(problems: list[Damage], part: Path, call: Any) -> Any:
     """What `call` gives; None where the part is damaged, which is noted."""
     try:
         return call()
     except (InputError, OSError) as error:
         problems.append(
-            Problem(part.name if part.parent.name not in _GROUPED else f"{part.parent.name}/{part.name}", str(error))
+            Damage(part.name if part.parent.name not in _GROUPED else f"{part.parent.name}/{part.name}", str(error))
         )
         return None
 

@@ -29,7 +29,7 @@ from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.evaluation import Benchmark
 from covis.evaluation.benchmark import NEAR_ALIKE, NEAR_ALIKE_RULE
-from covis.evaluation.retrieval import Labels, affordable
+from covis.evaluation.retrieval import Labeller, affordable
 from covis.experiments import campus, get
 from covis.experiments.running import FrozenOnce
 from covis.graph import POSITIVE, SimilarityGraph
@@ -44,7 +44,7 @@ from covis.reading.decoding import Rejected
 from covis.search import rank
 from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import INITIAL_IMAGES, Resources, start_pooling, train
-from covis.whitening import PCA, Moments, Rows, Whitening, WhiteningRule, by_row, moments, pair_weights
+from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRule, by_row, moments, pair_weights
 
 # Which whitening suits a map's photos, told by walks that it did not see; and what those walks found
 # Descriptors that learned from the poses of a map's photos flatter it when they are asked of it. So the walks are cut into
@@ -119,7 +119,7 @@ class Choice:
         return None if self.asked is None else self.asked.held_out(-1, which)
 
 
-def choose_whitening(images: ImageSet, fitted: Moments, dim: int, labels: Labels) -> Choice:
+def choose_whitening(images: ImageSet, fitted: Moments, dim: int, labels: Labeller) -> Choice:
     """The whitening to `dim` dims that finds most across walks, fitted to all photos; `fitted` as `cross_fit` takes it.
 
     labels: ψ of pairs. With few walks, or few photos that others answer, variances alone tell.
@@ -142,7 +142,7 @@ def cross_fit(
     images: ImageSet,
     fitted: Moments,
     dim: int,
-    labels: Labels,
+    labels: Labeller,
     *,
     rules: Sequence[WhiteningRule] | None = None,
     folds: int = CHOOSING,
@@ -216,7 +216,7 @@ def _apart(
     return np.asarray(solve_triangular(lower, turned.T, lower=True, check_finite=False).T)
 
 
-def shared_dims(dim: int, descriptors: Rows) -> int:
+def shared_dims(dim: int, descriptors: DescriptorRows) -> int:
     """Coordinates that the folds of a fit to `dim` dims share."""
     return min(int(_SPARE * dim), len(descriptors) - 1, int(descriptors.shape[1]))
 

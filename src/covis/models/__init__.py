@@ -13,7 +13,7 @@ from covis.models.config import ModelConfig, Preprocessing
 from covis.whitening import Whitening
 
 if TYPE_CHECKING:
-    from covis.models.backbones import names as backbone_names
+    from covis.models.backbones import backbone_names
     from covis.models.onnx import Embedder, OnnxPlaceModel, export_onnx, load_fast
     from covis.models.place_model import PlaceModel
     from covis.models.pooling import POOLS
@@ -23,11 +23,11 @@ _NAMES = {
     "Embedder": "onnx",
     "OnnxPlaceModel": "onnx",
     "PlaceModel": "place_model",
-    "backbone_names": "backbones:names",
+    "backbone_names": "backbones",
     "export_onnx": "onnx",
     "load_fast": "onnx",
 }
-"""Name → the module that defines it, and its name there if that is another."""
+"""Name → the module that defines it."""
 
 keep_large_blocks()  # before the first feature map is allocated
 
@@ -35,8 +35,7 @@ keep_large_blocks()  # before the first feature map is allocated
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'covis.models' has no attribute {name!r}")
-    module, _, inside = _NAMES[name].partition(":")
-    found = getattr(importlib.import_module(f"covis.models.{module}"), inside or name)
+    found = getattr(importlib.import_module(f"covis.models.{_NAMES[name]}"), name)
     globals()[name] = found
     return found
 

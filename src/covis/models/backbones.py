@@ -305,7 +305,7 @@ class Wrapped(Backbone):
         return vectors[:, :, None, None]
 
 
-def create(
+def create_backbone(
     name: str,
     image_size: tuple[int, int],
     stride_on: StrideOn = "conv2",
@@ -354,7 +354,7 @@ def stretched_positions(positions: Tensor, grid: tuple[int, int], prefix_tokens:
     return torch.cat([prefix, stretched.permute(0, 2, 3, 1).flatten(1, 2)], 1)
 
 
-def names() -> list[str]:
+def backbone_names() -> list[str]:
     """Every backbone there is: our own and timm's."""
     ensure()
     import timm
@@ -384,7 +384,7 @@ def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
     variant = VARIANTS.get(name)
     library_name, options = (variant.library_name, variant.options) if variant else (name, {})
     if not timm.is_model(library_name):
-        raise unknown_name("backbone", name, names())
+        raise unknown_name("backbone", name, backbone_names())
     if library_name.startswith("vgg"):
         options = {**options, "mlp_ratio": _SMALL_HEAD}
     config = timm.get_pretrained_cfg(library_name)

@@ -90,7 +90,7 @@ def read_model(path: Path, trainable: str | None = None) -> PlaceModel:
     return model.eval()
 
 
-def fill(model: PlaceModel, path: Path) -> None:
+def fill_from_model(model: PlaceModel, path: Path) -> None:
     """Gives `model` the weights of the model at `path`: backbone, and pooling and whitening where the pooling is the same."""
     other = read_model(path)
     if other.config.backbone != model.config.backbone:
@@ -140,7 +140,7 @@ class PlaceModel(nn.Module):
         """A model of `config`: its weights read as `config.weights` says, all else drawn from `seed`."""
         model = cls.skeleton(config, seed)
         if config.weights is not None and Path(config.weights).expanduser().is_dir():
-            fill(model, Path(config.weights).expanduser())
+            fill_from_model(model, Path(config.weights).expanduser())
         elif config.weights is not None:
             weights.fill(model, config.weights)
         if config.adapters:
@@ -161,8 +161,8 @@ class PlaceModel(nn.Module):
             return cls._from_hub(folder)
         if file is None and folder.is_dir():
             return read_model(folder / "model" if (folder / "model" / artifacts.MANIFEST).is_file() else folder)
-        entry, path = published.find(str(name_or_path), None if file is None else Path(file))
-        return published.fill(cls.skeleton(entry.config), entry, path)
+        entry, path = published.find_published(str(name_or_path), None if file is None else Path(file))
+        return published.fill_published(cls.skeleton(entry.config), entry, path)
 
     @classmethod
     def _from_hub(cls, folder: Path) -> PlaceModel:
@@ -188,7 +188,7 @@ class PlaceModel(nn.Module):
     def skeleton(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
         """A model of `config` with random weights, whatever `config.weights` says."""
         with _drawn_from(seed):
-            backbone = backbones.create(
+            backbone = backbones.create_backbone(
                 config.backbone,
                 config.image_size,
                 config.stride_on,

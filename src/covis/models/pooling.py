@@ -30,7 +30,7 @@ from torch.nn import functional
 from covis.errors import InputError
 from covis.registry import Registry
 
-Grid = Callable[[], tuple[int, int]]
+GridSize = Callable[[], tuple[int, int]]
 
 GEM_START = 3.0
 GEM_RANGE = (1.0, 16.0)
@@ -80,14 +80,14 @@ class PerLevel(Pool):
         return any(cast(Pool, pool).has_start for pool in self.levels)
 
 
-POOLS: Registry[Callable[[int, Grid], Pool]] = Registry("pooling")
+POOLS: Registry[Callable[[int, GridSize], Pool]] = Registry("pooling")
 
 
 @POOLS.register("avg")
 class Average(Pool):
     """The mean of each channel."""
 
-    def __init__(self, channels: int, grid: Grid) -> None:
+    def __init__(self, channels: int, grid: GridSize) -> None:
         super().__init__()
         self.dim = channels
 
@@ -99,7 +99,7 @@ class Average(Pool):
 class Maximum(Pool):
     """The largest value of each channel."""
 
-    def __init__(self, channels: int, grid: Grid) -> None:
+    def __init__(self, channels: int, grid: GridSize) -> None:
         super().__init__()
         self.dim = channels
 
@@ -114,7 +114,7 @@ class GeneralizedMean(Pool):
     Worked out relative to each channel's largest value, so that no x and no p overflows; in float32 under autocast.
     """
 
-    def __init__(self, channels: int, grid: Grid) -> None:
+    def __init__(self, channels: int, grid: GridSize) -> None:
         super().__init__()
         self.dim = channels
         self.p = nn.Parameter(torch.full((1,), GEM_START))
@@ -131,7 +131,7 @@ class GeneralizedMean(Pool):
 class Token(Pool):
     """The backbone's own summary: a transformer's class token, the mean of a convolutional map."""
 
-    def __init__(self, channels: int, grid: Grid) -> None:
+    def __init__(self, channels: int, grid: GridSize) -> None:
         super().__init__()
         self.dim = channels
 
@@ -148,7 +148,7 @@ SALAD_HIDDEN = 512
 class NetVlad(Pool):
     """Soft-assigned residuals to `clusters` centres, each normalised: (B, clusters · C)."""
 
-    def __init__(self, channels: int, grid: Grid, *, clusters: int) -> None:
+    def __init__(self, channels: int, grid: GridSize, *, clusters: int) -> None:
         super().__init__()
         self.dim = channels * clusters
         self.centres = nn.Parameter(functional.normalize(torch.randn(clusters, channels), dim=1))
@@ -186,7 +186,9 @@ class NetVlad(Pool):
 class MixedMap(Pool):
     """Residual layers over all places of a map, then projections to fewer channels and rows: (B, channels · rows)."""
 
-    def __init__(self, channels: int, grid: Grid, *, depth: int = 4, out_channels: int = 512, rows: int = 4) -> None:
+    def __init__(
+        self, channels: int, grid: GridSize, *, depth: int = 4, out_channels: int = 512, rows: int = 4
+    ) -> None:
         super().__init__()
         self.grid = grid()
         places = self.grid[0] * self.grid[1]
@@ -220,7 +222,9 @@ class TransportedClusters(Pool):
     A learned score lets features go to a bin that is thrown away: sky, road, passers-by.
     """
 
-    def __init__(self, channels: int, grid: Grid, *, clusters: int, depth: int, extra: int, hidden: int = 0) -> None:
+    def __init__(
+        self, channels: int, grid: GridSize, *, clusters: int, depth: int, extra: int, hidden: int = 0
+    ) -> None:
         super().__init__()
         self.dim = clusters * depth + extra
         hidden = hidden or min(channels, SALAD_HIDDEN)
@@ -240,7 +244,9 @@ class TransportedClusters(Pool):
 class Salad(TransportedClusters):
     """SALAD as published: unit clusters of `depth` channels beside a unit summary, channel by channel."""
 
-    def __init__(self, channels: int, grid: Grid, *, clusters: int = 64, depth: int = 128, extra: int = 256) -> None:
+    def __init__(
+        self, channels: int, grid: GridSize, *, clusters: int = 64, depth: int = 128, extra: int = 256
+    ) -> None:
         super().__init__(channels, grid, clusters=clusters, depth=depth, extra=extra, hidden=SALAD_HIDDEN)
 
     def forward(self, space: Tensor, summary: Tensor) -> Tensor:
@@ -254,7 +260,7 @@ class Salad(TransportedClusters):
 class ProjectedSalad(Salad):
     """SALAD with clusters of 256 channels behind a linear layer, as MegaLoc has it."""
 
-    def __init__(self, channels: int, grid: Grid, *, dim: int) -> None:
+    def __init__(self, channels: int, grid: GridSize, *, dim: int) -> None:
         super().__init__(channels, grid, depth=256)
         self.linear = nn.Linear(self.dim, dim)
         self.dim = dim
@@ -267,7 +273,7 @@ class ProjectedSalad(Salad):
 class ProjectedMean(Pool):
     """A generalised mean, then a linear layer: of unit local features (CosPlace), or on the unit mean (cirtorch)."""
 
-    def __init__(self, channels: int, grid: Grid, *, dim: int, unit: Literal["features", "mean"]) -> None:
+    def __init__(self, channels: int, grid: GridSize, *, dim: int, unit: Literal["features", "mean"]) -> None:
         super().__init__()
         self.dim, self.unit = dim, unit
         self.mean = GeneralizedMean(channels, grid)
@@ -305,7 +311,7 @@ class BagOfQueries(Pool):
     """What learned queries find in a map, block after block, mixed into `rows` vectors: (B, width · rows)."""
 
     def __init__(
-        self, channels: int, grid: Grid, *, width: int, rows: int = 32, queries: int = 64, depth: int = 2
+        self, channels: int, grid: GridSize, *, width: int, rows: int = 32, queries: int = 64, depth: int = 2
     ) -> None:
         super().__init__()
         self.dim = width * rows

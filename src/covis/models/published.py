@@ -25,13 +25,13 @@ from covis.files import first_line, read_json, sha256, write_bytes, write_json, 
 from covis.machine import weights_folder
 from covis.models import weights
 from covis.models.config import ModelConfig, Preprocessing
+from covis.models.weights import Tensors
 from covis.registry import Registry
 from covis.whitening import Whitening
 
 if TYPE_CHECKING:
     from covis.models.place_model import PlaceModel
 
-State = dict[str, Tensor]
 _DINOV2 = "vit_base_patch14_dinov2"
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".torch")
 
@@ -63,7 +63,7 @@ class PublishedModel:
 PUBLISHED: Registry[PublishedModel] = Registry("published model")
 
 
-def find(name: str, file: Path | None = None) -> tuple[PublishedModel, Path]:
+def find_published(name: str, file: Path | None = None) -> tuple[PublishedModel, Path]:
     """The published model `name`, and its checkpoint: `file`, or what `machine.weights_folder` or the hub has.
 
     `NAME:SHA256` and `NAME:unpinned` say which file of the hub is taken, see `covis.models.weights.fetch`.
@@ -73,9 +73,9 @@ def find(name: str, file: Path | None = None) -> tuple[PublishedModel, Path]:
     return entry, _kept(entry, pin) if file is None else file
 
 
-def fill(model: PlaceModel, entry: PublishedModel, path: Path) -> PlaceModel:
+def fill_published(model: PlaceModel, entry: PublishedModel, path: Path) -> PlaceModel:
     """Gives `model`, of the architecture of `entry`, the tensors of a checkpoint; returns it."""
-    state = weights.read(path, plain=False)
+    state = weights.read_tensors(path, plain=False)
     backbone = {name.removeprefix(entry.backbone): t for name, t in state.items() if name.startswith(entry.backbone)}
     weights.load_backbone(model, backbone, str(path))
     theirs = {name.removeprefix(entry.pool): t for name, t in state.items() if name.startswith(entry.pool)}
@@ -90,7 +90,7 @@ def fill(model: PlaceModel, entry: PublishedModel, path: Path) -> PlaceModel:
     return model.eval()
 
 
-def _load_pool(model: PlaceModel, entry: PublishedModel, state: State, path: Path) -> None:
+def _load_pool(model: PlaceModel, entry: PublishedModel, state: Tensors, path: Path) -> None:
     wanted = model.pool.state_dict()
     state |= {name: torch.zeros_like(wanted[name]) for name in entry.absent if name in wanted}
     lacking = sorted(wanted.keys() - state.keys())
@@ -115,7 +115,7 @@ def _projection(weight: Tensor, bias: Tensor, name: str) -> Whitening:
     return Whitening(mean[0].numpy(), matrix.T.contiguous().numpy(), facts=facts)
 
 
-def _renamed(state: State, names: Mapping[str, str]) -> State:
+def _renamed(state: Tensors, names: Mapping[str, str]) -> Tensors:
     renamed = {}
     for name, tensor in state.items():
         for pattern, ours in names.items():

@@ -37,7 +37,7 @@ PINS: dict[str, str] = {}
 """Repository of the model hub → SHA-256 of the one file that is taken from it, where covis knows it."""
 _PINNED = "pins.json"
 """In the cache folder: what `PINS` lacks, as this machine's user accepted it."""
-State = dict[str, Tensor]
+Tensors = dict[str, Tensor]
 
 _HUB_FILE = "model.safetensors"
 _CONNECT_TIMEOUT_S = 5.0
@@ -62,7 +62,7 @@ def fill(model: PlaceModel, weights: str) -> None:
     word, _, pin = weights.partition(":")
     if word == PRETRAINED:
         path = _library_file(model.config.backbone, pin)
-        load_backbone(model, read(path), f"pretrained {model.config.backbone}")
+        load_backbone(model, read_tensors(path), f"pretrained {model.config.backbone}")
         model.card["weights"] = {"name": f"{model.config.backbone}, from timm", "sha256": sha256(path)}
         return
     path = Path(weights).expanduser()
@@ -76,7 +76,7 @@ def fill(model: PlaceModel, weights: str) -> None:
 
 def fill_from_file(model: PlaceModel, path: Path) -> None:
     """Gives `model` the tensors of a .safetensors or (weights only) .pth file, and notes the file on its card."""
-    state = read(path)
+    state = read_tensors(path)
     exponent = state.pop("pool.p", None)
     load_backbone(model, state, str(path))
     if exponent is not None and hasattr(model.pool, "p"):
@@ -84,7 +84,7 @@ def fill_from_file(model: PlaceModel, path: Path) -> None:
     model.card["weights"] = {"file": path.name, "sha256": sha256(path)}
 
 
-def read(path: Path, *, plain: bool = True) -> State:
+def read_tensors(path: Path, *, plain: bool = True) -> Tensors:
     """The tensors of a file by name, without the wrappings that training scripts put around them.
 
     With `plain`, names lose what all of them begin with, such as `module.`.
@@ -106,7 +106,7 @@ def read(path: Path, *, plain: bool = True) -> State:
     return _plain_names(state) if plain else state
 
 
-def _check_tensors(state: State, path: Path) -> None:
+def _check_tensors(state: Tensors, path: Path) -> None:
     """Refuses tensors that no network computes with: sparse ones, whole numbers where there are fractions, NaN."""
     for name, tensor in state.items():
         if not isinstance(name, str):
@@ -117,7 +117,7 @@ def _check_tensors(state: State, path: Path) -> None:
             raise InputError(f"{path}: {name} has values that are not finite; train or download it again")
 
 
-def _unwrap(content: Any, path: Path) -> State:
+def _unwrap(content: Any, path: Path) -> Tensors:
     for _ in range(4):
         if not isinstance(content, dict):
             break
@@ -131,7 +131,7 @@ def _unwrap(content: Any, path: Path) -> State:
     raise InputError(f"{path} holds no table of tensors; it needs a state dict, alone or under {_WRAPPERS[0]!r}")
 
 
-def _plain_names(state: State) -> State:
+def _plain_names(state: Tensors) -> Tensors:
     for _ in range(3):
         for outer in _OUTER_NAMES:
             if all(name.startswith(outer) for name in state):
@@ -139,7 +139,7 @@ def _plain_names(state: State) -> State:
     return state
 
 
-def load_backbone(model: PlaceModel, state: State, source: str) -> None:
+def load_backbone(model: PlaceModel, state: Tensors, source: str) -> None:
     """Gives the model's backbone the tensors of `state`, by whatever names they have; heads are left out."""
     net = model.backbone.net
     wanted = net.state_dict()
@@ -156,7 +156,7 @@ def load_backbone(model: PlaceModel, state: State, source: str) -> None:
     net.load_state_dict({name: found.get(name, value).to(value.dtype) for name, value in wanted.items()})
 
 
-def _match(net: nn.Module, state: State, wanted: State) -> State | None:
+def _match(net: nn.Module, state: Tensors, wanted: Tensors) -> Tensors | None:
     for rename in _renamings(net, state):
         renamed = {rename(name): tensor for name, tensor in state.items()}
         if all(_fits(name, renamed, wanted) for name in wanted):
@@ -164,13 +164,13 @@ def _match(net: nn.Module, state: State, wanted: State) -> State | None:
     return _match_by_library(net, state, wanted) or _match_by_order(state, wanted)
 
 
-def _fits(name: str, state: State, wanted: State) -> bool:
+def _fits(name: str, state: Tensors, wanted: Tensors) -> bool:
     if name not in state:
         return name.endswith("num_batches_tracked")
     return state[name].shape == wanted[name].shape
 
 
-def _renamings(net: nn.Module, state: State) -> Iterable[Callable[[str], str]]:
+def _renamings(net: nn.Module, state: Tensors) -> Iterable[Callable[[str], str]]:
     """Ways to read a file's names as the network's own."""
     children = [name for name, _ in net.named_children()]
 
@@ -186,7 +186,7 @@ def _renamings(net: nn.Module, state: State) -> Iterable[Callable[[str], str]]:
     yield lambda name: re.sub(r"\.(norm|conv)\.(\d)\.", r".\1\2.", name.removeprefix("backbone."))  # old DenseNets
 
 
-def _match_by_order(state: State, wanted: State) -> State | None:
+def _match_by_order(state: Tensors, wanted: Tensors) -> Tensors | None:
     """Tensor by tensor, if every kind (last part of the name) and shape agrees; heads and counters left out."""
     given = [n for n in state if not n.startswith(_HEAD_NAMES) and not n.endswith("num_batches_tracked")]
     needed = [n for n in wanted if not n.endswith("num_batches_tracked")]
@@ -197,7 +197,7 @@ def _match_by_order(state: State, wanted: State) -> State | None:
     return {n: state[g] for g, n in pairs} if all(same) else None
 
 
-def _match_by_library(net: nn.Module, state: State, wanted: State) -> State | None:
+def _match_by_library(net: nn.Module, state: Tensors, wanted: Tensors) -> Tensors | None:
     """Through timm's own converter for this family (transformers as their authors published them)."""
     convert = getattr(inspect.getmodule(type(net)), "checkpoint_filter_fn", None)
     if convert is None:
@@ -210,7 +210,7 @@ def _match_by_library(net: nn.Module, state: State, wanted: State) -> State | No
     return {name: converted[name] for name in wanted if name in converted} if fits else None
 
 
-def _misfit(state: State, wanted: State) -> str:
+def _misfit(state: Tensors, wanted: Tensors) -> str:
     missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
     if missing:
         return f"{len(missing)} of {len(wanted)} tensors are not there by name, the first {missing[0]!r}"

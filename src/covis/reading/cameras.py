@@ -81,7 +81,7 @@ def pinhole(width: float, height: float, matrix: Floats) -> Camera:
     return Camera("PINHOLE", int(width), int(height), params)
 
 
-class Calibration(NamedTuple):
+class CameraArrays(NamedTuple):
     """The cameras of N images as arrays."""
 
     intrinsics: Floats
@@ -89,7 +89,7 @@ class Calibration(NamedTuple):
     columns: dict[str, NDArray[Any]]
 
 
-def calibration(cameras: Sequence[Camera | None]) -> Calibration:
+def calibration(cameras: Sequence[Camera | None]) -> CameraArrays:
     """Intrinsics and columns of N images; None is an image of unknown camera."""
     intrinsics = np.full((len(cameras), 6), np.nan)
     params = np.full((len(cameras), WIDTH), np.nan)
@@ -98,7 +98,7 @@ def calibration(cameras: Sequence[Camera | None]) -> Calibration:
             intrinsics[i] = one.pinhole
             params[i, : len(one.params)] = one.params
     models = np.array(["" if one is None else one.model for one in cameras], dtype=str)
-    return Calibration(intrinsics, {"camera_model": models, "camera_params": params})
+    return CameraArrays(intrinsics, {"camera_model": models, "camera_params": params})
 
 
 def camera_of(images: ImageSet, i: int) -> Camera | None:

@@ -105,7 +105,7 @@ def find_model(path: Path) -> Path | None:
 
 
 @foreign("a COLMAP model")
-def read_model(path: Path | str) -> Model:
+def read_reconstruction(path: Path | str) -> Model:
     """The model in a folder, or in `sparse/0` below it; binary is preferred where both are there."""
     folder = find_model(Path(path))
     if folder is None:

@@ -95,7 +95,7 @@ class Similarity(NamedTuple):
         return moved
 
 
-def similarity(
+def fit_similarity(
     source: Floats, target: Floats, *, weight: Floats | None = None, scale: float | None = None
 ) -> Similarity:
     """The least-squares similarity of (N, D) points (Umeyama 1991), D = 2 or 3; `scale` fixes the scale."""
@@ -115,11 +115,11 @@ def similarity(
 def robust_similarity(source: Floats, target: Floats, scale: float | None = None) -> Similarity:
     """The same with far-off positions weighing less (absolute rather than squared errors)."""
     weight = np.ones(len(source))
-    fit = similarity(source, target, scale=scale)
+    fit = fit_similarity(source, target, scale=scale)
     for _ in range(_ROUNDS if len(source) > LEAST else 0):
         error = np.linalg.norm(fit(source) - target, axis=1)
         weight = 1.0 / np.maximum(error, max(1e-9, 0.1 * float(np.median(error))))
-        fit = similarity(source, target, weight=weight, scale=scale)
+        fit = fit_similarity(source, target, weight=weight, scale=scale)
     return fit
 
 

@@ -107,7 +107,7 @@ def read_struct(path: Path) -> Struct:
     )
 
 
-def find(path: Path, name: str) -> Path:
+def find_file(path: Path, name: str) -> Path:
     """The file `name` at `path`, in its `datasets/` folder or directly there."""
     for candidate in (path / "datasets" / name, path / name):
         if candidate.is_file():

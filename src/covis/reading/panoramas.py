@@ -17,8 +17,8 @@ from covis.files import replacing
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.progress import Meter, warn
+from covis.reading.decoding import Pixels
 
-Pixels = NDArray[np.uint8]
 _JPEG_QUALITY = 92
 _TAGS = (
     "PoseHeadingDegrees",

@@ -387,7 +387,7 @@ def _found_track(root: Path, imported: Imported, output: Path | None) -> Path | 
     """The one table or track in the folder, if photos lack positions; several are a question for the user."""
     if not np.isnan(imported.lat).any():
         return None
-    candidates = tracks.beside(root, output)
+    candidates = tracks.tracks_beside(root, output)
     if len(candidates) > 1:
         listed = ", ".join(p.name for p in candidates)
         raise InputError(f"{root} has {len(candidates)} files with positions ({listed}); choose one with --track")

@@ -30,7 +30,7 @@ NAN = float("nan")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 
 
-class Row(NamedTuple):
+class ServicePhoto(NamedTuple):
     """One photo as a service describes it."""
 
     names: tuple[str, ...]
@@ -52,14 +52,14 @@ def _number(value: Any) -> float:
     return number if np.isfinite(number) else NAN
 
 
-def _mapillary_tools(told: Any) -> Iterator[Row]:
+def _mapillary_tools(told: Any) -> Iterator[ServicePhoto]:
     """mapillary_tools' descriptions; entries with an `error` are left out."""
     for one in told:
         if "error" in one or "MAPLatitude" not in one:
             continue
         compass = one.get("MAPCompassHeading") or {}
         heading = _number(compass.get("TrueHeading", compass.get("MagneticHeading")))
-        yield Row(
+        yield ServicePhoto(
             (str(one.get("filename", "")),),
             _number(one["MAPLatitude"]),
             _number(one.get("MAPLongitude")),
@@ -78,12 +78,12 @@ def _mapillary_time(text: str) -> str:
         return ""
 
 
-def _mapillary_api(told: Any) -> Iterator[Row]:
+def _mapillary_api(told: Any) -> Iterator[ServicePhoto]:
     for one in told["data"] if isinstance(told, dict) else told:
         place = (one.get("computed_geometry") or one.get("geometry") or {}).get("coordinates") or (NAN, NAN)
         angle = one.get("computed_compass_angle", one.get("compass_angle"))
         taken = _number(one.get("captured_at"))
-        yield Row(
+        yield ServicePhoto(
             (str(one["id"]),),
             _number(place[1]),
             _number(place[0]),
@@ -95,7 +95,7 @@ def _mapillary_api(told: Any) -> Iterator[Row]:
         )
 
 
-def _kartaview(told: Any) -> Iterator[Row]:
+def _kartaview(told: Any) -> Iterator[ServicePhoto]:
     """`osv.photos` of the first API, `result.data` of the second, or a list of the same."""
     if isinstance(told, dict):
         told = (
@@ -109,7 +109,7 @@ def _kartaview(told: Any) -> Iterator[Row]:
         matched = one.get("matchLat") or one.get("match_lat"), one.get("matchLng") or one.get("match_lng")
         lat, lon = matched if all(matched) else (one.get("lat"), one.get("lng"))
         group = one.get("sequenceId") or one.get("sequence_id") or (one.get("sequence") or {}).get("id", "")
-        yield Row(
+        yield ServicePhoto(
             tuple(n for n in names if n),
             _number(lat),
             _number(lon),
@@ -120,14 +120,14 @@ def _kartaview(told: Any) -> Iterator[Row]:
         )
 
 
-def _panoramax(told: Any) -> Iterator[Row]:
+def _panoramax(told: Any) -> Iterator[ServicePhoto]:
     for one in told["features"]:
         facts = one.get("properties") or {}
         place = list((one.get("geometry") or {}).get("coordinates") or (NAN, NAN))
         view = (facts.get("pers:interior_orientation") or {}).get("field_of_view")
         links = (asset.get("href", "").rsplit("/", 1)[-1] for asset in (one.get("assets") or {}).values())
         original = facts.get("original_file:name", "")
-        yield Row(
+        yield ServicePhoto(
             tuple(n for n in (str(one.get("id", "")), original, *links) if n),
             _number(place[1]),
             _number(place[0]),
@@ -150,7 +150,7 @@ def _items(told: Any, *path: str) -> Any:
     return told
 
 
-SERVICES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Iterable[Row]]]] = {
+SERVICES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Iterable[ServicePhoto]]]] = {
     "mapillary_tools": (lambda t: "MAPLatitude" in _first(t) or "error" in _first(t), _mapillary_tools),
     "Mapillary": (
         lambda t: bool({"computed_geometry", "compass_angle"} & set(_first(_items(t, "data") or t))),
@@ -170,7 +170,7 @@ def service_of(folder: Path) -> tuple[str, list[Path]] | None:
     found: dict[str, list[Path]] = {}
     for file in sorted([*folder.glob("*.json"), *folder.glob("*.geojson")]) if folder.is_dir() else []:
         try:
-            told = read_json(file)
+            told = read_foreign_json(file)
         except InputError:
             continue
         name = next((name for name, (is_theirs, _) in SERVICES.items() if is_theirs(told)), None)
@@ -190,7 +190,7 @@ def read_street_level(folder: Path | str) -> ImageSet:
         raise InputError(f"{folder} has no metadata of {', '.join(SERVICES)}; keep their JSON beside the photos")
     service, files = found
     try:
-        rows = [row for file in files for row in SERVICES[service][1](read_json(file))]
+        rows = [row for file in files for row in SERVICES[service][1](read_foreign_json(file))]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError) as error:
         if isinstance(error, InputError):
             raise
@@ -210,12 +210,12 @@ def read_street_level(folder: Path | str) -> ImageSet:
     return _image_set(folder, named)
 
 
-def _keys(row: Row) -> Iterator[str]:
+def _keys(row: ServicePhoto) -> Iterator[str]:
     for name in row.names:
         yield from (name, name.rsplit("/", 1)[-1], Path(name).stem)
 
 
-def _image_set(folder: Path, named: Mapping[str, Row]) -> ImageSet:
+def _image_set(folder: Path, named: Mapping[str, ServicePhoto]) -> ImageSet:
     rows = list(named.values())
     lat, lon = np.array([r.lat for r in rows]), np.array([r.lon for r in rows])
     unknown = (np.abs(lat) > 90) | (np.abs(lon) > 180) | ((lat == 0) & (lon == 0)) | np.isnan(lat) | np.isnan(lon)
@@ -247,7 +247,7 @@ NERF_LENS = {
 _SUFFIXES = ("", ".png", ".jpg", ".jpeg")
 
 
-def read_json(path: Path) -> Any:
+def read_foreign_json(path: Path) -> Any:
     """Any JSON value."""
     text = read_foreign_text(path)
     try:
@@ -265,7 +265,7 @@ def read_nerfstudio(path: Path) -> ImageSet:
 
     Depth beside images (`depth_file_path`) is metric and fixes the unit; without it the unit is unknown.
     """
-    told = read_json(path)
+    told = read_foreign_json(path)
     frames = told.get("frames") if isinstance(told, dict) else None
     if not isinstance(frames, list) or not frames:
         raise InputError(f"{path} has no frames; expected nerfstudio's transforms.json")
@@ -427,14 +427,15 @@ def read_nuscenes(folder: Path, channel: str = "CAM_FRONT", *, sweeps: bool = Fa
     base = versions[0]
     root = base if (base / "samples").is_dir() else base.parent
     tables = {
-        n: {r["token"]: r for r in read_json(base / f"{n}.json")} for n in ("calibrated_sensor", "ego_pose", "sensor")
+        n: {r["token"]: r for r in read_foreign_json(base / f"{n}.json")}
+        for n in ("calibrated_sensor", "ego_pose", "sensor")
     }
     wanted = [s["token"] for s in tables["sensor"].values() if s["channel"] == channel]
     if not wanted:
         known = ", ".join(sorted(s["channel"] for s in tables["sensor"].values()))
         raise InputError(f"{base / 'sensor.json'} has no channel {channel!r}; known: {known}")
     mine = {t for t, c in tables["calibrated_sensor"].items() if c["sensor_token"] in wanted}
-    data = [d for d in read_json(base / "sample_data.json") if d["calibrated_sensor_token"] in mine]
+    data = [d for d in read_foreign_json(base / "sample_data.json") if d["calibrated_sensor_token"] in mine]
     data = sorted((d for d in data if sweeps or d.get("is_key_frame", True)), key=lambda d: d["timestamp"])
     if not data:
         raise InputError(f"{base / 'sample_data.json'} lists no image of {channel}")
@@ -461,8 +462,8 @@ def _scenes_of(base: Path, data: list[Any]) -> list[str]:
     """The scene's name of each image, where the tables tell it."""
     if not (base / "sample.json").is_file() or not (base / "scene.json").is_file():
         return [""] * len(data)
-    samples = {r["token"]: r["scene_token"] for r in read_json(base / "sample.json")}
-    scenes = {r["token"]: r["name"] for r in read_json(base / "scene.json")}
+    samples = {r["token"]: r["scene_token"] for r in read_foreign_json(base / "sample.json")}
+    scenes = {r["token"]: r["name"] for r in read_foreign_json(base / "scene.json")}
     return [scenes.get(samples.get(d["sample_token"], ""), "") for d in data]
 
 

@@ -27,7 +27,7 @@ Reader = Callable[[Path], ImageSet]
 
 
 def _colmap(path: Path) -> ImageSet:
-    return colmap.read_model(path).image_set()
+    return colmap.read_reconstruction(path).image_set()
 
 
 def _tum_file(path: Path) -> ImageSet:
@@ -224,7 +224,7 @@ def did_you_mean(path: Path) -> str:
     return f"; did you mean {parent / near[0]}?" if near else "; check the path"
 
 
-def check_map(path: Path, others: Sequence[Path], pointer: str = "CURRENT") -> None:
+def require_map(path: Path, others: Sequence[Path], pointer: str = "CURRENT") -> None:
     """Says what is wrong where `path` is no map: not there, a photo, or given in the place of another argument."""
     if (path / pointer).is_file() or (path / "map.json").is_file():
         return

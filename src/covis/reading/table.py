@@ -30,12 +30,12 @@ from covis.reading.cameras import restored
 Column = Any
 """A pyarrow array. pyarrow is imported where it is used: naming a dataset must not cost its import."""
 
-Kind = Literal["name", "text", "number", "integer", "flag"]
+ColumnKind = Literal["name", "text", "number", "integer", "flag"]
 """What a column holds: file-system bytes, text, float64, int64, True/False."""
 
 
 @foreign("a table")
-def read_columns(path: Path, kinds: Mapping[str, Kind], *, others: bool = True) -> dict[str, Column]:
+def read_columns(path: Path, kinds: Mapping[str, ColumnKind], *, others: bool = True) -> dict[str, Column]:
     """The columns of a CSV or Parquet file by name, those in `kinds` with that type.
 
     Other columns are taken as they look, or left out without `others`. An empty cell of a number is null.
@@ -69,7 +69,7 @@ def header(path: Path) -> list[str]:
         return next(csv.reader(handle), [])
 
 
-def names(column: Column, prefix: bytes = b"", suffix: bytes = b"") -> NDArray[np.bytes_]:
+def name_bytes(column: Column, prefix: bytes = b"", suffix: bytes = b"") -> NDArray[np.bytes_]:
     """(N,) file-system bytes `prefix + cell + suffix`."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -183,7 +183,7 @@ def _read_parquet(path: Path, types: Mapping[str, Any], only: list[str] | None) 
     return table
 
 
-def _type(kind: Kind) -> Any:
+def _type(kind: ColumnKind) -> Any:
     import pyarrow as pa
 
     return {
@@ -233,7 +233,7 @@ def _first_line(error: Exception) -> str:
 # a place on Earth. Further columns travel along as `ImageSet.columns`. Empty cells mean unknown.
 
 
-KINDS: dict[str, Kind] = {
+KINDS: dict[str, ColumnKind] = {
     "image": "name",
     "lat": "number",
     "lon": "number",
@@ -330,7 +330,7 @@ def _meant(name: str) -> str | None:
 
 
 def _image_set(path: Path, cells: Mapping[str, Column], frame: str) -> ImageSet:
-    encoded = names(cells["image"])
+    encoded = name_bytes(cells["image"])
     blank = np.flatnonzero(encoded == b"")
     if len(blank):
         raise InputError(f"{path}: row {int(blank[0]) + 2} has no image name; fill it in or remove the row")

@@ -92,10 +92,10 @@ def read_track(path: Path) -> Track:
     return Track(times[order], lat[order], lon[order], altitude[order], segment[order])
 
 
-Rows = tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]]
+TrackColumns = tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]]
 
 
-def _gpx(path: Path) -> Rows:
+def _gpx(path: Path) -> TrackColumns:
     try:
         root = ElementTree.fromstring(read_foreign(path))
     except ElementTree.ParseError as error:
@@ -110,7 +110,7 @@ def _gpx(path: Path) -> Rows:
     return _stack(points)
 
 
-def _geojson(path: Path) -> Rows:
+def _geojson(path: Path) -> TrackColumns:
     points = []
     for feature in read_json(path).get("features") or []:
         geometry, properties = feature.get("geometry") or {}, feature.get("properties") or {}
@@ -120,7 +120,7 @@ def _geojson(path: Path) -> Rows:
     return _stack(points)
 
 
-def _columns(path: Path) -> Rows:
+def _columns(path: Path) -> TrackColumns:
     found = header(path)
     lost = [name for name in ("time", "lat", "lon") if name not in found]
     if lost:
@@ -131,7 +131,7 @@ def _columns(path: Path) -> Rows:
     return times, numbers(cells["lat"]), numbers(cells["lon"]), altitude, np.zeros(len(times), np.int64)
 
 
-def _stack(points: Sequence[Sequence[float]]) -> Rows:
+def _stack(points: Sequence[Sequence[float]]) -> TrackColumns:
     table = np.array(points, np.float64).reshape(-1, 5)
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4].astype(np.int64)
 
@@ -175,7 +175,7 @@ def _plain(tag: str) -> str:
     return tag.rsplit("}", 1)[-1]
 
 
-def beside(folder: Path, output: Path | None = None) -> list[Path]:
+def tracks_beside(folder: Path, output: Path | None = None) -> list[Path]:
     """Tables and tracks that lie directly in a folder; what covis itself writes there is none."""
     own = {folder / REJECTS, *([] if output is None else [output])}
     skipped = {path.resolve() for path in own}

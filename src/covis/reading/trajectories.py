@@ -87,7 +87,7 @@ def compose(first: Floats, second: Floats) -> Floats:
     return joined
 
 
-def numbers(path: Path, width: int, separator: str | None = None) -> Floats:
+def number_rows(path: Path, width: int, separator: str | None = None) -> Floats:
     """(N, width) numbers of a text file without its comments; further columns are ignored."""
     rows = []
     for number, cells in cells_of(path, separator):
@@ -110,7 +110,7 @@ def cells_of(path: Path, separator: str | None = None) -> list[tuple[int, list[s
 @foreign("a trajectory")
 def read_tum_trajectory(path: Path) -> Trajectory:
     """`timestamp tx ty tz qx qy qz qw` lines."""
-    rows = numbers(path, 8)
+    rows = number_rows(path, 8)
     rotation = quaternion_matrices(rows[:, 4:], "xyzw")
     return Trajectory.of(rows[:, 0], np.concatenate([rotation, rows[:, 1:4, None]], axis=2), str(path))
 
@@ -138,7 +138,7 @@ def _tum_camera(folder: Path) -> Camera | None:
     """The benchmark's camera by the folder's name, or `calibration.txt` (fx fy cx cy, optional distortion)."""
     file = folder / "calibration.txt"
     if file.is_file():
-        row = numbers(file, 4)[0]
+        row = number_rows(file, 4)[0]
         return Camera("PINHOLE", 640, 480, tuple(row.tolist()))
     found = next((params for name, params in TUM_CAMERAS.items() if name in folder.resolve().name), None)
     return None if found is None else Camera("PINHOLE", 640, 480, found)
@@ -169,14 +169,14 @@ def read_kitti(folder: Path, poses_file: Path | None = None) -> ImageSet:
         raise InputError(f"{folder} has no folder image_0 to image_3; expected a KITTI odometry sequence")
     names = sorted(f"{side}/{p.name}" for p in (folder / side).iterdir() if p.suffix.lower() in (".png", ".jpg"))
     file = poses_file or _kitti_poses(folder)
-    matrices = numbers(file, 12).reshape(-1, 3, 4)
+    matrices = number_rows(file, 12).reshape(-1, 3, 4)
     if len(matrices) != len(names):
         raise InputError(
             f"{file} has {len(matrices)} poses, {folder / side} has {len(names)} images; one is incomplete"
         )
     columns: dict[str, NDArray[Any]] = {}
     if (folder / "times.txt").is_file():
-        columns["time"] = numbers(folder / "times.txt", 1)[: len(names), 0]
+        columns["time"] = number_rows(folder / "times.txt", 1)[: len(names), 0]
     one, offset = _kitti_camera(folder, side)
     intrinsics, model = calibration([one] * len(names))
     placed = compose(matrices, np.broadcast_to(offset, matrices.shape))
@@ -249,7 +249,7 @@ def _euroc_truth(base: Path) -> Trajectory:
     if file is None:
         raise InputError(f"{base} has no ground truth; expected {candidates[0]}")
     when: Floats = np.array([int(c[0]) for _, c in cells_of(file, ",")], np.int64).astype(np.float64) * 1e-9
-    rows = numbers(file, 8, ",")
+    rows = number_rows(file, 8, ",")
     rotation = quaternion_matrices(rows[:, 4:8], "wxyz")
     return Trajectory.of(when, np.concatenate([rotation, rows[:, 1:4, None]], axis=2), str(file))
 

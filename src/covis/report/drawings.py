@@ -50,7 +50,7 @@ def fields_of_view(poses: Sequence[tuple[float, float, float]], radius_m: float,
 
 
 @styled
-def differences(
+def difference_planes(
     planes: Mapping[str, Mapping[str, NDArray[Any]]], positive: NDArray[np.bool_], colours: Palette
 ) -> Figure:
     """Pairs on planes, a row each method and a column each name: positives in the name's colour, negatives crossed."""
@@ -282,11 +282,13 @@ def picture_surface(
     cloud: PointCloud, queries: ImageSet, i: int, database: ImageSet, j: int, occlusion: str = "none"
 ) -> Figure:
     """The cloud's points in three dimensions: seen by one, by the other, by both, by none."""
-    from covis.labels.surface import arrange, look
+    from covis.labels.surface import arrange, seen_points
 
     points = arrange(cloud)
     one, two = (
-        np.unpackbits(look(points, images.subset([k]), occlusion).words.view(np.uint8), bitorder="little").astype(bool)
+        np.unpackbits(
+            seen_points(points, images.subset([k]), occlusion).words.view(np.uint8), bitorder="little"
+        ).astype(bool)
         for images, k in ((queries, i), (database, j))
     )
     figure, axes = _figure(8, 7, projection="3d")

@@ -32,7 +32,7 @@ from covis.poses import angle_between
 from covis.reading.decoding import Reject, decode
 from covis.report import drawings, plots
 from covis.report.plots import pca, tsne
-from covis.tables import Row, best_row, csv_table, is_numeric, latex_table, markdown_table
+from covis.tables import TableRow, best_row, csv_table, is_numeric, latex_table, markdown_table
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ def text(value: object) -> str:
     return str(escape(value))
 
 
-def table(rows: Sequence[Row], name: str, best: Mapping[str, bool] | None = None) -> str:
+def html_table(rows: Sequence[TableRow], name: str, best: Mapping[str, bool] | None = None) -> str:
     """Rows of equal keys as a table that can be copied as Markdown, LaTeX or CSV.
 
     best: columns whose best cell is bold → whether lower is better.
@@ -114,7 +114,7 @@ def figures_row(drawings: Sequence[str]) -> str:
     return f'<div class="figures">{"".join(figure(svg) for svg in drawings)}</div>'
 
 
-def thumbnail(file: Path, pixels: int) -> str:
+def data_thumbnail(file: Path, pixels: int) -> str:
     """A photo as a data address of a JPEG whose longer side has so many pixels; raises `Reject` as decoding does."""
     from PIL import Image
 
@@ -137,7 +137,7 @@ def _asset(name: str) -> str:
 # What a model sees: its runs, differences of descriptors, activations, ψ against poses
 
 
-Groups = Mapping[str, Sequence[Evaluation]]
+EvaluationGroups = Mapping[str, Sequence[Evaluation]]
 """Evaluations by name; several of a name are seeds of one thing."""
 Runs = Mapping[str, Sequence[Path]]
 """Folders of `covis train` by name."""
@@ -147,7 +147,7 @@ MOST_MODELS = 4
 """Figures that show a model beside another have so many columns at most."""
 
 
-def models(evaluations: Groups, runs: Runs) -> dict[str, Path]:
+def models(evaluations: EvaluationGroups, runs: Runs) -> dict[str, Path]:
     """The first models that can be opened: of runs, else the folders that were evaluated if they still hold the same.
 
     A model that was evaluated several times (whitened to several sizes) counts once.
@@ -169,19 +169,19 @@ def _fingerprint(folder: Path) -> object:
     return artifacts.read_json(record).get("fingerprint") if record.is_file() else None
 
 
-def colours(evaluations: Groups, further: Iterable[str] = ()) -> dict[str, str]:
+def colours(evaluations: EvaluationGroups, further: Iterable[str] = ()) -> dict[str, str]:
     """The colour of each name, the same in every figure of a report."""
     return plots.palette([*evaluations, *further])
 
 
-def sampled(evaluations: Groups) -> dict[str, Mapping[str, NDArray[Any]]]:
+def graded_samples(evaluations: EvaluationGroups) -> dict[str, Mapping[str, NDArray[Any]]]:
     """The arrays of the first evaluation of each name, where it has sampled pairs of graded similarity."""
     return {name: found[0].arrays for name, found in evaluations.items() if "pair_psi" in found[0].arrays}
 
 
-def needed_sample(evaluations: Groups) -> dict[str, Mapping[str, NDArray[Any]]]:
+def needed_sample(evaluations: EvaluationGroups) -> dict[str, Mapping[str, NDArray[Any]]]:
     """`sampled`, or an error where there is none."""
-    found = sampled(evaluations)
+    found = graded_samples(evaluations)
     if not found:
         raise InputError("these evaluations hold no sampled pairs with graded similarity")
     return found
@@ -203,7 +203,7 @@ _POSE_PAIRS = 4_000_000
 # Differences of descriptors
 
 
-def differences(evaluations: Groups, models: Models, benchmark: Benchmark) -> Section | None:
+def descriptor_differences(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Section | None:
     """Differences of descriptors of positive and negative pairs on a plane, a column each model."""
     caption = f"z(query) − z(map) of {EACH} positive (ψ ≥ {POSITIVE}) and {EACH} negative pairs of the benchmark"
     return _section(
@@ -211,7 +211,7 @@ def differences(evaluations: Groups, models: Models, benchmark: Benchmark) -> Se
     )
 
 
-def difference_figure(evaluations: Groups, models: Models, benchmark: Benchmark) -> Figure:
+def difference_figure(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Figure:
     """PCA and t-SNE of the differences of sampled pairs, for each model."""
     opened = _opened(models)
     rows, columns, positive = _balanced(_sample(evaluations, benchmark))
@@ -223,7 +223,7 @@ def difference_figure(evaluations: Groups, models: Models, benchmark: Benchmark)
         "PCA": {name: pca(vectors) for name, vectors in found.items()},
         "t-SNE": {name: tsne(vectors) for name, vectors in found.items()},
     }
-    return drawings.differences(planes, positive, colours(evaluations, models))
+    return drawings.difference_planes(planes, positive, colours(evaluations, models))
 
 
 def _balanced(sample: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
@@ -248,13 +248,13 @@ def _described(model: PlaceModel, images: ImageSet, ids: NDArray[Any]) -> NDArra
 # Activation maps
 
 
-def activations(evaluations: Groups, models: Models, benchmark: Benchmark) -> Section | None:
+def activations(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Section | None:
     """Where each model finds two photos alike."""
     caption = "query, map image; bright places add most to the similarity of the pooled descriptors (one scale a pair)"
     return _section("Activation maps", "activations", activation_figure, caption, evaluations, models, benchmark)
 
 
-def activation_figure(evaluations: Groups, models: Models, benchmark: Benchmark) -> Figure:
+def activation_figure(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Figure:
     """Sampled pairs with ψ near `CHOSEN`, seen by each model."""
     opened = _opened(models)
     sample = _sample(evaluations, benchmark)
@@ -300,7 +300,7 @@ Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
 Posed = tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]
 
 
-def overlap(runs: Runs, benchmark: Benchmark, data: Path | None) -> Section | None:
+def pose_overlap(runs: Runs, benchmark: Benchmark, data: Path | None) -> Section | None:
     """How labels depend on the distance and angle between two cameras."""
     found = _posed_pairs(*labelled(runs, benchmark, data))
     if found is None:
@@ -364,14 +364,14 @@ def _reach(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> float:
 def _section(
     title: str,
     name: str,
-    draw: Callable[[Groups, Models, Benchmark], Figure],
+    draw: Callable[[EvaluationGroups, Models, Benchmark], Figure],
     caption: str,
-    evaluations: Groups,
+    evaluations: EvaluationGroups,
     models: Models,
     benchmark: Benchmark,
 ) -> Section | None:
     """A figure of models in its section, or why it cannot be drawn (such as a pooling that takes nothing from the map)."""
-    if not models or not sampled(evaluations):
+    if not models or not graded_samples(evaluations):
         return None
     try:
         body = figure(plots.svg(draw(evaluations, models, benchmark)), caption)
@@ -380,7 +380,7 @@ def _section(
     return Section(title, body, name)
 
 
-def _sample(evaluations: Groups, benchmark: Benchmark) -> Mapping[str, NDArray[Any]]:
+def _sample(evaluations: EvaluationGroups, benchmark: Benchmark) -> Mapping[str, NDArray[Any]]:
     """The sampled pairs of the first evaluation that has some; ids are those of the benchmark's images."""
     name, arrays = next(iter(needed_sample(evaluations).items()))
     if evaluations[name][0].fingerprint != benchmark.fingerprint:

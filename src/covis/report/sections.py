@@ -13,6 +13,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from covis import artifacts
+from covis.arrays import Ids
 from covis.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
 from covis.evaluation.compare import paired_differences
@@ -23,23 +24,23 @@ from covis.images import ImageSet, Split
 from covis.reading.decoding import Reject
 from covis.report import drawings, page, plots, tables
 from covis.report.page import (
-    Groups,
+    EvaluationGroups,
+    Labelled,
     Runs,
     Section,
     colours,
+    data_thumbnail,
     figure,
+    graded_samples,
     models,
     needed_sample,
     rendered,
     run_recipe,
-    sampled,
-    thumbnail,
     write_page,
 )
 from covis.training.loop import has_metrics, read_metrics
 from covis.training.run import open_sampler
 
-Ints = NDArray[np.int64]
 QUERIES = 4000
 """So many queries are drawn at most, evenly chosen."""
 PICTURED = 360
@@ -80,7 +81,7 @@ def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dic
     }
 
 
-def _shown(evaluation: Evaluation) -> Ints:
+def _shown(evaluation: Evaluation) -> Ids:
     """Answerable queries with a place."""
     usable = evaluation.counted & ~np.isnan(np.asarray(evaluation.arrays["query_xy"])[:, 0])
     found = np.flatnonzero(usable)
@@ -88,7 +89,7 @@ def _shown(evaluation: Evaluation) -> Ints:
     return np.asarray(found[some])
 
 
-def _thumbs(models: Sequence[dict[str, Any]], shown: Ints, benchmark: Benchmark) -> dict[str, str]:
+def _thumbs(models: Sequence[dict[str, Any]], shown: Ids, benchmark: Benchmark) -> dict[str, str]:
     """Photos of the worst queries of each model and of some right ones, of their matches and of a right answer."""
     wanted: set[str] = set()
     for model in models:
@@ -138,7 +139,7 @@ def _answer(evaluation: Evaluation, benchmark: Benchmark, i: int) -> dict[str, A
 def shot(images: ImageSet, i: int) -> str:
     """The i-th photo as a small data address; empty where the file cannot be read."""
     try:
-        return thumbnail(images.path(i), _THUMB)
+        return data_thumbnail(images.path(i), _THUMB)
     except Reject:
         return ""
 
@@ -146,7 +147,6 @@ def shot(images: ImageSet, i: int) -> str:
 # The parts of a report that are drawn, each made from evaluations or runs; each figure also by itself.
 
 
-Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
 BATCHES = 200
 SIZE_K = 5
 """Recall@k that is drawn against descriptor size."""
@@ -154,7 +154,7 @@ EXAMPLES = (0.9, 0.7, POSITIVE, 0.3, 0.1, 0.0)
 """ψ of the example pairs that are shown."""
 
 
-def lead(evaluations: Groups) -> str:
+def lead(evaluations: EvaluationGroups) -> str:
     """What was scored on what, by which command and which versions."""
     f = next(iter(evaluations.values()))[0].figures
     keys = ("benchmark", "fingerprint", "queries", "database", "rule", "notes")
@@ -162,15 +162,15 @@ def lead(evaluations: Groups) -> str:
     return rendered("lead.html", **{key: f[key] for key in keys}, command=artifacts.command(), versions=versions)
 
 
-def map_and_gallery(evaluations: Groups, benchmark: Benchmark) -> Section:
+def map_and_gallery(evaluations: EvaluationGroups, benchmark: Benchmark) -> Section:
     """Where queries were right and wrong, and the worst of the wrong ones."""
     data = map_data({name: found[0] for name, found in evaluations.items()}, benchmark)
     return Section("Correct and wrong queries", rendered("map.html"), "map", data)
 
 
-def distances(evaluations: Groups, runs: Runs) -> Section | None:
+def distances(evaluations: EvaluationGroups, runs: Runs) -> Section | None:
     """Descriptor distance against ψ."""
-    if not sampled(evaluations):
+    if not graded_samples(evaluations):
         return None
     drawn = plots.svg(distance_figure(evaluations, runs))
     caption = "pairs of the benchmark, half of them similar; ρ stands among the other metrics"
@@ -216,7 +216,7 @@ def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> dict[str, 
     return {"shots": shots, "drawing": Markup(figure(drawn, f"ψ = {psi:.2f}"))}
 
 
-def batches(evaluations: Groups, runs: Runs, data: Path | None) -> Section | None:
+def batch_compositions(evaluations: EvaluationGroups, runs: Runs, data: Path | None) -> Section | None:
     """How ψ is distributed in what each loss saw."""
     if not runs:
         return None
@@ -231,7 +231,7 @@ def _batch_psi(run: Path, data: Path | None) -> NDArray[np.float32]:
     return np.concatenate(psi)
 
 
-def sizes(evaluations: Groups) -> Section | None:
+def size_curve(evaluations: EvaluationGroups) -> Section | None:
     """Recall against descriptor size, where evaluations differ in it."""
     if len({e.figures.dim for e in _all(evaluations)} - {None}) < 2:
         return None
@@ -242,7 +242,7 @@ def sizes(evaluations: Groups) -> Section | None:
 # Each figure by itself, for the page and for files
 
 
-def recall_figure(evaluations: Groups) -> Figure:
+def recall_figure(evaluations: EvaluationGroups) -> Figure:
     """Recall@k against k, with the interval over seeds, or over queries where there is one evaluation."""
     first = next(iter(evaluations.values()))[0]
     return plots.recall_curves(
@@ -269,7 +269,7 @@ def _band(group: Sequence[Evaluation]) -> list[tuple[float, float]]:
     return band
 
 
-def training(evaluations: Groups, runs: Runs) -> Section | None:
+def training(evaluations: EvaluationGroups, runs: Runs) -> Section | None:
     """How loss and validation went while training."""
     if not any(has_metrics(run) for found in runs.values() for run in found):
         return None
@@ -277,7 +277,7 @@ def training(evaluations: Groups, runs: Runs) -> Section | None:
     return Section("Training", figure(drawn, "the first run of each model"), "training")
 
 
-def training_figure(evaluations: Groups, runs: Runs) -> Figure:
+def training_figure(evaluations: EvaluationGroups, runs: Runs) -> Figure:
     """Loss and validation recall of each name's first run."""
     logs = {name: read_metrics(paths[0]) for name, paths in runs.items() if has_metrics(paths[0])}
     if not logs:
@@ -294,7 +294,7 @@ def _series(log: Sequence[Mapping[str, str]], column: str) -> tuple[list[float],
     return [step for step, _ in filled], [value for _, value in filled]
 
 
-def precision_figure(evaluations: Groups) -> Figure:
+def precision_figure(evaluations: EvaluationGroups) -> Figure:
     """Precision against recall of each query's best match, accepted up to a distance."""
     curves = {name: [c for e in found for c in _accepted(e)] for name, found in evaluations.items()}
     if not any(curves.values()):
@@ -312,7 +312,7 @@ def _accepted(evaluation: Evaluation) -> list[tuple[NDArray[np.float64], NDArray
     return [(curve.recall, curve.precision)]
 
 
-def radius_figure(evaluations: Groups) -> Figure:
+def radius_figure(evaluations: EvaluationGroups) -> Figure:
     """Recall@1 against the radius that counts as right."""
     curves = {
         name: [curve for e in found if (curve := e.figures.by_radius) is not None]
@@ -325,7 +325,7 @@ def radius_figure(evaluations: Groups) -> Figure:
     return plots.radius_curves(recall, known[0].radius_m, known[0].possible, colours(evaluations))
 
 
-def distance_figure(evaluations: Groups, runs: Runs) -> Figure:
+def distance_figure(evaluations: EvaluationGroups, runs: Runs) -> Figure:
     """Distance against ψ, with the line of the first run's margin."""
     pairs = {
         name: (np.asarray(arrays["pair_psi"]), np.asarray(arrays["pair_distance"]))
@@ -335,7 +335,7 @@ def distance_figure(evaluations: Groups, runs: Runs) -> Figure:
     return plots.distance_against_similarity(pairs, margins[0] if margins else None, colours(evaluations))
 
 
-def batch_figure(evaluations: Groups, runs: Runs, data: Path | None) -> Figure:
+def batch_figure(evaluations: EvaluationGroups, runs: Runs, data: Path | None) -> Figure:
     """Histograms of ψ in the batches of each run."""
     if not runs:
         raise InputError("batches are those of a run; give run folders, not evaluations")
@@ -343,7 +343,7 @@ def batch_figure(evaluations: Groups, runs: Runs, data: Path | None) -> Figure:
     return plots.batch_histograms(found, colours(evaluations, runs))
 
 
-def size_figure(evaluations: Groups) -> Figure:
+def size_figure(evaluations: EvaluationGroups) -> Figure:
     """Recall against descriptor size, one line each model and what its whitening was fitted on."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for e in _all(evaluations):
@@ -352,7 +352,7 @@ def size_figure(evaluations: Groups) -> Figure:
     return plots.size_curves(curves, SIZE_K, plots.palette(curves))
 
 
-def gain_figure(evaluations: Groups) -> Figure:
+def gain_figure(evaluations: EvaluationGroups) -> Figure:
     """What each model gains over the first, figure by figure, with intervals over places and seeds."""
     names = list(evaluations)
     if len(names) < 2:
@@ -368,11 +368,11 @@ def _family(evaluation: Evaluation) -> str:
     return name if whitening is None else f"{name}, whitened ({whitening['fit']})"
 
 
-def _all(evaluations: Groups) -> list[Evaluation]:
+def _all(evaluations: EvaluationGroups) -> list[Evaluation]:
     return [e for found in evaluations.values() for e in found]
 
 
-FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
+FIGURES: dict[str, Callable[[EvaluationGroups, Runs, Path | None], Figure]] = {
     "recall": lambda evaluations, runs, data: recall_figure(evaluations),
     "precision": lambda evaluations, runs, data: precision_figure(evaluations),
     "radius": lambda evaluations, runs, data: radius_figure(evaluations),
@@ -392,7 +392,7 @@ FIGURES: dict[str, Callable[[Groups, Runs, Path | None], Figure]] = {
 """Made from evaluations by name, runs by name, and the place of the data."""
 
 
-def _benchmark(evaluations: Groups, data: Path | None) -> Benchmark:
+def _benchmark(evaluations: EvaluationGroups, data: Path | None) -> Benchmark:
     return load_benchmark(next(iter(evaluations.values()))[0].benchmark, data)
 
 
@@ -422,19 +422,19 @@ def write_report(
     runs = runs or {}
     found_models = models(evaluations, runs)
     parts = [
-        tables.recalls(evaluations, _curves(evaluations)),
+        tables.recall_table(evaluations, _curves(evaluations)),
         tables.further(evaluations),
         tables.parts(evaluations),
-        tables.published(evaluations),
+        tables.published_table(evaluations),
         training(evaluations, runs),
         map_and_gallery(evaluations, benchmark),
-        sizes(evaluations),
+        size_curve(evaluations),
         distances(evaluations, runs),
-        page.differences(evaluations, found_models, benchmark),
+        page.descriptor_differences(evaluations, found_models, benchmark),
         page.activations(evaluations, found_models, benchmark),
         examples(page.labelled(runs, benchmark, data)),
-        page.overlap(runs, benchmark, data),
-        batches(evaluations, runs, data),
+        page.pose_overlap(runs, benchmark, data),
+        batch_compositions(evaluations, runs, data),
     ]
     shown = [part for part in parts if part is not None]
     write_page(Path(path), title, lead(evaluations), shown, navigation=True)

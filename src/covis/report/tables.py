@@ -19,7 +19,7 @@ from covis.evaluation.compare import compare
 from covis.evaluation.published import SOURCE, beside
 from covis.evaluation.render import COMPARED_KS as KS
 from covis.evaluation.render import NAMES, PLUS_MINUS, name_of, over_seeds, seeds
-from covis.report.page import Groups, Section, figures_row, table, text, write_page
+from covis.report.page import EvaluationGroups, Section, figures_row, html_table, text, write_page
 from covis.tables import aligned
 
 TIMED = 3
@@ -36,7 +36,7 @@ class DescribingCost:
     model_mb: float
 
 
-def measure(folder: Path) -> DescribingCost:
+def model_cost(folder: Path) -> DescribingCost:
     """The cost of the model in a folder."""
     import torch
 
@@ -91,7 +91,7 @@ def _entry(evaluation: Evaluation, costs: dict[str, DescribingCost | None], time
     if folder is not None and timed:
         key = str(subject["fingerprint"])
         if key not in costs:
-            costs[key] = measure(folder)
+            costs[key] = model_cost(folder)
         cost = costs[key]
     rerank = figures.get("rerank_cost") or {}
     return {
@@ -124,7 +124,7 @@ def _licence(subject: Mapping[str, Any], folder: Path | None) -> str:
     return str(card.get("licence") or of_data)
 
 
-def rows(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+def protocol_rows(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of one protocol, for people."""
     shown = []
     for place, row in enumerate(board["rows"], 1):
@@ -166,7 +166,7 @@ def write_leaderboard(path: Path, found: Mapping[str, Any], title: str = "Leader
     parts = [
         Section(
             board["benchmark"],
-            f'<p class="note">{text(heading(board))}</p>' + table(rows(board), f"board{i}", best=best),
+            f'<p class="note">{text(heading(board))}</p>' + html_table(protocol_rows(board), f"board{i}", best=best),
         )
         for i, board in enumerate(found["boards"])
     ]
@@ -175,7 +175,7 @@ def write_leaderboard(path: Path, found: Mapping[str, Any], title: str = "Leader
 
 
 # Tables of a report
-def recalls(evaluations: Groups, drawings: list[str]) -> Section:
+def recall_table(evaluations: EvaluationGroups, drawings: list[str]) -> Section:
     """Recall@k with its interval or spread over runs, tested against the first name; curves below."""
     tests = _tests(evaluations)
     rows = []
@@ -191,7 +191,9 @@ def recalls(evaluations: Groups, drawings: list[str]) -> Section:
     told = f'<p class="note">{text("; ".join(notes))}</p>'
     return Section(
         "Recall",
-        table(rows, "recall", best={name_of(f"recall@{k}").heading: False for k in KS}) + told + figures_row(drawings),
+        html_table(rows, "recall", best={name_of(f"recall@{k}").heading: False for k in KS})
+        + told
+        + figures_row(drawings),
         "recall",
     )
 
@@ -200,11 +202,11 @@ def _interval(evaluation: Evaluation, k: int, runs: int) -> str:
     return "" if runs > 1 else " [{:.1f}, {:.1f}]".format(*evaluation.figures.recall_interval[k])
 
 
-def _repeated(evaluations: Groups) -> bool:
+def _repeated(evaluations: EvaluationGroups) -> bool:
     return any(len(found) > 1 for found in evaluations.values())
 
 
-def _tests(evaluations: Groups) -> dict[str, dict[str, str]]:
+def _tests(evaluations: EvaluationGroups) -> dict[str, dict[str, str]]:
     """For each name but the first: how far it is from the first, where each name has one evaluation."""
     if len(evaluations) < 2 or _repeated(evaluations):
         return {}
@@ -219,7 +221,7 @@ def _tests(evaluations: Groups) -> dict[str, dict[str, str]]:
     return told
 
 
-def further(evaluations: Groups) -> Section:
+def further(evaluations: EvaluationGroups) -> Section:
     """Every other figure: of rankings, of poses, of accepted matches, of graded similarity."""
     rows: list[dict[str, Any]] = []
     for name, found in evaluations.items():
@@ -230,7 +232,7 @@ def further(evaluations: Groups) -> Section:
         cells = {name_of(key).heading: over_seeds(v, name_of(key).digits) for key, v in values.items() if None not in v}
         rows.append({"model": name, **cells})
     best = {name.heading: name.lower_is_better for name in NAMES.values()}
-    return Section("Other metrics", table(aligned(rows), "figures", best=best), "figures")
+    return Section("Other metrics", html_table(aligned(rows), "figures", best=best), "figures")
 
 
 def _map(k: int) -> Callable[[Evaluation], Any]:
@@ -245,16 +247,16 @@ def _within(limit: str) -> Callable[[Evaluation], Any]:
     return lambda e: e.figures.localised.get(limit)
 
 
-def parts(evaluations: Groups) -> Section | None:
+def parts(evaluations: EvaluationGroups) -> Section | None:
     """Figures by condition, city or surroundings, a table each label."""
     first = next(iter(evaluations.values()))[0].figures.breakdown
     if not first:
         return None
-    body = "".join(table(_part_rows(evaluations, label), f"parts-{label}") for label in first)
+    body = "".join(html_table(_part_rows(evaluations, label), f"parts-{label}") for label in first)
     return Section(f"By {' and '.join(first)}", body, "parts")
 
 
-def _part_rows(evaluations: Groups, label: str) -> list[dict[str, Any]]:
+def _part_rows(evaluations: EvaluationGroups, label: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for part in next(iter(evaluations.values()))[0].figures.breakdown[label]:
         for name, found in evaluations.items():
@@ -273,7 +275,7 @@ def _part_rows(evaluations: Groups, label: str) -> list[dict[str, Any]]:
     return aligned(rows)
 
 
-def published(evaluations: Groups) -> Section | None:
+def published_table(evaluations: EvaluationGroups) -> Section | None:
     """The method's published figures beside ours, where the protocol is the same: a row each published method."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     caveats: list[str] = []
@@ -286,7 +288,7 @@ def published(evaluations: Groups) -> Section | None:
             caveats += [c for c in entry["caveats"] if c not in caveats]
     if not rows:
         return None
-    body = table(aligned(list(rows.values())), "published")
+    body = html_table(aligned(list(rows.values())), "published")
     notes = "".join(f"<li>{text(c)}</li>" for c in caveats)
     lead = f'<p class="note">published → ours (difference), percent; {text(SOURCE)}</p>'
     return Section("Published, ours, difference", f'{lead}{body}<ul class="note">{notes}</ul>', "published")

@@ -25,7 +25,7 @@ from covis.sampling.batches import (
     drawn_and_graded,
     strategy,
 )
-from covis.sampling.kernels import Candidates, Int, Key, Tables, below, epoch_key, permute, pick, pick_zero
+from covis.sampling.kernels import Candidates, Int, RandomKey, Tables, below, epoch_key, permute, pick, pick_zero
 from covis.sampling.pairs import PairBatch, find_candidates, make_tables, pools, tables_of
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def _add(members: NDArray[np.int64], place: NDArray[np.int64], count: Int, image
 
 @kernel()
 def _start(
-    c: Candidates, key: Key, position: Int, members: NDArray[np.int64], place: NDArray[np.int64]
+    c: Candidates, key: RandomKey, position: Int, members: NDArray[np.int64], place: NDArray[np.int64]
 ) -> tuple[Int, Int]:
     """Puts a pair of every band among the members: the anchor's, or another's where it has none.
 
@@ -92,7 +92,7 @@ def _member_of(members: NDArray[np.int64], place: NDArray[np.int64], count: Int,
 
 
 @kernel()
-def grow(c: Candidates, key: Key, position: Int, places: Int, members: NDArray[np.int64]) -> tuple[Int, Int]:
+def grow(c: Candidates, key: RandomKey, position: Int, places: Int, members: NDArray[np.int64]) -> tuple[Int, Int]:
     """Fills `members`, whose first is the anchor, with images around it and around places apart from it.
 
     In turn each place adds an image that overlaps with one of its own; where it finds no new one for a while, it goes

@@ -24,7 +24,7 @@ from covis.sampling.kernels import epoch_key, permute
 if TYPE_CHECKING:
     from torch import Tensor
 
-Axis = Literal["north", "street", "focal"]
+FacingAxis = Literal["north", "street", "focal"]
 _PURPOSE = 4
 
 
@@ -112,7 +112,7 @@ class ClassSampler:
 
 
 def place_classes(
-    xy: Floats, heading: Floats, cell_m: float, angle_deg: float, *, axis: Axis = "north", focal_m: float = 10.0
+    xy: Floats, heading: Floats, cell_m: float, angle_deg: float, *, axis: FacingAxis = "north", focal_m: float = 10.0
 ) -> Ids:
     """(N, 3) cell east, cell north and sector of heading of each image; −1 in the last for an image of no class.
 
@@ -170,7 +170,7 @@ class Classes(Batches):
     """Side of a cell of ground."""
     angle_deg: float = 30.0
     """Width of a sector of headings; a full turn must be a whole number of them. 360: classes are cells alone."""
-    axis: Axis = "north"
+    axis: FacingAxis = "north"
     """Headings from north (CosPlace), from the street's own direction in each cell, or by the `focal` point of four around
     the cell that an image faces (EigenPlaces)."""
     focal_m: float = later(10.0)

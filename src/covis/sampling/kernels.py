@@ -16,7 +16,7 @@ from covis.compiling import kernel
 
 Int = int | np.integer[Any]
 Float = float | np.floating[Any]
-Key = np.uint64
+RandomKey = np.uint64
 
 _U = np.uint64
 _GAMMA = _U(0x9E3779B97F4A7C15)
@@ -24,7 +24,7 @@ _ROUNDS = 6
 
 
 @kernel(inline="always")
-def mix(x: Key) -> Key:
+def mix(x: RandomKey) -> RandomKey:
     """A 64-bit finaliser: each input bit flips each output bit with probability one half."""
     x = (x ^ (x >> _U(30))) * _U(0xBF58476D1CE4E5B9)
     x = (x ^ (x >> _U(27))) * _U(0x94D049BB133111EB)
@@ -32,19 +32,19 @@ def mix(x: Key) -> Key:
 
 
 @kernel()
-def draw(key: Key, position: Int, stream: Int) -> Key:
+def draw(key: RandomKey, position: Int, stream: Int) -> RandomKey:
     """64 random bits for one position and stream under a key."""
     return mix(mix(key + _GAMMA * _U(position + 1)) + _GAMMA * _U(stream + 1))
 
 
 @kernel()
-def below(key: Key, position: Int, stream: Int, n: Int) -> Int:
+def below(key: RandomKey, position: Int, stream: Int, n: Int) -> Int:
     """A random integer in [0, n), uniform to within n / 2⁵³."""
     return np.int64((draw(key, position, stream) >> _U(11)) * 2.0**-53 * n)
 
 
 @kernel()
-def many_below(key: Key, positions: NDArray[np.int64], stream: Int, n: NDArray[np.int64]) -> NDArray[np.int64]:
+def many_below(key: RandomKey, positions: NDArray[np.int64], stream: Int, n: NDArray[np.int64]) -> NDArray[np.int64]:
     """(K,) random integers in [0, n[k]), one per position."""
     out = np.empty(len(positions), np.int64)
     for k in range(len(positions)):
@@ -53,17 +53,17 @@ def many_below(key: Key, positions: NDArray[np.int64], stream: Int, n: NDArray[n
 
 
 @kernel()
-def _epoch_key(seed: Int, epoch: Int, purpose: Int) -> Key:
+def _epoch_key(seed: Int, epoch: Int, purpose: Int) -> RandomKey:
     return draw(draw(mix(_U(seed) + _GAMMA), epoch, 0), purpose, 1)
 
 
-def epoch_key(seed: int, epoch: int, purpose: int = 0) -> Key:
+def epoch_key(seed: int, epoch: int, purpose: int = 0) -> RandomKey:
     """The key of one epoch of one seed; `purpose` separates samplers that share a seed."""
     return _U(_epoch_key(seed, epoch, purpose))
 
 
 @kernel()
-def permute(key: Key, position: Int, n: Int) -> Int:
+def permute(key: RandomKey, position: Int, n: Int) -> Int:
     """Where a random permutation of [0, n) sends `position`, in constant time and memory.
 
     A Feistel network permutes the next even power of two; positions that fall outside [0, n) walk on.
@@ -83,7 +83,7 @@ def permute(key: Key, position: Int, n: Int) -> Int:
 
 
 @kernel()
-def permute_many(key: Key, count: Int, n: Int) -> NDArray[np.int64]:
+def permute_many(key: RandomKey, count: Int, n: Int) -> NDArray[np.int64]:
     """(count,) where the permutation of [0, n) sends 0, 1, …: as many distinct numbers below n."""
     out = np.empty(count, np.int64)
     for k in range(count):
@@ -231,7 +231,9 @@ def pick(c: Candidates, i: Int, b: Int, k: Int) -> tuple[Int, Float]:
 
 
 @kernel()
-def assign_queries(c: Candidates, key: Key, first: Int, slot_band: NDArray[np.int64], out: NDArray[np.int64]) -> Int:
+def assign_queries(
+    c: Candidates, key: RandomKey, first: Int, slot_band: NDArray[np.int64], out: NDArray[np.int64]
+) -> Int:
     """Fills `out` (size,) with the queries of positions first … and returns how many had to be redrawn.
 
     A query that has no candidate in its slot's band first changes places with one of the same batch that suits; only if
@@ -262,7 +264,7 @@ def assign_queries(c: Candidates, key: Key, first: Int, slot_band: NDArray[np.in
 @kernel()
 def draw_partners(
     c: Candidates,
-    key: Key,
+    key: RandomKey,
     first: Int,
     queries: NDArray[np.int64],
     slot_band: NDArray[np.int64],
@@ -286,7 +288,7 @@ def draw_partners(
 
 @kernel()
 def draw_batches(
-    c: Candidates, key: Key, first: Int, slot_band: NDArray[np.int64]
+    c: Candidates, key: RandomKey, first: Int, slot_band: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.int64]]:
     """Queries, map images and ψ (batches, size), and redrawn (batches,), of the batches first, first + 1, …
 
@@ -306,7 +308,7 @@ def draw_batches(
 
 @kernel()
 def draw_tuples(
-    c: Candidates, key: Key, first: Int, soft: Int, database: NDArray[np.int64], psi: NDArray[np.float32]
+    c: Candidates, key: RandomKey, first: Int, soft: Int, database: NDArray[np.int64], psi: NDArray[np.float32]
 ) -> NDArray[np.int64]:
     """Fills `database` and `psi` (size, 1 + n): a positive (band 0), then negatives; returns the queries (size,).
 

@@ -27,7 +27,7 @@ from covis.sampling.batches import (
 )
 from covis.sampling.kernels import (
     Candidates,
-    Key,
+    RandomKey,
     Tables,
     count_zeros,
     draw_batches,
@@ -62,7 +62,7 @@ class NearZeros:
     trees: Mapping[int, cKDTree]
     """Positions of each pool's images."""
 
-    def draw(self, queries: NDArray[np.int64], key: Key, positions: NDArray[np.int64]) -> NDArray[np.int64]:
+    def draw(self, queries: NDArray[np.int64], key: RandomKey, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """(K,) a partner of each query, uniform among its closest; every query must have a ψ = 0 partner."""
         near = self.closest(queries)
         choice = many_below(key, positions, _STREAM, (near >= 0).sum(1))

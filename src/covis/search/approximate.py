@@ -296,7 +296,7 @@ def tune(
         if isinstance(index, Approximate):
             index.effort = effort or index.effort
         found = _without(index.search(asked, MEASURED_K + (itself is not None)), itself)
-        recall = overlap(found, truth)
+        recall = found_share(found, truth)
         if recall >= target_recall:
             break
     ram = index.spec.ram(len(index.row_ids), index.dim) if isinstance(index, Approximate) else len(index) * ROW_BYTES
@@ -305,7 +305,7 @@ def tune(
     )
     query_ms = exact_ms if index.kind == Exact.kind else _ms_alone(lambda q: index.search(q, MEASURED_K), asked, _TIMED)
     return Measured(
-        index.kind, len(index), index.dim, recall, overlap(found.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
+        index.kind, len(index), index.dim, recall, found_share(found.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
         ram, query_ms, exact_ms,
     )  # fmt: skip
 
@@ -320,7 +320,7 @@ def _ms_alone(search: Callable[[NDArray[Any]], Ranking], asked: NDArray[Any], ti
     return 1000 * float(np.median(spent)) if spent else 0.0
 
 
-def overlap(found: Ranking, truth: Ranking) -> float:
+def found_share(found: Ranking, truth: Ranking) -> float:
     """Share of the true neighbours found; another one at the same distance counts as well."""
     wanted = int((truth.ids >= 0).sum())
     if not wanted:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis.descriptors import DescriptorStore, Matrix
 from covis.errors import InputError
 from covis.machine import cpu_count
-from covis.ranking import Ranking, ordered
-
-Groups = Literal["any", "same", "other"]
+from covis.ranking import Groups, Ranking, ordered
 
 
 def as_queries(queries: Matrix, database: Matrix, k: int) -> NDArray[np.float32]:
@@ -326,7 +324,7 @@ class _Scorer:
             return np.asarray(slack, np.float32)
 
         def work(low: int, high: int) -> None:
-            kernel.differences(self.queries[at], block.vectors[low:high], out[:, low:high])
+            kernel.difference_scores(self.queries[at], block.vectors[low:high], out[:, low:high])
 
         _spread(self.pool, work, len(block.ids))
         self._grow(-2 * out.min(), block, np.asarray(~np.isfinite(out).all(0)))

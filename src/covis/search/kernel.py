@@ -34,7 +34,7 @@ def _distance(query, vector):  # type: ignore[no-untyped-def]
 
 
 @njit([types.void(_MATRIX, _MATRIX, types.float32[:, :])], nogil=True, cache=True, fastmath={"reassoc", "contract"})
-def differences(queries, block, products):  # type: ignore[no-untyped-def]
+def difference_scores(queries, block, products):  # type: ignore[no-untyped-def]
     """products (Q, N) = −‖q−x‖²/2: one pass without norms, which a matrix product repays only from a few queries on.
 
     Four rows at a time, so that memory, which decides the time, is read from four places at once.

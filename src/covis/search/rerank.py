@@ -248,14 +248,14 @@ RATIO = 0.85
 MAX_FEATURES = 4096
 MAX_SIDE = 1600
 """Pictures are scaled down to this for features."""
-Geometry = Literal["homography", "fundamental", "both"]
+ViewGeometry = Literal["homography", "fundamental", "both"]
 MAX_ERROR = 0.01
 """How far a match may lie from where the geometry puts it, as a share of the picture's diagonal."""
 _TRIALS, _CONFIDENCE = 1000, 0.999
 _LEAST = {"homography": 4, "fundamental": 8}
 
 
-class Features(NamedTuple):
+class LocalFeatures(NamedTuple):
     """Local features of a picture."""
 
     xy: Floats
@@ -266,11 +266,11 @@ class Features(NamedTuple):
     """(width, height) of the full picture."""
 
 
-Matcher = Callable[[Features, Features], NDArray[np.int64]]
+Matcher = Callable[[LocalFeatures, LocalFeatures], NDArray[np.int64]]
 """Features of two pictures → (M, 2) which belong together."""
 
 
-def sift(path: Path, most: int = MAX_FEATURES, side: int = MAX_SIDE) -> Features:
+def sift(path: Path, most: int = MAX_FEATURES, side: int = MAX_SIDE) -> LocalFeatures:
     """SIFT features of a picture, upright as it is shown (square roots of the histograms: RootSIFT)."""
     from PIL import Image, ImageOps
 
@@ -286,7 +286,7 @@ def sift(path: Path, most: int = MAX_FEATURES, side: int = MAX_SIDE) -> Features
     values = np.asarray(descriptors.data, np.float32)
     values /= np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-9)
     xy = np.array([[k.x, k.y] for k in keypoints], np.float64).reshape(-1, 2)
-    return Features(xy * (np.array(shown.size) / np.array(small.size)), values, shown.size)
+    return LocalFeatures(xy * (np.array(shown.size) / np.array(small.size)), values, shown.size)
 
 
 def open_pycolmap(what: str) -> Any:
@@ -299,7 +299,7 @@ def open_pycolmap(what: str) -> Any:
     return pycolmap
 
 
-def match(first: Features, second: Features, ratio: float | None = RATIO) -> NDArray[np.int64]:
+def match(first: LocalFeatures, second: LocalFeatures, ratio: float | None = RATIO) -> NDArray[np.int64]:
     """(M, 2) mutual nearest features that are clearly nearer than the second-best; without `ratio`, all mutual ones."""
     if len(first.xy) < 2 or len(second.xy) < 2:
         return np.zeros((0, 2), np.int64)
@@ -337,7 +337,7 @@ def sampled(maps: NDArray[np.float32], xy: Floats, stride: float) -> NDArray[np.
 
 
 def inliers(
-    first: Features, second: Features, pairs: NDArray[np.int64], geometry: Geometry = "homography",
+    first: LocalFeatures, second: LocalFeatures, pairs: NDArray[np.int64], geometry: ViewGeometry = "homography",
     max_error: float = MAX_ERROR,
 ) -> int:  # fmt: skip
     """How many of the matched `pairs` (M, 2) one geometry of two views explains; "both" takes the larger of the two.
@@ -375,11 +375,11 @@ def _opencv() -> Any:
 class LocalRerank:
     """Orders the first `depth` results of each query by how many local features agree on one geometry."""
 
-    query_features: Callable[[int], Features]
-    map_features: Callable[[int], Features]
+    query_features: Callable[[int], LocalFeatures]
+    map_features: Callable[[int], LocalFeatures]
     depth: int = RERANK_DEPTH
     matcher: Matcher = match
-    geometry: Geometry = "homography"
+    geometry: ViewGeometry = "homography"
     counts: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     """After a call: inliers of each query's head, in the order of the ranking that was given."""
 
@@ -393,6 +393,6 @@ class LocalRerank:
         self.counts[query] = np.array(found, np.int64)
         return self.counts[query].astype(np.float64)
 
-    def agreeing(self, own: Features, other: Features) -> int:
+    def agreeing(self, own: LocalFeatures, other: LocalFeatures) -> int:
         """Inliers of one pair of pictures."""
         return inliers(own, other, self.matcher(own, other), self.geometry)

@@ -42,8 +42,8 @@ from covis.service.schemas import (
     StatusOut,
     accepted,
     answer,
+    asked_area,
     problems,
-    read_area,
 )
 from covis.service.shelf import Shelf, Shown
 from covis.service.uploads import FIELD, Batcher, Form, Unusable, Upload, added_images, read_form, read_positions
@@ -111,8 +111,8 @@ def _writer(request: Request) -> Server:
     return server
 
 
-Reader = Annotated[Server, Depends(_reader)]
-Writer = Annotated[Server, Depends(_writer)]
+ReadAccess = Annotated[Server, Depends(_reader)]
+WriteAccess = Annotated[Server, Depends(_writer)]
 
 
 def create_app(
@@ -259,7 +259,7 @@ async def readyz(request: Request) -> dict[str, str]:
     return {"status": "ready"}
 
 
-async def scrape(server: Reader) -> Response:
+async def scrape(server: ReadAccess) -> Response:
     """Metrics for Prometheus."""
     return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -267,7 +267,7 @@ async def scrape(server: Reader) -> Response:
 # Locating
 
 
-async def locate(request: Request, server: Reader, query: Annotated[Question, Query()]) -> Response:
+async def locate(request: Request, server: ReadAccess, query: Annotated[Question, Query()]) -> Response:
     """Say where photos were taken.
 
     Send one photo or several as multipart fields named `photo`. `Accept` chooses the format: `application/json`,
@@ -282,7 +282,7 @@ async def locate(request: Request, server: Reader, query: Annotated[Question, Qu
         raise HTTPException(406, f"the map {shown.name!r} is not on Earth; ask for application/json")
     if not len(shown.map):
         raise HTTPException(409, f"the map {shown.name!r} is empty; add photos first")
-    area = read_area(question, shown.map.frame)
+    area = asked_area(question, shown.map.frame)
     described = await server.batcher.describe(shown.network, [photo.data for photo in form.photos])
     server.metrics.count(described)
     _refuse_if_none(form.photos, described)
@@ -316,24 +316,24 @@ def _refuse_if_none(uploads: Sequence[Upload], described: Sequence[Any]) -> None
 # Maps
 
 
-async def maps(server: Reader) -> dict[str, Any]:
+async def maps(server: ReadAccess) -> dict[str, Any]:
     """All maps."""
     shown = [await server.shown(name) for name in server.shelf.names]
     return {"maps": [await run_in_threadpool(one.summary) for one in shown]}
 
 
-async def one_map(name: str, server: Reader) -> dict[str, Any]:
+async def one_map(name: str, server: ReadAccess) -> dict[str, Any]:
     """One map: its photos, model and calibration."""
     return await run_in_threadpool((await server.shown(name)).summary)
 
 
-Box = Annotated[str, Query(description="WEST,SOUTH,EAST,NORTH in degrees (metres if not on Earth)")]
+BoxQuery = Annotated[str, Query(description="WEST,SOUTH,EAST,NORTH in degrees (metres if not on Earth)")]
 
 
 async def photos(
     name: str,
-    server: Reader,
-    bbox: Box = "",
+    server: ReadAccess,
+    bbox: BoxQuery = "",
     group: str | None = None,
     offset: Annotated[int, Query(ge=0, le=10**12)] = 0,
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
@@ -363,7 +363,7 @@ def _box(text: str) -> list[float] | None:
     return box
 
 
-async def gaps(name: str, server: Reader) -> dict[str, Any]:
+async def gaps(name: str, server: ReadAccess) -> dict[str, Any]:
     """Where the map has photos, and where it lacks them."""
     shown = await server.shown(name)
     return await run_in_threadpool(lambda: shown.gaps)
@@ -372,7 +372,7 @@ async def gaps(name: str, server: Reader) -> dict[str, Any]:
 async def thumbnail(
     name: str,
     image: str,
-    server: Reader,
+    server: ReadAccess,
     size: Annotated[int, Query(ge=16, le=1024)] = 320,
     missing: Annotated[str, Query(description="`ok`: 204 instead of 404 where a photo has no picture")] = "",
 ) -> Response:
@@ -393,7 +393,7 @@ async def thumbnail(
 # Changing
 
 
-async def add_photos(request: Request, name: str, server: Writer) -> dict[str, Any]:
+async def add_photos(request: Request, name: str, server: WriteAccess) -> dict[str, Any]:
     """Add photos to a map: all that can be used, in one change.
 
     Needs a key with the role `write`. The map keeps name, position and descriptor; the photo itself is not kept. Sending
@@ -414,7 +414,7 @@ async def add_photos(request: Request, name: str, server: Writer) -> dict[str, A
     return {**changed, "added": given.names, "rejected": given.rejected}
 
 
-async def remove_photo(name: str, image: str, server: Writer) -> dict[str, Any]:
+async def remove_photo(name: str, image: str, server: WriteAccess) -> dict[str, Any]:
     """Remove a photo from a map; needs a key with the role `write`."""
     shown = await server.shown(name)
     if image not in shown.places:

@@ -195,7 +195,7 @@ class Question(BaseModel):
     rate: float = Field(RATE, gt=0, lt=1, description="share of true positions that shall lie within the radius")
 
 
-def read_area(question: Question, frame: str) -> Area | None:
+def asked_area(question: Question, frame: str) -> Area | None:
     """Where the photos may be; None: anywhere."""
     if question.near and question.inside:
         raise HTTPException(422, "near and inside are both given; give one area")

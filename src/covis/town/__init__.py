@@ -2,7 +2,7 @@
 
 from covis.town.config import TownConfig
 from covis.town.dataset import (
-    PointCloud,
+    StaticPoints,
     TrueCovisibility,
     covisibility,
     default_folder,
@@ -13,7 +13,7 @@ from covis.town.dataset import (
 )
 
 __all__ = [
-    "PointCloud",
+    "StaticPoints",
     "TownConfig",
     "TrueCovisibility",
     "covisibility",

@@ -32,7 +32,7 @@ from covis.poses import Poses
 from covis.progress import Meter, say
 from covis.town import solids
 from covis.town.config import SPLITS, TownConfig
-from covis.town.layout import Scene
+from covis.town.layout import TownScene
 from covis.town.render import View, intrinsics
 from covis.town.traversals import MAP, QUERIES
 
@@ -193,7 +193,7 @@ _SKY = -2
 _SAMPLE = 8
 
 
-class PointCloud(NamedTuple):
+class StaticPoints(NamedTuple):
     """Points on what never moves: houses, ground, trees, lamps."""
 
     points: Floats
@@ -218,7 +218,7 @@ def depth(images: ImageSet, i: int, size: tuple[int, int] | None = None, *, move
 
 def point_cloud(
     split: str, config: TownConfig | None = None, *, spacing_m: float = 1.0, size: tuple[int, int] = (48, 36)
-) -> PointCloud:
+) -> StaticPoints:
     """The surfaces that the map of `split` saw, one point in each cube of `spacing_m`."""
     view = View.of(config or TownConfig(), split, MAP.name)
     with ThreadPoolExecutor(cpu_count()) as pool:
@@ -226,7 +226,7 @@ def point_cloud(
     points, normals, items = (np.concatenate(part) for part in zip(*parts, strict=True))
     _, first = np.unique(np.floor(points / spacing_m).astype(np.int64), axis=0, return_index=True)
     first.sort()
-    return PointCloud(points[first], normals[first], items[first])
+    return StaticPoints(points[first], normals[first], items[first])
 
 
 def covisibility(
@@ -290,7 +290,7 @@ class TrueCovisibility(LabelRule):
 class _Eye(NamedTuple):
     """One camera, what it stands in, and the points that it sees."""
 
-    scene: Scene
+    scene: TownScene
     movers: Floats
     leaves: float
     position: Floats
@@ -334,7 +334,7 @@ def _surface(view: View, frame: int, size: tuple[int, int]) -> tuple[Floats, Flo
     return points, normals[keep], items[keep]
 
 
-def fixed(scene: Scene, items: NDArray[np.int32]) -> NDArray[np.bool_]:
+def fixed(scene: TownScene, items: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which items are there in every traversal: neither sky nor cars nor people."""
     first = len(scene.walls)
     movable = np.concatenate([scene.solids[:, solids.MATERIAL] >= solids.MOVABLE, [True]])

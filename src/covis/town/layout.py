@@ -182,10 +182,10 @@ CELL_M = 6.0
 _MARGIN_M = 40.0
 _STREET_REACH_M = 14.0
 
-Ints = NDArray[np.int32]
+CellIds = NDArray[np.int32]
 
 
-class Scene(NamedTuple):
+class TownScene(NamedTuple):
     """What the kernels read. Items 0 … W−1 are walls, W … W+S−1 solids."""
 
     walls: Floats
@@ -196,18 +196,18 @@ class Scene(NamedTuple):
     y0: float
     columns: int
     rows: int
-    first: Ints
+    first: CellIds
     """(cells + 1,) where each cell's part of `items` starts."""
-    items: Ints
+    items: CellIds
     top: Floats
     """(cells,) height of the tallest thing in each cell."""
-    street_first: Ints
-    street_items: Ints
+    street_first: CellIds
+    street_items: CellIds
     ceiling: float
     """Height of the tallest thing of all."""
 
 
-def build(district: District, movable: Floats) -> Scene:
+def build_scene(district: District, movable: Floats) -> TownScene:
     """The scene of a district with the parked cars `movable` (M, solids.FIELDS) of one traversal."""
     things = np.concatenate([district.solids, movable.reshape(-1, solids.FIELDS)])
     ends = district.streets[:, :4].reshape(-1, 2)
@@ -223,7 +223,7 @@ def build(district: District, movable: Floats) -> Scene:
     reach = np.column_stack([streets[:, :2], streets[:, 2:4]]).reshape(-1, 2, 2)
     around = np.column_stack([reach.min(axis=1) - _STREET_REACH_M, reach.max(axis=1) + _STREET_REACH_M])
     street_first, street_items = _pack(_cells(around, low, columns, rows, streets[:, :4], _STREET_REACH_M))
-    return Scene(
+    return TownScene(
         district.walls, district.facades, things, streets, float(low[0]), float(low[1]), columns, rows,
         first, items, top, street_first, street_items, float(top.max()),
     )  # fmt: skip
@@ -263,6 +263,6 @@ def _cells(boxes: Floats, low: Floats, columns: int, rows: int, lines: Floats, r
     return lists
 
 
-def _pack(lists: list[list[int]]) -> tuple[Ints, Ints]:
+def _pack(lists: list[list[int]]) -> tuple[CellIds, CellIds]:
     first = np.concatenate([[0], np.cumsum([len(m) for m in lists])]).astype(np.int32)
     return first, np.array([item for members in lists for item in members], np.int32)

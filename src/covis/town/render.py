@@ -20,7 +20,7 @@ from covis.town import houses as h
 from covis.town import solids as s
 from covis.town import traversals
 from covis.town.config import ENTRY, INNER, TownConfig
-from covis.town.layout import CELL_M, District, Scene, build, district
+from covis.town.layout import CELL_M, District, TownScene, build_scene, district
 from covis.town.surfaces import Colour, facade, ground, hash01, noise, outline
 from covis.town.traversals import Condition, Traversal
 
@@ -143,7 +143,7 @@ def _solid(
 
 @kernel(**INNER)
 def trace(
-    scene: Scene, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, leaves: float, any_hit: bool
+    scene: TownScene, ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, leaves: float, any_hit: bool
 ) -> Hit:
     """What a ray from o along the unit vector d meets; `any_hit` stops at the first thing found (for shadows)."""
     best, item, along, nx, ny, nz = FAR_M, SKY, 0.0, 0.0, 0.0, 0.0
@@ -195,7 +195,7 @@ def trace(
 
 
 @kernel(**ENTRY)
-def cast(scene: Scene, movers: Any, origin: Any, directions: Any, leaves: float, hits: Any) -> Any:
+def cast(scene: TownScene, movers: Any, origin: Any, directions: Any, leaves: float, hits: Any) -> Any:
     """Fills the (R, 6) `hits` of rays from one `origin` along (R, 3) unit `directions`.
 
     `movers` (M, solids.FIELDS) are a few things that are there in one image only; they follow the scene's items.
@@ -294,7 +294,7 @@ def _solid_colour(
 
 @kernel(**INNER)
 def _surface(
-    scene: Scene, movers: Any, hit: Hit, x: float, y: float, z: float, blur_m: float, light: Light
+    scene: TownScene, movers: Any, hit: Hit, x: float, y: float, z: float, blur_m: float, light: Light
 ) -> tuple[float, float, float, float]:
     """Colour before light falls on it, and lamplight."""
     _, item, along, _, _, nz = hit
@@ -320,7 +320,7 @@ def _surface(
 
 @kernel(**INNER)
 def _colour(
-    scene: Scene, movers: Any, hit: Hit, origin: Any, dx: float, dy: float, dz: float, pixel: float, light: Light
+    scene: TownScene, movers: Any, hit: Hit, origin: Any, dx: float, dy: float, dz: float, pixel: float, light: Light
 ) -> Colour:
     t, item, _, nx, ny, nz = hit
     if item == SKY:
@@ -356,7 +356,7 @@ def _colour(
 
 @kernel(**ENTRY)
 def shade(
-    scene: Scene, movers: Any, origin: Any, directions: Any, hits: Any, pixel: float, light: Light, out: Any
+    scene: TownScene, movers: Any, origin: Any, directions: Any, hits: Any, pixel: float, light: Light, out: Any
 ) -> Any:
     """Fills `out` (R, 3) with the light that comes back along each ray; `pixel` is a pixel's width at 1 m."""
     for k in range(len(directions)):
@@ -380,7 +380,7 @@ _SLACK_M = 0.3
 
 
 def image(
-    scene: Scene,
+    scene: TownScene,
     movers: Floats,
     position: Floats,
     rotation: Floats,
@@ -415,7 +415,7 @@ def image(
 
 
 def measure(
-    scene: Scene, movers: Floats, position: Floats, rotation: Floats, intrinsics: Floats, leaves: float
+    scene: TownScene, movers: Floats, position: Floats, rotation: Floats, intrinsics: Floats, leaves: float
 ) -> tuple[Floats, NDArray[np.int32], Floats]:
     """Depth along the optical axis (inf = sky), item and normal at each pixel's centre."""
     shape = int(intrinsics[5]), int(intrinsics[4])
@@ -427,7 +427,7 @@ def measure(
 
 
 def sees(
-    scene: Scene,
+    scene: TownScene,
     movers: Floats,
     position: Floats,
     rotation: Floats,
@@ -450,7 +450,7 @@ def sees(
 
 
 def _look(
-    scene: Scene, movers: Floats, position: Floats, rotation: Floats, camera: Floats, light: Light, points: Floats
+    scene: TownScene, movers: Floats, position: Floats, rotation: Floats, camera: Floats, light: Light, points: Floats
 ) -> Floats:
     """(P, 3) displayed colours, in [0, 1], at (P, 2) points of the picture: lens, exposure and tone curve."""
     rays, _ = _rays(rotation, camera, points)
@@ -491,9 +491,9 @@ class View:
         return _view(config, split, condition)
 
     @functools.cached_property
-    def scene(self) -> Scene:
+    def scene(self) -> TownScene:
         """The district with this traversal's parked cars."""
-        return build(self.place, traversals.parked_cars(self.config, self.place, self.drive.condition))
+        return build_scene(self.place, traversals.parked_cars(self.config, self.place, self.drive.condition))
 
     def image(self, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
         """(height, width, 3) photograph `i`; `size` = (width, height)."""

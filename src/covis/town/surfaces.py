@@ -12,7 +12,7 @@ from typing import Any
 from covis.compiling import kernel
 from covis.town import houses as h
 from covis.town.config import INNER
-from covis.town.layout import CELL_M, Scene
+from covis.town.layout import CELL_M, TownScene
 
 Colour = tuple[float, float, float]
 """Linear RGB."""
@@ -47,7 +47,7 @@ def detail(blur_m: float, size_m: float) -> float:
 
 
 @kernel(**INNER)
-def ground(x: float, y: float, scene: Scene, blur_m: float) -> tuple[float, float, float, float]:
+def ground(x: float, y: float, scene: TownScene, blur_m: float) -> tuple[float, float, float, float]:
     """Colour of the ground and how much of it snow would cover (0 on driven lanes, 1 on grass)."""
     best, lateral, station, length, road, pavement = 1e9, 0.0, 0.0, 0.0, 0.0, 0.0
     roads = 0

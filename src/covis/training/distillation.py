@@ -64,7 +64,7 @@ class TeacherAgreement:
     """Of the two cosines, over all pairs with a held-out photo."""
 
 
-def agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> TeacherAgreement:
+def teacher_agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> TeacherAgreement:
     """Teacher (N, D) and student (N, d) on the photos `held`, each asked among all others."""
     theirs, own = (np.asarray(v[held], np.float32) @ np.asarray(v, np.float32).T for v in (teacher, student))
     others = np.ones_like(theirs, bool)
@@ -101,9 +101,9 @@ def distil(
     )  # fmt: skip
     held = np.arange(EVERY - 1, len(images), EVERY)[:MOST_HELD]
     seen = np.setdiff1d(np.arange(len(images)), held)
-    before = agreement(wanted, describe_all(student, source, 0, len(images)), held)
+    before = teacher_agreement(wanted, describe_all(student, source, 0, len(images)), held)
     _learn(student, source, np.asarray(wanted, np.float32), seen, settings)
-    after = agreement(wanted, describe_all(student, source, 0, len(images)), held)
+    after = teacher_agreement(wanted, describe_all(student, source, 0, len(images)), held)
     say(f"the teacher's nearest photo is the student's: {before.nearest:.1f} % before, {after.nearest:.1f} % after")
     facts = {
         "teacher": {key: teacher.facts.get(key) for key in ("label", "fingerprint")},

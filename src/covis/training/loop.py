@@ -58,7 +58,7 @@ COLUMNS = (
 
 
 @dataclass
-class Progress:
+class Counters:
     """Counters of a run."""
 
     step: int = 0
@@ -311,7 +311,7 @@ class Loop:
     miner: Miner | None
     checkpoint_seconds: float = 60.0
     tensorboard: bool = True
-    progress: Progress = field(default_factory=Progress)
+    progress: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
         whole_epochs = max(1, self.recipe.epochs * len(self.data.sampler) // self.recipe.accumulate)
@@ -348,7 +348,7 @@ class Loop:
             self.head.load_state_dict(tensors["head"])
         if tensors.get("teacher"):
             self.teacher = self._taught_by(tensors["teacher"])
-        self.progress = Progress(**facts)
+        self.progress = Counters(**facts)
 
     def save(self) -> None:
         """Writes a checkpoint; every rank waits until it is whole."""

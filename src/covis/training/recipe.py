@@ -21,7 +21,7 @@ from covis.registry import Registry
 from covis.sampling import BATCHES, Batches, Pairs
 from covis.whitening import PCA, WhiteningRule
 
-Precision = Literal["float32", "bfloat16", "float16"]
+TrainingPrecision = Literal["float32", "bfloat16", "float16"]
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Recipe:
     """Dimensions of a whitening fitted on the training images after the last step; 0 = none."""
     whitening: WhiteningRule = PCA
     """How it is fitted: by PCA, or learned from the recipe's labels."""
-    precision: Precision = "float32"
+    precision: TrainingPrecision = "float32"
     compile: bool = False
     deterministic: bool = True
     cache_gb: float = 8.0

@@ -34,7 +34,7 @@ GIB = 1 << 30
 
 
 @dataclass(frozen=True)
-class Plan:
+class RunEstimate:
     """The cost of a run."""
 
     pairs: int
@@ -58,7 +58,7 @@ class Plan:
         )
 
 
-def make_plan(loop: Loop) -> Plan:
+def make_plan(loop: Loop) -> RunEstimate:
     """Measures one batch of the run on a copy of its model; the run itself is untouched."""
     recipe, model = loop.recipe, copy.deepcopy(loop.model)
     wanted = needed(loop.data.batch(0), loop.data.one_set)
@@ -84,7 +84,7 @@ def make_plan(loop: Loop) -> Plan:
     trained = sum(p.numel() for _, p in model.trained_parameters())
     state = {"sgd": 1 + bool(recipe.optimiser.momentum), "adamw": 3}[recipe.optimiser.name] * 4 * trained
     batches = loop.total * recipe.accumulate
-    return Plan(
+    return RunEstimate(
         pairs=batches * len(wanted.batch),
         steps=loop.total,
         images_per_step=wanted.images * recipe.accumulate,
@@ -214,7 +214,7 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
     )  # fmt: skip
 
 
-def _finish(loop: Loop, plan: Plan, seed: int, ranks: Ranks) -> dict[str, Any]:
+def _finish(loop: Loop, plan: RunEstimate, seed: int, ranks: Ranks) -> dict[str, Any]:
     """Writes the models and the result; the result last, so that it stands for all of it."""
     p, run = loop.progress, loop.run
     model = loop.model.eval()
@@ -350,7 +350,7 @@ class Cost:
 COST_WARM_STEPS, COST_STEPS = 3, 20
 
 
-def measure(
+def measure_steps(
     recipe: Recipe, run: Path, data: Path | None, seed: int = 0, workers: int | None = None, *, steps: int = COST_STEPS
 ) -> Cost:
     """Trains some steps of a recipe in `run`, after others that pay for one-off set-up, and says what they cost."""

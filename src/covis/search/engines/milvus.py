@@ -25,7 +25,7 @@ from covis.errors import InputError
 from covis.progress import Meter
 from covis.ranking import Ranking, ordered
 from covis.search.area import Area
-from covis.search.engines.photos import Candidates, Engine, Pointer, Rows
+from covis.search.engines.photos import Engine, Pointer, Proposals, Rows
 from covis.search.exact import as_queries
 from covis.search.index import Index, check_ids, check_places, check_vectors
 
@@ -377,7 +377,7 @@ class MilvusPhotos(Engine):
             low += _IDS
         return _rows(sorted(found, key=lambda row: int(row["id"]))[:limit], self.dim if vectors else None)
 
-    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Proposals:
         """The engine's nearest of the version that counts.
 
         Nearly all rows count, and a filter costs the engine more than the search itself: so it is asked without one first,
@@ -399,7 +399,7 @@ class MilvusPhotos(Engine):
         for q, found in enumerate(hits):
             places[q, : len(found)] = [place[int(hit["id"])] for hit in found]
             distances[q, : len(found)] = np.sqrt(np.maximum([hit["distance"] for hit in found], 0.0))
-        return Candidates(_rows(list(unique.values()), None), places, distances)
+        return Proposals(_rows(list(unique.values()), None), places, distances)
 
     def _nearest(self, queries: NDArray[np.float32], limit: int, terms: list[str]) -> list[list[dict[str, Any]]]:
         hits: list[Any] = []

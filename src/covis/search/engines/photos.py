@@ -77,7 +77,7 @@ class Hits(NamedTuple):
     """(Q, K) places in `rows`."""
 
 
-class Candidates(NamedTuple):
+class Proposals(NamedTuple):
     """What an engine proposes to each query: rows, and (Q, C) their places with distances; −1 is none."""
 
     rows: Rows
@@ -113,7 +113,7 @@ class Engine(ABC):
         """Rows with ids above `after`, ascending."""
 
     @abstractmethod
-    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Proposals:
         """The nearest rows of each query; of an area its box is enough."""
 
     @abstractmethod

@@ -18,7 +18,7 @@ from covis.arrays import Ids
 from covis.errors import InputError
 from covis.progress import say
 from covis.search.area import Area
-from covis.search.engines.photos import Candidates, Engine, Pointer, Rows, Unavailable, public
+from covis.search.engines.photos import Engine, Pointer, Proposals, Rows, Unavailable, public
 from covis.search.index import EXACT_UP_TO
 
 _POINTERS = "covis_maps"
@@ -162,7 +162,7 @@ class PostgresPhotos(Engine):
             )
             return _rows(cursor.fetchall(), self.dim if vectors else None)
 
-    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Proposals:
         """One statement per query: the index or a scan proposes, the full distance decides."""
         from pgvector import Vector
 
@@ -188,7 +188,7 @@ class PostgresPhotos(Engine):
         for q, hits in enumerate(found):
             places[q, : len(hits)] = [place[row[0]] for row in hits]
             distances[q, : len(hits)] = [row[-1] for row in hits]
-        return Candidates(_rows([row[:-1] for row in unique.values()], None), places, distances)
+        return Proposals(_rows([row[:-1] for row in unique.values()], None), places, distances)
 
     def drop(self) -> None:
         """Deletes the table and its pointer."""
