@@ -16,7 +16,7 @@ from covis.errors import InputError
 from covis.files import IMAGE_SUFFIXES, foreign, walk_images
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
-from covis.reading import bags, colmap, scenes, trajectories, video
+from covis.reading import colmap, scenes, trajectories
 from covis.reading.decoding import Reject, Rejected
 from covis.reading.georeference import warn_of_course
 from covis.reading.photos import LAYOUT, import_photos, read_photo
@@ -127,6 +127,8 @@ def _opened(path: Path, track: Path | str | None, positions: bool, lost: list[Re
 
 def open_posed(path: Path) -> ImageSet | None:
     """Images of a source that is more than photos or a table; None where the path is no such source."""
+    from covis.reading import bags, video  # covis locate needs neither
+
     if bags.is_bag(path) or video.is_video(path):
         raise InputError(f"{path} has to be taken apart first: covis data import {path} -o {path.stem}.csv --every 2s")
     posed = read_posed(path)
