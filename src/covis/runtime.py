@@ -27,7 +27,7 @@ INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 INSTALL = "install it with: pip install 'covis[onnx]'"
 MAX_BYTES = 1 << 31
 """ONNX files cannot be larger."""
-_BATCH = 8
+_BATCH = 4
 _WORTH_METER = 4
 
 
@@ -87,6 +87,7 @@ def open_session(
     options.log_severity_level = 3
     if verified:
         options.add_session_config_entry("session.disable_prepacking", "1")
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads would burn a core
     try:
         source = str(path) if verified else _checked(path)
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

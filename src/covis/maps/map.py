@@ -49,7 +49,7 @@ from covis.reading.decoding import REJECTS, Rejected
 from covis.runtime import Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.engines.photos import public
-from covis.search.exact import as_queries
+from covis.search.exact import PLAIN_QUERIES, as_queries
 from covis.search.index import choose
 from covis.tables import card
 
@@ -62,6 +62,8 @@ RUNTIME = "runtime"
 _ONNX_FILE, _WEIGHTS_FILE = "model.onnx", "model.weights"
 Photos = Path | str | Sequence[Path | str]
 """One photo, or several."""
+_IN_PIECES = 500
+"""Queries up to which a search is cut into pieces."""
 _MAX_SEGMENTS = 16
 _DEAD_SHARE = 0.5
 _MERGE_FROM = 64
@@ -506,9 +508,18 @@ class Map:
             rows = order[np.searchsorted(self.images.names, np.array(hits.rows.names), sorter=order) % len(order)]
             ids = hits.ranking.ids
             return Ranking(np.where(ids >= 0, rows[np.maximum(ids, 0)], -1), hits.ranking.distances)
-        found = self.index.search(queries, k, area=area)
+        found = self._searched(queries, k, area)
         places = np.searchsorted(self.state.rows, np.maximum(found.ids, 0))
         return Ranking(np.where(found.ids >= 0, places, -1), found.distances)
+
+    def _searched(self, queries: Matrix, k: int, area: Area | None) -> Ranking:
+        """What the index finds; some hundred photos a few at a time, which takes less than to load a compiled kernel."""
+        if not PLAIN_QUERIES < len(queries) <= _IN_PIECES:
+            return self.index.search(queries, k, area=area)
+        starts = range(0, len(queries), PLAIN_QUERIES)
+        found = [self.index.search(queries[start : start + PLAIN_QUERIES], k, area=area) for start in starts]
+        ids, distances = (np.concatenate([getattr(f, name) for f in found]) for name in ("ids", "distances"))
+        return Ranking(ids, distances)
 
     @cached_property
     def calibration(self) -> Calibration | None:

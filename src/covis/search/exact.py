@@ -70,7 +70,7 @@ _FEW_BYTES = 64 << 20
 _VIEW_ROWS = 1 << 18
 _SMALL_ROWS = 1024
 _STATE_BYTES = 256 << 20
-_PLAIN_QUERIES, _PLAIN_VALUES = 16, 1 << 24
+PLAIN_QUERIES, _PLAIN_VALUES = 16, 1 << 24
 """So few queries of so small a map are answered in numpy at once: the compiled kernel takes longer to load."""
 _CANDIDATE_BYTES = 4 + 8 + 4 + 4
 
@@ -105,7 +105,7 @@ def rank(
     barred = np.full(len(queries), -1, np.int64) if exclude is None else np.asarray(exclude, np.int64)
     names = None if ids is None else np.asarray(ids, np.int64)
     job = _Job(queries, database, width, *codes, groups == "other", barred, names)
-    if groups != "same" and len(queries) <= _PLAIN_QUERIES and database.shape[0] * database.shape[1] <= _PLAIN_VALUES:
+    if groups != "same" and len(queries) <= PLAIN_QUERIES and database.shape[0] * database.shape[1] <= _PLAIN_VALUES:
         return job.plain(rows)
     for part, among in _jobs(job, rows, groups):
         step = max(1, _STATE_BYTES // (job.capacity * _CANDIDATE_BYTES))
