@@ -3,6 +3,8 @@
 import io
 import json
 import math
+import shutil
+import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +136,66 @@ def test_exif_of_a_copy_is_read_by_piexif(place, with_exif):
     assert np.array_equal(*pixels)
 
 
+def pictures(folder):
+    """A photo in each format, some with an EXIF block or transparency."""
+    pixels = np.random.default_rng(1).integers(0, 256, (30, 41, 4), np.uint8)
+    rgb, rgba = Image.fromarray(pixels[..., :3]), Image.fromarray(pixels)
+    exif = Image.Exif()
+    exif[0x0112], exif[0x010F] = 6, "Camera"
+    block = exif.tobytes()
+    kinds = {
+        "plain.png": (rgb, {}), "alpha.png": (rgba, {"exif": block}), "lossy.webp": (rgb, {}),
+        "lossless.webp": (rgba, {"lossless": True}), "camera.webp": (rgb, {"exif": block}), "layers.tif": (rgb, {}),
+    }  # fmt: skip
+    for name, (image, options) in kinds.items():
+        image.save(folder / name, **options)
+    return [folder / name for name in kinds]
+
+
+def read_back(file):
+    """Latitude, longitude, heading and maker by a library for the format: piexif for WebP, exifread for PNG."""
+    if file.suffix == ".webp":
+        tags = pytest.importorskip("piexif").load(str(file))
+        gps, maker = tags["GPS"], tags["0th"].get(0x010F, b"").decode()
+        lat, lon = (sum(n / over / 60**i for i, (n, over) in enumerate(gps[tag])) for tag in (2, 4))
+        return lat, lon, gps[17][0] / gps[17][1], maker
+    exifread = pytest.importorskip("exifread")
+    with file.open("rb") as handle:
+        tags = exifread.process_file(handle)
+    lat, lon = exifread.utils.get_gps_coords(tags)
+    return lat, lon, float(tags["GPS GPSImgDirection"].values[0]), str(tags.get("Image Make", ""))
+
+
+def test_exif_of_png_and_webp_is_read_by_other_libraries(tmp_path):
+    photos = pictures(tmp_path)
+    assert write_exif(tmp_path / "out", [answer(str(p)) for p in photos]) == (6, 1, [])
+    for photo in photos:
+        copy = tmp_path / "out" / photo.name
+        pixels = [np.asarray(Image.open(file)) for file in (photo, copy)]
+        assert np.array_equal(*pixels)
+        if photo.suffix == ".tif":
+            assert copy.read_bytes() == photo.read_bytes()
+            continue
+        lat, lon, heading, maker = read_back(copy)
+        assert (lat, lon, heading) == pytest.approx((PLACE.lat, PLACE.lon, PLACE.heading), abs=1e-7)
+        assert maker == ("Camera" if photo.stem in ("alpha", "camera") else "")
+        again = with_position(copy.read_bytes(), answer(str(photo)))
+        assert again == copy.read_bytes()  # what was there is replaced, not repeated
+
+
+def test_xmp_beside_other_formats_is_read_by_exiftool(tmp_path):
+    exiftool = shutil.which("exiftool") or pytest.skip("exiftool is not installed")
+    photos = pictures(tmp_path)[-1:]
+    write_exif(tmp_path / "out", [answer(str(p), SOUTH_WEST) for p in photos])
+    command = [exiftool, "-json", "-n", str(tmp_path / "out" / "layers.tif.xmp")]
+    [tags] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
+    assert (tags["GPSLatitude"], tags["GPSLongitude"]) == pytest.approx((SOUTH_WEST.lat, SOUTH_WEST.lon), abs=1e-7)
+    assert tags["GPSHPositioningError"] == 12
+    assert "GPSImgDirection" not in tags
+    command = [exiftool, "-validate", "-warning", "-a", str(tmp_path / "out" / "layers.tif.xmp")]
+    assert "OK" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
 def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
     from covis.reading.photos import read_photo
 
@@ -141,12 +203,10 @@ def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
     other.parent.mkdir()
     for file in (photo, other):
         file.write_bytes(jpeg())
-    png = tmp_path / "q.png"
-    Image.new("RGB", (8, 8)).save(png)
-    located = [answer(str(file)) for file in (photo, other, png)]
+    lost = Answer(tmp_path / "q.jpg", (), None, None, False, "", unusable=True)
     before = photo.read_bytes()
-    written, left_out = write_exif(tmp_path / "out", located)
-    assert (written, left_out) == (2, [f"{png} (not a JPEG)"])
+    outcome = write_exif(tmp_path / "out", [*(answer(str(file)) for file in (photo, other)), lost])
+    assert outcome == (2, 0, [str(lost.photo)])
     assert photo.read_bytes() == before
     for name in ("p.jpg", "p-2.jpg"):
         found = read_photo(tmp_path / "out" / name)

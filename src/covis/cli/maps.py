@@ -206,7 +206,7 @@ def locate(
         Path | None, typer.Option(help="Write OGC GeoPoses: FILE.json for one photo, a folder for several.")
     ] = None,
     geopose_form: Annotated[str, typer.Option(help="geopose: ypr or quaternion.")] = "ypr",
-    exif: Annotated[Path | None, typer.Option(help="Write copies of the photos (JPEG) with GPS into a folder.")] = None,
+    exif: Annotated[Path | None, typer.Option(help="Write copies of the photos with GPS into a folder.")] = None,
     gis: Annotated[Path | None, typer.Option(help="Write them as a layer: .gpkg or .parquet (GeoParquet).")] = None,
     pose: Annotated[bool, typer.Option("--pose", help="Also the full pose (6DOF), by the points of a scene.")] = False,
     scene: Annotated[
@@ -319,8 +319,9 @@ def _write_files(
         if without:
             warn(f"{without} photos have no position or no heading, and so no GeoPose")
     if exif:
-        written, left_out = write_exif(exif, answers)
-        say(f"wrote {written} photos with GPS to {exif}")
+        written, beside, left_out = write_exif(exif, answers)
+        inside = f"; for {beside} that are no JPEG, PNG or WebP it is in an XMP file beside them" if beside else ""
+        say(f"wrote {written} photos with GPS to {exif}{inside}")
         if left_out:
             warn(f"{len(left_out)} photos could not be given a position, such as {left_out[0]}")
 

@@ -12,6 +12,7 @@ import json
 import math
 import os
 import shutil
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
@@ -209,38 +210,78 @@ def write_geoposes(target: Path, answers: Sequence[Answer], form: GeoPoseForm) -
     return len(posed), len(answers) - len(posed)
 
 
-def write_exif(folder: Path, answers: Sequence[Answer]) -> tuple[int, list[str]]:
-    """Copies of the photos with the position in their EXIF block, pixels untouched; how many, and what was left out."""
+def write_exif(folder: Path, answers: Sequence[Answer]) -> tuple[int, int, list[str]]:
+    """Copies of the photos with the position in their EXIF block, pixels untouched.
+
+    JPEG, PNG and WebP carry it inside; beside the copy of another format (HEIC, TIFF) lies an XMP file of its name. How
+    many were written, how many of those have such a file, and which photos have no position.
+    """
     located = [a for a in answers if a.position is not None and a.position.place.lat is not None]
     left_out = [printable(a.photo) for a in answers if a not in located]
-    written = 0
+    beside = 0
     for answer, file in zip(located, _unique(folder, [a.photo.name for a in located]), strict=True):
         data = answer.photo.read_bytes()
-        if data[:3] != b"\xff\xd8\xff":
-            left_out.append(f"{printable(answer.photo)} (not a JPEG)")
-            continue
         folder.mkdir(parents=True, exist_ok=True)
-        write_bytes(file, with_position(data, answer))
+        placed = with_position(data, answer)
+        write_bytes(file, data if placed is None else placed)
         shutil.copystat(answer.photo, file)
-        written += 1
-    return written, left_out
+        if placed is None:
+            _write(file.with_name(f"{file.name}.xmp"), to_xmp(answer))
+            beside += 1
+    return len(located), beside, left_out
 
 
-def with_position(jpeg: bytes, answer: Answer) -> bytes:
-    """A JPEG's content with the answer's position, heading and radius in its EXIF block; everything else as it was."""
+def with_position(data: bytes, answer: Answer) -> bytes | None:
+    """A photo's content with the answer's position in its EXIF block, all else as it was; None if no JPEG, PNG or WebP."""
+    put = (
+        _put_jpeg if data[:3] == b"\xff\xd8\xff" else
+        _put_png if data[:8] == _PNG else
+        _put_webp if (data[:4], data[8:12]) == (b"RIFF", b"WEBP") else None
+    )  # fmt: skip
+    return None if put is None else put(data, answer)
+
+
+def to_xmp(answer: Answer) -> str:
+    """The answer's position as an XMP file, which photo programs read beside a photo."""
+    assert answer.position is not None
+    place, radius = answer.position.place, answer.position.radius_m
+    assert place.lat is not None
+    assert place.lon is not None
+    facts = {"GPSVersionID": "2.3.0.0", "GPSMapDatum": "WGS-84", "GPSProcessingMethod": _method(answer)}
+    for name, value, signs in (("GPSLatitude", place.lat, "NS"), ("GPSLongitude", place.lon, "EW")):
+        whole, minutes = divmod(round(abs(value) * 60, 7), 60)
+        facts[name] = f"{whole:.0f},{minutes:.7f}{signs[value < 0]}"
+    if place.heading is not None:
+        facts |= {"GPSImgDirectionRef": "T", "GPSImgDirection": f"{round(place.heading % 360.0 * 100):d}/100"}
+    if radius is not None:
+        facts["GPSHPositioningError"] = f"{round(radius * 10):d}/10"
+    tags = "".join(f"<exif:{name}>{_xml(text)}</exif:{name}>" for name, text in facts.items())
+    return (
+        '<x:xmpmeta xmlns:x="adobe:ns:meta/"><rdf:RDF xmlns:rdf="http://www.w3.org/1999/02/22-rdf-syntax-ns#">'
+        f'<rdf:Description rdf:about="" xmlns:exif="http://ns.adobe.com/exif/1.0/">{tags}</rdf:Description>'
+        "</rdf:RDF></x:xmpmeta>\n"
+    )
+
+
+def _exif_block(before: bytes, answer: Answer) -> bytes:
+    """An EXIF block (a TIFF header and its tags) with the position, and with all that was in the block before."""
     from PIL import Image
 
-    assert answer.position is not None
     exif = Image.Exif()
-    start, stop = _exif_segment(jpeg)
-    if stop > start:
-        exif.load(jpeg[start + 4 : stop])
+    if before:
+        exif.load(before)
     gps = exif.get_ifd(0x8825)
     gps.update(_gps(answer))
     exif[0x8825] = gps
-    block = exif.tobytes()
-    if not block.startswith(b"Exif\0\0"):
-        block = b"Exif\0\0" + block
+    return exif.tobytes().removeprefix(_EXIF_HEAD)
+
+
+_EXIF_HEAD, _PNG = b"Exif\0\0", b"\x89PNG\r\n\x1a\n"
+
+
+def _put_jpeg(jpeg: bytes, answer: Answer) -> bytes:
+    start, stop = _exif_segment(jpeg)
+    block = _EXIF_HEAD + _exif_block(jpeg[start + 4 : stop], answer)
     if len(block) + 2 > 0xFFFF:
         raise InputError(f"{answer.photo}: its EXIF block has no room for a position; use --csv or --gpx")
     segment = b"\xff\xe1" + (len(block) + 2).to_bytes(2, "big") + block
@@ -252,13 +293,52 @@ def _exif_segment(jpeg: bytes) -> tuple[int, int]:
     at = 2
     while at + 4 <= len(jpeg) and jpeg[at] == 0xFF and jpeg[at + 1] != 0xDA:
         size = int.from_bytes(jpeg[at + 2 : at + 4], "big") + 2
-        if jpeg[at + 1] == 0xE1 and jpeg[at + 4 : at + 10] == b"Exif\0\0":
+        if jpeg[at + 1] == 0xE1 and jpeg[at + 4 : at + 10] == _EXIF_HEAD:
             return at, at + size
         at += size
     behind = 2
     if jpeg[2:4] == b"\xff\xe0":  # JFIF stays in front
         behind += int.from_bytes(jpeg[4:6], "big") + 2
     return behind, behind
+
+
+def _put_png(png: bytes, answer: Answer) -> bytes:
+    """The chunk eXIf goes behind the header, before the pixels."""
+    chunks: list[tuple[bytes, bytes]] = []
+    at, before = len(_PNG), b""
+    while at + 12 <= len(png):
+        size = int.from_bytes(png[at : at + 4], "big")
+        kind, whole = png[at + 4 : at + 8], png[at : at + 12 + size]
+        if kind == b"eXIf":
+            before = whole[8:-4]
+        else:
+            chunks.append((kind, whole))
+        at += 12 + size
+    body = b"eXIf" + _exif_block(before, answer)
+    chunk = (len(body) - 4).to_bytes(4, "big") + body + zlib.crc32(body).to_bytes(4, "big")
+    return _PNG + chunks[0][1] + chunk + b"".join(whole for _, whole in chunks[1:]) + png[at:]
+
+
+def _put_webp(webp: bytes, answer: Answer) -> bytes:
+    """The chunk EXIF goes to the end of the file, whose header (VP8X, made where there is none) says so."""
+    chunks: list[tuple[bytes, bytes]] = []
+    at = 12
+    while at + 8 <= len(webp):
+        size = int.from_bytes(webp[at + 4 : at + 8], "little")
+        chunks.append((webp[at : at + 4], webp[at + 8 : at + 8 + size]))
+        at += 8 + size + size % 2
+    if chunks[0][0] != b"VP8X":
+        from PIL import Image
+
+        alpha = chunks[0][0] == b"VP8L" and bool(chunks[0][1][4] & 0x10)
+        canvas = b"".join((side - 1).to_bytes(3, "little") for side in Image.open(io.BytesIO(webp)).size)
+        chunks.insert(0, (b"VP8X", bytes([0x10 * alpha, 0, 0, 0]) + canvas))
+    before = next((body for kind, body in chunks if kind == b"EXIF"), b"")
+    head = chunks[0][1]
+    kept = [(b"VP8X", bytes([head[0] | 0x08]) + head[1:]), *(c for c in chunks[1:] if c[0] != b"EXIF")]
+    kept.append((b"EXIF", _exif_block(before, answer)))
+    body = b"".join(kind + len(d).to_bytes(4, "little") + d + b"\0" * (len(d) % 2) for kind, d in kept)
+    return b"RIFF" + (len(body) + 4).to_bytes(4, "little") + b"WEBP" + body
 
 
 def _gps(answer: Answer) -> dict[int, Any]:
@@ -273,8 +353,13 @@ def _gps(answer: Answer) -> dict[int, Any]:
         tags |= {16: "T", 17: round(place.heading % 360.0, 2)}
     if radius is not None:
         tags[31] = round(radius, 1)
+    return tags | {27: b"ASCII\0\0\0" + _method(answer).encode("ascii", "replace")}
+
+
+def _method(answer: Answer) -> str:
+    """How the position came about, and how likely it is right."""
     sure = "" if answer.probability is None else f", {percent(answer.probability)} likely"
-    return tags | {27: b"ASCII\0\0\0" + f"covis visual place recognition{sure}".encode("ascii", "replace")}
+    return f"covis visual place recognition{sure}"
 
 
 def _degrees(value: float) -> tuple[float, float, float]:
