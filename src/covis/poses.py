@@ -218,6 +218,18 @@ def true_headings(poses: Poses) -> Floats:
     return turned
 
 
+def turned_to_true(poses: Poses, rotation: Floats, way: Literal[1, -1] = 1) -> Floats:
+    """Rotations (N, 3, 3) from the frame's north to true north, or back (`way` −1); as they are in frames not on Earth."""
+    if not poses.frame or not poses.metric:
+        return rotation
+    angle = np.radians(np.nan_to_num(way * grid_north(poses)))
+    zero, one = np.zeros_like(angle), np.ones_like(angle)
+    c, s = np.cos(angle), np.sin(angle)
+    clockwise = np.moveaxis(np.array([[c, s, zero], [-s, c, zero], [zero, zero, one]]), 2, 0)
+    turned: Floats = clockwise @ rotation
+    return turned
+
+
 def concatenate_poses(parts: Sequence[Poses]) -> Poses:
     """One set of poses after another; all must share a frame."""
     frames = {p.frame for p in parts}

@@ -6,10 +6,12 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from PIL import Image
+from scipy.spatial.transform import Rotation
 
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
@@ -17,6 +19,7 @@ from covis.images import ImageSet
 from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
+from covis.reading.cameras import Camera, calibration, camera_of
 from covis.search import Circle, Polygon
 
 COUNT = 45
@@ -53,7 +56,13 @@ def images(folder, ids):
     at = np.asarray(ids)
     lat, lon = 55.7 + (at // 20) * 30 / 111_000, 13.19 + (at % 20) * 6 / 62_800
     heading = np.where(at % 7 == 0, np.nan, 90.0)
-    return ImageSet.of(folder, names, Poses.from_latlon(lat, lon, heading), [f"walk {i // 20}" for i in ids])
+    poses = Poses.from_latlon(lat, lon, heading)
+    turn = Rotation.from_euler("xyz", np.column_stack([at, at / 3, -at]), degrees=True).as_matrix()
+    rotation = np.where((at % 5 == 0)[:, None, None], np.nan, turn)
+    lens = Camera("OPENCV", 48, 48, (40.1, 40.2, 24.3, 24.4, -0.1, 0.02, 1e-3, 2e-4))
+    intrinsics, columns = calibration([None if i % 7 == 0 else lens for i in ids])
+    groups = [f"walk {i // 20}" for i in ids]
+    return ImageSet.of(folder, names, replace(poses, rotation=rotation), groups, intrinsics=intrinsics, columns=columns)
 
 
 @pytest.fixture(scope="module")
@@ -137,6 +146,11 @@ def test_an_opened_map_is_the_same(standing, truth, photos):
     order = np.argsort(opened.images.names)
     np.testing.assert_allclose(opened.images.poses.xy[order], truth.images.poses.xy, atol=1e-6)
     np.testing.assert_array_equal(np.isnan(opened.images.poses.heading[order]), np.isnan(truth.images.poses.heading))
+    np.testing.assert_allclose(opened.images.poses.rotation[order], truth.images.poses.rotation, atol=1e-12)
+    ids = np.argsort(truth.images.names)
+    cameras = [camera_of(opened.images, i) for i in order]
+    assert cameras == [camera_of(truth.images, i) for i in ids]
+    assert sum(camera is None for camera in cameras) == len(range(0, COUNT, 7))
     groups = [opened.images.group_names[opened.images.group[i]] for i in order]
     assert groups == [truth.images.group_names[g] for g in truth.images.group]
 

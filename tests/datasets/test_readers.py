@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from covis import datasets
-from covis.datasets import cmu, msls, robotcar, seven_scenes, tb_places
+from covis.datasets import cmu, msls, robotcar, tb_places
 from covis.errors import InputError
 from covis.labels.exchange import Labels, open_labels, read_released, save_labels, write_released
 from covis.poses import angle_between
@@ -334,7 +334,7 @@ class TestSevenScenes:
         assert np.linalg.norm(queries.poses.centre[1] - database.poses.centre[0]) == pytest.approx(np.hypot(0.05, 0.02))
         assert (queries.poses.z == 0).all()  # y points down, and these cameras are all at y = 0
         assert angle_between(database.poses.heading[0], database.poses.heading[1]) == pytest.approx(4.0, abs=1e-5)
-        assert queries.intrinsics[0].tolist() == list(seven_scenes.COLOUR_INTRINSICS)
+        assert queries.intrinsics[0].tolist() == [525.0, 525.0, 320.0, 240.0, 640.0, 480.0]
 
     def test_a_training_set_with_itself_and_a_scene_given_directly(self, layouts):
         both = datasets.load("7scenes", layouts["7scenes"] / "stairs", "stairs/train")

@@ -24,7 +24,7 @@ def make(work: Path) -> dict[str, Path]:
     photos.mkdir(parents=True)
     for i in range(8):
         Image.fromarray(rng.integers(0, 256, (48, 48, 3), np.uint8)).save(photos / f"{i:05d}.jpg")
-    exact, _ = simulated_map(work / "exact", 10, 10)
+    exact, _ = simulated_map(work / "exact", 10, 10, full=True)
     hnsw, _ = simulated_map(work / "hnsw", 52, 20, index="hnsw")
     return {
         "map": exact.path, "map-hnsw": hnsw.path, "store": work / "exact" / "store", "index": _index(work, exact),
@@ -50,7 +50,9 @@ def ask_map(work: Path):
         found = now.search(vectors, 5)
         told = [(a.matches[0].image, a.matches[0].probability) for a in now.locate([work / "photos" / "00001.jpg"], 3)]
         photos = [now.images.name(int(i)) for i in found.ids[:, 0]]
-        return f"{photos} {digest(found.distances, now.images.poses.xy)} {told} {now.images.poses.frame}"
+        images, poses = now.images, now.images.poses
+        full = [v for v in (poses.rotation, images.intrinsics, images.columns.get("camera_params")) if v is not None]
+        return f"{photos} {digest(found.distances, poses.xy, *full)} {told} {poses.frame} {len(full)}"
 
     return ask
 

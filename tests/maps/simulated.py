@@ -1,5 +1,6 @@
 """Maps without cameras: descriptors that fall off with distance on the ground, as a trained network's do."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,8 @@ from covis.images import ImageSet
 from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
+from covis.reading.cameras import Camera, calibration
+from covis.reading.panoramas import view_rotation
 
 
 def tiny(seed: int = 0) -> PlaceModel:
@@ -47,6 +50,18 @@ def image_set(root: Path, xy: np.ndarray, heading: np.ndarray | None = None, gro
     return ImageSet.of(root, names, Poses(xy, angle), groups)
 
 
+def with_full_poses(images: ImageSet) -> ImageSet:
+    """The same with rotations and two cameras; every fifth photo has neither."""
+    turn = [view_rotation(h, 3.0 * np.sin(i)) for i, h in enumerate(np.nan_to_num(images.poses.heading))]
+    unknown = np.arange(len(images)) % 5 == 4
+    rotation = np.where(unknown[:, None, None], np.nan, np.array(turn))
+    lenses = (Camera("OPENCV", 640, 480, (500.1, 501.2, 320.3, 240.4, -0.1, 0.02, 1e-3, 2e-4)),
+              Camera("SIMPLE_PINHOLE", 800, 600, (1 / 3, 400.0, 300.0)))  # fmt: skip
+    intrinsics, columns = calibration([None if unknown[i] else lenses[i % 2] for i in range(len(images))])
+    poses = replace(images.poses, rotation=rotation, z=np.arange(len(images)) / 7)
+    return replace(images, poses=poses, intrinsics=intrinsics, columns={**images.columns, **columns})
+
+
 def store(path: Path, images: ImageSet, vectors: np.ndarray, model: str) -> DescriptorStore:
     return DescriptorStore.create(path, model, vectors.shape[1]).append(images.names, vectors, model=model)
 
@@ -59,6 +74,7 @@ def simulated_map(
     seed: int = 0,
     world: World | None = None,
     index: str = "auto",
+    full: bool = False,
 ) -> tuple[Map, World]:
     """A map of walks through a simulated world."""
     model = tiny()
@@ -66,6 +82,7 @@ def simulated_map(
     rng = np.random.default_rng(seed + 1)
     xy, heading = walks(rng, groups, photos)
     images = image_set(tmp_path, xy, heading, np.repeat(np.arange(groups), photos))
+    images = with_full_poses(images) if full else images
     vectors = world.describe(xy, rng)
     made = Map.create(
         tmp_path / "map", images, model, index=index,

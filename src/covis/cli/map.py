@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -94,7 +94,8 @@ def show(
         "photos": len(opened), "version": opened.version, "groups": len(set(opened.images.group.tolist())),
         "model": f"{opened.backbone}, {opened.dim} numbers", "fingerprint": opened.model_fingerprint,
         "search": opened.index_kind, "runs in": runtime,
-        "positions": "on Earth" if opened.frame else "metres", "promise": promise_of(opened),
+        "positions": "on Earth" if opened.frame else "metres", "full poses": _known(opened.images.poses.rotation),
+        "cameras": _known(opened.images.intrinsics), "promise": promise_of(opened),
     }  # fmt: skip
     text = "\n".join(f"{key:12} {value}" for key, value in facts.items())
     emit({"map": str(map_path), **facts}, json, text)
@@ -104,6 +105,11 @@ def show(
 
         write_map(output, opened.images, map_path.name, facts, tiles=tiles, pictures=pictures or ())
         say(f"wrote {output}")
+
+
+def _known(values: Any) -> int:
+    """Photos of which an array says something."""
+    return 0 if values is None else int((values == values).reshape(len(values), -1).any(axis=1).sum())
 
 
 def export(

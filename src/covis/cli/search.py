@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from covis.arrays import Descriptors
-    from covis.descriptors import DescriptorStore
-    from covis.field.pairing import ImagePairs
+    from covis.descriptors import Describer, DescriptorStore
+    from covis.field.pairing import ImagePairs, LoopFit
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
     from covis.ranking import Ranking
@@ -197,6 +197,8 @@ class PairSide(NamedTuple):
     images: ImageSet
     describe: Callable[[NDArray[np.int64]], Descriptors] | None
     path: Path
+    model: str = ""
+    """Fingerprint of what describes them."""
 
 
 def pairs(
@@ -223,6 +225,15 @@ def pairs(
     least_probability: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="loops: leave out what is less likely right.")
     ] = 0.0,
+    fit: Annotated[
+        Path | None,
+        typer.Option(
+            help="loops: learn from this recording's positions how likely candidates are right; written here."
+        ),
+    ] = None,
+    probability: Annotated[
+        Path | None, typer.Option(help="loops: judge by what --fit wrote of another recording.")
+    ] = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
@@ -235,12 +246,16 @@ def pairs(
       covis pairs sparse/0 -o pairs.txt --by overlap --least 0.3
       covis pairs walk.csv --model runs/quick/model -o pairs.txt --by both --features global-feats.h5
       covis pairs drive.csv --model runs/quick/model --loops --time-gap 60 -o -
+      covis pairs surveyed.csv --model runs/quick/model --loops --fit loops.json -o loops.txt
     """
     if by and by not in WAYS:
         raise unknown_name("way to choose pairs (--by)", by, WAYS)
+    if not loops and (fit is not None or probability is not None):
+        raise InputError("--fit and --probability belong to loop closures; give --loops too")
     database = _side(source, model)
     if loops:
-        _write_loops(database, output, time_gap, least_probability, json)
+        judged = None if probability is None else _loop_fit(probability, database)
+        _write_loops(database, output, time_gap, least_probability, judged, fit, json)
         return
     other = database if queries is None else _queries(queries, source, model)
     chosen = by or ("retrieval" if database.describe is not None else "overlap")
@@ -258,9 +273,22 @@ def _side(path: Path, model: Path | None) -> PairSide:
         opened = Map.open(path)
         if model is not None:
             raise InputError(f"{path} is a map, which has its own descriptors; leave --model out")
-        return PairSide(opened.images, lambda ids: opened.descriptors[opened.state.rows[ids]], path)
-    images = open_images(path)
-    return PairSide(images, None if model is None else _describing(model, images), path)
+        if opened.remote is not None:
+            raise InputError(
+                f"the descriptors of {path} live in an engine; pair the images themselves: covis pairs IMAGES --model {path}/model"
+            )
+        rows = opened.state.rows
+        return PairSide(opened.images, lambda ids: opened.descriptors[rows[ids]], path, opened.model_fingerprint)
+    return _described(open_images(path), model, path)
+
+
+def _described(images: ImageSet, model: Path | None, path: Path) -> PairSide:
+    if model is None:
+        return PairSide(images, None, path)
+    from covis.describing.describers import open_describer
+
+    describer = open_describer(model)
+    return PairSide(images, _describing(describer, images), path, str(describer.facts["fingerprint"]))
 
 
 def _is_map(path: Path) -> bool:
@@ -269,11 +297,7 @@ def _is_map(path: Path) -> bool:
     return (path / RECORD).is_file()
 
 
-def _describing(model: Path, images: ImageSet) -> Callable[[NDArray[np.int64]], Descriptors]:
-    from covis.describing.describers import open_describer
-
-    describer = open_describer(model)
-
+def _describing(describer: Describer, images: ImageSet) -> Callable[[NDArray[np.int64]], Descriptors]:
     def describe(ids: NDArray[np.int64]) -> Descriptors:
         rows, lost = describer.describe(images.subset(ids))
         if lost.any():
@@ -294,8 +318,8 @@ def _queries(path: Path, source: Path, model: Path | None) -> PairSide:
     if _is_map(source):
         from covis.maps.storage import MODEL
 
-        return PairSide(images, _describing(source / MODEL, images), path)
-    return PairSide(images, None if model is None else _describing(model, images), path)
+        return _described(images, source / MODEL, path)
+    return _described(images, model, path)
 
 
 def _pairs(
@@ -384,54 +408,85 @@ def _emit(
     emit(facts, json and output != STREAM, "" if output == STREAM else text)
 
 
-def _write_loops(side: PairSide, output: Path, gap_s: float, least: float, json: bool) -> None:
+def _loop_fit(path: Path, side: PairSide) -> LoopFit:
+    """What another recording told, which must have been described alike."""
+    from covis.field.pairing import LoopFit
+
+    told = LoopFit.open(path)
+    if told.model and side.model and told.model != side.model:
+        raise InputError(
+            f"{path} was fitted on descriptors of model {told.model}, these are of model {side.model}; fit again with it"
+        )
+    return told
+
+
+def _write_loops(
+    side: PairSide, output: Path, gap_s: float, least: float, given: LoopFit | None, fit: Path | None, json: bool
+) -> None:
     """Candidates in order of time; on standard output each as soon as it is known."""
     import numpy as np
 
-    from covis.field.pairing import (
-        HEADER,
-        LoopClosure,
-        LoopJudge,
-        fitted_probability,
-        line,
-        loop_closures,
-        usual_probability,
-    )
+    from covis.field import pairing
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")
     times = _times(side)
     order = np.argsort(times, kind="stable")
-    found = loop_closures(_times_rows(side, order), times[order], gap_s=gap_s)
     xy = side.images.poses.xy[order]
+    agreeing = 0.0 if fit is not None else pairing.LEAST_AGREEMENT
+    found = pairing.loop_closures(_times_rows(side, order), times[order], gap_s=gap_s, least_agreement=agreeing)
 
-    def text(loop: LoopClosure, chance: float) -> str:
+    def text(loop: LoopClosureClosure, chance: float) -> str:
         both = int(order[loop.query]), int(order[loop.match])
         names = side.images.name(both[0]), side.images.name(both[1])
-        return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
+        return pairing.line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
 
-    if output == STREAM:
-        judge = LoopJudge(xy)
-        print(HEADER, flush=True)
+    if output == STREAM and fit is None:
+        judge = given or pairing.LoopJudge(xy)
+        print(pairing.HEADER, flush=True)
         for loop in found:
             chance = judge(loop)
             if chance >= least:
                 print(text(loop, chance), flush=True)
         return
     loops = list(found)
-    fitted = fitted_probability(loops, xy)
-    judged = [(loop, (fitted or usual_probability)(loop)) for loop in loops]
+    learned = None
+    if fit is not None:
+        learned = pairing.fit_loops(loops, xy, model=side.model)
+        learned.save(fit)
+        loops = [loop for loop in loops if loop.agreement >= pairing.LEAST_AGREEMENT]
+    own = given or learned or pairing.fitted_probability(loops, xy)
+    judged = [(loop, (own or pairing.usual_probability)(loop)) for loop in loops]
     kept = [text(loop, chance) for loop, chance in judged if chance >= least]
-    from covis.files import write_text
+    _tell_loops(
+        [pairing.HEADER, *kept], output, side, "given" if given else "usual" if own is None else "fitted", learned, json
+    )
 
-    write_text(output, "".join(f"{one}\n" for one in [HEADER, *kept]))
-    facts = {
-        "loops": len(kept),
+
+def _tell_loops(lines: list[str], output: Path, side: PairSide, by: str, learned: LoopFit | None, json: bool) -> None:
+    """Writes candidates, and says what was learned."""
+    whole = "".join(f"{line}\n" for line in lines)
+    if output == STREAM:
+        sys.stdout.write(whole)
+    else:
+        from covis.files import write_text
+
+        write_text(output, whole)
+    facts: dict[str, Any] = {
+        "loops": len(lines) - 1,
         "images": len(side.images),
-        "probability": "usual" if fitted is None else "fitted",
+        "probability": by,
         "output": str(output),
     }
-    emit(facts, json, f"{output}: {len(kept)} loop closures of {len(side.images)} images")
+    text = f"{output}: {len(lines) - 1} loop closures of {len(side.images)} images"
+    if learned is not None:
+        facts["fit"] = {"candidates": learned.candidates, "right": learned.right, "held_out": learned.held_out}
+        text += f"\nfitted on {learned.candidates} candidates of any agreement, {learned.right} of them right"
+        halves = learned.held_out
+        if halves and halves["right_of_them"] is not None:
+            share = f"{100 * halves['right_of_them']:.1f} % of {halves['called_90']}"
+            text += f"; judged by the other half of the recording, right were {share} called 90 % likely"
+    emit(facts, json and output != STREAM, "" if output == STREAM else text)
 
 
 def _times_rows(side: PairSide, order: NDArray[np.int64]) -> Iterator[Descriptors]:

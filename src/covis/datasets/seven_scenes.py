@@ -1,26 +1,14 @@
-"""7Scenes: `<scene>/{TrainSplit,TestSplit}.txt`, `seq-01/frame-000000.{color.png,depth.png,pose.txt}`.
-
-Poses are camera-to-world; y points down. Columns: `depth` (name of the depth image, 16-bit millimetres, 0 and 65535
-invalid, not registered to colour), `sequence`, `frame_number`. Intrinsics are those of the colour camera;
-`DEPTH_INTRINSICS` those of the depth camera.
-"""
+"""7Scenes: seven rooms, each with its training frames (the map) and test frames (the queries)."""
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 
-import numpy as np
-
-from covis import images as image_sets
-from covis.arrays import Floats
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
-from covis.files import read_foreign_text
+from covis.errors import unknown_name
 from covis.images import ImageSet, Split
 from covis.labels.rules import SurfaceOverlap
-from covis.poses import Poses
-from covis.reading.matrices import lines
+from covis.reading.trajectories import read_seven_scenes
 
 NAME = "7scenes"
 SCENES = {
@@ -33,11 +21,6 @@ SCENES = {
     "stairs": (1000, 2000),
 }
 """Scene → published frames of test (queries) and training (map)."""
-COLOUR_INTRINSICS = (525.0, 525.0, 320.0, 240.0, 640.0, 480.0)
-DEPTH_INTRINSICS = (585.0, 585.0, 320.0, 240.0, 640.0, 480.0)
-DEPTH_SCALE_M = 1e-3
-DEPTH_INVALID = (0, 65535)
-_FRAME = re.compile(r"^(frame-(\d+))\.color\.(png|jpg|jpeg)$")
 
 
 def load(path: Path, split: str) -> Split:
@@ -53,58 +36,7 @@ def read_scene(path: Path | str, scene: str, part: str) -> ImageSet:
     """The frames of one scene in `TrainSplit` or `TestSplit`; `path` holds the scenes, or is the scene itself."""
     path = Path(path)
     inside = "" if (path / f"{part}Split.txt").is_file() else f"{scene}/"
-    sequences = _sequences(path / inside / f"{part}Split.txt")
-    frames = [_sequence(path, f"{inside}{s}", scene) for s in sequences]
-    return image_sets.concatenate(frames)
-
-
-def _sequences(path: Path) -> list[str]:
-    """`sequence1` → `seq-01`."""
-    found = []
-    for number, line in lines(path):
-        digits = re.fullmatch(r"(?:sequence|seq-)(\d+)", line)
-        if not digits:
-            raise InputError(f"{path}: line {number} is {line!r}; expected sequence<number>")
-        found.append(f"seq-{int(digits[1]):02d}")
-    if not found:
-        raise InputError(f"{path} lists no sequence; take the file of the 7Scenes release")
-    return found
-
-
-def _sequence(path: Path, folder: str, scene: str) -> ImageSet:
-    if not (path / folder).is_dir():
-        raise InputError(f"{path / folder} is not there; unpack {folder.rsplit('/', maxsplit=1)[-1]}.zip of {scene}")
-    inside = [entry.name for entry in (path / folder).iterdir()]
-    matches = sorted((m for m in map(_FRAME.match, inside) if m), key=lambda m: m[1])
-    present = set(inside)
-    lost = [m[1] for m in matches if f"{m[1]}.pose.txt" not in present]
-    if lost or not matches:
-        raise InputError(
-            f"{path / folder}: {lost[0] + '.pose.txt' if lost else 'every frame'} is missing; unpack again"
-        )
-    matrices = np.stack([_pose(path / folder / f"{m[1]}.pose.txt") for m in matches])
-    columns = {
-        "depth": np.array([f"{folder}/{m[1]}.depth.png".encode() for m in matches]),
-        "sequence": np.full(len(matches), int(folder[-2:])),
-        "frame_number": np.array([int(m[2]) for m in matches]),
-    }
-    return ImageSet.of(
-        path,
-        [f"{folder}/{m[0]}" for m in matches],
-        Poses.from_matrices(matrices, up="-y"),
-        scene,
-        intrinsics=np.tile(COLOUR_INTRINSICS, (len(matches), 1)),
-        columns=columns,
-    )
-
-
-def _pose(path: Path) -> Floats:
-    """(4, 4); exponents such as `e-001` are read as they are."""
-    numbers = read_foreign_text(path).split()
-    try:
-        return np.array(numbers, np.float64).reshape(4, 4)
-    except ValueError:
-        raise InputError(f"{path} is not a 4×4 matrix ({len(numbers)} numbers); it may be cut short") from None
+    return read_seven_scenes(path, scene, f"{inside}{part}Split.txt")
 
 
 def volume(name: str) -> str:

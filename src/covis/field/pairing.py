@@ -6,16 +6,17 @@ Files are those of hloc (`pairs.txt`, `global-feats.h5`) and COLMAP (match lists
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
-from covis.files import read_foreign_text, write_text, writing_hdf5
+from covis.files import read_foreign_text, read_record, write_json, write_text, writing_hdf5
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 
@@ -117,27 +118,109 @@ def lead_up_share(match: int, before: Iterable[NDArray[np.int64]]) -> float:
     return max(counts)
 
 
-def usual_probability(loop: LoopClosure) -> float:
-    """That a candidate is right, where nothing is known of this recording: logistic in `stands_out` and `agreement`."""
-    return float(_logistic(USUAL @ (1.0, loop.stands_out, loop.agreement)))
+class Judgement(Protocol):
+    """How likely a candidate is right, 0 to 1."""
+
+    def __call__(self, loop: LoopClosure) -> float: ...
 
 
-def fitted_probability(
-    loops: Sequence[LoopClosure], xy: Floats, right_m: float = RIGHT_M
-) -> Callable[[LoopClosure], float] | None:
-    """The same fitted on candidates whose two positions are known; None where that cannot be.
+@dataclass(frozen=True, eq=False)
+class LoopFit:
+    """A logistic function of `stands_out` and `agreement`, learned from candidates whose positions are known."""
 
-    Logistic in distance and agreement, by Newton's method with a little ridge. Needs `LEAST_KNOWN` right ones and as many
-    wrong ones.
-    """
-    if not loops:
-        return None
-    apart = np.linalg.norm(xy[[loop.query for loop in loops]] - xy[[loop.match for loop in loops]], axis=1)
-    known = ~np.isnan(apart)
-    right = (apart[known] <= right_m).astype(float)
+    weights: Floats
+    """(3,) of 1, `stands_out`, `agreement`."""
+    right_m: float = RIGHT_M
+    candidates: int = 0
+    right: int = 0
+    model: str = ""
+    """Fingerprint of what described the images: distances of another mean something else."""
+    held_out: dict[str, Any] | None = None
+    """Judged by the other half of the recording: how far off the probabilities were; None where a half told too little."""
+
+    def __call__(self, loop: LoopClosure) -> float:
+        """The probability of one candidate."""
+        return float(_logistic(self.weights @ (1.0, loop.stands_out, loop.agreement)))
+
+    def save(self, path: Path) -> None:
+        """Writes it for other recordings of the same model."""
+        write_json(path, {**asdict(self), "weights": self.weights.tolist(), "kind": _FIT})
+
+    @classmethod
+    def open(cls, path: Path) -> LoopFit:
+        """What `save` wrote."""
+        hint = "make it with: covis pairs RECORDING --loops --fit FILE -o loops.txt"
+        kinds = {"kind": str, "weights": list, "right_m": (int, float), "candidates": int, "right": int, "model": str}
+        told = read_record(path, kinds, hint)
+        if told["kind"] != _FIT or len(told["weights"]) != 3:
+            raise InputError(f"{path} is no fit of loop closures; {hint}")
+        fields = {key: told[key] for key in ("right_m", "candidates", "right", "model", "held_out") if key in told}
+        return cls(np.array(told["weights"], np.float64), **fields)
+
+
+_FIT = "loop-fit"
+usual_probability = LoopFit(USUAL)
+"""That a candidate is right, where nothing is known of this recording."""
+
+
+def fit_loops(loops: Sequence[LoopClosure], xy: Floats, *, right_m: float = RIGHT_M, model: str = "") -> LoopFit:
+    """Learns from candidates in order of time; (N, 2) positions of the frames. Needs `LEAST_KNOWN` right and wrong ones."""
+    used, right = _known(loops, xy, right_m)
+    weights = _weights(used, right)
+    if weights is None:
+        raise InputError(
+            f"{len(used)} candidates have both positions known, {int(right.sum())} of them within {right_m:g} m; a fit needs "
+            f"{LEAST_KNOWN} right ones and {LEAST_KNOWN} wrong ones: give a recording that comes back to its places"
+        )
+    middle = len(used) // 2
+    halves = _weights(used[:middle], right[:middle]), _weights(used[middle:], right[middle:])
+    told = None
+    if halves[0] is not None and halves[1] is not None:
+        chance = np.concatenate(
+            [_logistic(_features(used[:middle]) @ halves[1]), _logistic(_features(used[middle:]) @ halves[0])]
+        )
+        told = _calibration(chance, right)
+    return LoopFit(weights, right_m, len(used), int(right.sum()), model, told)
+
+
+def _known(loops: Sequence[LoopClosure], xy: Floats, right_m: float) -> tuple[list[LoopClosure], Floats]:
+    """Candidates whose two positions are known, and (N,) 1 for right ones."""
+    ends = np.array([(loop.query, loop.match) for loop in loops], np.int64).reshape(-1, 2)
+    apart = np.linalg.norm(xy[ends[:, 0]] - xy[ends[:, 1]], axis=1)
+    known = np.flatnonzero(~np.isnan(apart))
+    return [loops[int(i)] for i in known], (apart[known] <= right_m).astype(np.float64)
+
+
+def _features(loops: Sequence[LoopClosure]) -> Floats:
+    return np.array([[1.0, loop.stands_out, loop.agreement] for loop in loops]).reshape(-1, 3)
+
+
+def _weights(loops: Sequence[LoopClosure], right: Floats) -> Floats | None:
     if min((right == 1).sum(), (right == 0).sum()) < LEAST_KNOWN:
         return None
-    features = np.array([[1.0, loop.distance, loop.agreement] for loop in loops])[known]
+    return _logistic_fit(_features(loops), right)
+
+
+def _calibration(chance: Floats, right: Floats) -> dict[str, Any]:
+    """Mean distance of probability and share of right ones over ten bins, and what becomes of those called 90 % likely."""
+    bins = np.minimum((chance * 10).astype(int), 9)
+    gaps = [abs(float(chance[bins == b].mean() - right[bins == b].mean())) * (bins == b).sum() for b in np.unique(bins)]
+    likely = chance >= 0.9
+    share = float(right[likely].mean()) if likely.any() else None
+    return {"ece": float(sum(gaps) / len(chance)), "called_90": int(likely.sum()), "right_of_them": share}
+
+
+def fitted_probability(loops: Sequence[LoopClosure], xy: Floats, right_m: float = RIGHT_M) -> Judgement | None:
+    """One of this recording alone, in distance and agreement; None where too few positions are known for it."""
+    used, right = _known(loops, xy, right_m)
+    if min((right == 1).sum(), (right == 0).sum()) < LEAST_KNOWN:
+        return None
+    weight = _logistic_fit(np.array([[1.0, loop.distance, loop.agreement] for loop in used]), right)
+    return lambda loop: float(_logistic(weight @ (1.0, loop.distance, loop.agreement)))
+
+
+def _logistic_fit(features: Floats, right: Floats) -> Floats:
+    """(3,) weights of features (N, 3), the first of them 1, by Newton's method with a little ridge on scaled features."""
     centre, spread = features.mean(axis=0), features.std(axis=0)
     centre[0], spread = 0.0, np.where(spread > 1e-9, spread, 1.0)
     scaled = (features - centre) / spread
@@ -150,7 +233,9 @@ def fitted_probability(
         weight -= step
         if np.abs(step).max() < 1e-9:
             break
-    return lambda loop: float(_logistic((np.array([1.0, loop.distance, loop.agreement]) - centre) / spread @ weight))
+    plain: Floats = weight / spread
+    plain[0] = weight[0] - (weight[1:] * centre[1:] / spread[1:]).sum()
+    return plain
 
 
 def _logistic(value: Any) -> Any:
@@ -160,17 +245,17 @@ def _logistic(value: Any) -> Any:
 class LoopJudge:
     """The probability of each candidate as it comes, from those that came before it."""
 
-    def __init__(self, xy: Floats) -> None:
-        """xy: (N, 2) positions of the frames, NaN where unknown."""
-        self._xy, self._seen, self._next = xy, list[LoopClosure](), 2 * LEAST_KNOWN
-        self._fitted: Callable[[LoopClosure], float] | None = None
+    def __init__(self, xy: Floats, usual: Judgement = usual_probability) -> None:
+        """xy: (N, 2) positions of the frames, NaN where unknown. usual: what counts before they tell enough."""
+        self._xy, self._usual, self._seen, self._next = xy, usual, list[LoopClosure](), 2 * LEAST_KNOWN
+        self._fitted: Judgement | None = None
 
     def __call__(self, loop: LoopClosure) -> float:
         """By what is known of this recording so far, else by what is usual."""
         if len(self._seen) >= self._next:
             self._fitted, self._next = fitted_probability(self._seen, self._xy), len(self._seen) + REFIT
         self._seen.append(loop)
-        return usual_probability(loop) if self._fitted is None else self._fitted(loop)
+        return (self._fitted or self._usual)(loop)
 
 
 def line(loop: LoopClosure, names: tuple[str, str], times: tuple[float, float], probability: float) -> str:

@@ -24,11 +24,11 @@ from covis.arrays import Bools
 from covis.descriptors import DescriptorStore
 from covis.errors import Damaged, InputError
 from covis.files import foreign, replacing
-from covis.images import ImageSet, concatenate, encode_names
+from covis.images import ImageSet, encode_names
 from covis.maps import storage
 from covis.maps.calibration import compacted, gcl_margin, refreshed
 from covis.maps.map import RUNTIME, Map, next_index, read_runtime
-from covis.maps.storage import Pictures, State, note_folders, plain, reframed
+from covis.maps.storage import Pictures, State, join_photos, kept_columns, note_folders, reframed
 from covis.poses import Poses
 from covis.progress import say
 from covis.search import Exact
@@ -247,6 +247,8 @@ def _write_dropped(path: Path, state: State, kept: Bools) -> None:
 KIND, SCHEMA = "covis-map", 1
 LISTING = "covis.json"
 _ARRAYS = ("names", "xy", "heading", "z", "group", "group_names", "file", "descriptors")
+_MORE = ("rotation", "camera", "cameras")
+"""Arrays that a file has where poses are full (6DOF) or cameras known."""
 _NAME = re.compile(r"(covis\.json|calibration\.json|arrays/[a-z_]+\.npy|(model|runtime)/[A-Za-z0-9_][A-Za-z0-9_.-]*)")
 _MAX_LISTING = 1 << 20
 _CHUNK = 1 << 20
@@ -261,6 +263,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
         "names": images.names, "xy": poses.xy, "heading": poses.heading, "group": images.group, "file": files,
         "z": np.full(len(poses), np.nan) if poses.z is None else poses.z,
         "group_names": encode_names(images.group_names), "descriptors": map_.descriptors[map_.state.rows],
+        **storage.full_arrays(images),
     }  # fmt: skip
     content: dict[str, bytes | Path] = {f"arrays/{name}.npy": _npy(array) for name, array in arrays.items()}
     content["calibration.json"] = json.dumps(compacted(map_.state.calibration, map_.state.rows)).encode()
@@ -326,8 +329,8 @@ def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Ma
     )
     if learned is second:  # photos that the model learned from stand first
         halves.reverse()
-    joined, rows = concatenate([images for images, _ in halves]), np.concatenate([vectors for _, vectors in halves])
-    parts = Parts(joined, rows, first.path, first.state.index, first.state.max_ram)
+    photos, rows = join_photos([images for images, _ in halves]), np.concatenate([vectors for _, vectors in halves])
+    parts = Parts(photos, rows, first.path, first.state.index, first.state.max_ram)
     origin = {"merged": [first.path.name, second.path.name]}
     note_folders(target, Pictures.of(first.path).folders | Pictures.of(second.path).folders)
     return _made(target, parts, first.model_fingerprint, told, origin, changes=len(halves[1][0]))
@@ -382,8 +385,8 @@ def _made(target: Path, parts: Parts, model: str, calibration: Any, origin: Mapp
         precision: Any = "float16" if parts.descriptors.dtype == np.float16 else "float32"
         store = DescriptorStore.create(target / storage.SEGMENTS / key, model, dim, precision)
         store = store.append(parts.images.names, parts.descriptors, model=model)
-        table = storage.image_table(parts.images, np.arange(count), parts.images.columns["file"])
-        state = State(1, replace(table, root=target), (key,), parts.index, parts.max_ram, calibration)
+        table = replace(parts.images, root=target, columns={**parts.images.columns, "row": np.arange(count)})
+        state = State(1, table, (key,), parts.index, parts.max_ram, calibration)
         draft = Map(target, state, (store,), model, dim)
         if calibration is None or changes:
             margin = gcl_margin(target / storage.MODEL)
@@ -405,8 +408,8 @@ def _whole(map_: Map) -> Map:
 
 
 def _bare(images: ImageSet) -> ImageSet:
-    """With the column `file` alone, under one root, so that photos of two maps join."""
-    return plain(replace(images, root=Path(), columns={"file": images.columns["file"]}))
+    """Without rows and under one root, so that photos of two maps join."""
+    return replace(images, root=Path(), columns={k: v for k, v in kept_columns(images).items() if k != "row"})
 
 
 def _texts(images: ImageSet) -> dict[str, int]:
@@ -441,7 +444,12 @@ def _unpacked(source: Path, folder: Path) -> dict[str, Any]:
 
 def _arrays(source: Path, folder: Path) -> dict[str, Any]:
     try:
-        return {name: np.load(folder / "arrays" / f"{name}.npy", allow_pickle=False) for name in _ARRAYS}
+        places = {name: folder / "arrays" / f"{name}.npy" for name in (*_ARRAYS, *_MORE)}
+        return {
+            name: np.load(place, allow_pickle=False)
+            for name, place in places.items()
+            if name in _ARRAYS or place.is_file()
+        }
     except ValueError as error:  # an array that would need a pickle, or no array
         raise InputError(f"{source} is damaged or no covis map file ({error}); export it again") from None
 
@@ -488,7 +496,8 @@ def _images(source: Path, facts: Mapping[str, Any], arrays: Mapping[str, Any], p
     """The photos of a map file, after checking that its arrays belong together."""
     count = facts["photos"]
     shapes = {"xy": (count, 2), "descriptors": (count, facts["dim"]), "group_names": arrays["group_names"].shape[:1]}
-    for name in _ARRAYS:
+    shapes |= {"rotation": (count, 3, 3), "cameras": arrays.get("cameras", arrays["group_names"]).shape[:1]}
+    for name in arrays:
         if arrays[name].shape != shapes.get(name, (count,)):
             raise InputError(f"{source}: {name} has shape {arrays[name].shape}; export the map again")
     if any(name.startswith((b"/", b"../")) or b"/../" in name for name in arrays["names"].tolist()):
@@ -496,6 +505,7 @@ def _images(source: Path, facts: Mapping[str, Any], arrays: Mapping[str, Any], p
     files = arrays["file"]
     if photos is not None:
         files = encode_names([os.fsencode(photos.resolve()) + b"/" + bytes(n) for n in arrays["names"]])
-    poses = Poses(arrays["xy"], arrays["heading"], arrays["z"], frame=facts["frame"])
+    poses = Poses(arrays["xy"], arrays["heading"], arrays["z"], arrays.get("rotation"), frame=facts["frame"])
     groups = tuple(os.fsdecode(g) for g in arrays["group_names"].tolist())
-    return ImageSet(Path(), arrays["names"], poses, arrays["group"], groups or ("",), None, {"file": files})
+    images = ImageSet(Path(), arrays["names"], poses, arrays["group"], groups or ("",), None, {"file": files})
+    return storage.with_full(images, arrays, str(source))

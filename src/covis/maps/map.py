@@ -25,7 +25,7 @@ from covis import artifacts, files
 from covis.arrays import Ids
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.errors import Damaged, InputError
-from covis.images import ImageSet, concatenate, encode_names
+from covis.images import ImageSet, encode_names
 from covis.maps import storage
 from covis.maps.calibration import RATE, Calibration, HeldOut, compacted, gcl_margin, refreshed
 from covis.maps.calibration import calibrate as calibrate_by
@@ -35,11 +35,12 @@ from covis.maps.storage import (
     Remote,
     State,
     files_of,
+    join_photos,
+    kept_columns,
     list_rejects,
     listed,
     nearest_name,
     note_images,
-    plain,
     reframed,
     stamps,
 )
@@ -81,8 +82,8 @@ def added(
 ) -> Map:
     """The map with `images`, under `prefix` + name; `held` are questions that they were asked already."""
     table = replace(
-        images, poses=reframed(images.poses, now.frame, str(images.root)), intrinsics=None,
-        columns={"file": files_of(images)}, root=now.path,
+        images, poses=reframed(images.poses, now.frame, str(images.root)),
+        columns={**kept_columns(images), "file": files_of(images)}, root=now.path,
         names=encode_names([os.fsencode(prefix) + bytes(n) for n in images.names]),
     )  # fmt: skip
     replaced = _replaced(now, table) if now.remote is None else np.zeros(0, bool)
@@ -111,9 +112,8 @@ def added(
     else:
         stores, segments = (*stores, store), (*segments, key)
     table = replace(table, columns={**table.columns, "row": first + rows[rows >= 0]})
-    joined = concatenate([plain(now.images.subset(~replaced)), plain(table)])
-    joined = storage.image_table(joined, joined.columns["row"], joined.columns["file"])
-    state = replace(now.state, images=joined, segments=segments)
+    photos = storage.in_row_order(join_photos([now.images.subset(~replaced), table]))
+    state = replace(now.state, images=photos, segments=segments)
     return _written(now, state, stores, len(table) if calibrate else None, held)
 
 

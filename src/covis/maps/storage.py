@@ -16,10 +16,11 @@ from __future__ import annotations
 import contextlib
 import csv
 import difflib
+import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -28,13 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import artifacts, files, machine
+from covis.arrays import Floats
 from covis.descriptors import KIND as SEGMENT_KIND
 from covis.descriptors import DescriptorStore
 from covis.errors import Damaged, InputError
-from covis.images import ImageSet, encode_names
+from covis.images import ImageSet, concatenate, encode_names
 from covis.maps.calibration import gcl_margin, refreshed
-from covis.poses import Poses, true_headings
+from covis.poses import Poses, true_headings, turned_to_true
 from covis.progress import Meter, say
+from covis.reading.cameras import LENS, calibration, camera_table, with_cameras
 from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.search import LocalIndex
 from covis.search.engines import Engine, Pointer, Rows, open_engine
@@ -56,7 +59,10 @@ def reframed(poses: Poses, frame: str, what: str) -> Poses:
         have, need = ("metres", "lat and lon") if frame else ("lat and lon", "metres (easting, northing)")
         raise InputError(f"{what} gives positions in {have}, the map is in {need}; use one kind")
     degrees = poses.latlon()
-    return Poses.from_latlon(degrees[:, 0], degrees[:, 1], true_headings(poses), z=poses.z, frame=frame)
+    moved = Poses.from_latlon(degrees[:, 0], degrees[:, 1], true_headings(poses), z=poses.z, frame=frame)
+    if poses.rotation is None:
+        return moved
+    return replace(moved, rotation=turned_to_true(moved, turned_to_true(poses, poses.rotation), -1))
 
 
 @dataclass(frozen=True)
@@ -115,12 +121,29 @@ def _note(map_path: Path) -> Path:
 _NAMES_COMPARED = 10_000
 
 
-def plain(images: ImageSet) -> ImageSet:
-    """With heights always there, so that sets with and without them join."""
-    poses = images.poses
-    return replace(
-        images, poses=replace(poses, z=np.full(len(poses), np.nan) if poses.z is None else poses.z, rotation=None)
-    )
+def kept_columns(images: ImageSet) -> dict[str, NDArray[Any]]:
+    """The columns that a map keeps of its photos: where each file lies, which row it has, and its lens."""
+    kept = ("file", "row", *(() if images.intrinsics is None else LENS))
+    return {name: images.columns[name] for name in kept if name in images.columns}
+
+
+def join_photos(parts: Sequence[ImageSet]) -> ImageSet:
+    """One set after another; height, rotation and camera are unknown (NaN) where only others have them."""
+    turned = any(p.poses.rotation is not None for p in parts)
+    calibrated = any(p.intrinsics is not None for p in parts)
+    return concatenate([_filled(p, turned, calibrated) for p in parts])
+
+
+def _filled(images: ImageSet, turned: bool, calibrated: bool) -> ImageSet:
+    poses, n = images.poses, len(images)
+    z = np.full(n, np.nan) if poses.z is None else poses.z
+    rotation = np.full((n, 3, 3), np.nan) if turned and poses.rotation is None else poses.rotation
+    columns, intrinsics = dict(images.columns), images.intrinsics
+    if calibrated:
+        unknown = calibration([None] * n)
+        intrinsics = unknown.intrinsics if intrinsics is None else intrinsics
+        columns = unknown.columns | columns
+    return replace(images, poses=replace(poses, z=z, rotation=rotation), intrinsics=intrinsics, columns=columns)
 
 
 def stamps(files: NDArray[np.bytes_]) -> NDArray[np.int64]:
@@ -196,10 +219,9 @@ class State:
         return np.asarray(self.images.columns["row"], np.int64)
 
 
-def image_table(images: ImageSet, rows: NDArray[np.int64], files: NDArray[np.bytes_]) -> ImageSet:
-    """The photos of a map: `images` in the order of their rows, with rows and files as columns."""
-    order = np.argsort(rows, kind="stable")
-    return replace(images, intrinsics=None, columns={"row": rows, "file": files}).subset(order)
+def in_row_order(images: ImageSet) -> ImageSet:
+    """The photos of a map in the order of their column `row`."""
+    return images.subset(np.argsort(images.columns["row"], kind="stable"))
 
 
 def empty_table(path: Path, frame: str) -> ImageSet:
@@ -293,14 +315,16 @@ def segment_folder(path: Path, key: str) -> Path:
 def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
     """Makes `state` the map, in one stroke. `index` is kept with it where it takes time to build."""
     folder = version_folder(path, state.version)
+    poses = state.images.poses
+    more: dict[str, Any] = full_arrays(state.images)
     facts = {"segments": list(state.segments), "index": state.index, "max_ram": state.max_ram,
-             "frame": state.images.poses.frame, "photos": len(state.images)}  # fmt: skip
+             "frame": poses.frame, "photos": len(state.images), "full": sorted(more)}  # fmt: skip
     with artifacts.create(folder, KIND, facts, replace=True) as draft:
-        poses = state.images.poses
         height = np.full(len(poses), np.nan) if poses.z is None else poses.z
         np.savez(
             draft.path / PHOTOS, names=state.images.names, path=state.images.columns["file"], row=state.rows,
             xy=poses.xy, heading=poses.heading, z=height, group=state.images.group, group_names=encode_names(state.images.group_names),
+            **more,
         )  # fmt: skip
         artifacts.write_json(draft.path / CALIBRATION, state.calibration)
         if index is not None:
@@ -315,11 +339,17 @@ def read_version(path: Path, version: int, *, verify: bool = False, index: bool 
     skip = () if index else (INDEX,)
     manifest = artifacts.open_manifest(folder, KIND, facts=_FACTS, verify=verify, links=False, skip=skip)
     remedy = f"repair it with: covis map repair {path}"
-    found = files.load_arrays(folder / PHOTOS, _photo_arrays(manifest["photos"]), remedy)
-    poses = Poses(found["xy"], found["heading"], found["z"], frame=manifest["frame"])
+    full = manifest.get("full", [])  # maps of older versions keep no rotations and no cameras
+    kinds = _photo_arrays(manifest["photos"])
+    found = files.load_arrays(
+        folder / PHOTOS, kinds | {k: v for k, v in full_kinds(manifest["photos"]).items() if k in full}, remedy
+    )
+    poses = Poses(found["xy"], found["heading"], found["z"], found.get("rotation"), frame=manifest["frame"])
     columns = {"row": found["row"], "file": found["path"]}
     groups = tuple(os.fsdecode(g) for g in found["group_names"])  # folders, whose names may be any bytes
-    images = ImageSet(path, found["names"], poses, found["group"], groups, None, columns)
+    images = with_full(
+        ImageSet(path, found["names"], poses, found["group"], groups, None, columns), found, str(folder / PHOTOS)
+    )
     calibration = files.read_json(folder / CALIBRATION, remedy)
     if not isinstance(calibration, dict | None):
         raise Damaged(f"{folder / CALIBRATION} is damaged; {remedy}")
@@ -341,6 +371,30 @@ def _photo_arrays(count: int) -> dict[str, tuple[str, tuple[int | None, ...]]]:
         "names": texts, "path": texts, "row": ("i", (count,)), "xy": ("f", (count, 2)), "heading": floats, "z": floats,
         "group": ("i", (count,)), "group_names": ("S", (None,)),
     }  # fmt: skip
+
+
+def full_arrays(images: ImageSet) -> dict[str, NDArray[Any]]:
+    """What is known beyond places and headings, as arrays: rotations, and cameras, each once; those that are known."""
+    arrays: dict[str, NDArray[Any]] = {}
+    rotation = images.poses.rotation
+    if rotation is not None and not np.isnan(rotation).all():
+        arrays["rotation"] = rotation
+    codes, texts = camera_table(images)
+    if texts:
+        arrays |= {"camera": codes, "cameras": encode_names(texts)}
+    return arrays
+
+
+def full_kinds(count: int) -> dict[str, tuple[str, tuple[int | None, ...]]]:
+    """Kinds and shapes of those arrays."""
+    return {"rotation": ("f", (count, 3, 3)), "camera": ("i", (count,)), "cameras": ("S", (None,))}
+
+
+def with_full(images: ImageSet, arrays: Mapping[str, NDArray[Any]], where: str) -> ImageSet:
+    """Images with the cameras of such arrays; rotations belong to their poses."""
+    if "camera" not in arrays or "cameras" not in arrays:
+        return images
+    return with_cameras(images, arrays["camera"], [os.fsdecode(text) for text in arrays["cameras"].tolist()], where)
 
 
 def merge_segments(path: Path, state: State, stores: tuple[DescriptorStore, ...], key: str) -> State:
@@ -460,9 +514,11 @@ class Remote:
 
     def image_set(self, rows: Rows) -> ImageSet:
         """Rows as images; columns `file` and `row`, which is the place among them."""
-        poses = Poses(rows.xy.reshape(-1, 2), rows.heading, rows.height, frame=self.frame)
+        rotation, codes, texts = _views_read(rows.views, str(self.path))
+        poses = Poses(rows.xy.reshape(-1, 2), rows.heading, rows.height, rotation, frame=self.frame)
         columns = {"row": np.arange(len(rows)), "file": np.array(rows.files or [b""], dtype=bytes)[: len(rows)]}
-        return ImageSet.of(self.path, np.array(rows.names, dtype=bytes), poses, rows.group or "", columns=columns)
+        images = ImageSet.of(self.path, np.array(rows.names, dtype=bytes), poses, rows.group or "", columns=columns)
+        return with_cameras(images, codes, texts, str(self.path))
 
     def add(self, table: ImageSet, vectors: NDArray[np.float32]) -> Remote:
         """The engine with the photos of `table`; those of the same name and file are replaced."""
@@ -485,7 +541,15 @@ class Remote:
         height = np.full(len(table), np.nan) if poses.z is None else poses.z
         groups = [table.group_names[g] for g in table.group]
         rows = Rows(
-            np.arange(first, first + len(table)), names, files, poses.xy, poses.heading, height, groups, vectors
+            np.arange(first, first + len(table)),
+            names,
+            files,
+            poses.xy,
+            poses.heading,
+            height,
+            groups,
+            views_of(table),
+            vectors,
         )
         gone = np.array([i for i, _ in held.values()], np.int64)
         return replace(self, pointer=self.engine.change(self.pointer, rows, gone))
@@ -527,3 +591,37 @@ class Remote:
             told = refreshed(old, changes, self.image_set(rows), rows.vectors, gcl_margin(self.path / MODEL))
         artifacts.write_json(self.path / CALIBRATION, told)
         return told
+
+
+def views_of(images: ImageSet) -> list[str]:
+    """What an engine keeps of each photo as text: nine numbers of its rotation and its camera; empty where both are unknown."""
+    codes, texts = camera_table(images)
+    rotation = images.poses.rotation
+    turns: list[Any] = [None] * len(images) if rotation is None else rotation.reshape(-1, 9).tolist()
+    cameras = [texts[code] if code >= 0 else "" for code in codes.tolist()]
+    known = [turn is not None and turn[0] == turn[0] for turn in turns]
+    return [
+        json.dumps({"rotation": turn if ok else None, "camera": camera}) if ok or camera else ""
+        for turn, ok, camera in zip(turns, known, cameras, strict=True)
+    ]
+
+
+def _views_read(views: list[str], where: str) -> tuple[Floats | None, NDArray[np.int32], list[str]]:
+    """(N, 3, 3) rotations or None, (N,) cameras and the texts of these."""
+    rotation, codes = np.full((len(views), 9), np.nan), np.full(len(views), -1, np.int32)
+    texts: dict[str, int] = {}
+    for i, view in enumerate(views):
+        if not view:
+            continue
+        try:
+            told = json.loads(view)
+            if told["rotation"] is not None:
+                rotation[i] = told["rotation"]
+            if told["camera"]:
+                codes[i] = texts.setdefault(str(told["camera"]), len(texts))
+        except (ValueError, KeyError, TypeError):
+            raise Damaged(
+                f"{where}: the engine's row {i} has a view that cannot be read; index the photos again"
+            ) from None
+    known = not np.isnan(rotation).all()
+    return (rotation.reshape(-1, 3, 3) if known else None), codes, list(texts)

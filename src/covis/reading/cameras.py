@@ -16,7 +16,7 @@ from covis.arrays import Floats
 from covis.errors import InputError, unknown_name
 from covis.files import replacing
 from covis.images import ImageSet
-from covis.poses import Poses, grid_north, quaternion_matrices, true_headings
+from covis.poses import Poses, quaternion_matrices, true_headings, turned_to_true
 
 MODELS: dict[str, tuple[int, str]] = {
     "SIMPLE_PINHOLE": (0, "f cx cy"),
@@ -42,6 +42,8 @@ MODELS: dict[str, tuple[int, str]] = {
 NAMES = {number: name for name, (number, _) in MODELS.items()}
 WIDTH = 16
 """Columns of `camera_params`; unused ones are NaN."""
+LENS = ("camera_model", "camera_params")
+"""Columns of an image set with the whole camera, distortion too."""
 
 
 class Camera(NamedTuple):
@@ -113,6 +115,36 @@ def camera_of(images: ImageSet, i: int) -> Camera | None:
     return Camera("PINHOLE", width, height, tuple(images.intrinsics[i, :4].tolist()))
 
 
+def camera_table(images: ImageSet) -> tuple[NDArray[np.int32], list[str]]:
+    """(N,) which camera took each image, −1 for an unknown one, and the cameras, each once, as text."""
+    if images.intrinsics is None:
+        return np.full(len(images), -1, np.int32), []
+    params = images.columns.get(LENS[1], np.zeros((len(images), 0)))
+    models = images.columns.get(LENS[0], np.zeros(len(images), "U1")).tolist()
+    rows = np.ascontiguousarray(np.column_stack([images.intrinsics, params]))
+    seen: dict[tuple[str, bytes], int] = {}
+    texts: dict[str, int] = {}
+    codes = np.empty(len(images), np.int32)
+    for i, key in enumerate(zip(models, map(bytes, rows), strict=True)):
+        if key not in seen:
+            one = camera_of(images, i)
+            seen[key] = -1 if one is None else texts.setdefault(_text(one), len(texts))
+        codes[i] = seen[key]
+    return codes, list(texts)
+
+
+def with_cameras(images: ImageSet, codes: NDArray[np.integer], texts: Sequence[str], where: str) -> ImageSet:
+    """Images with the cameras of such a table; `where` begins the error of one that is none."""
+    if not len(texts):
+        return images
+    if len(codes) and not -1 <= int(codes.min()) <= int(codes.max()) < len(texts):
+        raise InputError(f"{where}: an image has camera {int(codes.max())}, there are {len(texts)}")
+    intrinsics, columns = calibration([*(_camera(text, where) for text in texts), None])
+    return replace(
+        images, intrinsics=intrinsics[codes], columns={**images.columns, **{k: v[codes] for k, v in columns.items()}}
+    )
+
+
 # 6DOF poses and cameras as columns of a table, and back: so that nothing is lost between a reader and a table.
 #
 # `qw, qx, qy, qz`: the rotation from camera axes (x right, y down, z forward) to east, north, up (true north beside lat/lon,
@@ -127,7 +159,7 @@ def pose_columns(images: ImageSet) -> dict[str, list[Any]]:
     """The columns of images with rotations or cameras; empty where there are none."""
     columns: dict[str, list[Any]] = {}
     if images.poses.rotation is not None:
-        values = _quaternions(_turned(images.poses, images.poses.rotation, 1.0))
+        values = _quaternions(turned_to_true(images.poses, images.poses.rotation))
         columns |= {name: [_number(v) for v in values[:, k]] for k, name in enumerate(QUATERNION)}
     if images.intrinsics is not None:
         cameras = [camera_of(images, i) for i in range(len(images))]
@@ -156,7 +188,7 @@ def _with_rotation(poses: Poses, values: Floats, source: Path) -> Poses:
     rotation = np.full((len(values), 3, 3), np.nan)
     if known.any():
         rotation[known] = quaternion_matrices(values[known], "wxyz")
-    rotation = _turned(poses, rotation, -1.0)
+    rotation = turned_to_true(poses, rotation, -1)
     ahead = rotation[:, :, 2]
     seen = np.degrees(np.arctan2(ahead[:, 0], ahead[:, 1])) % 360.0
     steep = np.hypot(ahead[:, 0], ahead[:, 1]) < 0.05
@@ -170,18 +202,6 @@ def _with_rotation(poses: Poses, values: Floats, source: Path) -> Poses:
         )
     heading = np.where(np.isnan(poses.heading) & ~steep, seen, poses.heading)
     return replace(poses, heading=heading, rotation=rotation)
-
-
-def _turned(poses: Poses, rotation: Floats, way: float) -> Floats:
-    """Rotations from the frame's north to true north (`way` 1) or back (−1); as they are in frames not on Earth."""
-    if not poses.frame or not poses.metric:
-        return rotation
-    angle = np.radians(np.nan_to_num(way * grid_north(poses)))
-    zero, one = np.zeros_like(angle), np.ones_like(angle)
-    c, s = np.cos(angle), np.sin(angle)
-    clockwise = np.moveaxis(np.array([[c, s, zero], [-s, c, zero], [zero, zero, one]]), 2, 0)
-    turned: Floats = clockwise @ rotation
-    return turned
 
 
 def _quaternions(rotation: Floats) -> Floats:

@@ -57,6 +57,7 @@ FORMATS: dict[str, tuple[Callable[[Path], bool], Reader]] = {
     "EuRoC": (lambda p: any((p / i / "cam0" / "data.csv").is_file() for i in ("mav0", ".")), trajectories.read_euroc),
     "KITTI": (_is_kitti, trajectories.read_kitti),
     "TUM": (lambda p: (p / "rgb.txt").is_file() and (p / "groundtruth.txt").is_file(), trajectories.read_tum),
+    "7Scenes": (lambda p: p.is_dir() and trajectories.is_seven_scenes(p), trajectories.read_seven_scenes),
     "TUM trajectory": (lambda p: p.is_file() and _is_tum_file(p), _tum_file),
     "hloc query list": (lambda p: p.suffix == ".txt" and scenes.is_query_list(p), scenes.read_query_list),
 }
@@ -95,7 +96,7 @@ def open_images(
 
     A table (CSV, Parquet, GeoJSON, GeoPackage, GeoParquet), a folder of photos (EXIF, a table or track beside them, a
     street-level service's JSON), one photo, or a source of posed images (COLMAP, nerfstudio, kapture, nuScenes, TUM,
-    KITTI, EuRoC, hloc's lists).
+    KITTI, EuRoC, 7Scenes, hloc's lists).
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and
     raise where none has one, in metres. rejects: takes what was left out, and why. frame: the metric frame of a table's or
     folder's positions (PROJ text or EPSG code). [default: one around their middle]

@@ -1,10 +1,11 @@
-"""Trajectories of SLAM and their benchmarks: TUM, KITTI and EuRoC folders, each with images, 6DOF poses, intrinsics.
+"""Trajectories of SLAM and their benchmarks: TUM, KITTI, EuRoC and 7Scenes folders, each with images, 6DOF poses, intrinsics.
 
 Poses between two of a trajectory are interpolated (slerp); further apart than `MAX_GAP_S` they are unknown.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 from covis.arrays import Floats
 from covis.errors import InputError
 from covis.files import check_regular, foreign, read_foreign_text
-from covis.images import ImageSet
+from covis.images import ImageSet, concatenate
 from covis.poses import Axis, Poses, quaternion_matrices
 from covis.progress import warn
 from covis.reading.cameras import Camera, calibration, pinhole
@@ -283,3 +284,80 @@ def _told(images: ImageSet, source: Path) -> ImageSet:
     if unknown:
         warn(f"{source}: {unknown} of {len(images)} images have no pose near their time; theirs stays unknown")
     return images
+
+
+# 7Scenes: `<scene>/{TrainSplit,TestSplit}.txt`, `seq-01/frame-000000.{color.png,depth.png,pose.txt}`.
+#
+# Poses are camera-to-world; y points down. Columns: `depth` (name of the depth image, 16-bit millimetres, 0 and 65535
+# invalid, not registered to colour: see `covis.labels.clouds.DepthCamera`), `sequence`, `frame_number`. Intrinsics are those
+# of the colour camera.
+
+
+SEVEN_SCENES_COLOUR = (525.0, 525.0, 320.0, 240.0, 640.0, 480.0)
+_FRAME = re.compile(r"^(frame-(\d+))\.color\.(png|jpg|jpeg)$")
+
+
+def is_seven_scenes(folder: Path) -> bool:
+    """Whether a folder is a scene, or one sequence of frames."""
+    return (folder / "TrainSplit.txt").is_file() or any(folder.glob("frame-*.pose.txt"))
+
+
+@foreign("a scene of 7Scenes")
+def read_seven_scenes(folder: Path, scene: str = "", split: str = "TrainSplit.txt") -> ImageSet:
+    """The frames of the sequences that `split` lists (of a scene: those to map), or of the one sequence in `folder`."""
+    if not (folder / split).is_file() and any(folder.glob("frame-*.pose.txt")):
+        return _sequence(folder.parent, folder.name, scene or folder.resolve().parent.name)
+    inside = split.rpartition("/")[0] + "/" if "/" in split else ""
+    scene = scene or folder.resolve().name
+    return concatenate([_sequence(folder, f"{inside}{one}", scene) for one in _sequences(folder / split)])
+
+
+def _sequences(path: Path) -> list[str]:
+    """`sequence1` → `seq-01`."""
+    if not path.is_file():
+        raise InputError(f"{path} is not there; check that the dataset is unpacked completely")
+    found = []
+    for number, cells in cells_of(path):
+        digits = re.fullmatch(r"(?:sequence|seq-)(\d+)", " ".join(cells))
+        if not digits:
+            raise InputError(f"{path}: line {number} is {' '.join(cells)!r}; expected sequence<number>")
+        found.append(f"seq-{int(digits[1]):02d}")
+    if not found:
+        raise InputError(f"{path} lists no sequence; take the file of the 7Scenes release")
+    return found
+
+
+def _sequence(path: Path, folder: str, scene: str) -> ImageSet:
+    if not (path / folder).is_dir():
+        raise InputError(f"{path / folder} is not there; unpack {folder.rsplit('/', maxsplit=1)[-1]}.zip of {scene}")
+    inside = [entry.name for entry in (path / folder).iterdir()]
+    matches = sorted((m for m in map(_FRAME.match, inside) if m), key=lambda m: m[1])
+    present = set(inside)
+    lost = [m[1] for m in matches if f"{m[1]}.pose.txt" not in present]
+    if lost or not matches:
+        raise InputError(
+            f"{path / folder}: {lost[0] + '.pose.txt' if lost else 'every frame'} is missing; unpack again"
+        )
+    matrices = np.stack([_pose(path / folder / f"{m[1]}.pose.txt") for m in matches])
+    columns = {
+        "depth": np.array([f"{folder}/{m[1]}.depth.png".encode() for m in matches]),
+        "sequence": np.full(len(matches), int("".join(c for c in folder[-2:] if c.isdigit()) or 0)),
+        "frame_number": np.array([int(m[2]) for m in matches]),
+    }
+    return ImageSet.of(
+        path,
+        [f"{folder}/{m[0]}" for m in matches],
+        Poses.from_matrices(matrices, up="-y"),
+        scene,
+        intrinsics=np.tile(SEVEN_SCENES_COLOUR, (len(matches), 1)),
+        columns=columns,
+    )
+
+
+def _pose(path: Path) -> Floats:
+    """(4, 4); exponents such as `e-001` are read as they are."""
+    numbers = read_foreign_text(path).split()
+    try:
+        return np.array(numbers, np.float64).reshape(4, 4)
+    except ValueError:
+        raise InputError(f"{path} is not a 4×4 matrix ({len(numbers)} numbers); it may be cut short") from None

@@ -22,7 +22,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis.arrays import Ids
 from covis.descriptors import DescriptorStore, Matrix
 from covis.errors import InputError
-from covis.progress import Meter
+from covis.progress import Meter, warn
 from covis.ranking import Ranking, ordered
 from covis.search.area import Area
 from covis.search.engines.photos import Engine, Pointer, Proposals, Rows
@@ -265,6 +265,8 @@ def _padded(array: NDArray[Any], width: int, value: float) -> NDArray[Any]:
 _FOREVER = 2**62
 _UNKNOWN = -1e9
 _FACTS = ["id", "name", "file", "x", "y", "heading", "height", "grp", "since", "until"]
+_VIEW = "view"
+"""A field that collections of older versions lack: those keep no rotations and no cameras."""
 _IDS = 1000
 _QUERIES_ASKED = 64
 _SEALED = 5000
@@ -294,7 +296,7 @@ class MilvusPhotos(Engine):
             schema = MilvusClient.create_schema(auto_id=False, enable_dynamic_field=False)
             schema.add_field("id", DataType.INT64, is_primary=True)
             schema.add_field("vector", DataType.FLOAT_VECTOR, dim=self.dim)
-            for name in ("name", "file", "grp"):
+            for name in ("name", "file", "grp", _VIEW):
                 schema.add_field(name, DataType.VARCHAR, max_length=16384)
             for name in ("x", "y", "heading", "height"):
                 schema.add_field(name, DataType.DOUBLE)
@@ -304,6 +306,7 @@ class MilvusPhotos(Engine):
             index.add_index("vector", index_type="AUTOINDEX", metric_type="L2")
             self.client.create_collection(self.table, schema=schema, index_params=index, consistency_level="Strong")
         facts = self.client.describe_collection(self.table)
+        self._facts = [*_FACTS, *(f["name"] for f in facts["fields"] if f["name"] == _VIEW)]
         held = [int(f["params"]["dim"]) for f in facts["fields"] if f["name"] == "vector"]
         if held != [self.dim]:
             raise InputError(f"{self.table} holds descriptors of {held} numbers, not {self.dim}; use another map")
@@ -330,7 +333,8 @@ class MilvusPhotos(Engine):
         self._clear(now.version)
         count = 0 if rows is None else len(rows)
         for part in () if rows is None else rows.batches():
-            self.client.insert(self.table, _entities(part, now.version + 1))  # ids are new: `_clear` took leftovers
+            entities = _entities(part, now.version + 1, views=_VIEW in self._facts)
+            self.client.insert(self.table, entities)  # ids are new: `_clear` took leftovers
         for start in range(0, len(gone), _IDS):
             self._end(f"id in {gone[start : start + _IDS].tolist()}", now.version + 1)
         after = Pointer(now.version + 1, now.photos - len(gone) + count, now.next_id + count)
@@ -353,7 +357,8 @@ class MilvusPhotos(Engine):
         rows = self._query(self.table, expression, ["*"])
         for start in range(0, len(rows), _IDS):
             part = [
-                {key: row[key] for key in (*_FACTS, "vector")} | {"until": until} for row in rows[start : start + _IDS]
+                {key: row[key] for key in (*self._facts, "vector")} | {"until": until}
+                for row in rows[start : start + _IDS]
             ]
             self.client.upsert(self.table, part)
 
@@ -373,7 +378,7 @@ class MilvusPhotos(Engine):
         found: list[dict[str, Any]] = []
         while len(found) < limit and low < now.next_id - 1:
             some = f"{self._counting(now.version)} and id > {low} and id <= {low + _IDS}"
-            found += self._query(self.table, some, [*_FACTS, *(["vector"] if vectors else [])])
+            found += self._query(self.table, some, [*self._facts, *(["vector"] if vectors else [])])
             low += _IDS
         return _rows(sorted(found, key=lambda row: int(row["id"]))[:limit], self.dim if vectors else None)
 
@@ -406,7 +411,7 @@ class MilvusPhotos(Engine):
         for start in range(0, len(queries), _QUERIES_ASKED):
             hits += self.client.search(
                 self.table, data=list(queries[start : start + _QUERIES_ASKED]), limit=limit, filter=" and ".join(terms),
-                output_fields=_FACTS, search_params={"metric_type": "L2", "params": {}}, consistency_level="Strong",
+                output_fields=self._facts, search_params={"metric_type": "L2", "params": {}}, consistency_level="Strong",
             )  # fmt: skip
         return hits
 
@@ -449,14 +454,17 @@ def _counts(hit: dict[str, Any], version: int) -> bool:
     return bool(hit["entity"]["since"] <= version < hit["entity"]["until"])
 
 
-def _entities(rows: Rows, since: int) -> list[dict[str, Any]]:
+def _entities(rows: Rows, since: int, *, views: bool) -> list[dict[str, Any]]:
     assert rows.vectors is not None
+    if not views and any(rows.views):
+        warn("this collection was made by an older version and keeps no rotations and cameras; index the photos again")
     numbers = np.nan_to_num(np.column_stack([rows.xy, rows.heading, rows.height]), nan=_UNKNOWN)
     return [
         {
             "id": int(rows.ids[i]), "vector": rows.vectors[i].tolist(), "name": _quoted(rows.names[i]), "file": _quoted(rows.files[i]),
             "grp": _quoted(os.fsencode(rows.group[i])), "x": float(numbers[i, 0]), "y": float(numbers[i, 1]),
             "heading": float(numbers[i, 2]), "height": float(numbers[i, 3]), "since": since, "until": _FOREVER,
+            **({_VIEW: rows.views[i]} if views else {}),
         }
         for i in range(len(rows))
     ]  # fmt: skip
@@ -468,6 +476,6 @@ def _rows(found: list[dict[str, Any]], dim: int | None) -> Rows:
     return Rows(
         np.array([row["id"] for row in found], np.int64), [_bytes(row["name"]) for row in found],
         [_bytes(row["file"]) for row in found], numbers[:, :2], numbers[:, 2], numbers[:, 3],
-        [os.fsdecode(_bytes(row["grp"])) for row in found],
+        [os.fsdecode(_bytes(row["grp"])) for row in found], [row.get(_VIEW) or "" for row in found],
         None if dim is None else np.array([row["vector"] for row in found], np.float32).reshape(-1, dim),
     )  # fmt: skip

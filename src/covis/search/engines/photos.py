@@ -39,6 +39,8 @@ class Rows:
     heading: Floats
     height: Floats
     group: list[str]
+    views: list[str]
+    """Full rotation and camera as text; empty where unknown."""
     vectors: NDArray[np.float32] | None = None
     """(n, dim) descriptors; None where they were not asked for."""
 
@@ -47,9 +49,10 @@ class Rows:
 
     def subset(self, at: Ids) -> Rows:
         """The rows at these places."""
-        names, files, group = ([column[i] for i in at] for column in (self.names, self.files, self.group))
+        columns = (self.names, self.files, self.group, self.views)
+        names, files, group, views = ([column[i] for i in at] for column in columns)
         vectors = None if self.vectors is None else self.vectors[at]
-        return Rows(self.ids[at], names, files, self.xy[at], self.heading[at], self.height[at], group, vectors)
+        return Rows(self.ids[at], names, files, self.xy[at], self.heading[at], self.height[at], group, views, vectors)
 
     def batches(self) -> Iterator[Rows]:
         """A bounded number at a time."""
@@ -166,6 +169,7 @@ def joined(parts: Sequence[Rows]) -> Rows:
         np.concatenate([p.heading for p in parts]),
         np.concatenate([p.height for p in parts]),
         [group for p in parts for group in p.group],
+        [view for p in parts for view in p.views],
         np.concatenate(vectors) if len(vectors) == len(parts) else None,
     )
 

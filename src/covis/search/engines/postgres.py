@@ -22,7 +22,7 @@ from covis.search.engines.photos import Engine, Pointer, Proposals, Rows, Unavai
 from covis.search.index import EXACT_UP_TO
 
 _POINTERS = "covis_maps"
-_COLUMNS = "id, name, file, x, y, heading, height, grp"
+_COLUMNS = "id, name, file, x, y, heading, height, grp, view"
 _PLAIN, _HALF = 2000, 4000
 """Numbers per descriptor that pgvector indexes as they are, and in half precision."""
 
@@ -48,8 +48,11 @@ class PostgresPhotos(Engine):
             )
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {self.table} (id bigint PRIMARY KEY, name bytea NOT NULL UNIQUE, file bytea, "
-                f"x float8, y float8, heading float8, height float8, grp text, descriptor vector({self.dim}) NOT NULL)"
+                f"x float8, y float8, heading float8, height float8, grp text, view text, descriptor vector({self.dim}) NOT NULL)"
             )
+            named = "SELECT 1 FROM information_schema.columns WHERE table_name = %s AND column_name = 'view'"
+            if cursor.execute(named, (self.table,)).fetchone() is None:  # a table of an older version
+                cursor.execute(f"ALTER TABLE {self.table} ADD COLUMN view text")
             cursor.execute(f"CREATE INDEX IF NOT EXISTS {self.table}_xy ON {self.table} (x, y)")
             cursor.execute(
                 f"INSERT INTO {_POINTERS} VALUES (%s, %s, 0, 0, 0) ON CONFLICT (name) DO NOTHING",
@@ -116,7 +119,7 @@ class PostgresPhotos(Engine):
 
     def _copy(self, cursor: Any, rows: Rows) -> None:
         """Rows in PostgreSQL's own binary form; descriptors are turned into pgvector's bytes a batch at a time."""
-        types = ["int8", "bytea", "bytea", "float8", "float8", "float8", "float8", "text", "bytea"]
+        types = ["int8", "bytea", "bytea", "float8", "float8", "float8", "float8", "text", "text", "bytea"]
         head = np.array([self.dim, 0], ">u2").tobytes()
         with cursor.copy(f"COPY {self.table} ({_COLUMNS}, descriptor) FROM STDIN WITH (FORMAT BINARY)") as copy:
             copy.set_types(types)
@@ -126,7 +129,9 @@ class PostgresPhotos(Engine):
                 vectors = part.vectors.astype(">f4")
                 for i, facts in enumerate(numbers):
                     group, vector = _text(part.group[i]), head + vectors[i].tobytes()
-                    copy.write_row((int(part.ids[i]), part.names[i], part.files[i], *facts, group, vector))
+                    copy.write_row(
+                        (int(part.ids[i]), part.names[i], part.files[i], *facts, group, part.views[i], vector)
+                    )
 
     def settle(self) -> None:
         """An HNSW index once the rows are too many to look at each; it grows with later changes."""
@@ -216,9 +221,9 @@ def _rows(found: list[tuple[Any, ...]], dim: int | None) -> Rows:
     numbers = np.array([row[3:7] for row in found], np.float64).reshape(-1, 4)
     vectors = None
     if dim is not None:
-        vectors = np.array([np.asarray(row[8].to_numpy() if hasattr(row[8], "to_numpy") else row[8]) for row in found])
+        vectors = np.array([np.asarray(row[9].to_numpy() if hasattr(row[9], "to_numpy") else row[9]) for row in found])
         vectors = vectors.astype(np.float32).reshape(-1, dim)
     return Rows(
         np.array([row[0] for row in found], np.int64), [bytes(row[1]) for row in found], [bytes(row[2]) for row in found],
-        numbers[:, :2], numbers[:, 2], numbers[:, 3], [row[7] for row in found], vectors,
+        numbers[:, :2], numbers[:, 2], numbers[:, 3], [row[7] for row in found], [row[8] or "" for row in found], vectors,
     )  # fmt: skip
