@@ -29,6 +29,9 @@ NEAR_PX = 4.0
 """A feature takes the point of a model's keypoint within so many pixels."""
 MAX_ERROR_PX = 8.0
 LEAST_INLIERS = 12
+MOST_BY_CHANCE = -12.0
+"""log10 of how many poses chance may support as well as the one that was found. Features that repeat (steps, windows) go down to
+−6 where the map does not show the photo's place at all; right poses lie hundreds below."""
 EXIF_FOCAL_SHARE = 0.02
 """Standard deviation of EXIF's focal length, as a share of it: whole millimetres on film, and focus changes it."""
 _REMEMBERED = 64
@@ -61,6 +64,8 @@ class Resected:
     """(6, 6) of turn (radians, about the world's axes) and centre."""
     focal_px: float
     focal: Focal
+    by_chance: float = 0.0
+    """log10 of the number of poses that unrelated features would support as well."""
 
     @property
     def deviation_m(self) -> float:
@@ -85,6 +90,7 @@ class Resected:
             "inliers": self.inliers,
             "matches": self.matches,
             "error_px": round(self.error_px, 3),
+            "log10_by_chance": round(self.by_chance, 1),
             "focal_px": round(self.focal_px, 2),
             "focal": self.focal,
             "camera_known": self.focal != "estimated",
@@ -144,19 +150,30 @@ class DepthScene:
         return world
 
 
+class Support(NamedTuple):
+    """Where matches (M,) come from: those of one feature, or of one map image, are not independent of each other."""
+
+    feature: Ids
+    """The photo's feature."""
+    image: Ids
+    """The map's image."""
+
+
 def resect(
     xy: Floats,
     points: Floats,
     camera: Camera,
     focal: Focal = "given",
     *,
+    support: Support | None = None,
     max_error_px: float = MAX_ERROR_PX,
     seed: int = 0,
 ) -> Resected | None:
-    """The pose that shows `points` (M, 3) at `xy` (M, 2); None where fewer than `LEAST_INLIERS` agree."""
+    """The pose that shows `points` (M, 3) at `xy` (M, 2); None where too few agree, or no more than may by chance."""
     pycolmap = open_pycolmap("a 6DOF pose")
     if len(xy) < LEAST_INLIERS:
         return None
+    support = support or Support(np.arange(len(xy)), np.arange(len(xy)))
     free = focal == "estimated"
     lens = pycolmap.Camera(model=camera.model, width=camera.width, height=camera.height, params=list(camera.params))
     search = pycolmap.AbsolutePoseEstimationOptions(estimate_focal_length=free)
@@ -164,24 +181,74 @@ def resect(
     search.ransac.random_seed = seed
     refine = pycolmap.AbsolutePoseRefinementOptions(refine_focal_length=free)
     found = pycolmap.estimate_and_refine_absolute_pose(xy, points, lens, search, refine)
-    if found is None or found["num_inliers"] < LEAST_INLIERS:
+    if found is None:
         return None
     inlier = np.asarray(found["inlier_mask"], bool)
+    agreeing = len(np.unique(support.feature[inlier]))
+    share = min(1.0, np.pi * max_error_px**2 / (camera.width * camera.height))
+    chance = _by_chance(len(xy), len(np.unique(support.feature)), agreeing, share)
+    if agreeing < LEAST_INLIERS or chance > MOST_BY_CHANCE:
+        return None
     world_to_camera = found["cam_from_world"]
     rotation = np.asarray(world_to_camera.rotation.matrix()).T
     centre = -rotation @ np.asarray(world_to_camera.translation)
     residual = _project(lens, rotation, centre, points[inlier]) - xy[inlier]
     spread = float((residual**2).sum() / max(1, residual.size - (7 if free else 6)))
+    jacobian = _jacobian(lens, rotation, centre, points[inlier])
+    spread *= _dependence(jacobian[:, :6], residual, Support(support.feature[inlier], support.image[inlier]))
     return Resected(
         rotation=rotation,
         centre=centre,
         inliers=int(inlier.sum()),
         matches=len(xy),
         error_px=float(np.sqrt((residual**2).sum(axis=1).mean())),
-        covariance=_covariance(_jacobian(lens, rotation, centre, points[inlier]), spread, focal, lens),
+        covariance=_covariance(jacobian, spread, focal, lens),
         focal_px=float(lens.mean_focal_length()),
         focal=focal,
+        by_chance=chance,
     )
+
+
+def _by_chance(matches: int, features: int, agreeing: int, share: float) -> float:
+    """log10 of the expected number of poses that as many of the features support if all matches are wrong.
+
+    The a-contrario measure of Moisan and Stival (2004): any three features may fix a pose, and each other one agrees with it
+    by chance with the share of the picture that the threshold covers, for each of its matches.
+    """
+    if agreeing <= 3:
+        return float("inf")
+    each = min(1.0, share * matches / features)
+    ways = _log_binomial(features, agreeing) + _log_binomial(agreeing, 3) + np.log(max(1, features - 3))
+    return float((ways + (agreeing - 3) * np.log(each)) / np.log(10.0))
+
+
+def _log_binomial(n: int, k: int) -> float:
+    from math import lgamma
+
+    return lgamma(n + 1) - lgamma(k + 1) - lgamma(n - k + 1)
+
+
+def _dependence(jacobian: Floats, residual: Floats, support: Support) -> float:
+    """By how much the pose varies more than with independent errors, at least 1: matches of one feature err together, and so
+    do those of one map image, whose own pose and depth are not exact (variance clustered both ways)."""
+    inverse = np.linalg.pinv(jacobian.T @ jacobian)
+    spread = float((residual**2).sum() / max(1, residual.size - 6))
+    if spread <= 0.0:
+        return 1.0
+    pull = np.einsum("mkd,mk->md", jacobian.reshape(-1, 2, 6), residual)  # (M, 6)
+    clustered = sum(_clustered(pull, labels) for labels in support)
+    return max(1.0, float(np.trace(inverse @ clustered) / (6.0 * spread)))
+
+
+def _clustered(pull: Floats, labels: Ids) -> Floats:
+    """(6, 6) sum of the outer products of what each cluster pulls at; zero for one cluster, which tells nothing."""
+    _, code = np.unique(labels, return_inverse=True)
+    count = int(code.max()) + 1
+    if count == 1:
+        return np.zeros((6, 6))
+    total = np.zeros((count, 6))
+    np.add.at(total, code, pull)
+    return np.asarray(total.T @ total * (count / (count - 1)), np.float64)
 
 
 def _project(lens: Any, rotation: Floats, centre: Floats, points: Floats) -> Floats:
@@ -244,15 +311,18 @@ def locate_pose(
     """The pose of a photo from the map images that it was found to match (ids into `images`), best first."""
     lens, focal = camera or query_camera(photo)
     own = sift(photo)
-    xy, points = [np.zeros((0, 2))], [np.zeros((0, 3))]
+    points, feature, source = [np.zeros((0, 3))], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for i in matches:
         other = _remembered(images.path(int(i)))
         pairs = match(own, other)
         world = scene.lift(int(i), other.xy[pairs[:, 1]])
         usable = ~np.isnan(world).any(axis=1)
-        xy.append(own.xy[pairs[usable, 0]])
         points.append(world[usable])
-    return resect(np.concatenate(xy), np.concatenate(points), lens, focal)
+        feature.append(pairs[usable, 0].astype(np.int64))
+        source.append(np.full(int(usable.sum()), int(i), np.int64))
+    support = Support(np.concatenate(feature), np.concatenate(source))
+    xy: Floats = own.xy[support.feature]
+    return resect(xy, np.concatenate(points), lens, focal, support=support)
 
 
 @lru_cache(_REMEMBERED)
