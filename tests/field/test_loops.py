@@ -6,16 +6,10 @@ import pytest
 from covis.errors import InputError
 from covis.field.pairing import (
     HEADER,
-<<<<<<< HEAD
-    LoopClosure,
-    LoopJudge,
-=======
     LoopClosure,
     LoopFit,
     LoopJudge,
-    agreement,
     fit_loops,
->>>>>>> d919364 (Keep full poses and cameras in maps; open 7Scenes; fit the probability of loop closures)
     fitted_probability,
     lead_up_share,
     line,

@@ -1,5 +1,7 @@
 """6DOF poses: closed form, Monte Carlo for the stated uncertainty, and real 7Scenes frames where they are at hand."""
 
+from math import comb
+
 import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
@@ -8,6 +10,7 @@ from covis.field import resection
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.cameras import Camera
+from covis.reading.sources import open_images
 
 pytest.importorskip("pycolmap", reason="finds the poses")
 LENS = Camera("PINHOLE", 640, 480, (500.0, 505.0, 320.0, 240.0))
@@ -72,15 +75,42 @@ def test_an_uncertain_focal_length_is_part_of_the_uncertainty(focal):
 
 
 def test_real_frames_with_depth(shared_data):
-    from covis.datasets.seven_scenes import read_scene
-
-    frames = read_scene(shared_data / "7scenes_stairs_sample", "stairs", "Train")
+    """From the frames beside it a frame is posed within its stated uncertainty; from those of other places it is not posed."""
+    frames = open_images(shared_data / "7scenes_stairs_sample")  # two sequences of three frames, looking apart
     lens = Camera("PINHOLE", 640, 480, (525.0, 525.0, 320.0, 240.0))
     scene = resection.DepthScene(frames)
-    found = resection.locate_pose(frames.path(0), frames, [1, 2], scene, (lens, "given"))
-    assert np.linalg.norm(found.centre - frames.poses.centre[0]) < 0.1
-    turn = Rotation.from_matrix(found.rotation @ frames.poses.rotation[0].T).magnitude()
-    assert np.degrees(turn) < 2.5
+    for own, beside, elsewhere in ((0, [1, 2], [3, 4, 5]), (5, [3, 4], [0, 1, 2])):
+        found = resection.locate_pose(frames.path(own), frames, beside, scene, (lens, "given"))
+        error = found.centre - frames.poses.centre[own]
+        assert np.linalg.norm(error) < 0.03
+        turn = Rotation.from_matrix(found.rotation @ frames.poses.rotation[own].T).magnitude()
+        assert np.degrees(turn) < 0.5
+        assert error @ np.linalg.solve(found.covariance[3:, 3:], error) < 11.3  # 99 %
+        assert found.by_chance < -100
+        assert resection.locate_pose(frames.path(own), frames, elsewhere, scene, (lens, "given")) is None
+
+
+def test_features_that_agree_by_chance_are_no_pose():
+    """Random matches among which RANSAC always finds some that agree; and the measure against its definition by hand."""
+    rng = np.random.default_rng(7)
+    for seed in range(5):
+        xy, points = rng.uniform((0, 0), (640, 480), (400, 2)), rng.uniform(-5, 5, (400, 3)) + CENTRE
+        assert resection.resect(xy, points, LENS, max_error_px=20.0, seed=seed) is None
+    ways = 97 * comb(100, 9) * comb(9, 3) * 0.004**6
+    np.testing.assert_allclose(10 ** resection._by_chance(200, 100, 9, 0.002), ways, rtol=1e-9)
+
+
+def test_repeated_matches_add_no_certainty():
+    """Each match given three times, as by three map images that show the same: the pose is not surer for it."""
+    xy, points = view(80, 1.0)
+    once = resection.resect(xy, points, LENS)
+    thrice = resection.resect(
+        np.tile(xy, (3, 1)), np.tile(points, (3, 1)), LENS,
+        support=resection.Support(np.tile(np.arange(80), 3), np.repeat(np.arange(3), 80)),
+    )  # fmt: skip
+    assert 0.7 < thrice.deviation_m / once.deviation_m < 1.5
+    blind = resection.resect(np.tile(xy, (3, 1)), np.tile(points, (3, 1)), LENS)
+    assert blind.deviation_m < 0.65 * once.deviation_m
 
 
 def test_depth_lifts_pixels_into_the_world(tmp_path):

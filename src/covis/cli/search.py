@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from covis.arrays import Descriptors
     from covis.descriptors import Describer, DescriptorStore
-    from covis.field.pairing import ImagePairs, LoopFit
+    from covis.field.pairing import ImagePairs, LoopClosure, LoopFit
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
     from covis.ranking import Ranking
@@ -436,7 +436,7 @@ def _write_loops(
     agreeing = 0.0 if fit is not None else pairing.LEAST_AGREEMENT
     found = pairing.loop_closures(_times_rows(side, order), times[order], gap_s=gap_s, least_agreement=agreeing)
 
-    def text(loop: LoopClosureClosure, chance: float) -> str:
+    def text(loop: LoopClosure, chance: float) -> str:
         both = int(order[loop.query]), int(order[loop.match])
         names = side.images.name(both[0]), side.images.name(both[1])
         return pairing.line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)

@@ -236,19 +236,19 @@ def _dependence(jacobian: Floats, residual: Floats, support: Support) -> float:
     if spread <= 0.0:
         return 1.0
     pull = np.einsum("mkd,mk->md", jacobian.reshape(-1, 2, 6), residual)  # (M, 6)
-    clustered = sum(_clustered(pull, labels) for labels in support)
+    clustered = _clustered(pull, support.feature)
+    if len(np.unique(support.image)) > 1:  # one image alone tells nothing of its own error
+        clustered = clustered + _clustered(pull, support.image) - pull.T @ pull
     return max(1.0, float(np.trace(inverse @ clustered) / (6.0 * spread)))
 
 
 def _clustered(pull: Floats, labels: Ids) -> Floats:
-    """(6, 6) sum of the outer products of what each cluster pulls at; zero for one cluster, which tells nothing."""
+    """(6, 6) sum of the outer products of what each cluster pulls at."""
     _, code = np.unique(labels, return_inverse=True)
     count = int(code.max()) + 1
-    if count == 1:
-        return np.zeros((6, 6))
     total = np.zeros((count, 6))
     np.add.at(total, code, pull)
-    return np.asarray(total.T @ total * (count / (count - 1)), np.float64)
+    return np.asarray(total.T @ total * (count / max(1, count - 1)), np.float64)
 
 
 def _project(lens: Any, rotation: Floats, centre: Floats, points: Floats) -> Floats:
