@@ -283,8 +283,33 @@ def test_nerfstudio_transforms(tmp_path):
     assert cameras.camera_of(images, 0).params[4:] == (0.1, 0.0, 0.0, 0.3)
     assert not images.poses.metric
     frames[0]["depth_file_path"] = "depth/0.png"
-    (tmp_path / "transforms.json").write_text(json.dumps({**told, "frames": frames}))
-    assert read_posed(tmp_path).poses.metric
+    (tmp_path / "transforms.json").write_text(json.dumps({**told, "applied_scale": 0.5, "frames": frames}))
+    images = read_posed(tmp_path)
+    assert images.poses.metric
+    np.testing.assert_allclose(images.poses.centre, 2 * place)  # depth is in metres, positions in half metres
+
+
+@pytest.mark.parametrize(
+    ("told", "model", "params"),
+    [
+        ({"camera_model": "OPENCV", "k1": 0.1, "k3": 0.2}, "FULL_OPENCV", (0.1, 0, 0, 0, 0.2, 0, 0, 0)),
+        (
+            {"camera_model": "OPENCV_FISHEYE", "k1": 0.1, "k2": 0.2, "k3": 0.3, "k4": 0.4},
+            "OPENCV_FISHEYE",
+            (0.1, 0.2, 0.3, 0.4),
+        ),
+        ({"camera_model": "PINHOLE", "k1": 0.1}, "OPENCV", (0.1, 0, 0, 0)),
+        ({"camera_model": "SIMPLE_PINHOLE"}, "PINHOLE", ()),
+        ({}, "PINHOLE", ()),
+    ],
+)
+def test_nerfstudio_lenses(tmp_path, told, model, params):
+    """By the fields that its parser reads (`get_distortion_params` takes k1 to k4, p1 and p2 whatever the model is called)."""
+    frames, *_ = transforms()
+    size = {"fl_x": 70.0, "fl_y": 71.0, "cx": 32.0, "cy": 24.0, "w": 64, "h": 48}
+    (tmp_path / "transforms.json").write_text(json.dumps({**size, **told, "frames": frames}))
+    one = cameras.camera_of(read_posed(tmp_path), 0)
+    assert (one.model, one.params[:4], one.params[4:]) == (model, (70.0, 71.0, 32.0, 24.0), params)
 
 
 def test_instant_ngp_transforms_by_angle(tmp_path):
@@ -298,38 +323,84 @@ def test_instant_ngp_transforms_by_angle(tmp_path):
     assert images.path(0).is_file()
 
 
-def test_nuscenes_tables(tmp_path):
+def nuscenes_tables(root, places=("singapore-onenorth",)):
+    """Tables as nuScenes' schema has them: four images of a walk at each place, one scene each; the walk and the mount."""
     rotation, place = walk(4)
-    mount = Rotation.from_euler("xyz", [-90, 0, -90], degrees=True)
-    base = tmp_path / "v1.0-mini"
+    ego, mount = Rotation.from_matrix(rotation), Rotation.from_euler("xyz", [-90, 0, -90], degrees=True)
+    base = root / "v1.0-mini"
     base.mkdir()
-    ego = Rotation.from_matrix(rotation)
 
-    def table(name, rows):
-        (base / f"{name}.json").write_text(json.dumps(rows))
+    def table(name, rows=()):
+        (base / f"{name}.json").write_text(json.dumps(list(rows)))
 
     def wxyz(turn):
         return np.roll(turn.as_quat(), 1).tolist()
 
-    table("sensor", [{"token": "s0", "channel": "CAM_FRONT"}, {"token": "s1", "channel": "LIDAR_TOP"}])
+    table("sensor", [{"token": "s0", "channel": "CAM_FRONT", "modality": "camera"},
+                     {"token": "s1", "channel": "LIDAR_TOP", "modality": "lidar"}])  # fmt: skip
     camera = {"translation": [1.7, 0.0, 1.5], "rotation": wxyz(mount), "sensor_token": "s0"}
     table("calibrated_sensor", [{"token": "c0", **camera, "camera_intrinsic": [[126, 0, 80], [0, 127, 45], [0, 0, 1]]}])
-    table(
-        "ego_pose", [{"token": f"e{i}", "rotation": wxyz(ego[i]), "translation": place[i].tolist()} for i in range(4)]
-    )
-    row = {"calibrated_sensor_token": "c0", "width": 160, "height": 90, "is_key_frame": True}
-    table(
-        "sample_data",
-        [row | {"token": f"d{i}", "ego_pose_token": f"e{i}", "sample_token": f"p{i}", "timestamp": 10**15 + i * 500_000,
-                "filename": f"samples/CAM_FRONT/{i}.jpg"} for i in range(4)],
-    )  # fmt: skip
-    table("sample", [{"token": f"p{i}", "scene_token": "z"} for i in range(4)])
-    table("scene", [{"token": "z", "name": "scene-0061"}])
+    rows = [(p, i, f"{p}-{i}") for p in range(len(places)) for i in range(4)]
+    times = {key: 10**15 + 10**9 * p + i * 500_000 for p, i, key in rows}
+    table("ego_pose", [{"token": f"e{key}", "rotation": wxyz(ego[i]), "translation": place[i].tolist(),
+                        "timestamp": times[key]} for _, i, key in rows])  # fmt: skip
+    row = {"calibrated_sensor_token": "c0", "width": 160, "height": 90, "is_key_frame": True, "fileformat": "jpg",
+           "prev": "", "next": ""}  # fmt: skip
+    table("sample_data", [row | {"token": f"d{key}", "ego_pose_token": f"e{key}", "sample_token": f"p{key}",
+                                 "timestamp": times[key], "filename": f"samples/CAM_FRONT/{key}.jpg"}
+                          for _, _, key in rows])  # fmt: skip
+    table("sample", [{"token": f"p{key}", "scene_token": f"z{p}", "timestamp": times[key], "prev": "", "next": ""}
+                     for p, _, key in rows])  # fmt: skip
+    table("scene", [{"token": f"z{p}", "name": f"scene-{61 + p:04d}", "log_token": f"l{p}", "description": "",
+                     "nbr_samples": 4, "first_sample_token": f"p{p}-0", "last_sample_token": f"p{p}-3"}
+                    for p in range(len(places))])  # fmt: skip
+    table("log", [{"token": f"l{p}", "location": name, "logfile": "", "vehicle": "", "date_captured": ""}
+                  for p, name in enumerate(places)])  # fmt: skip
+    photo(root / "maps" / "mask.png")
+    table("map", [{"token": "m", "log_tokens": [f"l{p}" for p in range(len(places))], "category": "semantic_prior",
+                   "filename": "maps/mask.png"}])  # fmt: skip
+    for name in ("category", "attribute", "visibility", "instance", "sample_annotation"):
+        table(name)
+    return place, ego, mount
+
+
+def test_nuscenes_tables(tmp_path):
+    place, ego, mount = nuscenes_tables(tmp_path)
     images = read_posed(tmp_path)
     np.testing.assert_allclose(images.poses.centre, place + ego.apply([1.7, 0.0, 1.5]), atol=1e-12)
     np.testing.assert_allclose(images.poses.rotation, (ego * mount).as_matrix(), atol=1e-12)
     np.testing.assert_array_equal(images.intrinsics[0], (126, 127, 80, 45, 160, 90))
     assert images.group_names == ("scene-0061",)
+
+
+def test_nuscenes_as_its_devkit_reads_it(tmp_path):
+    devkit = pytest.importorskip("nuscenes.nuscenes", reason="the devkit asks for an older numpy; install it apart")
+    from nuscenes.utils.geometry_utils import transform_matrix
+    from pyquaternion import Quaternion
+
+    nuscenes_tables(tmp_path)
+    theirs = devkit.NuScenes("v1.0-mini", str(tmp_path), verbose=False)
+    images = read_posed(tmp_path)
+    for i, row in enumerate(theirs.sample_data):
+        ego, own = (theirs.get(kind, row[f"{kind}_token"]) for kind in ("ego_pose", "calibrated_sensor"))
+        world = np.eye(4)
+        for part in (ego, own):
+            world = world @ transform_matrix(part["translation"], Quaternion(part["rotation"]))
+        np.testing.assert_allclose(images.poses.centre[i], world[:3, 3], atol=1e-12)
+        np.testing.assert_allclose(images.poses.rotation[i], world[:3, :3], atol=1e-12)
+        assert str(images.path(i)) == theirs.get_sample_data_path(row["token"])
+        assert images.columns["time"][i] == row["timestamp"] * 1e-6
+
+
+def test_nuscenes_places_are_not_mixed(tmp_path):
+    """Each place has an origin of its own: Boston and Singapore are not three metres apart."""
+    nuscenes_tables(tmp_path, ("boston-seaport", "singapore-onenorth"))
+    with pytest.raises(InputError, match="--topic CAM_FRONT@boston-seaport"):
+        read_posed(tmp_path)
+    images = scenes.read_nuscenes(tmp_path, "CAM_FRONT@singapore-onenorth")
+    assert (len(images), images.group_names) == (4, ("scene-0062",))
+    with pytest.raises(InputError, match="images of boston-seaport, singapore-onenorth"):
+        scenes.read_nuscenes(tmp_path, "CAM_FRONT@paris")
 
 
 def test_query_lists_round_trip(tmp_path):

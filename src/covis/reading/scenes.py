@@ -243,6 +243,7 @@ NERF_LENS = {
     "OPENCV_FISHEYE": "OPENCV_FISHEYE",
     "SIMPLE_RADIAL": "OPENCV",
     "RADIAL": "OPENCV",
+    "EQUIRECTANGULAR": "EQUIRECTANGULAR",
 }
 _SUFFIXES = ("", ".png", ".jpg", ".jpeg")
 
@@ -276,6 +277,7 @@ def read_nerfstudio(path: Path) -> ImageSet:
     cameras = [_nerf_camera(path, {**told, **frame}, name) for frame, name in zip(frames, names, strict=True)]
     intrinsics, columns = calibration(cameras)
     if any(depth):
+        matrices[:, :3, 3] /= float(told.get("applied_scale", 1.0))  # depth is in metres, positions in scaled ones
         columns["depth"] = np.array([d.encode() for d in depth])
         columns["depth_scale_m"] = np.full(len(frames), float(told.get("depth_unit_scale_factor", 1e-3)))
     poses = Poses.from_matrices(matrices, frame="" if any(depth) else UNSCALED)
@@ -317,8 +319,16 @@ def _nerf_camera(path: Path, told: Mapping[str, Any], name: str) -> Camera | Non
         lens = [float(told.get(k, 0.0)) for k in ("k1", "k2", "p1", "p2", "k3", "k4")]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: intrinsics of {name}: {error}") from None
-    kind = NERF_LENS.get(str(told.get("camera_model", "OPENCV" if any(lens) else "PINHOLE")), "PINHOLE")
-    tail = {"OPENCV": lens[:4], "OPENCV_FISHEYE": [*lens[:2], *lens[4:]]}.get(kind, [])
+    kind = NERF_LENS.get(str(told.get("camera_model", "PINHOLE")))
+    if kind is None:
+        return None  # a stereo panorama or an orthophoto, which no camera of COLMAP is
+    if kind == "EQUIRECTANGULAR":
+        return Camera(kind, int(width), int(height), (width, height))
+    if kind == "PINHOLE" and any(lens):
+        kind = "OPENCV"  # nerfstudio distorts by k1, … whatever the name says
+    if kind == "OPENCV" and any(lens[4:]):
+        kind, lens = "FULL_OPENCV", [*lens[:5], 0.0, 0.0, 0.0]  # its k4 has no place in a model of COLMAP
+    tail = {"OPENCV": lens[:4], "OPENCV_FISHEYE": [*lens[:2], *lens[4:]], "FULL_OPENCV": lens}.get(kind, [])
     return Camera(kind, int(width), int(height), (fx, float(told.get("fl_y", fx)), *centre, *tail))
 
 
@@ -417,7 +427,9 @@ def read_nuscenes(folder: Path, channel: str = "CAM_FRONT", *, sweeps: bool = Fa
     """The images of one camera of a nuScenes-style folder: tables in `v1.0-*`, images in `samples/CHANNEL`.
 
     Global pose = ego pose · calibrated sensor; z up. Groups are scenes. `sweeps` takes the frames between key frames.
+    `channel` may name the place too (`CAM_FRONT@boston-seaport`): each has an origin of its own.
     """
+    channel, _, place = channel.partition("@")
     versions = sorted(p.parent for p in folder.glob("*/sample_data.json")) or [
         p.parent for p in folder.glob("sample_data.json")
     ]
@@ -437,6 +449,7 @@ def read_nuscenes(folder: Path, channel: str = "CAM_FRONT", *, sweeps: bool = Fa
     mine = {t for t, c in tables["calibrated_sensor"].items() if c["sensor_token"] in wanted}
     data = [d for d in read_foreign_json(base / "sample_data.json") if d["calibrated_sensor_token"] in mine]
     data = sorted((d for d in data if sweeps or d.get("is_key_frame", True)), key=lambda d: d["timestamp"])
+    data = _of_place(base, data, channel, place)
     if not data:
         raise InputError(f"{base / 'sample_data.json'} lists no image of {channel}")
     sensors = [tables["calibrated_sensor"][d["calibrated_sensor_token"]] for d in data]
@@ -456,6 +469,25 @@ def _rigid(records: list[Any]) -> Floats:
     rotation = quaternion_matrices(np.array([r["rotation"] for r in records], np.float64), "wxyz")
     place = np.array([r["translation"] for r in records], np.float64)
     return np.concatenate([rotation, place[:, :, None]], axis=2)
+
+
+def _of_place(base: Path, data: list[Any], channel: str, place: str) -> list[Any]:
+    """Those recorded at `place`; without one, all, which must be of one place, since each has its own origin."""
+    if not all((base / f"{name}.json").is_file() for name in ("sample", "scene", "log")):
+        if place:
+            raise InputError(f"{base} has no log.json, so the place of an image is unknown; leave @{place} out")
+        return data
+    logs = {r["token"]: str(r.get("location", "")) for r in read_foreign_json(base / "log.json")}
+    scenes = {r["token"]: logs.get(r.get("log_token", ""), "") for r in read_foreign_json(base / "scene.json")}
+    samples = {r["token"]: scenes.get(r["scene_token"], "") for r in read_foreign_json(base / "sample.json")}
+    found = [samples.get(d["sample_token"], "") for d in data]
+    known = sorted(set(found))
+    if (place and place not in known) or (not place and len(known) > 1):
+        raise InputError(
+            f"{base} has images of {', '.join(known)}, each with an origin of its own; choose one: covis data import "
+            f"{base.parent} -o set.csv --topic {channel}@{known[0]}"
+        )
+    return [d for d, where in zip(data, found, strict=True) if not place or where == place]
 
 
 def _scenes_of(base: Path, data: list[Any]) -> list[str]:
