@@ -324,7 +324,7 @@ def _datasets() -> dict[str, str]:
 def _benchmarks() -> dict[str, str]:
     from covis.evaluation import BENCHMARKS
 
-    return {name: _first_line(BENCHMARKS[name]) for name in BENCHMARKS}
+    return {name: _first_line(BENCHMARKS[name].make) for name in BENCHMARKS}
 
 
 def _recipes() -> dict[str, str]:
@@ -383,6 +383,18 @@ def _models() -> dict[str, str]:
     }
 
 
+def _rerankers() -> dict[str, str]:
+    from covis.describing.rerankers import RERANKERS
+
+    return {name: _first_line(RERANKERS[name]) for name in RERANKERS}
+
+
+def _indexes() -> dict[str, str]:
+    from covis.search import index
+
+    return {"exact": "every descriptor is looked at", **{name: kind.says for name, kind in index.KINDS.items()}}
+
+
 def _tables() -> dict[str, str]:
     from covis.experiments import TABLES
 
@@ -416,5 +428,7 @@ KINDS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "batches": ("how training batches are put together", _batches),
     "losses": ("training losses", _losses),
     "pools": ("poolings of feature maps into a descriptor", _pools),
+    "rerankers": ("ways to re-rank results (covis evaluate --rerank)", _rerankers),
+    "indexes": ("kinds of index (covis search build --kind, covis index --index)", _indexes),
     "tables": ("tables and figures that covis reproduce makes", _tables),
 }

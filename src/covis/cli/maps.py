@@ -54,9 +54,7 @@ def index(
     ] = False,
     track: TrackOption = None,
     frame: FrameOption = "",
-    kind: Annotated[
-        str, typer.Option(help="Search: auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")
-    ] = "auto",
+    kind: Annotated[str, typer.Option(help="Search: auto, or a kind of `covis list indexes`.")] = "auto",
     max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
     descriptors: GivenPhotos = None,
     engine: Annotated[

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 def build(
     store: Annotated[Path, typer.Argument(help="A store of descriptors (covis embed).")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The index; it refers to the store.")],
-    kind: Annotated[str, typer.Option(help="auto | exact | hnsw | hnsw-sq8 | scalar | ivfpq | binary")] = "auto",
+    kind: Annotated[str, typer.Option(help="auto, or a kind of `covis list indexes`.")] = "auto",
     max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
     positions: Annotated[Path | None, typer.Option(help="A table of the images, for searches in an area.")] = None,
     queries: Annotated[Path | None, typer.Option(help="A store of real queries to tune and measure with.")] = None,

@@ -226,18 +226,21 @@ class ByPatches:
 
 @RERANKERS.register("consensus")
 def _consensus(argument: str, depth: int | None) -> Reranker:
+    """The result first whose place the other results agree with; no images are looked at again."""
     _refuse("consensus", argument)
     return ByConsensus() if depth is None else ByConsensus(depth)
 
 
 @RERANKERS.register("patches")
 def _patches(argument: str, depth: int | None) -> Reranker:
+    """Patches of the map that the model pools, by the matches that move together."""
     _refuse("patches", argument)
     return ByPatches() if depth is None else ByPatches(depth)
 
 
 @RERANKERS.register("local")
 def _local(argument: str, depth: int | None) -> Reranker:
+    """Local features (local:sift, local:xfeat, …), by the matches that the geometry of two views explains."""
     from covis.describing.local import ByLocal
 
     return ByLocal.parse(argument, depth)
