@@ -73,6 +73,10 @@ def test_empty_graphs_work(tmp_path):
         (([0], [9], [0.5]), r"edge 0 \(0, 9"),
         (([0, 0], [1, 1], [0.5, 0.6]), "listed twice"),
         (([0, 1], [1], [0.5]), "differ in length"),
+        (([np.nan], [0], [0.5]), "index nan; expected a whole number"),
+        (([0], [0.5], [0.5]), r"index 0\.5; expected a whole number"),
+        (([None], [0], [0.5]), "is None; expected whole numbers"),
+        ((["a"], [0], [0.5]), "expected whole numbers"),
     ],
 )
 def test_wrong_edges_are_named(edges, message):

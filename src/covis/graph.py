@@ -198,6 +198,8 @@ class SimilarityGraph:
 def _indices(values: ArrayLike) -> NDArray[np.int64]:
     """Row or column numbers of edges, whole and finite."""
     array = np.asarray(values)
+    if array.dtype.kind not in "iuf" and array.size:
+        raise InputError(f"an index of an edge is {array.flat[0]!r}; expected whole numbers")
     if array.dtype.kind == "f":
         wrong = ~(np.isfinite(array) & (np.mod(array, 1) == 0))
         if wrong.any():

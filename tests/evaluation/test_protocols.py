@@ -309,6 +309,18 @@ def test_a_table_without_groups_matches_everyone_and_says_so(tmp_path):
     assert benchmark.positives.row(0)[0].tolist() == [1]
 
 
+def test_a_table_over_a_continent_is_scored_in_the_metres_that_are_chosen(tmp_path):
+    rows = ["0.jpg,55.7,13.2", "1.jpg,55.7001,13.2", "2.jpg,38.7,-9.1", "3.jpg,38.7001,-9.1", "4.jpg,61.4,32.0"]
+    path = table_of(tmp_path / "photos.csv", rows, "image,lat,lon")
+    with pytest.raises(InputError, match=r"--frame EPSG:CODE"):
+        load_benchmark("table", path)
+    benchmark = load_benchmark("table", path, frame="EPSG:3035")
+    assert benchmark.positives.indices.tolist() == [1, 0, 3, 2]
+    assert benchmark.facts()["frame"] == "EPSG:3035"
+    with pytest.raises(InputError, match="--frame goes with benchmark table"):
+        load_benchmark("campus", tmp_path, frame="EPSG:3035")
+
+
 def test_photos_without_a_position_are_left_out_and_counted(tmp_path):
     path = table_of(tmp_path / "photos.csv", ["0.jpg,0,0,,a", "1.jpg,10,0,,b", "2.jpg,,,,c"])
     benchmark = load_benchmark("table", path)

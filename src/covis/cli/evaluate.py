@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, get_args
 
 import typer
 
-from covis.cli.common import MODEL_HELP, WORKERS_HELP, DataPath, Device, Json, emit, existing
+from covis.cli.common import MODEL_HELP, WORKERS_HELP, DataPath, Device, FrameOption, Json, emit, existing
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def report(
         save(FIGURES[figure](groups, runs, path), output, width_in=width, titles=not no_title)
     else:
         first = next(iter(groups.values()))[0]
-        benchmark = load_benchmark(first.benchmark, path)
+        benchmark = load_benchmark(first.benchmark, path, frame=first.protocol.get("frame", ""))
         write_report(
             output, groups, benchmark, runs=runs or None, data=path, title=title or f"Evaluation on {first.benchmark}"
         )
@@ -166,6 +166,7 @@ def evaluate(
         Path | None, typer.Option(help="pose: COLMAP model of the map's images. [default: depth beside them]")
     ] = None,
     pose_depth: Annotated[int, typer.Option(min=1, help="pose: results per query whose features are matched.")] = 5,
+    frame: FrameOption = "",
     batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
@@ -188,6 +189,7 @@ def evaluate(
       covis evaluate MODEL 7scenes_stairs --data /data/7scenes --pose -o evals/stairs
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
+      covis evaluate MODEL table --data country.csv --frame EPSG:3035
     """
     from covis.describing.describers import find_describer, open_describer
 
@@ -202,6 +204,7 @@ def evaluate(
     from covis.evaluation import load_benchmark
     from covis.evaluation.render import evaluation_text
     from covis.evaluation.run import evaluate_to, submit
+    from covis.poses import parse_frame
 
     paths = given_paths(data, (BENCHMARKS[name].dataset for name in benchmarks))
     rule = _whitening_rule(whiten_labels, whiten_exponent, whiten_share, whiten_power)
@@ -220,7 +223,8 @@ def evaluate(
         variants = replace(variants, pose=ByResection(scene, pose_depth))
     printed: list[dict[str, Any]] = []
     text: list[str] = []
-    loaded = {name: load_benchmark(name, paths) for name in benchmarks}
+    metres = parse_frame(frame)
+    loaded = {name: load_benchmark(name, paths, frame=metres) for name in benchmarks}
     for (label, path), (name, benchmark) in itertools.product(labels.items(), loaded.items()):
         source = open_describer(path, batch_size, workers, cache)
         folder = output if output is None or len(labels) == 1 else output / label

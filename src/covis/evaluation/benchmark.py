@@ -74,6 +74,8 @@ class Benchmark:
     """The dataset that it is made from; empty for one made by hand."""
     split: str = ""
     """The split of that dataset."""
+    frame: str = ""
+    """The metres that the user chose for its positions; empty where they follow from the data."""
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.database))
@@ -223,6 +225,7 @@ class Benchmark:
             "query_images": _identity(self.queries, bool(self.thresholds)),
             "map_images": _identity(self.database, bool(self.thresholds)),
             **({"stricter": {name: _measure(graph) for name, graph in self.stricter.items()}} if self.stricter else {}),
+            **({"frame": self.frame} if self.frame else {}),
         }
 
     @cached_property
@@ -283,14 +286,17 @@ class Protocol:
 
     dataset: str
     split: str
-    make: Callable[[Path | None], Benchmark]
-    """Path of the dataset → the benchmark."""
+    make: Callable[..., Benchmark]
+    """Path of the dataset (and, for a table, `frame`) → the benchmark."""
     hidden: bool = False
     """Whether the truth is on a server, so that a submission file is written instead of figures."""
 
-    def __call__(self, path: Path | None) -> Benchmark:
-        """The benchmark on the data at `path`."""
-        return replace(self.make(path), dataset=self.dataset, split=self.split)
+    def __call__(self, path: Path | None, frame: str = "") -> Benchmark:
+        """The benchmark on the data at `path`; a table's positions in the metres of `frame`, where it is given."""
+        if frame and self.dataset != "table":
+            raise InputError("--frame goes with benchmark table; other datasets bring their own metres")
+        chosen = {"frame": frame} if frame else {}
+        return replace(self.make(path, **chosen), dataset=self.dataset, split=self.split, frame=frame)
 
 
 BENCHMARKS: Registry[Protocol] = Registry("benchmark")
@@ -309,11 +315,14 @@ def register(
     return bind
 
 
-def load_benchmark(name: str, data: Path | str | Mapping[str, Path] | None = None) -> Benchmark:
-    """Benchmark `name` on the data at a path, or on that of its dataset where paths are given by dataset."""
+def load_benchmark(name: str, data: Path | str | Mapping[str, Path] | None = None, *, frame: str = "") -> Benchmark:
+    """Benchmark `name` on the data at a path, or on that of its dataset where paths are given by dataset.
+
+    frame: for benchmark `table`, the metres that positions shall be in (EPSG code or PROJ text).
+    """
     protocol = BENCHMARKS[name]
     path = data.get(protocol.dataset) if isinstance(data, Mapping) else data
-    return protocol(None if path is None else Path(path))
+    return protocol(None if path is None else Path(path), frame)
 
 
 # Relevance rules that several protocols share, and a benchmark made by one.

@@ -460,13 +460,13 @@ def _surroundings(images: ImageSet) -> dict[str, np.ndarray]:
 
 
 @register("table", "table", "all")
-def table(path: Path | None) -> Benchmark:
+def table(path: Path | None, frame: str = "") -> Benchmark:
     """Each photo of a table against the photos of other groups (of the whole table where it names no groups)."""
     from covis.reading.sources import open_images
 
     if path is None:
         raise InputError("benchmark 'table' needs a table of your photos; give --data FILE.csv")
-    return leave_one_group_out("table", open_images(path))
+    return leave_one_group_out("table", open_images(path, frame=frame))
 
 
 @register("campus", "campus", "west")

@@ -393,7 +393,8 @@ FIGURES: dict[str, Callable[[EvaluationGroups, Runs, Path | None], Figure]] = {
 
 
 def _benchmark(evaluations: EvaluationGroups, data: Path | None) -> Benchmark:
-    return load_benchmark(next(iter(evaluations.values()))[0].benchmark, data)
+    first = next(iter(evaluations.values()))[0]
+    return load_benchmark(first.benchmark, data, frame=first.protocol.get("frame", ""))
 
 
 # The whole report
