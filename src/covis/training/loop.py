@@ -31,7 +31,7 @@ from covis import artifacts, machine
 from covis.arrays import Ids
 from covis.describing.features import Features, Fetched
 from covis.errors import Damaged, InputError
-from covis.files import read_foreign
+from covis.files import first_line, read_foreign
 from covis.models import PlaceModel
 from covis.progress import Meter, warn
 from covis.training.data import Miner, Needed, TrainingData, Validator, needed, relabelled, weighted_loss
@@ -190,7 +190,12 @@ class Ranks:
             return cls()
         if not distributed.is_initialized():
             backend = "nccl" if torch.cuda.is_available() else "gloo"
-            distributed.init_process_group(backend, timeout=timedelta(minutes=30))
+            try:
+                distributed.init_process_group(backend, timeout=_MEETING, **_store())
+            except RuntimeError as error:
+                raise InputError(
+                    f"the processes of this run do not meet ({first_line(error)}); end them all and run the command again"
+                ) from error
         return cls(distributed.get_rank(), distributed.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
 
     @property
@@ -247,6 +252,24 @@ class Ranks:
         """Leaves the group."""
         if self.world > 1 and distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+_MEETING = timedelta(minutes=30)
+
+
+def _store() -> dict[str, Any]:
+    """Where ranks meet after `torchrun` began them anew: apart from before, whose addresses its store still holds.
+
+    On several machines restarts are counted by each of them, so that there the store is used as it is.
+    """
+    attempt, ranks = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ["WORLD_SIZE"]
+    if attempt == "0" or os.environ.get("LOCAL_WORLD_SIZE") != ranks:
+        return {}
+    from torch._C._distributed_c10d import PrefixStore
+    from torch.distributed.rendezvous import rendezvous
+
+    store, rank, world = next(rendezvous("env://", timeout=_MEETING))
+    return {"store": PrefixStore(f"attempt-{attempt}", store), "rank": rank, "world_size": world}
 
 
 # The training loop: batches to gradients to steps, stopping at a signal where a resume can go on.
