@@ -77,7 +77,7 @@ def create(
     draft = Draft(files.partial_name(path), dict(facts or {}))
     draft.path.mkdir()
     try:
-        with files.held(draft.path):
+        with files.naming(path), files.held(draft.path):
             yield draft
             _seal(draft, kind, durable)
             files.replace_folder(draft.path, path)

@@ -52,6 +52,17 @@ class InUse(InputError):  # noqa: N818 - a state of affairs, read as one
 
 
 @contextlib.contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Has errors of writing that name no file (a full disk, numpy's short writes) name `path`."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is not None:
+            raise
+        raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+
+
+@contextlib.contextmanager
 def replacing(path: Path | str, *, durable: bool = True, mode: int = 0o666) -> Iterator[Path]:
     """A temporary file to write to that becomes `path` once all of it is written; nothing is left behind otherwise.
 
@@ -68,13 +79,14 @@ def replacing(path: Path | str, *, durable: bool = True, mode: int = 0o666) -> I
     partial = partial_name(path, path.suffix)
     handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
     try:
-        _hold(handle)
-        yield partial
-        if durable:
-            sync(partial)
-        partial.replace(path)
-        if durable:
-            sync(path.parent)
+        with naming(path):
+            _hold(handle)
+            yield partial
+            if durable:
+                sync(partial)
+            partial.replace(path)
+            if durable:
+                sync(path.parent)
     finally:
         os.close(handle)
         partial.unlink(missing_ok=True)

@@ -150,6 +150,10 @@ def test_a_folder_for_a_hub_is_read_back_and_other_weights_are_refused(tmp_path)
     (tmp_path / "hub" / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
     with pytest.raises(InputError, match="SHA-256 differs"):
         PlaceModel.from_pretrained(tmp_path / "hub")
+    config = tmp_path / "other" / "config.json"
+    config.write_text(config.read_text().replace("0.485", "0.486"))
+    with pytest.raises(InputError, match="its checksum differs"):
+        PlaceModel.from_pretrained(tmp_path / "other")
     with pytest.raises(InputError, match="OWNER/NAME"):
         PlaceModel.from_pretrained("hub:nothing")
 

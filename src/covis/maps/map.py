@@ -167,6 +167,8 @@ def _made_remote(
         empty = State(0, storage.empty_table(path, images.poses.frame), ())
         first = kind(path, empty, (), model.fingerprint(), model.dim, remote)
         made = added(first, images, "", descriptors, rejects, calibrate, held)
+        if not (path / storage.CALIBRATION).is_file():
+            artifacts.write_json(path / storage.CALIBRATION, None)
         artifacts.write_json(path / storage.CURRENT, {"version": made.version})
     return made
 

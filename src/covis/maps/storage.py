@@ -36,7 +36,7 @@ from covis.errors import Damaged, InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps.calibration import gcl_margin, refreshed
 from covis.poses import Poses, true_headings, turned_to_true
-from covis.progress import Meter, say
+from covis.progress import Meter, say, warn
 from covis.reading.cameras import LENS, calibration, camera_table, with_cameras
 from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.search import LocalIndex
@@ -577,9 +577,13 @@ class Remote:
         return replace(self, pointer=self.engine.change(self.pointer, None, gone))
 
     def calibration(self) -> Any:
-        """As the folder tells it."""
+        """As the folder tells it; a whole map's folder tells it, be it that there is none."""
         file = self.path / CALIBRATION
-        return artifacts.read_json(file) if file.is_file() else None
+        if file.is_file():
+            return artifacts.read_json(file, f"delete it, then run: covis map calibrate {self.path}")
+        if (self.path / CURRENT).is_file():
+            warn(f"{file} is missing, so answers have no probability; make it with: covis map calibrate {self.path}")
+        return None
 
     def recalibrate(self, old: Any, changes: int) -> Any:
         """Writes and gives the calibration after `changes` photos came or went."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from covis import artifacts
+from covis import artifacts, files
 from covis.errors import Damaged, InputError
 from covis.files import first_line, read_json, sha256, write_bytes, write_json, write_text
 from covis.machine import weights_folder
@@ -316,11 +317,24 @@ def is_hub_folder(path: Path) -> bool:
 
 
 def write_hub_folder(path: Path, model: HubModel) -> None:
-    """Writes the folder; an existing one is refused."""
+    """Writes the folder, all of it or nothing; an existing one is refused."""
     if path.exists():
         raise InputError(f"{path} exists already; choose another output or remove it")
-    path.mkdir(parents=True)
-    state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state.items()}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    files.clear_partials(path)
+    draft = files.partial_name(path)
+    draft.mkdir()
+    try:
+        with files.held(draft):
+            _write_parts(draft, path.name, model)
+            files.replace_folder(draft, path)
+    except BaseException:
+        shutil.rmtree(draft, ignore_errors=True)
+        raise
+
+
+def _write_parts(path: Path, name: str, model: HubModel) -> None:
+    state = {key: tensor.detach().cpu().contiguous() for key, tensor in model.state.items()}
     if model.whitening is not None:
         for part in ("mean", "projection"):
             state[_WHITENING + part] = torch.from_numpy(np.ascontiguousarray(getattr(model.whitening, part)))
@@ -333,8 +347,8 @@ def write_hub_folder(path: Path, model: HubModel) -> None:
         "card": model.card,
         "sha256": sha256(path / WEIGHTS),
     }
-    write_text(path / CARD, _readme(path.name, model))
-    write_json(path / CONFIG, config, sealed=False)  # last: where it is, the folder is whole
+    write_text(path / CARD, _readme(name, model))
+    write_json(path / CONFIG, config)
 
 
 def read_hub_folder(path: Path) -> HubModel:

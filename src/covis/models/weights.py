@@ -20,8 +20,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from covis.errors import InputError, WeightsMissing
-from covis.files import read_json, sha256, write_json
+from covis.errors import Damaged, InputError, WeightsMissing
+from covis.files import read_sealed, sha256, write_json
 from covis.machine import cache_folder
 from covis.models import backbones
 from covis.models.backbones import VARIANTS
@@ -276,8 +276,14 @@ def fetch(hub_id: str, file: str, pin: str = "") -> Path:
 def _pins() -> dict[str, str]:
     """What this machine's user accepted before."""
     file = cache_folder() / _PINNED
-    told = read_json(file, f"delete {file}") if file.is_file() else {}
-    return {str(k): str(v) for k, v in told.items()} if isinstance(told, dict) else {}
+    if not file.is_file():
+        return {}
+    told, sealed = read_sealed(file, f"delete {file}, and compare the SHA-256 that the next download says")
+    if not sealed or not isinstance(told, dict):
+        raise Damaged(
+            f"{file} is damaged (no checksum); delete it, and compare the SHA-256 that the next download says"
+        )
+    return {str(k): str(v) for k, v in told.items()}
 
 
 def _reach() -> None:
