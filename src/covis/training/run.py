@@ -332,6 +332,8 @@ class Cost:
 
     seconds_per_1000_pairs: float
     """Wall time of steps, decoding and the frozen part included, mining apart; tuples count as pairs."""
+    cpu_seconds_per_1000_pairs: float
+    """Processor time of this process in those steps, which a busy machine does not change."""
     mining_seconds_per_1000_pairs: float
     peak_gib: float
     """Of the GPU's memory, or of the whole process where there is none."""
@@ -367,9 +369,10 @@ def measure_steps(
             torch.cuda.reset_peak_memory_stats()
         loop.total = COST_WARM_STEPS
         loop.complete()
-        once, pairs, started = progress.mining_seconds, progress.pairs, time.monotonic()
+        once, pairs, started, used = progress.mining_seconds, progress.pairs, time.monotonic(), time.process_time()
         loop.total += steps
         loop.complete()
+        used = time.process_time() - used
     seconds = time.monotonic() - started - (progress.mining_seconds - once)
     if ranks.device.type == "cuda":
         peak, device = torch.cuda.max_memory_allocated(), torch.cuda.get_device_name()
@@ -379,6 +382,7 @@ def measure_steps(
     renewed = per_batch * getattr(recipe.batches, "refresh", 1)
     return Cost(
         seconds_per_1000_pairs=1000 * seconds / (progress.pairs - pairs),
+        cpu_seconds_per_1000_pairs=1000 * used / (progress.pairs - pairs),
         mining_seconds_per_1000_pairs=1000 * once / renewed if once else 0.0,
         peak_gib=peak / GIB,
         pairs_per_epoch=round(per_batch * batches),
