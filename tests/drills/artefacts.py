@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Collection
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,8 @@ from simulated import image_set, simulated_map, tiny
 from covis import artifacts
 
 
-def make(work: Path) -> dict[str, Path]:
-    """Name → folder."""
+def make(work: Path, only: Collection[str] = ()) -> dict[str, Path]:
+    """Name → folder; `only` those, if any are named."""
     os.environ["COVIS_CACHE"] = str(work / "cache")
     rng = np.random.default_rng(0)
     photos = work / "photos"
@@ -25,15 +26,19 @@ def make(work: Path) -> dict[str, Path]:
     for i in range(8):
         Image.fromarray(rng.integers(0, 256, (48, 48, 3), np.uint8)).save(photos / f"{i:05d}.jpg")
     exact, _ = simulated_map(work / "exact", 10, 10, full=True)
-    hnsw, _ = simulated_map(work / "hnsw", 52, 20, index="hnsw")
-    return {
-        "map": exact.path, "map-hnsw": hnsw.path, "store": work / "exact" / "store", "index": _index(work, exact),
-        "graph": _graph(work), "model": exact.path / "model", "evaluation": _evaluation(work),
-        "checkpoints": _checkpoints(work), "descriptor-cache": _descriptor_cache(work, photos),
-        "feature-cache": _feature_cache(work), "onnx-cache": _onnx_cache(work), "notes": _notes(work, exact),
-        "map-file": _map_file(work, exact), "keys": _keys(work), "run": _run(work), "folders": _folders(work),
-        "unfinished": _unfinished(work, photos),
+    makers = {
+        "map": lambda: exact.path, "map-hnsw": lambda: simulated_map(work / "hnsw", 52, 20, index="hnsw")[0].path,
+        "store": lambda: work / "exact" / "store", "index": lambda: _index(work, exact), "graph": lambda: _graph(work),
+        "model": lambda: exact.path / "model", "evaluation": lambda: _evaluation(work),
+        "checkpoints": lambda: _checkpoints(work), "descriptor-cache": lambda: _descriptor_cache(work, photos),
+        "feature-cache": lambda: _feature_cache(work), "onnx-cache": lambda: _onnx_cache(work),
+        "notes": lambda: _notes(work, exact), "map-file": lambda: _map_file(work, exact), "keys": lambda: _keys(work),
+        "run": lambda: _run(work), "folders": lambda: _folders(work), "unfinished": lambda: _unfinished(work, photos),
+        "local-cache": lambda: _local_cache(work), "engine-map": lambda: _engine_map(work),
+        "carried": lambda: _carried(work), "pins": lambda: _pins(work), "town": lambda: _town(work),
+        "training": lambda: _training(work), "published": lambda: _published(work),
     }  # fmt: skip
+    return {name: maker() for name, maker in makers.items() if not only or name in only}
 
 
 def _vectors(dim: int, count: int = 6, seed: int = 3) -> np.ndarray:
@@ -400,5 +405,190 @@ def ask_folders(work: Path):
             return str(sorted(pictures.folders))
         finally:
             os.environ["COVIS_CACHE"] = before
+
+    return ask
+
+
+def _local_cache(work: Path) -> Path:
+    """Local features of photos, as a re-ranker keeps them."""
+    ask_local_cache(work)(work / "local-cache")
+    return work / "local-cache"
+
+
+def ask_local_cache(work: Path):
+    from covis.describing.local import EXTRACTORS, KeptFeatures
+
+    extractor = EXTRACTORS["sift"](None)
+
+    def ask(path: Path) -> str:
+        kept = KeptFeatures(_photos(work / "photos"), extractor, path)
+        found = [kept(i) for i in range(3)]
+        return " ".join(f"{f.size} {digest(f.xy.astype(np.float32), f.descriptors)}" for f in found)
+
+    return ask
+
+
+def _engine_map(work: Path) -> Path:
+    """The folder of a map whose photos live in Milvus Lite; the engine's own file is its own concern."""
+    from covis.descriptors import DescriptorStore
+    from covis.maps.map import Map
+
+    held = Map.open(work / "exact" / "map")
+    store = DescriptorStore.open(work / "exact" / "store")
+    Map.create(work / "engine-map", held.images, tiny(), engine=f"milvus:{work / 'engine.db'}", descriptors=store)
+    return work / "engine-map"
+
+
+def ask_engine_map(work: Path):
+    from covis.maps.map import Map
+
+    def ask(path: Path) -> str:
+        now = Map.open(path)
+        answers = now.locate([work / "photos" / "00001.jpg", work / "photos" / "00005.jpg"], 3)
+        return str([[(m.image, round(m.distance, 4), m.probability) for m in a.matches] for a in answers])
+
+    return ask
+
+
+def _carried(work: Path) -> Path:
+    """A map that carries its network as ONNX, and the photos' full poses' scene."""
+    from covis.maps.map import Map
+
+    made = Map.create(work / "carried", _photos(work / "photos"), tiny())
+    made.carry_runtime()
+    made.keep_scene(work / "photos")
+    return work / "carried"
+
+
+def ask_carried(work: Path):
+    from covis.maps.map import Map
+
+    def ask(path: Path) -> str:
+        now = Map.open(path)
+        answers = now.locate([work / "photos" / "00001.jpg", work / "photos" / "00005.jpg"], 3)
+        return f"{[[(m.image, round(m.distance, 3)) for m in a.matches] for a in answers]} {now.scene}"
+
+    return ask
+
+
+def _pins(work: Path) -> Path:
+    """The checksums of weights that this machine's user accepted."""
+    from covis.files import write_json
+    from covis.models import weights
+
+    write_json(work / "pins" / weights._PINNED, {"timm/resnet18.a1_in1k": 64 * "a"})
+    return work / "pins"
+
+
+def ask_pins(work: Path):
+    from covis.models import weights
+    from covis.progress import warn
+
+    def ask(path: Path) -> str:
+        before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(path)
+        try:
+            if not (path / weights._PINNED).is_file():
+                warn("a SHA-256 is expected from now on")  # as the next download says
+            return str(weights._pins())
+        finally:
+            os.environ["COVIS_CACHE"] = before
+
+    return ask
+
+
+def _town(work: Path) -> Path:
+    ask_town(work)(work / "town")
+    return work / "town"
+
+
+def ask_town(work: Path):
+    """The rendered town: what is damaged is rendered anew."""
+    from covis.reading.decoding import decode
+    from covis.town.config import TownConfig
+    from covis.town.dataset import load
+
+    config = TownConfig.small()
+
+    def ask(path: Path) -> str:
+        split = load(path, "test", config)
+        pixels = [decode(split.database.path(i), (32, 32)) for i in range(0, len(split.database), 9)]
+        return f"{len(split.queries)} {digest(split.queries.poses.xy, *pixels)}"
+
+    return ask
+
+
+def _training(work: Path) -> Path:
+    """A run of two generations that was stopped: labels, metrics, checkpoints, a teacher in them."""
+    from covis.training.loop import Loop
+
+    real = Loop._validate
+
+    def stopping(self, row, *, due: bool = False) -> None:
+        self.save()
+        if row["step"] == 4:
+            raise KeyboardInterrupt
+        real(self, row, due=due)
+
+    Loop._validate = stopping
+    try:
+        _trained(work, work / "training")
+    except KeyboardInterrupt:
+        pass
+    finally:
+        Loop._validate = real
+    return work / "training"
+
+
+def _trained(work: Path, run: Path):
+    from dataclasses import replace
+
+    from covis import experiments, losses
+    from covis.datasets.dataset import Split
+    from covis.models import ModelConfig
+    from covis.sampling import Tuples
+    from covis.training.run import Resources, train
+
+    start = experiments.get("town_quick")
+    batches = Tuples(2, negatives=2, mined=True, refresh=2, pool=6, further=1)
+    recipe = replace(
+        start, model=ModelConfig("tiny", "gem", image_size=(32, 32), trainable="all"), batches=batches, steps=6,
+        validation="", loss=losses.RegionSimilarity(), generations=2, cache_gb=0.1,
+    )  # fmt: skip
+    xy = np.repeat(np.arange(4.0) * 200, 2)[:, None] + np.arange(8)[:, None] % 2 * np.array([[3.0, 0.0]])
+    images = image_set(work / "photos", xy, np.zeros(8))
+    quiet = Resources(workers=0, cache=work / "training-cache", tensorboard=False, plan=False)
+    return train(recipe, run, data=Split(images, images), resources=quiet)
+
+
+def ask_training(work: Path):
+    import shutil
+
+    def ask(path: Path) -> str:
+        target = path.parent / "trained"
+        shutil.copytree(path, target)
+        try:
+            return str(_trained(work, target)["fingerprint"])
+        finally:
+            shutil.rmtree(target)
+
+    return ask
+
+
+def _published(work: Path) -> Path:
+    """A folder for a model hub."""
+    tiny().publish(work / "published")
+    return work / "published"
+
+
+def ask_published(work: Path):
+    from covis.models import PlaceModel
+
+    def ask(path: Path) -> str:
+        import torch
+
+        model = PlaceModel.from_pretrained(path)
+        pixels = torch.arange(3 * 32 * 32, dtype=torch.uint8).reshape(1, 3, 32, 32)
+        with torch.inference_mode():
+            return f"{model.config} {digest(model(model.normalise(pixels)).numpy())}"
 
     return ask

@@ -386,6 +386,20 @@ _FIELDS = ["epochs", "loss.margin", "loss", "model.image_size", "model.backbone"
            "precision", "validations", "cache_gb", "labels", "dataset", "nothing", "optimiser.nothing", ""]  # fmt: skip
 
 
+_FRAMES = [
+    "EPSG:1",
+    "EPSG:4326",
+    "x",
+    "91,0",
+    "nan,nan",
+    "0,0",
+    "+proj=tmerc",
+    "EPSG:",
+    "+proj=merc +units=us-ft",
+    "9" * 40,
+]
+
+
 def arguments(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
     """Arguments that make no sense."""
     from covis import cli
@@ -420,6 +434,26 @@ def arguments(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
         lambda: ["report", _pick(rng, paths), "-o", _pick(rng, paths)],
         lambda: ["compare", _pick(rng, paths), _pick(rng, paths)],
         lambda: ["evaluate", _pick(rng, paths), _pick(rng, ["campus", "x", ""]), "--data", _pick(rng, paths)],
+        lambda: ["evaluate", _pick(rng, paths), "table", "--data", str(table), "--frame", _pick(rng, _FRAMES)],
+        lambda: ["label", "--queries", str(table), "--frame", _pick(rng, _FRAMES), "--radius-m", _pick(rng, _VALUES), "-o", _pick(rng, paths)],
+        lambda: ["reproduce", _pick(rng, ["table1", "table5", "figure_tsne", "x"]), "--data", f"{_pick(rng, ['msls', 'x', ''])}={_pick(rng, paths)}",
+                 "--rows", _pick(rng, _VALUES), "-o", _pick(rng, paths)],
+        lambda: ["reproduce", "table1", "--scores", _pick(rng, paths), "--data", f"msls={_pick(rng, paths)}", "-o", _pick(rng, paths)],
+        lambda: ["distil", _pick(rng, paths), _pick(rng, paths), "-o", _pick(rng, paths), "--steps", _pick(rng, _VALUES)],
+        lambda: ["train", "town_quick", "--init", _pick(rng, paths), "--dry-run", "-o", _pick(rng, paths)],
+        lambda: ["train", _pick(rng, paths), "--dry-run", "-o", _pick(rng, paths)],
+        lambda: ["leaderboard", _pick(rng, paths), "-o", _pick(rng, paths)],
+        lambda: ["pairs", _pick(rng, paths), "-o", _pick(rng, paths)],
+        lambda: ["export", _pick(rng, paths), "--onnx", _pick(rng, paths)],
+        lambda: ["map", _pick(rng, ["import", "export"]), _pick(rng, paths), "-o", _pick(rng, paths)],
+        lambda: ["map", _pick(rng, ["merge", "diff"]), _pick(rng, paths), _pick(rng, paths), "-o", _pick(rng, paths)],
+        lambda: ["model", "publish", _pick(rng, paths), "-o", _pick(rng, paths)],
+        lambda: ["keys", _pick(rng, ["add", "remove", "list"]), _pick(rng, paths), "--name", _pick(rng, _VALUES)],
+        lambda: ["submission", "check", _pick(rng, paths), _pick(rng, ["msls_test", "x"]), "--data", _pick(rng, paths)],
+        lambda: ["add", _pick(rng, paths), _pick(rng, paths)],
+        lambda: ["remove", _pick(rng, paths), _pick(rng, _VALUES)],
+        lambda: ["data", "check", _pick(rng, ["msls", "7scenes", "tb_places", "x"]), _pick(rng, paths)],
+        lambda: ["index", str(table), "-o", _pick(rng, paths), "--engine", _pick(rng, ["milvus:", "postgresql://", "x", "", "milvus:/dev/null"])],
         lambda: [_pick(rng, ["", "x", "--", "-", "--nothing", "trian"])],
     ]  # fmt: skip
     while True:

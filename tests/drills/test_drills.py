@@ -46,6 +46,12 @@ def test_a_map_killed_at_a_step_is_old_or_new_and_the_same_call_finishes(tmp_pat
 
 
 @pytest.mark.slow
+def test_a_map_in_postgresql_survives_kills_of_its_server_and_of_its_client(tmp_path):
+    found = killing.postgres_kills(2, 3, tmp_path)
+    assert [(f["kills"], f["lost"], f["mixed"]) for f in found.values()] == [(1, 0, 0)] * 2
+
+
+@pytest.mark.slow
 def test_a_rank_killed_while_embedding_changes_nothing(tmp_path):
     (found,) = killing.rank_kills(1, 0, tmp_path, "embedding").values()
     assert found["lost"] == 0
@@ -66,7 +72,9 @@ LONG = {
     "kills": 100,
     "points": 200,
     "engine": 20,
+    "postgres": 20,
     "ranks": 10,
+    "torchrun": 8,
 }
 
 

@@ -6,6 +6,7 @@ stay importable without pytest.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -32,27 +33,36 @@ tiny()  # brings the library of backbones
 FIRST, MORE, ALL = 16, 4, 24
 
 
-def die() -> None:
-    os.kill(os.getpid(), signal.SIGKILL)
+def die(server: int = 0) -> None:
+    """SIGKILL of this process, or of a server with all its children."""
+    if not server:
+        os.kill(os.getpid(), signal.SIGKILL)
+    import psutil
+
+    with contextlib.suppress(psutil.NoSuchProcess):
+        postmaster = psutil.Process(server)
+        for process in (postmaster, *postmaster.children(recursive=True)):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
 
 
-def armed(owner, names, die_at: int) -> None:
-    """Has this process die before (odd steps: after) the n-th call of these functions of `owner`."""
+def armed(calls, die_at: int, server: int = 0) -> None:
+    """Has this process, or its server, die before (odd steps: after) the n-th of these calls: pairs of owner and name."""
     left = [die_at]
 
     def watched(real):
         def call(*args, **options):
             left[0] -= 1
             if left[0] == 0 and die_at % 2 == 0:
-                die()
+                die(server)
             answer = real(*args, **options)
             if left[0] == 0:
-                die()
+                die(server)
             return answer
 
         return call
 
-    for name in names:
+    for owner, name in calls:
         setattr(owner, name, watched(getattr(owner, name)))
 
 
@@ -66,18 +76,35 @@ def _names(map_) -> list[str]:
     return sorted(map_.images.name(i) for i in range(len(map_)))
 
 
-def change(place: Path, where: str, what: str, engine: str, die_at: int) -> None:
-    """Makes the map `where`, adds to it or removes from it; dies at a step on disk, or of its engine where it has one."""
+def change(place: Path, where: str, what: str, engine: str, die_at: int, server: int = 0) -> None:
+    """Makes the map `where`, adds to it or removes from it; dies at a step on disk, or of its engine where it has one.
+
+    server: the process of the engine, which dies instead; this one then ends as the command line does, with exit code 2.
+    """
     from covis.errors import InputError
     from covis.maps import storage
-    from covis.maps.map import Map
 
     torch.set_num_threads(1)
     os.environ["COVIS_CACHE"] = str(place / "cache")
-    images, path = _images(place), place / where
     storage._FIRST_LOAD = 5
     if die_at:
-        _arm(engine, die_at)
+        _arm(engine, die_at, server)
+    try:
+        _change(place, where, what, engine)
+    except InputError as error:
+        if not server:
+            raise
+        print(error, file=sys.stderr)
+        sys.exit(2)
+    if die_at:
+        die(server)  # fewer steps than that: after the last
+
+
+def _change(place: Path, where: str, what: str, engine: str) -> None:
+    from covis.errors import InputError
+    from covis.maps.map import Map
+
+    images, path = _images(place), place / where
     if what == "index":
         Map.create(path, images.subset(np.arange(FIRST)), tiny(), engine=engine)
     elif what == "add":
@@ -88,21 +115,21 @@ def change(place: Path, where: str, what: str, engine: str, die_at: int) -> None
         except InputError as error:  # done already, before the kill
             if "has no photo" not in str(error):
                 raise
-    if die_at:
-        die()  # fewer steps than that: after the last
 
 
-def _arm(engine: str, die_at: int) -> None:
+def _arm(engine: str, die_at: int, server: int) -> None:
     if engine.startswith("milvus"):
         from pymilvus import MilvusClient
 
-        armed(MilvusClient, ("upsert", "delete", "create_collection", "load_collection"), die_at)
+        steps = [(MilvusClient, name) for name in ("upsert", "delete", "create_collection", "load_collection")]
     elif engine:
         import psycopg
 
-        armed(psycopg.Connection, ("execute", "commit"), die_at)
+        steps = [(psycopg.Connection, "execute"), (psycopg.Cursor, "execute"), (psycopg.Copy, "write_row")]
+        steps += [(psycopg.Copy, "__exit__"), (psycopg.Transaction, "__exit__")]
     else:
-        armed(os, ("fsync", "replace", "rename", "rmdir", "unlink", "mkdir"), die_at)
+        steps = [(os, name) for name in ("fsync", "replace", "rename", "rmdir", "unlink", "mkdir")]
+    armed(steps, die_at, server)
 
 
 def told(place: Path, where: str, out: Path) -> None:
