@@ -53,7 +53,7 @@ def runtimes(model: PlaceModel, pixels: torch.Tensor, folder: Path) -> dict[str,
 
 
 def inference(cases: tuple[tuple[str, str, tuple[int, int]], ...], repeats: int) -> list[dict[str, object]]:
-    """One row a network and runtime, with the ratio to the peer."""
+    """One row per network and runtime, with the ratio to the peer."""
     rows: list[dict[str, object]] = []
     for backbone, pool, size in cases:
         model = PlaceModel.build(ModelConfig(backbone, pool, size, "none"))

@@ -23,7 +23,7 @@ from covis.sampling import AllPairsSampler, PairSampler, TupleSampler
 PAIRS, REACH_M = 500_000, 100.0
 QUERIES = 50_000
 MAPS = {20_000: 2_500.0, 50_000: 4_000.0}
-"""Map images → extent of the city in metres: about 60 overlapping images a query."""
+"""Map images → extent of the city in metres: about 60 overlapping images per query."""
 SCANNED_ROWS, SCANNED_PAIRS = 2_000, 20_000
 """The peer is measured on so many pairs of so many queries, and scaled up: its cost is the same for each."""
 

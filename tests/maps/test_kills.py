@@ -1,4 +1,4 @@
-"""SIGKILL at any moment: every change that was acknowledged is there, none is there by half, and work goes on."""
+"""SIGKILL at any moment: every change that was acknowledged is there, none is there by half, and work continues."""
 
 import multiprocessing
 import time

@@ -144,9 +144,9 @@ def test_a_damaged_file_is_named_and_made_again(town, tmp_path, name):
     outcome = repair_map(tmp_path / "map")
     assert (outcome["repaired"], outcome["dropped"], outcome["photos"], outcome["version"]) == (True, [], 8, 1)
     assert check_map(tmp_path / "map") == []
-    mended = Map.open(tmp_path / "map")
-    assert mended.locate(town / "2.jpg")[0].matches[0].image == "2.jpg"
-    assert type(mended.runtime).__name__ == "OnnxSession"
+    repaired = Map.open(tmp_path / "map")
+    assert repaired.locate(town / "2.jpg")[0].matches[0].image == "2.jpg"
+    assert type(repaired.runtime).__name__ == "OnnxSession"
 
 
 def test_weights_outside_the_map_are_not_read(town, tmp_path):

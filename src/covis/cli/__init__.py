@@ -181,7 +181,7 @@ def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
         hint = _REMEDY.get(error.errno or 0, _DISK if error.errno is None else "check the path and the disk")
         return 2, f"error: {visible(str(error.strerror or error))}{place}; {hint}"
     if isinstance(error, MemoryError):
-        return 2, f"error: not enough memory ({visible(str(error)) or 'no more to be had'}); {_MEMORY}"
+        return 2, f"error: not enough memory ({visible(str(error)) or 'none is left'}); {_MEMORY}"
     return 1, f"defect: {type(error).__name__}: {error} (run again with --debug and report it)"
 
 

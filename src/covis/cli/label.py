@@ -290,7 +290,7 @@ def export(
     least: Annotated[
         float | None, typer.Option("--min-similarity", help="Leave out smaller ψ. [default: 0; hloc: 0.5]")
     ] = None,
-    most: Annotated[int | None, typer.Option("--top", min=1, help="hloc: at most this many a query.")] = None,
+    most: Annotated[int | None, typer.Option("--top", min=1, help="hloc: at most this many per query.")] = None,
     full: Annotated[bool, typer.Option("--full", help="h5: a whole matrix also for one set with itself.")] = False,
     json: Json = False,
 ) -> None:

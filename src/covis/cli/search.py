@@ -68,7 +68,7 @@ def load(
     token: Annotated[str, typer.Option(envvar="COVIS_MILVUS_TOKEN", help="USER:PASSWORD or an API key.")] = "",
     json: Json = False,
 ) -> None:
-    """Load a store into Milvus, where one machine is not enough. Stopped at any point, the same command goes on.
+    """Load a store into Milvus, where one machine is not enough. Stopped at any point, the same command resumes.
 
     \b
     Examples:
@@ -89,7 +89,7 @@ def load(
 def query(
     where: Annotated[Path, typer.Argument(help="A store (searched exactly) or an index.")],
     queries: Annotated[Path, typer.Argument(help="A store of query descriptors, of the same model.")],
-    k: Annotated[int, typer.Option("-k", min=1, help="Results a query.")] = 10,
+    k: Annotated[int, typer.Option("-k", min=1, help="Results per query.")] = 10,
     around: Annotated[str, typer.Option(help="X,Y,RADIUS: only images this near, in metres; needs an index.")] = "",
     inside: Annotated[str, typer.Option(help="Only images in a polygon: 'X,Y X,Y X,Y …' or a GeoJSON file.")] = "",
     engine: Annotated[str, typer.Option(help="Ask Milvus instead, where the store WHERE was loaded.")] = "",

@@ -139,7 +139,7 @@ class Alike:
         return {"features": "alike", "weights": sha256(self.file), "most": MOST, "side": SIDE}
 
     def __call__(self, path: Path) -> LocalFeatures:
-        """Up to `MOST` features, the surest first."""
+        """Up to `MOST` features, the most confident first."""
         pixels, size = _pixels(path)
         with torch.inference_mode():
             score, descriptors = (v[0].numpy() for v in self.net(torch.from_numpy(pixels)[None]))

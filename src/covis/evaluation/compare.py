@@ -171,7 +171,7 @@ def _compared(group: Sequence[Evaluation]) -> dict[str, Any]:
 
 
 def _rows(group: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """A row each evaluation: its figures, and the test of each k against the first, raised for the number of models."""
+    """One row per evaluation: its figures, and the test of each k against the first, raised for the number of models."""
     first = group[0]
     ks = [k for k in COMPARED_KS if all(k in e.recall for e in group)]
     rows: list[dict[str, Any]] = [

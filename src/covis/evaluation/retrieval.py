@@ -247,7 +247,7 @@ def pair_figures(
 
 
 def check_descriptors(descriptors: Descriptors, images: ImageSet, side: str) -> None:
-    """Refuses descriptors that are not one unit vector an image."""
+    """Refuses descriptors that are not one unit vector per image."""
     if descriptors.ndim != 2 or len(descriptors) != len(images):
         raise InputError(f"descriptors of the {side} have shape {descriptors.shape}; expected ({len(images)}, dim)")
     norm = np.linalg.norm(descriptors, axis=1)

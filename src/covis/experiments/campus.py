@@ -45,7 +45,7 @@ PLACES = {
     "mobilenetv2": replace(MODELS["mobilenetv2"], pool="netvlad64", blocks=5, image_size=(224, 224)),
     "dinov2": replace(MODELS["dinov2"], pool="netvlad32"),
 }
-"""Clusters of the features of the middle blocks, which find places better than the last as they come."""
+"""Clusters of the features of the middle blocks, which find places better than the last, untrained."""
 DEPTHS = {
     model: replace(PLACES[model], blocks=0, levels=levels, trainable="none")
     for model, levels in {"mobilenetv2": (4, 5), "dinov2": (6, 8, 10)}.items()
@@ -161,7 +161,7 @@ def campus_table1() -> Table:
     graded = rated(gcl(start))
     unlearned = replace(graded, optimiser=replace(graded.optimiser, learning_rate=1e-6))
     rows = (
-        *both("as it comes", replace(graded, steps=0)),
+        *both("frozen", replace(graded, steps=0)),
         *(replace(row, recipe=unlearned) for row in both("batch statistics alone", graded)),
         *both("CL, binary batches", cl(start)),
         *both("GCL, binary batches", binary_batches(gcl(start))),
@@ -224,7 +224,7 @@ def dinov2_sizes() -> Table:
 
 @TABLES.register("campus_places")
 def best_of_mobilenet() -> Table:
-    """Clusters of middle features, as they come and trained, with MobileNetV2."""
+    """Clusters of middle features, frozen and trained, with MobileNetV2."""
     return Table("Middle features in clusters, MobileNetV2, on the campus", tuple(_places("mobilenetv2")), SEEDS)
 
 
@@ -232,7 +232,7 @@ def best_of_mobilenet() -> Table:
 def best_of_dinov2() -> Table:
     """DINOv2 ViT-S: clusters of middle features, and poolings of its first eight blocks trained with GCL."""
     start = gcl(campus_base("dinov2"))
-    rows = [*_places("dinov2"), *both("average, as it comes", replace(start, steps=0))]
+    rows = [*_places("dinov2"), *both("average, frozen", replace(start, steps=0))]
     for pool, name in (("avg", "average"), ("gem", "GeM"), ("transport16", "optimal transport")):
         rows += both(f"{name}, GCL", replace(start, model=replace(start.model, pool=pool)))
     return Table("DINOv2 ViT-S, on the campus", tuple(rows), SEEDS)
@@ -242,13 +242,13 @@ def _places(model: str) -> list[Row]:
     rows: list[Row] = []
     for label, recipe in ((MIDDLE, places(model)), (DEPTH_ROWS, depths(model))):
         trained = replace(recipe, whiten=0)
-        rows += agreed(f"{label}, as they come", replace(trained, steps=0), CLUSTERS_WHITENED)
+        rows += agreed(f"{label}, frozen", replace(trained, steps=0), CLUSTERS_WHITENED)
         rows += both(f"{label}, GCL", trained, CLUSTERS_WHITENED)
     return rows
 
 
 def _depths_as_they_come(model: str) -> Row:
-    return both(f"{DEPTH_ROWS}, as they come", replace(depths(model), whiten=0, steps=0))[0]
+    return both(f"{DEPTH_ROWS}, frozen", replace(depths(model), whiten=0, steps=0))[0]
 
 
 def _sizes(row: Row, most: int) -> list[Row]:

@@ -36,7 +36,7 @@ _SERVERS = "MSLS test, RobotCar and CMU are scored by servers: upload the submis
 
 
 def published_hours(recipe: Recipe) -> float | None:
-    """GPU-hours of a run by the published hours an epoch; None where nothing is published."""
+    """GPU-hours of a run by the published hours per epoch; None where nothing is published."""
     if recipe.dataset != "msls":
         return None
     if isinstance(recipe.batches, Tuples):

@@ -248,8 +248,8 @@ def cost_table(entries: Sequence[dict[str, Any]], whole: bool) -> str:
         "s / 1,000 pairs",
         "CPU s / 1,000 pairs",
         "mining s / 1,000 pairs",
-        "pairs an epoch",
-        "h an epoch*",
+        "pairs per epoch",
+        "h per epoch*",
         "epochs",
     ]
     head += ["h in all*", *(("published: memory", "epochs", "an epoch", "to converge") if printed else ())]

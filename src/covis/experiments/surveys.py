@@ -132,7 +132,7 @@ def scored(dataset: str, label: str, recipe: Recipe) -> Row:
 
 def survey_table1(dataset: str) -> Table:
     """Which labels weigh the batches and which enter the loss, beside what needs no training."""
-    frozen = scored(dataset, "as it comes", replace(survey_gcl(dataset), steps=0))
+    frozen = scored(dataset, "frozen", replace(survey_gcl(dataset), steps=0))
     learned = (WhiteningRule(labels="binary"), WhiteningRule(labels="graded"))
     rows = (
         frozen,
@@ -165,9 +165,9 @@ def survey_table10(dataset: str) -> Table:
     return Table(f"Batch composition, all pairs, {dataset}", tuple(rows), SEEDS, against=(GRADED,), figure="gains")
 
 
+_TABLES = {"rates": rates, "table1": survey_table1, "labels": labels, "table10": survey_table10}
 for _name in SETS:
-    for _table in (rates, survey_table1, labels, survey_table10):
-        TABLES.register(f"{_name}_{_table.__name__}")(partial(_table, _name))
+    TABLES.update({f"{_name}_{_part}": partial(_table, _name) for _part, _table in _TABLES.items()})
 
 
 @TABLES.register("campus_all_pairs")

@@ -46,7 +46,7 @@ class Row:
     """How its model is trained; None for a model that is given (`model`)."""
     benchmarks: tuple[str, ...]
     whiten: int | None = None
-    """Whiten the descriptors to so many dims; rows that differ only in this share their run."""
+    """Dimensions after whitening; rows that differ only in this share their run."""
     fit: Fit = "map"
     """What a whitening is fitted on: the map, as the published figures were, or the training images."""
     fit_images: int | None = 10_000
@@ -130,7 +130,7 @@ class Outcome:
 
     row: Row
     figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
-    """Benchmark → figure → one value a seed."""
+    """Benchmark → figure → one value per seed."""
     counts: dict[str, tuple[int, int]] = field(default_factory=dict)
     """Benchmark → queries and map images that were counted."""
     costs: dict[str, list[float]] = field(default_factory=dict)

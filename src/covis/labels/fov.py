@@ -29,7 +29,7 @@ class Views(NamedTuple):
 
 
 class Pieces(NamedTuple):
-    """Convex sectors, (M,) each: one a camera up to 180°, two halves beyond."""
+    """Convex sectors, (M,) each: one per camera up to 180°, two halves beyond."""
 
     x: Floats
     y: Floats

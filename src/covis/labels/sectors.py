@@ -137,7 +137,7 @@ def ordered_intervals(
 def up_to(
     total: float, cur: float, pcur: float, hi: float, phi: float, b0: float, p0: float, b1: float, p1: float
 ) -> tuple[float, float, float]:
-    """Adds the piece before the cut [b0, b1] and goes on behind it."""
+    """Adds the piece before the cut [b0, b1] and continues behind it."""
     end = min(b0, hi)
     pend = p0 if b0 < hi else phi
     total += pend - pcur if end > cur else 0.0

@@ -50,7 +50,7 @@ class Seen(NamedTuple):
     """Which points each of N images sees."""
 
     words: NDArray[np.uint64]
-    """(N, words) one bit a point, in the cloud's order."""
+    """(N, words) one bit per point, in the cloud's order."""
     blocks: NDArray[np.uint64]
     """(N, blocks / 64) one bit a block that is not empty."""
     number: NDArray[np.int64]
@@ -63,7 +63,7 @@ class ZBuffer(NamedTuple):
     spacing: float
     """Metres between points of the cloud; a patch reaches this far around its point."""
     columns: int = 40
-    """Cells across the image; as many a pixel downwards."""
+    """Cells across the image; as many per pixel downwards."""
     slack: float = 3.0
     """Spacings that a point may lie behind its cell's least depth: patches do not tilt with their surface."""
     tolerance: float = 0.05

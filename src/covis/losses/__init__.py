@@ -1,4 +1,4 @@
-"""What training minimises: frozen values that turn descriptors and similarities into one loss a pair or tuple."""
+"""What training minimises: frozen values that turn descriptors and similarities into one loss per pair or tuple."""
 
 from covis.losses.pairs import (
     LOSSES,

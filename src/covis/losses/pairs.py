@@ -1,4 +1,4 @@
-"""What every loss is, the distances that losses are made of, and losses of graded pairs: (za, zb, psi) → one loss a pair.
+"""What every loss is, the distances that losses are made of, and losses of graded pairs: (za, zb, psi) → one loss per pair.
 
 A new loss is a frozen dataclass with defaults for all its fields and `@LOSSES.register("name")` above it, in any module of
 this package that `covis.losses` imports.

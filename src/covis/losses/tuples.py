@@ -367,7 +367,7 @@ class LargeMarginCosine(ClassLoss):
         return cross_entropy(self.scale * (cosines - self.margin * own), target, reduction="none")
 
 
-# Losses of lists: each query against all other images of a batch → one loss a query.
+# Losses of lists: each query against all other images of a batch → one loss per query.
 #
 # za: (N, D), zb: (M, D) descriptors, unit norm; psi: (N, M) similarity; known: (N, M) which pairs are labelled at all (all,
 # where it is not given): an image with itself, or pairs of two cities, are not. s is the cosine, d the Euclidean distance.

@@ -430,6 +430,6 @@ def _tell(result: Calibration) -> None:
     if told["threshold"] is not None:
         sure = f"{told['confident']:.0%} of answers are confident at a precision of {told['precision']:.0%}"
     say(
-        f"calibrated on {told['queries']} held-out photos: {told['right']:.1%} right within {PLACE_RADIUS_M:g} m, "
+        f"calibrated on {told['queries']} held-out photos: {told['right']:.1%} correct within {PLACE_RADIUS_M:g} m, "
         f"expected calibration error {told['expected_calibration_error']:.3f}, {sure}"
     )

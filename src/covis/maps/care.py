@@ -110,11 +110,11 @@ def _rebuilt(path: Path) -> dict[str, Any]:
     images = replace(images, columns={**images.columns, "row": rows[kept]})
     number = 1 + max([state.version, *_versions(path)])
     segments = tuple(store.path.name for store in stores)
-    mended = replace(state, version=number, images=images, segments=segments)
-    now = Map(path, mended, stores, fingerprint, dim)
+    repaired = replace(state, version=number, images=images, segments=segments)
+    now = Map(path, repaired, stores, fingerprint, dim)
     index = next_index(now, None)
     _write_dropped(path / DROPPED, state, kept)
-    storage.write_state(path, mended, None if isinstance(index, Exact) else index)
+    storage.write_state(path, repaired, None if isinstance(index, Exact) else index)
     return {"version": number, "dropped": names}
 
 

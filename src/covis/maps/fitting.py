@@ -403,7 +403,7 @@ def _whiten(
     """Whitens the model by what the photos say; a note, how many photos' poses it learned from, and what was found."""
     dim = affordable(recipe.whiten, len(images))
     if not dim:
-        return f"{len(images)} photos are too few to whiten: the network is used as it comes", 0, recalls
+        return f"{len(images)} photos are too few to whiten: the pretrained network is used unchanged", 0, recalls
     with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
         dim = min(dim, len(fitted.variances))
         choice = choose_whitening(images, fitted, dim, recipe.labels)
@@ -436,7 +436,7 @@ def _told(asked: CrossFit, dim: int) -> str:
 
 
 def _started(images: ImageSet, recipe: Recipe, run: Path, seed: int) -> PlaceModel:
-    """The network as it comes, its clusters placed by some of the photos."""
+    """The pretrained network, its clusters placed by some of the photos."""
     folder = run / "clusters"
     if (folder / artifacts.MANIFEST).is_file():
         return PlaceModel.load(folder)

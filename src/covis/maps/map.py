@@ -153,7 +153,7 @@ def _made_remote(
     kind: type[Map], path: Path, images: ImageSet, model: PlaceModel, engine: str,
     descriptors: DescriptorStore | None, rejects: list[Rejected], calibrate: bool, held: HeldOut | None,
 ) -> Map:  # fmt: skip
-    """Makes a map over an engine; stopped, the same call goes on."""
+    """Makes a map over an engine; stopped, the same call resumes."""
     own = artifacts.fingerprint(str(path.resolve()), images.fingerprint(), model.fingerprint())
     config = {"model": model.fingerprint(), "dim": model.dim, "images": images.fingerprint(), "frame": images.poses.frame,
               "root": os.fsencode(images.root.resolve()).hex(), "engine": public(engine), "table": f"covis_{own}"}  # fmt: skip

@@ -490,7 +490,7 @@ ENGINE = "COVIS_ENGINE"
 CALIBRATED_UP_TO = 50_000
 """Photos up to which a change fetches all descriptors to calibrate anew; beyond, the calibration stays as it was made."""
 _FIRST_LOAD = 20_000
-"""Photos that go into one change while a map is made; a load that was stopped goes on behind the last of them."""
+"""Photos that go into one change while a map is made; a load that was stopped resumes after the last of them."""
 
 
 @dataclass(frozen=True, eq=False)

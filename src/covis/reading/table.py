@@ -1,4 +1,4 @@
-"""A user's own table: CSV, Parquet or GeoJSON with an image, a position and what else is known, a row each.
+"""A user's own table: CSV, Parquet or GeoJSON with an image, a position and what else is known, one row per image.
 
 Columns: `image` (path relative to the table) and `lat, lon` (WGS84 degrees) or `easting, northing` (metres); optional
 `heading` (degrees clockwise from north: true north beside lat/lon, grid north beside easting/northing), `altitude`
@@ -225,7 +225,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-# A user's own table: CSV, Parquet or GeoJSON with an image, a position and what else is known, a row each.
+# A user's own table: CSV, Parquet or GeoJSON with an image, a position and what else is known, one row per image.
 #
 # Columns: `image` (path relative to the table) and `lat, lon` (WGS84 degrees) or `easting, northing` (metres); optional
 # `heading` (degrees clockwise from north: true north beside lat/lon, grid north beside easting/northing), `altitude`

@@ -53,7 +53,7 @@ def fields_of_view(poses: Sequence[tuple[float, float, float]], radius_m: float,
 def difference_planes(
     planes: Mapping[str, Mapping[str, NDArray[Any]]], positive: NDArray[np.bool_], colours: Palette
 ) -> Figure:
-    """Pairs on planes, a row each method and a column each name: positives in the name's colour, negatives crossed."""
+    """Pairs on planes, one row per method and one column per name: positives in the name's colour, negatives crossed."""
     drawn = [(method, name, at) for method, found in planes.items() for name, at in found.items()]
     names = len(drawn) // len(planes)
     columns = names if names > 1 else len(planes)
@@ -76,7 +76,7 @@ def activation_maps(
     captions: Sequence[str],
     shares: Mapping[str, Sequence[Shares]],
 ) -> Figure:
-    """A row each pair: both photos, then for each name both with what every place adds to the similarity."""
+    """One row per pair: both photos, then for each name both with what every place adds to the similarity."""
     aspect = np.mean([side.shape[0] / side.shape[1] for pair in photos for side in pair])
     columns = 2 * (1 + len(shares))
     width = min(1.9, PAGE_WIDTH / columns)

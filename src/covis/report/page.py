@@ -204,7 +204,7 @@ _POSE_PAIRS = 4_000_000
 
 
 def descriptor_differences(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Section | None:
-    """Differences of descriptors of positive and negative pairs on a plane, a column each model."""
+    """Differences of descriptors of positive and negative pairs on a plane, one column per model."""
     caption = f"z(query) − z(map) of {EACH} positive (ψ ≥ {POSITIVE}) and {EACH} negative pairs of the benchmark"
     return _section(
         "Differences of descriptors", "differences", difference_figure, caption, evaluations, models, benchmark
@@ -272,7 +272,7 @@ def pair_activations(
     pairs: list[tuple[int, int]],
     captions: list[str],
 ) -> Figure:
-    """Activation maps of chosen pairs (query id, map id), a column each model."""
+    """Activation maps of chosen pairs (query id, map id), one column per model."""
     paths = [(queries.path(i), database.path(j)) for i, j in pairs]
     try:
         photos = [(_photo(a), _photo(b)) for a, b in paths]

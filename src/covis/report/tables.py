@@ -276,7 +276,7 @@ def _part_rows(evaluations: EvaluationGroups, label: str) -> list[dict[str, Any]
 
 
 def published_table(evaluations: EvaluationGroups) -> Section | None:
-    """The method's published figures beside ours, where the protocol is the same: a row each published method."""
+    """The method's published figures beside ours, where the protocol is the same: one row per published method."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     caveats: list[str] = []
     for name, found in evaluations.items():

@@ -109,7 +109,7 @@ KINDS = {
         Kind("ivfpq", "clusters of product-quantised codes: a thirtieth",
              lambda n, d: f"RR{d},{_sorted_into(n)},PQ{subvectors(d)}x4fs", lambda d: subvectors(d) / 2 + 8,
              lambda n, d: _centres(n, d) + 8.0 * clusters(n) * subvectors(d) + 4.0 * d * d, False, True, 10, 2, _PROBES),
-        Kind("binary", "clusters of one bit a number: a thirtieth, quick to build",
+        Kind("binary", "clusters of one bit per number: a thirtieth, quick to build",
              lambda n, d: f"RR{d},{_sorted_into(n)},RaBitQ", lambda d: d / 8 + 8 + 8,
              lambda n, d: _centres(n, d) + 4.0 * d * d, False, True, 10, 2, _PROBES),
     )

@@ -195,7 +195,7 @@ class Rate:
             self._buckets.popitem(last=False)
         if left < 1.0:
             wait = max(1, round((1.0 - left) / per_second))
-            raise TooBusy(f"more than {self.per_minute} requests a minute", wait, status=429)
+            raise TooBusy(f"more than {self.per_minute} requests per minute", wait, status=429)
 
 
 HEADERS = {

@@ -3,7 +3,7 @@
     FOLDER/town.json                    the configuration
     FOLDER/SPLIT/CONDITION/             one artefact a traversal: manifest, poses.csv, 00000.jpg, …
 
-Each traversal is written whole or not at all, so a killed run goes on with the next one.
+Each traversal is written whole or not at all, so a killed run resumes with the next one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where streets, houses, trees and lamps stand: one district a split, drawn from the seed.
+"""Where streets, houses, trees and lamps stand: one district per split, drawn from the seed.
 
 Axes: x east, y north, z up, metres. A district is a jittered grid of streets with some of them left out; lots of
 varying width are laid along both sides of each street wherever no other street is in the way.

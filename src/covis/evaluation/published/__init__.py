@@ -215,7 +215,7 @@ def other_counts(benchmark: str, queries: int, database: int) -> str:
 
 
 def beside(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Published, ours and their difference, a row each figure of the evaluation's protocol; empty for another one."""
+    """Published, ours and their difference, one row per figure of the evaluation's protocol; empty for another one."""
     if other_counts(evaluation.benchmark, evaluation.figures["queries"], evaluation.figures["database"]):
         return []
     table = []

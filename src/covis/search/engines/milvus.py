@@ -30,7 +30,7 @@ from covis.search.exact import as_queries
 from covis.search.index import Index, check_ids, check_places, check_vectors
 
 MAX_RESULTS = 16384
-"""Results a query that the engine gives at most."""
+"""Results per query that the engine gives at most."""
 _MODEL = "covis.model"
 _BATCH_BYTES = 8 << 20
 _QUERIES = 64
@@ -106,7 +106,7 @@ class MilvusIndex(Index):
             self.client.upsert(self.collection, _index_rows(new, descriptors, places, start, stop))
 
     def load(self, store: DescriptorStore, xy: ArrayLike | None = None, first_id: int = 0) -> None:
-        """Loads a whole store under the ids first_id, first_id + 1, …; after an interruption the same call goes on."""
+        """Loads a whole store under the ids first_id, first_id + 1, …; after an interruption the same call resumes."""
         self._same_model(store)
         ids = np.arange(first_id, first_id + len(store))
         places = check_places(xy, len(store))
