@@ -196,6 +196,16 @@ def test_xmp_beside_other_formats_is_read_by_exiftool(tmp_path):
     assert "OK" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
 
 
+def test_what_an_earlier_fix_said_of_itself_does_not_stay():
+    piexif = pytest.importorskip("piexif")
+    exif = Image.Exif()
+    exif[0x8825] = {1: "N", 2: (1.0, 2.0, 3.0), 6: 37.0, 11: 10.0, 17: 5.0, 31: 3.0}
+    after = with_position(jpeg(exif=exif.tobytes()), answer("p.jpg", SOUTH_WEST, radius_m=None))
+    gps = piexif.load(after)["GPS"]
+    assert gps[6] == (37, 1)  # the height was not asked for
+    assert not {11, 17, 31} & set(gps)
+
+
 def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
     from covis.reading.photos import read_photo
 

@@ -270,12 +270,13 @@ def _exif_block(before: bytes, answer: Answer) -> bytes:
     exif = Image.Exif()
     if before:
         exif.load(before)
-    gps = exif.get_ifd(0x8825)
-    gps.update(_gps(answer))
+    gps = {tag: value for tag, value in exif.get_ifd(0x8825).items() if tag not in _OF_A_FIX} | _gps(answer)
     exif[0x8825] = gps
     return exif.tobytes().removeprefix(_EXIF_HEAD)
 
 
+_OF_A_FIX = (*range(8, 12), 16, 17, 27, 28, 30, 31)
+"""GPS tags about the position before: satellites, status, mode, DOP, direction, method, area, differential, error."""
 _EXIF_HEAD, _PNG = b"Exif\0\0", b"\x89PNG\r\n\x1a\n"
 
 
