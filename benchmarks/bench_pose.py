@@ -80,4 +80,6 @@ if __name__ == "__main__":
     scene = given.data.resolve().name
     both = concatenate([read_scene(given.data, scene, part) for part in ("Train", "Test")])
     picked = np.unique(np.linspace(0, len(both) - 1, min(given.most, len(both))).astype(int)).tolist()
-    report("pose", rows(both, picked), {"source": f"7Scenes {scene}", "matches": MATCHES, "features": "sift"})
+    report(
+        "pose", rows(both, picked), {"source": f"7Scenes, {len(both)} frames", "matches": MATCHES, "features": "sift"}
+    )

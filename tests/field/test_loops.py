@@ -1,8 +1,11 @@
 """Loop closures on rounds whose revisits are known."""
 
+import json
+
 import numpy as np
 import pytest
 
+from covis import files
 from covis.errors import InputError
 from covis.field.pairing import (
     HEADER,
@@ -146,6 +149,8 @@ def test_a_fit_of_one_recording_judges_another(tmp_path):
     assert np.mean(likely) > 0.9
     with pytest.raises(InputError, match="needs 10 right ones and 10 wrong ones"):
         fit_loops(loops[:5], np.concatenate(xy))
-    (tmp_path / "other.json").write_text("{}")
-    with pytest.raises(InputError, match=r"other\.json"):
-        LoopFit.open(tmp_path / "other.json")
+    told = json.loads((tmp_path / "loops.json").read_text())
+    for wrong in ({}, {**told, "weights": [1, "a", 2]}, {**told, "kind": "other"}, {**told, "weights": [1.0]}):
+        files.write_json(tmp_path / "other.json", {k: v for k, v in wrong.items() if k != files.SEAL})
+        with pytest.raises(InputError, match=r"other\.json"):
+            LoopFit.open(tmp_path / "other.json")

@@ -1,5 +1,12 @@
 """Videos written by PyAV, read by covis: frames by distance and time, clocks, blur, duplicates, interruption."""
 
+import io
+import subprocess
+import sys
+import time as time_module
+from datetime import UTC, datetime
+
+import gpxpy.gpx
 import numpy as np
 import pytest
 from PIL import Image, ImageFilter
@@ -7,6 +14,7 @@ from PIL import Image, ImageFilter
 from covis.errors import InputError
 from covis.poses import Poses
 from covis.reading import video as taking
+from covis.reading.table import read_table
 from covis.reading.tracks import Track
 from covis.reading.video import Every, course_at, estimate_offset, facts, frames, import_video
 
@@ -198,3 +206,82 @@ def test_a_track_inside_the_video_is_found(ride, tmp_path):
     assert abs(len(images) - len(same)) <= 2
     np.testing.assert_allclose(images.poses.latlon()[:, 1], 13.0, atol=1e-9)
     assert np.median(np.hypot(*np.diff(images.poses.xy, axis=0).T)) == pytest.approx(5.0, abs=0.7)
+
+
+def gpmf(key, kind, size, *values):
+    """One entry of GoPro's metadata format: key, type, size of a value, how many, the values, padded to four bytes."""
+    data = b"".join(values)
+    head = key + kind + bytes([size]) + (len(data) // size).to_bytes(2, "big")
+    return head + data + bytes(-len(data) % 4)
+
+
+def gopro_second(lat, lon):
+    """What a GoPro writes each second: a device with a stream of GPS5 (degrees by 1e7, millimetres), a 3D fix."""
+    numbers = (round(lat * 1e7), round(lon * 1e7), 34_000, 4_000, 400)
+    place = b"".join(v.to_bytes(4, "big", signed=True) for v in numbers)
+    scale = [v.to_bytes(4, "big") for v in (10_000_000, 10_000_000, 1000, 1000, 100)]
+    stream = (
+        gpmf(b"GPSF", b"L", 4, (3).to_bytes(4, "big")) + gpmf(b"GPSU", b"U", 16, b"240601100000.000")
+        + gpmf(b"GPSP", b"S", 2, (150).to_bytes(2, "big")) + gpmf(b"SCAL", b"l", 4, *scale) + gpmf(b"GPS5", b"l", 20, place)
+    )  # fmt: skip
+    device = gpmf(b"DVID", b"L", 4, (1).to_bytes(4, "big")) + gpmf(b"DVNM", b"c", 1, b"HERO9 Black")
+    return gpmf(b"DEVC", b"\0", 1, device + gpmf(b"STRM", b"\0", 1, stream))
+
+
+def test_a_gopros_own_track_is_found(ride, tmp_path):
+    builder = pytest.importorskip("mapillary_tools.camm.camm_builder", reason="puts a track into a video")
+    from mapillary_tools.mp4.mp4_sample_parser import RawSample
+    from mapillary_tools.mp4.simple_mp4_builder import transform_mp4
+
+    path, track, t, metres = ride
+    seconds = [gopro_second(52.0 + float(np.interp(s, t, metres)) / 111_267.0, 13.0) for s in np.arange(0, t[-1])]
+
+    def added(_, movie):
+        samples = [RawSample(1, 0, len(data), 1000, 0, True) for data in seconds]
+        movie.append(builder.create_camm_trak(samples, 1000))
+        return (io.BytesIO(data) for data in seconds)
+
+    with path.open("rb") as source:
+        whole = transform_mp4(source, added).read()
+    (tmp_path / "gopro.mp4").write_bytes(whole.replace(b"camm", b"gpmd"))  # the track says what it is
+    images, _ = import_video(tmp_path / "gopro.mp4", tmp_path / "f", Every.parse("5m"))
+    same, _ = import_video(path, tmp_path / "g", Every.parse("5m"), track=track)
+    assert abs(len(images) - len(same)) <= 2
+    np.testing.assert_allclose(images.poses.latlon()[:, 1], 13.0, atol=1e-7)
+    assert np.median(np.hypot(*np.diff(images.poses.xy, axis=0).T)) == pytest.approx(5.0, abs=0.7)
+
+
+def test_a_killed_import_goes_on_and_gives_the_same_files(ride, tmp_path):
+    """SIGKILL to the command itself, several times; the last run finishes what the others left."""
+    path, track, *_ = ride
+    gpx = gpxpy.gpx.GPX()
+    gpx.tracks.append(gpxpy.gpx.GPXTrack())
+    gpx.tracks[0].segments.append(gpxpy.gpx.GPXTrackSegment())
+    for when, lat, lon, height in zip(track.time_s, track.lat, track.lon, track.altitude, strict=True):
+        time = datetime.fromtimestamp(float(when), UTC)
+        gpx.tracks[0].segments[0].points.append(gpxpy.gpx.GPXTrackPoint(lat, lon, elevation=height, time=time))
+    (tmp_path / "walk.gpx").write_text(gpx.to_xml())
+    command = [sys.executable, "-m", "covis", "data", "import", str(path), "--track", str(tmp_path / "walk.gpx")]
+    command += ["--every", "2m", "-o"]
+    kills = 0
+    for lines in (1, 9):
+        run = subprocess.Popen([*command, str(tmp_path / "killed.csv")], stderr=subprocess.DEVNULL)
+        journal = tmp_path / "killed.frames" / taking.JOURNAL
+        for _ in range(4000):
+            if run.poll() is not None or (journal.is_file() and journal.read_bytes().count(b"\n") >= lines):
+                break
+            time_module.sleep(0.005)
+        kills += run.poll() is None
+        run.kill()
+        run.wait()
+    assert kills
+    assert not (tmp_path / "killed.csv").exists()
+    for name in ("killed", "whole"):
+        subprocess.run([*command, str(tmp_path / f"{name}.csv")], check=True, capture_output=True, timeout=120)
+    killed, whole = (read_table(tmp_path / f"{name}.csv") for name in ("killed", "whole"))
+    assert len(whole) > 20
+    np.testing.assert_array_equal(killed.poses.xy, whole.poses.xy)
+    for i in range(len(whole)):
+        assert killed.path(i).read_bytes() == whole.path(i).read_bytes()
+    direct, _ = import_video(path, tmp_path / "direct", Every.parse("2m"), track=track)
+    np.testing.assert_allclose(whole.poses.latlon(), direct.poses.latlon(), atol=1e-9)  # gpxpy's file says the same

@@ -176,14 +176,14 @@ def image_sets(
 
 
 def _opened(paths: list[Path], frame: str) -> tuple[ImageSet, ...]:
-    """Tables in one common frame, or any other images in the frame that they have."""
+    """Tables in one common frame, or the images of maps and other sources in the frame that they have."""
+    from covis.cli.sources import opened
     from covis.poses import parse_frame
-    from covis.reading.sources import open_images
     from covis.reading.table import SUFFIXES, read_tables
 
     if all(path.suffix.lower() in SUFFIXES for path in paths):
         return read_tables(paths, parse_frame(frame))
-    sides = tuple(open_images(path, frame=parse_frame(frame)) for path in paths)
+    sides = tuple(opened(path, parse_frame(frame)) for path in paths)
     if len({side.poses.frame for side in sides}) > 1:
         raise InputError(f"{paths[0]} and {paths[1]} are in different frames; import both into tables first")
     return sides

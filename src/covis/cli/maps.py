@@ -367,7 +367,7 @@ def _pose_lines(found: dict[str, Any]) -> list[str]:
         return []
     pose = found["pose"]
     if pose is None:
-        return ["  no 6DOF pose: too few matches with points of the scene"]
+        return ["  no 6DOF pose: no more of its features agree with points of the scene than may by chance"]
     x, y, z = pose["centre"]
     spread = f"± {pose['deviation_m']:.3g} {pose['unit']}, ± {pose['deviation_deg']:.2g}°"
     return [f"  pose: centre {x:.3f} {y:.3f} {z:.3f} {spread}, {pose['inliers']} of {pose['matches']} matches agree"]

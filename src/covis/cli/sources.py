@@ -372,13 +372,13 @@ def export(
     emit({"output": str(output), "layers": counts}, json, f"{output}: {text}")
 
 
-def opened(source: Path) -> ImageSet:
-    """The images of a map, or of anything else that holds images."""
+def opened(source: Path, frame: str = "") -> ImageSet:
+    """The images of a map, or of anything else that holds images, those of tables and photos in `frame`."""
     from covis.maps.storage import RECORD
     from covis.reading.sources import open_images
 
     if not (source / RECORD).is_file():
-        return open_images(source)
+        return open_images(source, frame=frame)
     from covis.maps.map import Map
 
     return Map.open(source).images

@@ -152,7 +152,8 @@ class LoopFit:
         hint = "make it with: covis pairs RECORDING --loops --fit FILE -o loops.txt"
         kinds = {"kind": str, "weights": list, "right_m": (int, float), "candidates": int, "right": int, "model": str}
         told = read_record(path, kinds, hint)
-        if told["kind"] != _FIT or len(told["weights"]) != 3:
+        numbers = all(isinstance(weight, int | float) and np.isfinite(weight) for weight in told["weights"])
+        if told["kind"] != _FIT or len(told["weights"]) != 3 or not numbers:
             raise InputError(f"{path} is no fit of loop closures; {hint}")
         fields = {key: told[key] for key in ("right_m", "candidates", "right", "model", "held_out") if key in told}
         return cls(np.array(told["weights"], np.float64), **fields)
