@@ -40,8 +40,8 @@ class Layer(NamedTuple):
     columns: dict[str, NDArray[Any] | list[Any]]
 
 
-def photos_layer(images: ImageSet, name: str = "photos") -> Layer:
-    """A point for each image with what is known of it; 6DOF poses as quaternions (camera to east-north-up)."""
+def photos_layer(images: ImageSet, name: str = "photos", more: Mapping[str, Any] | None = None) -> Layer:
+    """A point for each image with what is known of it, and `more` columns (full poses and cameras as a table has them)."""
     places = images.poses.latlon()[:, ::-1]
     shapes = [None if np.isnan(p).any() else p[None] for p in places]
     columns: dict[str, Any] = {"image": [images.name(i) for i in range(len(images))]}
@@ -50,7 +50,7 @@ def photos_layer(images: ImageSet, name: str = "photos") -> Layer:
     if images.poses.z is not None:
         columns["altitude"] = images.poses.z
     plain = {key: value for key, value in images.columns.items() if value.ndim == 1 and value.dtype.kind in "biufU"}
-    return Layer(name, "Point", shapes, columns | plain)
+    return Layer(name, "Point", shapes, columns | plain | dict(more or {}))
 
 
 def edges_layer(graph: SimilarityGraph, queries: ImageSet, database: ImageSet, name: str = "edges") -> Layer:

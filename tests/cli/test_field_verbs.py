@@ -11,6 +11,7 @@ from scipy.spatial.transform import Rotation
 from cli import wall
 from covis.cli import main
 from covis.field import pairing
+from covis.labels.exchange import open_labels
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.reading.cameras import camera_of
@@ -272,6 +273,30 @@ def test_a_photo_gets_its_full_pose_in_the_maps_frame(project, tmp_path, capsys)
     Map.open(place).keep_scene(folder / "sparse" / "0")
     code, out, _ = run(capsys, "locate", place, folder / "query.jpg", "--pose", "-k", 6, "--json")
     assert (code, json.loads(out)[0]["pose"]) == (0, pose)
+
+
+def test_a_map_keeps_the_full_poses_of_a_model(project, tmp_path, capsys):
+    """Labels of the map's photos are those of the table that it was made from, and a layer of it has the poses too."""
+    folder, _ = project
+    table, place = tmp_path / "set.csv", tmp_path / "map"
+    assert run(capsys, "data", "import", folder, "-o", table, "--georeference", folder / "gps.csv")[0] == 0
+    assert run(capsys, "index", table, "-o", place, "--model", folder / "model", "--runtime", "torch")[0] == 0
+    code, out, _ = run(capsys, "map", "show", place, "--json")
+    assert (code, json.loads(out)["full poses"], json.loads(out)["cameras"]) == (0, 6, 6)
+    graphs = []
+    for source in (table, place):
+        graph = tmp_path / f"{source.stem}-labels"
+        code, _, err = run(capsys, "label", "--queries", source, "--rule", "frustum", "-o", graph)
+        assert code == 0, err
+        graphs.append(open_labels(graph).graph.to_scipy().toarray())
+    assert graphs[0].max() > 0
+    np.testing.assert_array_equal(graphs[0], graphs[1])
+    given = read_table(table)
+    for layer in (tmp_path / "map.parquet", tmp_path / "map.gpkg"):
+        assert run(capsys, "data", "export", place, "-o", layer)[0] == 0
+        back = read_table(layer)
+        np.testing.assert_allclose(back.poses.rotation, given.poses.rotation, atol=1e-9)
+        assert [camera_of(back, i) for i in range(6)] == [camera_of(given, i) for i in range(6)]
 
 
 def test_estimated_poses_are_scored(project, tmp_path, capsys):

@@ -353,12 +353,16 @@ def export(
       covis data export set.csv -o set.gpkg --labels graph
       covis data export town.map -o town.parquet
     """
+    from dataclasses import replace
+
     from covis import gis
+    from covis.reading.cameras import LENS, pose_values
 
     images = opened(source)
     if not images.poses.frame or not images.poses.metric:
         raise InputError(f"{source} has no place on Earth; layers need lat and lon")
-    layers = [gis.photos_layer(images)]
+    own = {key: value for key, value in images.columns.items() if key not in ("row", "file", *LENS)}
+    layers = [gis.photos_layer(replace(images, columns=own), more=pose_values(images))]
     if labels is not None:
         from covis.graph import SimilarityGraph
 

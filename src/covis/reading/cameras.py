@@ -156,11 +156,19 @@ CAMERA = "camera"
 
 
 def pose_columns(images: ImageSet) -> dict[str, list[Any]]:
-    """The columns of images with rotations or cameras; empty where there are none."""
-    columns: dict[str, list[Any]] = {}
+    """The columns of images with rotations or cameras, numbers as text with all digits; empty where there are none."""
+    return {
+        name: [_number(v) for v in values] if name in QUATERNION else values
+        for name, values in pose_values(images).items()
+    }
+
+
+def pose_values(images: ImageSet) -> dict[str, Any]:
+    """The same with numbers, NaN where unknown."""
+    columns: dict[str, Any] = {}
     if images.poses.rotation is not None:
         values = _quaternions(turned_to_true(images.poses, images.poses.rotation))
-        columns |= {name: [_number(v) for v in values[:, k]] for k, name in enumerate(QUATERNION)}
+        columns |= {name: values[:, k] for k, name in enumerate(QUATERNION)}
     if images.intrinsics is not None:
         cameras = [camera_of(images, i) for i in range(len(images))]
         columns[CAMERA] = ["" if one is None else _text(one) for one in cameras]
