@@ -8,11 +8,22 @@ import torch
 from covis.models import POOLS, ModelConfig, PlaceModel, backbones
 
 PIXELS = (64, 64)
-HEADS = ("gemfc512", "gemwhiten512", "mixvpr512", "boq12288", "salad8448")
+HEADS = ("gemfc512", "gemwhiten512", "mixvpr512", "boq12288", "salad8448", "selavpr", "cricavpr", "softvlad32")
 """One of each family of published heads: large, so they are held to the contract on one backbone alone."""
-EVERYWHERE = [
-    name for name in POOLS if not name.startswith(("gemfc", "gemwhiten", "mixvpr", "boq", "salad", "megaloc"))
-]
+_FAMILIES = (
+    "gemfc",
+    "gemwhiten",
+    "mixvpr",
+    "boq",
+    "salad",
+    "megaloc",
+    "selavpr",
+    "cricavpr",
+    "softvlad",
+    "vlad",
+    "transvpr",
+)
+EVERYWHERE = [name for name in POOLS if not name.startswith(_FAMILIES)]
 TRAINABLE = ("last2", "last1", "all", "none")
 
 FIRST_TRAINED = {

@@ -74,7 +74,7 @@ def test_the_command_ranks_by_features_that_agree(walls, tmp_path, capsys):
 
 def test_features_are_found_once_and_damaged_ones_again(walls, tmp_path, monkeypatch, capsys):
     found = []
-    monkeypatch.setattr(local, "sift", lambda path, *bounds: found.append(path) or local.Features(np.ones((3, 2)), np.eye(3, dtype=np.float32), (9, 9)))  # fmt: skip
+    monkeypatch.setattr(local, "sift", lambda path, *bounds: found.append(path) or local.LocalFeatures(np.ones((3, 2)), np.eye(3, dtype=np.float32), (9, 9)))  # fmt: skip
     pictures = images(walls)
 
     def kept():
@@ -179,3 +179,84 @@ def test_published_networks_match_two_photos_of_one_street(name, shared_data, mo
     assert agree > 60
     assert agree > 3 * chance
     assert first.xy.max(axis=0).tolist() <= list(first.size)
+
+
+def shifted_photos(folder):
+    """A textured picture, the same one 32 pixels further right, and another one."""
+    for name, seed, shift in (("a", 0, 0), ("b", 0, 32), ("c", 1, 0)):
+        coarse = np.random.default_rng(seed).integers(0, 256, (24, 40, 3), np.uint8)
+        picture = Image.fromarray(coarse).resize((640, 384), Image.Resampling.BICUBIC)
+        Image.fromarray(np.asarray(picture)[:, shift : shift + 512]).resize((256, 192)).save(folder / f"{name}.png")
+
+
+def test_patches_of_transvpr_match_as_its_authors_match_them(tmp_path):
+    """Mutual nearest neighbours by dot product among the patches that attention keeps; a shift of two patches is found."""
+    shifted_photos(tmp_path)
+    model = PlaceModel.build(ModelConfig("transvpr", "transvpr256", (192, 256), "all"), seed=1)
+    with torch.no_grad():
+        model.pool.attention.weight.mul_(40)
+    model.save(tmp_path / "model")
+    extract = EXTRACTORS["model"](tmp_path / "model")
+    first, second, other = (extract(tmp_path / f"{name}.png") for name in "abc")
+    assert 0 < len(first.xy) <= 12 * 16
+    assert first.size == (256, 192)
+    assert np.allclose((first.xy - 8) % 16, 0)
+    with torch.inference_mode():
+        space = model.local_features(model.preprocess(tmp_path / "a.png")[None])[0]
+    at = (first.xy / 16).astype(int)
+    expected = space[256:512, at[:, 1], at[:, 0]].T.numpy()
+    np.testing.assert_allclose(first.descriptors, expected, rtol=1e-3, atol=1e-3)
+    pairs = match(first, second, ratio=None)
+    table = first.descriptors @ second.descriptors.T
+    mutual = [(i, j) for i, j in enumerate(table.argmax(1)) if table[:, j].argmax() == i]
+    assert [tuple(pair) for pair in pairs.tolist()] == mutual
+    same = inliers(first, second, pairs, "homography", extract.max_error)
+    assert same > inliers(first, other, match(first, other, ratio=None), "homography", extract.max_error)
+
+
+def test_matches_of_selavpr_count_without_geometry(walls, tmp_path, capsys):
+    config = ModelConfig("vit_small_patch14_selavpr", "selavpr", (112, 112), positions="original", trainable="none")
+    PlaceModel.build(config, seed=0).save(tmp_path / "model")
+    name = f"local:model={tmp_path / 'model'},none"
+    features = [EXTRACTORS["model"](tmp_path / "model")(walls / f"0-{k}.png") for k in (0, 0)]
+    assert features[0].xy.shape == (29 * 29, 2)
+    pairs = match(*features, ratio=None)
+    assert inliers(*features, pairs, "none") == len(pairs) == 29 * 29
+    command = ["evaluate", tmp_path / "model", "table", "--data", walls / "photos.csv", "--rerank", name, "--json"]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(part) for part in command])
+    told = json.loads(capsys.readouterr().out)
+    assert stopped.value.code == 0
+    assert (told["queries"], told["subject"]["rerank"]["geometry"]) == (4, "none")
+
+
+def test_features_of_another_tool_come_from_its_file(walls, tmp_path):
+    """As hloc stores them: key points from the centre of the first pixel, descriptors by column."""
+    h5py = pytest.importorskip("h5py", reason="reads the file")
+    found = EXTRACTORS["sift"](None)(walls / "0-0.png")
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        group = file.create_group(f"{walls.name}/0-0.png")
+        group["keypoints"] = (found.xy - 0.5).astype(np.float32)
+        group["descriptors"] = found.descriptors.T.astype(np.float16)
+        group["image_size"] = np.array(found.size)
+        file.create_group("1-0.png")["keypoints"] = found.xy
+    extract = EXTRACTORS["h5"](tmp_path / "features.h5")
+    stored = extract(walls / "0-0.png")
+    np.testing.assert_allclose(stored.xy, found.xy, atol=1e-3)
+    np.testing.assert_allclose(stored.descriptors, found.descriptors, atol=2e-3)
+    assert stored.size == found.size
+    with pytest.raises(InputError, match="no features of"):
+        extract(walls / "1-1.png")
+    with pytest.raises(InputError, match="no group of features"):
+        extract(walls / "1-0.png")
+    (tmp_path / "text.h5").write_text("no features")
+    with pytest.raises(InputError, match="no HDF5 file"):
+        EXTRACTORS["h5"](tmp_path / "text.h5")
+
+
+def test_a_model_without_patches_is_told_what_to_use(tmp_path):
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=0).save(tmp_path / "model")
+    with pytest.raises(InputError, match="use --rerank patches"):
+        EXTRACTORS["model"](tmp_path / "model")
+    with pytest.raises(InputError, match="local:model=FOLDER"):
+        EXTRACTORS["model"](None)

@@ -1,8 +1,10 @@
 """Published models: synthetic checkpoints under their authors' names, against the papers' formulas written out plainly."""
 
 import dataclasses
+import itertools
 import math
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -138,7 +140,7 @@ def test_mixvpr(tmp_path):
         compare(model, x, rows(channels(features.mT).mT).flatten(1))
 
 
-def dinov2_tokens(net, x, *, norm):
+def dinov2_tokens(net, x, *, norm, blocks=None):
     """DINOv2's own forward: positions stretched by (n + 0.1) / 37, bicubic; no register tokens."""
     rows, columns = x.shape[-2] // 14, x.shape[-1] // 14
     patches = net.patch_embed.proj(x).flatten(2).mT
@@ -148,7 +150,7 @@ def dinov2_tokens(net, x, *, norm):
     stretched = functional.interpolate(grid, scale_factor=scale, mode="bicubic").permute(0, 2, 3, 1).flatten(1, 2)
     positions = torch.cat([net.pos_embed[:, :1], stretched], 1)
     tokens = torch.cat([net.cls_token.expand(len(x), -1, -1), patches], 1) + positions
-    for block in net.blocks:
+    for block in net.blocks[:blocks]:
         tokens = block(tokens)
     return (net.norm(tokens) if norm else tokens), rows, columns
 
@@ -291,6 +293,290 @@ def test_bag_of_queries_on_resnet(tmp_path):
     x = photos((64, 64), 1)
     with torch.inference_mode():
         compare(model, x, boq(state, after(net, x, "layer3"), 512))
+
+
+def linear(state, name, x):
+    return functional.linear(x, state[f"{name}.weight"], state.get(f"{name}.bias"))
+
+
+def heads_of(x, heads):
+    return x.unflatten(-1, (heads, -1)).transpose(-3, -2)
+
+
+def shaken(state, seed=0):
+    """Every tensor moved a little, statistics kept positive."""
+    generator = torch.Generator().manual_seed(seed)
+    return {
+        k: v + 0.05 * torch.rand(v.shape, generator=generator) if v.is_floating_point() else v for k, v in state.items()
+    }
+
+
+def transvpr_state():
+    """Names and shapes as in the published files."""
+    parts = {}
+    for stage, (before, now) in enumerate(itertools.pairwise((3, 64, 128, 256, 512)), 1):
+        parts |= {f"conv{stage}.0.": nn.Conv2d(before, now, 3), f"conv{stage}.1.": nn.BatchNorm2d(now)}
+        parts[f"tokenizer{stage}.conv_layer."] = nn.Conv2d(now, 64, 2 ** (4 - stage))
+    for block in range(6):
+        at = f"transformer.blocks.{block}."
+        parts |= {f"{at}pre_norm.": nn.LayerNorm(256), f"{at}norm1.": nn.LayerNorm(256)}
+        parts |= {f"{at}self_attn.qkv.": nn.Linear(256, 768, bias=False), f"{at}self_attn.proj.": nn.Linear(256, 256)}
+        parts |= {f"{at}linear1.": nn.Linear(256, 512), f"{at}linear2.": nn.Linear(512, 256)}
+    parts |= {"transformer.norm.": nn.LayerNorm(256), "pool.fc.1.": nn.Linear(768, 256)}
+    parts["pool.attention_pool."] = nn.Linear(768, 3)
+    state = {"transformer.class_emb": torch.rand(1, 1, 256)}
+    for prefix, module in parts.items():
+        state |= under(prefix, module.state_dict())
+    return shaken(state)
+
+
+def transvpr(state, x):
+    """Convolutions, tokens of all scales, six blocks, three attention masks: descriptor, tokens of block 4, masks."""
+
+    def norm(name, x):
+        return functional.layer_norm(x, (256,), state[f"{name}.weight"], state[f"{name}.bias"])
+
+    tokens = []
+    for stage in range(1, 5):
+        x = functional.conv2d(x, state[f"conv{stage}.0.weight"], state[f"conv{stage}.0.bias"], padding=1)
+        bn = f"conv{stage}.1."
+        names = ("running_mean", "running_var", "weight", "bias")
+        x = functional.batch_norm(x, *(state[bn + name] for name in names)).relu()
+        x = functional.max_pool2d(x, 3, 2, 1)
+        kernel = state[f"tokenizer{stage}.conv_layer.weight"]
+        bias = state[f"tokenizer{stage}.conv_layer.bias"]
+        tokens.append(functional.conv2d(x, kernel, bias, stride=kernel.shape[-1]).flatten(2).mT)
+    x = torch.cat([state["transformer.class_emb"].expand(len(x), -1, -1), torch.cat(tokens, -1)], 1)
+    levels = []
+    for block in range(6):
+        at = f"transformer.blocks.{block}."
+        q, k, v = (heads_of(y, 4) for y in linear(state, f"{at}self_attn.qkv", norm(f"{at}pre_norm", x)).chunk(3, -1))
+        mixed = ((q @ k.mT) / 8).softmax(-1) @ v
+        x = norm(f"{at}norm1", x + linear(state, f"{at}self_attn.proj", mixed.transpose(1, 2).flatten(2)))
+        x = x + linear(state, f"{at}linear2", functional.gelu(linear(state, f"{at}linear1", x)))
+        levels.append(norm("transformer.norm", x)[:, 1:])
+    chosen = [levels[1], levels[3], levels[5]]
+    masks = linear(state, "pool.attention_pool", torch.cat(chosen, -1)).softmax(1)
+    sums = torch.cat([(masks[..., i : i + 1] * level).sum(1) for i, level in enumerate(chosen)], -1)
+    return linear(state, "pool.fc.1", functional.normalize(sums, dim=-1)), levels[3], masks
+
+
+def test_transvpr(tmp_path):
+    entry = small("transvpr", "transvpr", (64, 96))
+    state = transvpr_state()
+    state["pool.attention_pool.weight"] *= 20 * torch.randn(3, 768)  # masks that differ from place to place
+    model = imported(entry, state, tmp_path)
+    x = photos((64, 96))
+    with torch.inference_mode():
+        expected, tokens, masks = transvpr(state, x)
+        compare(model, x, expected)
+        local, counts = model.pool.patches(model.local_features(x))
+    torch.testing.assert_close(local.flatten(2).mT, tokens, rtol=1e-4, atol=1e-4)
+    low, high = masks.amin(1, keepdim=True), masks.amax(1, keepdim=True)
+    joint = ((masks - low) / (high - low)).sum(-1)
+    joint = (joint - joint.amin(1, keepdim=True)) / (joint.amax(1, keepdim=True) - joint.amin(1, keepdim=True))
+    assert torch.equal(counts.flatten(1), joint > 0.02)
+    assert not counts.all()
+    model.save(tmp_path / "model")
+    assert PlaceModel.load(tmp_path / "model").fingerprint() == model.fingerprint()
+
+
+def adapted_tokens(net, state, x, attended, beside):
+    """DINOv2's forward with something behind its attention and something beside its MLP; both take (block, tokens)."""
+    rows, columns = x.shape[-2] // 14, x.shape[-1] // 14
+    side = math.isqrt(net.pos_embed.shape[1] - 1)
+    grid = net.pos_embed[:, 1:].reshape(1, side, side, -1).permute(0, 3, 1, 2)
+    scale = ((rows + 0.1) / side, (columns + 0.1) / side)
+    stretched = functional.interpolate(grid, scale_factor=scale, mode="bicubic").permute(0, 2, 3, 1).flatten(1, 2)
+    tokens = torch.cat([net.cls_token.expand(len(x), -1, -1), net.patch_embed.proj(x).flatten(2).mT], 1)
+    tokens = tokens + torch.cat([net.pos_embed[:, :1], stretched], 1)
+    for index, block in enumerate(net.blocks):
+        tokens = tokens + attended(index, block.attn(block.norm1(tokens))) * block.ls1.gamma
+        inner = block.norm2(tokens)
+        tokens = tokens + (block.mlp(inner) + 0.2 * beside(index, inner)) * block.ls2.gamma
+    return net.norm(tokens)
+
+
+def test_selavpr(dinov2, tmp_path):
+    """An adapter with a skip behind each attention, one without beside each MLP, and 224 pixels as published."""
+    entry = small("selavpr", "vit_small_patch14_selavpr", (224, 224))
+    parts = {f"blocks.{b}.adapter{a}.D_fc{f}": nn.Linear(*((384, 192) if f == 1 else (192, 384)))
+             for b in range(12) for a in (1, 2) for f in (1, 2)}  # fmt: skip
+    adapters = {f"{name}.{k}": v for name, module in parts.items() for k, v in module.state_dict().items()}
+    up1, up2 = nn.ConvTranspose2d(384, 96, 3, 2, 1), nn.ConvTranspose2d(96, 48, 3, 2, 1)
+    state = under("backbone.", dinov2.state_dict() | adapters) | {"aggregation.1.p": torch.tensor([2.5])}
+    state |= under("LocalAdapt.upconv1.", up1.state_dict()) | under("LocalAdapt.upconv2.", up2.state_dict())
+    model = imported(entry, under("module.", state), tmp_path)
+    x = photos((224, 224), 1)
+
+    def adapter(which, index, tokens):
+        inner = linear(adapters, f"blocks.{index}.adapter{which}.D_fc1", tokens).relu()
+        return linear(adapters, f"blocks.{index}.adapter{which}.D_fc2", inner)
+
+    with torch.inference_mode():
+        tokens = adapted_tokens(dinov2, state, x, lambda i, t: t + adapter(1, i, t), lambda i, t: adapter(2, i, t))
+        space = tokens[:, 1:].mT.unflatten(-1, (16, 16))
+        unit = functional.normalize(space, dim=1)
+        compare(model, x, unit.clamp(min=1e-6).pow(2.5).mean((-2, -1)).pow(1 / 2.5))
+        finer, counts = model.pool.patches(model.local_features(x))
+        expected = functional.normalize(up2(up1(space).relu()), dim=1)
+    torch.testing.assert_close(finer, expected, rtol=1e-3, atol=1e-4)
+    assert finer.shape[1:] == (48, 61, 61)
+    assert counts.all()
+
+
+def test_cricavpr_of_one_image_alone(dinov2, tmp_path):
+    """Alone in its batch, attention over the batch gives each region its own value."""
+    entry = small("cricavpr", "vit_small_patch14_cricavpr", (224, 224))
+    parts = {}
+    for b in range(12):
+        at = f"blocks.{b}.adapter."
+        parts |= {f"{at}D_fc1.": nn.Linear(384, 192), f"{at}D_fc2.": nn.Linear(192, 384)}
+        for branch, out, side in (("branch1", 96, 1), ("branch2.0", 12, 1), ("branch2.1", 48, 3), ("branch3.0", 12, 1),
+                                  ("branch3.1", 48, 5)):  # fmt: skip
+            into = 12 if branch.endswith(".1") else 192
+            parts |= {f"{at}{branch}.conv.": nn.Conv2d(into, out, side), f"{at}{branch}.bn.": nn.BatchNorm2d(out)}
+    adapters = shaken({k: v for prefix, module in parts.items() for k, v in under(prefix, module.state_dict()).items()})
+    layer = nn.TransformerEncoderLayer(384, 16, 2048, dropout=0.0, activation="gelu")
+    encoder = shaken(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).state_dict(), 1)
+    state = under("backbone.", dinov2.state_dict() | adapters) | under("encoder.", encoder)
+    model = imported(entry, under("module.", state | {"aggregation.1.p": torch.tensor([2.5])}), tmp_path)
+    x = photos((224, 224), 1)
+
+    def convolved(at, x):
+        x = functional.conv2d(x, adapters[f"{at}.conv.weight"], adapters[f"{at}.conv.bias"], padding="same")
+        names = ("running_mean", "running_var", "weight", "bias")
+        return functional.batch_norm(x, *(adapters[f"{at}.bn.{n}"] for n in names), eps=1e-3).relu()
+
+    def adapter(index, tokens):
+        at = f"blocks.{index}.adapter"
+        own = linear(adapters, f"{at}.D_fc1", tokens).relu()
+        space = own[:, 1:].mT.unflatten(-1, (16, 16))
+        two, three = (convolved(f"{at}.branch{b}.1", convolved(f"{at}.branch{b}.0", space)) for b in (2, 3))
+        seen = torch.cat([convolved(f"{at}.branch1", space), two, three], 1).flatten(2).mT
+        return linear(adapters, f"{at}.D_fc2", torch.cat([2 * own[:, :1], own[:, 1:] + seen], 1))
+
+    def encoded(v):
+        for i in range(2):
+            at = f"layers.{i}."
+            _, _, value = encoder[f"{at}self_attn.in_proj_weight"].chunk(3)
+            value_bias = encoder[f"{at}self_attn.in_proj_bias"].chunk(3)[2]
+            mixed = linear(encoder, f"{at}self_attn.out_proj", functional.linear(v, value, value_bias))
+            v = functional.layer_norm(v + mixed, (384,), encoder[f"{at}norm1.weight"], encoder[f"{at}norm1.bias"])
+            inner = linear(encoder, f"{at}linear2", functional.gelu(linear(encoder, f"{at}linear1", v)))
+            v = functional.layer_norm(v + inner, (384,), encoder[f"{at}norm2.weight"], encoder[f"{at}norm2.bias"])
+        return v
+
+    with torch.inference_mode():
+        tokens = adapted_tokens(dinov2, state, x, lambda _, t: t, adapter)
+        unit = functional.normalize(tokens[:, 1:].mT.unflatten(-1, (16, 16)), dim=1)
+        regions = [tokens[:, 0]]
+        for cuts in ((0, 8, 16), (0, 5, 11, 16)):
+            for (top, bottom), (left, right) in itertools.product(itertools.pairwise(cuts), repeat=2):
+                part = unit[:, :, top:bottom, left:right].clamp(min=1e-6)
+                regions.append(part.pow(2.5).mean((-2, -1)).pow(1 / 2.5))
+        compare(model, x, torch.cat([encoded(region) for region in regions], -1))
+        torch.testing.assert_close(model(torch.cat([x, x + 1]))[:1], model(x), rtol=1e-4, atol=1e-5)
+    with pytest.raises(InputError, match="square images"):
+        model(photos((224, 238), 1))
+
+
+@pytest.mark.parametrize("facet", ["value", "key", "query", "token"])
+@pytest.mark.parametrize("soft", [False, True])
+def test_anyloc_from_its_vocabulary(facet, soft, dinov2, tmp_path):
+    """Block 3 of DINOv2: its tokens, or one of the three parts of its attention; residuals to the vocabulary's centres."""
+    entry = small("anyloc_vitg14", "vit_small_patch14_dinov2", DINO_SIZE)
+    config = dataclasses.replace(entry.config, blocks=3, facet=facet, pool="softvlad32" if soft else "vlad32")
+    x = photos(DINO_SIZE, 1)
+    with torch.inference_mode():
+        before, _, _ = dinov2_tokens(dinov2, x, norm=False, blocks=2)
+        block = dinov2.blocks[2]
+        parts = dict(zip(("query", "key", "value"), block.attn.qkv(block.norm1(before)).chunk(3, -1), strict=True))
+        features = functional.normalize((block(before) if facet == "token" else parts[facet])[0, 1:], dim=1)
+    centres = 0.9 * features[torch.arange(32) * 2] + 0.01 * torch.rand(32, 384)
+    torch.save(centres, tmp_path / "c_centers.pt")
+    torch.save(dinov2.state_dict(), tmp_path / "dinov2.pth")
+    model = PlaceModel.skeleton(config)
+    published.fill_published(model, entry, tmp_path / "c_centers.pt", str(tmp_path / "dinov2.pth"))
+    cosine = functional.normalize(features, dim=1) @ functional.normalize(centres, dim=1).T
+    clusters = []
+    for k in range(32):
+        if soft:
+            share = cosine.softmax(1)[:, k]
+            total = sum(share[q] * (features[q] - centres).sum(0) for q in range(len(features)))
+        else:
+            total = (features[cosine.argmax(1) == k] - centres[k]).sum(0)
+        clusters.append(functional.normalize(total, dim=0))
+    compare(model, x, torch.cat(clusters)[None])
+    assert model.card["weights"]["file"] == "c_centers.pt"
+    assert model.card["weights"]["backbone"]["file"] == "dinov2.pth"
+
+
+def test_a_vocabulary_is_one_matrix(dinov2, tmp_path):
+    entry = small("anyloc_vitg14", "vit_small_patch14_dinov2", DINO_SIZE)
+    model = PlaceModel.skeleton(dataclasses.replace(entry.config, blocks=3))
+    torch.save({"a": torch.rand(3), "b": torch.rand(3)}, tmp_path / "c_centers.pt")
+    with pytest.raises(InputError, match="no single matrix"):
+        published.fill_published(model, entry, tmp_path / "c_centers.pt")
+    torch.save(torch.rand(16, 384), tmp_path / "c_centers.pt")
+    with pytest.raises(InputError, match=r"\(16, 384\) there, \(32, 384\)"):
+        published.fill_published(model, entry, tmp_path / "c_centers.pt")
+    with pytest.raises(InputError, match="--weights out"):
+        published.fill_published(model, PUBLISHED["salad"], tmp_path / "c_centers.pt", "dinov2.pth")
+
+
+def squares(rows, columns):
+    """R-MAC's regions by its authors' rule: as many along the longer side as overlap by 40 %."""
+    short = min(rows, columns)
+    gaps = [(max(rows, columns) - short) / (steps - 1) for steps in range(2, 8)]
+    extra = 1 + min(range(6), key=lambda i: abs((short**2 - short * gaps[i]) / short**2 - 0.4))
+    for level in (1, 2, 3):
+        side = math.floor(2 * short / (level + 1))
+        down, across = level + extra * (rows > columns), level + extra * (columns > rows)
+        for i in range(down):
+            for j in range(across):
+                top = math.floor(i * (rows - side) / (down - 1)) if down > 1 else 0
+                left = math.floor(j * (columns - side) / (across - 1)) if across > 1 else 0
+                yield slice(top, top + side), slice(left, left + side)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("gem", (64, 96)), ("rmac", (96, 160)), ("rmac", (96, 96))])
+def test_cirtorch_on_vgg(kind, size, tmp_path):
+    """VGG16 up to its last ReLU, without the pooling behind it; the training script's numpy arrays lie in the file too."""
+    backbones.ensure()
+    from torchvision.models import vgg16
+
+    torch.manual_seed(4)
+    features = nn.Sequential(*list(vgg16(weights=None).features.children())[:-1]).eval()
+    whiten = nn.Linear(512, 512)
+    state = under("features.", features.state_dict()) | ({"pool.p": torch.tensor([2.9])} if kind == "gem" else {})
+    state |= under("whiten.", whiten.state_dict())
+    meta = {"Lw": {"m": np.zeros(3), "P": np.eye(3, dtype=np.float32)}, "best": np.float64(0.5)}
+    torch.save({"meta": meta, "state_dict": state}, tmp_path / "checkpoint.pth")
+    entry = small(f"{kind}_vgg16_512", "vgg16_cirtorch", size)
+    model = published.fill_published(PlaceModel.skeleton(entry.config), entry, tmp_path / "checkpoint.pth")
+    x = photos(size, 1)
+    with torch.inference_mode():
+        space = features(x)
+        if kind == "gem":
+            pooled = space.clamp(min=1e-6).pow(2.9).mean((-2, -1)).pow(1 / 2.9)
+        else:
+            parts = [space, *(space[:, :, rows, columns] for rows, columns in squares(*space.shape[-2:]))]
+            pooled = sum(functional.normalize(part.amax((-2, -1)), dim=-1) for part in parts)
+        compare(model, x, whiten(functional.normalize(pooled, dim=-1)))
+
+
+def test_megaloc_under_both_of_its_names(dinov2, tmp_path):
+    """Its repository moved the backbone from `backbone.model.` to `backbone.`."""
+    state, last = salad_state(64, 256, 256), nn.Linear(64 * 256 + 256, 32)
+    head = under("aggregator.agg.", state) | under("aggregator.linear.", last.state_dict())
+    models = []
+    for prefix in ("backbone.model.", "backbone."):
+        torch.save(under(prefix, dinov2.state_dict()) | head, tmp_path / "checkpoint.pth")
+        model = PlaceModel.skeleton(small("salad", "vit_small_patch14_dinov2", DINO_SIZE).config)
+        model.pool = ProjectedSalad(384, lambda: (9, 10), dim=32)
+        models.append(published.fill_published(model, PUBLISHED["megaloc"], tmp_path / "checkpoint.pth"))
+    assert models[0].fingerprint() == models[1].fingerprint()
 
 
 def test_a_checkpoint_of_another_system_is_refused(dinov2, tmp_path):

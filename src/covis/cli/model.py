@@ -127,6 +127,9 @@ def import_model(
     published: Annotated[
         str, typer.Option(help="The system it is a checkpoint of: a name of `covis list models`.")
     ] = "",
+    weights_file: Annotated[
+        str, typer.Option("--weights", help="The backbone's weights, where FILE is a vocabulary alone (AnyLoc).")
+    ] = "",
     pool: Annotated[str, typer.Option(help="Pooling on top.")] = "gem",
     image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels.")] = "480x640",
     stride_on: Annotated[str, typer.Option(help="conv1 for ResNets of 2015, else conv2.")] = "conv2",
@@ -141,6 +144,7 @@ def import_model(
       covis model import mobilenetv2_100.safetensors --backbone mobilenetv2_100 -o mobilenet
       covis model import MSLS_resnet50_GeM_480_GCL.pth --backbone resnet50 --pool gem -o r50-gcl
       covis model import resnet50_MixVPR_4096.ckpt --published mixvpr_resnet50_4096 -o mixvpr
+      covis model import c_centers.pt --published anyloc_vitg14 --weights dinov2_vitg14_pretrain.pth -o anyloc
       covis model import resnet50_2015.safetensors --backbone resnet50 --stride-on conv1 -o r50
     """
     from covis.models import ModelConfig, PlaceModel, weights
@@ -155,8 +159,10 @@ def import_model(
         raise InputError(
             f"say what {file} is of: --backbone NAME (covis list backbones) or --published NAME (covis list models)"
         )
+    if weights_file and not published:
+        raise InputError("--weights goes with --published; give the backbone's weights as FILE")
     if published:
-        model = PlaceModel.from_pretrained(published, file)
+        model = PlaceModel.from_pretrained(published, file, weights_file)
     else:
         model = PlaceModel.build(ModelConfig.from_dict(values))
         weights.fill_from_file(model, file)

@@ -1,8 +1,10 @@
 """Local features by name, from networks that others published or by SIFT, kept in the cache; re-ranking with them.
 
     local:sift   local:xfeat   local:alike   local:xfeat+lighterglue   local:xfeat=FILE   local:xfeat,both
+    local:model=transvpr   local:model=selavpr,none   local:h5=FEATURES.h5
 
 Weights are a file of the user's (`NAME=FILE`), or lie under that name in `COVIS_WEIGHTS` or the cache's `weights` folder.
+`model` is a model folder whose pooling tells patches to match with, `h5` a file of features that any tool made.
 """
 
 from __future__ import annotations
@@ -24,16 +26,17 @@ from covis import artifacts
 from covis.arrays import Floats
 from covis.descriptors import Describer
 from covis.errors import Damaged, InputError, unknown_name
-from covis.files import load_arrays, replacing, sha256
+from covis.files import first_line, load_arrays, replacing, sha256
 from covis.images import ImageSet
 from covis.machine import cache_folder, cpu_seconds, weights_folder
-from covis.models import weights
+from covis.models import PlaceModel, weights
 from covis.progress import Meter, say
 from covis.ranking import Ranking
 from covis.reading.decoding import Reject, decode
 from covis.registry import Registry
 from covis.runtime import open_session
 from covis.search.rerank import (
+    MAX_ERROR,
     RATIO,
     RERANK_DEPTH,
     LocalFeatures,
@@ -197,6 +200,93 @@ class _Stage(nn.Module):
         return functional.relu(y if self.downsample is None else y + self.downsample(x))
 
 
+@EXTRACTORS.register("model")
+class ModelPatches:
+    """Patches of a place model whose pooling chooses them: TransVPR's by its attention, SelaVPR's of a finer map."""
+
+    def __init__(self, file: Path | None = None) -> None:
+        if file is None:
+            raise InputError("local:model needs the model's folder: local:model=FOLDER")
+        self.model = PlaceModel.load(file)
+        if not hasattr(self.model.pool, "patches"):
+            raise InputError(
+                f"{file} pools by {self.model.config.pool}, which has no patches of its own; use --rerank patches"
+            )
+        self.max_error = float(cast(Any, self.model.pool).max_error)
+
+    def facts(self) -> dict[str, Any]:
+        """The model by its fingerprint."""
+        return {"features": "model", "weights": self.model.fingerprint()}
+
+    def __call__(self, path: Path) -> LocalFeatures:
+        """The patches that count, at their places in the picture."""
+        full = decoded(path)
+        with torch.inference_mode():
+            x = self.model.normalise(self.model.preprocessing.pixels(full)[None])
+            local, counts = cast(Any, self.model.pool).patches(self.model.local_features(x))
+        rows, columns = np.nonzero(counts[0].numpy())
+        height, width = full.shape[:2]
+        cell = np.array([width, height]) / counts.shape[:0:-1]
+        xy = (np.column_stack([columns, rows]) + 0.5) * cell
+        return LocalFeatures(
+            xy, np.ascontiguousarray(local[0, :, rows, columns].T.numpy(), np.float32), (width, height)
+        )
+
+
+@EXTRACTORS.register("h5")
+class StoredFeatures:
+    """Features that another tool wrote, in the layout of hloc: a group per picture with key points and descriptors.
+
+    `keypoints` (N, 2) in pixels, centre of the first at 0; `descriptors` (D, N); `image_size` (width, height). A group is
+    found by the longest end of a picture's path that names one.
+    """
+
+    def __init__(self, file: Path | None = None) -> None:
+        if file is None or not file.expanduser().is_file():
+            raise InputError("local:h5 needs a file of features: local:h5=FEATURES.h5")
+        self.file = file.expanduser()
+        with self._open() as groups:
+            if not len(groups):
+                raise InputError(f"{self.file} holds no features; write a group per picture, as hloc does")
+
+    def _open(self) -> Any:
+        import h5py
+
+        try:
+            return h5py.File(self.file, "r")
+        except OSError as error:
+            raise InputError(
+                f"{self.file} is no HDF5 file ({first_line(error)}); give features as hloc writes them"
+            ) from None
+
+    def facts(self) -> dict[str, Any]:
+        """The file by its checksum."""
+        return {"features": "h5", "file": sha256(self.file)}
+
+    def __call__(self, path: Path) -> LocalFeatures:
+        """All features of a picture."""
+        with self._open() as groups:
+            parts = path.resolve().parts
+            names = ("/".join(parts[start:]) for start in range(1, len(parts)))
+            name = next((name for name in names if name in groups and "keypoints" in groups[name]), None)
+            if name is None:
+                raise InputError(
+                    f"{self.file} has no features of {path}; name groups by paths below the folder of pictures"
+                )
+            group = groups[name]
+            try:
+                xy = np.asarray(group["keypoints"], np.float64)[:, :2] + 0.5
+                descriptors = np.asarray(group["descriptors"], np.float32).T
+                size = tuple(int(side) for side in group["image_size"]) if "image_size" in group else None
+            except (KeyError, IndexError, ValueError) as error:
+                raise InputError(f"{self.file}: {name} is no group of features ({first_line(error)})") from None
+        if xy.ndim != 2 or len(xy) != len(descriptors):
+            raise InputError(f"{self.file}: {name} has {len(xy)} key points and {len(descriptors)} descriptors")
+        descriptors = descriptors / np.maximum(np.linalg.norm(descriptors, axis=1, keepdims=True), 1e-9)
+        width, height = size or decoded(path).shape[1::-1]
+        return LocalFeatures(xy, descriptors, (width, height))
+
+
 class LighterGlue:
     """LighterGlue, the matcher that was trained for XFeat, as an ONNX file (key points in [0, 1] of the picture)."""
 
@@ -222,12 +312,17 @@ class LighterGlue:
         return np.asarray(pairs, np.int64).reshape(-1, 2)[np.asarray(scores).reshape(-1) >= self.least]
 
 
-def _pixels(path: Path) -> tuple[NDArray[np.float32], tuple[int, int]]:
-    """The picture as (3, h, w) in [0, 1], its longer side about `SIDE`, both multiples of 32; and its own (width, height)."""
+def decoded(path: Path) -> NDArray[np.uint8]:
+    """The picture as (h, w, 3)."""
     try:
-        full = decode(path)
+        return decode(path)
     except Reject as reject:
         raise InputError(f"{reject}; replace or remove the file") from None
+
+
+def _pixels(path: Path) -> tuple[NDArray[np.float32], tuple[int, int]]:
+    """The picture as (3, h, w) in [0, 1], its longer side about `SIDE`, both multiples of 32; and its own (width, height)."""
+    full = decoded(path)
     height, width = full.shape[:2]
     scale = min(2.0, SIDE / max(height, width))
     size = tuple(max(_CELL, round(side * scale / _CELL) * _CELL) for side in (height, width))
@@ -334,6 +429,7 @@ class LocalReranking:
     depth: int
     matcher: Matcher
     geometry: ViewGeometry
+    max_error: float = MAX_ERROR
     cost: dict[str, float] = field(default_factory=dict)
     """After a call: CPU milliseconds per image for features, per pair for matching and geometry."""
 
@@ -350,7 +446,9 @@ class LocalReranking:
                     kept(i)
                     meter.advance()
         found = cpu_seconds()
-        result = LocalRerank(self.queries, self.database, self.depth, self.matcher, self.geometry)(ranking)
+        result = LocalRerank(self.queries, self.database, self.depth, self.matcher, self.geometry, self.max_error)(
+            ranking
+        )
         self.cost |= {
             "cpu_ms_per_image": 1000 * (found - started) / max(1, images),
             "cpu_ms_per_pair": 1000 * (cpu_seconds() - found) / max(1, int((head >= 0).sum())),
@@ -409,7 +507,8 @@ class ByLocal:
         kept = KeptFeatures(database, extractor, folder)
         asked = kept if queries is database else KeptFeatures(queries, extractor, folder)
         matcher = partial(match, ratio=None if self.features != "sift" else RATIO) if glue is None else glue
-        return LocalReranking(asked, kept, self.depth, matcher, self.geometry)
+        max_error = float(getattr(extractor, "max_error", MAX_ERROR))
+        return LocalReranking(asked, kept, self.depth, matcher, self.geometry, max_error)
 
 
 def _path(text: str) -> Path | None:

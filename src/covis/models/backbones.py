@@ -16,7 +16,8 @@ import functools
 import importlib
 import math
 import sys
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
@@ -24,7 +25,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from covis.errors import InputError, unknown_name
-from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, Positions, StrideOn, Trainable
+from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, Facet, Positions, StrideOn, Trainable
+from covis.models.networks import (
+    FacetOfBlock,
+    TransVpr,
+    adapt_as_cricavpr,
+    adapt_as_selavpr,
+    end_before_pooling,
+)
 
 _MISSING_OPERATORS = ("nms", "qnms")
 
@@ -161,16 +169,24 @@ _SMALL_HEAD = 1 / 4096
 
 @dataclass(frozen=True)
 class Variant:
-    """A backbone of our own: a library network with other widths."""
+    """A backbone that timm does not have: a library network with other options or changed, or a network of our own."""
 
-    library_name: str
-    options: dict[str, Any]
+    library_name: str = ""
+    options: dict[str, Any] = field(default_factory=dict)
+    change: Callable[[nn.Module], None] | None = None
+    make: Callable[[], nn.Module] | None = None
 
 
 VARIANTS = {
     "tiny": Variant("resnet10t", {"channels": (32, 64, 128, 256), "stem_width": 16, "stem_type": "deep_tiered"}),
-}
-"""Names that timm does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor."""
+    "vgg16_cirtorch": Variant("vgg16", change=end_before_pooling),
+    "transvpr": Variant(make=TransVpr),
+    **{f"vit_{size}_patch14_selavpr": Variant(f"vit_{size}_patch14_dinov2", change=adapt_as_selavpr)
+       for size in ("small", "base", "large")},
+    **{f"vit_{size}_patch14_cricavpr": Variant(f"vit_{size}_patch14_dinov2", change=adapt_as_cricavpr)
+       for size in ("small", "base")},
+}  # fmt: skip
+"""Names that timm does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor; others of published systems."""
 
 RECOMMENDED = (
     "tiny", "vgg16", "resnet18", "resnet34", "resnet50", "resnet152", "resnext101_32x8d", "densenet161",
@@ -314,6 +330,7 @@ def create_backbone(
     levels: tuple[int, ...] = (),
     positions: Positions = "library",
     final_norm: bool = True,
+    facet: Facet = "token",
 ) -> Backbone:
     """The backbone called `name` with random weights; only its first `blocks` blocks unless 0, or those of `levels`."""
     net = _create_net(name, image_size)
@@ -325,7 +342,21 @@ def create_backbone(
         _drop_end(name, net)
     backbone = Backbone(name, net, image_size, blocks, levels)
     backbone.positions = positions
+    if facet != "token":
+        _take_facet(backbone, facet)
     return backbone
+
+
+def _take_facet(backbone: Backbone, facet: Facet) -> None:
+    """Ends the network inside the attention of its last block."""
+    net = cast(Any, backbone.net)
+    if not is_transformer(net) or WHOLE in backbone.plan.steps or backbone.taps:
+        raise InputError(f"facet is a setting of transformers without levels, which {backbone.name} is not")
+    last = int([name for name in backbone.plan.steps if name.startswith("blocks.")][-1].removeprefix("blocks."))
+    if not hasattr(net.blocks[last].attn, "qkv"):
+        raise InputError(f"{backbone.name} has no {facet} in the attention of its blocks; use facet=token")
+    net.blocks[last] = FacetOfBlock(net.blocks[last], facet)
+    net.norm = nn.Identity()
 
 
 def _drop_end(name: str, net: nn.Module) -> None:
@@ -368,7 +399,8 @@ def normalisation(name: str) -> tuple[tuple[float, float, float], tuple[float, f
     import timm
 
     variant = VARIANTS.get(name)
-    config = timm.get_pretrained_cfg(variant.library_name if variant else name)
+    library_name = variant.library_name if variant else name
+    config = timm.get_pretrained_cfg(library_name) if library_name else None
     return (_rgb(config.mean), _rgb(config.std)) if config else (IMAGENET_MEAN, IMAGENET_STD)
 
 
@@ -381,8 +413,10 @@ def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
     ensure()
     import timm
 
-    variant = VARIANTS.get(name)
-    library_name, options = (variant.library_name, variant.options) if variant else (name, {})
+    variant = VARIANTS.get(name, Variant(name))
+    if variant.make is not None:
+        return variant.make()
+    library_name, options = variant.library_name, variant.options
     if not timm.is_model(library_name):
         raise unknown_name("backbone", name, backbone_names())
     if library_name.startswith("vgg"):
@@ -399,6 +433,8 @@ def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
                 raise
         else:
             if getattr(net, "dynamic_img_size", False) or "dynamic_img_size" not in size_options:
+                if variant.change is not None:
+                    variant.change(net)
                 return net  # some networks swallow the option and stay at their size
     raise AssertionError("unreachable")
 

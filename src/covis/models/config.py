@@ -17,6 +17,7 @@ Trainable = Literal["last2", "last1", "all", "none"]
 StrideOn = Literal["conv2", "conv1"]
 BatchNormStatistics = Literal["with_block", "frozen"]
 Positions = Literal["library", "original"]
+Facet = Literal["token", "query", "key", "value"]
 
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
@@ -50,6 +51,8 @@ class ModelConfig:
     """How a transformer stretches its position embeddings to another image size: timm's way, or that of DINOv2's authors."""
     final_norm: bool = True
     """Whether a transformer's last block is followed by its layer norm, a VGG's by its ReLU and pooling."""
+    facet: Facet = "token"
+    """What is pooled of a transformer's last block: its tokens, or queries, keys or values of its attention."""
 
     def __post_init__(self) -> None:
         for field in ("image_size", "levels"):
@@ -68,6 +71,7 @@ class ModelConfig:
             "stride_on": StrideOn,
             "batchnorm": BatchNormStatistics,
             "positions": Positions,
+            "facet": Facet,
         }
         for field, kind in choices.items():
             if getattr(self, field) not in get_args(kind):

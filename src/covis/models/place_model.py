@@ -149,10 +149,13 @@ class PlaceModel(nn.Module):
         return model.eval()
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | Path, file: str | Path | None = None) -> PlaceModel:
+    def from_pretrained(
+        cls, name_or_path: str | Path, file: str | Path | None = None, weights_file: str | Path = ""
+    ) -> PlaceModel:
         """A model folder or a run's, or a model that others published (`covis list models`) from its checkpoint `file`.
 
         `hub:OWNER/NAME@REVISION` is a model that `publish` wrote, on a hub. Without `file`, the checkpoint is looked for in the cache's `weights` folder and, where it is there, on the hub.
+        weights_file: the backbone's, where `file` is a vocabulary alone (AnyLoc).
         """
         if str(name_or_path).startswith(published.HUB_PREFIX):
             return cls._from_hub(published.fetch_from_hub(str(name_or_path)))
@@ -162,7 +165,7 @@ class PlaceModel(nn.Module):
         if file is None and folder.is_dir():
             return read_model(folder / "model" if (folder / "model" / artifacts.MANIFEST).is_file() else folder)
         entry, path = published.find_published(str(name_or_path), None if file is None else Path(file))
-        return published.fill_published(cls.skeleton(entry.config), entry, path)
+        return published.fill_published(cls.skeleton(entry.config), entry, path, str(weights_file))
 
     @classmethod
     def _from_hub(cls, folder: Path) -> PlaceModel:
@@ -196,6 +199,7 @@ class PlaceModel(nn.Module):
                 levels=config.levels,
                 positions=config.positions,
                 final_norm=config.final_norm,
+                facet=config.facet,
             )
         return cls.around(backbone, config, seed)
 
@@ -417,6 +421,7 @@ class PlaceModel(nn.Module):
         c = self.config
         further: list[Any] = [c.levels] if c.levels else []  # settings of later versions count only where they are used
         further += [] if (c.positions, c.final_norm) == ("library", True) else [c.positions, c.final_norm]
+        further += [] if c.facet == "token" else [c.facet]
         return [c.backbone, c.stride_on, c.blocks, *further, p.image_size, p.mean, p.std]
 
     def _before_cut(self, name: str) -> bool:

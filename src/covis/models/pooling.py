@@ -11,12 +11,18 @@ normalises the result.
 `gemwhiten2048` …             a generalised mean, then a linear layer on its unit vector (cirtorch)
 `boq16384`, `boq12288`        learned queries that attend to the map, layer by layer (Bag of Queries)
 `salad8448`, `megaloc8448`    optimal transport as published, the second behind a linear layer
+`transvpr256`                 one attention mask for each level of the map, then a linear layer (TransVPR)
+`selavpr`                     a generalised mean of unit features, beside a finer map to re-rank with (SelaVPR)
+`cricavpr`                    the summary and 13 regions, each encoded (CricaVPR)
+`vlad32`, `softvlad32`        residuals to a vocabulary, assigned to the nearest or softly (AnyLoc)
+`rmac`                        maxima of square regions of three sizes, as unit vectors added up (R-MAC)
 `transport16`, `transport64`  features carried to clusters by optimal transport, with a bin for the useless (SALAD's way)
 """
 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from collections.abc import Callable, Sequence
 from typing import Literal, cast
@@ -165,14 +171,7 @@ class NetVlad(Pool):
 
     def initialise(self, local_features: NDArray[np.float32], seed: int) -> None:
         """Puts the centres where k-means finds clusters in (N, C) local features, and fits the assignment to them."""
-        from scipy.cluster.vq import kmeans2
-
-        clusters = len(self.centres)
-        if len(local_features) < clusters:
-            raise InputError(f"{len(local_features)} local features cannot start {clusters} clusters; give more images")
-        norms = np.linalg.norm(local_features, axis=1, keepdims=True)
-        x = (local_features / np.maximum(norms, 1e-12)).astype(np.float64)
-        centres, _ = kmeans2(x, clusters, iter=20, minit="++", missing="warn", rng=np.random.default_rng(seed))
+        centres, x = clustered(local_features, len(self.centres), seed)
         self.centres.data = torch.as_tensor(centres, dtype=torch.float32, device=self.centres.device)
         directions = centres / np.maximum(np.linalg.norm(centres, axis=1, keepdims=True), 1e-12)
         best_two = np.sort(x[:10_000] @ directions.T, axis=1)[:, -2:]
@@ -330,6 +329,177 @@ class BagOfQueries(Pool):
         return mixed.flatten(1)
 
 
+class AttendedLevels(Pool):
+    """Each level of a map summed under its own attention mask, their unit vector projected: (B, dim)."""
+
+    max_error = 0.03
+    """How far a match of patches may lie from where a homography puts it, of the diagonal: one and a half patches."""
+    least_attention = 0.02
+
+    def __init__(self, channels: int, grid: GridSize, *, levels: int = 3, dim: int = 256) -> None:
+        super().__init__()
+        self.dim, self.levels = dim, levels
+        self.attention = nn.Linear(channels, levels)
+        self.linear = nn.Linear(channels, dim)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        parts = space.float().flatten(2).chunk(self.levels, dim=1)
+        sums = [torch.einsum("bcn,bn->bc", part, mask) for part, mask in zip(parts, self._masks(space), strict=True)]
+        projected: Tensor = self.linear(functional.normalize(torch.cat(sums, 1), dim=-1))
+        return projected
+
+    def _masks(self, space: Tensor) -> Sequence[Tensor]:
+        """Of each level, (B, h · w)."""
+        scores: Tensor = self.attention(space.float().flatten(2).transpose(1, 2))
+        return scores.softmax(1).unbind(-1)
+
+    def patches(self, space: Tensor) -> tuple[Tensor, Tensor]:
+        """Map → features to re-rank with (B, D, h, w), those of the middle level, and which of them count (B, h, w)."""
+        masks = torch.stack([_stretched(mask) for mask in self._masks(space)]).sum(0)
+        local = space.chunk(self.levels, dim=1)[self.levels // 2]
+        return local, (_stretched(masks) > self.least_attention).view(-1, *space.shape[-2:])
+
+
+def _stretched(mask: Tensor) -> Tensor:
+    """(B, N) → from 0 to 1 in each row."""
+    low, high = mask.amin(-1, keepdim=True), mask.amax(-1, keepdim=True)
+    return (mask - low) / (high - low).clamp(min=1e-12)
+
+
+class MeanWithFinerMap(Pool):
+    """A generalised mean of unit features; two transposed convolutions make the map finer, for re-ranking alone."""
+
+    max_error = 0.01
+
+    def __init__(self, channels: int, grid: GridSize) -> None:
+        super().__init__()
+        self.dim = channels
+        self.mean = GeneralizedMean(channels, grid)
+        self.finer = nn.Sequential(
+            nn.ConvTranspose2d(channels, channels // 4, 3, stride=2, padding=1),
+            nn.ReLU(),
+            nn.ConvTranspose2d(channels // 4, channels // 8, 3, stride=2, padding=1),
+        )
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        mean: Tensor = self.mean(functional.normalize(space.float(), dim=1), summary)
+        return mean
+
+    def patches(self, space: Tensor) -> tuple[Tensor, Tensor]:
+        """Map → unit features to re-rank with (B, D, 4h − 3, 4w − 3), all of which count."""
+        local = functional.normalize(self.finer(space.float()), dim=1)
+        return local, torch.ones_like(local[:, 0], dtype=torch.bool)
+
+
+class EncodedRegions(Pool):
+    """The summary and unit-feature means of 4 and 9 regions, each through an encoder of its own: (B, 14 · C).
+
+    CricaVPR's encoder also looks at the same region of the other images of a batch; here each image is encoded alone, so
+    that its descriptor does not depend on its neighbours.
+    """
+
+    def __init__(self, channels: int, grid: GridSize) -> None:
+        super().__init__()
+        self.dim = 14 * channels
+        self.mean = GeneralizedMean(channels, grid)
+        layer = nn.TransformerEncoderLayer(channels, 16, 2048, dropout=0.0, activation="gelu", batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        unit = functional.normalize(space.float(), dim=1)
+        regions = [summary.float()]
+        for shares in ((0, 8, 16), (0, 5, 11, 16)):
+            rows, columns = (_cuts(side, shares) for side in space.shape[-2:])
+            regions += [self.mean(unit[:, :, row, column], summary) for row in rows for column in columns]
+        alone = torch.stack(regions, 1).flatten(0, 1).unsqueeze(1)
+        return cast(Tensor, self.encoder(alone)).reshape(len(space), -1)
+
+
+def _cuts(side: int, shares: Sequence[int]) -> list[slice]:
+    """A side of the map cut at these sixteenths, each part of at least one cell."""
+    borders = [round(side * share / 16) for share in shares]
+    return [slice(min(low, side - 1), max(high, min(low, side - 1) + 1)) for low, high in itertools.pairwise(borders)]
+
+
+class Vlad(Pool):
+    """Residuals of unit features to a vocabulary, each cluster's as a unit vector: (B, clusters · C).
+
+    A feature belongs to the centre of the largest cosine. Soft, AnyLoc's code gives each cluster the residuals to all centres,
+    weighted by the feature's share in the cluster; so does this.
+    """
+
+    def __init__(self, channels: int, grid: GridSize, *, clusters: int, soft: bool = False) -> None:
+        super().__init__()
+        self.dim, self.soft = clusters * channels, soft
+        self.centres = nn.Parameter(functional.normalize(torch.randn(clusters, channels), dim=1), requires_grad=False)
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        x = functional.normalize(space.float().flatten(2).transpose(1, 2), dim=-1)
+        cosine = x @ functional.normalize(self.centres, dim=1).T
+        if self.soft:
+            share = cosine.softmax(-1)
+            every = len(self.centres) * x - self.centres.sum(0)
+            residuals = torch.einsum("bnk,bnc->bkc", share, every)
+        else:
+            share = functional.one_hot(cosine.argmax(-1), len(self.centres)).to(x)
+            residuals = torch.einsum("bnk,bnc->bkc", share, x) - share.sum(1).unsqueeze(-1) * self.centres
+        return functional.normalize(residuals, dim=-1).flatten(1)
+
+    def initialise(self, local_features: NDArray[np.float32], seed: int) -> None:
+        """Makes the vocabulary of one's own photos: k-means of their (N, C) local features."""
+        centres, _ = clustered(local_features, len(self.centres), seed)
+        self.centres.data = torch.as_tensor(centres, dtype=torch.float32, device=self.centres.device)
+
+
+@POOLS.register("rmac")
+class RegionalMaximum(Pool):
+    """Maxima over the whole map and over overlapping squares of three sizes, each a unit vector, added up.
+
+    Squares overlap by about 40 % along the longer side (Tolias et al., ICLR 2016).
+    """
+
+    def __init__(self, channels: int, grid: GridSize) -> None:
+        super().__init__()
+        self.dim = channels
+
+    def forward(self, space: Tensor, summary: Tensor) -> Tensor:
+        x = space.float()
+        maxima = [x[:, :, top : top + side, left : left + side] for top, left, side in _squares(*x.shape[-2:])]
+        vectors = torch.stack([part.amax((-2, -1)) for part in (x, *maxima)])
+        return functional.normalize(vectors, dim=-1, eps=_GEM_FLOOR).sum(0)
+
+
+def _squares(rows: int, columns: int, sizes: int = 3) -> list[tuple[int, int, int]]:
+    """(top, left, side) of the squares of each size."""
+    short, long = sorted((rows, columns))
+    overlap = [abs(1 - (long - short) / (steps - 1) / short - 0.4) for steps in range(2, 8)]
+    extra = overlap.index(min(overlap)) + 1
+    squares = []
+    for size in range(1, sizes + 1):
+        side = 2 * short // (size + 1)
+        more = [size + (extra if length == long and rows != columns else 0) for length in (rows, columns)]
+        tops, lefts = (
+            [math.floor(k * (length - side) / max(1, count - 1)) for k in range(count)]
+            for length, count in zip((rows, columns), more, strict=True)
+        )
+        squares += [(top, left, side) for top in tops for left in lefts if side]
+    return squares
+
+
+def clustered(
+    local_features: NDArray[np.float32], clusters: int, seed: int
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Centres (clusters, C) that k-means finds among (N, C) features of unit length, and those features."""
+    from scipy.cluster.vq import kmeans2
+
+    if len(local_features) < clusters:
+        raise InputError(f"{len(local_features)} local features cannot start {clusters} clusters; give more images")
+    norms = np.linalg.norm(local_features, axis=1, keepdims=True)
+    x = (local_features / np.maximum(norms, 1e-12)).astype(np.float64)
+    centres, _ = kmeans2(x, clusters, iter=20, minit="++", missing="warn", rng=np.random.default_rng(seed))
+    return centres, x
+
+
 def transport(scores: Tensor, bin_score: Tensor) -> Tensor:
     """Scores (B, K, N) of N features for K clusters → how much of each goes there (B, K, N), after a few balancings.
 
@@ -348,6 +518,12 @@ def transport(scores: Tensor, bin_score: Tensor) -> Tensor:
 
 for _clusters in (16, 32, 64):
     POOLS.register(f"netvlad{_clusters}")(functools.partial(NetVlad, clusters=_clusters))
+for _clusters in (32, 64, 128):
+    POOLS.register(f"vlad{_clusters}")(functools.partial(Vlad, clusters=_clusters))
+    POOLS.register(f"softvlad{_clusters}")(functools.partial(Vlad, clusters=_clusters, soft=True))
+POOLS.register("transvpr256")(AttendedLevels)
+POOLS.register("selavpr")(MeanWithFinerMap)
+POOLS.register("cricavpr")(EncodedRegions)
 POOLS.register("mix")(MixedMap)
 POOLS.register("transport16")(functools.partial(TransportedClusters, clusters=16, depth=64, extra=128))
 POOLS.register("transport64")(functools.partial(TransportedClusters, clusters=64, depth=128, extra=256))

@@ -10,7 +10,7 @@ import json
 import re
 import shutil
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from covis.models.place_model import PlaceModel
 
 _DINOV2 = "vit_base_patch14_dinov2"
+_PARALLEL = "module."
+"""What all names begin with in a file that a network on several GPUs wrote."""
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".torch")
 
 
@@ -43,8 +45,8 @@ class PublishedModel:
 
     name: str
     config: ModelConfig
-    backbone: str
-    """What the checkpoint's names of backbone tensors begin with."""
+    backbone: str | tuple[str, ...]
+    """What the checkpoint's names of backbone tensors begin with; the first that any name begins with, where there are several."""
     pool: str
     """What its names of pooling tensors begin with."""
     pool_names: Mapping[str, str]
@@ -59,6 +61,10 @@ class PublishedModel:
     """Pooling tensors of ours that theirs does not have; they are zero."""
     whitening: str = ""
     """What its names of a linear projection after the pooling begin with; a checkpoint may leave it out."""
+    backbone_names: Mapping[str, str] = field(default_factory=dict)
+    """Their names of backbone tensors (patterns of whole names) → ours, where they differ."""
+    vocabulary: bool = False
+    """Whether the file is a vocabulary, one matrix of centres; the backbone's weights are a file of their own."""
 
 
 PUBLISHED: Registry[PublishedModel] = Registry("published model")
@@ -74,21 +80,45 @@ def find_published(name: str, file: Path | None = None) -> tuple[PublishedModel,
     return entry, _kept(entry, pin) if file is None else file
 
 
-def fill_published(model: PlaceModel, entry: PublishedModel, path: Path) -> PlaceModel:
-    """Gives `model`, of the architecture of `entry`, the tensors of a checkpoint; returns it."""
-    state = weights.read_tensors(path, plain=False)
-    backbone = {name.removeprefix(entry.backbone): t for name, t in state.items() if name.startswith(entry.backbone)}
-    weights.load_backbone(model, backbone, str(path))
-    theirs = {name.removeprefix(entry.pool): t for name, t in state.items() if name.startswith(entry.pool)}
-    _load_pool(model, entry, _renamed(theirs, entry.pool_names), path)
-    if entry.whitening and f"{entry.whitening}weight" in state:
-        model.whiten(_projection(state[f"{entry.whitening}weight"], state[f"{entry.whitening}bias"], entry.name))
+def fill_published(model: PlaceModel, entry: PublishedModel, path: Path, weights_file: str = "") -> PlaceModel:
+    """Gives `model`, of the architecture of `entry`, the tensors of a checkpoint; returns it.
+
+    weights_file: of the backbone, where the checkpoint is a vocabulary alone; without it, timm's own.
+    """
+    if entry.vocabulary:
+        _load_pool(model, entry, {"centres": weights.read_centres(path)}, path)
+        if weights_file:
+            weights.fill_from_file(model, Path(weights_file).expanduser())
+        else:
+            weights.fill(model, weights.PRETRAINED)
+        origin = model.card["weights"]
+    else:
+        if weights_file:
+            raise InputError(f"{entry.name} has its backbone's weights in {path}; leave --weights out")
+        _load_whole(model, entry, path)
+        origin = {}
     model.card |= {
-        "weights": {"file": path.name, "sha256": sha256(path), "published": entry.name},
+        "weights": {"file": path.name, "sha256": sha256(path), "published": entry.name}
+        | ({"backbone": origin} if origin else {}),
         "paper": entry.paper,
         "licence": entry.licence,
     }
     return model.eval()
+
+
+def _load_whole(model: PlaceModel, entry: PublishedModel, path: Path) -> None:
+    """Backbone, pooling and projection from one checkpoint."""
+    state = weights.read_tensors(path, plain=False)
+    if all(name.startswith(_PARALLEL) for name in state):
+        state = {name.removeprefix(_PARALLEL): tensor for name, tensor in state.items()}
+    prefixes = (entry.backbone,) if isinstance(entry.backbone, str) else entry.backbone
+    prefix = next((p for p in prefixes if any(name.startswith(p) for name in state)), prefixes[0])
+    backbone = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
+    weights.load_backbone(model, _renamed(backbone, entry.backbone_names, others=True), str(path))
+    theirs = {name.removeprefix(entry.pool): t for name, t in state.items() if name.startswith(entry.pool)}
+    _load_pool(model, entry, _renamed(theirs, entry.pool_names), path)
+    if entry.whitening and f"{entry.whitening}weight" in state:
+        model.whiten(_projection(state[f"{entry.whitening}weight"], state[f"{entry.whitening}bias"], entry.name))
 
 
 def _load_pool(model: PlaceModel, entry: PublishedModel, state: Tensors, path: Path) -> None:
@@ -116,13 +146,15 @@ def _projection(weight: Tensor, bias: Tensor, name: str) -> Whitening:
     return Whitening(mean[0].numpy(), matrix.T.contiguous().numpy(), facts=facts)
 
 
-def _renamed(state: Tensors, names: Mapping[str, str]) -> Tensors:
+def _renamed(state: Tensors, names: Mapping[str, str], *, others: bool = False) -> Tensors:
+    """By the first pattern that fits a name; `others`, which none fits, are kept as they are or left out."""
     renamed = {}
     for name, tensor in state.items():
-        for pattern, ours in names.items():
-            if re.fullmatch(pattern, name):
-                renamed[re.sub(pattern, ours, name)] = tensor
-                break
+        pattern = next((p for p in names if re.fullmatch(p, name)), None)
+        if pattern is not None:
+            renamed[re.sub(pattern, names[pattern], name)] = tensor
+        elif others:
+            renamed[name] = tensor
     return renamed
 
 
@@ -197,6 +229,25 @@ _SALAD = "Izquierdo, Civera: Optimal Transport Aggregation for Visual Place Reco
 _BOQ = "Ali-bey, Chaib-draa, Giguère: BoQ: A Place is Worth a Bag of Learnable Queries, CVPR 2024"
 _MIXVPR = "Ali-bey, Chaib-draa, Giguère: MixVPR: Feature Mixing for Visual Place Recognition, WACV 2023"
 
+_CIRTORCH = "Radenović, Tolias, Chum: Fine-tuning CNN Image Retrieval with No Human Annotation, TPAMI 2019"
+_CIRTORCH_SOURCE = "the cnnimageretrieval-pytorch repository"
+_SELAVPR_NAMES = {
+    r"(blocks\.\d+)\.adapter1\.D_fc1\.(.*)": r"\1.ls1.adapter.down.\2",
+    r"(blocks\.\d+)\.adapter1\.D_fc2\.(.*)": r"\1.ls1.adapter.up.\2",
+    r"(blocks\.\d+)\.adapter2\.D_fc1\.(.*)": r"\1.mlp.adapter.down.\2",
+    r"(blocks\.\d+)\.adapter2\.D_fc2\.(.*)": r"\1.mlp.adapter.up.\2",
+    r"(blocks\.\d+)\.ls1\.gamma": r"\1.ls1.scale.gamma",
+    r"(blocks\.\d+)\.mlp\.(fc.*)": r"\1.mlp.inner.\2",
+}
+_CRICAVPR_NAMES = {
+    r"(blocks\.\d+)\.adapter\.D_fc1\.(.*)": r"\1.mlp.adapter.down.\2",
+    r"(blocks\.\d+)\.adapter\.D_fc2\.(.*)": r"\1.mlp.adapter.up.\2",
+    r"(blocks\.\d+)\.adapter\.branch1\.(.*)": r"\1.mlp.adapter.one.\2",
+    r"(blocks\.\d+)\.adapter\.branch2\.(.*)": r"\1.mlp.adapter.three.\2",
+    r"(blocks\.\d+)\.adapter\.branch3\.(.*)": r"\1.mlp.adapter.five.\2",
+    r"(blocks\.\d+)\.mlp\.(fc.*)": r"\1.mlp.inner.\2",
+}
+
 _register(_projected_means("cosplace", _COSPLACE, "the releases of the CosPlace repository"))
 _register(_projected_means("eigenplaces", _EIGENPLACES, "the releases of the EigenPlaces repository"))
 _register(
@@ -234,12 +285,28 @@ _register(
         "features.",
         "",
         {r"pool\.p": "mean.p", r"whiten\.(.*)": r"linear.\1"},
-        "Radenović, Tolias, Chum: Fine-tuning CNN Image Retrieval with No Human Annotation, TPAMI 2019",
+        _CIRTORCH,
         "MIT",
-        "the cnnimageretrieval-pytorch repository",
+        _CIRTORCH_SOURCE,
     )
-    for network, dim in (("vgg16", 512), ("resnet50", 2048), ("resnet101", 2048), ("resnet152", 2048))
+    for network, dim in (("resnet50", 2048), ("resnet101", 2048), ("resnet152", 2048))
 )
+_register(
+    PublishedModel(
+        f"{pool}_{network.partition('_')[0]}_{dim}",
+        ModelConfig(network, pool, (768, 1024)),
+        "features.",
+        "pool.",
+        {"p": "p"},
+        _CIRTORCH if pool == "gem" else "Tolias, Sicre, Jégou: Particular object retrieval with R-MAC, ICLR 2016",
+        "MIT",
+        _CIRTORCH_SOURCE,
+        whitening="whiten.",
+    )
+    for pool, network, dim in (
+        ("gem", "vgg16_cirtorch", 512), ("rmac", "vgg16_cirtorch", 512), ("rmac", "resnet101", 2048),
+    )
+)  # fmt: skip
 _register(
     [
         PublishedModel(
@@ -255,7 +322,7 @@ _register(
         PublishedModel(
             "megaloc",
             ModelConfig(_DINOV2, "megaloc8448", (322, 322), positions="original"),
-            "backbone.model.",
+            ("backbone.model.", "backbone."),
             "aggregator.",
             {**{f"agg\\.{theirs}": ours for theirs, ours in _SALAD_NAMES.items()}, r"linear\.(.*)": r"linear.\1"},
             "Berton, Masone: MegaLoc: One Retrieval to Place Them All, CVPR Workshops 2025",
@@ -284,6 +351,61 @@ _register(
             "the releases of the Bag-of-Queries repository",
         ),
     ]
+)
+_register(
+    [
+        PublishedModel(
+            "transvpr",
+            ModelConfig("transvpr", "transvpr256", (480, 640), "all"),
+            "",
+            "pool.",
+            {r"attention_pool\.(.*)": r"attention.\1", r"fc\.1\.(.*)": r"linear.\1"},
+            "Wang, Shen, Zuo, Zhou, Zheng: TransVPR: Transformer-Based Place Recognition, CVPR 2022",
+            "none is stated in its repository",
+            "the TransVPR-model-implementation repository: TransVPR_MSLS.pth, TransVPR_Pitts30k.pth",
+        ),
+        PublishedModel(
+            "selavpr",
+            ModelConfig("vit_large_patch14_selavpr", "selavpr", (224, 224), positions="original"),
+            "backbone.",
+            "",
+            {
+                r"aggregation\.1\.p": "mean.p",
+                r"LocalAdapt\.upconv1\.(.*)": r"finer.0.\1",
+                r"LocalAdapt\.upconv2\.(.*)": r"finer.2.\1",
+            },
+            "Lu et al.: Towards Seamless Adaptation of Pre-trained Models for Visual Place Recognition, ICLR 2024",
+            "MIT",
+            "the links of the SelaVPR repository",
+            backbone_names=_SELAVPR_NAMES,
+        ),
+        PublishedModel(
+            "cricavpr",
+            ModelConfig("vit_base_patch14_cricavpr", "cricavpr", (224, 224), positions="original"),
+            "backbone.",
+            "",
+            {r"aggregation\.1\.p": "mean.p", r"encoder\.(.*)": r"encoder.\1"},
+            "Lu et al.: CricaVPR: Cross-image Correlation-aware Representation Learning, CVPR 2024",
+            "MIT",
+            "the releases of the CricaVPR repository: CricaVPR.pth",
+            backbone_names=_CRICAVPR_NAMES,
+        ),
+    ]
+)
+PUBLISHED.register("anyloc_vitg14")(
+    PublishedModel(
+        "anyloc_vitg14",
+        ModelConfig(
+            "vit_giant_patch14_dinov2", "vlad32", (476, 630), "none", blocks=32, positions="original", facet="value"
+        ),
+        "",
+        "",
+        {},
+        "Keetha et al.: AnyLoc: Towards Universal Visual Place Recognition, RA-L 2023",
+        "BSD-3-Clause",
+        "the vocabularies that the AnyLoc repository links: dinov2_vitg14/l31_value_c32/DOMAIN/c_centers.pt",
+        vocabulary=True,
+    )
 )
 
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -89,21 +90,45 @@ def read_tensors(path: Path, *, plain: bool = True) -> Tensors:
 
     With `plain`, names lose what all of them begin with, such as `module.`.
     """
+    state = _unwrap(_content(path), path)
+    _check_tensors(state, path)
+    return _plain_names(state) if plain else state
+
+
+def _content(path: Path) -> Any:
+    """What a file holds, code excepted; plain numpy numbers and arrays, as training scripts leave them, may be among it."""
     if not path.is_file():
         raise InputError(f"{path} is not there; give a .safetensors or .pth file")
     try:
         if path.suffix == ".safetensors":
-            content: Any = load_file(path)
-        else:
-            content = torch.load(path, map_location="cpu", weights_only=True)
+            return load_file(path)
+        with torch.serialization.safe_globals(_numpy_globals()):
+            return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
         raise InputError(f"{path} is no safetensors file ({error}); download it again") from None
     except Exception as error:  # torch raises many kinds for files that are broken or would run code
         cause = " ".join(str(error).split())[:120]
         raise InputError(f"{path} holds more than weights or is damaged, and was not loaded ({cause})") from None
-    state = _unwrap(content, path)
-    _check_tensors(state, path)
-    return _plain_names(state) if plain else state
+
+
+def _numpy_globals() -> list[Any]:
+    """What unpickling numpy arrays and numbers calls; by today's name and that of older files."""
+    from numpy._core import multiarray
+
+    parts: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.float64)), type(np.dtype(np.float32))]
+    parts += [type(np.dtype(np.int64)), multiarray._reconstruct, multiarray.scalar]
+    old = [(getattr(multiarray, name), f"numpy.core.multiarray.{name}") for name in ("_reconstruct", "scalar")]
+    return [*parts, *old]
+
+
+def read_centres(path: Path) -> Tensor:
+    """The one matrix that a file holds, such as a vocabulary's centres."""
+    content = _content(path)
+    tensors = [content] if isinstance(content, Tensor) else list(content.values()) if isinstance(content, dict) else []
+    if len(tensors) != 1 or not isinstance(tensors[0], Tensor) or tensors[0].ndim != 2:
+        raise InputError(f"{path} holds no single matrix of centres; give the vocabulary's c_centers.pt")
+    _check_tensors({"centres": tensors[0]}, path)
+    return tensors[0].float()
 
 
 def _check_tensors(state: Tensors, path: Path) -> None:

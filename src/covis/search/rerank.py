@@ -248,7 +248,7 @@ RATIO = 0.85
 MAX_FEATURES = 4096
 MAX_SIDE = 1600
 """Pictures are scaled down to this for features."""
-ViewGeometry = Literal["homography", "fundamental", "both"]
+ViewGeometry = Literal["homography", "fundamental", "both", "none"]
 MAX_ERROR = 0.01
 """How far a match may lie from where the geometry puts it, as a share of the picture's diagonal."""
 _TRIALS, _CONFIDENCE = 1000, 0.999
@@ -342,8 +342,10 @@ def inliers(
 ) -> int:  # fmt: skip
     """How many of the matched `pairs` (M, 2) one geometry of two views explains; "both" takes the larger of the two.
 
-    max_error: of the larger picture's diagonal. Deterministic: OpenCV draws from a fixed seed.
+    "none" counts all matches. max_error: of the larger picture's diagonal. Deterministic: OpenCV draws from a fixed seed.
     """
+    if geometry == "none":
+        return len(pairs)
     least = min(_LEAST[kind] for kind in (_LEAST if geometry == "both" else (geometry,)))
     if len(pairs) < least:
         return 0
@@ -380,6 +382,7 @@ class LocalRerank:
     depth: int = RERANK_DEPTH
     matcher: Matcher = match
     geometry: ViewGeometry = "homography"
+    max_error: float = MAX_ERROR
     counts: dict[int, NDArray[np.int64]] = field(default_factory=dict)
     """After a call: inliers of each query's head, in the order of the ranking that was given."""
 
@@ -395,4 +398,4 @@ class LocalRerank:
 
     def agreeing(self, own: LocalFeatures, other: LocalFeatures) -> int:
         """Inliers of one pair of pictures."""
-        return inliers(own, other, self.matcher(own, other), self.geometry)
+        return inliers(own, other, self.matcher(own, other), self.geometry, self.max_error)
