@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test browser lint bench docs figures drill clean
+.PHONY: demo test browser lint bench docs figures names drill clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -48,6 +48,9 @@ docs: $(VENV)/.test
 
 figures: $(VENV)/.core  ## measured figures into the pages
 	$(BIN)/python docs/measured.py
+
+names: $(VENV)/.core  ## what is registered by name, for `covis list` and the check of names
+	$(BIN)/python -m covis.cli.listing
 
 clean:
 	rm -rf $(VENV) demo site

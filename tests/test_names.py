@@ -1,6 +1,7 @@
 """One word, one thing: no public function, class or type has the name of another."""
 
 import ast
+import json
 import re
 from collections import defaultdict
 from pathlib import Path
@@ -19,8 +20,8 @@ TYPE = re.compile(r"[A-Z]\w*[a-z]\w*")
 
 def verbs():
     """Functions of the command line: each has the name of its verb, and often calls the function of that name."""
-    functions = [*VERBS.values(), *(f for group in GROUPS.values() for f in group.values())]
-    return {(f.__module__, f.__name__) for f in functions}
+    places = [*VERBS.values(), *(place for group in GROUPS.values() for place in group.values())]
+    return {(f"covis.cli.{module}", name) for module, _, name in (place.partition(".") for place in places)}
 
 
 def names(tree):
@@ -52,3 +53,10 @@ def test_no_public_name_is_defined_twice():
 
 def test_what_is_exported_at_the_top_is_defined_once():
     assert not set(covis.__all__) & set(defined_twice())
+
+
+def test_the_file_of_names_is_that_of_the_registries():
+    from covis.cli.listing import all_names
+
+    written = json.loads((SOURCE / "names.json").read_text(encoding="utf-8"))
+    assert written == all_names(), "write it anew with: python -m covis.cli.listing (or make names)"

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import multiprocessing
 import os
 import signal
 import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from covis.errors import InputError
+
+if TYPE_CHECKING:  # loading it takes longer than telling a typo
+    from concurrent.futures import Future, ProcessPoolExecutor
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -99,9 +99,7 @@ def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int
     if processes <= 1:
         yield from map(function, pieces)
         return
-    # children of a plain fork start at once and need no importable main module; they only decode and hash
-    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    pool = ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context(method), initializer=_settle)
+    pool = _pool(processes)
     try:
         queue: deque[Future[B]] = deque()
         remaining = iter(pieces)
@@ -117,12 +115,22 @@ def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int
 
 def apart(function: Callable[[A], B], argument: A) -> B | None:
     """`function(argument)` in a process of its own; None where that process dies, as C code does on a damaged file."""
-    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context(method), initializer=_settle) as pool:
+    from concurrent.futures.process import BrokenProcessPool
+
+    with _pool(1) as pool:
         try:
             return pool.submit(function, argument).result()
         except BrokenProcessPool:
             return None
+
+
+def _pool(processes: int) -> ProcessPoolExecutor:
+    """Worker processes; children of a plain fork start at once, need no importable main module, only decode and hash."""
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
+    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context(method), initializer=_settle)
 
 
 def _settle() -> None:

@@ -2,12 +2,43 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from importlib import resources
 from typing import TypeVar
 
 from covis.errors import unknown_name
 
 T = TypeVar("T")
+NAMES = "names.json"
+"""Beside this module: kind → {name: what it is}, of all that covis registers; written by `make names`."""
+_made: dict[str, Registry[object]] = {}
+
+
+@cache
+def _listed() -> dict[str, dict[str, str]]:
+    listed: dict[str, dict[str, str]] = json.loads(resources.files("covis").joinpath(NAMES).read_text("utf-8"))
+    return listed
+
+
+def known_names(kind: str) -> dict[str, str]:
+    """Name → what it is, of a kind of registered things, without importing them; with those registered in this process."""
+    live = _made.get(kind, ())
+    return {**_listed().get(kind, {}), **{name: "" for name in live if name not in _listed().get(kind, {})}}
+
+
+def is_loaded(kind: str) -> bool:
+    """Whether the things of a kind are imported, so that they can be asked themselves."""
+    return kind in _made
+
+
+def check_name(kind: str, name: str) -> str:
+    """The name, if a thing of that kind has it; else an error with the nearest. Imports none of them."""
+    known = known_names(kind)
+    if name not in known:
+        raise unknown_name(kind, name, known)
+    return name
 
 
 class Registry(Mapping[str, T]):
@@ -23,6 +54,7 @@ class Registry(Mapping[str, T]):
     def __init__(self, kind: str) -> None:
         self.kind = kind
         self._entries: dict[str, T] = {}
+        _made[kind] = self  # type: ignore[assignment]
 
     def register(self, name: str) -> Callable[[T], T]:
         """Decorator that binds `name`."""

@@ -53,7 +53,7 @@ def test_help_loads_nothing_heavy():
         (["train", "town_quik", "-o", "x"], "did you mean 'town_quick'"),
         (["list", "datasts"], "did you mean 'datasets'"),
         (["evaluate", "nowhere", "town"], "nowhere"),
-        (["train", "town_quick", "-o", "x", "--set", "los.margin=1"], "did you mean 'loss'"),
+        (["train", "town_quick", "-o", "x", "--set", "los.margin=1"], "did you mean 'loss.margin'"),
         (["train"], "Missing"),
         (["reproduce", "table99", "-o", "x"], "unknown table"),
     ],
@@ -148,63 +148,162 @@ def test_missing_weights_name_the_option_of_the_verb():
     assert error_line(error, "train")[1].endswith("--set model.weights=FILE.safetensors")
 
 
-TYPOS = (
-    ("evaluate", "rnus", "town"),
-    ("compare", "rnus", "rnus"),
-    ("report", "rnus", "-o", "r.html"),
-    ("embed", "rnus", ".", "-o", "s"),
-    ("index", "rnus", "-o", "m.map"),
-    ("index", ".", "-o", "m.map", "--model", "rnus"),
-    ("add", "m.map", "rnus"),
-    ("export", "rnus", "--onnx", "x.onnx"),
-    ("label", "export", "rnus", "--format", "csv", "-o", "x"),
-    ("label", "plot", "rnus", "-o", "x.png"),
-    ("label", "import", "rnus", "-o", "x"),
-    ("data", "check", "msls", "rnus"),
-    ("data", "export", "rnus", "-o", "x"),
-    ("data", "coverage", "rnus"),
-    ("model", "import", "rnus", "--backbone", "resnet50", "-o", "x"),
-    ("model", "show", "rnus"),
-)
+PATHS = """
+evaluate rnus town
+compare rnus rnus
+leaderboard rnus
+report rnus -o r.html
+embed rnus . -o s
+embed runs rnus -o s
+index rnus -o m.map
+index . -o m.map --model rnus
+index . -o m.map --track rnus
+add rnus .
+add runs rnus
+remove rnus a.jpg
+locate rnus runs
+locate runs rnus
+serve rnus
+serve runs --keys rnus
+pairs rnus -o p.txt
+pairs runs --model rnus -o p.txt
+pairs runs --queries rnus -o p.txt
+export rnus --onnx x.onnx
+export runs --onnx x.onnx --int8 rnus
+distil rnus resnet50 . -o x
+distil runs resnet50 rnus -o x
+train town_quick -o x --init rnus
+train town_quick -o x --data town=rnus
+reproduce table1 -o x --scores rnus
+label --queries rnus -o x
+label --queries runs --database rnus -o x
+label export rnus --format csv -o x
+label plot rnus -o x.png
+label import rnus -o x
+search build rnus -o x
+search load rnus local.db city
+search query rnus runs
+search query runs rnus
+data check msls rnus
+data import rnus -o x.csv
+data export rnus -o x
+data coverage rnus
+keys list rnus
+keys remove rnus --name a
+submission check msls_test rnus
+model import rnus --backbone resnet50 -o x
+model show rnus
+model publish rnus -o x
+map show rnus
+map check rnus
+map repair rnus
+map calibrate rnus
+map export rnus x.covis
+map import rnus -o x
+map merge rnus runs -o x
+map diff runs rnus
+"""
+NAMES = """
+train town_quik -o x
+train town_quick -o x --set loss=contrastiv
+train town_quick -o x --set los.margin=1
+train town_quick -o x --set loss.magin=1
+train town_quick -o x --set model.backbone=resnet5O
+train town_quick -o x --data mslss=runs
+train town_quick --sed 1 -o x
+demo --sed 1
+sweep town_clx --benchmark town -o x
+sweep town_cl --benchmark twon -o x
+reproduce tabel1 -o x
+evaluate runs twon
+evaluate runs town --fit mpa
+evaluate runs town --rerank consenus
+evaluate runs town --whiten-labels grded
+compare runs --format latx
+leaderboard runs --format markdwn
+report runs -o r.pdf --figure recal
+embed runs . -o x --dtype float16x
+embed runs . -o x --runtime onx
+index . -o m.map --recipe own_phots
+index . -o m.map --kind hnws
+index . -o m.map --runtime troch
+locate runs runs --geopose-form quaternoin
+pairs runs -o p.txt --by retreival
+distil runs resnet5O . -o x
+list recpies
+cache --clear featurs
+label --dataset twon -o x
+label --queries runs -o x --rule fvo
+label --queries runs -o x --measure overlp
+label export runs --format cvs -o x
+label plot runs --kind scater -o x.png
+search build runs -o x --kind hnws
+data check msl runs
+keys add keys.json --name a --role wirte
+submission check msls_tset runs
+model import runs --backbone resnet5O -o x
+model import runs --published mixvpr -o x
+model import runs --backbone resnet50 --pool gme -o x
+"""
+
+
+def _told(lines, folder):
+    """What each command says before it ends with 2, all in one process that must not load a library for it."""
+    commands = [line.split() for line in lines.strip().splitlines()]
+    code = (
+        "import sys\nfrom covis.cli import main\n"
+        f"for args in {commands!r}:\n"
+        "    try: main(args)\n"
+        "    except SystemExit as end: assert end.code == 2, args\n"
+        "    heavy = {'torch', 'timm', 'scipy', 'numba', 'numpy', 'matplotlib', 'fastapi'} & set(sys.modules)\n"
+        "    assert not heavy, (args, heavy)\n"
+    )
+    (folder / "runs").mkdir()
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=folder, timeout=120)
+    assert done.returncode == 0, done.stderr
+    said = done.stderr.splitlines()
+    assert len(said) == len(commands)
+    assert [path.name for path in folder.iterdir()] == ["runs"]
+    return dict(zip(lines.strip().splitlines(), said, strict=True))
 
 
 def test_a_mistyped_path_is_told_before_anything_heavy_is_imported(tmp_path):
-    (tmp_path / "runs").mkdir()
-    code = (
-        "import sys\nfrom covis.cli import main\n"
-        f"for args in {TYPOS!r}:\n"
-        "    try: main(list(args))\n"
-        "    except SystemExit as end: assert end.code == 2, args\n"
-        "    heavy = {'torch', 'timm', 'scipy', 'matplotlib'} & set(sys.modules)\n"
-        "    assert not heavy, (args, heavy)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
-    assert done.returncode == 0, done.stderr
-    lines = done.stderr.splitlines()
-    assert len(lines) == len(TYPOS)
-    assert all("rnus is not there (did you mean runs?)" in line for line in lines), lines
+    for command, line in _told(PATHS, tmp_path).items():
+        assert "rnus is not there (did you mean runs?)" in line, (command, line)
 
 
-def test_a_mistyped_name_is_told_before_torch_is_loaded(tmp_path):
-    typos = (
-        ("train", "town_quik", "-o", "x"),
-        ("train", "town_quick", "-o", "x", "--set", "loss=contrastiv"),
-        ("sweep", "town_clx", "--benchmark", "town", "-o", "x"),
-        ("reproduce", "tabel1", "-o", "x"),
-        ("list", "recpies"),
-        ("label", "--dataset", "twon", "-o", "x"),
-    )
-    code = (
-        "import sys\nfrom covis.cli import main\n"
-        f"for args in {typos!r}:\n"
-        "    try: main(list(args))\n"
-        "    except SystemExit as end: assert end.code == 2, args\n"
-        "    heavy = {'torch', 'timm', 'matplotlib'} & set(sys.modules)\n"
-        "    assert not heavy, (args, heavy)\n"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, timeout=120)
-    assert done.returncode == 0, done.stderr
-    assert all("did you mean" in line for line in done.stderr.splitlines()), done.stderr
+def test_a_mistyped_name_is_told_before_anything_heavy_is_imported(tmp_path):
+    for command, line in _told(NAMES, tmp_path).items():
+        assert "did you mean" in line or "Possible options" in line, (command, line)
+
+
+def test_typos_are_tried_on_every_verb():
+    tried = {tuple(line.split()) for line in (PATHS + NAMES).strip().splitlines()}
+    without_names = [["doctor"]]
+    for verb in verbs():
+        assert verb in without_names or any(list(line[: len(verb)]) == verb for line in tried), verb
+
+
+def test_choices_are_those_of_their_owners():
+    from typing import get_args
+
+    from covis.cli import common, evaluate, label
+    from covis.evaluation import render
+    from covis.labels.fov import Measure
+    from covis.models import backbone_names
+    from covis.report import sections
+    from covis.whitening import PairLabels
+
+    assert set(evaluate.FIGURES) == set(sections.FIGURES)
+    assert set(evaluate.FORMATS) == set(render.FORMATS)
+    assert set(evaluate.PAIR_LABELS) == set(get_args(PairLabels))
+    assert set(label.MEASURES) == set(get_args(Measure))
+    assert common.backbones() == backbone_names()
+
+
+def test_a_benchmark_in_the_place_of_the_model_is_recognised(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "the model comes first: covis evaluate MODEL town" in covis("evaluate", "town", "runs").stderr
 
 
 def test_quiet_leaves_warnings_and_verbose_adds_times(capsys):

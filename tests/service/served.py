@@ -68,14 +68,21 @@ def build(folder: Path, photos=60, earth=True) -> Map:
 
 
 @contextlib.contextmanager
-def running(app):
-    """The application on a free port of loopback, in a thread; gives its address."""
+def running(app, http=None):
+    """The application on a free port of loopback, in a thread; gives its address. http: the protocol's class."""
     import uvicorn
+
+    from covis.service.limits import Hurried
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
-        app, log_level="error", access_log=False, timeout_keep_alive=60, timeout_graceful_shutdown=2
+        app,
+        http=http or Hurried,
+        log_level="error",
+        access_log=False,
+        timeout_keep_alive=60,
+        timeout_graceful_shutdown=2,
     )
     server = uvicorn.Server(config)
     thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]}, daemon=True)

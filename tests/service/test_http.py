@@ -11,7 +11,7 @@ from served import LAT, LON, build, gps, jpeg, running
 
 from covis.maps.map import Map
 from covis.service.app import create_app
-from covis.service.limits import Limits, Rate, TooBusy
+from covis.service.limits import Hurried, Limits, Rate, TooBusy
 from covis.service.schemas import accepted
 
 
@@ -347,3 +347,37 @@ def test_the_rate_holds_over_http(made):
         statuses = [httpx.get(f"{address}/v1/maps").status_code for _ in range(4)]
         assert statuses == [200, 200, 200, 429]
         assert httpx.get(f"{address}/healthz").status_code == 200
+
+
+def test_a_form_that_is_cut_or_packed_is_refused(town):
+    whole = httpx.Request(
+        "POST", f"{town}/v1/locate", files=[("photo", ("a.jpg", jpeg(3))), ("photo", ("b.jpg", jpeg(4)))]
+    )
+    body, kind = whole.read(), whole.headers["content-type"]
+    cut = httpx.post(f"{town}/v1/locate", content=body[:-60], headers={"Content-Type": kind})
+    assert cut.status_code == 400
+    assert "ends before its last boundary" in cut.json()["detail"]
+    packed = httpx.post(f"{town}/v1/locate", content=body, headers={"Content-Type": kind, "Content-Encoding": "gzip"})
+    assert packed.status_code == 415
+
+
+def test_more_matches_than_there_are_is_all_of_them(town):
+    answer = httpx.post(f"{town}/v1/locate?k=2000000000", files={"photo": ("a.jpg", jpeg(3))}).json()["answers"][0]
+    assert len({match["image"] for match in answer["matches"]}) == 60
+
+
+@pytest.mark.parametrize("head", [b"", b"POST /v1/locate HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
+def test_a_head_that_does_not_come_ends_the_connection(made, head):
+    class Soon(Hurried):
+        head_s = 0.3
+
+    with running(create_app([made / "town.map"]), http=Soon) as address:
+        host, port = address.removeprefix("http://").split(":")
+        with socket.create_connection((host, int(port)), timeout=30) as link:
+            link.sendall(head)
+            assert link.recv(100).startswith(b"HTTP/1.1 408 ")
+            assert link.recv(100) == b""
+        with httpx.Client(base_url=address) as client:  # a kept connection, each request in time
+            assert [client.get("/healthz").status_code for _ in range(3)] == [200] * 3
+            time.sleep(0.5)
+            assert client.get("/healthz").status_code == 200

@@ -21,6 +21,7 @@ def run(capsys, *arguments):
 
 def test_other_addresses_need_keys_or_a_word(capsys, tmp_path):
     (tmp_path / "town.map").mkdir()
+    (tmp_path / "k.json").write_text("{}", encoding="utf-8")
     code, _, err = run(capsys, "serve", tmp_path / "town.map", "--host", "0.0.0.0")
     assert (code, "--keys FILE, or --open" in err) == (2, True)
     code, _, err = run(capsys, "serve", tmp_path / "town.map", "--open", "--keys", tmp_path / "k.json")

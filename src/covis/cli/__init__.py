@@ -1,8 +1,9 @@
-"""The command line: {verb: function}, and nothing that takes time before a verb is chosen."""
+"""The command line: {verb: function}; only the module of the verb in use is imported."""
 
 from __future__ import annotations
 
 import errno
+import importlib
 import signal
 import sys
 import traceback
@@ -12,54 +13,58 @@ from typing import Any, cast
 
 import typer
 
-from covis.cli import evaluate, experiments, label, listing, maps, model, search, serve, sources
-from covis.cli import map as map_care
 from covis.errors import InputError, WeightsMissing, visible
 from covis.progress import QUIET, VERBOSE, set_level
 
-VERBS: dict[str, Callable[..., Any]] = {
-    "demo": experiments.demo,
-    "sweep": experiments.sweep,
-    "reproduce": experiments.reproduce,
-    "evaluate": evaluate.evaluate,
-    "compare": evaluate.compare,
-    "leaderboard": evaluate.leaderboard,
-    "report": evaluate.report,
-    "embed": model.embed,
-    "index": maps.index,
-    "add": maps.add,
-    "remove": maps.remove,
-    "locate": maps.locate,
-    "serve": serve.serve,
-    "pairs": search.pairs,
-    "train": experiments.train,
-    "list": listing.list_names,
-    "doctor": listing.doctor,
-    "cache": listing.cache,
-    "export": model.export_model,
-    "distil": model.distil,
+VERBS: dict[str, str] = {
+    "demo": "experiments.demo",
+    "sweep": "experiments.sweep",
+    "reproduce": "experiments.reproduce",
+    "evaluate": "evaluate.evaluate",
+    "compare": "evaluate.compare",
+    "leaderboard": "evaluate.leaderboard",
+    "report": "evaluate.report",
+    "embed": "model.embed",
+    "index": "maps.index",
+    "add": "maps.add",
+    "remove": "maps.remove",
+    "locate": "maps.locate",
+    "serve": "serve.serve",
+    "pairs": "search.pairs",
+    "train": "experiments.train",
+    "list": "listing.list_names",
+    "doctor": "listing.doctor",
+    "cache": "listing.cache",
+    "export": "model.export_model",
+    "distil": "model.distil",
 }
-GROUPS: dict[str, dict[str, Callable[..., Any]]] = {
+"""Verb → module of this package and function in it."""
+GROUPS: dict[str, dict[str, str]] = {
     "label": {
-        "": label.label,
-        "export": label.export,
-        "import": label.import_labels,
-        "plot": label.plot,
+        "": "label.label",
+        "export": "label.export",
+        "import": "label.import_labels",
+        "plot": "label.plot",
     },
-    "search": {"build": search.build, "load": search.load, "query": search.query},
-    "data": {"check": listing.check, "import": sources.import_, "export": sources.export, "coverage": sources.coverage},
-    "keys": {"add": serve.add, "remove": serve.remove, "list": serve.show},
-    "submission": {"check": evaluate.submission_check},
-    "model": {"import": model.import_model, "show": model.show_model, "publish": model.publish},
+    "search": {"build": "search.build", "load": "search.load", "query": "search.query"},
+    "data": {
+        "check": "listing.check",
+        "import": "sources.import_",
+        "export": "sources.export",
+        "coverage": "sources.coverage",
+    },
+    "keys": {"add": "serve.add", "remove": "serve.remove", "list": "serve.show"},
+    "submission": {"check": "evaluate.submission_check"},
+    "model": {"import": "model.import_model", "show": "model.show_model", "publish": "model.publish"},
     "map": {
-        "show": map_care.show,
-        "check": map_care.check,
-        "repair": map_care.repair,
-        "calibrate": map_care.calibrate,
-        "export": map_care.export,
-        "import": map_care.import_,
-        "merge": map_care.merge,
-        "diff": map_care.diff,
+        "show": "map.show",
+        "check": "map.check",
+        "repair": "map.repair",
+        "calibrate": "map.calibrate",
+        "export": "map.export",
+        "import": "map.import_",
+        "merge": "map.merge",
+        "diff": "map.diff",
     },
 }
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""
@@ -73,8 +78,8 @@ GROUP_HELP = {
 }
 
 
-def build_app() -> typer.Typer:
-    """The application with every verb."""
+def build_app(verb: str | None = None) -> typer.Typer:
+    """The application with every verb, or with that one alone where it is known: its module is all that is imported."""
     app = typer.Typer(
         name="covis",
         help="Visual place recognition learned from how much two views share.",
@@ -86,25 +91,33 @@ def build_app() -> typer.Typer:
         epilog="Every verb takes --json (results on stdout), -q (warnings alone), -v (with times) and --debug (tracebacks).",
     )
     app.callback()(_version)
+    alone = verb in VERBS or verb in GROUPS
     for name, function in VERBS.items():
-        app.command(name)(function)
+        if not alone or name == verb:
+            app.command(name)(_function(function))
     for name, verbs in GROUPS.items():
-        bare = verbs.get("")
-        group = typer.Typer(
-            rich_markup_mode=None,
-            no_args_is_help=True,
-            invoke_without_command=bare is not None,
-        )
-        if bare is not None:
-            group.callback()(bare)
-        for verb, function in verbs.items():
-            if verb:
-                group.command(verb)(function)
-        if bare is None:
-            app.add_typer(group, name=name, help=GROUP_HELP[name])
-        else:
-            app.add_typer(group, name=name)
+        if not alone or name == verb:
+            _add_group(app, name, verbs)
     return app
+
+
+def _add_group(app: typer.Typer, name: str, verbs: dict[str, str]) -> None:
+    bare = verbs.get("")
+    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, invoke_without_command=bare is not None)
+    for verb, function in verbs.items():
+        if verb:
+            group.command(verb)(_function(function))
+    if bare is None:
+        app.add_typer(group, name=name, help=GROUP_HELP[name])
+    else:
+        group.callback()(_function(bare))
+        app.add_typer(group, name=name)
+
+
+def _function(place: str) -> Callable[..., Any]:
+    module, _, name = place.partition(".")
+    function: Callable[..., Any] = getattr(importlib.import_module(f"covis.cli.{module}"), name)
+    return function
 
 
 def _print_version(wanted: bool) -> None:
@@ -147,7 +160,7 @@ def main(argv: list[str] | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
-        code = build_app()(args, standalone_mode=False)
+        code = build_app(next(iter(args), None))(args, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except (Exception, Stopped) as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb

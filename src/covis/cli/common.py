@@ -2,37 +2,128 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import re
 import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
 import typer
 
 from covis import machine
-from covis.errors import InputError, near_path, visible
+from covis.errors import InputError, near_path, unknown_name, visible
+from covis.progress import say
+from covis.registry import check_name, known_names
 from covis.tables import text_table as table
 
-__all__ = ["MODEL_HELP", "WORKERS_HELP", "DataPath", "Device", "Json", "emit", "existing", "table"]
-PathOrPaths = TypeVar("PathOrPaths", Path, list[Path])
+__all__ = [
+    "MODEL_HELP",
+    "WORKERS_HELP",
+    "DataPath",
+    "Device",
+    "Json",
+    "choice_of",
+    "emit",
+    "existing",
+    "named",
+    "table",
+]
+PathOrPaths = TypeVar("PathOrPaths", Path, Path | None, list[Path], list[Path] | None)
 MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
 WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
-DataPath = Annotated[
-    list[str] | None,
-    typer.Option(
-        "--data", help="DATASET=PATH, repeatable; PATH alone where one dataset is asked for. The town needs none."
-    ),
-]
-Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout.")]
 
 
 def existing(given: PathOrPaths) -> PathOrPaths:
     """The path or paths of an argument, before anything heavy is imported; an error where one is not there."""
-    for path in (given,) if isinstance(given, Path) else given:
+    for path in (given,) if isinstance(given, Path) else given or ():
         if not path.exists():
             raise InputError(f"{path} is not there{near_path(path)}; check the path")
     return given
+
+
+def existing_map(path: Path) -> Path:
+    """The path of a map, before anything heavy is imported."""
+    if not path.exists():
+        raise InputError(f"{path} is not there{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
+    return path
+
+
+def some_existing(photos: list[Path]) -> list[Path]:
+    """Photos, folders and patterns of which at least one is there; `-` stands for a list that is yet to be read."""
+    if not any(path.exists() or re.search(r"[*?[]", str(path)) or str(path) == "-" for path in photos):
+        existing(photos[0])
+    return photos
+
+
+def named(kind: str) -> Callable[[Any], Any]:
+    """A check of an argument, or a list of them, that names registered things of a kind; nothing is imported for it."""
+
+    def check(given: Any) -> Any:
+        for name in given if isinstance(given, list) else [given]:
+            if name:
+                check_name(kind, name)
+        return given
+
+    return check
+
+
+def backbones() -> list[str]:
+    """Every backbone's name: ours, and timm's as its source declares them, for importing it takes seconds."""
+    found = importlib.util.find_spec("timm")
+    names = set(known_names("backbone"))
+    for file in Path(str(found.origin)).parent.glob("models/*.py") if found is not None else ():
+        names.update(_DECLARED.findall(file.read_text(encoding="utf-8")))
+    return sorted(names)
+
+
+_DECLARED = re.compile(r"^@register_model\s*\n(?:@.*\n)*def (\w+)", re.MULTILINE)
+
+
+def known_backbone(name: str) -> str:
+    """A name of a backbone, which may carry a weights tag (`resnet18.tv_in1k`)."""
+    if name and name.partition(".")[0] not in (known := backbones()):
+        raise unknown_name("backbone", name, known)
+    return name
+
+
+def index_kind(name: str) -> str:
+    """`auto`, or a kind of index."""
+    return name if name == "auto" else check_name("kind of index", name)
+
+
+def choice_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
+    """A check of an option that takes one of a few words."""
+
+    def check(given: Any) -> Any:
+        if given is not None and given not in choices:
+            raise unknown_name(option, given, choices)
+        return given
+
+    return check
+
+
+def _check_data(given: list[str] | None) -> list[str] | None:
+    """Entries of --data whose datasets are known and whose paths are there."""
+    for entry in given or ():
+        name, equals, path = entry.partition("=")
+        known = known_names("dataset")
+        if equals and name not in known and not Path(entry).exists():
+            raise unknown_name("dataset in --data", name, known)
+        existing(Path(path if equals and name in known else entry))
+    return given
+
+
+DataPath = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--data",
+        callback=_check_data,
+        help="DATASET=PATH, repeatable; PATH alone where one dataset is asked for. The town needs none.",
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout.")]
 
 
 def _use_device(name: str | None) -> str | None:
@@ -58,13 +149,16 @@ FrameOption = Annotated[
 ]
 
 
-def emit(data: Any, as_json: bool, text: str = "") -> None:
-    """Prints the result: JSON for programs, `text` for people."""
+def emit(data: Any, as_json: bool, text: str = "", then: str = "") -> None:
+    """Prints the result: JSON for programs, `text` for people, who are also told which command comes naturally `then`."""
     if as_json:
         json.dump(data, sys.stdout, indent=2, ensure_ascii=False, default=_plain)
         sys.stdout.write("\n")
     elif text:
         print("\n".join(map(visible, text.split("\n"))))
+    if then and not as_json:
+        sys.stdout.flush()
+        say(f"next: {visible(then)}")
 
 
 def _plain(value: Any) -> Any:

@@ -6,12 +6,24 @@ import itertools
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import MODEL_HELP, WORKERS_HELP, DataPath, Device, FrameOption, Json, emit, existing
+from covis.cli.common import (
+    MODEL_HELP,
+    WORKERS_HELP,
+    DataPath,
+    Device,
+    FrameOption,
+    Json,
+    choice_of,
+    emit,
+    existing,
+    named,
+)
 from covis.errors import InputError, unknown_name
+from covis.registry import check_name, known_names
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
@@ -19,6 +31,21 @@ if TYPE_CHECKING:
     from covis.whitening import WhiteningRule
 
 PICTURES = (".png", ".svg", ".pdf")
+FIGURES = (
+    "recall",
+    "precision",
+    "radius",
+    "distance",
+    "sizes",
+    "gains",
+    "differences",
+    "activations",
+    "overlap",
+    "training",
+    "batches",
+)
+PAIR_LABELS = ("none", "graded", "measured", "binary", "nearest")
+FORMATS = ("text", "markdown", "latex", "csv")
 
 
 def report(
@@ -31,7 +58,8 @@ def report(
     figure: Annotated[
         str,
         typer.Option(
-            help="Only this figure: recall, precision, radius, distance, sizes, overlap, differences, activations; training, batches of runs."
+            callback=choice_of("--figure", ("", *FIGURES)),
+            help=f"Only this figure: {', '.join(FIGURES)} (the last three of runs).",
         ),
     ] = "",
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
@@ -56,24 +84,22 @@ def report(
     _check(output, figure, width, no_title)
     from covis.datasets import given_paths
     from covis.evaluation import BENCHMARKS, load_benchmark
-    from covis.report import write_report
+    from covis.report import sections, write_report
     from covis.report.plots import save
-    from covis.report.sections import FIGURES
 
     groups, runs = _gather(sources)
     protocol = BENCHMARKS[next(iter(groups.values()))[0].benchmark]
     path = given_paths(data, [protocol.dataset]).get(protocol.dataset)
     if figure:
-        if figure not in FIGURES:
-            raise unknown_name("figure", figure, FIGURES)
-        save(FIGURES[figure](groups, runs, path), output, width_in=width, titles=not no_title)
+        save(sections.FIGURES[figure](groups, runs, path), output, width_in=width, titles=not no_title)
     else:
         first = next(iter(groups.values()))[0]
         benchmark = load_benchmark(first.benchmark, path, frame=first.protocol.get("frame", ""))
         write_report(
             output, groups, benchmark, runs=runs or None, data=path, title=title or f"Evaluation on {first.benchmark}"
         )
-    emit({"report": str(output), "models": list(groups)}, json, f"{output}: {', '.join(groups)}")
+    then = "" if figure else f"open {output} in a browser"
+    emit({"report": str(output), "models": list(groups)}, json, f"{output}: {', '.join(groups)}", then)
 
 
 def _check(output: Path, figure: str, width: float | None, no_title: bool) -> None:
@@ -108,10 +134,42 @@ def _gather(sources: list[Path]) -> tuple[dict[str, list[Evaluation]], dict[str,
 SWEEP, PLAIN, ALL = "sweep", "none", "all"
 
 
+def _check_model(path: Path) -> Path:
+    """A model that is there; where a benchmark stands in its place, that is said."""
+    if str(path) in known_names("benchmark") and not path.exists():
+        raise InputError(f"{path} is a benchmark; the model comes first: covis evaluate MODEL {path}")
+    return existing(path)
+
+
+def _check_rerank(given: str | None) -> str | None:
+    if given is not None:
+        check_name("re-ranker", given.partition(":")[0])
+    return given
+
+
+def _check_sizes(given: list[str] | None) -> list[str] | None:
+    wrong = [value for value in given or () if value not in (SWEEP, PLAIN) and not (value.isdigit() and int(value) > 0)]
+    if wrong:
+        raise InputError(f"--whiten {wrong[0]!r} is no number of dimensions; give one from 1, `none` or `sweep`")
+    return given
+
+
+def _check_benchmarks(given: list[str]) -> list[str]:
+    """Names of benchmarks, or further models before them, known before anything is imported."""
+    known = known_names("benchmark")
+    for name in given:
+        if name not in known and not Path(name).exists():
+            raise unknown_name("benchmark", name, known)
+    return given
+
+
 def evaluate(
-    model: Annotated[Path, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[Path, typer.Argument(callback=_check_model, help=MODEL_HELP)],
     benchmarks: Annotated[
-        list[str], typer.Argument(help="Names from `covis list benchmarks`; further models may stand before them.")
+        list[str],
+        typer.Argument(
+            callback=_check_benchmarks, help="Names from `covis list benchmarks`; further models may stand before them."
+        ),
     ],
     data: DataPath = None,
     output: Annotated[
@@ -123,12 +181,20 @@ def evaluate(
     whiten: Annotated[
         list[str] | None,
         typer.Option(
-            help="Number of dimensions after whitening; repeatable, also `none`; `sweep`: none, 32, 64, … full."
+            callback=_check_sizes,
+            help="Number of dimensions after whitening; repeatable, also `none`; `sweep`: none, 32, 64, … full.",
         ),
     ] = None,
-    fit: Annotated[str, typer.Option(help="Fit the whitening on images of the `map` or of the `train` split.")] = "map",
+    fit: Annotated[
+        str,
+        typer.Option(
+            callback=choice_of("--fit", ("map", "train")),
+            help="Fit the whitening on images of the `map` or of the `train` split.",
+        ),
+    ] = "map",
     train_data: Annotated[
-        Path | None, typer.Option(help="Table or folder of images for --fit train, instead of the train split.")
+        Path | None,
+        typer.Option(callback=existing, help="Table or folder of images for --fit train, instead of the train split."),
     ] = None,
     fit_images: Annotated[
         str, typer.Option(help="Images drawn to fit the whitening on, at most; `all` as the method's authors did.")
@@ -136,8 +202,9 @@ def evaluate(
     whiten_labels: Annotated[
         str | None,
         typer.Option(
+            callback=choice_of("--whiten-labels", PAIR_LABELS),
             help="Learn the whitening from pairs of one place: graded (by overlap of views), binary (within 25 m and "
-            "40°), nearest (by descriptor, without poses) or none (PCA, the default)."
+            "40°), nearest (by descriptor, without poses) or none (PCA, the default).",
         ),
     ] = None,
     whiten_share: Annotated[
@@ -152,8 +219,9 @@ def evaluate(
     rerank: Annotated[
         str | None,
         typer.Option(
+            callback=_check_rerank,
             help="Re-rank the results: consensus (agreement of positions), patches, or local:sift|xfeat|alike "
-            "(local features and geometry; weights as local:xfeat=FILE)."
+            "(local features and geometry; weights as local:xfeat=FILE).",
         ),
     ] = None,
     rerank_depth: Annotated[
@@ -163,7 +231,8 @@ def evaluate(
         bool, typer.Option("--pose", help="Also estimate each query's full pose (6DOF) from its results, and score it.")
     ] = False,
     scene: Annotated[
-        Path | None, typer.Option(help="pose: COLMAP model of the map's images. [default: depth beside them]")
+        Path | None,
+        typer.Option(callback=existing, help="pose: COLMAP model of the map's images. [default: depth beside them]"),
     ] = None,
     pose_depth: Annotated[int, typer.Option(min=1, help="pose: results per query whose features are matched.")] = 5,
     frame: FrameOption = "",
@@ -242,7 +311,10 @@ def evaluate(
                 from covis.evaluation.published import beside
 
                 printed[-1]["published"] = beside(evaluation)
-    emit(printed[0] if len(printed) == 1 else printed, json, "\n\n".join(text))
+    if output is not None:
+        text.append(f"written to {output}")
+    then = f"covis report {output} -o report.html" if output else "the same with -o FOLDER, to compare and report it"
+    emit(printed[0] if len(printed) == 1 else printed, json, "\n\n".join(text), then)
 
 
 def compare(
@@ -250,7 +322,14 @@ def compare(
         list[Path],
         typer.Argument(callback=existing, help="Folders of `covis evaluate`, folders that hold some, or runs."),
     ],
-    dress: Annotated[str, typer.Option("--format", help="Tables as text, markdown, latex (booktabs) or csv.")] = "text",
+    dress: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            callback=choice_of("--format", FORMATS),
+            help="Tables as text, markdown, latex (booktabs) or csv.",
+        ),
+    ] = "text",
     json: Json = False,
 ) -> None:
     """Set evaluations side by side: what differs, and whether it could be chance. Only like is ranked with like.
@@ -262,14 +341,13 @@ def compare(
       covis compare evals/sweep --json
     """
     from covis.evaluation.compare import compare as compared
-    from covis.evaluation.render import FORMATS, comparison_text
+    from covis.evaluation.render import comparison_text
     from covis.evaluation.result import Evaluation, find_evaluations
 
-    if dress not in FORMATS:
-        raise unknown_name("--format", dress, FORMATS)
     opened = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
     result = compared(opened)
-    emit(result, json, comparison_text(result, dress))
+    then = f"covis report {' '.join(map(str, evaluations))} -o report.html" if dress == "text" else ""
+    emit(result, json, comparison_text(result, dress), then)
 
 
 def leaderboard(
@@ -278,7 +356,14 @@ def leaderboard(
         typer.Argument(callback=existing, help="Folders of `covis evaluate`, folders that hold some, or runs."),
     ],
     output: Annotated[Path | None, typer.Option("-o", "--output", help="FILE.html to write.")] = None,
-    dress: Annotated[str, typer.Option("--format", help="Tables as text, markdown, latex (booktabs) or csv.")] = "text",
+    dress: Annotated[
+        str,
+        typer.Option(
+            "--format",
+            callback=choice_of("--format", FORMATS),
+            help="Tables as text, markdown, latex (booktabs) or csv.",
+        ),
+    ] = "text",
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Leaderboard",
     no_timing: Annotated[bool, typer.Option("--no-timing", help="Do not time the models on this machine.")] = False,
     json: Json = False,
@@ -290,25 +375,25 @@ def leaderboard(
       covis leaderboard evals -o board.html
       covis leaderboard evals/cl evals/gcl --format markdown --no-timing
     """
-    from covis.evaluation.render import FORMATS
+    from covis.evaluation.render import FORMATS as WRITERS
     from covis.evaluation.result import Evaluation, find_evaluations
     from covis.report import tables as board
 
-    if dress not in FORMATS:
-        raise unknown_name("--format", dress, FORMATS)
     if output is not None and output.suffix != ".html":
         raise InputError(f"--output {output} is a page; give FILE.html")
     opened = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
     found = board.leaderboard(opened, timed=not no_timing)
     if output is not None:
         board.write_leaderboard(output, found, title)
-    write = FORMATS[dress]
+    write = WRITERS[dress]
     told = [f"{board.heading(one)}\n{write(board.protocol_rows(one))}" for one in found["boards"]]
     emit(found, json, "\n\n".join([*told, *([] if output is None else [f"{output}: {len(opened)} evaluations"])]))
 
 
 def submission_check(
-    benchmark: Annotated[str, typer.Argument(help="msls_test, robotcar_v2, cmu_extended, …")],
+    benchmark: Annotated[
+        str, typer.Argument(callback=named("benchmark"), help="msls_test, robotcar_v2, cmu_extended, …")
+    ],
     file: Annotated[Path, typer.Argument(callback=existing, help="The file that is to be uploaded.")],
     data: DataPath = None,
     json: Json = False,
@@ -345,11 +430,8 @@ def _models_and_benchmarks(model: Path, names: list[str], benchmarks: Collection
 def _whitening_rule(
     labels: str | None, exponent: float | None, share: float | None, power: float | None
 ) -> WhiteningRule:
-    from covis.whitening import PairLabels, WhiteningRule
+    from covis.whitening import WhiteningRule
 
-    choices = get_args(PairLabels)
-    if labels is not None and labels not in choices:
-        raise unknown_name("--whiten-labels", labels, choices)
     if labels in (None, "none") and (exponent is not None or share is not None):
         raise InputError("--whiten-exponent and --whiten-share weigh labelled pairs; add --whiten-labels graded")
     given = {"labels": labels, "exponent": exponent, "total_share": share, "power": power}
@@ -360,11 +442,6 @@ def _variants(whiten: list[str], fit: str, train_data: Path | None, fit_images: 
     from covis.cli.model import images_at
     from covis.evaluation.run import Variants
 
-    if fit not in ("map", "train"):
-        raise unknown_name("--fit", fit, ("map", "train"))
-    wrong = [value for value in whiten if value not in (SWEEP, PLAIN) and not (value.isdigit() and int(value) > 0)]
-    if wrong:
-        raise InputError(f"--whiten {wrong[0]!r} is no number of dims; give one from 1, `none` or `sweep`")
     if fit_images != ALL and not (fit_images.isdigit() and int(fit_images) > 1):
         raise InputError(f"--fit-images {fit_images!r} is no number of images; give one from 2, or `all`")
     sizes = tuple(None if value == PLAIN else int(value) for value in whiten if value != SWEEP) or (None,)

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import WORKERS_HELP, DataPath, Device, Json, emit
+from covis.cli.common import WORKERS_HELP, DataPath, Device, Json, emit, existing, known_backbone, named
 from covis.cli.common import table as text_table
 from covis.errors import InputError
+from covis.registry import check_name, is_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,8 +22,52 @@ if TYPE_CHECKING:
     from covis.models import ModelConfig
 
 
+RECIPE_FILES = (".toml", ".json")
+
+
+def _check_recipe(given: str | list[str]) -> str | list[str]:
+    """Recipes whose names are known or whose files are there, before anything is imported."""
+    for name in [given] if isinstance(given, str) else given:
+        if name.endswith(RECIPE_FILES):
+            existing(Path(name))
+        else:
+            named("recipe")(name)
+    return given
+
+
+_NAMED_FIELDS = {
+    "loss": "loss",
+    "labels": "rule",
+    "batches": "kind of batches",
+    "batches.composed_by": "rule",
+    "model.pool": "pooling",
+}
+"""Fields of a recipe whose value is a registered name, and of what kind."""
+
+
+def _check_settings(given: list[str] | None) -> list[str] | None:
+    """FIELD=VALUE whose fields and names are known; recipes that are loaded already are asked themselves later."""
+    for setting in given or () if not is_loaded("recipe") else ():
+        field, equals, value = (part.strip() for part in setting.partition("="))
+        if equals:
+            check_name("field", field)
+        if equals and field == "model.backbone":
+            known_backbone(value)
+        if field in _NAMED_FIELDS and value.isidentifier() and value.lower() not in ("none", "null"):
+            check_name(_NAMED_FIELDS[field], value)
+    return given
+
+
+def _check_tables(given: list[str] | None) -> list[str] | None:
+    if given != ["list"]:
+        named("table")(given or [])
+    return given
+
+
 def train(
-    recipe: Annotated[str, typer.Argument(help="A name from `covis list recipes`, or a file (.toml, .json).")],
+    recipe: Annotated[
+        str, typer.Argument(callback=_check_recipe, help="A name from `covis list recipes`, or a file (.toml, .json).")
+    ],
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Run folder; RUN/model is the trained model.")
     ] = None,
@@ -30,12 +75,16 @@ def train(
     init: Annotated[
         Path | None,
         typer.Option(
+            callback=existing,
             help="Start from this model or run folder instead of the recipe's network; its last blocks learn, its "
-            "statistics stay, and it is kept unless training finds more on the recipe's validation."
+            "statistics stay, and it is kept unless training finds more on the recipe's validation.",
         ),
     ] = None,
     seed: Annotated[int, typer.Option(help="Decides batches and initial weights.")] = 0,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="Change a field: FIELD=VALUE, repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", callback=_check_settings, help="Change a field: FIELD=VALUE, repeatable."),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 60.0,
@@ -58,6 +107,8 @@ def train(
       covis train fine_tune --init megaloc --data photos/ -o runs/mine --set model.adapters=8
       torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
     """
+    if output is None and not dry_run:
+        raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
     from covis import experiments
     from covis.datasets import given_paths
     from covis.training.recipe import configure, describe_recipe, start_from
@@ -69,8 +120,7 @@ def train(
     if dry_run:
         emit(describe_recipe(chosen), True)
         return
-    if output is None:
-        raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
+    assert output is not None
     path = given_paths(data, [chosen.dataset]).get(chosen.dataset)
 
     from covis.training.run import Resources  # loads torch: after all that can be told without it
@@ -85,7 +135,17 @@ def train(
         result,
         json,
         f"{result['model']}: {result['dim']} dims, {result['pairs']} pairs{best and ', validation' + best}",
+        f"covis evaluate {output} {_benchmark_of(chosen.dataset, data)}",
     )
+
+
+def _benchmark_of(dataset: str, data: list[str] | None) -> str:
+    """A benchmark of a dataset whose truth is there, as `covis evaluate` takes it."""
+    from covis.evaluation import BENCHMARKS
+
+    known = [name for name in BENCHMARKS if BENCHMARKS[name].dataset == dataset and not BENCHMARKS[name].hidden]
+    chosen = dataset if dataset in known else known[0] if known else "BENCHMARK"
+    return " ".join([chosen, *(f"--data {entry}" for entry in data or ())])
 
 
 def _given_model(path: Path) -> tuple[ModelConfig, Path]:
@@ -107,7 +167,10 @@ def demo(
     output: Annotated[Path, typer.Option("-o", "--output", help="Folder of everything the demo makes.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="First of the two seeds.")] = 0,
     data: Annotated[Path | None, typer.Option(help="Folder of the town (default: in the user's cache).")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every recipe, repeatable.")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", callback=_check_settings, help="FIELD=VALUE for every recipe, repeatable."),
+    ] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     device: Device = None,
     json: Json = False,
@@ -123,7 +186,7 @@ def demo(
 
     result = run_demo(output, seed, data=data, settings=set_ or [], workers=workers)
     text = f"{text_table([_shown(row) for row in result['table']])}\n\n{result['verdict']}\nreport: {result['report']}"
-    emit(result, json, text)
+    emit(result, json, text, "covis index PHOTOS -o town.map, or covis train NAME -o runs/NAME (covis list recipes)")
 
 
 def _shown(row: dict[str, Any]) -> dict[str, str]:
@@ -137,7 +200,9 @@ def _shown(row: dict[str, Any]) -> dict[str, str]:
 
 
 Output = Annotated[Path, typer.Option("-o", "--output", help="Folder of all runs; re-run the command to resume.")]
-Set = Annotated[list[str] | None, typer.Option("--set", help="FIELD=VALUE for every run, repeatable.")]
+Set = Annotated[
+    list[str] | None, typer.Option("--set", callback=_check_settings, help="FIELD=VALUE for every run, repeatable.")
+]
 Workers = Annotated[int | None, typer.Option(help="Decoding processes (default: one per core, at most 8).")]
 _BETWEEN_VALUES = re.compile(r",(?![^\[]*\])")
 """Commas that are not inside a list."""
@@ -145,9 +210,13 @@ SCORES = "scores.csv"
 
 
 def sweep(
-    recipes: Annotated[list[str], typer.Argument(help="Names from `covis list recipes`.")],
+    recipes: Annotated[
+        list[str], typer.Argument(callback=_check_recipe, help="Names from `covis list recipes`, or files.")
+    ],
     output: Output,
-    benchmark: Annotated[list[str], typer.Option(help="What each run is scored on, repeatable.")],
+    benchmark: Annotated[
+        list[str], typer.Option(callback=named("benchmark"), help="What each run is scored on, repeatable.")
+    ],
     data: DataPath = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 … N−1.")] = 3,
     set_: Set = None,
@@ -177,12 +246,15 @@ def sweep(
     table = Table(f"Sweep of {', '.join(recipes)}", tuple(rows), seeds)
     inputs = _inputs(rows, output, data, workers=workers)
     outcomes, told = _scored("table", table, inputs, seeds)
-    emit(told, json, markdown(outcomes))
+    emit(told, json, f"{markdown(outcomes)}\n\n{output}: {len(rows)} rows × {seeds} seeds", f"covis compare {output}")
 
 
 def reproduce(
     tables: Annotated[
-        list[str] | None, typer.Argument(help="Tables and figures by name; `list` shows them, their cost and data.")
+        list[str] | None,
+        typer.Argument(
+            callback=_check_tables, help="Tables and figures by name; `list` shows them, their cost and data."
+        ),
     ] = None,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder of all runs.")] = None,
     data: DataPath = None,
@@ -190,7 +262,8 @@ def reproduce(
     seeds: Annotated[int | None, typer.Option(help="Seeds 0 … N−1 (default: as the table says).")] = None,
     set_: Set = None,
     scores: Annotated[
-        Path | None, typer.Option(help="What servers answered: scores.csv of the output folder, filled in.")
+        Path | None,
+        typer.Option(callback=existing, help="What servers answered: scores.csv of the output folder, filled in."),
     ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="NAME=FOLDER of an off-the-shelf model (netvlad), repeatable.")
@@ -216,18 +289,19 @@ def reproduce(
       covis reproduce figure_whitening --data msls=/data/msls -o paper
       covis reproduce town_table1 -o tables --seeds 3
     """
+    names = tables or []
+    listing = list_ or not names or names == ["list"]
+    if output is None and not listing:
+        raise InputError(f"give a folder for the runs of {', '.join(names)}: -o FOLDER")
     from covis.experiments.tables import TABLES, choose_rows
     from covis.training.recipe import configure
 
-    names = tables or []
-    if list_ or not names or names == ["list"]:
+    if listing or output is None:
         listed = [_listed(name, data) for name in TABLES]
         columns = ("table", "rows", "runs", "hours", "data", "missing", "title")
         emit(listed, json, text_table([{k: _text(e[k]) for k in columns} for e in listed]))
         return
     chosen = {name: TABLES[name]() for name in names}
-    if output is None:
-        raise InputError(f"give a folder for the runs of {', '.join(names)}: -o FOLDER")
     for name, table in chosen.items():
         kept = [
             row if row.recipe is None else replace(row, recipe=configure(row.recipe, set_ or []))
@@ -238,7 +312,7 @@ def reproduce(
     inputs = _inputs(every, output, data, workers=workers, scores=scores, models=model or [])
     told = {name: _reproduced(name, table, inputs, seeds or table.seeds, bool(set_)) for name, table in chosen.items()}
     texts = [entry.pop("text") for entry in told.values()]
-    emit(next(iter(told.values())) if len(told) == 1 else told, json, "\n\n".join(texts))
+    emit(next(iter(told.values())) if len(told) == 1 else told, json, "\n\n".join([*texts, f"written to {output}"]))
 
 
 def _inputs(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import DataPath, FrameOption, Json, emit, existing, table
+from covis.cli.common import DataPath, FrameOption, Json, choice_of, emit, existing, named, table
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -17,16 +17,29 @@ if TYPE_CHECKING:
     from covis.labels.exchange import Labels
     from covis.labels.rules import LabelRule
 
+MEASURES = ("overlap", "query_overlap", "iou")
 AXES = ("x", "y", "z", "-x", "-y", "-z")
 
-Queries = Annotated[Path | None, typer.Option(help="The queries: a table, a folder, a COLMAP model, …")]
-Database = Annotated[Path | None, typer.Option(help="The map images, alike. [default: the queries with themselves]")]
-DatasetName = Annotated[str | None, typer.Option("--dataset", help="Instead of tables: a dataset by name.")]
+Queries = Annotated[
+    Path | None, typer.Option(callback=existing, help="The queries: a table, a folder, a COLMAP model, …")
+]
+Database = Annotated[
+    Path | None, typer.Option(callback=existing, help="The map images, alike. [default: the queries with themselves]")
+]
+DatasetName = Annotated[
+    str | None, typer.Option("--dataset", callback=named("dataset"), help="Instead of tables: a dataset by name.")
+]
 SplitName = Annotated[str | None, typer.Option("--split", help="Split of that dataset.")]
 CloudOption = Annotated[
-    Path | None, typer.Option(help="surface: point cloud, .ply or .npz. [default: fused depth maps]")
+    Path | None, typer.Option(callback=existing, help="surface: point cloud, .ply or .npz. [default: fused depth maps]")
 ]
-CloudUp = Annotated[str, typer.Option(help=f"surface: the cloud file's axis that points up: {', '.join(AXES)}.")]
+CloudUp = Annotated[
+    str,
+    typer.Option(
+        callback=choice_of("--cloud-up", AXES),
+        help=f"surface: the cloud file's axis that points up: {', '.join(AXES)}.",
+    ),
+]
 
 
 def label(
@@ -35,7 +48,11 @@ def label(
     database: Database = None,
     output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the graph.")] = None,
     measure: Annotated[
-        str | None, typer.Option(help="overlap | query_overlap | iou. [default: overlap; surface: iou]")
+        str | None,
+        typer.Option(
+            callback=choice_of("--measure", MEASURES),
+            help="overlap | query_overlap | iou. [default: overlap; surface: iou]",
+        ),
     ] = None,
     radius_m: Annotated[
         str | None, typer.Option(help="Depth of view in metres; Q,M for two cameras. [default: 50; rule radius: 25]")
@@ -44,7 +61,10 @@ def label(
         str | None, typer.Option(help="Opening in degrees, up to 360; Q,M for two cameras. [default: 90]")
     ] = None,
     rule: Annotated[
-        str | None, typer.Option(help="A name from `covis list rules`. [default: the dataset's own; fov for tables]")
+        str | None,
+        typer.Option(
+            callback=named("rule"), help="A name from `covis list rules`. [default: the dataset's own; fov for tables]"
+        ),
     ] = None,
     set_: Annotated[
         list[str] | None, typer.Option("--set", help="Any field of the rule: FIELD=VALUE, repeatable.")
@@ -59,8 +79,15 @@ def label(
     split: SplitName = None,
     cloud: CloudOption = None,
     cloud_up: CloudUp = "z",
-    occlusion: Annotated[str | None, typer.Option(help="surface: none | zbuffer. [default: none]")] = None,
-    tracks: Annotated[Path | None, typer.Option(help="tracks: the COLMAP model. [default: the queries]")] = None,
+    occlusion: Annotated[
+        str | None,
+        typer.Option(
+            callback=choice_of("--occlusion", ("none", "zbuffer")), help="surface: none | zbuffer. [default: none]"
+        ),
+    ] = None,
+    tracks: Annotated[
+        Path | None, typer.Option(callback=existing, help="tracks: the COLMAP model. [default: the queries]")
+    ] = None,
     uint8: Annotated[bool, typer.Option("--uint8", help="Keep ψ in steps of 1/255; no pair changes its band.")] = False,
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out images without a position.")] = False,
     frame: FrameOption = "",
@@ -97,7 +124,8 @@ def label(
     here, there = _with_positions(image_sets(queries, database, dataset, data, split, frame), skip_unknown)
     graph = _finished(output, chosen, here, there, uint8) or _made(output, chosen, here, there, uint8)
     summary = {"graph": str(output), **_summary(graph)}
-    emit(summary, json, table([{"what": k, "value": str(v)} for k, v in _flat(summary)]))
+    text = table([{"what": k, "value": str(v)} for k, v in _flat(summary)])
+    emit(summary, json, text, f"covis label plot {output} -o labels.png")
 
 
 def _sides(option: str, text: str | None) -> float | tuple[float, float] | None:
@@ -286,7 +314,9 @@ PICTURES = ("pair", "scatter", "heatmap", "map", "surface")
 def export(
     graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
-    format_: Annotated[str, typer.Option("--format", help=" | ".join(FORMATS))],
+    format_: Annotated[
+        str, typer.Option("--format", callback=choice_of("--format", FORMATS), help=" | ".join(FORMATS))
+    ],
     least: Annotated[
         float | None, typer.Option("--min-similarity", help="Leave out smaller ψ. [default: 0; hloc: 0.5]")
     ] = None,
@@ -308,8 +338,6 @@ def export(
     from covis.graph import POSITIVE
     from covis.labels.exchange import open_labels, write_edges, write_hloc, write_released
 
-    if format_ not in FORMATS:
-        raise unknown_name("format", format_, FORMATS)
     labels = open_labels(graph)
     if output.is_dir() and format_ != "h5":
         raise InputError(f"{output} is a folder; give a file")
@@ -336,7 +364,9 @@ def import_labels(
     data: DataPath = None,
     split: SplitName = None,
     key: Annotated[str, typer.Option(help="h5: fov (graded) or sim (binary).")] = "fov",
-    format_: Annotated[str | None, typer.Option("--format", help=" | ".join(FORMATS))] = None,
+    format_: Annotated[
+        str | None, typer.Option("--format", callback=choice_of("--format", FORMATS), help=" | ".join(FORMATS))
+    ] = None,
     json: Json = False,
 ) -> None:
     """Read labels of another tool into a graph: an edge list, the authors' HDF5, or an hloc pair list (ψ = 1).
@@ -365,13 +395,14 @@ def import_labels(
         graph = read_hloc(file, *sides) if kind == "hloc" else read_edges(file, *sides, kind)
     save_labels(Labels(graph, *sides), output)
     shape = list(graph.shape)
-    emit({"graph": str(output), "shape": shape, "pairs": graph.pairs}, json, f"{output}: {graph.pairs} pairs")
+    emit({"graph": str(output), "shape": shape, "pairs": graph.pairs}, json, f"{output}: {graph.pairs} pairs",
+         f"covis label plot {output} -o labels.png")  # fmt: skip
 
 
 def plot(
     graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
-    kind: Annotated[str, typer.Option(help=" | ".join(PICTURES))] = "scatter",
+    kind: Annotated[str, typer.Option(callback=choice_of("--kind", PICTURES), help=" | ".join(PICTURES))] = "scatter",
     pair: Annotated[
         tuple[str, str] | None,
         typer.Option(help="pair, surface: a query and a map image, by name or row number. [default: one near ψ = 0.5]"),
@@ -398,8 +429,6 @@ def plot(
     from covis.report.drawings import picture_heatmap, picture_map, picture_scatter
     from covis.report.plots import save
 
-    if kind not in PICTURES:
-        raise unknown_name("kind of picture", kind, PICTURES)
     if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"{output} must end in .png, .svg or .pdf")
     labels = open_labels(graph)

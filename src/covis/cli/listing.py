@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import importlib.util
+import json as json_text
 import shutil
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from importlib import resources
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from covis.cli.common import Json, emit, existing, table
+from covis.cli.common import Json, backbones, emit, existing, named, table
 from covis.errors import InputError, unknown_name
+from covis.registry import NAMES, known_names
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "covis export, and faster index, locate and embed on a processor"),
@@ -232,7 +235,7 @@ def _size(count: float) -> str:
 
 
 def check(
-    name: Annotated[str, typer.Argument(help="Dataset, as `covis list datasets` names it.")],
+    name: Annotated[str, typer.Argument(callback=named("dataset"), help="Dataset, as `covis list datasets` names it.")],
     path: Annotated[Path, typer.Argument(callback=existing, help="Its folder, in the official layout.")],
     output: Annotated[
         Path | None,
@@ -254,8 +257,10 @@ def check(
     from covis.datasets.doctor import check as examine
 
     report = examine(name, path, output or Path(f"check-{name}"), quick=quick, workers=workers)
-    emit(report, json, _report_text(report))
-    if any(finding["level"] == "error" for finding in report["findings"]):
+    whole = not any(finding["level"] == "error" for finding in report["findings"])
+    then = f"covis train RECIPE --data {name}={path} -o RUN (covis list recipes --match {name})" if whole else ""
+    emit(report, json, _report_text(report), then)
+    if not whole:
         raise typer.Exit(2)
 
 
@@ -302,7 +307,8 @@ def list_names(
         return
     if kind not in KINDS:
         raise unknown_name("kind", kind, KINDS)
-    listed = {name: about for name, about in KINDS[kind][1]().items() if match in name}
+    known = dict.fromkeys(backbones(), "") if kind == "backbones" else known_names(KINDS[kind][1])
+    listed = {name: about for name, about in known.items() if match in name}
     emit(list(listed), json, _described(listed))
 
 
@@ -313,6 +319,43 @@ def _kinds() -> str:
 def _described(listed: dict[str, str]) -> str:
     width = min(40, max((len(name) for name in listed), default=0))
     return "\n".join(f"{name:<{width}}  {about}".rstrip() for name, about in listed.items())
+
+
+START_WITH = {
+    "town_quick": "start here: a minute, no data needed",
+    "own_photos": "start here: your own photos, best",
+    "own_photos_small": "start here: your own photos, small and fast",
+    "msls_vgg16_gem_gcl": "start here: the method's main experiment",
+}
+"""Recipes that are listed first, and why."""
+KINDS = {
+    "datasets": ("datasets that covis reads, with their splits", "dataset"),
+    "benchmarks": ("named evaluation protocols", "benchmark"),
+    "recipes": ("training recipes, by dataset", "recipe"),
+    "backbones": ("networks to build a model on", "backbone"),
+    "rules": ("label rules", "rule"),
+    "models": ("models that others published, to import", "published model"),
+    "batches": ("how training batches are put together", "kind of batches"),
+    "losses": ("training losses", "loss"),
+    "pools": ("poolings of feature maps into a descriptor", "pooling"),
+    "rerankers": ("ways to re-rank results (covis evaluate --rerank)", "re-ranker"),
+    "indexes": ("kinds of index (covis search build --kind, covis index --kind)", "kind of index"),
+    "tables": ("tables and figures that covis reproduce makes", "table"),
+}
+"""What can be listed → what that is, and the kind that its registry has."""
+
+
+# What `covis list` shows, and what names are checked against, is read from the things themselves by `make names`.
+
+
+def all_names() -> dict[str, dict[str, str]]:
+    """Kind → {name: what it is} of everything registered, from the registries; imports them all."""
+    return {
+        "dataset": _datasets(), "benchmark": _benchmarks(), "recipe": _recipes(), "rule": _rules(),
+        "published model": _models(), "kind of batches": _batches(), "loss": _losses(), "pooling": _pools(),
+        "table": _tables(), "backbone": _own_backbones(), "field": _recipe_fields(),
+        "re-ranker": _rerankers(), "kind of index": _indexes(),
+    }  # fmt: skip
 
 
 def _datasets() -> dict[str, str]:
@@ -342,10 +385,25 @@ def _recipes() -> dict[str, str]:
     }
 
 
-def _backbones() -> dict[str, str]:
-    from covis.models import backbone_names
+def _own_backbones() -> dict[str, str]:
+    from covis.models.backbones import VARIANTS
 
-    return dict.fromkeys(backbone_names(), "")
+    return dict.fromkeys(VARIANTS, "")
+
+
+def _recipe_fields() -> dict[str, str]:
+    """Every field that `--set` can change in some recipe, dotted."""
+    from dataclasses import fields
+
+    from covis.models import ModelConfig
+    from covis.training.recipe import CHOICES, Optimiser, Recipe
+    from covis.whitening import WhiteningRule
+
+    parts: dict[str, list[type]] = {"": [Recipe], "model.": [ModelConfig], "optimiser.": [Optimiser]}
+    parts |= {"whitening.": [WhiteningRule], **{f"{name}.": list(kinds.values()) for name, kinds in CHOICES.items()}}
+    return dict.fromkeys(
+        sorted({f"{part}{f.name}" for part, kinds in parts.items() for k in kinds for f in fields(k)}), ""
+    )
 
 
 def _rules() -> dict[str, str]:
@@ -411,24 +469,13 @@ def _some(names: Sequence[str], most: int = 8) -> list[str]:
     return [*names[:most], "…"] if len(names) > most else list(names)
 
 
-START_WITH = {
-    "town_quick": "start here: a minute, no data needed",
-    "own_photos": "start here: your own photos, best",
-    "own_photos_small": "start here: your own photos, small and fast",
-    "msls_vgg16_gem_gcl": "start here: the method's main experiment",
-}
-"""Recipes that are listed first, and why."""
-KINDS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
-    "datasets": ("datasets that covis reads, with their splits", _datasets),
-    "benchmarks": ("named evaluation protocols", _benchmarks),
-    "recipes": ("training recipes, by dataset", _recipes),
-    "backbones": ("networks to build a model on", _backbones),
-    "rules": ("label rules", _rules),
-    "models": ("models that others published, to import", _models),
-    "batches": ("how training batches are put together", _batches),
-    "losses": ("training losses", _losses),
-    "pools": ("poolings of feature maps into a descriptor", _pools),
-    "rerankers": ("ways to re-rank results (covis evaluate --rerank)", _rerankers),
-    "indexes": ("kinds of index (covis search build --kind, covis index --index)", _indexes),
-    "tables": ("tables and figures that covis reproduce makes", _tables),
-}
+def write_names() -> None:
+    """Writes the file of names anew; a test holds it to the registries."""
+    from covis.files import write_text
+
+    path = Path(str(resources.files("covis"))) / NAMES
+    write_text(path, json_text.dumps(all_names(), indent=1, ensure_ascii=False) + "\n")
+
+
+if __name__ == "__main__":
+    write_names()

@@ -7,11 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit
+from covis.cli.common import Json, emit, existing, existing_map
 from covis.cli.maps import PicturesOption
 from covis.errors import InputError
 
-MapPath = Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")]
+MapPath = Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")]
 
 
 def check(map_path: MapPath, json: Json = False) -> None:
@@ -51,7 +51,7 @@ def repair(map_path: MapPath, json: Json = False) -> None:
         lines += [f"… and {count - 20} more"] if count > 20 else []
         listed = f", listed in {map_path / DROPPED}; add them again with covis add" if count else ""
         lines.append(f"{map_path} is whole again with {outcome['photos']} photos; {count} dropped{listed}")
-    emit(outcome, json, "\n".join(lines))
+    emit(outcome, json, "\n".join(lines), f"covis map check {map_path}")
 
 
 def calibrate(map_path: MapPath, json: Json = False) -> None:
@@ -132,13 +132,22 @@ def export(
 
     require_map(map_path, [])
     size = export_map(Map.open(map_path), target, with_paths=with_paths)
-    emit({"file": str(target), "bytes": size}, json, f"{target}: {size / 1e6:.1f} MB")
+    emit(
+        {"file": str(target), "bytes": size},
+        json,
+        f"{target}: {size / 1e6:.1f} MB",
+        f"covis map import {target} -o MAP, on any machine",
+    )
 
 
 def import_(
-    source: Annotated[Path, typer.Argument(metavar="FILE", help="A file that covis map export wrote.")],
+    source: Annotated[
+        Path, typer.Argument(callback=existing, metavar="FILE", help="A file that covis map export wrote.")
+    ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map to make.")],
-    photos: Annotated[Path | None, typer.Option(help="Where the photos lie here, to be shown beside answers.")] = None,
+    photos: Annotated[
+        Path | None, typer.Option(callback=existing, help="Where the photos lie here, to be shown beside answers.")
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a map of a file that covis map export wrote. Every byte is checked, nothing in it is executed.
@@ -152,12 +161,12 @@ def import_(
 
     made = import_map(source, output, photos=photos)
     emit({"map": str(output), "photos": len(made), "model": made.model_fingerprint}, json,
-         f"{output}: {len(made)} photos")  # fmt: skip
+         f"{output}: {len(made)} photos", f"covis locate {output} PHOTO")  # fmt: skip
 
 
 def merge(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A map.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another map of the same model.")],
+    first: Annotated[Path, typer.Argument(callback=existing_map, metavar="A", help="A map.")],
+    second: Annotated[Path, typer.Argument(callback=existing_map, metavar="B", help="Another map of the same model.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map to make.")],
     prefix: Annotated[str, typer.Option(help="Put before the names of B, where both use the same ones.")] = "",
     json: Json = False,
@@ -174,12 +183,14 @@ def merge(
     if output.exists():
         raise InputError(f"{output} exists already; choose another output or remove it")
     made = merge_maps(Map.open(first), Map.open(second), output, prefix=prefix)
-    emit({"map": str(output), "photos": len(made)}, json, f"{output}: {len(made)} photos")
+    emit(
+        {"map": str(output), "photos": len(made)}, json, f"{output}: {len(made)} photos", f"covis locate {output} PHOTO"
+    )
 
 
 def diff(
-    first: Annotated[Path, typer.Argument(metavar="A", help="A map.")],
-    second: Annotated[Path, typer.Argument(metavar="B", help="Another map.")],
+    first: Annotated[Path, typer.Argument(callback=existing_map, metavar="A", help="A map.")],
+    second: Annotated[Path, typer.Argument(callback=existing_map, metavar="B", help="Another map.")],
     json: Json = False,
 ) -> None:
     """Say what differs between two maps: photos, positions, descriptors, models.

@@ -8,7 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import Device, FrameOption, Json, emit, existing
+from covis.cli.common import (
+    Device,
+    FrameOption,
+    Json,
+    choice_of,
+    emit,
+    existing,
+    existing_map,
+    index_kind,
+    named,
+    some_existing,
+)
 from covis.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,16 +32,20 @@ if TYPE_CHECKING:
 if TYPE_CHECKING:
     from covis.search import Area
 
-TrackOption = Annotated[Path | None, typer.Option(help="A table or track (GPX) with the positions of the photos.")]
+TrackOption = Annotated[
+    Path | None, typer.Option(callback=existing, help="A table or track (GPX) with the positions of the photos.")
+]
 PicturesOption = Annotated[
     list[Path] | None,
     typer.Option(
+        callback=existing,
         metavar="FOLDER",
         help="Also show photos of the map that lie here; those of folders given to covis index are shown anyway.",
     ),
 ]
 GivenPhotos = Annotated[
-    Path | None, typer.Option(help="A store with the photos' descriptors (covis embed), if there is one.")
+    Path | None,
+    typer.Option(callback=existing, help="A store with the photos' descriptors (covis embed), if there is one."),
 ]
 
 
@@ -39,12 +54,16 @@ def index(
         Path, typer.Argument(callback=existing, help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map; the same command resumes it.")],
-    model: Annotated[Path | None, typer.Option(help="A model directory, or a training run.")] = None,
+    model: Annotated[Path | None, typer.Option(callback=existing, help="A model directory, or a training run.")] = None,
     train: Annotated[
         bool, typer.Option("--train", help="Fit a model to the photos, the default without --model.")
     ] = False,
     recipe: Annotated[
-        str, typer.Option(help="What is fitted: own_photos, own_photos_small or another (default: the best there is).")
+        str,
+        typer.Option(
+            callback=named("recipe"),
+            help="What is fitted: own_photos, own_photos_small or another (default: the best there is).",
+        ),
     ] = "",
     weights: Annotated[
         str, typer.Option(help="Backbone weights (.safetensors) where they cannot be fetched; tells the recipe.")
@@ -54,7 +73,9 @@ def index(
     ] = False,
     track: TrackOption = None,
     frame: FrameOption = "",
-    kind: Annotated[str, typer.Option(help="Search: auto, or a kind of `covis list indexes`.")] = "auto",
+    kind: Annotated[
+        str, typer.Option(callback=index_kind, help="Search: auto, or a kind of `covis list indexes`.")
+    ] = "auto",
     max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
     descriptors: GivenPhotos = None,
     engine: Annotated[
@@ -65,7 +86,11 @@ def index(
         typer.Option(help="For locate --pose: a COLMAP model of the photos, or images with depth."),
     ] = None,
     runtime: Annotated[
-        str, typer.Option(help="What locate runs: auto (an ONNX file inside the map, if onnx is installed) or torch.")
+        str,
+        typer.Option(
+            callback=choice_of("--runtime", ("auto", "torch")),
+            help="What locate runs: auto (an ONNX file inside the map, if onnx is installed) or torch.",
+        ),
     ] = "auto",
     device: Device = None,
     json: Json = False,
@@ -84,10 +109,6 @@ def index(
         raise InputError(
             "give --model to use a model as it is, or --train, --recipe, --weights and --fine-tune to fit one, not both"
         )
-    if scene is not None:
-        existing(scene)
-    if runtime not in ("auto", "torch"):
-        raise InputError(f"--runtime is auto or torch, not {runtime!r}")
     from covis.describing.describers import find_describer
 
     if model is not None:
@@ -128,7 +149,7 @@ def index(
 
 
 def add(
-    map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
+    map_path: Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")],
     photos: Annotated[list[Path], typer.Argument(callback=existing, help="Folders, tables or photos, with positions.")],
     prefix: Annotated[str, typer.Option(help="Put before the names, where folders use the same ones.")] = "",
     track: TrackOption = None,
@@ -157,7 +178,7 @@ def add(
 
 
 def remove(
-    map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
+    map_path: Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")],
     names: Annotated[list[str], typer.Argument(help="Names of photos, as covis locate prints them.")],
     json: Json = False,
 ) -> None:
@@ -174,9 +195,12 @@ def remove(
 
 
 def locate(
-    map_path: Annotated[Path, typer.Argument(metavar="MAP", help="A map (covis index).")],
+    map_path: Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")],
     photos: Annotated[
-        list[Path], typer.Argument(help="Photos, folders, tables, patterns, or - for a list on standard input.")
+        list[Path],
+        typer.Argument(
+            callback=some_existing, help="Photos, folders, tables, patterns, or - for a list on standard input."
+        ),
     ],
     k: Annotated[int, typer.Option("-k", min=1, help="Matches per photo.")] = 5,
     near: Annotated[
@@ -203,14 +227,18 @@ def locate(
     geopose: Annotated[
         Path | None, typer.Option(help="Write OGC GeoPoses: FILE.json for one photo, a folder for several.")
     ] = None,
-    geopose_form: Annotated[str, typer.Option(help="geopose: ypr or quaternion.")] = "ypr",
+    geopose_form: Annotated[
+        str,
+        typer.Option(callback=choice_of("--geopose-form", ("ypr", "quaternion")), help="geopose: ypr or quaternion."),
+    ] = "ypr",
     exif: Annotated[Path | None, typer.Option(help="Write copies of the photos with GPS into a folder.")] = None,
     gis: Annotated[Path | None, typer.Option(help="Write them as a layer: .gpkg or .parquet (GeoParquet).")] = None,
     pose: Annotated[bool, typer.Option("--pose", help="Also the full pose (6DOF), by the points of a scene.")] = False,
     scene: Annotated[
         Path | None,
         typer.Option(
-            help="pose: COLMAP model of the map's photos, or images with depth. [default: what index was told]"
+            callback=existing,
+            help="pose: COLMAP model of the map's photos, or images with depth. [default: what index was told]",
         ),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Read every byte of the map against its checksums.")] = False,
@@ -228,14 +256,14 @@ def locate(
       covis locate town.map IMG_2041.jpg --inside district.geojson
       covis locate town.map IMG_2041.jpg --pose --scene sparse/0
     """
+    wanted, form = _precision(precision), _form(geopose_form)
+    if scene is not None and not pose:
+        raise InputError("--scene goes with --pose")
     from covis.progress import say
     from covis.reading.sources import require_map, select_photos
 
     require_map(map_path, photos)
     files = select_photos(photos)
-    wanted, form = _precision(precision), _form(geopose_form)
-    if scene is not None and not pose:
-        raise InputError("--scene goes with --pose")
     say(f"locating {len(files)} photo{'' if len(files) == 1 else 's'} in {map_path}")
 
     from covis.maps.calibration import RATE
@@ -266,12 +294,13 @@ def locate(
         from covis.maps.locating import ORDER
 
         lines.append(f"({ORDER})")
+    then = f"open {html} in a browser" if html else f"the same with --html found.html, or covis serve {map_path}"
     if walk is None:
-        emit([a.to_dict() | p for a, p in zip(answers, poses, strict=True)], json, "\n".join(lines))
+        emit([a.to_dict() | p for a, p in zip(answers, poses, strict=True)], json, "\n".join(lines), then)
     else:
         verdict = "confident" if walk.confident else f"not confident: {walk.note}"
         lines.append(f"the walk: {verdict}; {100 * walk.agreement:.0f} % of its photos agree")
-        emit(walk.to_dict(), json, "\n".join(lines))
+        emit(walk.to_dict(), json, "\n".join(lines), then)
 
 
 def _precision(text: str) -> float | None:
@@ -288,8 +317,6 @@ def _precision(text: str) -> float | None:
 
 
 def _form(text: str) -> GeoPoseForm:
-    if text not in ("ypr", "quaternion"):
-        raise InputError(f"--geopose-form is ypr or quaternion, not {text!r}")
     return "ypr" if text == "ypr" else "quaternion"
 
 
@@ -408,7 +435,8 @@ def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, A
             "dim": made.dim, "index": made.index_kind, **facts, "promised_precision": promised, "calibration": summary,
             **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
     changed = "".join(f", {value} {key.replace('_', ' ')}" for key, value in facts.items())
-    emit(data, json, f"{made.path}: {len(made)} photos, version {made.version}{changed}\n{_promise(promised, summary)}")
+    text = f"{made.path}: {len(made)} photos, version {made.version}{changed}\n{_promise(promised, summary)}"
+    emit(data, json, text, f"covis locate {made.path} PHOTO, or covis serve {made.path}" if len(made) else "")
 
 
 def promise_of(made: Map) -> str:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from covis.cli.common import MODEL_HELP, WORKERS_HELP, Device, Json, emit, existing
+from covis.cli.common import (
+    MODEL_HELP,
+    WORKERS_HELP,
+    Device,
+    Json,
+    choice_of,
+    emit,
+    existing,
+    known_backbone,
+    named,
+)
 from covis.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,19 +27,35 @@ if TYPE_CHECKING:
     from covis.models import PlaceModel
 
 
+def _check_student(given: str) -> str:
+    """A folder that is there, or a backbone's name."""
+    return given if Path(given).exists() else known_backbone(given)
+
+
 def embed(
-    model: Annotated[Path, typer.Argument(help=MODEL_HELP)],
+    model: Annotated[Path, typer.Argument(callback=existing, help=MODEL_HELP)],
     images: Annotated[
         Path, typer.Argument(callback=existing, help="A folder of images, or a table (CSV, Parquet, GeoJSON).")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The store; re-run to resume.")],
-    dtype: Annotated[str, typer.Option(help="float32, or float16 for half the disk.")] = "float32",
+    dtype: Annotated[
+        str,
+        typer.Option(
+            callback=choice_of("--dtype", ("float32", "float16")), help="float32, or float16 for half the disk."
+        ),
+    ] = "float32",
     batch_size: Annotated[int | None, typer.Option(min=1, help="Images through the network at once.")] = None,
     shard_rows: Annotated[int | None, typer.Option(min=1, help="Images per shard: what an interruption costs.")] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")] = None,
     half: Annotated[bool | None, typer.Option("--half/--single", help="Precision (default: half on a GPU).")] = None,
-    runtime: Annotated[str, typer.Option(help="auto (the fastest that pays), torch or onnx.")] = "auto",
+    runtime: Annotated[
+        str,
+        typer.Option(
+            callback=choice_of("--runtime", ("auto", "torch", "onnx")),
+            help="auto (the fastest that pays), torch or onnx.",
+        ),
+    ] = "auto",
     json: Json = False,
 ) -> None:
     """Compute the descriptors of images. Re-run the same command to resume at the last shard.
@@ -43,10 +69,6 @@ def embed(
     """
     from covis.describing.describers import find_describer
 
-    if dtype not in ("float32", "float16"):
-        raise InputError(f"--dtype is float32 or float16, not {dtype}")
-    if runtime not in ("auto", "torch", "onnx"):
-        raise InputError(f"--runtime is auto, torch or onnx, not {runtime}")
     found, wanted = find_describer(model), images_at(images)
     precision: Literal["float32", "float16"] = "float16" if dtype == "float16" else "float32"
     if found.kind in ("store", "matrix"):
@@ -80,7 +102,7 @@ def embed(
         "fingerprint": store.fingerprint(),
     }
     text = f"{output}: {len(store)} × {store.dim} {store.dtype.name}, {len(wanted) - len(store)} images left out"
-    emit(result, json, text)
+    emit(result, json, text, f"covis search build {output} -o INDEX")
 
 
 def _copied(source: Path, images: ImageSet, output: Path, dtype: Literal["float32", "float16"]) -> DescriptorStore:
@@ -123,14 +145,19 @@ def images_at(path: Path) -> ImageSet:
 def import_model(
     file: Annotated[Path, typer.Argument(callback=existing, help="A .safetensors or .pth file of weights.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model directory to write.")],
-    backbone: Annotated[str, typer.Option(help="The network it is for: a name of `covis list backbones`.")] = "",
+    backbone: Annotated[
+        str, typer.Option(callback=known_backbone, help="The network it is for: a name of `covis list backbones`.")
+    ] = "",
     published: Annotated[
-        str, typer.Option(help="The system it is a checkpoint of: a name of `covis list models`.")
+        str,
+        typer.Option(
+            callback=named("published model"), help="The system it is a checkpoint of: a name of `covis list models`."
+        ),
     ] = "",
     weights_file: Annotated[
         str, typer.Option("--weights", help="The backbone's weights, where FILE is a vocabulary alone (AnyLoc).")
     ] = "",
-    pool: Annotated[str, typer.Option(help="Pooling on top.")] = "gem",
+    pool: Annotated[str, typer.Option(callback=named("pooling"), help="Pooling on top.")] = "gem",
     image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels.")] = "480x640",
     stride_on: Annotated[str, typer.Option(help="conv1 for ResNets of 2015, else conv2.")] = "conv2",
     blocks: Annotated[int, typer.Option(help="Keep only this many leading blocks; 0 = all.")] = 0,
@@ -172,6 +199,7 @@ def import_model(
         facts,
         json,
         f"{output}: {model.config.backbone} + {model.config.pool}, {model.dim} dims, fingerprint {facts['fingerprint']}",
+        f"covis evaluate {output} BENCHMARK, or covis index PHOTOS -o MAP --model {output}",
     )
 
 
@@ -260,7 +288,10 @@ def export_model(
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
     int8: Annotated[
         Path | None,
-        typer.Option(help="Write 8-bit weights and values; photos (folder or table) that give their ranges and judge."),
+        typer.Option(
+            callback=existing,
+            help="Write 8-bit weights and values; photos (folder or table) that give their ranges and judge.",
+        ),
     ] = None,
     json: Json = False,
 ) -> None:
@@ -284,7 +315,7 @@ def export_model(
     facts = _facts(loaded, onnx) | {"largest_difference": difference, "bytes": onnx.stat().st_size}
     height, width = loaded.preprocessing.image_size
     text = f"{onnx}: (batch, 3, {height}, {width}) uint8 → (batch, {loaded.dim}), within {difference:.1e} of torch"
-    emit(facts, json, text)
+    emit(facts, json, text, f"covis embed {onnx} PHOTOS -o STORE")
 
 
 MOST_PHOTOS = 400
@@ -313,15 +344,20 @@ def _export_int8(model: PlaceModel, onnx: Path, photos: Path, json: bool) -> Non
 
 
 def distil(
-    teacher: Annotated[Path, typer.Argument(help=MODEL_HELP)],
-    student: Annotated[str, typer.Argument(help="A model or run folder, or a backbone (`covis list backbones`).")],
+    teacher: Annotated[Path, typer.Argument(callback=existing, help=MODEL_HELP)],
+    student: Annotated[
+        str,
+        typer.Argument(callback=_check_student, help="A model or run folder, or a backbone (`covis list backbones`)."),
+    ],
     photos: Annotated[Path, typer.Argument(callback=existing, help="Photos without labels: a folder or a table.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model directory to write.")],
     trainable: Annotated[str, typer.Option(help="Blocks of the student that learn: last1, last2 or all.")] = "all",
     image_size: Annotated[
         str, typer.Option(help="HEIGHTxWIDTH in pixels of a student that is a backbone.")
     ] = "224x224",
-    pool: Annotated[str, typer.Option(help="Pooling of a student that is a backbone.")] = "gem",
+    pool: Annotated[
+        str, typer.Option(callback=named("pooling"), help="Pooling of a student that is a backbone.")
+    ] = "gem",
     weights: Annotated[
         str, typer.Option(help="Weights of a student that is a backbone: pretrained, none or FILE.safetensors.")
     ] = "pretrained",
@@ -364,7 +400,7 @@ def distil(
         f"is found first for {after['nearest']:.1f} % ({before['nearest']:.1f} % before), among five for "
         f"{after['among_five']:.1f} %"
     )
-    emit({**_facts(model, output), **facts}, json, text)
+    emit({**_facts(model, output), **facts}, json, text, f"covis evaluate {output} BENCHMARK")
 
 
 def _facts(model: Any, path: Path) -> dict[str, Any]:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from covis.cli.common import Device, Json, emit, table
-from covis.errors import InputError, unknown_name
+from covis.cli.common import Device, Json, choice_of, emit, existing, index_kind, table
+from covis.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,12 +28,16 @@ if TYPE_CHECKING:
 
 
 def build(
-    store: Annotated[Path, typer.Argument(help="A store of descriptors (covis embed).")],
+    store: Annotated[Path, typer.Argument(callback=existing, help="A store of descriptors (covis embed).")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The index; it refers to the store.")],
-    kind: Annotated[str, typer.Option(help="auto, or a kind of `covis list indexes`.")] = "auto",
+    kind: Annotated[str, typer.Option(callback=index_kind, help="auto, or a kind of `covis list indexes`.")] = "auto",
     max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
-    positions: Annotated[Path | None, typer.Option(help="A table of the images, for searches in an area.")] = None,
-    queries: Annotated[Path | None, typer.Option(help="A store of real queries to tune and measure with.")] = None,
+    positions: Annotated[
+        Path | None, typer.Option(callback=existing, help="A table of the images, for searches in an area.")
+    ] = None,
+    queries: Annotated[
+        Path | None, typer.Option(callback=existing, help="A store of real queries to tune and measure with.")
+    ] = None,
     target_recall: Annotated[float | None, typer.Option(help="Share of the exact nearest to find.")] = None,
     json: Json = False,
 ) -> None:
@@ -56,19 +60,26 @@ def build(
         target_recall=search.TARGET_RECALL if target_recall is None else target_recall, queries=DescriptorStore.open(queries) if queries else None,
     )  # fmt: skip
     index.save(output, store=opened)
-    emit({"index": str(output), **measured.to_dict()}, json, f"{output}: {measured.line()}")
+    emit(
+        {"index": str(output), **measured.to_dict()},
+        json,
+        f"{output}: {measured.line()}",
+        f"covis search query {output} QUERIES.store",
+    )
 
 
 def load(
-    store: Annotated[Path, typer.Argument(help="A store of descriptors (covis embed).")],
+    store: Annotated[Path, typer.Argument(callback=existing, help="A store of descriptors (covis embed).")],
     engine: Annotated[str, typer.Argument(help="Milvus: http://HOST:19530, or FILE.db for Milvus Lite.")],
     collection: Annotated[str, typer.Argument(help="The collection; made if it is not there.")],
     structure: Annotated[str, typer.Option(help="The engine's index: AUTOINDEX, HNSW, DISKANN, …")] = "AUTOINDEX",
-    positions: Annotated[Path | None, typer.Option(help="A table of the images, for searches in an area.")] = None,
+    positions: Annotated[
+        Path | None, typer.Option(callback=existing, help="A table of the images, for searches in an area.")
+    ] = None,
     token: Annotated[str, typer.Option(envvar="COVIS_MILVUS_TOKEN", help="USER:PASSWORD or an API key.")] = "",
     json: Json = False,
 ) -> None:
-    """Load a store into Milvus, where one machine is not enough. Stopped at any point, the same command resumes.
+    """Load a store into Milvus, where one machine is not enough. Re-run the same command to resume.
 
     \b
     Examples:
@@ -83,12 +94,15 @@ def load(
     index.load(opened, _positions(opened, positions))
     result = {"engine": engine, "collection": collection, "rows": len(index), "dim": index.dim, "model": index.model}
     index.close()
-    emit(result, json, f"{engine}, {collection}: {result['rows']} × {result['dim']}")
+    emit(result, json, f"{engine}, {collection}: {result['rows']} × {result['dim']}",
+         f"covis search query {store} QUERIES.store --engine {engine} --collection {collection}")  # fmt: skip
 
 
 def query(
-    where: Annotated[Path, typer.Argument(help="A store (searched exactly) or an index.")],
-    queries: Annotated[Path, typer.Argument(help="A store of query descriptors, of the same model.")],
+    where: Annotated[Path, typer.Argument(callback=existing, help="A store (searched exactly) or an index.")],
+    queries: Annotated[
+        Path, typer.Argument(callback=existing, help="A store of query descriptors, of the same model.")
+    ],
     k: Annotated[int, typer.Option("-k", min=1, help="Results per query.")] = 10,
     around: Annotated[str, typer.Option(help="X,Y,RADIUS: only images this near, in metres; needs an index.")] = "",
     inside: Annotated[str, typer.Option(help="Only images in a polygon: 'X,Y X,Y X,Y …' or a GeoJSON file.")] = "",
@@ -203,15 +217,25 @@ class PairSide(NamedTuple):
 
 def pairs(
     source: Annotated[
-        Path, typer.Argument(metavar="MAP_OR_IMAGES", help="A map, a folder, a table, a COLMAP model, …")
+        Path,
+        typer.Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a folder, a table, a COLMAP model, …"),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="pairs.txt: two names on each line; - for stdout.")],
     queries: Annotated[
-        Path | None, typer.Option(help="Pair these images with the map's, as for localisation. [default: one set]")
+        Path | None,
+        typer.Option(
+            callback=existing, help="Pair these images with the map's, as for localisation. [default: one set]"
+        ),
     ] = None,
-    model: Annotated[Path | None, typer.Option(help="What describes images that are no map: a model, a store.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(callback=existing, help="What describes images that are no map: a model, a store.")
+    ] = None,
     by: Annotated[
-        str, typer.Option(help=f"{' | '.join(WAYS)} (union). [default: retrieval with descriptors, else overlap]")
+        str,
+        typer.Option(
+            callback=choice_of("--by", ("", *WAYS)),
+            help=f"{' | '.join(WAYS)} (union). [default: retrieval with descriptors, else overlap]",
+        ),
     ] = "",
     per_image: Annotated[int, typer.Option(min=1, help="Pairs that each image proposes at most.")] = 20,
     least: Annotated[float, typer.Option(help="overlap: least share of the view in common, 0 to 1.")] = 0.1,
@@ -232,7 +256,7 @@ def pairs(
         ),
     ] = None,
     probability: Annotated[
-        Path | None, typer.Option(help="loops: judge by what --fit wrote of another recording.")
+        Path | None, typer.Option(callback=existing, help="loops: judge by what --fit wrote of another recording.")
     ] = None,
     device: Device = None,
     json: Json = False,
@@ -248,8 +272,6 @@ def pairs(
       covis pairs drive.csv --model runs/quick/model --loops --time-gap 60 -o -
       covis pairs surveyed.csv --model runs/quick/model --loops --fit loops.json -o loops.txt
     """
-    if by and by not in WAYS:
-        raise unknown_name("way to choose pairs (--by)", by, WAYS)
     if not loops and (fit is not None or probability is not None):
         raise InputError("--fit and --probability belong to loop closures; give --loops too")
     database = _side(source, model)
@@ -405,7 +427,8 @@ def _emit(
     if pose_priors is not None:
         facts["pose_priors"] = pairing.write_pose_priors(pose_priors, database.images)
     text = f"{output}: {len(made)} pairs by {way}" + (f", features in {features}" if features else "")
-    emit(facts, json and output != STREAM, "" if output == STREAM else text)
+    then = f"colmap matches_importer --database_path database.db --match_list_path {output} --match_type pairs"
+    emit(facts, json and output != STREAM, *(() if output == STREAM else (text, then)))
 
 
 def _loop_fit(path: Path, side: PairSide) -> LoopFit:

@@ -7,9 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Device, Json, emit, table
+from covis.cli.common import Device, Json, choice_of, emit, existing, table
 from covis.cli.maps import PicturesOption
-from covis.errors import InputError
+from covis.errors import InputError, near_path
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PER_MINUTE = 1200
@@ -22,7 +22,7 @@ def serve(
     ),
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
     keys: Annotated[
-        Path | None, typer.Option(help="File of keys (covis keys add); then each request needs one.")
+        Path | None, typer.Option(callback=existing, help="File of keys (covis keys add); then each request needs one.")
     ] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Let anyone who reaches the address ask, without a key.")
@@ -54,7 +54,7 @@ def serve(
         raise InputError("--keys and --open contradict each other; give one")
     for path in maps:
         if not path.is_dir():
-            raise InputError(f"{path} is not there; make a map with: covis index PHOTOS -o {path}")
+            raise InputError(f"{path} is not there{near_path(path)}; make a map with: covis index PHOTOS -o {path}")
     limits = _limits(rate, queue, max_upload, local and not keys)
     hosts = frozenset({*LOOPBACK, "[::1]", host, *(n.lower() for n in allow_host or ())}) if local else None
     app = _app(maps, limits=limits, keys=keys, hosts=hosts, pictures=pictures or ())
@@ -98,6 +98,7 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     import uvicorn
 
     from covis.progress import say
+    from covis.service.limits import Hurried
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -115,19 +116,20 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     sys.stdout.flush()
     say(f"serving {', '.join(f'{name} ({count} photos)' for name, count in photos.items())} at {url} (Ctrl-C ends)")
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, timeout_keep_alive=15, timeout_graceful_shutdown=10,
+        app, http=Hurried, log_level="warning", access_log=False, timeout_keep_alive=15, timeout_graceful_shutdown=10,
         server_header=False, limit_concurrency=1000, h11_max_incomplete_event_size=32 * 1024,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])
 
 
 File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.")]
+KeyFile = Annotated[Path, typer.Argument(callback=existing, metavar="FILE", help="The file of keys.")]
 
 
 def add(
     file: File,
     name: Annotated[str, typer.Option(help="Who uses it.")],
-    role: Annotated[str, typer.Option(help="read | write")] = "read",
+    role: Annotated[str, typer.Option(callback=choice_of("--role", ("read", "write")), help="read | write")] = "read",
     json: Json = False,
 ) -> None:
     """Make a key, add its hash to the file, and print it once.
@@ -142,10 +144,12 @@ def add(
 
     secret = add_key(file, name, role)
     emit({"name": name, "role": role, "key": secret}, json, secret)
-    say("keep this key: only its hash is in the file")
+    say(f"keep this key: {file} has only its hash")
+    if not json:
+        say(f"next: covis serve MAP --keys {file}")
 
 
-def remove(file: File, name: Annotated[str, typer.Option(help="The key to take away.")], json: Json = False) -> None:
+def remove(file: KeyFile, name: Annotated[str, typer.Option(help="The key to take away.")], json: Json = False) -> None:
     """Take a key away; a running service refuses it at once.
 
     \b
@@ -158,7 +162,7 @@ def remove(file: File, name: Annotated[str, typer.Option(help="The key to take a
     emit({"removed": name}, json, f"{file}: {name} removed")
 
 
-def show(file: File, json: Json = False) -> None:
+def show(file: KeyFile, json: Json = False) -> None:
     """List names and roles of a file of keys.
 
     \b

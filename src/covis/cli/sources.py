@@ -56,13 +56,17 @@ class Gathered(NamedTuple):
 
 def import_(
     source: Annotated[
-        Path, typer.Argument(help="Folder of photos (folders inside become groups), COLMAP model, video, …")
+        Path,
+        typer.Argument(
+            callback=existing, help="Folder of photos (folders inside become groups), COLMAP model, video, …"
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Table to write: .csv or .parquet.")],
     track: Annotated[
         Path | None,
         typer.Option(
-            help="Positions by image name or by time: .csv, .parquet, .geojson or .gpx. [default: the one in the folder]"
+            callback=existing,
+            help="Positions by image name or by time: .csv, .parquet, .geojson or .gpx. [default: the one in the folder]",
         ),
     ] = None,
     utc_offset: Annotated[
@@ -282,7 +286,7 @@ def _write(gathered: Gathered, output: Path, json: bool) -> None:
         "rejects": dict(Counter(r.reason for r in gathered.rejects)),
         "rejects_file": str(output.parent / REJECTS) if gathered.rejects else None,
     }
-    emit(data, json, _import_text(data))
+    emit(data, json, _import_text(data), f"covis index {output} -o MAP")
 
 
 def _import_photos(source: Path, output: Path, options: Options, json: bool) -> None:
@@ -311,7 +315,7 @@ def _import_photos(source: Path, output: Path, options: Options, json: bool) -> 
         "rejects": dict(Counter(r.reason for r in imported.rejects)),
         "rejects_file": str(output.parent / REJECTS) if imported.rejects else None,
     }
-    emit(data, json, _import_text(data))
+    emit(data, json, _import_text(data), f"covis index {output} -o MAP")
 
 
 def _offset_s(text: str | None) -> float | None:
@@ -341,7 +345,7 @@ def export(
     source: Annotated[Path, typer.Argument(callback=existing, help="A map, a table, or whatever else holds images.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Layers to write: .gpkg or .parquet (GeoParquet).")],
     labels: Annotated[
-        Path | None, typer.Option(help="Labels of these images (covis label), as a layer of lines.")
+        Path | None, typer.Option(callback=existing, help="Labels of these images (covis label), as a layer of lines.")
     ] = None,
     json: Json = False,
 ) -> None:
@@ -398,7 +402,10 @@ def coverage(
     cell: Annotated[float, typer.Option(help="Metres across a cell.")] = 25.0,
     answers: Annotated[
         Path | None,
-        typer.Option(help="Answers as GeoJSON (covis locate --geojson); those not confident count as failures."),
+        typer.Option(
+            callback=existing,
+            help="Answers as GeoJSON (covis locate --geojson); those not confident count as failures.",
+        ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Places to photograph next.")] = 10,
     json: Json = False,

@@ -38,7 +38,7 @@ class Circle:
     def __post_init__(self) -> None:
         if not (np.isfinite([self.x, self.y, self.radius_m]).all() and self.radius_m >= 0):
             raise InputError(
-                f"an area of radius {self.radius_m} m around ({self.x}, {self.y}) is none; give finite numbers"
+                f"a radius of {self.radius_m:g} m around a place is no area; give finite numbers and a radius from 0 m"
             )
 
     @property
@@ -124,7 +124,7 @@ def _ring(text: str, name: str, degrees: bool) -> list[Corner]:
     try:
         shapes = _shapes(json.loads(text))
         if len(shapes) != 1 or shapes[0].get("type") != "Polygon" or len(shapes[0]["coordinates"]) != 1:
-            raise InputError(f"{name} must hold one polygon without holes; split other areas into several commands")
+            raise InputError(f"{name} must hold one polygon without holes; ask for other areas one by one")
         corners = [(float(first), float(second)) for first, second, *_ in shapes[0]["coordinates"][0]]
     except InputError:
         raise

@@ -397,7 +397,7 @@ async def add_photos(request: Request, name: str, server: WriteAccess) -> dict[s
     """Add photos to a map: all that can be used, in one change.
 
     Needs a key with the role `write`. The map keeps name, position and descriptor; the photo itself is not kept. Sending
-    the same photo again changes nothing; another photo of a name that is taken is refused with 409.
+    the same photo again replaces it; another photo of a name that is taken is refused with 409.
     """
     shown = await server.shown(name)
     form = await read_form(request, server.limits)

@@ -17,10 +17,12 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import h11
 from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from covis import artifacts
 from covis.errors import InputError
@@ -211,6 +213,43 @@ HEADERS = {
     "permissions-policy": "camera=(), geolocation=(), microphone=()",
 }
 """On every response."""
+
+
+class Hurried(H11Protocol):
+    """HTTP/1.1 whose clients must send a request's head in time, so that connections that say nothing are not kept."""
+
+    head_s = 10.0
+    """From the connection, or from the first byte of a further request, to the end of its head."""
+    _timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """A client came."""
+        super().connection_made(transport)
+        self._timer = self.loop.call_later(self.head_s, self._late)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came; what matters is whether a head is still incomplete after them."""
+        super().data_received(data)
+        incomplete = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
+        if not incomplete:
+            self._stop()
+        elif self._timer is None:
+            self._timer = self.loop.call_later(self.head_s, self._late)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The client left."""
+        self._stop()
+        super().connection_lost(exc)
+
+    def _stop(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def _late(self) -> None:
+        if not self.transport.is_closing():
+            self.transport.write(b"HTTP/1.1 408 Request Timeout\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+            self.transport.close()
 
 
 class Guard:

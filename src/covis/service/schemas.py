@@ -180,7 +180,12 @@ class Question(BaseModel):
     """What is asked of photos; as query parameters or as fields of the form."""
 
     map: str | None = Field(None, description="name of the map; may be left out where only one is served")
-    k: int = Field(5, ge=1, le=MOST_MATCHES, description="matches per photo")
+    k: int = Field(
+        5,
+        ge=1,
+        le=2**31 - 1,
+        description=f"matches per photo; as many as the map has are given, {MOST_MATCHES} at most",
+    )
     near: str = Field("", description="LAT,LON,RADIUS_M: only places this near", examples=["55.711,13.21,500"])
     inside: str = Field(
         "", description="only places in a polygon: corners 'LAT,LON LAT,LON LAT,LON', or GeoJSON as text"
@@ -240,11 +245,11 @@ def answer(
     rows = [d for d in described if not isinstance(d, Unusable)]
     vectors = np.stack(rows) if rows else np.zeros((0, shown.map.dim), np.float32)
     names = [Path(upload.name) for upload in uploads]
-    precision, rate = question.precision, question.rate
-    judge = shown.map.judge_for(vectors, question.k, area=area, precision=precision, rate=rate)
+    precision, rate, k = question.precision, question.rate, min(question.k, MOST_MATCHES)
+    judge = shown.map.judge_for(vectors, k, area=area, precision=precision, rate=rate)
     if not question.sequence:
-        return Answered(judge.answers(names, vectors, bad, question.k), None)
-    walk = locate_walk(judge, names, vectors, bad, question.k)
+        return Answered(judge.answers(names, vectors, bad, k), None)
+    walk = locate_walk(judge, names, vectors, bad, k)
     verdict = {"confident": walk.confident, "note": walk.note, "agreement": round(walk.agreement, 4)}
     return Answered(list(walk.answers), verdict)
 

@@ -161,12 +161,24 @@ class Form:
     fields: dict[str, str]
 
 
+class _FormParser(MultiPartParser):
+    """Starlette's, which also knows whether the form came to its end."""
+
+    ended = False
+
+    def on_end(self) -> None:
+        """The last boundary was read."""
+        self.ended = True
+
+
 async def read_form(request: Request, limits: Limits) -> Form:
     """The form of a request; raises 400, 413, 415 or 422."""
     kind = request.headers.get("content-type", "")
     if kind.partition(";")[0].strip().lower() != "multipart/form-data":
         raise HTTPException(415, f"send photos as multipart/form-data, in fields named {FIELD!r}")
-    parser = MultiPartParser(
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise HTTPException(415, "send the form as it is, without Content-Encoding", {"Accept-Encoding": "identity"})
+    parser = _FormParser(
         request.headers,
         request.stream(),
         max_files=limits.photos,
@@ -182,6 +194,9 @@ async def read_form(request: Request, limits: Limits) -> Form:
         raise HTTPException(400, f"the form cannot be read ({str(error) or type(error).__name__})") from None
     photos: list[Upload] = []
     fields: dict[str, str] = {}
+    if not parser.ended:
+        await form.close()
+        raise HTTPException(400, "the form ends before its last boundary; send it whole")
     try:
         for key, value in form.multi_items():
             if isinstance(value, UploadFile):
