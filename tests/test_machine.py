@@ -1,5 +1,6 @@
-"""What the machine offers: large blocks of memory are kept by the process."""
+"""What the machine offers: large blocks of memory are kept by the process, waiting threads sleep."""
 
+import os
 import platform
 import subprocess
 import sys
@@ -27,3 +28,18 @@ def faults(setup):
 def test_large_blocks_are_allocated_once():
     plain, kept = faults(""), faults("from covis.machine import keep_large_blocks; assert keep_large_blocks()")
     assert kept < plain / 4
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="torch has its own threads on other systems")
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise():
+    def policy(**given):
+        environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"} | {"OMP_DISPLAY_ENV": "TRUE"}
+        code = "import covis.models, torch; torch.rand(1 << 18).sum()"
+        run = [sys.executable, "-c", code]
+        told = subprocess.run(
+            run, capture_output=True, text=True, check=True, timeout=120, env=environment | given
+        ).stderr
+        return next(line.split("'")[1] for line in told.splitlines() if "OMP_WAIT_POLICY" in line)
+
+    assert policy() == "PASSIVE"
+    assert policy(OMP_WAIT_POLICY="active") == "ACTIVE"

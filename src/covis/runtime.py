@@ -85,9 +85,9 @@ def open_session(
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or cpu_count()
     options.log_severity_level = 3
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads would burn a core
     if verified:
         options.add_session_config_entry("session.disable_prepacking", "1")
-        options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads would burn a core
     try:
         source = str(path) if verified else _checked(path)
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])

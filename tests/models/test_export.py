@@ -103,3 +103,29 @@ def test_other_files_are_refused_in_one_line(tmp_path):
     onnx.save(model, tmp_path / "foreign.onnx")
     with pytest.raises(InputError, match="was not written by covis"):
         OnnxPlaceModel.open(tmp_path / "foreign.onnx")
+
+
+@pytest.mark.slow
+def test_evaluation_runs_in_the_fast_runtime_and_an_export_that_fails_stays_in_torch(tmp_path, monkeypatch, capsys):
+    from covis.describing import describers, embedding
+    from covis.images import ImageSet
+    from covis.models import onnx
+    from covis.poses import Poses
+
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(onnx, "WORTH_EXPORTING", 3)
+    rng = np.random.default_rng(0)
+    for name in ("a.jpg", "b.jpg", "c.jpg"):
+        Image.fromarray(rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)).save(tmp_path / name)
+    images = ImageSet.of(tmp_path, ["a.jpg", "b.jpg", "c.jpg"], Poses(np.zeros((3, 2)), np.zeros(3)))
+    PlaceModel.build(ModelConfig("tiny", "gem", (64, 80)), seed=1).save(tmp_path / "model")
+    ran: list[object] = []
+    inner = embedding.embed
+    monkeypatch.setattr(embedding, "embed", lambda model, *a, **k: ran.append(model) or inner(model, *a, **k))
+    with monkeypatch.context() as strict:
+        strict.setattr(onnx, "PARITY_TOLERANCE", -1.0)
+        kept, _ = describers.open_describer(tmp_path / "model", cache=tmp_path / "one").describe(images)
+    assert "runs in torch instead" in capsys.readouterr().err
+    fast, _ = describers.open_describer(tmp_path / "model", cache=tmp_path / "two").describe(images)
+    assert [type(model) for model in ran] == [PlaceModel, OnnxPlaceModel]
+    np.testing.assert_allclose(fast, kept, atol=1e-4)

@@ -14,6 +14,7 @@ from typing import Any, cast
 import typer
 
 from covis.errors import InputError, WeightsMissing, visible
+from covis.machine import sleep_while_waiting
 from covis.progress import QUIET, VERBOSE, set_level
 
 VERBS: dict[str, str] = {
@@ -152,6 +153,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 1 a defect of ours."""
     args = list(sys.argv[1:] if argv is None else argv)
+    sleep_while_waiting()
     debug = "--debug" in args
     for switch, level in (("-q", QUIET), ("--quiet", QUIET), ("-v", VERBOSE), ("--verbose", VERBOSE)):
         if switch in args:

@@ -165,8 +165,16 @@ class ModelDescriber:
         folder = (self.cache or cache_folder()) / "descriptors"
         key = artifacts.fingerprint(self.model.fingerprint(), str(images.root.resolve()), *_files(images))
         size = self.batch_size or BATCH_SIZE
-        store = embed(self.model, images, folder / key, batch_size=size, workers=self.workers)
+        store = embed(self._runtime(len(images)), images, folder / key, batch_size=size, workers=self.workers)
         return _rows(store, images)
+
+    def _runtime(self, images: int) -> Embedder:
+        """What runs the model fastest for so many images; the descriptors are the same to `PARITY_TOLERANCE`."""
+        from covis.models import PlaceModel, load_fast
+
+        if self.folder is None or not isinstance(self.model, PlaceModel):
+            return self.model
+        return load_fast(self.folder, images, model=self.model)
 
 
 @dataclass(frozen=True, eq=False)

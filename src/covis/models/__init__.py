@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from covis.machine import keep_large_blocks
+from covis.machine import keep_large_blocks, sleep_while_waiting
 from covis.models.config import ModelConfig, Preprocessing
 from covis.whitening import Whitening
 
@@ -30,6 +30,7 @@ _NAMES = {
 """Name → the module that defines it."""
 
 keep_large_blocks()  # before the first feature map is allocated
+sleep_while_waiting()
 
 
 def __getattr__(name: str) -> Any:

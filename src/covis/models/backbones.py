@@ -12,11 +12,13 @@ whose structure is not understood is run whole instead of wrongly.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import math
 import sys
-from collections.abc import Callable
+import types
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -39,7 +41,14 @@ _MISSING_OPERATORS = ("nms", "qnms")
 
 @functools.cache
 def ensure() -> Any:
-    """Makes `import torchvision` work; the cached result keeps the declarations alive."""
+    """Imports torchvision and timm, whatever torch they were built for; the cached result keeps declarations alive."""
+    with _compiler_when_asked():
+        library = _import_torchvision()
+        importlib.import_module("timm")
+    return library
+
+
+def _import_torchvision() -> Any:
     try:
         importlib.import_module("torchvision")
     except RuntimeError as error:
@@ -54,6 +63,40 @@ def ensure() -> Any:
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     importlib.import_module("torchvision")
     return library
+
+
+_COMPILER = ("torch._dynamo", "torch._dynamo.utils")
+
+
+@contextlib.contextmanager
+def _compiler_when_asked() -> Iterator[None]:
+    """Keeps torchvision and timm from importing torch's compiler, 1.5 s that only `torch.compile` needs.
+
+    Both ask it one thing while they are imported; stand-ins answer, and the compiler itself is there as soon as it is used.
+    """
+    if any(name in sys.modules for name in _COMPILER):
+        yield
+        return
+    package, utils = stand_ins = [types.ModuleType(name) for name in _COMPILER]
+    package.disable = _disable  # type: ignore[attr-defined]
+    utils.is_compile_supported = _is_compile_supported  # type: ignore[attr-defined]
+    sys.modules.update(zip(_COMPILER, stand_ins, strict=True))
+    try:
+        yield
+    finally:
+        for name, stand_in in zip(_COMPILER, stand_ins, strict=True):
+            if sys.modules.get(name) is stand_in:
+                del sys.modules[name]
+        if vars(torch).get("_dynamo") is package:
+            del torch._dynamo
+
+
+def _disable(function: Any, recursive: bool = True, **_options: Any) -> Any:
+    return cast(Any, torch)._disable_dynamo(function, recursive)  # asks the compiler when it is called
+
+
+def _is_compile_supported(device_type: str) -> bool:
+    return bool(importlib.import_module("torch._dynamo.utils").is_compile_supported(device_type))
 
 
 # One adapter for every backbone of timm: its chain of blocks, the cut after a frozen part, the trainable last ones.

@@ -24,8 +24,8 @@ from torch import Tensor, nn
 
 from covis.artifacts import fingerprint, open_manifest
 from covis.errors import Damaged, InputError
-from covis.files import replacing
-from covis.machine import cache_folder
+from covis.files import first_line, replacing
+from covis.machine import cache_folder, device
 from covis.models import place_model
 from covis.models.config import Preprocessing
 from covis.models.place_model import PlaceModel
@@ -237,14 +237,18 @@ Embedder = PlaceModel | OnnxPlaceModel
 """Whatever turns a batch into descriptors: `model(model.normalise(uint8 batch))`."""
 
 
-def load_fast(path: Path | str, images: int | None = None, threads: int | None = None) -> Embedder:
+def load_fast(
+    path: Path | str, images: int | None = None, threads: int | None = None, model: PlaceModel | None = None
+) -> Embedder:
     """The model directory at `path` in the fastest runtime: ONNX Runtime for convolutional networks on a CPU, else torch.
 
-    The ONNX file is made once and kept in the cache; not for fewer `images` than it takes to earn that time back.
-    Transformers stay in torch, whose attention is faster on batches (benchmarks/bench_inference.py).
+    The ONNX file is made once and kept in the cache; not for fewer `images` than it takes to earn that time back. A
+    network that cannot be exported, or whose export differs from torch by more than `PARITY_TOLERANCE`, stays in torch.
+    Transformers stay in torch, whose attention is faster on batches (benchmarks/bench_inference.py). `model`: what lies
+    at `path`, where it is loaded already.
     """
-    if torch.cuda.is_available() or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
-        return PlaceModel.load(path)
+    if device() != "cpu" or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
+        return model or PlaceModel.load(path)
     manifest = open_manifest(path, place_model.KIND)
     file = cache_folder() / "onnx" / f"{manifest['fingerprint']}.onnx"
     if file.is_file():
@@ -255,9 +259,13 @@ def load_fast(path: Path | str, images: int | None = None, threads: int | None =
             say(f"{file} is not of {path}, or of an earlier covis; made again")
         except Damaged as error:
             say(f"{error}; made again")
-    model = PlaceModel.load(path)
+    model = model or PlaceModel.load(path)
     if model.backbone.tokens or (images is not None and images < WORTH_EXPORTING):
         return model
     say(f"preparing {path} for ONNX Runtime, once")
-    export_onnx(model, file)
+    try:
+        export_onnx(model, file)
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:  # the exporter's own have no other base
+        say(f"{model.config.backbone} runs in torch instead: {first_line(error)}")
+        return model
     return OnnxPlaceModel.open(file, threads)
