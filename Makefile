@@ -40,8 +40,9 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests benchmarks docs/measured.py
 	$(BIN)/mypy
 
-bench: $(VENV)/.test  ## every benchmark, as ratios against a peer in the same run
+bench: $(VENV)/.test  ## every benchmark, as ratios against a peer in the same run, and their page docs/performance.md
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+	$(BIN)/python docs/measured.py
 
 docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict

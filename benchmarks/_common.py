@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import platform
+import resource
+import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -23,6 +26,43 @@ def cpu_seconds(work: Callable[[], Any], repeats: int = 5) -> float:
     return best
 
 
+def versus(ours: Callable[[], Any], peer: Callable[[], Any], rounds: int = 3) -> dict[str, float]:
+    """CPU seconds of both, taken in turn `rounds` times after one that is not counted, and how often faster ours is.
+
+    The ratio is the median over rounds, with the least and the most; `system` is our share of time in the kernel.
+    """
+    ours(), peer()
+    spent: list[tuple[float, float, float]] = []
+    for _ in range(rounds):
+        (mine, system), (theirs, _unused) = _spent(ours), _spent(peer)
+        spent.append((mine, theirs, system))
+    ratios = [theirs / mine for mine, theirs, _ in spent]
+    mine, theirs = (statistics.median(row[k] for row in spent) for k in (0, 1))
+    return {
+        "ours_s": mine, "peer_s": theirs, "ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios),
+        "system_share": statistics.median(system / mine for mine, _, system in spent), "rounds": rounds,
+    }  # fmt: skip
+
+
+def _spent(work: Callable[[], Any]) -> tuple[float, float]:
+    """CPU seconds of a call, finished children included, and those of them that the kernel took."""
+    before = _used()
+    work()
+    user, system = (b - a for a, b in zip(before, _used(), strict=True))
+    return max(user + system, 1e-9), system
+
+
+def _used() -> tuple[float, float]:
+    """CPU seconds so far, in the program and in the kernel, of this process and its finished children."""
+    both = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(one.ru_utime for one in both), sum(one.ru_stime for one in both)
+
+
+def command() -> str:
+    """How this benchmark was started, from the top of the repository."""
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+
+
 def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None = None) -> None:
     """Prints rows as a table and writes them to results/<topic>.json."""
     from covis.artifacts import versions
@@ -33,7 +73,12 @@ def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, An
     for line in cells:
         print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
     RESULTS.mkdir(exist_ok=True)
-    told = {"topic": topic, "machine": platform.processor() or platform.machine(), "versions": versions()}
+    told = {
+        "topic": topic,
+        "machine": platform.processor() or platform.machine(),
+        "versions": versions(),
+        "command": command(),
+    }
     text = json.dumps({**told, **(facts or {}), "rows": list(rows)}, indent=2, ensure_ascii=False)
     (RESULTS / f"{topic}.json").write_text(text + "\n", encoding="utf-8")
 

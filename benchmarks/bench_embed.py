@@ -1,4 +1,4 @@
-"""Embedding against the bare network: `covis.embedding.embed` from JPEG files on disk into a store, beside the same model's
+"""Embedding against the bare network: `covis.describing.embedding.embed` from JPEG files on disk into a store, beside the same model's
 forward pass over images that are already in memory; and its memory from ten thousand images to a million.
 
 One thread, CPU time, so that a busy machine does not matter. Twice: of all processes together, which is what counts where
@@ -32,9 +32,9 @@ _DIFFERENT = 32
 _CHILD = """
 import os, sys, threading, time
 import numpy as np, torch
-from covis.embedding import embed
+from covis.describing.embedding import embed
 from covis.images import ImageSet
-from covis.models.preprocessing import Preprocessing
+from covis.models import Preprocessing
 from covis.poses import Poses
 
 class Mean(torch.nn.Module):

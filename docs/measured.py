@@ -7,6 +7,9 @@ benchmarks/results/FILE.json, PATH leads to the value (keys and positions joined
 <!-- table FILE OPTION… --> and <!-- gains FILE OPTION… --> stand before a whole table of `covis reproduce`, and <!-- /table -->
 after it: its figures, or the differences of its rows. Options are `skip=PATTERN` and `only=PATTERN` (of rows, with spaces as
 _), `against=ROW`, `on=BENCHMARK`.
+
+<!-- bench FILE columns=A,B,… only=COLUMN:PATTERN --> stands before the table of a benchmark's rows, with the command that made
+them below it; a ratio stands with its least and its most, where the row has them.
 """
 
 from __future__ import annotations
@@ -42,7 +45,7 @@ def _figure(match: re.Match[str]) -> str:
     return f"{before}{number:{form}}{after}"
 
 
-_TABLE = re.compile(r"(<!-- (table|gains) (\w+)((?: [^ >]+)*) -->\n).*?(<!-- /table -->)", re.DOTALL)
+_TABLE = re.compile(r"(<!-- (table|gains|bench) (\w+)((?: [^ >]+)*) -->\n).*?(<!-- /table -->)", re.DOTALL)
 _HEADINGS = {
     "recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "ndcg@10": "nDCG@10", "median_error_m": "median m",
     "spearman_psi_distance_similar": "ρ, ψ > 0",
@@ -53,8 +56,38 @@ def _table(match: re.Match[str]) -> str:
     before, kind, file, given, after = match.groups()
     options = dict(option.split("=", 1) for option in given.split())
     found = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
-    lines = _figures(found, options) if kind == "table" else _gains(found, options)
-    return before + "\n".join(f"| {' | '.join(line)} |" for line in lines) + f"\n{after}"
+    lines = {"table": _figures, "gains": _gains, "bench": _rows}[kind](found, options)
+    below = f"\n\nBy `{found['command']}`." if kind == "bench" else ""
+    return before + "\n".join(f"| {' | '.join(line)} |" for line in lines) + below + f"\n{after}"
+
+
+def _rows(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
+    """The rows of a benchmark, the named columns of them."""
+    names = [name.replace("_", " ") for name in options["columns"].split(",")]
+    column, _, pattern = options.get("only", ":*").partition(":")
+    rows = [row for row in found["rows"] if fnmatch.fnmatchcase(str(_cell(row, column)), pattern.replace("_", " "))]
+    numbers = [any(isinstance(_cell(row, name), int | float) for row in rows) for name in names]
+    lines = [names, ["---:" if number else "---" for number in numbers]]
+    return lines + [[_shown(row, name) for name in names] for row in rows]
+
+
+def _cell(row: dict[str, Any], name: str) -> Any:
+    """What a row has under a name, which may be written with _ in the result."""
+    return row.get(name, row.get(name.replace(" ", "_"), ""))
+
+
+def _shown(row: dict[str, Any], name: str) -> str:
+    found = _cell(row, name)
+    if name == "ratio" and "low" in row:
+        return f"**{_number(found)}** ({_number(row['low'])} to {_number(row['high'])})"
+    return _number(found) if isinstance(found, int | float) else str(found)
+
+
+def _number(value: float) -> str:
+    """Three figures, or all of a whole number."""
+    if isinstance(value, int) or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
 
 
 def _wanted(row: str, options: dict[str, str]) -> bool:

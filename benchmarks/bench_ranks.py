@@ -1,0 +1,188 @@
+"""One, two and four processes under torchrun (gloo): what a step spends on communication, and a model of it for more.
+
+CPU time of a rank, since the processes share the cores of one machine and a rank that waits for gloo sleeps. A step of `w`
+ranks costs the computation of 1/w of the images, measured alone, and the exchange of gradients: 2 (w − 1) / w times their
+bytes. The cost of a byte is taken from two ranks; what it predicts for four is set beside what four took. For GPUs the same
+bytes are divided by the bandwidth of their links, which is assumed and stated. Embedding exchanges nothing: each rank does
+whole shards. The ids of all batches must be the same for every number of ranks.
+
+Run: python benchmarks/bench_ranks.py
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"
+
+import argparse
+import itertools
+import json
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from _common import report
+
+WORLDS = (1, 2, 4)
+PAIRS, STEPS = 16, 6
+BACKBONE, SIZE = "resnet18", (96, 128)
+LINKS = {"PCIe 4.0, 20 GB/s": 20e9, "NVLink, 200 GB/s": 200e9}
+"""Assumed bandwidths of all-reduce between GPUs of one machine, bytes per second."""
+GPU_STEP_S = 0.1
+"""Assumed computation of a step on one GPU of eight, for the share of communication."""
+EMBEDDED = 512
+
+
+def step_seconds(pairs: int) -> dict[str, Any]:
+    """CPU seconds of a training step of this rank, its gradients' bytes, and which images the batches held."""
+    import torch
+
+    from covis import experiments
+    from covis.describing.features import Fetched
+    from covis.images import ImageSet, Split
+    from covis.labels import FovOverlap
+    from covis.models import ModelConfig, PlaceModel
+    from covis.poses import Poses
+    from covis.sampling import PairSampler
+    from covis.training.data import TrainingData
+    from covis.training.loop import Loop, Ranks
+
+    torch.set_num_threads(1)
+    ranks = Ranks.join()
+    rng = np.random.default_rng(0)
+    images = ImageSet.of(
+        ".", np.arange(2_000).astype("S5"), Poses(rng.uniform(0, 400, (2_000, 2)), rng.uniform(0, 360, 2_000))
+    )
+    graph = FovOverlap()(images, images)
+    split = Split(images, images)
+    data = TrainingData(split, graph, PairSampler(graph, "A", pairs, 0, images, images))
+    model = PlaceModel.build(ModelConfig(BACKBONE, "gem", SIZE, "last2"), seed=0)
+    features = model.prefix(torch.rand(4 * pairs, 3, *SIZE))
+
+    class Made:
+        """Features of the right shape; computing them is not what is measured."""
+
+        def fetch(self, requests: Iterable[tuple[Any, ...]]) -> Iterator[Fetched]:
+            for request in requests:
+                yield Fetched(request, features[: sum(map(len, request))])
+
+    recipe = replace(experiments.get("town_quick"), model=model.config, steps=1 + STEPS, validation="")
+    with tempfile.TemporaryDirectory() as folder:
+        loop = Loop(recipe, Path(folder), 0, model, data, Made(), ranks, None, None, tensorboard=False)
+        stream = loop._stream(0, 1 + STEPS)
+        spent, ids = [], []
+        for number in range(1 + STEPS):
+            micro = list(itertools.islice(stream, 1))
+            ids.append([int(i) for part in micro[0][0].request for i in part])
+            start = time.process_time()
+            loop._step(number, micro)
+            spent.append(time.process_time() - start)
+    trained = sum(p.numel() * 4 for _, p in model.trained_parameters())
+    found = {"cpu_s": float(np.median(spent[1:])), "bytes": trained, "ids": ids, "first": ranks.first}
+    ranks.leave()
+    return found
+
+
+def embed_seconds(folder: Path) -> dict[str, Any]:
+    """CPU seconds per image of this rank."""
+    import torch
+    from bench_embed import photo
+
+    from covis.cli.model import images_at
+    from covis.describing.embedding import embed
+    from covis.models import ModelConfig, PlaceModel
+
+    torch.set_num_threads(1)
+    rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    root = folder / "photos"
+    if not root.exists() and not rank and world == 1:
+        root.mkdir()
+        for i in range(EMBEDDED):
+            (root / f"{i:04d}.jpg").write_bytes(photo(i % 16, (120, 160)))
+    images = images_at(root)
+    model = PlaceModel.build(ModelConfig("tiny", "gem", (96, 96)))
+    start = time.process_time()
+    embed(model, images, folder / f"store{world}", shard_rows=64, workers=0)
+    return {"cpu_s": time.process_time() - start, "first": rank == 0}
+
+
+def launched(world: int, job: str, pairs: int, folder: Path) -> list[dict[str, Any]]:
+    """What every rank of `world` tells."""
+    line = [sys.executable]
+    if world > 1:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        line += ["-m", "torch.distributed.run", "--nproc-per-node", str(world), "--master-addr", "127.0.0.1",
+                 "--master-port", str(port)]  # fmt: skip
+    line += [__file__, "--job", job, "--pairs", str(pairs), "--folder", str(folder)]
+    for old in folder.glob("told-*"):
+        old.unlink()
+    subprocess.run(line, check=True, stdout=subprocess.PIPE, timeout=900)
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("told-*"))]
+
+
+def training_rows(folder: Path) -> list[dict[str, Any]]:
+    """A row per number of ranks, and predictions for eight GPUs."""
+    alone = {world: launched(1, "train", PAIRS // world, folder)[0]["cpu_s"] for world in WORLDS}
+    rows: list[dict[str, Any]] = []
+    batches: list[Any] = []
+    cost = 0.0
+    for world in WORLDS[1:]:
+        told = launched(world, "train", PAIRS, folder)
+        batches += [one["ids"] for one in told]
+        whole = float(np.median([one["cpu_s"] for one in told]))
+        exchanged = 2 * (world - 1) / world * told[0]["bytes"]
+        exchange = max(whole - alone[world], 0.0)
+        cost = cost or exchange / exchanged
+        predicted = alone[world] + cost * exchanged
+        rows.append({
+            "work": f"training, {BACKBONE}, last two blocks", "ranks": world, "step CPU s": whole,
+            "computation CPU s": alone[world], "exchanged MB": exchanged / 1e6, "communication %": 100 * exchange / whole,
+            "predicted CPU s": predicted, "missed by %": 100 * (predicted / whole - 1),
+        })  # fmt: skip
+    assert all(one == batches[0] for one in batches), "batches depend on the number of ranks"
+    gradients = launched(1, "train", 1, folder)[0]["bytes"]
+    for link, bandwidth in LINKS.items():
+        seconds = 2 * 7 / 8 * gradients / bandwidth
+        rows.append({
+            "work": f"by the same model: 8 GPUs, {link}, {GPU_STEP_S} s of computation a step", "ranks": 8,
+            "exchanged MB": 2 * 7 / 8 * gradients / 1e6, "communication %": 100 * seconds / (seconds + GPU_STEP_S),
+        })  # fmt: skip
+    return rows
+
+
+def embedding_rows(folder: Path) -> list[dict[str, Any]]:
+    rows = []
+    for world in WORLDS:
+        total = sum(one["cpu_s"] for one in launched(world, "embed", 0, folder))
+        rows.append({"work": f"embedding, {EMBEDDED} photos", "ranks": world, "CPU s of all": total})
+    first = rows[0]["CPU s of all"]
+    return [{**row, "more than one rank %": 100 * (row["CPU s of all"] / first - 1)} for row in rows]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    for name in ("--job", "--folder", "--pairs"):
+        parser.add_argument(name, help=argparse.SUPPRESS)
+    given = parser.parse_args()
+    if given.job:
+        folder = Path(given.folder)
+        told = step_seconds(int(given.pairs)) if given.job == "train" else embed_seconds(folder)
+        (folder / f"told-{os.environ.get('RANK', '0')}").write_text(json.dumps(told))
+        return
+    with tempfile.TemporaryDirectory() as name:
+        rows = training_rows(Path(name)) + embedding_rows(Path(name))
+    report("ranks", rows, {"pairs": PAIRS, "steps": STEPS, "same_batches_for_every_number_of_ranks": True})
+
+
+if __name__ == "__main__":
+    main()

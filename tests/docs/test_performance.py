@@ -1,0 +1,38 @@
+"""The performance page: every table has the command that made it, and every ratio its spread over three rounds or more."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "performance.md").read_text(encoding="utf-8")
+SHOWN = re.findall(r"<!-- bench (\w+)", PAGE)
+
+
+def results(name):
+    return json.loads((ROOT / "benchmarks" / "results" / f"{name}.json").read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_table_names_the_script_that_made_it(name):
+    command = results(name)["command"]
+    script = ROOT / command.split()[1]
+    assert script.is_file()
+    assert f'report("{name}"' in script.read_text(encoding="utf-8")
+    assert f"By `{command}`." in PAGE
+
+
+@pytest.mark.parametrize("name", SHOWN)
+def test_every_ratio_lies_within_its_spread(name):
+    for row in results(name)["rows"]:
+        if "low" in row:
+            assert row["rounds"] >= 3
+            assert row["low"] <= row["ratio"] <= row["high"]
+
+
+def test_figures_come_from_results_alone():
+    """A ratio in brackets is written by docs/measured.py, which test_site holds to the results, never by hand."""
+    written = re.sub(r"<!-- bench .*?<!-- /table -->", "", PAGE, flags=re.DOTALL)
+    assert not re.search(r"\d \(\d[\d.,]* to ", written)
