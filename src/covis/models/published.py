@@ -272,7 +272,7 @@ _register(
         "aggregator.",
         _MIX_NAMES,
         _MIXVPR,
-        "see its repository",
+        "none is stated in its repository",
         "the MixVPR repository",
         absent=("to_rows.bias",),
     )
