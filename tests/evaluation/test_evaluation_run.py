@@ -258,7 +258,7 @@ def test_poses_for_the_localisation_server(model, tmp_path, capsys):
     [
         (("campus_wets",), "did you mean 'campus_west'"),
         (("campus",), "give --data"),
-        (("campus", "--whiten", "many"), "no number of dims"),
+        (("campus", "--whiten", "many"), "no number of dimensions"),
         (("campus", "--whiten", "8", "--fit", "query"), "unknown --fit 'query'"),
         (("campus", "--whiten", "100000"), "ask for 1 to"),
         (("campus", "--rerank", "pathces"), "did you mean 'patches'"),

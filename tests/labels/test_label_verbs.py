@@ -265,11 +265,11 @@ def test_wrong_exports_and_pictures_are_refused(tables, capsys):
     assert covis("label", "--queries", "q.csv", "--rule", "radius", "-o", "g") == 0
     (tables / "folder").mkdir()
     for args, says in (
-        (("export", "g", "--format", "xml", "-o", "a"), "unknown format 'xml'"),
+        (("export", "g", "--format", "xml", "-o", "a"), "unknown --format 'xml'"),
         (("export", "g", "--format", "csv", "-o", "folder"), "folder is a folder; give a file"),
         (("export", "q.csv", "--format", "csv", "-o", "a"), "is not a covis similarity-graph"),
         (("plot", "g", "-o", "a.bmp"), "must end in .png, .svg or .pdf"),
-        (("plot", "g", "--kind", "pie", "-o", "a.png"), "unknown kind of picture 'pie'"),
+        (("plot", "g", "--kind", "pie", "-o", "a.png"), "unknown --kind 'pie'"),
         (("plot", "g", "--kind", "pair", "-o", "a.png"), "fields of view belong to FovOverlap"),
         (("plot", "g", "--kind", "surface", "-o", "a.png"), "--dataset"),
     ):
