@@ -143,15 +143,15 @@ def time_to_recall(output: Path) -> list[dict[str, Any]]:
     rows, curves = [], []
     for name, recipe in (("GCL, GeM", gcl), ("triplet, NetVLAD-16, mined", netvlad)):
         run = output / name.split(",")[0]
-        result = train(recipe, run, resources=Resources(0, output / "cache", tensorboard=False))
+        trained = train(recipe, run, resources=Resources(0, output / "cache", tensorboard=False))
         rows.append(
             {
                 "training": name,
-                "seconds": result["seconds"] + result["mining_seconds"],
-                "mining s": result["mining_seconds"],
-                "step GiB": result["memory_gib"],
+                "seconds": trained.seconds + trained.mining_seconds,
+                "mining s": trained.mining_seconds,
+                "step GiB": trained.memory_gib,
             }
-            | {f"recall@{k}": result["best"][str(k)] for k in (1, 5, 10)}
+            | {f"recall@{k}": trained.recall[k] for k in (1, 5, 10)}
         )
         scored = [row for row in read_metrics(run) if row["recall@5"]]
         curves.append([(float(r["seconds"]) + float(r["mining_seconds"]), float(r["recall@5"])) for r in scored])

@@ -80,9 +80,16 @@ def markdown_table(rows: Sequence[TableRow]) -> str:
     if not rows:
         return "(none)"
     head = list(rows[0])
-    rule = ["---:" if is_numeric(rows, key) else "---" for key in head]
-    lines = [head, rule, *([str(row.get(key, "")).replace("|", "\\|") for key in head] for row in rows)]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    right = [is_numeric(rows, key) for key in head]
+    return markdown_lines([head, *([str(row.get(key, "")) for key in head] for row in rows)], right)
+
+
+def markdown_lines(lines: Sequence[Sequence[str]], right: Sequence[bool] | None = None) -> str:
+    """Lines of cells, the first of them headings; columns that are set to the `right` (all but the first if None)."""
+    to_right = [i > 0 for i in range(len(lines[0]))] if right is None else right
+    rule = ["---:" if here else "---" for here in to_right]
+    head, *body = ([cell.replace("|", "\\|") for cell in line] for line in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))
 
 
 def latex_table(rows: Sequence[TableRow], best: Mapping[str, bool] | None = None) -> str:

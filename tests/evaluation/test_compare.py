@@ -209,7 +209,7 @@ def test_a_comparison_can_be_pasted_into_a_paper(tmp_path, capsys):
 
     for name, noise in (("cl", 0.9), ("gcl", 0.3)):
         scored(noise, name).save(tmp_path / name)
-    for dress, start in (("latex", "toprule"), ("markdown", "| --- | ---: |"), ("csv", ",R@1 %")):
+    for dress, start in (("latex", "toprule"), ("markdown", "| --- | ---: |"), ("csv", ",Recall@1 %")):
         with pytest.raises(SystemExit) as stop:
             main(["compare", str(tmp_path / "cl"), str(tmp_path / "gcl"), "--format", dress])
         assert not stop.value.code

@@ -80,7 +80,7 @@ def test_a_table_compares_its_rows_query_by_query_and_draws_it(rows, hamlet, tmp
     gain = told["differences"][0]["figures"]["ndcg@10"]
     means = [row["figures"]["town"]["ndcg@10"]["mean"] for row in told["rows"]]
     assert gain["difference"] == pytest.approx(means[1] - means[0], abs=1e-3)
-    assert "| less A one | recall@1 |" in (tmp_path / "gains.md").read_text()
+    assert "| less A one | Recall@1 % |" in (tmp_path / "gains.md").read_text()
     assert told["pictures"] == [str(tmp_path / "gains.svg")]
 
 

@@ -127,16 +127,12 @@ def train(
     from covis.training.run import train as run
 
     resources = Resources(workers, cache, checkpoint_seconds)
-    result: dict[str, Any] = run(chosen, output, data=path, seed=seed, resources=resources)
-    best = "".join(f"  Recall@{k} {v:.1f}" for k, v in result["best"].items() if k != "step")
-    if result["best"].get("step") == 0:
+    trained = run(chosen, output, data=path, seed=seed, resources=resources)
+    best = "".join(f"  Recall@{k} {v:.1f}" for k, v in trained.recall.items())
+    if trained.best_step == 0:
         best += f"; training did not find more, so {init or 'the network as it was'} is kept"
-    emit(
-        result,
-        json,
-        f"{result['model']}: {result['dim']} dims, {result['pairs']} pairs{best and ', validation' + best}",
-        f"covis evaluate {output} {_benchmark_of(chosen.dataset, data)}",
-    )
+    told = f"{trained.model}: {trained.dim} dims, {trained.pairs} pairs{best and ', validation' + best}"
+    emit(dict(trained), json, told, f"covis evaluate {output} {_benchmark_of(chosen.dataset, data)}")
 
 
 def _benchmark_of(dataset: str, data: list[str] | None) -> str:

@@ -119,7 +119,7 @@ def _denominators(f: Figures) -> str:
     return (
         f"  {f.queries_without_positive} of {f.queries_total} queries have no positive and are "
         f"{'left out' if left_out else 'counted as misses'}; "
-        f"over the other denominator ({count}) R@{first} is {other[first]:.1f} %"
+        f"over the other denominator ({count}) Recall@{first} is {other[first]:.1f} %"
     )
 
 
@@ -169,7 +169,7 @@ def _breakdown(f: Figures) -> list[str]:
         rows = []
         for value, part in parts.items():
             row: dict[str, Any] = {label: value or "(unknown)", "queries": part.queries}
-            row |= {f"R@{k}": f"{v:.1f}" for k, v in part.recall.items() if k in COMPARED_KS}
+            row |= {name_of(f"recall@{k}").heading: f"{v:.1f}" for k, v in part.recall.items() if k in COMPARED_KS}
             rows.append(row | {name: f"{v:.1f}" for name, v in part.localised.items()})
         lines += [f"  {line}" for line in text_table(sorted(rows, key=len, reverse=True)).splitlines()]
     return lines
@@ -215,7 +215,7 @@ def _comparison(entry: Mapping[str, Any], set_table: Callable[[Sequence[TableRow
     for row in entry["rows"]:
         line: dict[str, Any] = {"": row["label"]}
         for k, value in row["recall"].items():
-            line[f"R@{k} %"] = f"{value:.1f}"
+            line[name_of(f"recall@{k}").heading] = f"{value:.1f}"
         for k, test in row["against_first"].items():
             mark = "*" if test["significant"] else " "
             line[f"Δ@{k}"] = (

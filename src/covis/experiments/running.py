@@ -41,6 +41,7 @@ from covis.images import ImageSet
 from covis.machine import cache_folder
 from covis.models import PlaceModel
 from covis.progress import say, warn
+from covis.tables import markdown_lines
 from covis.training.data import describe_all
 from covis.training.recipe import Recipe
 from covis.training.run import COST_STEPS, Cost, measure_steps, train
@@ -85,9 +86,9 @@ def _run(row: Row, sizes: tuple[int | None, ...], inputs: Inputs, seed: int, out
         describer = open_describer(inputs.models[row.model])
     else:
         path = inputs.data.get(row.recipe.dataset)
-        result = train(row.recipe, folder, data=path, seed=seed, resources=inputs.resources)
+        trained = train(row.recipe, folder, data=path, seed=seed, resources=inputs.resources)
         for key in ("seconds", "mining_seconds", "images", "pairs", "memory_gib"):
-            outcome.costs.setdefault(key, []).append(float(result[key]))
+            outcome.costs.setdefault(key, []).append(float(trained[key]))
         outcome.runs.append(folder)
         model = folder / "model"
         describer = FrozenOnce(PlaceModel.load(model), row.label, folder=model.resolve())
@@ -253,7 +254,7 @@ def cost_table(entries: Sequence[dict[str, Any]], whole: bool) -> str:
         "epochs",
     ]
     head += ["h in all*", *(("published: memory", "epochs", "an epoch", "to converge") if printed else ())]
-    lines = [head, ["---", *("---:" for _ in head[1:])]]
+    lines = [head]
     for e in entries:
         if "missing" in e:
             lines.append([e["row"], f"not measured: {e['missing']}", *("" for _ in head[2:])])
@@ -271,7 +272,7 @@ def cost_table(entries: Sequence[dict[str, Any]], whole: bool) -> str:
             [told.get(k, "") for k in ("gpu_memory", "epochs", "time_per_epoch", "time_to_converge")] if printed else []
         )
         lines.append([e["row"], *cells])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    table = markdown_lines(lines)
     measured = [e for e in entries if "missing" not in e]
     where = f"{measured[0]['steps']} steps on {measured[0]['device']}" if measured else "nothing"
     notes = [f"* extrapolated from {where}; memory is the GPU's peak, or the process's where there is none"]

@@ -28,6 +28,7 @@ from covis.evaluation.run import Fit
 from covis.evaluation.submissions import Scores
 from covis.files import write_text
 from covis.registry import Registry
+from covis.tables import markdown_lines
 from covis.training.recipe import Recipe, describe_recipe
 from covis.whitening import PCA, WhiteningRule
 
@@ -280,15 +281,15 @@ def markdown(outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> str:
     """The outcomes as a Markdown table: mean ± half interval, published figures in brackets; below it what was left out."""
     columns = list(dict.fromkeys((b, k) for o in outcomes for b, found in o.figures.items() for k in found))
     costs = [(key, name, digits) for key, name, digits in _COSTS if any(key in o.costs for o in outcomes)]
-    head = ["row", *(f"{b} {k}" for b, k in columns), *(name for _, name, _ in costs)]
-    lines = [head, ["---", *("---:" for _ in head[1:])]]
+    head = ["row", *(f"{b}: {name_of(k).heading}" for b, k in columns), *(name for _, name, _ in costs)]
+    lines = [head]
     for o in outcomes:
         cells = [_cell(o, b, k) for b, k in columns]
         told = [_number(o.costs.get(key, ()), digits) for key, _, digits in costs]
         if o.missing and not any(cells):
             cells = [f"not run: {o.missing}", *cells[1:]]
         lines.append([o.row.name, *cells, *told][: len(head)] if len(head) > 1 else [o.row.name])
-    table = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    table = markdown_lines(lines)
     below = [*notes, *_remarks(outcomes)]
     return table + ("\n\n" + "\n".join(f"- {text}" for text in below) if below else "")
 
@@ -299,9 +300,9 @@ def compared_markdown(compared: Sequence[Mapping[str, Any]]) -> str:
     for against, benchmark in dict.fromkeys((c["against"], c["benchmark"]) for c in compared):
         mine = [c for c in compared if (c["against"], c["benchmark"]) == (against, benchmark)]
         keys = list(mine[0]["figures"])
-        lines = [[f"less {against}", *keys], ["---", *("---:" for _ in keys)]]
+        lines = [[f"less {against}", *(name_of(key).heading for key in keys)]]
         lines += [[c["row"], *(_difference(c["figures"].get(key), key) for key in keys)] for c in mine]
-        blocks.append(f"{benchmark}\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines))
+        blocks.append(f"{benchmark}\n\n{markdown_lines(lines)}")
     return "\n\n".join(blocks)
 
 
@@ -315,7 +316,7 @@ def _difference(entry: Mapping[str, float] | None, key: str) -> str:
 
 _COSTS = (
     ("images", "images", 0), ("seconds", "training s", 0), ("mining_seconds", "mining s", 0),
-    ("memory_gib", "GiB a step (estimate)", 2),
+    ("memory_gib", "GiB per step (estimate)", 2),
 )  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from covis.models import weights
 from covis.models.config import ModelConfig, Preprocessing
 from covis.models.weights import Tensors
 from covis.registry import Registry
+from covis.tables import markdown_lines
 from covis.whitening import Whitening
 
 if TYPE_CHECKING:
@@ -528,9 +529,9 @@ def _readme(name: str, model: HubModel) -> str:
         "Recall": _recall(card.get("recalls")),
         "Fingerprint": card.get("fingerprint", ""),
     }
-    rows = "\n".join(f"| {key} | {value} |" for key, value in facts.items() if value)
+    rows = markdown_lines([("", ""), *((key, str(value)) for key, value in facts.items() if value)], (False, False))
     use = f'from covis import PlaceModel\n\nmodel = PlaceModel.from_pretrained("{name}")  # this folder, or hub:OWNER/NAME'
-    return f"---\n{front}\n---\n\n# {name}\n\n| | |\n| --- | --- |\n{rows}\n\n```python\n{use}\n```\n"
+    return f"---\n{front}\n---\n\n# {name}\n\n{rows}\n\n```python\n{use}\n```\n"
 
 
 def _recall(told: Any) -> str:

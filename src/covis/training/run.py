@@ -6,7 +6,7 @@ import copy
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -113,6 +113,86 @@ class Resources:
     plan: bool = True
 
 
+class Trained(Mapping[str, Any]):
+    """What became of a run, typed; as a mapping it is what `RUN/result.json` holds and `--json` prints."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    @classmethod
+    def open(cls, run: Path) -> Trained:
+        """The result of a finished run."""
+        return cls(artifacts.read_json(run / RESULT))
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"Trained({str(self.model)!r}, {self.dim} dims, {self.steps} steps, {self.pairs} pairs)"
+
+    @property
+    def model(self) -> Path:
+        """Folder of the best model by validation, or of the last one without validation."""
+        return Path(self["model"])
+
+    @property
+    def dim(self) -> int:
+        """Of its descriptors."""
+        return int(self["dim"])
+
+    @property
+    def fingerprint(self) -> str:
+        """Of its weights."""
+        return str(self["fingerprint"])
+
+    @property
+    def steps(self) -> int:
+        """Steps of the optimiser."""
+        return int(self["step"])
+
+    @property
+    def images(self) -> int:
+        """Images embedded with gradient."""
+        return int(self["images"])
+
+    @property
+    def pairs(self) -> int:
+        """Pairs (or tuples) that the loss saw."""
+        return int(self["pairs"])
+
+    @property
+    def seconds(self) -> float:
+        """Time spent training, over all stops, validation and mining left out."""
+        return float(self["seconds"])
+
+    @property
+    def mining_seconds(self) -> float:
+        """Time spent mining tuples."""
+        return float(self["mining_seconds"])
+
+    @property
+    def memory_gib(self) -> float:
+        """What a step was estimated to need."""
+        return float(self["memory_gib"])
+
+    @property
+    def recall(self) -> dict[int, float]:
+        """Recall@k in percent of the best validation; empty without validation."""
+        return {int(k): float(v) for k, v in self["best"].items() if k != "step"}
+
+    @property
+    def best_step(self) -> int | None:
+        """Step of the best validation (0 = the network as it was before training); None without validation."""
+        step = self["best"].get("step")
+        return None if step is None else int(step)
+
+
 def train(
     recipe: Recipe,
     run: Path | str,
@@ -120,7 +200,7 @@ def train(
     data: Path | str | Split | None = None,
     seed: int = 0,
     resources: Resources | None = None,
-) -> dict[str, Any]:
+) -> Trained:
     """Trains `recipe` into the folder `run`; returns what `run/result.json` holds.
 
     `data` is where the recipe's dataset lies, or images to train on in its place. `run/model` is the best model by
@@ -139,7 +219,7 @@ def train(
             if (run / RESULT).exists():
                 say(f"{run} is done already; its model is {run / 'model'}")
                 ranks.wait()
-                return dict(artifacts.read_json(run / RESULT))
+                return Trained.open(run)
             ranks.wait()
             try:
                 return _work(recipe, run, _path(data), seed, resources, ranks)
@@ -176,9 +256,9 @@ def _stated(recipe: Recipe, run: Path) -> dict[str, Any]:
     return told
 
 
-def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> dict[str, Any]:
+def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> Trained:
     if (run / RESULT).exists():
-        return dict(artifacts.read_json(run / RESULT))
+        return Trained.open(run)
     with _arithmetic(recipe.deterministic):
         loop = _set_up(recipe, run, data, seed, resources, ranks)
         loop.resume()
@@ -214,7 +294,7 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
     )  # fmt: skip
 
 
-def _finish(loop: Loop, plan: RunEstimate, seed: int, ranks: Ranks) -> dict[str, Any]:
+def _finish(loop: Loop, plan: RunEstimate, seed: int, ranks: Ranks) -> Trained:
     """Writes the models and the result; the result last, so that it stands for all of it."""
     p, run = loop.progress, loop.run
     model = loop.model.eval()
@@ -234,7 +314,7 @@ def _finish(loop: Loop, plan: RunEstimate, seed: int, ranks: Ranks) -> dict[str,
             result["metrics_sha256"] = sha256(run / METRICS)
         artifacts.write_json(run / RESULT, result)
     ranks.wait()
-    return dict(artifacts.read_json(run / RESULT))
+    return Trained.open(run)
 
 
 def _data_facts(loop: Loop) -> dict[str, Any]:
