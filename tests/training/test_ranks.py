@@ -56,3 +56,30 @@ def test_two_processes_follow_one(hamlet, tmp_path, settings):
     one, two = (PlaceModel.load(tmp_path / name / "last").state_dict() for name in ("one", "two"))
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-2, atol=1e-3, msg=key)
+
+
+RESTARTED = """
+import os, torch.distributed as distributed
+from covis.training.loop import Ranks
+
+store = distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+
+def rank(number, attempt):
+    told = {"RANK": number, "LOCAL_RANK": number, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_PORT": store.port}
+    told |= {"MASTER_ADDR": "127.0.0.1", "TORCHELASTIC_USE_AGENT_STORE": True, "TORCHELASTIC_RESTART_COUNT": attempt}
+    os.environ |= {key: str(value) for key, value in told.items()}
+    agreed = Ranks.join().agree(number == 1)
+    if attempt == 0:
+        os.kill(os.getpid(), 9)
+    os._exit(0 if agreed else 1)
+
+for attempt in range(2):
+    children = [os.fork() or rank(number, attempt) for number in range(2)]
+    print(*(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children), flush=True)
+"""
+
+
+def test_ranks_meet_again_after_the_launcher_began_them_anew():
+    """torchrun keeps one store over restarts, with the addresses of ranks that died."""
+    found = subprocess.run([sys.executable, "-c", RESTARTED], capture_output=True, text=True, timeout=240, check=False)
+    assert found.stdout.splitlines() == ["-9 -9", "0 0"], found.stderr
