@@ -9,9 +9,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from covis import cli, experiments
-from covis.cli import main
+from covis import cli, experiments, registry
+from covis.cli import common, main
 from covis.cli.common import emit
+from covis.cli.listing import all_names
 from covis.datasets import DATASETS, Dataset, Split
 from covis.describing.rerankers import RERANKERS
 from covis.evaluation.benchmark import BENCHMARKS, NEAR, NEAR_RULE, Protocol, by_rule
@@ -161,7 +162,7 @@ ADDED = {
         "hnsw-half",
         replace(index.KINDS["hnsw"], name="hnsw-half", factory=lambda n, d: f"HNSW{index.LINKS}_SQfp16"),
     ),
-    "a verb": (cli.VERBS, "greet", greet),
+    "a verb": (cli.VERBS, "greet", "common.greet"),
 }
 """Row of the table in CONTRIBUTING.md → the one place where it is added, under which name, and what."""
 LISTED = {"datasets": "lane", "benchmarks": "lane_walks", "rules": "next", "losses": "spring", "pools": "middle",
@@ -171,7 +172,8 @@ LISTED = {"datasets": "lane", "benchmarks": "lane_walks", "rules": "next", "loss
 
 @pytest.fixture
 def added(monkeypatch):
-    """Each added as its decorator, or a line in its table, would do it; for this test alone."""
+    """Each added as its decorator, or a line in its table, would do it, and `make names` run; for this test alone."""
+    monkeypatch.setattr(common, "greet", greet, raising=False)
     for place, name, thing in (*ADDED.values(), (RECIPES, "springy", springy)):
         if isinstance(place, dict):
             monkeypatch.setitem(place, name, thing)
@@ -179,6 +181,8 @@ def added(monkeypatch):
             if name != "springy":
                 monkeypatch.setattr(place, "_entries", {**place._entries})
             place.register(name)(thing)
+    names = all_names()
+    monkeypatch.setattr(registry, "_listed", lambda: names)
 
 
 def covis(*args):
