@@ -185,7 +185,10 @@ def test_index_trains_from_the_command_line(photos, tmp_path, capsys):
     [(["--train", "--model", "m"], "not both"), (["--weights", "w.safetensors", "--model", "m"], "not both")],
 )
 def test_contradictions_are_told(options, message, tmp_path, capsys):
-    code, _, err = run(capsys, "index", tmp_path, "-o", tmp_path / "map", *options)
+    for name in ("m", "w.safetensors"):
+        (tmp_path / name).mkdir()
+    given = [option if option.startswith("--") else tmp_path / option for option in options]
+    code, _, err = run(capsys, "index", tmp_path, "-o", tmp_path / "map", *given)
     assert code == 2
     assert message in err
 

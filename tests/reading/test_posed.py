@@ -423,4 +423,4 @@ def test_other_paths_are_none_of_these(tmp_path):
     (tmp_path / "notes.txt").write_text("hello\n")
     assert read_posed(tmp_path) is None
     assert read_posed(tmp_path / "notes.txt") is None
-    assert len(FORMATS) == 10
+    assert len(FORMATS) == 11

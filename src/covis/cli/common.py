@@ -43,6 +43,14 @@ def existing(given: PathOrPaths) -> PathOrPaths:
     return given
 
 
+def existing_model(path: Path | None) -> Path | None:
+    """The path of a model, before anything heavy is imported."""
+    if path is not None and not path.exists():
+        hint = "give a model folder, a run folder, an ONNX file or a descriptor store"
+        raise InputError(f"{path} is not there{near_path(path)}; {hint}")
+    return path
+
+
 def existing_map(path: Path) -> Path:
     """The path of a map, before anything heavy is imported."""
     if not path.exists():

@@ -20,6 +20,7 @@ from covis.cli.common import (
     choice_of,
     emit,
     existing,
+    existing_model,
     named,
 )
 from covis.errors import InputError, unknown_name
@@ -134,11 +135,11 @@ def _gather(sources: list[Path]) -> tuple[dict[str, list[Evaluation]], dict[str,
 SWEEP, PLAIN, ALL = "sweep", "none", "all"
 
 
-def _check_model(path: Path) -> Path:
+def _check_model(path: Path) -> Path | None:
     """A model that is there; where a benchmark stands in its place, that is said."""
     if str(path) in known_names("benchmark") and not path.exists():
         raise InputError(f"{path} is a benchmark; the model comes first: covis evaluate MODEL {path}")
-    return existing(path)
+    return existing_model(path)
 
 
 def _check_rerank(given: str | None) -> str | None:

@@ -16,6 +16,7 @@ from covis.cli.common import (
     emit,
     existing,
     existing_map,
+    existing_model,
     index_kind,
     named,
     some_existing,
@@ -54,7 +55,9 @@ def index(
         Path, typer.Argument(callback=existing, help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map; the same command resumes it.")],
-    model: Annotated[Path | None, typer.Option(callback=existing, help="A model directory, or a training run.")] = None,
+    model: Annotated[
+        Path | None, typer.Option(callback=existing_model, help="A model directory, or a training run.")
+    ] = None,
     train: Annotated[
         bool, typer.Option("--train", help="Fit a model to the photos, the default without --model.")
     ] = False,

@@ -16,6 +16,7 @@ from covis.cli.common import (
     choice_of,
     emit,
     existing,
+    existing_model,
     known_backbone,
     named,
 )
@@ -33,7 +34,7 @@ def _check_student(given: str) -> str:
 
 
 def embed(
-    model: Annotated[Path, typer.Argument(callback=existing, help=MODEL_HELP)],
+    model: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
     images: Annotated[
         Path, typer.Argument(callback=existing, help="A folder of images, or a table (CSV, Parquet, GeoJSON).")
     ],
@@ -204,7 +205,7 @@ def import_model(
 
 
 def show_model(
-    model: Annotated[Path, typer.Argument(callback=existing, help=MODEL_HELP)],
+    model: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
     json: Json = False,
 ) -> None:
     """Show what a model is: its card, with data, licence, dimensions and fingerprints.
@@ -344,7 +345,7 @@ def _export_int8(model: PlaceModel, onnx: Path, photos: Path, json: bool) -> Non
 
 
 def distil(
-    teacher: Annotated[Path, typer.Argument(callback=existing, help=MODEL_HELP)],
+    teacher: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
     student: Annotated[
         str,
         typer.Argument(callback=_check_student, help="A model or run folder, or a backbone (`covis list backbones`)."),
