@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import importlib
+import os
 import signal
 import sys
 import traceback
@@ -79,8 +80,11 @@ GROUP_HELP = {
 }
 
 
-def build_app(verb: str | None = None) -> typer.Typer:
-    """The application with every verb, or with that one alone where it is known: its module is all that is imported."""
+def build_app(verb: str | None = None, *, listed: bool = False) -> typer.Typer:
+    """The application with every verb, or with that one alone where it is known: its module is all that is imported.
+
+    `listed` leaves the options of verbs out, where nothing but their names and summaries is shown: reading them takes long.
+    """
     app = typer.Typer(
         name="covis",
         help="Visual place recognition learned from how much two views share.",
@@ -95,30 +99,36 @@ def build_app(verb: str | None = None) -> typer.Typer:
     alone = verb in VERBS or verb in GROUPS
     for name, function in VERBS.items():
         if not alone or name == verb:
-            app.command(name)(_function(function))
+            app.command(name)(_function(function, listed))
     for name, verbs in GROUPS.items():
         if not alone or name == verb:
-            _add_group(app, name, verbs)
+            _add_group(app, name, verbs, listed)
     return app
 
 
-def _add_group(app: typer.Typer, name: str, verbs: dict[str, str]) -> None:
+def _add_group(app: typer.Typer, name: str, verbs: dict[str, str], listed: bool) -> None:
     bare = verbs.get("")
     group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, invoke_without_command=bare is not None)
     for verb, function in verbs.items():
         if verb:
-            group.command(verb)(_function(function))
+            group.command(verb)(_function(function, listed))
     if bare is None:
         app.add_typer(group, name=name, help=GROUP_HELP[name])
     else:
-        group.callback()(_function(bare))
+        group.callback()(_function(bare, listed))
         app.add_typer(group, name=name)
 
 
-def _function(place: str) -> Callable[..., Any]:
+def _function(place: str, listed: bool) -> Callable[..., Any]:
     module, _, name = place.partition(".")
     function: Callable[..., Any] = getattr(importlib.import_module(f"covis.cli.{module}"), name)
-    return function
+    if not listed:
+        return function
+
+    def summary() -> None: ...
+
+    summary.__doc__ = function.__doc__
+    return summary
 
 
 def _print_version(wanted: bool) -> None:
@@ -162,7 +172,9 @@ def main(argv: list[str] | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
-        code = build_app(next(iter(args), None))(args, standalone_mode=False)
+        verb = next(iter(args), None)
+        known = verb in VERBS or verb in GROUPS or "_COVIS_COMPLETE" in os.environ
+        code = build_app(verb, listed=not known)(args, standalone_mode=False)
         sys.exit(code if isinstance(code, int) else 0)
     except (Exception, Stopped) as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb
