@@ -20,14 +20,13 @@ from scipy.spatial import KDTree
 
 from covis import datasets
 from covis.datasets.surveys import across_days
-from covis.evaluation.benchmark import MAX_ANGLE_DEG, RADIUS_M
 from covis.evaluation.metrics import Agreement
 from covis.evaluation.scoring import pair_distances
 from covis.experiments.running import FrozenOnce
 from covis.images import ImageSet
 from covis.labels import fov_similarity
 from covis.models import PlaceModel
-from covis.poses import angle_between
+from covis.poses import PLACE_M, PLACE_TURN_DEG, angle_between
 from covis.report.plots import COLOURS, PAGE_WIDTH, panels, save, styled
 from covis.whitening import Whitening
 
@@ -72,7 +71,7 @@ def measured(name: str, path: Path, model: Path) -> dict[str, Any]:
     metres, turn = np.linalg.norm(xy[a] - xy[b], axis=1), angle_between(heading[a], heading[b])
     agreement = Agreement.fit(distance[(metres <= NEAR_M) & (turn <= NEAR_DEG)], pair_distances(white, white, *far.T))
     start = agreement.log_likelihood(distance, agreement.share(distance))
-    yes = (metres <= RADIUS_M) & (turn <= MAX_ANGLE_DEG)
+    yes = (metres <= PLACE_M) & (turn <= PLACE_TURN_DEG)
     shares = np.where(yes, agreement.share(distance[yes]), agreement.share(distance[~yes]))
     grades, curves = [], {}
     for radius, fov, facing in itertools.product(RADII_M, FOVS_DEG, (False, True)):
@@ -91,7 +90,7 @@ def measured(name: str, path: Path, model: Path) -> dict[str, Any]:
         "by_metres": [
             {"from_m": low, "to_m": high, "share": agreement.share(distance[here])}
             for low, high in itertools.pairwise(STEPS_M)
-            if (here := (metres > low) & (metres <= high) & (turn <= MAX_ANGLE_DEG)).sum() > 50
+            if (here := (metres > low) & (metres <= high) & (turn <= PLACE_TURN_DEG)).sum() > 50
         ],
         "curves": curves,
         "grades": sorted(grades, key=lambda g: -g["gain"]),
@@ -112,7 +111,7 @@ def by_bin(agreement: Agreement, psi: np.ndarray, distance: np.ndarray) -> list[
 def summary(entry: dict[str, Any]) -> list[dict[str, Any]]:
     """What each label tells of the distances, in hundredths of a nat per pair beyond their mean share."""
     rows = [
-        {"set": entry["set"], "label": f"yes/no, {RADIUS_M:g} m and {MAX_ANGLE_DEG:g}°", "gain": entry["yes_no_gain"]}
+        {"set": entry["set"], "label": f"yes/no, {PLACE_M:g} m and {PLACE_TURN_DEG:g}°", "gain": entry["yes_no_gain"]}
     ]
     for radius, exponent in ((50.0, 1.0), (50.0, 2.0), (25.0, 1.0), (25.0, 2.0)):
         wanted = {"radius_m": radius, "fov_deg": 90.0, "facing": True, "exponent": exponent}

@@ -38,9 +38,9 @@ def asked(photos: Photos, known: np.ndarray, new: np.ndarray) -> tuple[np.ndarra
     """
     from covis.evaluation.retrieval import affordable
     from covis.maps.calibration import RATE, calibrate
-    from covis.maps.evidence import PLACE_RADIUS_M
     from covis.maps.fitting import choose_whitening, shared_dims
     from covis.maps.locating import Judge
+    from covis.poses import PLACE_M
     from covis.search import rank
     from covis.whitening import moments
 
@@ -59,7 +59,7 @@ def asked(photos: Photos, known: np.ndarray, new: np.ndarray) -> tuple[np.ndarra
     promised = calibration.promised()
     sure = [p >= (calibration.threshold(q) or 9.0) for q in (*PRECISIONS, promised or 0.999)]
     walk = np.asarray(photos.images.group)[new]
-    table = np.column_stack([walk, p, best <= PLACE_RADIUS_M, best, fused, *radii, *sure])
+    table = np.column_stack([walk, p, best <= PLACE_M, best, fused, *radii, *sure])
     return table, calibration.summary()["right"], promised
 
 

@@ -22,6 +22,9 @@ from covis.progress import warn
 Axis = Literal["x", "y", "z", "-x", "-y", "-z"]
 UNSCALED = "unscaled"
 """The frame of poses whose unit of length is unknown, such as those of structure from motion by itself."""
+PLACE_M = 25.0
+PLACE_TURN_DEG = 40.0
+"""Two photos this near to each other, and turned by no more than this, are of the same place: the usual rule of the field."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,9 +9,9 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.errors import InputError
 from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
-from covis.maps.evidence import PLACE_RADIUS_M, expected_calibration_error, gather
+from covis.maps.evidence import expected_calibration_error, gather
 from covis.maps.map import Map
-from covis.poses import Poses
+from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking
 from covis.search import Consensus
 
@@ -39,7 +39,7 @@ def test_the_map_calibrates_itself(town):
 
 def right_of(map_, xy, judged):
     gap = map_.images.poses.xy[judged.ranking.ids[:, 0]] - xy
-    return np.hypot(*gap.T) <= PLACE_RADIUS_M
+    return np.hypot(*gap.T) <= PLACE_M
 
 
 def test_probabilities_hold_on_new_walks(town):
@@ -160,7 +160,7 @@ def test_probabilities_fall_along_the_ranking(town):
     p = judged.probability
     assert (np.diff(p, axis=1)[~np.isnan(p[:, 1:])] <= 0).all()
     gap = map_.images.poses.xy[judged.ranking.ids[:, :20]] - xy[:, None]
-    right = np.hypot(*np.moveaxis(gap, 2, 0)) <= PLACE_RADIUS_M
+    right = np.hypot(*np.moveaxis(gap, 2, 0)) <= PLACE_M
     assert expected_calibration_error(p[:, 1:5].ravel(), right[:, 1:5].ravel()) < 0.1
     for q in range(5):
         ids = judged.ranking.ids[q]

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covis.maps.evidence import PLACE_RADIUS_M, fuse, weights
+from covis.maps.evidence import fuse, weights
+from covis.poses import PLACE_M
 
 
 def fused(points, heading, weight, found=None):
@@ -42,7 +43,7 @@ def test_no_match_has_no_position():
 def test_a_position_lies_among_the_matches_that_made_it(rows):
     data = np.array(rows)
     result = fused(data[:, :2], np.full(len(data), np.nan), weights(np.ones(len(data)), data[:, 2]))
-    near = np.hypot(*(data[:, :2] - data[0, :2]).T) <= PLACE_RADIUS_M
+    near = np.hypot(*(data[:, :2] - data[0, :2]).T) <= PLACE_M
     assert result.count[0] == near.sum()
     assert np.all(result.xy[0] >= data[near, :2].min(0) - 1e-9)
     assert np.all(result.xy[0] <= data[near, :2].max(0) + 1e-9)

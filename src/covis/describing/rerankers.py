@@ -24,6 +24,7 @@ from covis.evaluation.run import Reranker
 from covis.images import ImageSet
 from covis.machine import cpu_seconds
 from covis.models import PlaceModel
+from covis.poses import PLACE_TURN_DEG
 from covis.progress import Meter
 from covis.ranking import Ranking
 from covis.registry import Registry
@@ -192,7 +193,7 @@ class ByConsensus:
 
     def facts(self) -> dict[str, Any]:
         """Depth and angle; radius and sharpness are chosen for the map."""
-        return {"depth": self.depth, "angle_deg": rerank.ANGLE_DEG}
+        return {"depth": self.depth, "angle_deg": PLACE_TURN_DEG}
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
         """Asks the map's poses."""

@@ -19,6 +19,7 @@ from covis.graph import SimilarityGraph
 from covis.images import WINDOW, ImageSet, Split
 from covis.labels import FovOverlap, Radius
 from covis.labels.rules import LabelRule
+from covis.poses import PLACE_M, PLACE_TURN_DEG
 from covis.ranking import Groups
 from covis.registry import Registry
 from covis.tables import card
@@ -328,19 +329,17 @@ def load_benchmark(name: str, data: Path | str | Mapping[str, Path] | None = Non
 # Relevance rules that several protocols share, and a benchmark made by one.
 
 
-RADIUS_M = 25.0
-MAX_ANGLE_DEG = 40.0
-NEAR = Radius(RADIUS_M)
+NEAR = Radius(PLACE_M)
 """Within 25 m, whatever the heading: the usual rule of street-level protocols."""
-NEAR_IN_CITY = Radius(RADIUS_M, within_group=True)
-NEAR_ALIKE = Radius(RADIUS_M, MAX_ANGLE_DEG)
+NEAR_IN_CITY = Radius(PLACE_M, within_group=True)
+NEAR_ALIKE = Radius(PLACE_M, PLACE_TURN_DEG)
 """Within 25 m and, where both headings are known, 40°."""
-NEAR_ALIKE_IN_CITY = Radius(RADIUS_M, MAX_ANGLE_DEG, within_group=True)
+NEAR_ALIKE_IN_CITY = Radius(PLACE_M, PLACE_TURN_DEG, within_group=True)
 SHARED_VIEW = FovOverlap()
 """ψ for graded figures: how much two fields of view of 50 m and 90° share."""
 SHARED_VIEW_IN_CITY = FovOverlap(within_group=True)
-NEAR_RULE = f"within {RADIUS_M:g} m"
-NEAR_ALIKE_RULE = f"within {RADIUS_M:g} m and, where both headings are known, {MAX_ANGLE_DEG:g}°"
+NEAR_RULE = f"within {PLACE_M:g} m"
+NEAR_ALIKE_RULE = f"within {PLACE_M:g} m and, where both headings are known, {PLACE_TURN_DEG:g}°"
 
 
 def by_rule(name: str, sides: Split | tuple[ImageSet, ImageSet], rule: LabelRule, words: str, **more: Any) -> Benchmark:

@@ -214,7 +214,7 @@ def subject_differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[An
 
 ORDER_FIGURES = ("ndcg@10", "median_error_m", "spearman_psi_distance_similar")
 """Figures of how well results are ordered by overlap; the first gets larger, the others smaller as they get better."""
-PLACE_M = 25.0
+SQUARE_M = 25.0
 """Queries in one square of this side stand and fall together when they are drawn."""
 _DRAWS = 1000
 
@@ -224,7 +224,7 @@ def paired_differences(
 ) -> dict[str, dict[str, float]]:
     """second − first of every figure over grades, with its 95 % interval, for seeds of two models on the same queries.
 
-    Queries are drawn by place (squares of `PLACE_M`), seeds by themselves; both sides are drawn alike, so what is hard for
+    Queries are drawn by place (squares of `SQUARE_M`), seeds by themselves; both sides are drawn alike, so what is hard for
     both cancels. A side of one seed (nothing was trained) stands for all.
     """
     if len({e.fingerprint for e in (*first, *second)}) != 1:
@@ -244,11 +244,11 @@ def paired_differences(
 
 
 def place_codes(evaluation: Evaluation) -> NDArray[np.int64]:
-    """(Q,) the square of `PLACE_M` that each query stands in; one of its own for a query without a position."""
+    """(Q,) the square of `SQUARE_M` that each query stands in; one of its own for a query without a position."""
     xy = np.asarray(evaluation.arrays["query_xy"], np.float64)
     known = np.asarray(np.isfinite(xy).all(axis=1))
     cells = np.column_stack(
-        [np.floor(np.where(known[:, None], xy, 0) / PLACE_M), np.where(known, -1, np.arange(len(xy)))]
+        [np.floor(np.where(known[:, None], xy, 0) / SQUARE_M), np.where(known, -1, np.arange(len(xy)))]
     )
     return np.asarray(np.unique(cells, axis=0, return_inverse=True)[1]).ravel()
 

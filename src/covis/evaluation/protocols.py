@@ -18,7 +18,6 @@ from covis.datasets.msls import SUBTASKS
 from covis.datasets.seven_scenes import SCENES
 from covis.errors import InputError
 from covis.evaluation.benchmark import (
-    MAX_ANGLE_DEG,
     NEAR,
     NEAR_ALIKE,
     NEAR_ALIKE_IN_CITY,
@@ -37,6 +36,7 @@ from covis.graph import SimilarityGraph
 from covis.images import WINDOW, ImageSet, Split
 from covis.labels import FovOverlap, Radius, SurfaceOverlap
 from covis.labels.rules import LabelRule
+from covis.poses import PLACE_TURN_DEG
 from covis.ranking import Groups
 
 # Mapillary Street-Level Sequences: images and sequences, validation and the server's test.
@@ -69,7 +69,7 @@ def validation_40deg(path: Path | None) -> Benchmark:
         path,
         _sides(path, "val", "all"),
         rule=NEAR_ALIKE_IN_CITY,
-        words=f"{NEAR_RULE} and {MAX_ANGLE_DEG:g}°",
+        words=f"{NEAR_RULE} and {PLACE_TURN_DEG:g}°",
         groups="same",
         notes=("the official evaluator asks for 25 m alone; this is the rule that papers state",),
     )
@@ -510,7 +510,7 @@ def survey(path: Path | None, dataset: str, split: str, radii_m: tuple[float, ..
     sides = datasets.load(dataset, path, split)
     training = partial(datasets.load, dataset, path, "train" if split == "val" else surveys.WITHOUT)
     alone = sides.queries is sides.database
-    limits = {limit_name((r, MAX_ANGLE_DEG)): Radius(r, MAX_ANGLE_DEG)(*sides) for r in radii_m}
+    limits = {limit_name((r, PLACE_TURN_DEG)): Radius(r, PLACE_TURN_DEG)(*sides) for r in radii_m}
     return _alike(
         f"{dataset}_{split}",
         sides,

@@ -9,13 +9,14 @@ from functools import partial
 from covis.labels import FovOverlap, Radius, SurfaceOverlap
 from covis.losses import LOSSES, Contrastive, GeneralizedContrastive
 from covis.models import ModelConfig
+from covis.poses import PLACE_M, PLACE_TURN_DEG
 from covis.sampling import Tuples
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 RecipeVariant = Callable[[Recipe], Recipe]
 GCL_RATE, CL_RATE = 0.1, 0.01
 """Learning rates of the method for the generalised and for the plain contrastive loss."""
-SAME_PLACE = Radius(25.0, max_angle_deg=40.0)
+SAME_PLACE = Radius(PLACE_M, max_angle_deg=PLACE_TURN_DEG)
 """The yes/no label of the method's baseline."""
 
 

@@ -19,6 +19,7 @@ from covis.errors import InputError
 from covis.files import read_foreign_text, read_record, write_json, write_text, writing_hdf5
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
+from covis.poses import PLACE_M
 
 GAP_S = 30.0
 """Images less far apart in time are neighbours, not loops."""
@@ -31,8 +32,6 @@ LEAST_OLDER = 20
 STANDS_OUT = 2.5
 """Robust standard deviations that a match must be nearer than older images usually are."""
 LEAST_AGREEMENT = 0.8
-RIGHT_M = 25.0
-"""Where positions are known, a loop is right within this."""
 LEAST_KNOWN = 10
 """Candidates known to be right, and as many known to be wrong, from which on probabilities are fitted."""
 REFIT = 25
@@ -130,7 +129,7 @@ class LoopFit:
 
     weights: Floats
     """(3,) of 1, `stands_out`, `agreement`."""
-    right_m: float = RIGHT_M
+    right_m: float = PLACE_M
     candidates: int = 0
     right: int = 0
     model: str = ""
@@ -164,7 +163,7 @@ usual_probability = LoopFit(USUAL)
 """That a candidate is right, where nothing is known of this recording."""
 
 
-def fit_loops(loops: Sequence[LoopClosure], xy: Floats, *, right_m: float = RIGHT_M, model: str = "") -> LoopFit:
+def fit_loops(loops: Sequence[LoopClosure], xy: Floats, *, right_m: float = PLACE_M, model: str = "") -> LoopFit:
     """Learns from candidates in order of time; (N, 2) positions of the frames. Needs `LEAST_KNOWN` right and wrong ones."""
     used, right = _known(loops, xy, right_m)
     weights = _weights(used, right)
@@ -211,7 +210,7 @@ def _calibration(chance: Floats, right: Floats) -> dict[str, Any]:
     return {"ece": float(sum(gaps) / len(chance)), "called_90": int(likely.sum()), "right_of_them": share}
 
 
-def fitted_probability(loops: Sequence[LoopClosure], xy: Floats, right_m: float = RIGHT_M) -> Judgement | None:
+def fitted_probability(loops: Sequence[LoopClosure], xy: Floats, right_m: float = PLACE_M) -> Judgement | None:
     """One of this recording alone, in distance and agreement; None where too few positions are known for it."""
     used, right = _known(loops, xy, right_m)
     if min((right == 1).sum(), (right == 0).sum()) < LEAST_KNOWN:

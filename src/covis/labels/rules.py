@@ -36,7 +36,7 @@ from covis.labels.clouds import MAX_FRAMES, PointCloud, Tracks, fuse_depth, read
 from covis.labels.exchange import open_labels, read_edges, read_hloc, read_released
 from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
 from covis.labels.surface import OCCLUSIONS, Occlusion, arrange, seen_points, surface_graph, surface_rows
-from covis.poses import require_metres
+from covis.poses import PLACE_M, require_metres
 from covis.registry import Registry
 
 _SURFACE_SAMPLE = 32
@@ -166,7 +166,7 @@ class FovOverlap(LabelRule):
 class Radius(LabelRule):
     """ψ = 1 for pairs within `radius_m` (and `max_angle_deg`, where both headings are known)."""
 
-    radius_m: float = 25.0
+    radius_m: float = PLACE_M
     """Metres, inclusive."""
     max_angle_deg: float | None = None
     """Degrees between headings, inclusive; unknown headings pass."""

@@ -4,7 +4,7 @@ A photo's own group (one walk, one drive) is left out where photos of other grou
 otherwise the photos next to it in the order of their names are.
 
 Four things are fitted: how far matches are heard when they vote for a place; ψ̂, how much two views share, from their
-descriptor distance; P, the probability that a match stands within `PLACE_RADIUS_M` of the photo, from distances, votes and
+descriptor distance; P, the probability that a match stands within `PLACE_M` of the photo, from distances, votes and
 walks (`covis.maps.evidence`), falling along the ranking; and the radius that the fused position stays within, by rank of
 the errors seen (conformal), among answers of similar P. Photos of one walk are right or wrong together, so what is
 promised counts walks: reports of P and the bar of confident answers come from walks that a fit did not see, and the
@@ -29,7 +29,6 @@ from covis.descriptors import Matrix
 from covis.images import ImageSet
 from covis.maps.evidence import (
     CONTEXT,
-    PLACE_RADIUS_M,
     Evidence,
     Falling,
     Logistic,
@@ -41,7 +40,7 @@ from covis.maps.evidence import (
     threshold_for,
     weights,
 )
-from covis.poses import Poses
+from covis.poses import PLACE_M, Poses
 from covis.progress import say
 from covis.ranking import Ranking
 from covis.search import Consensus, rank, rerank
@@ -108,7 +107,7 @@ def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
 
     if len(np.unique(group)) < 2:
         return 0
-    near = cKDTree(xy).query_ball_point(xy[queries], PLACE_RADIUS_M)
+    near = cKDTree(xy).query_ball_point(xy[queries], PLACE_M)
     return sum(bool((group[found] != group[q]).any()) for q, found in zip(queries, near, strict=True))
 
 
@@ -184,7 +183,7 @@ class Calibration:
     """P of the first match, from `Evidence.first`."""
     others: Logistic | None = None
     """P of the matches behind it, from `Evidence.about_others`."""
-    radius_of_agreement_m: float = rerank.RADIUS_M
+    radius_of_agreement_m: float = PLACE_M
     sharpness: float = rerank.SHARPNESS
     """How the map's matches vote (`covis.search.Consensus`)."""
     method: str = ""
@@ -269,7 +268,7 @@ class Calibration:
             return told
         confident = held[:, 0] >= (2.0 if threshold is None else threshold)
         return told | {
-            "queries": len(held), "right_within_m": PLACE_RADIUS_M, "right": float(held[:, 1].mean()),
+            "queries": len(held), "right_within_m": PLACE_M, "right": float(held[:, 1].mean()),
             "expected_calibration_error": self.calibration_error, "reliability": self.reliability(),
             "precision": precision, "threshold": threshold, "confident": float(confident.mean()),
             "median_error_m": float(np.median(held[:, 2])),
@@ -350,7 +349,7 @@ def calibrate(
     agreement = Consensus.fitted(poses, held.ranking, asked, CONTEXT)
     evidence = gather(agreement, held.ranking, np.asarray(images.group, np.int64))
     overlap = fit_overlap(poses, held, margin)
-    right = evidence.found & (np.hypot(*np.moveaxis(evidence.xy - asked.xy[:, None], 2, 0)) <= PLACE_RADIUS_M)
+    right = evidence.found & (np.hypot(*np.moveaxis(evidence.xy - asked.xy[:, None], 2, 0)) <= PLACE_M)
     answered = evidence.found[:, 0]
     fewest = min(int(right[answered, 0].sum()), int((~right[answered, 0]).sum()))
     common: dict[str, Any] = {
@@ -430,6 +429,6 @@ def _tell(result: Calibration) -> None:
     if told["threshold"] is not None:
         sure = f"{told['confident']:.0%} of answers are confident at a precision of {told['precision']:.0%}"
     say(
-        f"calibrated on {told['queries']} held-out photos: {told['right']:.1%} correct within {PLACE_RADIUS_M:g} m, "
+        f"calibrated on {told['queries']} held-out photos: {told['right']:.1%} correct within {PLACE_M:g} m, "
         f"expected calibration error {told['expected_calibration_error']:.3f}, {sure}"
     )

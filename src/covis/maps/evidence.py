@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.arrays import Bools, Floats, Ids
+from covis.poses import PLACE_M
 from covis.ranking import Ranking
 from covis.search import Consensus
 
@@ -190,8 +191,6 @@ def conformal_radius(errors: Floats, rate: float, walk: NDArray[np.int64]) -> fl
 # Matches that stand at one place
 
 
-PLACE_RADIUS_M = 25.0
-"""Matches this near to the best one are at its place."""
 _OVERLAP_FLOOR = 0.02
 """Weight of a match that is thought to share nothing, so that a place always has a position."""
 _DISTANCE_FLOOR = 0.05
@@ -238,7 +237,7 @@ def fuse(xy: Floats, heading: Floats, weight: Floats, found: NDArray[np.bool_]) 
 def at_place(xy: Floats, found: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """(Q, K) which matches lie at the place of the first."""
     offset = xy - xy[:, :1]
-    return np.asarray(found & found[:, :1] & (np.hypot(offset[..., 0], offset[..., 1]) <= PLACE_RADIUS_M))
+    return np.asarray(found & found[:, :1] & (np.hypot(offset[..., 0], offset[..., 1]) <= PLACE_M))
 
 
 # What an answer is judged by
@@ -291,7 +290,7 @@ def gather(consensus: Consensus, ranking: Ranking, group: Ids) -> Evidence:
         return Evidence(agreed, np.zeros((q, k, 2)), np.zeros((q, k)), np.zeros((q, 7)), np.zeros((q, k, 5)))
     xy, d = poses.xy[ids], np.where(found, agreed.distances, _FAR).astype(np.float64)
     gap = np.hypot(*np.moveaxis(xy[:, :, None] - xy[:, None], 3, 0))
-    together = (gap <= PLACE_RADIUS_M) & found[:, None] & found[:, :, None]
+    together = (gap <= PLACE_M) & found[:, None] & found[:, :, None]
     weight, alike = _votes(consensus, agreed)
     heard = np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
     share = log_odds((together * weight[:, None]).sum(axis=2) / heard, _SHARE_FLOOR)
@@ -305,7 +304,7 @@ def gather(consensus: Consensus, ranking: Ranking, group: Ids) -> Evidence:
     walks = np.log(np.maximum(_walks(together[:, 0], group[ids]), 1))
     first = [nearest[:, 0], lead, np.sqrt(lead.clip(min=0)), share[:, 0], votes[:, 0], walks, spread]
     same = together[:, 0].astype(np.float64)
-    other = [same, np.where(together[:, 0], gap[:, 0], 0.0) / PLACE_RADIUS_M, d**2 - nearest[:, :1] ** 2, share, votes]
+    other = [same, np.where(together[:, 0], gap[:, 0], 0.0) / PLACE_M, d**2 - nearest[:, :1] ** 2, share, votes]
     return Evidence(agreed, xy, poses.heading[ids], np.stack(first, axis=1), np.stack(other, axis=2))
 
 

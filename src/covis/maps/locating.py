@@ -16,15 +16,13 @@ from covis.arrays import Floats
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.maps.calibration import Calibration
-from covis.maps.evidence import CONTEXT, PLACE_RADIUS_M, Fused, fuse, gather, weights
+from covis.maps.evidence import CONTEXT, Fused, fuse, gather, weights
 from covis.maps.storage import text_of
-from covis.poses import Poses, true_headings
+from covis.poses import PLACE_M, Poses, true_headings
 from covis.ranking import Ranking
 
 WORDS = ((0.95, "very likely"), (0.75, "likely"), (0.5, "possibly"), (0.0, "unlikely"))
 """Probability from which on a word is used, the highest first."""
-SAME_PLACE_M = 25.0
-"""Matches this near to each other are counted as agreeing about the place."""
 
 
 @dataclass(frozen=True)
@@ -157,9 +155,7 @@ def percent(share: float) -> str:
 def match_facts(matches: Sequence[Match], i: int) -> list[str]:
     """What is known of match i, for people."""
     match = matches[i]
-    near = sum(
-        math.hypot(other.place.x - match.place.x, other.place.y - match.place.y) <= SAME_PLACE_M for other in matches
-    )
+    near = sum(math.hypot(other.place.x - match.place.x, other.place.y - match.place.y) <= PLACE_M for other in matches)
     facts = [where(match.place)]
     facts += [] if match.place.heading is None else [f"heading {match.place.heading:.0f}°"]
     facts += [f"distance {match.distance:.3f}"]
@@ -395,7 +391,7 @@ def _on_chain(alone: Answer, at: int, k: int) -> tuple[Answer, bool]:
     if not alone.matches:
         return alone, False
     best, chosen = alone.matches[0], alone.matches[at]
-    same = float(np.hypot(best.place.x - chosen.place.x, best.place.y - chosen.place.y)) <= PLACE_RADIUS_M
+    same = float(np.hypot(best.place.x - chosen.place.x, best.place.y - chosen.place.y)) <= PLACE_M
     rest = tuple(m for j, m in enumerate(alone.matches) if j != at)
     if same or alone.position is None:
         return replace(alone, matches=(chosen, *rest)[:k]), same

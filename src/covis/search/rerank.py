@@ -19,22 +19,20 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
-from covis.poses import Poses, angle_between
+from covis.poses import PLACE_M, PLACE_TURN_DEG, Poses, angle_between
 from covis.progress import Meter
 from covis.ranking import Ranking
 
 HEARD_DEPTH = 20
-RADIUS_M = 25.0
-ANGLE_DEG = 40.0
 SHARPNESS = 0.45
 """Between what campus photos (0.7) and street views (0.3) want: it costs either 1 to 2 points at rank 1 at most."""
 CERTAINTY = 0.25
 """Votes fall by a factor of e over this share of the best's own squared distance at most: what is all but the query
 itself is not outvoted."""
-TRIED_RADII_M = (RADIUS_M, RADIUS_M / 2, RADIUS_M / 4)
+TRIED_RADII_M = (PLACE_M, PLACE_M / 2, PLACE_M / 4)
 SHARPNESSES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)
 """What a fit tries."""
-RIGHT_M = (RADIUS_M, 0.4 * RADIUS_M)
+RIGHT_M = (PLACE_M, 0.4 * PLACE_M)
 """A result is right within the first; one that is within the second counts double."""
 GAIN = 0.003
 """Another choice than the default must be better by this share of the questions, about what chance moves."""
@@ -49,9 +47,9 @@ class Consensus:
     poses: Poses
     """Of the map's images."""
     depth: int = HEARD_DEPTH
-    radius_m: float = RADIUS_M
+    radius_m: float = PLACE_M
     """Two results agree less the farther apart they are, as a normal curve of this width."""
-    angle_deg: float = ANGLE_DEG
+    angle_deg: float = PLACE_TURN_DEG
     """And the more they are turned, where both headings are known."""
     sharpness: float = SHARPNESS
     """Votes fall by a factor of e over this share of the results' mean lag behind the best, in squared distance; 0: no
@@ -88,7 +86,7 @@ class Consensus:
         smooth = gained.copy()
         smooth[:, 1:-1] = (gained[:, :-2] + gained[:, 1:-1] + gained[:, 2:]) / 3
         smooth[:, -1] = (gained[:, -2] + 2 * gained[:, -1]) / 3
-        smooth[TRIED_RADII_M.index(RADIUS_M), SHARPNESSES.index(SHARPNESS)] += GAIN
+        smooth[TRIED_RADII_M.index(PLACE_M), SHARPNESSES.index(SHARPNESS)] += GAIN
         best = divmod(int(smooth.argmax()), len(SHARPNESSES))
         return cls(poses, depth, TRIED_RADII_M[best[0]], sharpness=SHARPNESSES[best[1]])
 
@@ -141,7 +139,7 @@ def _rightness(poses: Poses, ids: NDArray[np.int64], asked: Poses) -> Floats:
     """(Q, K) 0 for a wrong result, 0.5 for one within 25 m that faces alike, 1 for one within 10 m."""
     gap = np.hypot(*np.moveaxis(poses.xy[ids] - asked.xy[:, None], 2, 0))
     turned = np.nan_to_num(angle_between(poses.heading[ids], asked.heading[:, None]))
-    right = [(gap <= radius_m) & (turned <= ANGLE_DEG) & (ids >= 0) for radius_m in RIGHT_M]
+    right = [(gap <= radius_m) & (turned <= PLACE_TURN_DEG) & (ids >= 0) for radius_m in RIGHT_M]
     return np.asarray(np.mean(right, axis=0))
 
 
