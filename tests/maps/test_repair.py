@@ -148,6 +148,17 @@ def test_what_is_not_ours_stays_inside_a_map_too(grown):
     assert (grown.path / "versions" / "notes.txt").exists()
 
 
+def test_an_embedding_killed_at_its_first_step_is_cleared(grown):
+    begun, mine = (grown.path / "segments" / name for name in ("0123456789abcdef", "fedcba9876543210"))
+    for folder in (begun, mine):
+        folder.mkdir()
+        (folder / f".embedding.json.{'a' * 16}.partial.json").write_text("{")
+    (mine / "chapter.tex").write_text("mine")
+    grown.remove([grown.images.name(0)])
+    assert not begun.exists()
+    assert (mine / "chapter.tex").exists()
+
+
 @pytest.mark.parametrize("key", ["../../x", "/etc", "a/b", ".", "..", ""])
 def test_a_state_cannot_name_a_segment_outside(grown, key):
     manifest = storage.version_folder(grown.path, grown.version) / "manifest.json"

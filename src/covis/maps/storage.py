@@ -447,9 +447,15 @@ def clear_segment(path: Path, key: str) -> Path:
 
 
 def _is_ours(folder: Path, kind: str) -> bool:
-    """Whether a folder of a map is a part of it: it has a manifest of `kind`, or is an unfinished embedding."""
+    """Whether a folder of a map is a part of it: it has a manifest of `kind`, or is an embedding begun or unfinished."""
     if folder.is_symlink() or not folder.is_dir():
         return False
+    if (
+        kind == SEGMENT_KIND
+        and re.fullmatch("[0-9a-f]{16}", folder.name)
+        and all(map(files.is_partial, folder.iterdir()))
+    ):
+        return True  # killed at its first step, before it said what it is: it holds nothing
     if (folder / "embedding.json").is_file() or folder.name.endswith(_GONE):
         return kind == SEGMENT_KIND or folder.name.endswith(_GONE)
     try:

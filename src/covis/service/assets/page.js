@@ -162,7 +162,7 @@
     raise(state.layers.photos);
     const rows = told.photograph_next.map((place) => make("tr", {},
       make("td", {}, make("button", { type: "button", onclick: () => state.plane.setView(spot(place), state.map.on_earth ? 19 : 3) }, state.map.on_earth ? `${place.lat.toFixed(5)}, ${place.lon.toFixed(5)}` : `${place.easting}, ${place.northing}`)),
-      make("td", {}, place.photos ? `${place.photos} photos` : "a gap"), make("td", {}, place.photos ? place.look || "" : "any way")));
+      make("td", {}, place.photos ? `${place.photos} photo${place.photos === 1 ? "" : "s"}` : "a gap"), make("td", {}, place.photos ? place.look || "" : "any way")));
     const head = make("tr", {}, ...["place", "has", "look"].map((name) => make("th", { scope: "col" }, name)));
     $("gaps").replaceChildren(make("h2", {}, `${state.map.photos} photos in ${told.cells_with_photos || 0} cells of ${told.cell_m || "–"} m, ${told.gaps || 0} gaps`),
       make("p", {}, "Photograph next:"), rows.length ? make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)) : make("p", {}, "nothing is missing"));
