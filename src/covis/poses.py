@@ -267,7 +267,7 @@ def _check_reach(frame: str, xy: Floats) -> None:
         raise InputError(
             f"the positions span more than one local frame holds (row {row} lies {east[row] / 1000:.0f} km east or west of "
             f"the middle, where metres are off by more than 1 %); use one table, one map for each city or region, or say in "
-            "which metres they shall be: --frame EPSG:CODE (covis index, covis label)"
+            "which metres they shall be: --frame EPSG:CODE (covis index, label, evaluate)"
         )
 
 
