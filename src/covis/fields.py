@@ -12,7 +12,7 @@ import json
 import math
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from covis.errors import InputError, unknown_name
@@ -20,6 +20,25 @@ from covis.errors import InputError, unknown_name
 T = TypeVar("T")
 Kinds = Mapping[str, type]
 """Name → class of a value."""
+
+
+class JsonValues(Mapping[str, Any]):
+    """Values that a file holds and `--json` prints, as a mapping; subclasses give them types."""
+
+    def __init__(self, values: Mapping[str, Any]) -> None:
+        self._values = dict(values)
+
+    def __getitem__(self, key: str) -> Any:
+        return self._values[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._values!r})"
 
 
 def later(default: Any) -> Any:

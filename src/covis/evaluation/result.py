@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from covis import artifacts
 from covis.errors import InputError
+from covis.fields import JsonValues
 from covis.files import load_array
 from covis.tables import card
 
@@ -36,23 +37,8 @@ class RadiusCurve(NamedTuple):
     possible: list[float]
 
 
-class Figures(Mapping[str, Any]):
+class Figures(JsonValues):
     """The figures of an evaluation, typed; as a mapping they are what `--json` prints and a manifest keeps."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
-
-    def __getitem__(self, key: str) -> Any:
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __repr__(self) -> str:
-        return f"Figures({self._values!r})"
 
     @property
     def queries(self) -> int:

@@ -6,7 +6,7 @@ import copy
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from covis.describing.embedding import image_batches
 from covis.describing.features import Cached, open_features
 from covis.errors import InputError
 from covis.evaluation import load_benchmark
+from covis.fields import JsonValues
 from covis.files import first_line, sha256
 from covis.images import ImageSet, Split
 from covis.models import PlaceModel
@@ -113,25 +114,13 @@ class Resources:
     plan: bool = True
 
 
-class Trained(Mapping[str, Any]):
+class Trained(JsonValues):
     """What became of a run, typed; as a mapping it is what `RUN/result.json` holds and `--json` prints."""
-
-    def __init__(self, values: Mapping[str, Any]) -> None:
-        self._values = dict(values)
 
     @classmethod
     def open(cls, run: Path) -> Trained:
         """The result of a finished run."""
         return cls(artifacts.read_json(run / RESULT))
-
-    def __getitem__(self, key: str) -> Any:
-        return self._values[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._values)
-
-    def __len__(self) -> int:
-        return len(self._values)
 
     def __repr__(self) -> str:
         return f"Trained({str(self.model)!r}, {self.dim} dims, {self.steps} steps, {self.pairs} pairs)"
