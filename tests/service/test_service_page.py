@@ -85,6 +85,7 @@ def test_photos_chosen_before_the_maps_are_listed_are_asked(browser, town):
     page = browser.new_page(viewport=SIZES["desktop"])
     page.route("**/v1/maps", lambda route: (time.sleep(0.5), route.continue_()))
     page.goto(town, wait_until="commit")
+    wait(page, "window.covisPage")  # its script runs; the maps are not there yet
     page.set_input_files("#files", [{"name": "early.jpg", "mimeType": "image/jpeg", "buffer": jpeg(7)}])
     wait(page, "covisPage.answers")
     page.wait_for_timeout(300)
