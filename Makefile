@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test browser lint bench docs figures names drill clean
+.PHONY: demo test browser lint bench docs figures pictures names drill clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -12,6 +12,10 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.core
 	$(PIP) '.[test,docs]'
+	touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	$(PIP) '.[bench]'
 	touch $@
 
 $(VENV)/.dev: $(VENV)/.test
@@ -36,11 +40,11 @@ drill: $(VENV)/.test  ## long drills: kills, power failures, damage, bad input, 
 	$(BIN)/pytest -m drill
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks docs/measured.py
-	$(BIN)/ruff format --check src tests benchmarks docs/measured.py
+	$(BIN)/ruff check src tests benchmarks docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks docs/*.py
 	$(BIN)/mypy
 
-bench: $(VENV)/.test  ## every benchmark, as ratios against a peer in the same run, and their page docs/performance.md
+bench: $(VENV)/.bench  ## every benchmark, as ratios against a peer in the same run, and their page docs/performance.md
 	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
 	$(BIN)/python docs/measured.py
 
@@ -50,8 +54,11 @@ docs: $(VENV)/.test
 figures: $(VENV)/.core  ## measured figures into the pages
 	$(BIN)/python docs/measured.py
 
+pictures: $(VENV)/.test browser  ## screenshots of the pages, from the product itself (some 20 minutes, then only what is missing)
+	$(BIN)/python docs/pictures.py
+
 names: $(VENV)/.core  ## what is registered by name, for `covis list` and the check of names
 	$(BIN)/python -m covis.cli.listing
 
 clean:
-	rm -rf $(VENV) demo site
+	rm -rf $(VENV) demo site pictures-work

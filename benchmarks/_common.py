@@ -58,6 +58,30 @@ def _used() -> tuple[float, float]:
     return sum(one.ru_utime for one in both), sum(one.ru_stime for one in both)
 
 
+def peak_mb() -> float:
+    """Most memory that this program held; what getrusage tells includes the process that started it."""
+    lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    return float(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024
+
+
+def product_rate(side: int = 1024, repeats: int = 5) -> float:
+    """Operations per second of a matrix product in single precision, the most that a network can hope for here."""
+    import torch
+
+    matrix = torch.rand(side, side)
+    return 2 * side**3 / cpu_seconds(lambda: matrix @ matrix, repeats)
+
+
+def operations(work: Callable[[], Any]) -> int:
+    """Multiplications and additions of a call's convolutions and matrix products, computed directly."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        work()
+    return int(counter.get_total_flops())
+
+
 def command() -> str:
     """How this benchmark was started, from the top of the repository."""
     return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])

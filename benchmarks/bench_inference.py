@@ -1,7 +1,8 @@
 """Descriptors a second of one core: eager torch in both layouts, TorchScript, ONNX Runtime; and learning speed of `tiny`.
 
 The peer is torch in its own default layout, the way most place recognition code runs; every runtime gets the same
-pixels and normalises them itself. Run: python benchmarks/bench_inference.py [--quick]
+pixels and normalises them itself. `of product` is the rate of its operations beside that of a matrix product in the same run:
+what is left of it is the most that any runtime could gain with this arithmetic. Run: python benchmarks/bench_inference.py [--quick]
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from _common import cpu_seconds, report, versus
+from _common import cpu_seconds, operations, product_rate, report, versus
 
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
 
@@ -64,11 +65,13 @@ def inference(cases: tuple[tuple[str, str, tuple[int, int]], ...], repeats: int)
             expected = ways[PEER]()
             rounds = {name: versus(work, ways[PEER], repeats) for name, work in ways.items()}
             difference = {name: float((work() - expected).abs().max()) for name, work in ways.items()}
+            rate, needed = product_rate(), operations(ways[PEER])
         for name, spent in rounds.items():
             rows.append(
                 {
                     "backbone": backbone, "pixels": "×".join(map(str, size)), "runtime": name,
                     "images/s": BATCH / spent["ours_s"], **spent, "largest difference": difference[name],
+                    "GFLOP/s": needed / spent["ours_s"] / 1e9, "of product": needed / spent["ours_s"] / rate,
                 }
             )  # fmt: skip
     return rows

@@ -3,8 +3,8 @@
 A table of photos is cut by its groups (walks) into four: each quarter is asked of a map of the others, made as
 `covis index` makes it. Found is a photo whose match was taken within 25 m and 40°; photos that none of the map answers
 so are left out. Beside the whitening that `index` chose (`chosen`) stand PCA whitening, power 0.75, and learned whitenings
-by yes/no labels and by ψ of 25 m squared, all before and after consensus; gains over PCA whitening have 95 % intervals
-over walks and over photos. Beside what new walks find stands what each map thinks of itself
+by yes/no labels and by ψ of 25 m as `index` usually weighs it, all before and after consensus; gains over PCA whitening
+have 95 % intervals over walks and over photos. Beside what new walks find stands what each map thinks of itself
 (`self`), and what fitting costs beside describing the photos. `--labels` compares labels alone, without consensus: none
 (nearest photos of other walks), yes/no, ψ of 50 m and of 25 m to several powers, and ψ of 25 m weighed by how often pairs
 of such ψ look alike on the map's own photos (`measured`).
@@ -31,7 +31,7 @@ from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds
 
 FOLDS = 4
 KS = (1, 5, 10)
-POWERS = (1.0, 2.0, 3.0)
+POWERS = (1.0, 2.0, 4.0, 6.0)
 
 
 @dataclass
@@ -71,7 +71,7 @@ def hits(images, asked, ranking, agreed) -> np.ndarray:
 def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float]):
     """The choice that `covis index` makes for a map of `known` photos, and all photos' descriptors by each whitening."""
     from covis.evaluation.retrieval import affordable, labelled_pairs
-    from covis.maps.fitting import USUAL, choose_whitening, shared_dims
+    from covis.maps.fitting import USUAL, AcrossWalks, Choice, shared_dims
     from covis.whitening import PCA, WhiteningRule, moments
 
     raw, clock = photos.raw[known], time.process_time
@@ -88,8 +88,10 @@ def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float
             seconds[name] = clock() - start
             made[name] = unit(turned @ metric.astype(np.float32)), rule
         start = clock()
-        choice = choose_whitening(images, fitted, dim, photos.recipe.labels)
+        across = AcrossWalks(images, fitted, dim, photos.recipe.labels)
+        tried, found = across.choose()
         seconds["choice"] = clock() - start
+        choice = Choice(across.whitening(found.rules[0]), tried, found)  # as `choose_whitening` does
     return choice, made | {"chosen": (whiten(choice.whitening, photos.raw), choice.tried.rules[choice.tried.best])}
 
 
@@ -105,16 +107,18 @@ def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes) -> N
 
     images, asked, seconds = as_map(photos.images, known), photos.images.subset(new), {}
     choice, made = whitened(photos, images, known, seconds)
-    tried, best, held = choice.tried, choice.tried.rules[choice.tried.best], choice.held_out().ranking
-    questions = {rule: tried.held_out(i).ranking for i, rule in enumerate(tried.rules)} | {best: held}
-    agreed = {rule: Consensus.fitted(images.poses, q, images.poses, CONTEXT) for rule, q in questions.items()}
+    tried, best, held = choice.tried, choice.tried.rules[choice.tried.best], choice.held_out()
+    questions = {rule: tried.held_out(i) for i, rule in enumerate(tried.rules)} | {best: held}
+    poses = images.poses
+    agreed = {r: Consensus.fitted(poses, q.ranking, poses.subset(q.queries), CONTEXT) for r, q in questions.items()}
     answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
     for name, (white, rule) in made.items():
         ranking = rank(white[new], white[known], CONTEXT)
         consensus = agreed.get(rule, agreed[best])  # what no map chooses between votes as the map does
         kept.found.setdefault(name, []).append(hits(images, asked, ranking, consensus(ranking))[answerable])
     kept.walk.append(np.asarray(asked.group)[answerable])
-    kept.itself.append(hits(images, images, held, agreed[best](held))[choice.asked.answerable])
+    mine = hits(images, images.subset(held.queries), held.ranking, agreed[best](held.ranking))
+    kept.itself.append(mine[choice.asked.answerable[held.queries]])
     kept.chosen.append(f"a = {best.total_share:g}, p = {best.exponent:g}")
     kept.seconds.append(seconds)
 

@@ -4,7 +4,9 @@ CPU time of a rank, since the processes share the cores of one machine and a ran
 ranks costs the computation of 1/w of the images, measured alone, and the exchange of gradients: 2 (w − 1) / w times their
 bytes. The cost of a byte is taken from two ranks; what it predicts for four is set beside what four took. For GPUs the same
 bytes are divided by the bandwidth of their links, which is assumed and stated. Embedding exchanges nothing: each rank does
-whole shards. The ids of all batches must be the same for every number of ranks.
+whole shards. Frozen features are computed by the first rank and mapped into memory by the others, which read the files once
+for their checksums. The ids of all batches must be the same for every number of ranks. Four ranks on fewer cores take turns:
+that costs time, which is not reported, and little CPU time.
 
 Run: python benchmarks/bench_ranks.py
 """
@@ -94,7 +96,6 @@ def step_seconds(pairs: int) -> dict[str, Any]:
 def embed_seconds(folder: Path) -> dict[str, Any]:
     """CPU seconds per image of this rank."""
     import torch
-    from bench_embed import photo
 
     from covis.cli.model import images_at
     from covis.describing.embedding import embed
@@ -102,16 +103,38 @@ def embed_seconds(folder: Path) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    root = folder / "photos"
-    if not root.exists() and not rank and world == 1:
-        root.mkdir()
-        for i in range(EMBEDDED):
-            (root / f"{i:04d}.jpg").write_bytes(photo(i % 16, (120, 160)))
-    images = images_at(root)
+    images = images_at(folder / "photos")
     model = PlaceModel.build(ModelConfig("tiny", "gem", (96, 96)))
     start = time.process_time()
     embed(model, images, folder / f"store{world}", shard_rows=64, workers=0)
     return {"cpu_s": time.process_time() - start, "first": rank == 0}
+
+
+def cache_seconds(folder: Path) -> dict[str, Any]:
+    """CPU seconds in which this rank gets the frozen features of all photos."""
+    import torch
+
+    from covis.cli.model import images_at
+    from covis.describing.features import Cached, open_features
+    from covis.models import ModelConfig, PlaceModel
+    from covis.training.loop import Ranks
+    from covis.training.run import _first_then_all
+
+    torch.set_num_threads(1)
+    ranks = Ranks.join()
+    images = images_at(folder / "photos")
+    model = PlaceModel.build(ModelConfig(BACKBONE, "gem", SIZE, "last2"))
+    settings: dict[str, Any] = {"seed": 0, "workers": 0, "cache_bytes": 1 << 34, "device": torch.device("cpu")}
+    start = time.process_time()
+    source = _first_then_all(
+        ranks, lambda: open_features(model, (images,), cache=folder / f"cache{ranks.world}", **settings)
+    )
+    spent = time.process_time() - start
+    assert isinstance(source, Cached)
+    assert isinstance(source.rows[0], np.memmap)
+    found = {"cpu_s": spent, "first": ranks.first, "file": source.rows[0].filename}
+    ranks.leave()
+    return {**found, "file": str(found["file"])}
 
 
 def launched(world: int, job: str, pairs: int, folder: Path) -> list[dict[str, Any]]:
@@ -145,7 +168,7 @@ def training_rows(folder: Path) -> list[dict[str, Any]]:
         cost = cost or exchange / exchanged
         predicted = alone[world] + cost * exchanged
         rows.append({
-            "work": f"training, {BACKBONE}, last two blocks", "ranks": world, "step CPU s": whole,
+            "kind": "step", "work": f"training, {BACKBONE}, last two blocks", "ranks": world, "step CPU s": whole,
             "computation CPU s": alone[world], "exchanged MB": exchanged / 1e6, "communication %": 100 * exchange / whole,
             "predicted CPU s": predicted, "missed by %": 100 * (predicted / whole - 1),
         })  # fmt: skip
@@ -154,7 +177,7 @@ def training_rows(folder: Path) -> list[dict[str, Any]]:
     for link, bandwidth in LINKS.items():
         seconds = 2 * 7 / 8 * gradients / bandwidth
         rows.append({
-            "work": f"by the same model: 8 GPUs, {link}, {GPU_STEP_S} s of computation a step", "ranks": 8,
+            "kind": "step", "work": f"by the same model: 8 GPUs, {link}, {GPU_STEP_S} s of computation a step", "ranks": 8,
             "exchanged MB": 2 * 7 / 8 * gradients / 1e6, "communication %": 100 * seconds / (seconds + GPU_STEP_S),
         })  # fmt: skip
     return rows
@@ -164,9 +187,35 @@ def embedding_rows(folder: Path) -> list[dict[str, Any]]:
     rows = []
     for world in WORLDS:
         total = sum(one["cpu_s"] for one in launched(world, "embed", 0, folder))
-        rows.append({"work": f"embedding, {EMBEDDED} photos", "ranks": world, "CPU s of all": total})
+        rows.append({"kind": "photos", "work": f"embedding, {EMBEDDED} photos", "ranks": world, "CPU s of all": total})
     first = rows[0]["CPU s of all"]
     return [{**row, "more than one rank %": 100 * (row["CPU s of all"] / first - 1)} for row in rows]
+
+
+def cache_rows(folder: Path) -> list[dict[str, Any]]:
+    """What the first rank and what the others spend on frozen features."""
+    rows = []
+    for world in WORLDS[1:]:
+        told = launched(world, "cache", 0, folder)
+        assert len({one["file"] for one in told}) == 1, "ranks have caches of their own"
+        first, others = ([one["cpu_s"] for one in told if one["first"] == which] for which in (True, False))
+        rows.append({
+            "kind": "photos", "work": f"frozen features of {EMBEDDED} photos, {BACKBONE}, into the shared cache", "ranks": world,
+            "CPU s of all": sum(first + others), "CPU s of the first": first[0], "CPU s of another": float(np.mean(others)),
+        })  # fmt: skip
+    return rows
+
+
+def photos(folder: Path) -> None:
+    """Writes the photos that are embedded."""
+    from bench_embed import photo
+
+    folder.mkdir()
+    for i in range(EMBEDDED):
+        (folder / f"{i:04d}.jpg").write_bytes(photo(i % 16, (120, 160)))
+
+
+JOBS = {"embed": embed_seconds, "cache": cache_seconds}
 
 
 def main() -> None:
@@ -176,11 +225,12 @@ def main() -> None:
     given = parser.parse_args()
     if given.job:
         folder = Path(given.folder)
-        told = step_seconds(int(given.pairs)) if given.job == "train" else embed_seconds(folder)
+        told = step_seconds(int(given.pairs)) if given.job == "train" else JOBS[given.job](folder)
         (folder / f"told-{os.environ.get('RANK', '0')}").write_text(json.dumps(told))
         return
     with tempfile.TemporaryDirectory() as name:
-        rows = training_rows(Path(name)) + embedding_rows(Path(name))
+        photos(Path(name) / "photos")
+        rows = training_rows(Path(name)) + embedding_rows(Path(name)) + cache_rows(Path(name))
     report("ranks", rows, {"pairs": PAIRS, "steps": STEPS, "same_batches_for_every_number_of_ranks": True})
 
 

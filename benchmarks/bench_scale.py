@@ -2,11 +2,13 @@
 
 Positions follow streets in blocks of 100 m, an image every two metres of street, in sequences of 40; headings go along the
 street with 8° of scatter. Pictures are a small pool of files behind many names (hard links), since no pixel of MSLS is
-here. Each step runs in a process of its own, for its CPU time and peak memory, at a tenth of the size and at the whole
-size: the exponent of growth is the logarithm of the quotient of their times. Where a step is measured on a stretch, its row
-says so, and how far the whole was missed by what the tenth predicts.
+here. Each step runs in a process of its own, for its CPU time and peak memory, at three sizes up to the whole one: the
+exponents of growth are slopes of logarithms by least squares, of CPU time and of peak memory, over all three and over the
+last two, where starting the program weighs less. Embedding runs on a hundredth
+and on a tenth of its images too; a line through these two predicts the whole, which is then measured.
 
-Run: python benchmarks/bench_scale.py [--images N] [--embed N …] [--rows N] [--index-rows N]; needs 3 GB of disk for a while.
+Run: python benchmarks/bench_scale.py [--images N] [--embed N] [--rows N] [--index-rows N] [--folder DIR]; needs 5 GB of disk for a while. With
+--folder a run that was interrupted goes on at the step that it had reached.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ import os
 os.environ["OMP_NUM_THREADS"] = os.environ["OPENBLAS_NUM_THREADS"] = "1"
 
 import argparse
+import contextlib
 import json
-import resource
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -27,16 +30,19 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import report
+from _common import peak_mb, report
 
-PAIRS, LOADED_PAIRS, QUERIES = 500_000, 1_000, 10_000
+PAIRS, LOADED_PAIRS, QUERIES = 500_000, 4_000, 10_000
+WARM = 4_400
 POOL, PICTURE = 64, (120, 160)
 DIM = 512
+KIND = "hnsw-sq8"
+"""Builds in the least time of all kinds at a million descriptors (docs/search.md)."""
 SHARE = 0.37
 """Queries among all images, as in MSLS."""
 
 
-def generate(root: Path, images: int) -> None:
+def generate(root: Path, images: int) -> str:
     """Writes the collection: CSV files under their official names and columns, and pictures as links into a pool."""
     from bench_embed import photo
     from bench_labels import streets
@@ -44,6 +50,7 @@ def generate(root: Path, images: int) -> None:
 
     from covis.datasets.msls import CITIES
 
+    shutil.rmtree(root, ignore_errors=True)  # of a run that was interrupted
     pool = root / "pool"
     pool.mkdir(parents=True)
     for i in range(POOL):
@@ -62,6 +69,7 @@ def generate(root: Path, images: int) -> None:
             _write(folder, keys, xy[part], lon[part], lat[part], heading[part])
             for i, key in enumerate(keys):
                 os.link(pool / f"{i % POOL}.jpg", folder / "images" / f"{key}.jpg")
+    return f"{images:,} rows of metadata and as many links to {POOL} pictures"
 
 
 def _write(folder: Path, keys: list[str], xy: Any, lon: Any, lat: Any, heading: Any) -> None:
@@ -158,14 +166,15 @@ def embed_images(root: Path, size: int) -> str:
     return f"{len(chosen):,} images, {1000 * (_cpu() - before) / len(chosen):.2f} ms per image, network tiny"
 
 
-def _store(path: Path, rows: int) -> None:
+def make_descriptors(root: Path, rows: int) -> str:
     """Descriptors on disk, in half precision, as a vehicle makes them."""
     from bench_search import drive
 
-    store = np.lib.format.open_memmap(path, "w+", np.float16, (rows, DIM))
+    store = np.lib.format.open_memmap(root / f"{rows}.npy", "w+", np.float16, (rows, DIM))
     for start in range(0, rows, 50_000):
         store[start : start + 50_000] = drive(min(50_000, rows - start), 2 + start)
     store.flush()
+    return f"{rows:,} × {DIM} float16"
 
 
 def exact(root: Path, size: int) -> str:
@@ -183,12 +192,14 @@ def approximate(root: Path, size: int) -> str:
 
     database = np.load(root / f"{size}.npy", mmap_mode="r")
     queries = np.asarray(database[:: len(database) // 200][:200], np.float32)
-    index, measured = build_index(database, "ivfpq", queries=queries)
+    before = _cpu()
+    index, measured = build_index(database, KIND, queries=queries)
+    built = _cpu() - before
     before = _cpu()
     index.search(queries, 10)
     return (
-        f"ivfpq over {len(database):,} × {DIM}, {5 * (_cpu() - before):.2f} ms per query, "
-        f"{100 * measured.loss:.1f} % missed, {measured.ram_bytes / 2**20:.0f} MB"
+        f"{KIND} over {len(database):,} × {DIM} float16 on disk, built in {built:.0f} CPU s, "
+        f"{5 * (_cpu() - before):.2f} ms per query, {100 * measured.loss:.1f} % missed, {measured.ram_bytes / 2**20:.0f} MB"
     )
 
 
@@ -209,7 +220,8 @@ def evaluation(root: Path, size: int) -> str:
 
 
 STEPS: dict[str, Callable[[Path, int], str]] = {
-    "read metadata": read, "doctor, files looked at": doctor, "labels": labels, "draw pairs": draw,
+    "make the collection": generate, "make descriptors": make_descriptors, "read metadata": read,
+    "doctor, files looked at": doctor, "labels": labels, "draw pairs": draw,
     "load pairs": load_pairs, "embed": embed_images, "exact search": exact, "approximate search": approximate,
     "evaluate": evaluation,
 }  # fmt: skip
@@ -227,43 +239,54 @@ def child(step: str, root: Path, size: int) -> None:
     after = os.times()
     print(json.dumps({
         "step": step, "did": told, "cpu_s": _cpu() - sum(before[:4]), "system_s": after.system - before.system,
-        "seconds": time.monotonic() - started, "peak_MB": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024,
+        "seconds": time.monotonic() - started, "peak_MB": peak_mb(),
     }))  # fmt: skip
 
 
-def measured(step: str, root: Path, size: int) -> dict[str, Any]:
-    line = [sys.executable, __file__, "--step", step, "--root", str(root), "--size", str(size)]
-    out = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
-    found: dict[str, Any] = json.loads(out.splitlines()[-1])
-    print(
-        f"… {step}, {size:,}: {found['cpu_s']:.1f} CPU s, {found['peak_MB']:.0f} MB, {found['did']}",
-        file=sys.stderr,
-        flush=True,
-    )
+def measured(step: str, folder: Path, root: Path, size: int) -> dict[str, Any]:
+    """What a step cost at a size: as `folder` has it from before, or in a new process."""
+    kept = folder / f"{step}-{size}.json"
+    if not kept.exists():
+        line = [sys.executable, __file__, "--step", step, "--root", str(root), "--size", str(size)]
+        out = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
+        kept.write_text(out.splitlines()[-1], encoding="utf-8")
+    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    print(f"… {step}, {size:,}: {found['cpu_s']:.1f} CPU s, {found['peak_MB']:.0f} MB, {found['did']}", file=sys.stderr)
     return found
 
 
-def grown(step: str, runs: list[tuple[Path, int]], total: int | None = None) -> dict[str, Any]:
-    """The row of a step at its largest size, its growth since the smallest, and what that means for `total` images."""
-    (_, small), (_, large) = runs[0], runs[-1]
-    first, last = (measured(step, *run) for run in runs)
-    exponent = float(np.log(last["cpu_s"] / first["cpu_s"]) / np.log(large / small))
-    row = {**last, "size": large, "growth": exponent, "tenth_cpu_s": first["cpu_s"], "tenth_peak_MB": first["peak_MB"]}
-    row["memory_growth"] = float(np.log(last["peak_MB"] / first["peak_MB"]) / np.log(large / small))
+def grown(step: str, folder: Path, runs: list[tuple[Path, int]], total: int | None = None) -> dict[str, Any]:
+    """The row of a step at its largest size, the exponents of its growth, and what that means for `total` images."""
+    sizes = np.array([size for _, size in runs], float)
+    found = [measured(step, folder, *run) for run in runs]
+    cpu, peak = (np.array([one[key] for one in found]) for key in ("cpu_s", "peak_MB"))
+    row: dict[str, Any] = {**found[-1], "size": runs[-1][1]}
+    row |= {"time_growth": _exponent(sizes, cpu), "memory_growth": _exponent(sizes, peak)}
+    row |= {"last_time_growth": _exponent(sizes[1:], cpu[1:]), "last_memory_growth": _exponent(sizes[1:], peak[1:])}
+    row["smaller"] = [{"size": size, **one} for (_, size), one in zip(runs[:-1], found[:-1], strict=True)]
     if total is not None:
-        rate = (last["cpu_s"] - first["cpu_s"]) / (large - small)
-        predicted = first["cpu_s"] * large / small
-        row["missed_by_percent"] = 100 * (predicted / last["cpu_s"] - 1)
-        row["did"] += f"; {total:,} images: {(last['cpu_s'] + rate * (total - large)) / 3600:.2f} CPU h"
+        rate, fixed = np.polyfit(sizes[:2], cpu[:2], 1)
+        row["missed_by_percent"] = float(100 * ((fixed + rate * sizes[-1]) / cpu[-1] - 1))
+        rate, fixed = np.polyfit(sizes[1:], cpu[1:], 1)
+        row["total_images"], row["total_cpu_h"] = total, float((fixed + rate * total) / 3600)
     return row
+
+
+def _exponent(sizes: Any, values: Any) -> float:
+    return float(np.polyfit(np.log(sizes), np.log(values), 1)[0])
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--images", type=int, default=1_400_000, help="rows of metadata")
-    parser.add_argument("--embed", type=int, default=10_000, help="images that are embedded, and a tenth of them")
-    parser.add_argument("--rows", type=int, default=1_000_000, help="descriptors on disk for exact search")
-    parser.add_argument("--index-rows", type=int, default=100_000, help="descriptors of the approximate index")
+    parser.add_argument(
+        "--embed", type=int, default=100_000, help="images that are embedded, a tenth and a hundredth of them"
+    )
+    parser.add_argument("--rows", type=int, default=1_000_000, help="descriptors on disk that are searched")
+    parser.add_argument(
+        "--index-rows", type=int, default=1_000_000, help="descriptors of the approximate index; 0 for none"
+    )
+    parser.add_argument("--folder", type=Path, help="where the collection is kept; a temporary folder unless given")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     parser.add_argument("--root", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--size", type=int, help=argparse.SUPPRESS)
@@ -271,26 +294,31 @@ def main() -> None:
     if given.step:
         child(given.step, given.root, given.size)
         return
-    with tempfile.TemporaryDirectory(prefix="covis-scale-") as folder:
-        rows = pipeline(Path(folder), given)
-    report("scale", rows, {"images": given.images, "cities": 22, "pool": POOL, "threads": 1})
+    with contextlib.ExitStack() as stack:
+        folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="covis-scale-")))
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = pipeline(folder, given)
+    facts = {"images": given.images, "cities": 22, "pool": POOL, "picture": PICTURE, "threads": 1}
+    report("scale", rows, facts)
 
 
 def pipeline(folder: Path, given: argparse.Namespace) -> list[dict[str, Any]]:
     """Every step, in order."""
-    sizes = (given.images // 10, given.images)
-    roots = [(folder / str(size), size) for size in sizes]
-    for root, size in roots:
-        generate(root, size)
+    roots = [(folder / str(size), size) for size in (given.images // 10, given.images // 3, given.images)]
+    for root, size in [(folder / str(WARM), WARM), *roots]:
+        measured("make the collection", folder, root, size)
+    for step in ("labels", "draw pairs", "evaluate"):  # compiles the kernels, once on a machine
+        measured(step, folder, folder / str(WARM), WARM)
     over_images = ("read metadata", "doctor, files looked at", "labels", "draw pairs", "load pairs")
-    rows = [grown(step, roots) for step in over_images]
-    rows.append(grown("embed", [(roots[1][0], given.embed // 10), (roots[1][0], given.embed)], given.images))
+    rows = [grown(step, folder, roots) for step in over_images]
+    whole = roots[-1][0]
+    rows.append(grown("embed", folder, [(whole, given.embed // part) for part in (100, 10, 1)], given.images))
     for step, count in (("exact search", given.rows), ("approximate search", given.index_rows)):
-        for size in (count // 10, count):
-            if not (folder / f"{size}.npy").exists():
-                _store(folder / f"{size}.npy", size)
-        rows.append(grown(step, [(folder, count // 10), (folder, count)]))
-    rows.append(grown("evaluate", roots))
+        sizes = [count // part for part in (10, 3, 1)] if count else []
+        for size in sizes:
+            measured("make descriptors", folder, folder, size)
+        rows += [grown(step, folder, [(folder, size) for size in sizes])] if sizes else []
+    rows.append(grown("evaluate", folder, roots))
     return rows
 
 

@@ -3,8 +3,9 @@
 The plain loop is what one writes first: the network as timm makes it, Pillow, both sides of each pair forwarded one after
 the other, gradients everywhere but in frozen parameters. Ours runs the frozen part without gradient (or reads its cached
 output), each image once, in the layout that convolutions like. Both run in turn in one process, so the plain loop also has
-the memory allocator that covis sets; `system_share` is our share of CPU time in the kernel. Memory is what a step keeps for
-its backward pass. `--recall` measures instead the time that both losses need to reach a recall on the town.
+the memory allocator that covis sets; `system_share` is our share of CPU time in the kernel. `limit` is the ratio at which the
+operations of the trained part, or of the whole network where it is streamed, would run as fast as a matrix product, with
+every convolution computed directly. Memory is what a step keeps for its backward pass. `--recall` measures instead the time that both losses need to reach a recall on the town.
 """
 
 from __future__ import annotations
@@ -21,14 +22,14 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from _common import report, versus
+from _common import operations, product_rate, report, versus
 from PIL import Image
 from torch import Tensor
 
 from covis import datasets, experiments
 from covis.describing.features import Streamed, open_features
 from covis.losses import LOSSES, GeneralizedContrastive
-from covis.models import ModelConfig, PlaceModel
+from covis.models import ModelConfig, PlaceModel, convolutions
 from covis.sampling import PairSampler, Tuples
 from covis.training.data import TrainingData, needed, weighted_loss
 from covis.training.loop import read_metrics
@@ -89,10 +90,9 @@ def plain_loop(model: PlaceModel, data: TrainingData, batch: Any) -> Callable[[]
 
 
 def loops(
-    backbone: str, data: TrainingData, cache: Path
+    model: PlaceModel, data: TrainingData, cache: Path
 ) -> tuple[Callable[[], Tensor], dict[str, Callable[[], Tensor]]]:
     """The plain loop's loss of a batch of the last two blocks, and ours by name."""
-    model = PlaceModel.build(ModelConfig(backbone, "gem", SIZE, "last2"), seed=0).train()
     loss = GeneralizedContrastive()
     batch = data.sampler.batch(0, 0)
     wanted = needed(batch, data.one_set)
@@ -122,14 +122,26 @@ def town_data() -> TrainingData:
 
 
 def steps(backbone: str, data: TrainingData, cache: Path, rounds: int) -> Iterator[dict[str, Any]]:
-    plain, ours = loops(backbone, data, cache)
+    model = PlaceModel.build(ModelConfig(backbone, "gem", SIZE, "last2"), seed=0).train()
+    plain, ours = loops(model, data, cache)
     kept = kept_bytes(plain) / 1e6
     for name, step in ours.items():
         found = versus(lambda step=step: step().backward(), lambda: plain().backward(), rounds)  # type: ignore[misc]
         yield {
             "model": f"{backbone}, last two blocks", "loop": name, "pairs/s": PAIRS / found["ours_s"],
-            "plain pairs/s": PAIRS / found["peer_s"], **found, "kept MB": kept_bytes(step) / 1e6, "plain kept MB": kept,
+            "plain pairs/s": PAIRS / found["peer_s"], **found, **limit(model, step, found["peer_s"]),
+            "kept MB": kept_bytes(step) / 1e6, "plain kept MB": kept,
         }  # fmt: skip
+
+
+def limit(model: PlaceModel, step: Callable[[], Tensor], plain_s: float) -> dict[str, float]:
+    """The ratio at which a step's direct convolutions would run as fast as a matrix product."""
+    if any(isinstance(part, torch.nn.Conv2d) and part.groups > 1 for part in model.modules()):
+        return {}  # torch counts their backward pass wrongly
+    convolutions.train_convolutions(model, False)
+    direct, rate = operations(lambda: step().backward()), product_rate()
+    convolutions.train_convolutions(model, True)
+    return {"limit": plain_s * rate / direct, "GFLOP": direct / 1e9, "product GFLOP/s": rate / 1e9}
 
 
 def time_to_recall(output: Path) -> list[dict[str, Any]]:

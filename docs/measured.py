@@ -6,10 +6,11 @@ benchmarks/results/FILE.json, PATH leads to the value (keys and positions joined
 
 <!-- table FILE OPTION… --> and <!-- gains FILE OPTION… --> stand before a whole table of `covis reproduce`, and <!-- /table -->
 after it: its figures, or the differences of its rows. Options are `skip=PATTERN` and `only=PATTERN` (of rows, with spaces as
-_), `against=ROW`, `on=BENCHMARK`.
+_), `against=ROW`, `on=BENCHMARK`, `figures=A,B,…` (all unless given).
 
 <!-- bench FILE columns=A,B,… only=COLUMN:PATTERN --> stands before the table of a benchmark's rows, with the command that made
-them below it; a ratio stands with its least and its most, where the row has them.
+them below it; PATTERN may be several, with | between them. A ratio stands with its least and its most, and what has columns
+A_low and A_high with these, where the row has them; `rows=NAME` takes another list of the file than its rows.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ import fnmatch
 import json
 import re
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "benchmarks" / "results"
-_FIGURE = re.compile(r"(<!-- (?:([\d/]+) / )?(\w+) ([\w.-]+) (\S+) -->)(.*?)(<!-- / -->)")
+_FIGURE = re.compile(r"(<!-- (?:([\d/]+) / )?(\w+) ([\w.@-]+) (\S+) -->)(.*?)(<!-- / -->)")
 
 
 def value(file: str, path: str) -> Any:
@@ -48,7 +50,8 @@ def _figure(match: re.Match[str]) -> str:
 _TABLE = re.compile(r"(<!-- (table|gains|bench) (\w+)((?: [^ >]+)*) -->\n).*?(<!-- /table -->)", re.DOTALL)
 _HEADINGS = {
     "recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "ndcg@10": "nDCG@10", "median_error_m": "median m",
-    "spearman_psi_distance_similar": "ρ, ψ > 0",
+    "spearman_psi_distance_similar": "ρ, ψ > 0", "r1": "R@1", "r5": "R@5", "r10": "R@10", "gain r1": "gain at rank 1",
+    "consensus r1": "R@1 by consensus", "gain consensus r1": "gain by consensus",
 }  # fmt: skip
 
 
@@ -57,7 +60,7 @@ def _table(match: re.Match[str]) -> str:
     options = dict(option.split("=", 1) for option in given.split())
     found = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
     lines = {"table": _figures, "gains": _gains, "bench": _rows}[kind](found, options)
-    below = f"\n\nBy `{found['command']}`." if kind == "bench" else ""
+    below = f"\n\nBy `{found['command']}`." if kind == "bench" and "command" in found else ""
     return before + "\n".join(f"| {' | '.join(line)} |" for line in lines) + below + f"\n{after}"
 
 
@@ -65,10 +68,15 @@ def _rows(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
     """The rows of a benchmark, the named columns of them."""
     names = [name.replace("_", " ") for name in options["columns"].split(",")]
     column, _, pattern = options.get("only", ":*").partition(":")
-    rows = [row for row in found["rows"] if fnmatch.fnmatchcase(str(_cell(row, column)), pattern.replace("_", " "))]
+    patterns = pattern.replace("_", " ").split("|")
+    rows = [row for row in found[options.get("rows", "rows")] if _matches(str(_cell(row, column)), patterns)]
     numbers = [any(isinstance(_cell(row, name), int | float) for row in rows) for name in names]
-    lines = [names, ["---:" if number else "---" for number in numbers]]
+    lines = [[_HEADINGS.get(name, name) for name in names], ["---:" if number else "---" for number in numbers]]
     return lines + [[_shown(row, name) for name in names] for row in rows]
+
+
+def _matches(text: str, patterns: list[str]) -> bool:
+    return any(fnmatch.fnmatchcase(text, pattern) for pattern in patterns)
 
 
 def _cell(row: dict[str, Any], name: str) -> Any:
@@ -80,6 +88,9 @@ def _shown(row: dict[str, Any], name: str) -> str:
     found = _cell(row, name)
     if name == "ratio" and "low" in row:
         return f"**{_number(found)}** ({_number(row['low'])} to {_number(row['high'])})"
+    low, high = (_cell(row, f"{name} {end}") for end in ("low", "high"))
+    if low != "":
+        return _gain({"difference": found, "low": low, "high": high}, 1)
     return _number(found) if isinstance(found, int | float) else str(found)
 
 
@@ -99,7 +110,7 @@ def _figures(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
     """Means, with the half-width of their interval over seeds."""
     rows = [row for row in found["rows"] if _wanted(row["row"], options)]
     shown = [row["figures"][options["on"]] if "on" in options else next(iter(row["figures"].values())) for row in rows]
-    keys = list(dict.fromkeys(key for figures in shown for key in figures))
+    keys = _wanted_figures(dict.fromkeys(key for figures in shown for key in figures), options)
     lines = [["", *map(_heading, keys)], ["---", *("---:" for _ in keys)]]
     for row, figures in zip(rows, shown, strict=True):
         lines.append([row["row"], *(_mean(figures[key], _digits(key)) if key in figures else "" for key in keys)])
@@ -111,9 +122,14 @@ def _gains(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
     against = options["against"].replace("_", " ")
     rows = [row for row in found["differences"] if row["against"] == against and _wanted(row["row"], options)]
     rows = [row for row in rows if row["benchmark"] == options.get("on", row["benchmark"])]
-    keys = list(rows[0]["figures"])
+    keys = _wanted_figures(rows[0]["figures"], options)
     lines = [[f"less {against}", *map(_heading, keys)], ["---", *("---:" for _ in keys)]]
     return lines + [[row["row"], *(_gain(row["figures"][key], _digits(key)) for key in keys)] for row in rows]
+
+
+def _wanted_figures(keys: Iterable[str], options: dict[str, str]) -> list[str]:
+    wanted = options.get("figures", "").replace("_", " ").split(",")
+    return [key for key in keys if wanted == [""] or key.replace("_", " ") in wanted]
 
 
 def _heading(key: str) -> str:

@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from layouts import builders
+
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
     "--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -43,19 +45,7 @@ def official() -> dict[str, Path]:
         subprocess.run([sys.executable, str(builder), str(draft)], check=True, timeout=600)
         with contextlib.suppress(OSError):  # another session may have been quicker
             draft.rename(root)
-    folders = {"robotcar_v2": "robotcar", "cmu_extended": "cmu", "tb_places": "tb"}
-    names = (
-        "msls",
-        "pitts30k",
-        "pitts250k",
-        "tokyo247",
-        "tokyotm",
-        "robotcar_v2",
-        "cmu_extended",
-        "tb_places",
-        "7scenes",
-    )
-    return {name: root / folders.get(name, name) for name in names}
+    return {name: root / folder for name, folder in builders.OFFICIAL.items()}
 
 
 @pytest.fixture(scope="session")

@@ -9,7 +9,11 @@ from hypothesis.extra import numpy as hnp
 from covis.errors import InputError
 from covis.graph import BAND_EDGES, SimilarityGraph
 
-DENSE = hnp.arrays(np.float32, st.tuples(st.integers(1, 9), st.integers(1, 9)), elements=st.floats(0, 1, width=32))
+DENSE = hnp.arrays(
+    np.float32,
+    st.tuples(st.integers(1, 9), st.integers(1, 9)),
+    elements=st.floats(0, 1, width=32, allow_subnormal=False),
+)
 
 
 def graph_of(dense):
@@ -87,3 +91,9 @@ def test_wrong_edges_are_named(edges, message):
 def test_wrong_values_in_a_file_are_named():
     with pytest.raises(InputError, match=r"pair \(1, 2\) is nan"):
         SimilarityGraph(np.array([0, 1, 2]), np.array([0, 2], np.int32), np.array([0.5, np.nan], np.float32), (2, 3))
+
+
+def test_a_similarity_below_the_smallest_normal_number_stays_above_zero():
+    graph = SimilarityGraph.from_edges([0, 0], [0, 1], [1e-300, 1e-45], (1, 2))
+    assert graph.pairs == 2
+    assert (graph.row(0)[1] == np.finfo(np.float32).tiny).all()

@@ -1,8 +1,7 @@
-"""One word, one thing: no public function, class or type has the name of another."""
+"""One word, one thing: no public function, class, type or constant has the name of another."""
 
 import ast
 import json
-import re
 from collections import defaultdict
 from pathlib import Path
 
@@ -15,7 +14,6 @@ SHARED = {
     "volume": "likewise, for the dataset's doctor: how many images a complete copy has",
 }
 """Names that several modules define on purpose. The list may only become shorter."""
-TYPE = re.compile(r"[A-Z]\w*[a-z]\w*")
 
 
 def verbs():
@@ -25,12 +23,13 @@ def verbs():
 
 
 def names(tree):
-    """Public functions, classes and types (constants belong to their module, and are called `module.NAME`)."""
+    """Public functions, classes, types and constants of a module; what only the module itself uses begins with `_`."""
     for node in tree.body:
         if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
             yield node.name
-        elif isinstance(node, ast.Assign):
-            yield from (t.id for t in node.targets if isinstance(t, ast.Name) and TYPE.fullmatch(t.id))
+        elif isinstance(node, (ast.Assign, ast.AnnAssign)):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            yield from (part.id for target in targets for part in ast.walk(target) if isinstance(part, ast.Name))
 
 
 def defined_twice():

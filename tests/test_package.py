@@ -70,6 +70,14 @@ def test_the_wheel_works_without_the_repository(installed, tmp_path):
     assert [line.split(",")[:2] for line in lines[1:]] == [["a.jpg", "b.jpg"], ["b.jpg", "a.jpg"]]
 
 
+def test_the_dockerfile_is_linted():
+    program = Path(sys.executable).with_name("hadolint")
+    if not program.is_file():
+        pytest.skip("needs the `test` extra")
+    done = subprocess.run([str(program), "Dockerfile"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout
+
+
 def test_the_version_is_stated_once():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert "version" in project["dynamic"]

@@ -75,9 +75,9 @@ def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'covis' has no attribute {name!r}")
     module, _, inside = _NAMES[name].partition(":")
-    found = getattr(importlib.import_module(f"covis.{module}"), inside or name)
-    globals()[name] = found
-    return found
+    value = getattr(importlib.import_module(f"covis.{module}"), inside or name)
+    globals()[name] = value
+    return value
 
 
 def __dir__() -> list[str]:

@@ -33,9 +33,9 @@ from covis.files import read_json as read_json
 from covis.files import write_json as write_json
 
 MANIFEST = "manifest.json"
-SCHEMA = 2
+_SCHEMA = 2
 """Since 2 a manifest carries a checksum of itself."""
-_READ = (1, SCHEMA)
+_READ = (1, _SCHEMA)
 SMALL_BYTES = 1 << 20
 """Smaller files are read against their checksum on every open, larger ones when they have changed since they were."""
 _SETTLED_S = 2.0
@@ -69,7 +69,7 @@ def create(
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114
     files.heal(path)
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} exists already and is no folder; choose another output or remove it")
+        raise InputError(f"{path} exists already and is not a folder; choose another output or remove it")
     if path.exists() and not replace and any(path.iterdir()):
         raise InputError(f"{path} exists already; choose another output or remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -97,7 +97,7 @@ def _seal(draft: Draft, kind: str, durable: bool) -> None:
 
 def write_manifest(path: Path, kind: str, facts: Mapping[str, Any], entries: Mapping[str, Mapping[str, Any]]) -> None:
     """Makes `path` an artefact of `kind`: from this moment readers see exactly `entries` (name → `file_entry`)."""
-    head = {"kind": kind, "schema": SCHEMA, "created": datetime.now(UTC).isoformat(timespec="seconds")}
+    head = {"kind": kind, "schema": _SCHEMA, "created": datetime.now(UTC).isoformat(timespec="seconds")}
     write_json(path / MANIFEST, {**head, "versions": versions(), **facts, "files": dict(entries)})
 
 
@@ -134,10 +134,10 @@ def open_manifest(
     manifest = files.checked(path / MANIFEST, content, {"kind": str}, remedy)
     if manifest["kind"] != kind:
         raise InputError(f"{path} holds a {manifest['kind']!r}, not a {kind!r}; check the path")
-    if manifest.get("schema") == SCHEMA and not sealed:
+    if manifest.get("schema") == _SCHEMA and not sealed:
         raise Damaged(f"{path / MANIFEST} is damaged or was edited (its checksum is gone); {remedy}")
     if manifest.get("schema") not in _READ:
-        raise InputError(f"{path} has schema {manifest.get('schema')}, this covis reads {SCHEMA}; make it again")
+        raise InputError(f"{path} has schema {manifest.get('schema')}, this covis reads {_SCHEMA}; make it again")
     files.checked(path / MANIFEST, manifest, {**_HEAD, **(facts or {})}, remedy)
     for name, entry in manifest["files"].items():
         files.checked(path / MANIFEST, entry, {"sha256": str, "bytes": int}, remedy)
@@ -207,8 +207,8 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
     path = Path(path)
     record = path / f"{kind}.json"
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} exists already and is no folder; choose another output or remove it")
-    if path.is_dir() and not record.exists() and any(not _begun(p, record) for p in path.iterdir()):
+        raise InputError(f"{path} exists already and is not a folder; choose another output or remove it")
+    if path.is_dir() and not record.exists() and not all(map(files.is_passing, path.iterdir())):
         raise InputError(f"{path} holds other files; choose another output folder")
     path.mkdir(parents=True, exist_ok=True)
     with lock(path):
@@ -217,8 +217,8 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
             remedy = f"choose another output folder or remove {path}"
             found = files.read_record(record, {"config": dict}, remedy)["config"]
             if found != wanted:
-                told = difference(found, wanted)
-                raise InputError(f"{path} belongs to another {kind} ({told}); choose another output folder")
+                changes = difference(found, wanted)
+                raise InputError(f"{path} belongs to another {kind} ({changes}); choose another output folder")
         else:
             write_json(record, {"kind": kind, "config": wanted, "versions": versions(), "command": command()})
         try:
@@ -231,12 +231,7 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
 
 def _unused(path: Path, record: Path) -> bool:
     """Whether a claimed folder holds nothing but its claim."""
-    return all(file == record or _begun(file, record) for file in path.iterdir())
-
-
-def _begun(file: Path, record: Path) -> bool:
-    """Whether a file is what a claim leaves that was killed before its record was whole."""
-    return file.name == ".lock" or (file.name.startswith(f".{record.name}.") and ".partial" in file.name)
+    return all(file == record or files.is_passing(file) for file in path.iterdir())
 
 
 _SHOWN, _SHOWN_CHARACTERS = 6, 60
@@ -252,11 +247,11 @@ def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
     'model.weights: pretrained → –, seed: – → 1'
     """
     other = differences([found, wanted])
-    told = [
+    changes = [
         f"{name.removeprefix(_RECIPE)}: {_short(before)} → {_short(now)}"
         for name, (before, now) in list(other.items())[:_SHOWN]
     ]
-    return ", ".join([*told, *([f"and {len(other) - _SHOWN} more"] if len(other) > _SHOWN else [])])
+    return ", ".join([*changes, *([f"and {len(other) - _SHOWN} more"] if len(other) > _SHOWN else [])])
 
 
 def differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
@@ -295,11 +290,11 @@ def fingerprint(*parts: Any) -> str:
 @cache
 def versions() -> dict[str, str]:
     """What made an artefact: covis, Python, platform and the libraries that decide its numbers."""
-    found = {"covis": covis.__version__, "python": platform.python_version(), "platform": platform.platform()}
+    numbers = {"covis": covis.__version__, "python": platform.python_version(), "platform": platform.platform()}
     for name in _TRACKED:
         with contextlib.suppress(PackageNotFoundError):
-            found[name] = version(name)
-    return found
+            numbers[name] = version(name)
+    return numbers
 
 
 @cache

@@ -10,10 +10,10 @@ from typing import Any, TypeVar, cast
 
 import numba
 
-F = TypeVar("F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def kernel(**options: Any) -> Callable[[F], F]:
+def kernel(**options: Any) -> Callable[[_F], _F]:
     """A decorator like `numba.njit(cache=True, nogil=True, error_model="numpy", **options)`.
 
     numba's own cache overlooks changes in functions called from other files; this one is keyed by every source of the
@@ -21,15 +21,15 @@ def kernel(**options: Any) -> Callable[[F], F]:
     where there is none of that either, kernels are compiled at each start.
     """
 
-    def decorate(function: F) -> F:
+    def decorate(function: _F) -> _F:
         settings: Any = numba.config
         before = settings.CACHE_DIR
         settings.CACHE_DIR = before or _folder(Path(function.__code__.co_filename).parent)
         compile_ = functools.partial(numba.njit, **{"nogil": True, "error_model": "numpy", **options})
         try:
-            return cast(F, compile_(cache=True)(function))
+            return cast(_F, compile_(cache=True)(function))
         except RuntimeError:  # no place for a cache
-            return cast(F, compile_(cache=False)(function))
+            return cast(_F, compile_(cache=False)(function))
         finally:
             settings.CACHE_DIR = before
 

@@ -25,9 +25,9 @@ from covis.report import write_report
 from covis.training.recipe import Recipe, configure
 from covis.training.run import Resources, train
 
-LOSSES = {"CL": "town_cl", "GCL": "town_gcl"}
+_LOSSES = {"CL": "town_cl", "GCL": "town_gcl"}
 UNTRAINED = "untrained"
-SEEDS = 2
+_SEEDS = 2
 BENCHMARK = "town"
 
 
@@ -46,12 +46,12 @@ def run_demo(
     output = Path(output)
     with artifacts.claim(output, "demo", {"seed": seed, "settings": list(settings)}):
         benchmark = load_benchmark(BENCHMARK, data)
-        chosen = {loss: configure(experiments.get(name), settings) for loss, name in LOSSES.items()}
+        chosen = {loss: configure(experiments.get(name), settings) for loss, name in _LOSSES.items()}
         evaluations = {UNTRAINED: _untrained(output, chosen["GCL"], benchmark, seed)}
         runs: dict[str, list[Path]] = {}
         for loss, recipe in chosen.items():
-            runs[loss] = [output / "runs" / f"{loss}-seed-{s}" for s in range(seed, seed + SEEDS)]
-            for s, run in zip(range(seed, seed + SEEDS), runs[loss], strict=True):
+            runs[loss] = [output / "runs" / f"{loss}-seed-{s}" for s in range(seed, seed + _SEEDS)]
+            for s, run in zip(range(seed, seed + _SEEDS), runs[loss], strict=True):
                 say(f"{run.name}:")
                 train(recipe, run, data=data, seed=s, resources=Resources(workers, tensorboard=False))
             evaluations[loss] = [_evaluated(run, output / "evals" / run.name, benchmark) for run in runs[loss]]
@@ -62,7 +62,7 @@ def run_demo(
         return {
             "table": table,
             "report": str(report),
-            "seeds": list(range(seed, seed + SEEDS)),
+            "seeds": list(range(seed, seed + _SEEDS)),
             "verdict": verdict(table),
         }
 
@@ -95,8 +95,8 @@ def verdict(table: Sequence[Mapping[str, Any]]) -> str:
     """What the table says about the method, in a sentence, whichever way it went."""
     by_name = {row["model"]: row for row in table}
     gain = {k: by_name["GCL"][f"recall@{k}"] - by_name["CL"][f"recall@{k}"] for k in COMPARED_KS}
-    told = ", ".join(f"{g:+.1f} at {k}" for k, g in gain.items())
+    gains = ", ".join(f"{g:+.1f} at {k}" for k, g in gain.items())
     won = all(g > 0 for g in gain.values())
     lost = all(g <= 0 for g in gain.values())
     judgement = "GCL beats CL" if won else "GCL does not beat CL" if lost else "GCL and CL are mixed"
-    return f"{judgement} on the mean of {by_name['GCL']['seeds']} seeds (recall {told})"
+    return f"{judgement} on the mean of {by_name['GCL']['seeds']} seeds (recall {gains})"

@@ -25,7 +25,7 @@ from covis.errors import Damaged, InputError
 from covis.files import load_array, read_record, replacing
 from covis.images import ImageSet, encode_names
 
-KIND = "descriptors"
+STORE_KIND = "descriptors"
 Precision = Literal["float32", "float16"]
 PRECISIONS = ("float32", "float16")
 _FACTS = {"model": str, "rows": int, "dim": int, "dtype": str, "facts": dict}
@@ -95,14 +95,14 @@ class Stacked:
 
     def _between(self, start: int, stop: int) -> NDArray[Any]:
         first = max(0, int(np.searchsorted(self._starts, start, side="right")) - 1)
-        found = []
+        shards = []
         for part, low in zip(self.parts[first:], self._starts[first:-1].tolist(), strict=True):
             if low >= stop:
                 break
-            found.append(np.asarray(part[max(start - low, 0) : stop - low]))
-        if not found:
+            shards.append(np.asarray(part[max(start - low, 0) : stop - low]))
+        if not shards:
             return np.zeros((0, self.dim), self.dtype)
-        return found[0] if len(found) == 1 else np.concatenate(found)
+        return shards[0] if len(shards) == 1 else np.concatenate(shards)
 
     def _picked(self, rows: NDArray[Any]) -> NDArray[Any]:
         if rows.dtype == bool:
@@ -113,14 +113,22 @@ class Stacked:
             return np.asarray(self.parts[present[0]][rows - self._starts[present[0]]])
         picked = np.empty((len(rows), self.dim), self.dtype)
         for i in present:
-            here = which == i
-            picked[here] = self.parts[i][rows[here] - self._starts[i]]
+            inside = which == i
+            picked[inside] = self.parts[i][rows[inside] - self._starts[i]]
         return picked
 
 
 @dataclass(frozen=True, eq=False)
 class DescriptorStore:
-    """A matrix (N, dim) of unit descriptors on disk, as it was when it was opened."""
+    """A matrix (N, dim) of unit descriptors on disk, as it was when it was opened.
+
+    >>> import covis
+    >>> queries, photos = covis.datasets.load("town", None, "val")
+    >>> model = covis.PlaceModel.build(covis.models.ModelConfig("tiny", image_size=(32, 32)))
+    >>> store = covis.embed(model, photos, "val.store", workers=0)
+    >>> covis.DescriptorStore.open("val.store").shape == (len(photos), 256)
+    True
+    """
 
     path: Path
     model: str
@@ -143,7 +151,7 @@ class DescriptorStore:
     ) -> DescriptorStore:
         """An empty store at `path` for descriptors of one model."""
         head = _head(model, dim, dtype, facts or {})
-        with artifacts.create(path, KIND, {**head, "rows": 0}):
+        with artifacts.create(path, STORE_KIND, {**head, "rows": 0}):
             pass
         return cls.open(path, written=True)
 
@@ -155,7 +163,7 @@ class DescriptorStore:
         path = Path(path)
         if (path / "embedding.json").is_file() and not (path / artifacts.MANIFEST).is_file():
             raise InputError(f"{path} is unfinished; run the same covis embed command again to finish it")
-        manifest = artifacts.open_manifest(path, KIND, facts=_FACTS, verify=verify, links=links, written=written)
+        manifest = artifacts.open_manifest(path, STORE_KIND, facts=_FACTS, verify=verify, links=links, written=written)
         shape = (manifest["rows"], manifest["dim"])
         if manifest["dtype"] not in PRECISIONS or min(shape) < 0:
             raise Damaged(f"{path} says to hold {shape} descriptors of {manifest['dtype']!r}; make it again")
@@ -166,11 +174,13 @@ class DescriptorStore:
         return cls(path, manifest["model"], shape, np.dtype(manifest["dtype"]), shards, facts, manifest["files"])
 
     @classmethod
-    def in_memory(cls, names: Iterable[str | bytes], descriptors: ArrayLike, model: str) -> DescriptorStore:
+    def in_memory(
+        cls, names: Iterable[str | bytes], descriptors: ArrayLike, model: str, label: str = "(in memory)"
+    ) -> DescriptorStore:
         """Descriptors (n, dim) that are not on disk, to be read like those of a store."""
         matrix, encoded = np.asarray(descriptors, np.float32), encode_names(names)
         _check(matrix, encoded, matrix.shape[-1])
-        store = cls(Path("(in memory)"), model, (len(matrix), matrix.shape[1]), matrix.dtype, (matrix,))
+        store = cls(Path(label), model, (len(matrix), matrix.shape[1]), matrix.dtype, (matrix,))
         store.__dict__["names"] = encoded
         return store
 
@@ -186,7 +196,7 @@ class DescriptorStore:
             files = {**now.files, **{file.name: artifacts.file_entry(file) for file in added}}
             rows = now.shape[0] + len(load_array(added[-1], mapped=True))
             head = _head(now.model, now.shape[1], now.dtype.name, now.facts)
-            artifacts.write_manifest(self.path, KIND, {**head, "rows": rows}, files)
+            artifacts.write_manifest(self.path, STORE_KIND, {**head, "rows": rows}, files)
         return DescriptorStore.open(self.path, written=True)
 
     def require(self, model: str) -> None:
@@ -227,8 +237,8 @@ class DescriptorStore:
         wanted = encode_names(names)
         order = np.argsort(self.names, kind="stable")
         at = np.searchsorted(self.names, wanted, side="right", sorter=order) - 1
-        found = np.where(at >= 0, order[np.maximum(at, 0)] if len(order) else -1, -1)
-        return np.where((found >= 0) & (self.names[found] == wanted), found, -1) if len(order) else found
+        rows = np.where(at >= 0, order[np.maximum(at, 0)] if len(order) else -1, -1)
+        return np.where((rows >= 0) & (self.names[rows] == wanted), rows, -1) if len(order) else rows
 
     def __getitem__(self, rows: slice | NDArray[Any]) -> NDArray[Any]:
         """Rows by slice (a view where one shard holds them) or by an array of ids, in the stored precision."""
@@ -300,7 +310,7 @@ def seal(
     entries = {name: entry for part in parts for name, entry in part["files"].items()}
     rows = sum(len(load_array(path / name, mapped=True)) for name in _shard_names(entries))
     head = {**_head(model, dim, dtype, facts), "rows": rows}
-    artifacts.write_manifest(path, KIND, head, entries | {f.name: artifacts.file_entry(f) for f in others})
+    artifacts.write_manifest(path, STORE_KIND, head, entries | {f.name: artifacts.file_entry(f) for f in others})
     clear_parts(path)
     return DescriptorStore.open(path, written=True)
 

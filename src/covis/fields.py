@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
 from covis.errors import InputError, unknown_name
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Kinds = Mapping[str, type]
 """Name → class of a value."""
 
@@ -49,8 +49,8 @@ def later(default: Any) -> Any:
 def describe(value: Any) -> Any:
     """A JSON-able form; nested values carry their class name, so that a loss or rule can be told apart."""
     if _is_value(value):
-        told = {f: getattr(value, f.name) for f in dataclasses.fields(value)}
-        named = {f.name: describe(v) for f, v in told.items() if not (f.metadata.get("later") and v == f.default)}
+        values = {f: getattr(value, f.name) for f in dataclasses.fields(value)}
+        named = {f.name: describe(v) for f, v in values.items() if not (f.metadata.get("later") and v == f.default)}
         return {"type": type(value).__name__, **named}
     if isinstance(value, (list, tuple)):
         return [describe(v) for v in value]
@@ -62,13 +62,13 @@ def restore(told: Mapping[str, Any], kinds: Kinds) -> Any:
     return _merged(None, told, kinds, "").close("")
 
 
-def merge(value: T, told: Mapping[str, Any], kinds: Kinds) -> T:
+def merge(value: _T, told: Mapping[str, Any], kinds: Kinds) -> _T:
     """`value` with the fields that `told` names; a part with a `type` is made anew, one without changes what is there."""
-    changed: T = _merged(_draft(value), told, kinds, "").close("")
+    changed: _T = _merged(_draft(value), told, kinds, "").close("")
     return changed
 
 
-def apply(value: T, settings: Iterable[str], choices: Mapping[str, Kinds]) -> T:
+def apply(value: _T, settings: Iterable[str], choices: Mapping[str, Kinds]) -> _T:
     """`value` with each `FIELD=VALUE`; FIELD may be dotted, VALUE is JSON or plain text (`none`, `480,640`).
 
     `choices` names by dotted field the classes that may stand for all of it, such as {"loss": {"contrastive": Contrastive}}.
@@ -79,11 +79,11 @@ def apply(value: T, settings: Iterable[str], choices: Mapping[str, Kinds]) -> T:
         if not equals:
             raise InputError(f"setting {setting!r} has no '='; write FIELD=VALUE, such as loss.margin=0.5")
         draft.put(path.strip().split("."), text.strip(), choices, path.strip())
-    changed: T = draft.close("")
+    changed: _T = draft.close("")
     return changed
 
 
-def build_value(kind: type[T], values: Mapping[str, Any], settings: Iterable[str] = ()) -> T:
+def build_value(kind: type[_T], values: Mapping[str, Any], settings: Iterable[str] = ()) -> _T:
     """A value of `kind` from fields and FIELD=VALUE settings."""
     draft = _Draft(kind, dict(values))
     for setting in settings:
@@ -91,7 +91,7 @@ def build_value(kind: type[T], values: Mapping[str, Any], settings: Iterable[str
         if not equals:
             raise InputError(f"setting {setting!r} has no '='; write FIELD=VALUE")
         draft.put(path.strip().split("."), text.strip(), {}, path.strip())
-    made: T = draft.close("")
+    made: _T = draft.close("")
     return made
 
 

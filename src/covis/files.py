@@ -36,6 +36,7 @@ MAX_JSON_BYTES = 1 << 30
 """Larger JSON files are refused before they are read."""
 _NAME_BYTES = 180
 """So much of a name goes into the name of its temporary file: file systems allow 255 bytes."""
+_LOCK = ".lock"
 _PARTIAL = re.compile(r"^\..+\.[0-9a-f]{16}\.partial(\.\w+)?$")
 BAD_ARRAY = (
     ValueError, EOFError, KeyError, TypeError, SyntaxError, OverflowError, MemoryError, RuntimeError, NotImplementedError,
@@ -187,6 +188,11 @@ def is_partial(path: Path) -> bool:
     return _PARTIAL.match(path.name) is not None
 
 
+def is_passing(path: Path) -> bool:
+    """Whether a file is a lock or a temporary one: all that a process leaves that was killed before it wrote anything."""
+    return path.name == _LOCK or is_partial(path)
+
+
 def clear_partials(path: Path) -> None:
     """Clears away what processes that died have left of writing `path`; what is being written now stays."""
     start = f".{os.fsdecode(os.fsencode(path.name)[:_NAME_BYTES])}."
@@ -259,7 +265,7 @@ def lock(path: Path) -> Iterator[None]:
     """One process at a time in the folder `path`; the system releases it even after SIGKILL."""
     import filelock
 
-    file = path / ".lock"
+    file = path / _LOCK
     held_lock = filelock.FileLock(file)
     try:
         held_lock.acquire(blocking=False)
@@ -367,16 +373,16 @@ def check_regular(path: Path | str) -> None:
         raise InputError(f"{path} cannot be read ({first_line(error)}); check the path") from None
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+_F = TypeVar("_F", bound=Callable[..., Any])
 
 
-def foreign(what: str) -> Callable[[F], F]:
+def foreign(what: str) -> Callable[[_F], _F]:
     """A reader of files that others wrote (its first argument): whatever breaks it is an `InputError` naming the file.
 
     Readers say what is wrong as well as they can; this is for what nobody thought of. `--debug` shows the cause.
     """
 
-    def decorate(reader: F) -> F:
+    def decorate(reader: _F) -> _F:
         @functools.wraps(reader)
         def guarded(path: Any, *args: Any, **options: Any) -> Any:
             try:
@@ -389,7 +395,7 @@ def foreign(what: str) -> Callable[[F], F]:
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 raise InputError(f"{path} cannot be read as {what} ({reason}); check the file") from error
 
-        return cast(F, guarded)
+        return cast(_F, guarded)
 
     return decorate
 
@@ -555,7 +561,7 @@ def _ending(listing: Listing, name: str) -> str | None:
 
 def walk_images(root: Path) -> list[str]:
     """Image files below `root`, relative to it, sorted; hidden ones left out, links to folders followed once."""
-    found: list[str] = []
+    names: list[str] = []
     seen: set[tuple[int, int]] = set()
     for folder, inside, files in os.walk(root, followlinks=True):
         status = os.stat(folder)  # noqa: PTH116 - a Path for each of a million folders would cost more than the walk
@@ -567,5 +573,5 @@ def walk_images(root: Path) -> list[str]:
         prefix = os.path.relpath(folder, root)
         for file in files:
             if not file.startswith(".") and os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
-                found.append(file if prefix == "." else f"{prefix}/{file}")
-    return sorted(found, key=os.fsencode)
+                names.append(file if prefix == "." else f"{prefix}/{file}")
+    return sorted(names, key=os.fsencode)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Geometry = Literal["Point", "LineString", "Polygon"]
 _CODES: dict[str, int] = {"Point": 1, "LineString": 2, "Polygon": 3}
 GEOMETRY = "geometry"
-SUFFIXES = (".gpkg", ".parquet", ".geoparquet")
+_SUFFIXES = (".gpkg", ".parquet", ".geoparquet")
 
 
 class Layer(NamedTuple):
@@ -83,8 +83,8 @@ def _cell(value: Any) -> Any:
 def write_layers(path: Path | str, layers: Sequence[Layer]) -> None:
     """`.gpkg` with all layers, or `.parquet` with one; the old file stays until the new one is whole."""
     path = Path(path)
-    if path.suffix.lower() not in SUFFIXES:
-        raise InputError(f"{path} must end in {', '.join(SUFFIXES)}")
+    if path.suffix.lower() not in _SUFFIXES:
+        raise InputError(f"{path} must end in {', '.join(_SUFFIXES)}")
     if path.suffix.lower() != ".gpkg" and len(layers) != 1:
         raise InputError(f"{path}: a Parquet file holds one layer, and there are {len(layers)}; write a .gpkg")
     with replacing(path) as partial:
@@ -228,8 +228,8 @@ def _geo(path: Path) -> dict[str, Any] | None:
     import pyarrow.parquet
 
     try:
-        told = (pyarrow.parquet.read_schema(path).metadata or {}).get(b"geo")
-        return json.loads(told) if told else None
+        metadata = (pyarrow.parquet.read_schema(path).metadata or {}).get(b"geo")
+        return json.loads(metadata) if metadata else None
     except (OSError, ValueError):
         return None
 
@@ -249,11 +249,11 @@ def read_point_layer(path: Path | str, layer: str | None = None) -> Points:
 def _read_geoparquet(path: Path) -> tuple[Any, Any, str]:
     import pyarrow.parquet
 
-    told = _geo(path)
-    if told is None:
+    metadata = _geo(path)
+    if metadata is None:
         raise InputError(f"{path} is Parquet without geometries; it is a table of its own")
-    primary = told["primary_column"]
-    column = told["columns"][primary]
+    primary = metadata["primary_column"]
+    column = metadata["columns"][primary]
     if column.get("encoding") != "WKB":
         raise InputError(f"{path}: geometries are in {column.get('encoding')}; expected WKB")
     return pyarrow.parquet.read_table(path), column.get("crs", "OGC:CRS84"), primary
@@ -267,11 +267,11 @@ def _read_geopackage(path: Path, layer: str | None) -> tuple[Any, Any, str]:
         listed = [name for name, kind in ogr.list_layers(path) if kind in ("Point", "Point Z", "3D Point")]
         if layer is None and len(listed) != 1:
             raise InputError(f"{path} has {len(listed)} layers of points ({', '.join(listed) or 'none'}); choose one")
-        told, table = ogr.raw.read_arrow(path, layer=layer or listed[0])
+        metadata, table = ogr.raw.read_arrow(path, layer=layer or listed[0])
     except (ogr.errors.DataSourceError, ogr.errors.DataLayerError) as error:
         raise InputError(f"{path} cannot be read as a GeoPackage ({error})") from None
-    name = told.get("geometry_name") or "wkb_geometry"
-    return pa.table(table), told["crs"] or "OGC:CRS84", name if name in table.column_names else "wkb_geometry"
+    name = metadata.get("geometry_name") or "wkb_geometry"
+    return pa.table(table), metadata["crs"] or "OGC:CRS84", name if name in table.column_names else "wkb_geometry"
 
 
 def _point(path: Path, at: int, data: bytes | None) -> tuple[float, float]:

@@ -16,7 +16,7 @@ from covis import artifacts
 from covis.errors import Damaged, InputError
 from covis.files import load_array
 
-KIND = "similarity-graph"
+_KIND = "similarity-graph"
 _FACTS = {"shape": list, "pairs": int, "facts": dict}
 POSITIVE = 0.5
 """ψ in [POSITIVE, 1] is a positive pair: the one definition of it."""
@@ -123,8 +123,8 @@ class SimilarityGraph:
             right = (lo < hi) & (self.indices[np.minimum(middle, self.pairs - 1)] < j)
             lo, hi = np.where(right, middle + 1, lo), np.where(right | (lo >= hi), hi, middle)
         at = np.minimum(lo, self.pairs - 1)
-        found = (lo < self.indptr[i + 1]) & (self.indices[at] == j)
-        return np.where(found, _decode(self.values[at]), np.float32(0))
+        stored = (lo < self.indptr[i + 1]) & (self.indices[at] == j)
+        return np.where(stored, _decode(self.values[at]), np.float32(0))
 
     def to_scipy(self) -> csr_matrix:
         """The same as a scipy matrix of float32."""
@@ -143,7 +143,7 @@ class SimilarityGraph:
     ) -> None:
         """Writes the graph as an artefact directory; arrays `beside` it (such as names) are kept as <key>.npy."""
         facts = {"shape": list(self.shape), "pairs": self.pairs, "facts": dict(self.facts)}
-        with artifacts.create(path, KIND, facts, replace=replace) as draft:
+        with artifacts.create(path, _KIND, facts, replace=replace) as draft:
             for name, array in (("indptr", self.indptr), ("indices", self.indices), ("values", self.values)):
                 np.save(draft.path / f"{name}.npy", array)
             for name, array in (beside or {}).items():
@@ -153,7 +153,7 @@ class SimilarityGraph:
     def open(cls, path: Path | str, *, verify: bool = True) -> SimilarityGraph:
         """Opens a saved graph, memory-mapped."""
         path = Path(path)
-        manifest = artifacts.open_manifest(path, KIND, facts=_FACTS, verify=verify)
+        manifest = artifacts.open_manifest(path, _KIND, facts=_FACTS, verify=verify)
         shape = manifest["shape"]
         if len(shape) != 2 or not all(type(n) is int and n >= 0 for n in shape):
             raise Damaged(f"{path} says to have the shape {shape}; make it again")

@@ -16,7 +16,7 @@ from covis import poses as _poses
 from covis.artifacts import fingerprint
 from covis.errors import InputError
 from covis.poses import Poses
-from covis.tables import card
+from covis.tables import card, counted
 
 WINDOW = "window"
 """The column (N, frames) of image names that an item of several frames in a row is made of."""
@@ -25,7 +25,13 @@ _PIECE = 1 << 16
 
 @dataclass(frozen=True, eq=False)
 class ImageSet:
-    """Aligned names, poses and groups of images under one root."""
+    """Aligned names, poses and groups of images under one root.
+
+    >>> from covis.poses import Poses
+    >>> images = ImageSet.of("photos", ["a.jpg", "b.jpg"], Poses([[0.0, 0.0], [5.0, 0.0]], [90.0, 90.0]))
+    >>> len(images), images.path(1).as_posix()
+    (2, 'photos/b.jpg')
+    """
 
     root: Path
     names: NDArray[np.bytes_]
@@ -98,8 +104,7 @@ class ImageSet:
         return card("ImageSet", facts, self.poses.xy)
 
     def _groups(self) -> str:
-        count = len(np.unique(self.group))
-        return f"{count} group{'' if count == 1 else 's'}"
+        return counted(len(np.unique(self.group)), "group")
 
     def _known(self) -> int:
         return int(self.poses.known.sum())

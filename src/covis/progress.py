@@ -7,8 +7,10 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 _PLAIN_INTERVAL_S = 10.0
+_WARM_UP_S = 2.0
+"""A first item that takes longer (something was compiled or opened for it) does not count for the time left."""
 
 
 QUIET, NORMAL, VERBOSE = -1, 0, 1
@@ -46,11 +48,13 @@ class Meter:
         self._started = self._spoken = time.monotonic()
         self._live = sys.stderr.isatty() and _level != QUIET
         self._before = 0
+        self._warm = False
+        self._since, self._from = self._started, 0
         self.note = ""
 
     def start_at(self, done: int) -> None:
         """Counts from `done`, which an earlier run has finished."""
-        self.done = self._before = done
+        self.done = self._before = self._from = done
 
     def __enter__(self) -> Meter:
         return self
@@ -68,10 +72,13 @@ class Meter:
         self.done += count
         self.note = note or self.note
         now = time.monotonic()
+        if not self._warm and now - self._started > _WARM_UP_S:
+            self._since, self._from, self._spoken = now, self.done, now
+        self._warm = True
         if now - self._spoken < (0.1 if self._live else _PLAIN_INTERVAL_S):
             return
         self._spoken = now
-        line = self.line(now - self._started)
+        line = self.line(now - self._since)
         if self._live:
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
@@ -80,7 +87,7 @@ class Meter:
 
     def line(self, elapsed_s: float) -> str:
         """The state as text: share done, rate, time left."""
-        rate = (self.done - self._before) / max(elapsed_s, 1e-9)
+        rate = (self.done - self._from) / max(elapsed_s, 1e-9)
         head = f"{self.label}: {self.done}"
         if self.total:
             left = (self.total - self.done) / max(rate, 1e-9)
@@ -92,7 +99,7 @@ class Meter:
         return f"{head}  {tail}  {self.note}".rstrip()
 
 
-def track(items: Iterable[T], label: str, total: int | None = None, unit: str = "items") -> Iterator[T]:
+def track(items: Iterable[_T], label: str, total: int | None = None, unit: str = "items") -> Iterator[_T]:
     """Yields `items` while a `Meter` counts them."""
     if total is None and isinstance(items, Sized):
         total = len(items)

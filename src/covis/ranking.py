@@ -47,8 +47,8 @@ class Ranking:
 
     def row(self, i: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Ids and distances of query i, without padding."""
-        found = self.ids[i] >= 0
-        return self.ids[i][found], self.distances[i][found]
+        present = self.ids[i] >= 0
+        return self.ids[i][present], self.distances[i][present]
 
     def top(self, k: int) -> Ranking:
         """The first k results of each query."""

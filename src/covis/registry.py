@@ -10,15 +10,15 @@ from typing import TypeVar
 
 from covis.errors import unknown_name
 
-T = TypeVar("T")
-NAMES = "names.json"
+_T = TypeVar("_T")
+NAMES_FILE = "names.json"
 """Beside this module: kind → {name: what it is}, of all that covis registers; written by `make names`."""
 _made: dict[str, Registry[object]] = {}
 
 
 @cache
 def _listed() -> dict[str, dict[str, str]]:
-    listed: dict[str, dict[str, str]] = json.loads(resources.files("covis").joinpath(NAMES).read_text("utf-8"))
+    listed: dict[str, dict[str, str]] = json.loads(resources.files("covis").joinpath(NAMES_FILE).read_text("utf-8"))
     return listed
 
 
@@ -41,7 +41,7 @@ def check_name(kind: str, name: str) -> str:
     return name
 
 
-class Registry(Mapping[str, T]):
+class Registry(Mapping[str, _T]):
     """A mapping filled by decorator; a duplicate raises, an unknown name suggests the nearest.
 
     >>> measures = Registry("measure")
@@ -53,13 +53,13 @@ class Registry(Mapping[str, T]):
 
     def __init__(self, kind: str) -> None:
         self.kind = kind
-        self._entries: dict[str, T] = {}
+        self._entries: dict[str, _T] = {}
         _made[kind] = self  # type: ignore[assignment]
 
-    def register(self, name: str) -> Callable[[T], T]:
+    def register(self, name: str) -> Callable[[_T], _T]:
         """Decorator that binds `name`."""
 
-        def bind(entry: T) -> T:
+        def bind(entry: _T) -> _T:
             if name in self._entries:
                 raise ValueError(f"{self.kind} {name!r} is registered twice")
             self._entries[name] = entry
@@ -67,12 +67,12 @@ class Registry(Mapping[str, T]):
 
         return bind
 
-    def update(self, table: Mapping[str, T]) -> None:
+    def update(self, table: Mapping[str, _T]) -> None:
         """Binds every name of a table."""
         for name, entry in table.items():
             self.register(name)(entry)
 
-    def __getitem__(self, name: str) -> T:
+    def __getitem__(self, name: str) -> _T:
         if name not in self._entries:
             raise unknown_name(self.kind, name, self._entries)
         return self._entries[name]

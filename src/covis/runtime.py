@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
@@ -24,8 +24,10 @@ from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
 
 INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 """Names inside an exported file: its input, its output, and the metadata that says what a reader needs."""
+WEIGHTS_FILE, ONNX_FILE = "weights.safetensors", "model.onnx"
+"""What a model folder holds its network as; with neither of them it names the model of descriptors from elsewhere."""
 INSTALL = "install it with: pip install 'covis[onnx]'"
-MAX_BYTES = 1 << 31
+_MAX_BYTES = 1 << 31
 """ONNX files cannot be larger."""
 _BATCH = 4
 _WORTH_METER = 4
@@ -44,6 +46,11 @@ class Runtime(Protocol):
         """(height, width) of the images that it takes."""
         ...
 
+    @property
+    def one_core(self) -> bool:
+        """Whether a call keeps one core busy, so that as many as there are cores go side by side."""
+        ...
+
     def describe(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(B, 3, H, W) RGB → (B, dim) of unit norm."""
         ...
@@ -59,9 +66,9 @@ def signed(content: bytes) -> bytes:
     return content[:at] + hashlib.sha256(content).hexdigest().encode("ascii") + content[at + 64 :]
 
 
-def _checked(path: Path | str) -> bytes:
+def checked_content(path: Path | str) -> bytes:
     """The content of an exported file; one that differs from the checksum that it carries is refused."""
-    content = read_foreign(path, MAX_BYTES)
+    content = read_foreign(path, _MAX_BYTES)
     at = content.find(CHECKSUM) + len(CHECKSUM)
     if at >= len(CHECKSUM):
         bare = hashlib.sha256(content[:at] + b"0" * 64 + content[at + 64 :]).hexdigest()
@@ -71,12 +78,18 @@ def _checked(path: Path | str) -> bytes:
 
 
 def open_session(
-    path: Path | str, threads: int | None = None, remedy: str = "export it again", *, verified: bool = False
+    path: Path | str,
+    threads: int | None = None,
+    remedy: str = "export it again",
+    *,
+    verified: bool = False,
+    repack: bool = False,
 ) -> Any:
     """ONNX Runtime's session of a file, on the CPU; `threads`: all cores unless given.
 
     verified: the file, and the weights beside it, were compared with a manifest already. Weights are then mapped into
-    memory and used as they lie there: reading and repacking 200 MB takes longer than to describe a few photos.
+    memory and used as they lie there unless they shall be `repack`ed: of 200 MB that takes longer than to describe a few
+    photos, and makes each of them a tenth quicker.
     """
     try:
         import onnxruntime
@@ -86,10 +99,10 @@ def open_session(
     options.intra_op_num_threads = threads or cpu_count()
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads would burn a core
-    if verified:
+    if verified and not repack:
         options.add_session_config_entry("session.disable_prepacking", "1")
     try:
-        source = str(path) if verified else _checked(path)
+        source = str(path) if verified else checked_content(path)
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Damaged:
         raise
@@ -103,25 +116,28 @@ class OnnxSession:
 
     def __init__(self, session: Any, facts: dict[str, Any]) -> None:
         self.session, self.facts = session, facts
+        self.one_core = session.get_session_options().intra_op_num_threads == 1
         self.fingerprint = str(facts["fingerprint"])
         self.dim = int(facts["dim"])
         height, width = facts["preprocessing"]["image_size"]
         self.image_size: Size = (int(height), int(width))
 
     @classmethod
-    def open(cls, path: Path | str, threads: int | None = None, *, verified: bool = False) -> OnnxSession:
-        """Opens a file that `covis.models.export_onnx` wrote; `threads` and `verified` as in `open_session`."""
+    def open(
+        cls, path: Path | str, threads: int | None = None, *, verified: bool = False, repack: bool = False
+    ) -> OnnxSession:
+        """Opens a file that `covis.models.export_onnx` wrote; `threads` and the rest as in `open_session`."""
         if not Path(path).is_file():
             raise InputError(f"{path} is not there; write it with: covis export MODEL --onnx {path}")
-        session = open_session(path, threads, verified=verified)
+        session = open_session(path, threads, verified=verified, repack=repack)
         facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
         if facts is None:
             raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")
         try:
-            told = json.loads(facts)
-            if "sha256" not in told:
+            content = json.loads(facts)
+            if "sha256" not in content:
                 raise ValueError("its checksum is gone")
-            return cls(session, told)
+            return cls(session, content)
         except (ValueError, KeyError, TypeError) as error:
             raise Damaged(f"{path} has damaged metadata ({first_line(error)}); export it again") from None
 
@@ -140,13 +156,18 @@ class Described(NamedTuple):
 
 
 def describe_photos(model: Runtime, photos: Sequence[Path], norm_tolerance: float) -> Described:
-    """Decodes photos, a few ahead on threads, and describes them in batches."""
+    """Decodes and describes photos: a few at once, or one on each core where a call keeps just one core busy."""
     unusable: dict[int, str] = {}
     rows: list[NDArray[np.float32]] = [np.zeros((0, model.dim), np.float32)]
     shown = Meter("locating", len(photos), "photos") if len(photos) >= _WORTH_METER else nullcontext()
-    with shown as meter:
-        for ids, pixels in _batches(photos, model.image_size, unusable):
-            vectors = model.describe(pixels.transpose(0, 3, 1, 2))
+
+    def describe(pixels: Pixels) -> NDArray[np.float32]:
+        return model.describe(pixels.transpose(0, 3, 1, 2))
+
+    with ThreadPoolExecutor(min(cpu_count(), max(1, len(photos)))) as pool, shown as meter:
+        batches = _batches(pool, photos, model.image_size, unusable, describe if model.one_core else None)
+        for ids, done in batches:
+            vectors = done if model.one_core else describe(done)
             sound = np.abs(np.linalg.norm(vectors.astype(np.float64), axis=1) - 1) <= norm_tolerance
             unusable |= {
                 i: "it has no descriptor (is it blank?)" for i, good in zip(ids, sound, strict=True) if not good
@@ -157,23 +178,28 @@ def describe_photos(model: Runtime, photos: Sequence[Path], norm_tolerance: floa
     return Described(np.concatenate(rows), unusable)
 
 
-def _batches(photos: Sequence[Path], size: Size, unusable: dict[int, str]) -> Iterator[tuple[list[int], Pixels]]:
-    """Ids and pixels (B, H, W, 3) of photos that can be decoded."""
+def _batches(
+    pool: ThreadPoolExecutor,
+    photos: Sequence[Path],
+    size: Size,
+    unusable: dict[int, str],
+    then: Callable[[Pixels], NDArray[np.float32]] | None,
+) -> Iterator[tuple[list[int], NDArray[Any]]]:
+    """Ids and pixels (B, H, W, 3) of photos that can be decoded, or what comes of them by `then`, in the same thread."""
 
-    def read(photo: Path) -> Pixels | str:
+    def read(photo: Path) -> NDArray[Any] | str:
         try:
-            return decode(photo, size)
+            pixels = decode(photo, size)[None]
         except Reject as reject:
             return f"{reject.reason} ({reject.detail or REASONS[reject.reason]})"
+        return pixels if then is None else then(pixels)
 
-    starts = range(0, len(photos), _BATCH)
-    with ThreadPoolExecutor(min(cpu_count(), max(1, len(photos)))) as pool:
-        ahead = [pool.submit(read, photo) for photo in photos[: 2 * _BATCH]]
-        for start in starts:
-            answers = [future.result() for future in ahead[:_BATCH]]
-            more = photos[start + 2 * _BATCH : start + 3 * _BATCH]
-            ahead = [*ahead[_BATCH:], *(pool.submit(read, photo) for photo in more)]
-            sound = [(start + i, pixels) for i, pixels in enumerate(answers) if not isinstance(pixels, str)]
-            unusable |= {start + i: why for i, why in enumerate(answers) if isinstance(why, str)}
-            if sound:
-                yield [i for i, _ in sound], np.stack([pixels for _, pixels in sound])
+    ahead = [pool.submit(read, photo) for photo in photos[: 2 * _BATCH]]
+    for start in range(0, len(photos), _BATCH):
+        answers = [future.result() for future in ahead[:_BATCH]]
+        more = photos[start + 2 * _BATCH : start + 3 * _BATCH]
+        ahead = [*ahead[_BATCH:], *(pool.submit(read, photo) for photo in more)]
+        sound = [(start + i, done) for i, done in enumerate(answers) if not isinstance(done, str)]
+        unusable |= {start + i: why for i, why in enumerate(answers) if isinstance(why, str)}
+        if sound:
+            yield [i for i, _ in sound], np.concatenate([done for _, done in sound])

@@ -6,11 +6,16 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from html import escape
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # tables of text are printed by verbs that load nothing
     from covis.arrays import Floats
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 photo`, `2 photos`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
+
 
 _SIDE = 180
 _DOTS = 2000
@@ -18,32 +23,38 @@ _DOTS = 2000
 
 def card(title: str, facts: Mapping[str, Any], xy: Floats | None = None) -> str:
     """HTML of a titled table of facts, beside a sketch of positions xy (N, 2) in metres if given."""
-    rows = "".join(
-        f'<tr><th style="text-align:left">{escape(str(key))}</th><td style="text-align:left">{escape(str(value))}</td></tr>'
-        for key, value in facts.items()
-    )
-    sketch = "" if xy is None else _sketch(xy)
-    table = f"<table><caption><b>{escape(title)}</b></caption>{rows}</table>"
-    return f'<div style="display:flex;gap:1em;align-items:center">{table}{sketch}</div>'
+    from jinja2 import Environment
+
+    dots, extent = ([], 0.0) if xy is None else _sketch(xy)
+    template = Environment(autoescape=True).from_string(_CARD)
+    return template.render(title=title, facts=facts, dots=dots, extent=extent, side=_SIDE)
 
 
-def _sketch(xy: Floats) -> str:
-    """Positions as an SVG of one scale, with its width in metres."""
+_CARD = """\
+<div style="display:flex;gap:1em;align-items:center"><table><caption><b>{{ title }}</b></caption>
+{%- for key, value in facts.items() %}
+<tr><th scope="row" style="text-align:left">{{ key }}</th><td style="text-align:left">{{ value }}</td></tr>
+{%- endfor %}</table>
+{%- if dots %}
+<svg viewBox="0 0 {{ side }} {{ side }}" width="{{ side }}" height="{{ side }}" role="img" aria-label="positions, north up">
+<g fill="#4051b5" fill-opacity=".6">
+{%- for x, y in dots %}<circle cx="{{ x }}" cy="{{ y }}" r="2"/>{% endfor -%}
+</g><text x="6" y="{{ side - 2 }}" font-size="10" fill="currentColor">{{ "%.0f" | format(extent) }} m across</text></svg>
+{%- endif %}</div>"""
+
+
+def _sketch(xy: Floats) -> tuple[list[tuple[float, float]], float]:
+    """Positions as points of a square drawing, and the metres that it is wide."""
     import numpy as np
 
     xy = xy[np.isfinite(xy).all(axis=1)]
     if not len(xy):
-        return ""
+        return [], 0.0
     xy = xy[:: max(1, len(xy) // _DOTS)]
     low, high = xy.min(axis=0), xy.max(axis=0)
     extent = max(float((high - low).max()), 1.0)
     at = 8 + (xy - (low + high) / 2 + extent / 2) / extent * (_SIDE - 16)
-    dots = "".join(f'<circle cx="{x:.1f}" cy="{_SIDE - y:.1f}" r="2"/>' for x, y in at)
-    label = f'<text x="6" y="{_SIDE - 2}" font-size="10" fill="currentColor">{extent:.0f} m across</text>'
-    shape = (
-        f'viewBox="0 0 {_SIDE} {_SIDE}" width="{_SIDE}" height="{_SIDE}" role="img" aria-label="positions, north up"'
-    )
-    return f'<svg {shape}><g fill="#4051b5" fill-opacity=".6">{dots}</g>{label}</svg>'
+    return [(round(float(x), 1), round(float(_SIDE - y), 1)) for x, y in at], extent
 
 
 # Tables of rows with equal keys: as text, Markdown, LaTeX and CSV, numbers to the right, the best in bold.
@@ -75,13 +86,18 @@ def text_table(rows: Sequence[TableRow]) -> str:
     )
 
 
-def markdown_table(rows: Sequence[TableRow]) -> str:
-    """For a page or a pull request."""
+def markdown_table(rows: Sequence[TableRow], best: Mapping[str, bool] | None = None) -> str:
+    """For a page or a pull request; `best` as for LaTeX."""
     if not rows:
         return "(none)"
     head = list(rows[0])
     right = [is_numeric(rows, key) for key in head]
-    return markdown_lines([head, *([str(row.get(key, "")) for key in head] for row in rows)], right)
+    bold = _best_cells(rows, best)
+    cells = [
+        [f"**{row.get(key, '')}**" if (i, key) in bold else str(row.get(key, "")) for key in head]
+        for i, row in enumerate(rows)
+    ]
+    return markdown_lines([head, *cells], right)
 
 
 def markdown_lines(lines: Sequence[Sequence[str]], right: Sequence[bool] | None = None) -> str:
@@ -97,7 +113,7 @@ def latex_table(rows: Sequence[TableRow], best: Mapping[str, bool] | None = None
     if not rows:
         return "% (none)"
     head = list(rows[0])
-    bold = {(best_row(rows, key, lower), key) for key, lower in (best or {}).items() if key in head}
+    bold = _best_cells(rows, best)
     spec = "".join("r" if is_numeric(rows, key) else "l" for key in head)
     lines = [" & ".join(_escaped(key) for key in head)]
     for i, row in enumerate(rows):
@@ -130,10 +146,15 @@ def is_numeric(rows: Sequence[TableRow], key: str) -> bool:
 
 def best_row(rows: Sequence[TableRow], key: str, lower_is_better: bool = False) -> int:
     """Which row's cell begins with the best number; −1 where fewer than two have one."""
-    found = [(float(m[0].replace("−", "-")), i) for i, row in enumerate(rows) if (m := _NUMBER.match(str(row[key])))]
-    if len(found) < 2:
+    numbers = [(float(m[0].replace("−", "-")), i) for i, row in enumerate(rows) if (m := _NUMBER.match(str(row[key])))]
+    if len(numbers) < 2:
         return -1
-    return (min(found) if lower_is_better else max(found, key=lambda pair: (pair[0], -pair[1])))[1]
+    return (min(numbers) if lower_is_better else max(numbers, key=lambda pair: (pair[0], -pair[1])))[1]
+
+
+def _best_cells(rows: Sequence[TableRow], best: Mapping[str, bool] | None) -> set[tuple[int, str]]:
+    """(row, column) of what is bold."""
+    return {(best_row(rows, key, lower), key) for key, lower in (best or {}).items() if key in rows[0]}
 
 
 _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "ψ": r"$\psi$", "ρ": r"$\rho$", "Δ": r"$\Delta$", "τ": r"$\tau$",

@@ -18,17 +18,20 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_matrix, diags_array
 
 from covis import artifacts
 from covis.arrays import Floats
 from covis.artifacts import read_json, write_json
 from covis.errors import InputError
-from covis.graph import SimilarityGraph
+
+if TYPE_CHECKING:  # what finds a model imports this file, and need not wait for scipy
+    from scipy.sparse import csr_matrix
+
+    from covis.graph import SimilarityGraph
 
 RANK_TOLERANCE = 1e-10
 """Directions whose variance is below this share of the largest hold rounding noise and are dropped."""
@@ -185,6 +188,8 @@ def across_groups(weights: csr_matrix, group: NDArray[Any] | None) -> csr_matrix
 
 def by_row(weights: csr_matrix) -> csr_matrix:
     """The same with rows that sum to 1; rows without any stay so."""
+    from scipy.sparse import csr_matrix, diags_array
+
     total = np.asarray(weights.sum(axis=1)).ravel()
     return csr_matrix(diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)) @ weights)
 
@@ -228,12 +233,12 @@ class Moments:
         k = len(self.variances)
 
         def step(rows: slice, total: Floats) -> None:
-            here = np.asarray(self.coordinates[rows], np.float64)
+            block = np.asarray(self.coordinates[rows], np.float64)
             part = pairs[rows]
             partners = np.unique(part.indices)
             there = part[:, partners] @ np.asarray(self.coordinates[partners], np.float64)
-            cross = here.T @ there
-            total += here.T @ (here * share[rows][:, None]) - cross - cross.T
+            cross = block.T @ there
+            total += block.T @ (block * share[rows][:, None]) - cross - cross.T
 
         name = f"within-{artifacts.fingerprint(pairs.data, pairs.indices, pairs.indptr)}"
         (total,) = self.progress.sums(name, _blocks(len(labelled), 8 * k * 8), [np.zeros((k, k))], step)
@@ -251,9 +256,9 @@ class Moments:
         """The whitening in the `dim` leading directions; `within` is C_S, where the rule wants labels."""
         turned = self.metric(dim, rule, within=within, shrinkage=shrinkage)
         projection = self.lift(turned)
-        signs = np.sign(projection[np.abs(projection).argmax(0), np.arange(dim)])
+        projection *= np.where(projection.max(axis=0) >= -projection.min(axis=0), 1.0, -1.0)  # one of two equal turns
         record = {"samples": self.samples, "rank": self.rank, "shrinkage": shrinkage, **rule.facts()}
-        return Whitening(self.mean, projection * np.where(signs == 0, 1.0, signs), {**record, **(facts or {})})
+        return Whitening(self.mean, projection, {**record, **(facts or {})})
 
     def metric(
         self, dim: int, rule: WhiteningRule = PCA, *, within: Floats | None = None, shrinkage: float = 0.0

@@ -269,7 +269,7 @@ def test_a_photo_gets_its_full_pose_in_the_maps_frame(project, tmp_path, capsys)
     assert (tmp_path / "a.gpkg").is_file()
     code, _, err = run(capsys, "locate", place, folder / "query.jpg", "--pose")
     assert code == 2
-    assert "knows no points of its scene" in err
+    assert "has no scene points" in err
     Map.open(place).keep_scene(folder / "sparse" / "0")
     code, out, _ = run(capsys, "locate", place, folder / "query.jpg", "--pose", "-k", 6, "--json")
     assert (code, json.loads(out)[0]["pose"]) == (0, pose)

@@ -64,7 +64,7 @@ def test_a_map_says_where_its_own_photo_was_taken(made, capsys):
     assert first["matches"][0]["heading"] == pytest.approx(30)
     assert len(first["matches"]) == 2
     assert (first["confident"], first["matches"][0]["probability"]) == (False, None)
-    assert "12 photos are too few" in first["note"]
+    assert "only 12 photos" in first["note"]
     assert first["position"]["radius_m"] is None
 
 
@@ -72,7 +72,7 @@ def test_people_read_it_too(made, capsys):
     code, out, _ = run(capsys, "locate", made / "map", made / "walk" / "3 é.png")
     assert code == 0
     assert "best guess 55.70" in out
-    assert "no probability: the map's 12 photos are too few" in out
+    assert "no probability: the map has only 12 photos" in out
     assert re.search(r"1\. 3 é\.png +55\.700600, 13\.190000, heading 30°", out)
 
 

@@ -1,5 +1,6 @@
 """The command line as a user meets it: quick help, examples, one-line errors, data on stdout."""
 
+import importlib
 import json
 import os
 import subprocess
@@ -11,8 +12,8 @@ from pathlib import Path
 import pytest
 import typer
 
-from covis.cli import GROUPS, VERBS, build_app, error_line, main
-from covis.cli.listing import KINDS, START_WITH
+from covis.cli import GROUPS, SECTIONS, VERBS, build_app, error_line, main
+from covis.cli.listing import LISTS, START_WITH
 from covis.errors import InputError, WeightsMissing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -35,6 +36,28 @@ def test_every_verb_has_help_with_examples_and_json(verb):
     assert "Examples:" in shown
     assert f"covis {' '.join(verb)}" in shown
     assert "--json" in shown
+    assert "-q (warnings only), -v (with timestamps) and --debug (tracebacks)" in " ".join(shown.split())
+
+
+def test_help_lists_every_verb_under_a_heading_with_its_whole_summary():
+    listed = [verb for names in SECTIONS.values() for verb in names]
+    assert sorted(listed) == sorted([*VERBS, *GROUPS])
+    shown = covis("--help", check=True).stdout
+    assert [
+        line.split()[0] for line in shown.splitlines() if line[2:].split()[:1] and line[2:].split()[0] in listed
+    ] == listed
+    assert "..." not in shown.partition("[ARGS]...")[2]
+    for heading in SECTIONS:
+        assert f"\n{heading}:\n" in shown
+
+
+@pytest.mark.parametrize("verb", list(verbs()), ids=" ".join)
+def test_summaries_fit_one_line_of_80_columns(verb):
+    place = VERBS.get(verb[0]) or GROUPS[verb[0]]["" if len(verb) == 1 else verb[1]]
+    module, _, name = place.partition(".")
+    function = getattr(importlib.import_module(f"covis.cli.{module}"), name)
+    summary = function.__doc__.split("\n\n")[0].split(". ")[0]
+    assert len(summary) <= 80 - len("  submission  "), summary
 
 
 def test_help_loads_nothing_heavy():
@@ -69,6 +92,26 @@ def test_bad_usage_is_one_line_and_exit_code_2(args, message, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("verb", ["serve photos", "map check photos", "map diff photos photos", "remove photos a.jpg"])
+def test_a_folder_that_is_no_map_is_not_named_as_the_place_for_one(verb, tmp_path, monkeypatch):
+    """The advice must not write a map into somebody's photos."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "photos").mkdir()
+    done = covis(*verb.split())
+    assert done.returncode == 2
+    assert "photos is not a covis map" in done.stderr
+    assert "-o photos" not in done.stderr
+
+
+def test_an_output_that_is_a_file_is_refused_before_anything_is_read(tmp_path):
+    (tmp_path / "photo.jpg").write_bytes(b"precious")
+    done = covis("index", tmp_path, "-o", tmp_path / "photo.jpg")
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "exists already and is not a folder" in done.stderr
+    assert (tmp_path / "photo.jpg").read_bytes() == b"precious"
+
+
 def test_debug_adds_the_traceback():
     done = covis("train", "town_quik", "-o", "x", "--debug")
     assert done.returncode == 2
@@ -85,12 +128,23 @@ def test_without_a_verb_the_help_is_shown(group):
     assert len(done.stdout.splitlines()) > 5
 
 
-@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize("kind", sorted(LISTS))
 def test_lists_are_results_on_stdout(kind, capsys):
     names = run(capsys, "list", kind, "--json")
     assert len(names) == len(set(names)) > 2
     assert any(line.split()[0] == names[0] for line in run(capsys, "list", kind, "--match", names[0]).splitlines())
     assert kind in run(capsys, "list")
+
+
+@pytest.mark.parametrize("command", ["", "list recipes", "train town_gcl --dry-run"])
+def test_a_reader_that_stops_early_is_no_error(command):
+    """As with `| head -1`."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "covis", *command.split()], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as running:
+        running.stdout.close()
+        assert running.stderr.read() == b""
+        assert running.wait(60) == 141
 
 
 def test_recipes_to_start_with_come_first(capsys):
@@ -110,7 +164,7 @@ def run(capsys, *args):
 def test_the_doctor_names_the_extras(capsys):
     facts = run(capsys, "doctor", "--json")
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert set(extras) - {"test", "dev", "docs"} <= set(facts["extras"])
+    assert set(extras) - {"test", "bench", "dev", "docs"} <= set(facts["extras"])
     assert facts["libraries"]["torch"] == version("torch")
     assert "covis[" in run(capsys, "doctor") or all(facts["extras"].values())
 
@@ -291,13 +345,15 @@ def test_choices_are_those_of_their_owners():
     from covis.evaluation import render
     from covis.labels.fov import Measure
     from covis.models import backbone_names
+    from covis.poses import Axis
     from covis.report import sections
     from covis.whitening import PairLabels
 
-    assert set(evaluate.FIGURES) == set(sections.FIGURES)
-    assert set(evaluate.FORMATS) == set(render.FORMATS)
+    assert set(evaluate.FIGURE_CHOICES) == set(sections.FIGURES)
+    assert set(evaluate.FORMAT_CHOICES) == set(render.TABLE_FORMATS)
     assert set(evaluate.PAIR_LABELS) == set(get_args(PairLabels))
-    assert set(label.MEASURES) == set(get_args(Measure))
+    assert set(label.MEASURE_CHOICES) == set(get_args(Measure))
+    assert get_args(Axis) == common.AXES
     assert common.backbones() == backbone_names()
 
 
@@ -322,6 +378,20 @@ def test_quiet_leaves_warnings_and_verbose_adds_times(capsys):
     assert [line.split("] ")[1] for line in lines[1:]] == ["told", "warning: read this"]
 
 
+def test_a_slow_first_item_does_not_spoil_the_time_left(monkeypatch, capsys):
+    from covis import progress
+
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.Meter("town", 100, "images") as meter:
+        for now[0] in (25.0, *(25.0 + i for i in range(1, 12))):  # 25 s to compile, then an image per second
+            meter.advance()
+    told = capsys.readouterr().err.splitlines()
+    assert "h" not in told[0].split("images/s")[1]
+    assert "1 images/s, 1 min 29 s left" in told[0]
+    assert told[-1].startswith("town: 12 images in 36 s")
+
+
 def test_a_device_is_checked(capsys, monkeypatch):
     from covis import machine
 
@@ -336,10 +406,43 @@ def test_a_device_is_checked(capsys, monkeypatch):
         machine.device()
 
 
-@pytest.mark.parametrize(
-    "verb",
-    ["train", "sweep", "reproduce", "demo", "evaluate", "embed", "index", "add", "locate", "serve", "pairs", "report"],
-)
-def test_verbs_that_run_a_network_take_a_device(verb):
-    command = typer.main.get_command(build_app()).commands[verb]
-    assert any("--device" in parameter.opts for parameter in command.params)
+@pytest.mark.parametrize("verb", list(verbs()), ids=" ".join)
+@pytest.mark.parametrize("switch", ["-q", "--quiet", "-v", "--verbose", "--debug"])
+def test_every_verb_takes_the_common_switches(verb, switch, capsys):
+    from covis import progress
+
+    try:
+        with pytest.raises(SystemExit) as left:
+            main([*verb, switch, "--help"])
+    finally:
+        progress.set_level(progress.NORMAL)
+    assert not left.value.code
+    assert "Usage: " in capsys.readouterr().out
+
+
+WITHOUT_A_NETWORK = {
+    "compare", "remove", "list", "doctor", "cache", "export", "label", "search", "data", "keys", "submission", "model", "map",
+}  # fmt: skip
+
+
+def test_every_verb_that_runs_a_network_takes_a_device():
+    commands = typer.main.get_command(build_app()).commands
+    assert set(commands) >= WITHOUT_A_NETWORK
+    for verb in set(commands) - WITHOUT_A_NETWORK:
+        assert any("--device" in parameter.opts for parameter in commands[verb].params), verb
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_a_shell_completes_verbs(shell):
+    asked = {
+        "_COVIS_COMPLETE": f"complete_{shell}",
+        "_TYPER_COMPLETE_ARGS": "covis eva",
+        "_TYPER_COMPLETE_FISH_ACTION": "get-args",
+        "COMP_WORDS": "covis eva",
+        "COMP_CWORD": "1",
+    }
+    code = "import sys; sys.argv = ['covis']; from covis.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | asked, capture_output=True, text=True, timeout=60
+    )
+    assert "evaluate" in done.stdout

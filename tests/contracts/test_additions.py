@@ -232,13 +232,7 @@ def test_the_guide_names_what_is_added_here():
 @pytest.fixture
 def lane(tmp_path):
     """Photos of two walks along a lane, as a table."""
-    rows = ["image,easting,northing,heading,group"]
-    for walk in range(2):
-        for i in range(8):
-            builders.image(tmp_path / f"{walk}-{i}.jpg", (16, 16), seed=i)
-            rows.append(f"{walk}-{i}.jpg,{20 * i},{walk},90,walk{walk}")
-    (tmp_path / "lane.csv").write_text("\n".join(rows) + "\n")
-    return tmp_path / "lane.csv"
+    return builders.lane(tmp_path, photos=8, apart_m=20, turned_deg=0) / "lane.csv"
 
 
 def test_a_dataset_a_pooling_a_benchmark_a_reranker_an_index_a_table_and_a_verb(

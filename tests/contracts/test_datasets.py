@@ -13,25 +13,14 @@ from layouts import builders
 
 OURS = {"utm_folders": builders.utm_folders, "gsv": builders.gsv, "campus": builders.campus,
         "cambridge": builders.cambridge, "racetrack": builders.racetrack, "photo_sets": builders.photo_sets}  # fmt: skip
-OFFICIAL = (
-    "msls",
-    "pitts30k",
-    "pitts250k",
-    "tokyo247",
-    "tokyotm",
-    "robotcar_v2",
-    "cmu_extended",
-    "tb_places",
-    "7scenes",
-)
 YOURS = {"table", "photos", "town"}
 
 
 def test_every_dataset_has_a_miniature():
-    assert set(DATASETS) == {*OURS, *OFFICIAL, *YOURS}
+    assert set(DATASETS) == {*OURS, *builders.OFFICIAL, *YOURS}
 
 
-@pytest.mark.parametrize("name", OFFICIAL)
+@pytest.mark.parametrize("name", builders.OFFICIAL)
 def test_every_split_of_the_official_layout_is_read(official, name):
     for split in DATASETS[name].splits:
         if split == "w16_train":

@@ -50,7 +50,7 @@ FIRST_TRAINED = {
 }
 
 
-@pytest.fixture(scope="module", params=backbones.RECOMMENDED)
+@pytest.fixture(scope="module", params=backbones.RECOMMENDED_BACKBONES)
 def backbone(request):
     torch.manual_seed(0)
     made = backbones.create_backbone(request.param, PIXELS)

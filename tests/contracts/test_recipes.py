@@ -96,6 +96,15 @@ def test_one_step_runs_on_a_miniature(name, miniatures, tmp_path, tmp_path_facto
     assert bool(row["recall@5"]) == bool(recipe.validation)
 
 
+@pytest.mark.parametrize("name", [n for n in experiments.RECIPES if n.split("_")[0] in ("msls", "pitts30k")
+                                  and isinstance(experiments.get(n).batches, Classes)])  # fmt: skip
+def test_classes_of_places_take_a_step_on_the_official_layout(name, official, tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    recipe = small(experiments.get(name))
+    result = train(recipe, tmp_path / "run", data=official[recipe.dataset], resources=QUIET)
+    assert (result["step"], result["pairs"]) == (1, recipe.batches.size)
+
+
 def test_a_file_may_change_a_recipe_that_it_names(tmp_path):
     file = tmp_path / "mine.toml"
     file.write_text(

@@ -10,6 +10,7 @@ from PIL import Image
 from covis.cli import main
 from covis.cli.model import images_at
 from covis.describing.rerankers import PatchReranking
+from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
 
@@ -48,6 +49,13 @@ def test_patches_are_the_means_of_windows_in_the_order_of_their_places(model, pl
     one_set = PatchReranking(model, database, database, dim=32).spatial(ranking, tmp_path / "one")
     assert one_set.scores(3, np.array([3]))[0] == pytest.approx(1, abs=2e-3)
     assert not (tmp_path / "one" / "queries.npy").exists()
+
+
+def test_images_too_small_for_a_patch_are_refused(places, tmp_path):
+    model = PlaceModel.build(ModelConfig(backbone="tiny", image_size=(32, 32)), seed=1)
+    ranking = Ranking(np.tile(np.arange(12), (12, 1)), np.full((12, 12), 1.0))
+    with pytest.raises(InputError, match="1 × 1 cells holds no patch of 2 × 2: use a model with images larger than 32"):
+        PatchReranking(model, *places)(ranking)
 
 
 def test_moved_views_find_their_place(model, places, tmp_path):

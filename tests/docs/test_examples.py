@@ -3,6 +3,7 @@
 import ast
 import doctest
 import importlib
+import inspect
 import json
 import operator
 import pydoc
@@ -38,6 +39,50 @@ def test_examples_in_docstrings(name):
     assert result.failed == 0
 
 
+ON_THE_TOWN = (
+    "descriptors",
+    "describing.describers",
+    "describing.embedding",
+    "evaluation.benchmark",
+    "evaluation.result",
+    "experiments.recipes",
+    "images",
+    "maps.map",
+    "models.place_model",
+    "training.recipe",
+    "training.run",
+)
+
+
+@pytest.fixture
+def small_town(hamlet, tmp_path, monkeypatch):
+    """A folder to run in, where the default town is the smallest one."""
+    from covis.town.dataset import default_folder
+
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cache").mkdir()
+    default_folder().symlink_to(hamlet)
+
+
+def test_examples_in_docstrings_on_the_town(small_town):
+    for name in ON_THE_TOWN:
+        result = doctest.testmod(importlib.import_module(f"covis.{name}"), raise_on_error=False)
+        assert result.attempted > 0, name
+        assert result.failed == 0, name
+
+
+def test_every_name_of_the_front_door_has_an_example():
+    """In its docstring, or in that of the class it returns; packages are described on the pages."""
+    shown = {"InputError": "errors", "load_benchmark": "evaluation.benchmark"}
+    for name in covis.__all__:
+        thing = getattr(covis, name)
+        if not inspect.ismodule(thing):
+            module = shown.get(name)
+            text = thing.__doc__ if module is None else inspect.getsource(importlib.import_module(f"covis.{module}"))
+            assert ">>> " in text, name
+
+
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 
@@ -69,13 +114,7 @@ def cells(notebook, kind):
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda p: p.stem)
-def test_notebooks_run(notebook, hamlet, tmp_path, monkeypatch, capsys):
-    from covis.town.dataset import default_folder
-
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "cache").mkdir()
-    default_folder().symlink_to(hamlet)
+def test_notebooks_run(notebook, small_town, capsys):
     names = {"__name__": "__main__"}
     code = cells(notebook, "code")
     assert sum("STEPS = 500" in cell for cell in code) == 1

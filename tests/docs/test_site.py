@@ -1,12 +1,16 @@
 """The documentation's site builds without a warning, and its figures are those of the results."""
 
+import importlib
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import covis
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -20,7 +24,102 @@ def test_the_site_builds(tmp_path):
         cwd=ROOT, capture_output=True, text=True, timeout=500,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
-    assert "SimilarityGraph" in (tmp_path / "site" / "api" / "index.html").read_text(encoding="utf-8")
+    pages = [tmp_path / "site" / "api" / "index.html", *(tmp_path / "site" / "api").glob("*/index.html")]
+    written = "".join(page.read_text(encoding="utf-8") for page in pages)
+    anchors = set(re.findall(r'id="(covis[\w.]*)"', written))
+    for module, name in public_names():
+        thing = getattr(importlib.import_module(module), name)
+        home = f"{getattr(thing, '__module__', module)}.{getattr(thing, '__qualname__', name)}"
+        assert {f"{module}.{name}", home} & anchors, f"{module}.{name} is on no page of the reference"
+    study = (tmp_path / "site" / "tutorial-research" / "index.html").read_text(encoding="utf-8")
+    assert "../images/report-dark.webp#only-dark" in study
+    assert "<source" not in study
+
+
+def directives():
+    """What the pages of the reference show."""
+    pages = [ROOT / "docs" / "api.md", *sorted((ROOT / "docs" / "api").glob("*.md"))]
+    return re.findall(r"^::: (\S+)", "\n".join(page.read_text(encoding="utf-8") for page in pages), re.MULTILINE)
+
+
+def public_names():
+    """(module, name) of what packages on the pages give by `__all__`; modules inside them are described by themselves."""
+    for module in directives():
+        found = importlib.import_module(module)
+        for name in getattr(found, "__all__", ()):
+            thing = getattr(found, name)
+            if callable(thing) and not inspect.ismodule(thing):
+                yield module, name
+
+
+def test_the_front_door_is_on_its_page():
+    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for name in covis.__all__:
+        assert f"`covis.{name}`" in page, name
+
+
+def test_every_public_module_is_on_a_page():
+    """Top-level modules, packages that give names by `__all__`, and every module of packages that do not."""
+    shown = set(directives())
+    assert len(shown) == len(directives())
+    for file in sorted((ROOT / "src" / "covis").glob("*")):
+        if (
+            file.name.startswith("_")
+            or file.name == "cli"
+            or not (file.suffix == ".py" or (file / "__init__.py").is_file())
+        ):
+            continue
+        module = f"covis.{file.stem}"
+        gives = file.suffix == ".py" or "__all__" in (file / "__init__.py").read_text(encoding="utf-8")
+        inside = [module] if gives else [f"{module}.{part.stem}" for part in file.glob("[!_]*.py")]
+        assert not {*inside} - shown, f"add to docs/api/: {sorted({*inside} - shown)}"
+
+
+def test_every_page_is_in_the_navigation():
+    listed = set(re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), re.MULTILINE))
+    assert listed == {page.relative_to(ROOT / "docs").as_posix() for page in (ROOT / "docs").rglob("*.md")}
+
+
+PICTURE = re.compile(r'!\[([^\]]*)\]\(([^)#]+)|(?:src|srcset)="([^"]+)"(?: alt="([^"]*)")?')
+
+
+@pytest.mark.parametrize(
+    "page", [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))], ids=lambda page: page.name
+)
+def test_pictures_are_there_small_and_described(page):
+    text = page.read_text(encoding="utf-8")
+    for alt, file, source, other in PICTURE.findall(text):
+        picture = page.parent / (file or source)
+        assert picture.stat().st_size < 150_000, picture
+        assert alt or other or "-dark." in source, picture
+        twin = Path(str(picture).replace("-light.", "-dark."))
+        assert twin.is_file(), twin
+
+
+def test_every_screenshot_is_shown_somewhere():
+    text = "".join(page.read_text(encoding="utf-8") for page in [ROOT / "README.md", *(ROOT / "docs").glob("*.md")])
+    for picture in (ROOT / "docs" / "images").glob("*.webp"):
+        assert f"images/{picture.name}" in text, picture.name
+
+
+COINED = (
+    "right with", "do not carry", "as-it-comes 4", "as it comes is taken", "talk on stderr", "goes on where it was", "mend or",
+    "so many dims", "the surest first", "right nowhere", "a right one", "without chance", "won back", "unasked",
+    "the model library", "matches a photo /", "results a query", "one a core",
+)  # fmt: skip
+
+
+def test_messages_and_pages_use_plain_words():
+    files = [
+        ROOT / "README.md",
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "src").rglob("*.py"),
+        *(ROOT / "src").rglob("*.js"),
+    ]
+    for file in files:
+        text = file.read_text(encoding="utf-8").lower()
+        found = [words for words in COINED if re.search(rf"\b{re.escape(words)}\b", text.replace("right within", ""))]
+        assert not found, f"{file}: {found}"
 
 
 @pytest.fixture(scope="module")

@@ -138,6 +138,27 @@ def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
     assert "matches agree" in capsys.readouterr().out
 
 
+@pytest.mark.slow
+def test_a_study_from_training_to_a_figure(hamlet, tmp_path, monkeypatch, capsys):
+    from covis.town.dataset import default_folder
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "cache").mkdir()
+    default_folder().symlink_to(hamlet)
+    tiny = ["--workers", "0"]
+    for setting in ("model.image_size=[32,48]", "batches.size=4", "steps=2", "validations=1"):
+        tiny += ["--set", setting]
+    ran = run_page("tutorial-research.md", capsys, more={"train": tiny, "sweep": [*tiny, "--seeds", "1"]})
+    verbs = [line.split()[1] for line in ran]
+    assert verbs == ["list", *["train"] * 3, *["evaluate"] * 2, *["compare"] * 2, "sweep", *["report"] * 2]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert {"cl", "gcl"} <= set(re.findall(r'<th scope="row">(\w+)</th>', page))
+    assert '<section id="training">' in page
+    assert (tmp_path / "recall.pdf").read_bytes().startswith(b"%PDF")
+    assert b"/Type3" not in (tmp_path / "recall.pdf").read_bytes()
+
+
 def phone_photos(folder, walk, start, count):
     """Blobs of colour along a street northwards, 11 m apart, with GPS as a phone writes it."""
     (folder / walk).mkdir(parents=True)

@@ -1,5 +1,6 @@
 """Comparisons: like with like alone, the right one ahead, chance called chance, and what differs named."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -9,7 +10,7 @@ from toy_benchmarks import descriptors, drive
 
 from covis.errors import InputError
 from covis.evaluation.compare import compare, paired_differences, subject_differences
-from covis.evaluation.published import PROTOCOLS, TABLES, beside, published, rows
+from covis.evaluation.published import PROTOCOLS, PUBLISHED_TABLES, beside, published, rows
 from covis.evaluation.result import Evaluation, find_evaluations
 from covis.evaluation.retrieval import evaluate_descriptors
 
@@ -124,9 +125,9 @@ def test_evaluations_are_found_one_level_down(tmp_path):
 
 
 def test_every_table_is_there_and_every_cell_is_read():
-    cells = sum(bool(v) for t in TABLES for row in rows(t) for k, v in row.items() if _is_figure(t, k))
+    cells = sum(bool(v) for t in PUBLISHED_TABLES for row in rows(t) for k, v in row.items() if _is_figure(t, k))
     assert len(published()) == cells
-    assert len(TABLES) == 11
+    assert len(PUBLISHED_TABLES) == 11
 
 
 def _is_figure(table, column):
@@ -213,7 +214,14 @@ def test_a_comparison_can_be_pasted_into_a_paper(tmp_path, capsys):
         with pytest.raises(SystemExit) as stop:
             main(["compare", str(tmp_path / "cl"), str(tmp_path / "gcl"), "--format", dress])
         assert not stop.value.code
-        assert start in capsys.readouterr().out
+        told = capsys.readouterr().out
+        assert start in told
+        if dress == "latex":  # nothing but tables and comments, the best in bold
+            assert "\\textbf{" in told
+            outside = re.sub(r"\\begin\{tabular\}.*?\\end\{tabular\}", "", told, flags=re.DOTALL)
+            assert all(line.startswith("% ") for line in outside.split("\n") if line)
+        elif dress == "markdown":
+            assert "**" in told
     with pytest.raises(SystemExit):
         main(["compare", str(tmp_path / "cl"), str(tmp_path / "gcl"), "--format", "latx"])
     assert "did you mean 'latex'" in capsys.readouterr().err

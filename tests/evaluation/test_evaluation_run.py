@@ -258,12 +258,12 @@ def test_poses_for_the_localisation_server(model, tmp_path, capsys):
     [
         (("campus_wets",), "did you mean 'campus_west'"),
         (("campus",), "give --data"),
-        (("campus", "--whiten", "many"), "no number of dimensions"),
+        (("campus", "--whiten", "many"), "not a number of dimensions"),
         (("campus", "--whiten", "8", "--fit", "query"), "unknown --fit 'query'"),
         (("campus", "--whiten", "100000"), "ask for 1 to"),
         (("campus", "--rerank", "pathces"), "did you mean 'patches'"),
         (("campus", "--rerank", "patches:sift"), "nothing behind a colon"),
-        (("campus", "--fit-images", "some"), "no number of images"),
+        (("campus", "--fit-images", "some"), "not a number of images"),
         (("campus", "--data", "kampus=/x"), "unknown dataset in --data 'kampus'"),
     ],
 )
@@ -385,7 +385,7 @@ def test_several_models_at_once_make_a_leaderboard(campus, model, tmp_path, caps
     assert text.count("| wide ") == 1
     code, _, err = run(capsys, "evaluate", model, model, "campus", "--data", campus)
     assert code == 2
-    assert "one name" in err
+    assert "have the same name" in err
     code, _, err = run(capsys, "evaluate", model, other)
     assert code == 2
     assert "no benchmark is named" in err

@@ -112,6 +112,13 @@ def test_a_label_learns_how_often_pairs_of_its_grade_look_alike():
         assert curve(np.array([psi.data[there].mean()]))[0] == pytest.approx(same[there].mean(), abs=0.12)
     weights = labelled_pairs(images, look.astype(np.float32), WhiteningRule("measured"), FovOverlap(25.0, facing=True))
     assert weights.sum(axis=1) == pytest.approx(1)
+    steps = curve.curve(5)
+    assert len(steps) == 6
+    assert np.allclose(steps, curve(np.linspace(0, 1, 6)), atol=1e-4)
+    measured = replace(PHOTO_VIEWS, curve=steps)(images, images)
+    assert np.allclose(measured.psi, np.interp(graph.psi, np.linspace(0, 1, 6), steps), atol=1e-6)
+    with pytest.raises(InputError, match="never fall"):
+        replace(PHOTO_VIEWS, curve=(0.5, 0.1))
 
 
 def test_a_small_square_cannot_tell_how_often_pairs_look_alike(photos):

@@ -2,17 +2,21 @@
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 from covis.cli import build_app
+from covis.datasets.seven_scenes import SCENES
 from covis.evaluation.published import COUNTS, other_counts
 from covis.evaluation.submissions import Scores
 from covis.experiments.paper import published_hours
 from covis.experiments.tables import TABLES, choose_rows, needs
+from covis.models import PlaceModel, backbones, published
 
 PAPER = [name for name in TABLES if name.startswith(("table", "figure_"))]
 TINY = [
@@ -134,6 +138,43 @@ def test_an_absent_model_does_not_end_the_table(whole):
     assert "--model netvlad=FOLDER" in rows["heads NetVLAD off the shelf"]["missing"]
     assert rows["heads resnet18 GCL"]["figures"] or rows["heads resnet18 GCL"]["missing"]
     assert "mean resnet18 GCL" in rows
+
+
+@pytest.fixture(scope="module")
+def netvlad(tmp_path_factory):
+    """A model folder made of a checkpoint with the names that NetVLAD's and Patch-NetVLAD's authors give, on small images."""
+    backbones.ensure()
+    from torchvision.models import vgg16
+
+    folder = tmp_path_factory.mktemp("netvlad")
+    torch.manual_seed(0)
+    state = {f"encoder.{name}": t for name, t in vgg16(weights=None).features[:-2].state_dict().items()}
+    state |= {"pool.centroids": torch.rand(16, 512), "pool.conv.weight": torch.randn(16, 512, 1, 1)}
+    state |= {"WPCA.0.weight": torch.randn(32, 16 * 512, 1, 1), "WPCA.0.bias": torch.zeros(32)}
+    torch.save({"epoch": 3, "state_dict": state}, folder / "checkpoint.pth.tar")
+    entry = published.PUBLISHED["netvlad16_vgg16"]
+    entry = replace(entry, config=replace(entry.config, image_size=(32, 48)))
+    model = published.fill_published(PlaceModel.skeleton(entry.config), entry, folder / "checkpoint.pth.tar")
+    model.save(folder / "model")
+    return folder / "model"
+
+
+@slow
+def test_rows_of_netvlad_off_the_shelf_come_of_an_imported_checkpoint(paper, netvlad):
+    output = paper(
+        "table11", "figure_7scenes", "figure_tb_places", "--rows", "*NetVLAD*", "--model", f"netvlad={netvlad}"
+    )
+    rows = {row["row"]: row for row in told(output, "table11")["rows"]}
+    scenes = [f"{scene} NetVLAD off the shelf" for scene in SCENES]
+    assert set(rows) == {*scenes, "mean NetVLAD off the shelf"}
+    precisions = [rows[name]["figures"][f"7scenes_{name.split()[0]}"]["average_precision"]["mean"] for name in scenes]
+    assert all(0 < value <= 100 for value in precisions)
+    [mean] = rows["mean NetVLAD off the shelf"]["figures"].values()
+    assert mean["average_precision"]["mean"] == pytest.approx(sum(precisions) / len(scenes))
+    assert not any(b["published"] for name in scenes for b in rows[name]["benchmarks"].values())
+    for figure in ("figure_7scenes", "figure_tb_places"):
+        assert all(not row.get("missing") for row in told(output, figure)["rows"])
+        assert list(output.glob(f"{figure}*.svg"))
 
 
 def test_the_list_says_what_a_table_costs_and_which_data_is_there(official):

@@ -31,6 +31,13 @@ MSLS_TEST = ("miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampal
 SUBTASKS = ("all", "s2w", "w2s", "o2n", "n2o", "d2n", "n2d")
 
 
+OFFICIAL = {
+    "msls": "msls", "pitts30k": "pitts30k", "pitts250k": "pitts250k", "tokyo247": "tokyo247", "tokyotm": "tokyotm",
+    "robotcar_v2": "robotcar", "cmu_extended": "cmu", "tb_places": "tb", "7scenes": "7scenes",
+}  # fmt: skip
+"""Dataset → folder of its miniature in the `official` fixture."""
+
+
 def image(path, size=(32, 48), seed=0):
     """Writes a small picture in the format its ending names."""
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -41,6 +48,17 @@ def image(path, size=(32, 48), seed=0):
     else:
         Image.fromarray(pixels).save(path)
     return path
+
+
+def lane(root, photos=6, apart_m=8, turned_deg=3):
+    """`lane.csv`: photos of two walks along a lane, a metre and some degrees of heading apart."""
+    rows = ["image,easting,northing,heading,group"]
+    for walk in range(2):
+        for i in range(photos):
+            image(root / f"{walk}-{i}.jpg", (16, 16), seed=i)
+            rows.append(f"{walk}-{i}.jpg,{apart_m * i},{walk},{90 + turned_deg * walk},walk{walk}")
+    (root / "lane.csv").write_text("\n".join(rows) + "\n")
+    return root
 
 
 def msls(root, cities=("amman", "london", "cph", "sf", *MSLS_TEST), queries=8, database=12, images=True, seed=0):

@@ -9,7 +9,7 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.errors import InputError
 from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
-from covis.maps.evidence import expected_calibration_error, gather
+from covis.maps.evidence import Logistic, expected_calibration_error, gather
 from covis.maps.map import Map
 from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking
@@ -98,7 +98,7 @@ def test_it_travels_through_json(town):
 def test_a_small_map_says_that_it_cannot_tell(tmp_path):
     map_, world = simulated_map(tmp_path, groups=2, photos=20)
     assert map_.calibration.held_out is None
-    assert "40 photos are too few" in map_.calibration.note
+    assert "only 40 photos" in map_.calibration.note
     rng = np.random.default_rng(0)
     judged = map_.judge(rate=RATE)(world.describe(map_.images.poses.xy[:3], rng), 5)
     assert judged.probability is None
@@ -127,15 +127,26 @@ def test_photos_of_one_group_never_answer_each_other(town):
         assert len(np.unique(held.fold[group[held.queries] == g])) == 1
 
 
-def test_a_gcl_model_needs_no_fit_for_its_overlap(tmp_path):
+def map_of_two(tmp_path, card):
     model = tiny()
-    model.card["recipe"] = {"loss": {"type": "GeneralizedContrastive", "margin": 0.5}}
+    model.card.update(card)
     images = image_set(tmp_path, np.array([[0.0, 0], [50, 0]]))
     vectors = World(model.dim).describe(images.poses.xy, np.random.default_rng(0))
     given = store(tmp_path / "s", images, vectors, model.fingerprint())
-    map_ = Map.create(tmp_path / "map", images, model, descriptors=given)
+    return Map.create(tmp_path / "map", images, model, descriptors=given)
+
+
+GCL = {"recipe": {"loss": {"type": "GeneralizedContrastive", "margin": 0.5}}}
+
+
+def test_a_gcl_model_needs_no_fit_for_its_overlap(tmp_path):
+    map_ = map_of_two(tmp_path, {**GCL, "training": {"step": 100}})
     assert map_.calibration.overlap(np.array([0.0, 0.125, 0.5, 0.9, np.inf])).tolist() == [1, 0.75, 0, 0, 0]
     assert map_.calibration.probability is None
+
+
+def test_a_network_that_a_gcl_recipe_did_not_train_has_no_overlap(tmp_path):
+    assert map_of_two(tmp_path, GCL).calibration.overlap is None
 
 
 def test_evidence_by_hand():
@@ -158,13 +169,45 @@ def test_evidence_by_hand():
 def test_probabilities_fall_along_the_ranking(town):
     map_, xy, judged = town
     p = judged.probability
-    assert (np.diff(p, axis=1)[~np.isnan(p[:, 1:])] <= 0).all()
+    assert (np.diff(p, axis=1)[~np.isnan(p[:, 1:])] < 0).all()
     gap = map_.images.poses.xy[judged.ranking.ids[:, :20]] - xy[:, None]
     right = np.hypot(*np.moveaxis(gap, 2, 0)) <= PLACE_M
     assert expected_calibration_error(p[:, 1:5].ravel(), right[:, 1:5].ravel()) < 0.1
     for q in range(5):
         ids = judged.ranking.ids[q]
         assert len(set(ids[ids >= 0])) == (ids >= 0).sum()
+
+
+def test_copies_of_a_photo_are_told_apart_in_what_is_printed(town):
+    map_, _, _ = town
+    judge = map_.judge(rate=RATE)
+    twice = np.concatenate([map_.images.poses.xy[:1]] * 3 + [map_.images.poses.xy[1:]])
+    images = image_set(map_.path, twice)
+    images = replace(images, columns={"file": np.array([b""] * len(images))})
+    alike = np.tile(np.arange(20), (2, 1))
+    ranking = Ranking(alike, np.full(alike.shape, 0.5, np.float32))
+    told = replace(judge, images=images, search=lambda *_: ranking).answers([map_.path] * 2, np.zeros((2, 4)), {}, 20)
+    for answer in told:
+        shown = [match["probability"] for match in answer.to_dict()["matches"]]
+        assert len(shown) == 20
+        assert (np.diff(shown) < 0).all()
+
+
+def test_a_share_of_a_known_probability_is_fitted():
+    rng = np.random.default_rng(5)
+    x, cap = rng.normal(size=(40000, 2)), rng.uniform(0.2, 1.0, 40000)
+    right = rng.random(40000) < cap / (1 + np.exp(-(1.5 * x[:, 0] - 0.7 * x[:, 1] + 0.4)))
+    fitted = Logistic.fit_below(x, right, cap)
+    weights = np.array(fitted.weights) / np.array(fitted.scale)
+    assert weights == pytest.approx([1.5, -0.7], abs=0.08)
+    assert fitted.bias - weights @ np.array(fitted.mean) == pytest.approx(0.4, abs=0.08)
+
+
+def test_a_map_of_before_keeps_its_own_reading_of_further_matches(town):
+    map_, _, _ = town
+    told = map_.calibration.to_dict()
+    assert Calibration.from_dict(told).relative
+    assert not Calibration.from_dict({key: value for key, value in told.items() if key != "relative"}).relative
 
 
 def test_a_record_of_an_earlier_version_is_told_and_made_anew(tmp_path):

@@ -11,17 +11,17 @@ from covis import datasets, experiments
 from covis.cli import main
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
-from covis.evaluation.retrieval import PHOTO_VIEWS, fit_whitening
+from covis.evaluation.retrieval import PHOTO_VIEWS
 from covis.images import ImageSet, concatenate
 from covis.labels import FovOverlap
 from covis.maps import fitting
-from covis.maps.fitting import ENOUGH, FROZEN, TAKEN, TUNED, USUAL, choose_recipe, cross_fit, fit_model
+from covis.maps.fitting import ENOUGH, FROZEN, TAKEN, TUNED, USUAL, AcrossWalks, choose_recipe, fit_model
 from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.search import rank
 from covis.training.run import Resources
-from covis.whitening import PCA, moments
+from covis.whitening import PCA, moments, pair_weights
 
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 
@@ -65,23 +65,96 @@ def test_a_whitening_is_learned_from_the_walks(photos, recipe, tmp_path, capsys)
         fit_model(photos, recipe, tmp_path / "run", seed=1, resources=QUIET)
 
 
-def test_folds_are_whitened_as_a_fit_to_their_photos_would():
-    """The quick way (shared coordinates, a triangular factor) gives the distances of `Whitening.fit`."""
+def test_photos_that_a_model_learned_from_promise_nothing(photos, recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(fitting, "FEW_RULES", (PCA, USUAL))
+    monkeypatch.setattr(fitting.CrossFit, "best", property(lambda tried: tried.rules.index(USUAL)))
+    fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
+    model = PlaceModel.load(fitted.model)
+    again = photos.subset(np.arange(len(photos))[::-1])  # the same ones in another order
+    made = Map.create(tmp_path / "again.map", again, model, descriptors=DescriptorStore.open(fitted.descriptors))
+    assert made.calibration.held_out is None
+    assert "learned from the poses of these very photos" in made.calibration.note
+    assert made.calibration.seen == len(photos)
+    images, store, _ = fitted.described(photos)
+    asked = Map.create(tmp_path / "asked.map", images, model, descriptors=store, held=fitted.questions())
+    assert "very photos" not in asked.calibration.note
+
+
+def of_places(n, places, dims, decay):
+    """`n` photos of some places in walks of 20, their descriptors noisy by a spectrum that falls by `decay`."""
     rng = np.random.default_rng(0)
-    place, walk = np.arange(160) % 20, np.repeat(np.arange(8), 20)
-    descriptors = (rng.normal(size=(20, 300))[place] + rng.normal(size=(160, 300))).astype(np.float32)
-    xy = np.column_stack([60.0 * place, rng.uniform(0, 3, 160)])
-    images = ImageSet(Path(), np.array([b"%d" % i for i in range(160)]), Poses(xy, np.zeros(160)), walk.astype(np.int32),
-                      tuple(map(str, range(8))))  # fmt: skip
+    place, walk = np.arange(n) % places, np.arange(n) // 20
+    noise = rng.normal(size=(n, dims)) * np.arange(1, dims + 1) ** -decay
+    descriptors = (rng.normal(size=(places, dims))[place] * np.arange(1, dims + 1) ** -decay + noise).astype(np.float32)
+    xy = np.column_stack([60.0 * place, rng.uniform(0, 3, n)])
+    names = np.array([b"%d" % i for i in range(n)])
+    walks = tuple(map(str, range(walk.max() + 1)))
+    return ImageSet(Path(), names, Poses(xy, np.zeros(n)), walk.astype(np.int32), walks), descriptors
+
+
+def fitted_alone(descriptors, pairs, dim, rule):
+    """(D, dim) a whitening's projection worked out directly: PCA, then every pair by itself."""
+    centred = descriptors.astype(np.float64) - descriptors.mean(axis=0, dtype=np.float64)
+    values, vectors = np.linalg.eigh(centred.T @ centred / (len(centred) - 1))
+    basis, values = vectors[:, ::-1][:, :dim], values[::-1][:dim]
+    mixed = np.diag(values)
+    if rule.labels != "none":
+        i, j = pairs.nonzero()
+        apart, weight = (centred[i] - centred[j]) @ basis, np.asarray(pairs[i, j]).ravel()
+        mixed = (1 - rule.total_share) * (apart.T * weight) @ apart / weight.sum() + rule.total_share * mixed
+    values, vectors = np.linalg.eigh(mixed)
+    return basis @ (vectors * values ** (-rule.power / 2))
+
+
+def asked_alone(images, descriptors, tried, i, dim):
+    """The nearest photos of other walks of those in the first fold, by a fit to all others alone."""
+    known, out = np.flatnonzero(tried.fold != 0), np.flatnonzero(tried.fold == 0)
+    seen = images.subset(known)
+    pairs = pair_weights(PHOTO_VIEWS(seen, seen), seen.group, tried.rules[i].exponent)
+    white = (descriptors - descriptors[known].mean(axis=0)) @ fitted_alone(
+        descriptors[known], pairs, dim, tried.rules[i]
+    )
+    white = (white / np.linalg.norm(white, axis=1, keepdims=True)).astype(np.float32)
+    return out, rank(white[out], white, 5, images.group[out], images.group, "other")
+
+
+def test_folds_are_whitened_as_a_fit_to_their_photos_would():
+    """Covariances less those of a fold, and a triangular factor, give what a fit without the fold gives, on flat spectra too."""
+    images, descriptors = of_places(160, 20, 300, decay=0.0)
     with moments(descriptors, 159, fewer=True) as fitted:  # all there are: nothing is cut before the folds
-        tried = cross_fit(images, fitted, 79, PHOTO_VIEWS, rules=(PCA, USUAL), folds=8)
-    out = np.flatnonzero(tried.fold == 0)
-    known = np.flatnonzero(tried.fold != 0)
-    for i, rule in enumerate(tried.rules):
-        plain = fit_whitening(images.subset(known), descriptors[known], 70, rule)
-        expected = rank(plain(descriptors[out]), plain(descriptors), 5, walk[out], walk, "other")
+        tried = AcrossWalks(images, fitted, 79, PHOTO_VIEWS, folds=8).ask((PCA, replace(PCA, power=0.75), USUAL))
+    for i in range(len(tried.rules)):
+        out, expected = asked_alone(images, descriptors, tried, i, 70)
         assert np.allclose(tried.rankings[i].distances[out][:, :5], expected.distances, atol=2e-3)
         assert (tried.rankings[i].ids[out][:, :5] == expected.ids).mean() > 0.98
+
+
+def test_folds_of_many_coordinates_are_whitened_nearly_so(monkeypatch):
+    """Where a fold's own directions are searched among few, its photos find as much as by a fit without them."""
+    images, descriptors = of_places(800, 80, 600, decay=0.5)
+    monkeypatch.setattr(fitting, "_WHOLE", 0)
+    with moments(descriptors, 500) as fitted:
+        tried = AcrossWalks(images, fitted, 400, PHOTO_VIEWS).ask((PCA, USUAL), range(1))
+    for i in range(len(tried.rules)):
+        out, expected = asked_alone(images, descriptors, tried, i, 360)
+        right = [(ids % 80 == out[:, None] % 80)[:, 0].mean() for ids in (tried.rankings[i].ids[out], expected.ids)]
+        assert abs(right[0] - right[1]) < 0.08
+        assert np.abs(tried.rankings[i].distances[out][:, :5] - expected.distances).mean() < 0.03
+
+
+def test_labels_of_a_fold_do_not_reach_its_fit():
+    """Photos of a fold that are said to stand elsewhere are whitened alike."""
+    images, descriptors = of_places(160, 20, 300, decay=0.5)
+    with moments(descriptors, 150, fewer=True) as fitted:
+        before = AcrossWalks(images, fitted, 79, PHOTO_VIEWS, folds=8)
+        moved = images.poses.xy.copy()
+        moved[before.fold == 0] = moved[before.fold == 0][::-1] + 60.0
+        after = AcrossWalks(replace(images, poses=replace(images.poses, xy=moved)), fitted, 79, PHOTO_VIEWS, folds=8)
+        for rule in (replace(USUAL, exponent=2.0), USUAL):
+            found = [next(across.whitened(across.fold != 0, (rule,))) for across in (before, after)]
+            assert np.abs(found[0] @ found[0].T - found[1] @ found[1].T).max() < 1e-4
+            other = [next(across.whitened(across.fold != 1, (rule,))) for across in (before, after)]
+            assert np.abs(other[0] @ other[0].T - other[1] @ other[1].T).max() > 0.05
 
 
 def test_an_interrupted_fit_resumes(photos, recipe, tmp_path, monkeypatch):

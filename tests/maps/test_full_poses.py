@@ -85,7 +85,7 @@ def test_a_map_of_an_older_version_opens_and_grows(copy, tmp_path):
     shutil.copytree(folder, tmp_path / "kept")
     shutil.rmtree(folder)
     facts = {key: manifest[key] for key in ("segments", "index", "max_ram", "frame", "photos")}
-    with artifacts.create(folder, storage.KIND, facts) as draft:
+    with artifacts.create(folder, storage.MAP_KIND, facts) as draft:
         for name in manifest["files"]:
             shutil.copy(tmp_path / "kept" / name, draft.path / name)
     old = Map.open(plain.path, verify=True)

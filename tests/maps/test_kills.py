@@ -1,6 +1,7 @@
 """SIGKILL at any moment: every change that was acknowledged is there, none is there by half, and work continues."""
 
 import multiprocessing
+import shutil
 import time
 
 import numpy as np
@@ -9,6 +10,7 @@ from kill_worker import after, photo, work
 from PIL import Image
 from simulated import tiny
 
+from covis import artifacts
 from covis.describing.embedding import embed
 from covis.maps.map import Map
 from covis.reading.table import read_table
@@ -71,9 +73,16 @@ def drill(place, kills, timed, seed=1):
             handle.write(f"{done}\n")
     assert now.version > kills // 4, "the worker hardly did anything"
     assert now.remove(sorted(names_of(now))[:1]).version == now.version + 1
-    leftovers = [p for p in (place / "map").rglob("*") if ".partial" in p.name or p.name.endswith((".old", "-gone"))]
-    assert not leftovers
+    assert not leftovers(place / "map")
     return now.version, between
+
+
+def leftovers(folder):
+    """What a map has no use for: temporary files, replaced folders, and segments that no state names."""
+    passing = [p for p in folder.rglob("*") if ".partial" in p.name or p.name.endswith((".old", "-gone"))]
+    manifests = [artifacts.read_json(p) for p in (folder / "versions").glob("*/manifest.json")]
+    named = {key for manifest in manifests for key in manifest["segments"]}
+    return passing + [p for p in (folder / "segments").iterdir() if p.name not in named]
 
 
 def check(map_, expected):
@@ -86,3 +95,29 @@ def check(map_, expected):
 @pytest.mark.slow
 def test_fifteen_kills(place):
     drill(place, 15, 0.2)
+
+
+@pytest.mark.drill
+def test_a_kill_at_each_step_of_a_removal_and_an_addition_leaves_nothing_behind(place, tmp_path_factory):
+    """The same changes on copies of one map, killed at their first step on disk, their second, and so on to their end."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torch", "covis.maps", "covis.reading.table", "kill_worker"])
+    states = [names_of(Map.open(place / "map"))]
+    states += [after(0, states[0])]
+    states += [after(1, states[1])]
+    assert len(states[1]) < len(states[0]) < len(states[2])
+    steps, acknowledged = 0, ""
+    while acknowledged.split() != ["1", "2"]:
+        steps += 1
+        copy = tmp_path_factory.mktemp("copy")
+        shutil.copytree(place / "map", copy / "map")
+        (copy / "acknowledged").touch()
+        worker = context.Process(target=work, args=(copy / "map", place / "photos.csv", copy / "acknowledged", steps))
+        worker.start()
+        worker.join(120)
+        assert worker.exitcode == -9, "the worker failed by itself"
+        now = Map.open(copy / "map", verify=True)
+        assert names_of(now) in states
+        assert not leftovers(now.remove(sorted(names_of(now))[:1]).path), f"killed at step {steps}"
+        acknowledged = (copy / "acknowledged").read_text()
+    assert steps > 40, "hardly a step was seen"

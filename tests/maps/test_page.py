@@ -106,6 +106,26 @@ def test_overview_first_then_drag_zoom_and_a_match(opened):
     assert page.evaluate("covisMap.chosen") == 2
 
 
+def test_legends_name_what_is_drawn_and_nothing_else(opened):
+    page = opened()
+    shown = page.locator(".legend").inner_text().splitlines()
+    confident = page.evaluate("covisMap.data.entries.some((e) => e.tone === 'sure')")
+    assert ("located, confident" in shown) == confident
+    assert {"match", "line to a match", "photo of the map"} <= set(shown)
+    page = opened("map.html")
+    assert page.locator(".legend").inner_text().splitlines()[:2] == ["chosen photo", "photo with a picture"]
+    assert "match" not in page.locator(".legend").inner_text()
+
+
+def test_a_chosen_photo_of_a_map_stands_out(opened):
+    page = opened("map.html")
+    page.locator("#list button").nth(3).click()
+    name = page.locator("#name").inner_text()
+    assert page.locator(f".leaflet-marker-icon[title='chosen: {name}']").count() == 1
+    page.locator("#overview").click()
+    assert page.locator(".leaflet-marker-icon[title^='chosen']").count() == 0
+
+
 def test_the_keyboard_does_it_all(opened):
     page = opened()
     page.keyboard.press("ArrowRight")

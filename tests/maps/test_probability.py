@@ -55,16 +55,26 @@ def test_a_ceiling_is_found_where_some_are_wrong_whatever_speaks_for_them(ceilin
     x = rng.normal(size=(20_000, 2))
     chance = ceiling / (1 + np.exp(-(2.0 * x[:, 0] - x[:, 1] + 2)))
     right = rng.random(len(x)) < chance
-    fit = Logistic.fit_ceiling(x, right)
+    fit = Logistic.fit_ceiling(x, right, np.arange(len(x)) % 40)
     assert fit.ceiling == pytest.approx(ceiling, abs=0.015)
     assert fit(x).max() <= fit.ceiling
     assert np.abs(fit(x) - chance).mean() < 0.01
     assert Logistic.from_dict(json.loads(json.dumps(asdict(fit)))) == fit
 
 
+def test_a_long_walk_counts_no_more_than_a_short_one():
+    rng = np.random.default_rng(0)
+    walk = np.repeat(np.arange(10), [9_100, *[100] * 9])
+    x = rng.normal(size=(len(walk), 1))
+    right = rng.random(len(walk)) < np.where(walk == 0, 0.2, 0.9)
+    p = Logistic.fit_ceiling(x, right, walk)(x)
+    assert p.mean() == pytest.approx(np.mean([right[walk == one].mean() for one in range(10)]), abs=0.01)
+    assert abs(p.mean() - right.mean()) > 0.5
+
+
 @pytest.mark.parametrize("right", [np.zeros(30, bool), np.ones(30, bool), np.arange(30) >= 15])
 def test_logistic_regression_survives_classes_that_do_not_overlap(right):
-    p = Logistic.fit_ceiling(np.arange(30.0)[:, None], right)(np.arange(30.0)[:, None])
+    p = Logistic.fit_ceiling(np.arange(30.0)[:, None], right, np.arange(30) // 6)(np.arange(30.0)[:, None])
     assert np.isfinite(p).all()
     p = Logistic.fit(np.arange(30.0)[:, None], right)(np.arange(30.0)[:, None])
     assert np.isfinite(p).all()

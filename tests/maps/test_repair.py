@@ -148,10 +148,11 @@ def test_what_is_not_ours_stays_inside_a_map_too(grown):
     assert (grown.path / "versions" / "notes.txt").exists()
 
 
-def test_an_embedding_killed_at_its_first_step_is_cleared(grown):
+def test_an_embedding_killed_at_its_first_steps_is_cleared(grown):
     begun, mine = (grown.path / "segments" / name for name in ("0123456789abcdef", "fedcba9876543210"))
     for folder in (begun, mine):
         folder.mkdir()
+        (folder / ".lock").touch()
         (folder / f".embedding.json.{'a' * 16}.partial.json").write_text("{")
     (mine / "chapter.tex").write_text("mine")
     grown.remove([grown.images.name(0)])

@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+from torch.nn import functional
 
 from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel, backbone_names, backbones
@@ -14,7 +15,7 @@ from covis.models.backbones import WHOLE, Plan
 def test_names_hold_our_own_and_the_librarys():
     names = backbone_names()
     assert {"tiny", "resnet50", "vgg16", "vit_small_patch14_reg4_dinov2"} <= set(names)
-    assert set(backbones.RECOMMENDED) <= set(names)
+    assert set(backbones.RECOMMENDED_BACKBONES) <= set(names)
 
 
 def test_making_a_network_leaves_torchs_compiler_alone_until_it_is_used():
@@ -177,3 +178,25 @@ def test_features_of_several_blocks_are_joined(name, levels, channels):
 def test_levels_that_cannot_be_joined_are_errors(levels, reason):
     with pytest.raises(InputError, match=reason):
         backbones.create_backbone("mobilenetv2_100", (64, 64), levels=levels)
+
+
+@pytest.mark.parametrize("trainable", ["none", "last2"])
+def test_a_class_token_alone_is_what_the_whole_last_block_gives(trainable):
+    model = PlaceModel.build(ModelConfig("vit_tiny_patch16_224", "token", (48, 64), trainable), seed=3)
+    x = torch.randn(2, 3, 48, 64, generator=torch.Generator().manual_seed(0))
+    expected = functional.normalize(model.backbone.net.forward_features(x)[:, 0])
+    torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
+    torch.testing.assert_close(model.suffix(model.prefix(x)), expected, rtol=0, atol=1e-6)
+    if trainable == "last2":
+        weight = model.backbone.net.blocks[-1].attn.qkv.weight
+        direction = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
+        ours, whole = (torch.autograd.grad((out * direction).sum(), weight)[0] for out in (model(x), expected))
+        torch.testing.assert_close(ours, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_blocks_whose_tokens_meet_outside_the_attention_are_run_whole():
+    model = PlaceModel.build(ModelConfig("vit_small_patch14_cricavpr", "token", (56, 56)), seed=3)
+    x = torch.randn(2, 3, 56, 56, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        expected = functional.normalize(model.backbone.net.forward_features(x)[:, 0])
+        assert torch.equal(model(x), expected)

@@ -29,7 +29,10 @@ def agree(model, exported):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("backbone", "pool"), [("tiny", "transport16"), ("vit_tiny_patch16_224", "netvlad16")])
+@pytest.mark.parametrize(
+    ("backbone", "pool"),
+    [("tiny", "transport16"), ("vit_tiny_patch16_224", "netvlad16"), ("vit_tiny_patch16_224", "token")],
+)
 def test_families_and_poolings_export(backbone, pool, tmp_path):
     model = PlaceModel.build(ModelConfig(backbone, pool, (64, 80)), seed=1).train()
     assert export_onnx(model, tmp_path / "m.onnx") < 1e-5

@@ -84,6 +84,26 @@ def test_cosplace_and_eigenplaces(name, tmp_path):
     assert model.card["licence"] == "MIT"
 
 
+@pytest.mark.parametrize("name", ["cosplace_vgg16_64", "eigenplaces_vgg16_512"])
+def test_cosplace_and_eigenplaces_on_vgg(name, tmp_path):
+    """VGG16 up to conv5_3 without its ReLU, by number."""
+    backbones.ensure()
+    from torchvision.models import vgg16
+
+    torch.manual_seed(2)
+    net, p, linear = (
+        vgg16(weights=None).features[:-2].eval(),
+        torch.tensor([2.5]),
+        nn.Linear(512, int(name.split("_")[2])),
+    )
+    state = under("backbone.", net.state_dict()) | {"aggregation.1.p": p}
+    model = imported(small(name, "vgg16", (64, 64)), state | under("aggregation.3.", linear.state_dict()), tmp_path)
+    x = photos((64, 64))
+    with torch.inference_mode():
+        features = functional.normalize(net(x), dim=1)
+        compare(model, x, linear(features.clamp(min=1e-6).pow(p).mean((-2, -1)).pow(1 / p)))
+
+
 @pytest.mark.parametrize("projected", [False, True])
 def test_netvlad_and_patch_netvlad(projected, tmp_path):
     """`encoder.*` is VGG16 up to conv5_3 without its ReLU; WPCA is a convolution of one pixel over the descriptor."""
@@ -375,7 +395,9 @@ def test_transvpr(tmp_path):
     low, high = masks.amin(1, keepdim=True), masks.amax(1, keepdim=True)
     joint = ((masks - low) / (high - low)).sum(-1)
     joint = (joint - joint.amin(1, keepdim=True)) / (joint.amax(1, keepdim=True) - joint.amin(1, keepdim=True))
-    assert torch.equal(counts.flatten(1), joint > 0.02)
+    clear = (joint - 0.02).abs() > 1e-3  # at the threshold itself, rounding decides
+    assert torch.equal(counts.flatten(1)[clear], joint[clear] > 0.02)
+    assert clear.float().mean() > 0.9
     assert not counts.all()
     model.save(tmp_path / "model")
     assert PlaceModel.load(tmp_path / "model").fingerprint() == model.fingerprint()

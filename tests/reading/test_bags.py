@@ -9,7 +9,8 @@ from scipy.spatial.transform import Rotation
 
 from covis.errors import InputError
 from covis.poses import Poses
-from covis.reading.bags import OPTICAL, import_bag, is_bag
+from covis.reading.bags import OPTICAL, import_bag
+from covis.reading.sources import is_bag
 from covis.reading.video import Every
 
 pytest.importorskip("rosbags", reason="writes the bags")

@@ -66,6 +66,45 @@ def test_tables_are_copied_as_text(browser, page_file, kind, start):
     page.close()
 
 
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1200, 390])
+def test_the_report_is_accessible(browser, page_file, scheme, width):
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page.goto(page_file.as_uri())
+    found = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa"]})
+    assert found.violations_count == 0, found.generate_report()
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    assert page.locator("#table-recall td.number").first.evaluate("e => getComputedStyle(e).textAlign") == "right"
+    page.close()
+
+
+def test_a_leaderboard_is_accessible(browser, page_file):
+    from covis.evaluation.result import Evaluation
+    from covis.report.tables import leaderboard, write_leaderboard
+
+    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
+    board = leaderboard([Evaluation.open(page_file.parent / name) for name in ("one", "two")], timed=False)
+    write_leaderboard(page_file.parent / "board.html", board, "A <board>")
+    page = browser.new_page()
+    page.goto((page_file.parent / "board.html").as_uri())
+    assert page.title() == "A <board>"
+    found = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa"]})
+    assert found.violations_count == 0, found.generate_report()
+    page.close()
+
+
+def test_a_printed_report_keeps_its_parts_together(browser, page_file, tmp_path):
+    page = browser.new_page()
+    page.goto(page_file.as_uri())
+    page.emulate_media(media="print")
+    for part in ("figure", "table", ".entry"):
+        assert page.locator(part).first.evaluate("e => getComputedStyle(e).breakInside") == "avoid", part
+    page.pdf(path=tmp_path / "report.pdf", format="A4")
+    assert (tmp_path / "report.pdf").read_bytes().count(b"/Type /Page\n") >= 2
+    page.close()
+
+
 def test_printed_without_buttons_and_used_by_keyboard(browser, page_file):
     page = browser.new_page()
     page.goto(page_file.as_uri())

@@ -1,22 +1,29 @@
 """Reports and their figures as files."""
 
+import ast
 import json
+import re
 import shutil
 import subprocess
 import sys
+from pathlib import Path
 
+import numpy as np
 import pytest
+from markupsafe import escape
 
+import covis as package
 from covis.describing.describers import open_describer
 from covis.errors import InputError
-from covis.evaluation import Evaluation, load_benchmark
+from covis.evaluation import Evaluation, evaluate, load_benchmark
 from covis.evaluation.render import NAMES
 from covis.evaluation.result import Figures, find_evaluations
 from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
+from covis.ranking import Ranking
 from covis.report import page, plots, tables, write_report
-from covis.report.page import text
 from covis.report.sections import FIGURES
+from layouts import builders
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +49,21 @@ def test_a_report_from_the_command_line(evaluated, hamlet, tmp_path):
         assert f'<section id="{part}">' in page
         assert f'<a href="#{part}">' in page
     assert '<section id="batches">' not in page  # nothing was trained here
+
+
+def test_a_report_is_of_one_benchmark(evaluated, tmp_path):
+    """Runs that were scored on several are refused with the way out, and reported on the one that is chosen."""
+    benchmark = load_benchmark("table", builders.lane(tmp_path) / "lane.csv")
+    others = np.where(np.arange(12)[:, None] < 6, np.arange(6, 12), np.arange(6))
+    ranking = Ranking(others, np.tile(np.linspace(0, 1, 6, dtype=np.float32), (12, 1)))
+    evaluate(ranking, benchmark).save(tmp_path / "lane")
+    command = ("report", evaluated, tmp_path / "lane", "-o", tmp_path / "f.svg", "--figure", "recall")
+    done = covis(*command)
+    assert done.returncode == 2
+    assert "scored on town, table; choose one, such as --benchmark town" in done.stderr
+    done = covis(*command, "--benchmark", "table", "--json")
+    assert done.returncode == 0, done.stderr
+    assert len(json.loads(done.stdout)["models"]) == 1
 
 
 @pytest.mark.parametrize(
@@ -116,7 +138,7 @@ def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):
     assert recalls[: recalls.index("</table>")].count("(p = ") == 2
     assert "&lt;" not in recalls
     for key, name in NAMES.items():
-        assert (text(name.text) in rest) == (key in first.figures)
+        assert (escape(name.text) in rest) == (key in first.figures)
     by_condition = tables.parts(groups).body
     assert all(f'<th scope="row">{part}</th>' in by_condition for part in first.figures["breakdown"]["condition"])
 
@@ -149,6 +171,11 @@ def test_figures_are_fit_for_a_paper(evaluated, tmp_path):
     assert axes.get_xticks().tolist() == sorted(next(iter(groups.values()))[0].recall)
     assert len(axes.collections) == len(groups)
     assert len({line.get_marker() for line in axes.lines}) == len(groups)
+    for line, band in zip(axes.lines, axes.collections, strict=True):  # the curve runs inside its band, at every k
+        low, high = band.get_datalim(axes.transData).intervaly
+        assert low <= line.get_ydata().min()
+        assert line.get_ydata().max() <= high
+        assert len(band.get_paths()[0].vertices) > 2 * len(line.get_ydata())
     plots.save(figure, tmp_path / "recall.pdf", width_in=3.25, titles=False)
     pdf = (tmp_path / "recall.pdf").read_bytes()
     assert b"/FontType 42" in pdf or b"/CIDFontType2" in pdf
@@ -183,3 +210,15 @@ def test_printing_leaves_buttons_out():
     assert "nav, .copy, #map-models" in rule
     assert "display: none" in rule
     assert "flex" not in rule
+
+
+def test_no_html_is_put_together_by_hand():
+    """Values reach pages through templates or `Markup.format`, which escape them."""
+    tag = re.compile(
+        r"</?(a|b|br|code|div|figure|html|i|img|li|ol|p|pre|section|span|svg|table|td|th|title|tr|ul)\b[^>]*>?"
+    )
+    for file in Path(package.__file__).parent.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.JoinedStr) and any(isinstance(part, ast.FormattedValue) for part in node.values):
+                words = "".join(part.value for part in node.values if isinstance(part, ast.Constant))
+                assert not tag.search(words), f"{file.name}:{node.lineno}"

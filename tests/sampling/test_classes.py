@@ -132,7 +132,12 @@ def test_the_loss_of_a_batch_is_that_of_its_group(split):
 
 
 def test_too_few_images_and_uneven_turns_are_refused(split):
-    with pytest.raises(InputError, match=r"batches\.least"):
+    with pytest.raises(InputError, match=r"no place has 4000 map images.*set batches\.least=\d+ or less") as caught:
         made(split, least=4000)
+    most = int(str(caught.value).split("least=")[1].split()[0])
+    assert made(split, least=most).classes >= 1
+    blind = replace(split.database, poses=Poses(split.database.poses.xy, np.full(3000, np.nan)))
+    with pytest.raises(InputError, match=r"none of 3000 map images has a place and a heading.*batches\.angle_deg=360"):
+        made(Split(blind, blind))
     with pytest.raises(InputError, match="angle_deg is 50"):
         Classes(angle_deg=50.0)

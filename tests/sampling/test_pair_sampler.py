@@ -7,7 +7,7 @@ from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.sampling import STRATEGIES, PairBatch, PairSampler
 from covis.sampling.kernels import epoch_key, permute_many
-from covis.sampling.pairs import NEAREST
+from covis.sampling.pairs import NEAR_IMAGES
 from layouts.worlds import world
 
 
@@ -139,7 +139,7 @@ def test_near_pairs_are_among_the_closest_that_do_not_overlap(kind):
         assert np.array_equal(batch.psi, other.psi)
         for i, j in zip(batch.queries[batch.psi == 0], batch.database[batch.psi == 0], strict=True):
             allowed = np.where(apart[i], np.inf, away[i])
-            assert away[i, j] <= np.sort(allowed)[NEAREST - 1]
+            assert away[i, j] <= np.sort(allowed)[NEAR_IMAGES - 1]
             assert not apart[i, j]
             distance["near"].append(away[i, j])
         zero = other.psi == 0

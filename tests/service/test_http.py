@@ -42,7 +42,7 @@ def test_a_photo_is_answered_as_the_map_itself_answers(town, made, tmp_path):
 def test_several_photos_and_one_that_is_none(town):
     answers = ask(town, jpeg(3), b"no image", jpeg(12)).json()["answers"]
     assert [a["matches"][0]["image"] if a["matches"] else None for a in answers] == ["003.jpg", None, "012.jpg"]
-    assert "no image format" in answers[1]["note"]
+    assert "not an image format" in answers[1]["note"]
 
 
 def test_parameters_may_come_in_the_address_or_in_the_form(town):

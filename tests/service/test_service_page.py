@@ -90,7 +90,7 @@ def test_photos_chosen_before_the_maps_are_listed_are_asked(browser, town):
     wait(page, "covisPage.answers")
     page.wait_for_timeout(300)
     assert page.locator(".answer").count() == 1
-    assert "1 of 1 placed" in page.locator("#status").inner_text()
+    assert "1 of 1 located" in page.locator("#status").inner_text()
     assert "not calibrated" not in page.locator("#status").inner_text()
     page.close()
 

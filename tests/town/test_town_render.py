@@ -18,7 +18,7 @@ SOLID_CROWNS = 100.0  # crowns without gaps, so that the oracle needs no noise
 
 
 def plain_wall(width=8.0, top=6.0, profile=houses.FLAT):
-    look = np.zeros(houses.FIELDS)
+    look = np.zeros(houses.HOUSE_FIELDS)
     look[[houses.WIDTH, houses.TOP, houses.EAVE, houses.PROFILE, houses.COLUMNS]] = width, top, top / 2, profile, 2
     look[[houses.GROUND_H, houses.FLOOR_H, houses.CHIMNEY]] = 3.0, 3.0, -1.0
     return look

@@ -3,6 +3,7 @@
 import csv
 import shutil
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,12 +13,14 @@ from covis import losses
 from covis.datasets import DATASETS
 from covis.errors import InputError
 from covis.graph import SimilarityGraph
+from covis.images import ImageSet
 from covis.labels import Radius
 from covis.models import PlaceModel
+from covis.poses import Poses
 from covis.sampling import AllPairs, Classes, Pairs, Tuples
 from covis.training.loop import KEPT_CHECKPOINTS, Loop, latest_checkpoint, save_checkpoint
 from covis.training.recipe import configure, describe_recipe, restore_recipe
-from covis.training.run import Resources, train
+from covis.training.run import Resources, starting, train
 
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 
@@ -276,3 +279,14 @@ def test_a_run_of_generations_resumes_exactly(quick, hamlet, tmp_path, monkeypat
 def test_generations_need_a_loss_that_is_taught(quick):
     with pytest.raises(InputError, match="loss=region_similarity"):
         replace(quick, generations=2)
+
+
+def test_clusters_start_from_the_groups_that_are_named():
+    xy = np.arange(12.0).reshape(6, 2)
+    groups = np.array([0, 0, 1, 2, 2, 2], np.int32)
+    names = np.array([b"%d.jpg" % i for i in range(6)])
+    images = ImageSet(Path(), names, Poses(xy, np.zeros(6)), groups, ("campus/a", "cambridge/b", "campus/c"))
+    assert starting(images, "campus/").tolist() == [0, 1, 3, 4, 5]
+    assert starting(images, "").tolist() == list(range(6))
+    with pytest.raises(InputError, match="start_on=camden/"):
+        starting(images, "camden/")

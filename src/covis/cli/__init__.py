@@ -13,6 +13,7 @@ from types import FrameType
 from typing import Any, cast
 
 import typer
+from typer.core import TyperGroup
 
 from covis.errors import InputError, WeightsMissing, visible
 from covis.machine import sleep_while_waiting
@@ -72,34 +73,58 @@ GROUPS: dict[str, dict[str, str]] = {
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""
 GROUP_HELP = {
     "search": "Build an index over descriptors, and query it.",
-    "data": "Check a dataset's files, or import your own photos.",
-    "keys": "Make and remove the keys of a service (covis serve --keys).",
-    "submission": "Check a file for a benchmark's server.",
+    "data": "Import your own photos, or check a dataset's files.",
+    "keys": "Make and remove API keys for covis serve.",
+    "submission": "Check a file before uploading it to a benchmark's server.",
     "model": "Make a model folder from weights, or show what is in one.",
     "map": "Show, check, repair, export, import, merge and compare maps.",
 }
+SECTIONS = {
+    "Localise photos": ("index", "locate", "serve", "add", "remove", "map", "data", "pairs", "keys"),
+    "Train and evaluate": (
+        "demo", "train", "evaluate", "compare", "report", "leaderboard", "sweep", "reproduce", "submission"
+    ),
+    "Single steps": ("label", "embed", "search", "model", "export", "distil"),
+    "This installation": ("list", "doctor", "cache"),
+}  # fmt: skip
+"""The verbs as `covis --help` shows them."""
+
+
+class _Sections(TyperGroup):
+    """Lists the verbs under headings, with summaries that wrap instead of being cut."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        width = max(len(verb) for verbs in SECTIONS.values() for verb in verbs)
+        for heading, verbs in SECTIONS.items():
+            commands = [(verb, command) for verb in verbs if (command := self.get_command(ctx, verb)) is not None]
+            with formatter.section(heading):
+                formatter.write_dl([(verb.ljust(width), command.get_short_help_str(200)) for verb, command in commands])
+
+
+_EVERYWHERE = "-q (warnings only), -v (with timestamps) and --debug (tracebacks)."
 
 
 def build_app(verb: str | None = None, *, listed: bool = False) -> typer.Typer:
     """The application with every verb, or with that one alone where it is known: its module is all that is imported.
 
-    `listed` leaves the options of verbs out, where nothing but their names and summaries is shown: reading them takes long.
+    `listed` leaves out the options of verbs, for a help page that shows names and summaries only: parsing options is slow.
     """
     app = typer.Typer(
         name="covis",
+        cls=_Sections,
         help="Visual place recognition learned from how much two views share.",
         no_args_is_help=True,
         add_completion=True,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
-        epilog="Every verb takes --json (results on stdout), -q (warnings alone), -v (with times) and --debug (tracebacks).",
+        epilog=f"Every verb takes --json (results on stdout), {_EVERYWHERE}",
     )
     app.callback()(_version)
     alone = verb in VERBS or verb in GROUPS
     for name, function in VERBS.items():
         if not alone or name == verb:
-            app.command(name)(_function(function, listed))
+            app.command(name, epilog=f"Also {_EVERYWHERE}")(_function(function, listed))
     for name, verbs in GROUPS.items():
         if not alone or name == verb:
             _add_group(app, name, verbs, listed)
@@ -108,10 +133,15 @@ def build_app(verb: str | None = None, *, listed: bool = False) -> typer.Typer:
 
 def _add_group(app: typer.Typer, name: str, verbs: dict[str, str], listed: bool) -> None:
     bare = verbs.get("")
-    group = typer.Typer(rich_markup_mode=None, no_args_is_help=True, invoke_without_command=bare is not None)
+    group = typer.Typer(
+        rich_markup_mode=None,
+        no_args_is_help=True,
+        invoke_without_command=bare is not None,
+        epilog=f"Also {_EVERYWHERE}",
+    )
     for verb, function in verbs.items():
         if verb:
-            group.command(verb)(_function(function, listed))
+            group.command(verb, epilog=f"Also {_EVERYWHERE}")(_function(function, listed))
     if bare is None:
         app.add_typer(group, name=name, help=GROUP_HELP[name])
     else:
@@ -131,8 +161,8 @@ def _function(place: str, listed: bool) -> Callable[..., Any]:
     return summary
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         from covis import __version__
 
         print(__version__)
@@ -161,7 +191,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 1 a defect of ours."""
+    """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 141 unread, 1 a defect of ours."""
     args = list(sys.argv[1:] if argv is None else argv)
     sleep_while_waiting()
     debug = "--debug" in args
@@ -172,19 +202,36 @@ def main(argv: list[str] | None = None) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
+        status = _run(args, debug)
+        sys.stdout.flush()
+    except BrokenPipeError:  # such as `covis list recipes | head`
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 128 + signal.SIGPIPE
+    sys.exit(status)
+
+
+def _run(args: list[str], debug: bool) -> int:
+    """Runs a command; returns its exit code. Raises `BrokenPipeError` where nobody reads its results any more."""
+    try:
         verb = next(iter(args), None)
+        if verb == "locate":  # a few photos: what several threads would win is less than it takes to start them
+            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         known = verb in VERBS or verb in GROUPS or "_COVIS_COMPLETE" in os.environ
         code = build_app(verb, listed=not known)(args, standalone_mode=False)
-        sys.exit(code if isinstance(code, int) else 0)
+        return code if isinstance(code, int) else 0
+    except SystemExit as left:  # typer's own way with a pipe that was closed
+        raise left.__context__ if isinstance(left.__context__, BrokenPipeError) else left from None
     except (Exception, Stopped) as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb
             print(cast(Any, error).format_message())
-            sys.exit(0)
+            return 0
+        if isinstance(error, BrokenPipeError):
+            sys.stdout.flush()  # raises again if it was this pipe
         if debug:
             traceback.print_exc()
         status, line = error_line(error, next(iter(args), ""))
         print(f"covis: {line}", file=sys.stderr)
-        sys.exit(status)
+        return status
 
 
 _WEIGHTS_OPTION = {"index": "--weights FILE.safetensors"}
@@ -209,11 +256,11 @@ def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
         return 2, f"error: {visible(str(error.strerror or error))}{place}; {hint}"
     if isinstance(error, MemoryError):
         return 2, f"error: not enough memory ({visible(str(error)) or 'none is left'}); {_MEMORY}"
-    return 1, f"defect: {type(error).__name__}: {error} (run again with --debug and report it)"
+    return 1, f"defect: {type(error).__name__}: {error} (re-run with --debug and report it)"
 
 
-_DISK = "the disk may be full: free some space, then run the same command again"
-_MEMORY = "close other programs or give less at once, then run the same command again"
+_DISK = "the disk may be full: free some space, then re-run the same command"
+_MEMORY = "close other programs or give less at once, then re-run the same command"
 _REMEDY = {
     errno.ENOENT: "check the path",
     errno.EACCES: "check the permissions",
@@ -224,11 +271,11 @@ _REMEDY = {
     errno.ENOTEMPTY: "choose another output or remove it",
     errno.ENAMETOOLONG: "choose a shorter name",
     errno.ELOOP: "a link there leads back to itself: choose another path",
-    errno.ENOSPC: "free some space, then run the same command again",
-    errno.EDQUOT: "your quota is used up: free some space, then run the same command again",
-    errno.EFBIG: "a limit on the size of files is in the way (ulimit -f), or the file is larger than covis reads",
+    errno.ENOSPC: "free some space, then re-run the same command",
+    errno.EDQUOT: "your quota is used up: free some space, then re-run the same command",
+    errno.EFBIG: "the file exceeds a size limit (ulimit -f), or is larger than covis reads",
     errno.EROFS: "choose another output",
-    errno.EIO: "the disk may be failing: check it, then run the same command again",
-    errno.EMFILE: "raise the limit on open files (ulimit -n), then run the same command again",
+    errno.EIO: "the disk may be failing: check it, then re-run the same command",
+    errno.EMFILE: "raise the limit on open files (ulimit -n), then re-run the same command",
     errno.EINVAL: "give a regular file",
 }

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
+import glob
 import importlib.util
 import json
 import re
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 
@@ -19,6 +21,7 @@ from covis.registry import check_name, known_names
 from covis.tables import text_table as table
 
 __all__ = [
+    "AXES",
     "MODEL_HELP",
     "WORKERS_HELP",
     "DataPath",
@@ -32,6 +35,8 @@ __all__ = [
 ]
 PathOrPaths = TypeVar("PathOrPaths", Path, Path | None, list[Path], list[Path] | None)
 MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
+AXES = ("x", "y", "z", "-x", "-y", "-z")
+"""Axes that may point up (`poses.Axis`, which is not imported before it is needed)."""
 WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
 
 
@@ -79,9 +84,9 @@ def named(kind: str) -> Callable[[Any], Any]:
 
 def backbones() -> list[str]:
     """Every backbone's name: ours, and timm's as its source declares them, for importing it takes seconds."""
-    found = importlib.util.find_spec("timm")
+    spec = importlib.util.find_spec("timm")
     names = set(known_names("backbone"))
-    for file in Path(str(found.origin)).parent.glob("models/*.py") if found is not None else ():
+    for file in Path(str(spec.origin)).parent.glob("models/*.py") if spec is not None else ():
         names.update(_DECLARED.findall(file.read_text(encoding="utf-8")))
     return sorted(names)
 
@@ -128,10 +133,10 @@ DataPath = Annotated[
     typer.Option(
         "--data",
         callback=_check_data,
-        help="DATASET=PATH, repeatable; PATH alone where one dataset is asked for. The town needs none.",
+        help="DATASET=PATH, repeatable; PATH alone if only one dataset is needed. The town needs none.",
     ),
 ]
-Json = Annotated[bool, typer.Option("--json", help="Print data as JSON on stdout.")]
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def _use_device(name: str | None) -> str | None:
@@ -152,13 +157,13 @@ FrameOption = Annotated[
     str,
     typer.Option(
         "--frame",
-        help="Metres that positions shall be in: EPSG:CODE, PROJ text, or LAT,LON of the middle. [default: by positions]",
+        help="Coordinate frame in metres: EPSG:CODE, PROJ text, or LAT,LON of its origin. [default: chosen from the positions]",
     ),
 ]
 
 
 def emit(data: Any, as_json: bool, text: str = "", then: str = "") -> None:
-    """Prints the result: JSON for programs, `text` for people, who are also told which command comes naturally `then`."""
+    """Prints the result: JSON for programs, `text` for people, followed by the next command, `then`."""
     if as_json:
         json.dump(data, sys.stdout, indent=2, ensure_ascii=False, default=_plain)
         sys.stdout.write("\n")
@@ -172,3 +177,93 @@ def emit(data: Any, as_json: bool, text: str = "", then: str = "") -> None:
 def _plain(value: Any) -> Any:
     """numpy scalars and arrays, and paths, as JSON knows them."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+# What a user points at → photo files: files, folders, tables, patterns, a list on standard input.
+
+
+STDIN = "-"
+
+
+def select_photos(given: Iterable[Path | str], stdin: TextIO | None = None) -> list[Path]:
+    """The photo files that `given` names, in order, each once.
+
+    A folder stands for the images below it, a table for the images it names, a pattern such as `new/*.jpg` for what
+    matches it, `-` for the lines of standard input.
+    """
+    photos = list(dict.fromkeys(_expanded(given, stdin or sys.stdin)))
+    if not photos:
+        raise InputError("no photo is given; name photos, a folder, a table or - for a list on standard input")
+    if not any(photo.exists() for photo in photos):
+        first = photos[0]
+        raise InputError(f"{first} is not there{did_you_mean(first)}")
+    return photos
+
+
+def _expanded(given: Iterable[Path | str], stdin: TextIO) -> Iterator[Path]:
+    for item in given:
+        path = Path(item)
+        if str(item) == STDIN:
+            yield from _expanded((line for line in map(_line, stdin) if line), stdin)
+        elif path.is_dir():
+            yield from _inside(path)
+        elif path.is_file() and _is_table(path):
+            from covis.reading.table import image_files
+
+            yield from image_files(path)
+        elif not path.exists() and glob.has_magic(str(path)):
+            matching = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - patterns may begin at the root
+            if not matching:
+                raise InputError(f"{path} matches no file; check the pattern")
+            yield from _expanded(matching, stdin)
+        else:
+            yield path
+
+
+def _is_table(path: Path) -> bool:
+    from covis.files import IMAGE_SUFFIXES
+
+    if path.suffix.lower() in IMAGE_SUFFIXES:
+        return False
+    from covis.reading.table import SUFFIXES  # a photo does not need it
+
+    return path.suffix.lower() in SUFFIXES
+
+
+def _line(text: str) -> str:
+    return text.rstrip("\r\n")
+
+
+def _inside(folder: Path) -> list[Path]:
+    from covis.files import walk_images
+
+    names = walk_images(folder)
+    if not names:
+        raise InputError(f"{folder} has no photos; expected files such as {folder}/photo.jpg")
+    return [folder / name for name in names]
+
+
+def did_you_mean(path: Path) -> str:
+    """A hint for a path that is not there: the nearest name beside it, or the folder that is missing."""
+    parent = path.parent
+    if not parent.is_dir():
+        return f"; {parent} is not there either, check the path"
+    near = difflib.get_close_matches(path.name, sorted(p.name for p in parent.iterdir()), n=1, cutoff=0.6)
+    return f"; did you mean {parent / near[0]}?" if near else "; check the path"
+
+
+def require_map(path: Path, others: Sequence[Path], pointer: str = "CURRENT") -> None:
+    """Says what is wrong where `path` is no map: not there, a photo, or given in the place of another argument."""
+    if (path / pointer).is_file() or (path / "map.json").is_file():
+        return
+    swapped = next((other for other in others if (other / pointer).is_file()), None)
+    if swapped is not None:
+        raise InputError(f"{swapped} is the map, and it comes first: covis locate {swapped} {path}")
+    if not path.exists():
+        raise InputError(f"{path} is not there{did_you_mean(path)} (make a map with: covis index PHOTOS -o MAP)")
+    from covis.files import IMAGE_SUFFIXES
+
+    what = "a photo" if path.suffix.lower() in IMAGE_SUFFIXES else "not a covis map"
+    raise InputError(
+        f"{path} is {what}; the first argument is a map: covis locate MAP PHOTO… (make one with: covis index PHOTOS -o MAP)"
+    )

@@ -1,4 +1,4 @@
-"""`covis evaluate`, `covis compare`, `covis submission check`: figures, what they are worth, files for servers."""
+"""`covis evaluate`, `covis compare`, `covis submission check`: figures, their significance, files for servers."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from covis.evaluation.run import Variants
     from covis.whitening import WhiteningRule
 
-PICTURES = (".png", ".svg", ".pdf")
-FIGURES = (
+_PICTURES = (".png", ".svg", ".pdf")
+FIGURE_CHOICES = (
     "recall",
     "precision",
     "radius",
@@ -46,7 +46,19 @@ FIGURES = (
     "batches",
 )
 PAIR_LABELS = ("none", "graded", "measured", "binary", "nearest")
-FORMATS = ("text", "markdown", "latex", "csv")
+FORMAT_CHOICES = ("text", "markdown", "latex", "csv")
+TableFormat = Annotated[
+    str,
+    typer.Option(
+        "--format",
+        callback=choice_of("--format", FORMAT_CHOICES),
+        help="Tables as text, markdown, latex (booktabs) or csv.",
+    ),
+]
+Evaluations = Annotated[
+    list[Path],
+    typer.Argument(callback=existing, help="Folders of `covis evaluate`, folders that hold some, or runs."),
+]
 
 
 def report(
@@ -59,9 +71,12 @@ def report(
     figure: Annotated[
         str,
         typer.Option(
-            callback=choice_of("--figure", ("", *FIGURES)),
-            help=f"Only this figure: {', '.join(FIGURES)} (the last three of runs).",
+            callback=choice_of("--figure", ("", *FIGURE_CHOICES)),
+            help=f"Only this figure: {', '.join(FIGURE_CHOICES)} (the last three of runs).",
         ),
+    ] = "",
+    benchmark: Annotated[
+        str, typer.Option(help="Only evaluations on this benchmark, where runs were scored on several.")
     ] = "",
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
     width: Annotated[
@@ -71,9 +86,9 @@ def report(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Write a self-contained report: tables, curves, map of right and wrong queries, gallery, what models see.
+    """Write a report page: tables, curves, maps, galleries. One self-contained HTML file.
 
-    Runs that differ only in their seed are averaged; two configurations never are, whatever their folders are called.
+    Runs that differ only in their seed are averaged; different configurations never are, whatever their folders are called.
 
     \b
     Examples:
@@ -81,6 +96,7 @@ def report(
       covis report runs/quick -o report.html --data /data/msls
       covis report evals/cl evals/gcl -o recall.pdf --figure recall --width 3.25 --no-title
       covis report runs/cl runs/gcl -o maps.png --figure activations
+      covis report paper/runs/*/seed-0 -o report.html --benchmark msls_val --data /data/msls
     """
     _check(output, figure, width, no_title)
     from covis.datasets import given_paths
@@ -88,16 +104,16 @@ def report(
     from covis.report import sections, write_report
     from covis.report.plots import save
 
-    groups, runs = _gather(sources)
+    groups, runs = _gather(sources, benchmark)
     protocol = BENCHMARKS[next(iter(groups.values()))[0].benchmark]
     path = given_paths(data, [protocol.dataset]).get(protocol.dataset)
     if figure:
         save(sections.FIGURES[figure](groups, runs, path), output, width_in=width, titles=not no_title)
     else:
         first = next(iter(groups.values()))[0]
-        benchmark = load_benchmark(first.benchmark, path, frame=first.protocol.get("frame", ""))
+        loaded = load_benchmark(first.benchmark, path, frame=first.protocol.get("frame", ""))
         write_report(
-            output, groups, benchmark, runs=runs or None, data=path, title=title or f"Evaluation on {first.benchmark}"
+            output, groups, loaded, runs=runs or None, data=path, title=title or f"Evaluation on {first.benchmark}"
         )
     then = "" if figure else f"open {output} in a browser"
     emit({"report": str(output), "models": list(groups)}, json, f"{output}: {', '.join(groups)}", then)
@@ -105,34 +121,42 @@ def report(
 
 def _check(output: Path, figure: str, width: float | None, no_title: bool) -> None:
     """Refuses a page under a picture's name, and options that would do nothing."""
-    picture = output.suffix.lower() in PICTURES
+    picture = output.suffix.lower() in _PICTURES
     if figure and not picture:
-        raise InputError(f"{output} is no picture; give a name that ends in {', '.join(PICTURES)}")
+        raise InputError(f"{output} is not a picture; give a name that ends in {', '.join(_PICTURES)}")
     if not figure and picture:
         raise InputError(f"{output} is a picture: add --figure NAME (such as recall), or write the page as FILE.html")
     if not figure and (width is not None or no_title):
         raise InputError("--width and --no-title are for one --figure; add --figure NAME")
 
 
-def _gather(sources: list[Path]) -> tuple[dict[str, list[Evaluation]], dict[str, list[Path]]]:
-    """Evaluations by the name of their configuration, and the runs among the sources by the same names."""
+def _gather(sources: list[Path], benchmark: str) -> tuple[dict[str, list[Evaluation]], dict[str, list[Path]]]:
+    """Evaluations on one benchmark by the name of their configuration, and the runs among the sources by the same names."""
     from covis.evaluation.compare import grouped
     from covis.evaluation.result import Evaluation, find_evaluations
 
     opened = [(source, [Evaluation.open(path) for path in find_evaluations(source)]) for source in sources]
-    groups = grouped([evaluation for _, found in opened for evaluation in found])
+    known = list(dict.fromkeys(evaluation.benchmark for _, evaluations in opened for evaluation in evaluations))
+    if benchmark and benchmark not in known:
+        raise unknown_name("benchmark of these evaluations", benchmark, known)
+    if len(known) > 1 and not benchmark:
+        raise InputError(f"these were scored on {', '.join(known)}; choose one, such as --benchmark {known[0]}")
+    opened = [
+        (source, [e for e in evaluations if e.benchmark == (benchmark or known[0])]) for source, evaluations in opened
+    ]
+    groups = grouped([evaluation for _, evaluations in opened for evaluation in evaluations])
     name_of = {id(evaluation): name for name, group in groups.items() for evaluation in group}
     runs: dict[str, list[Path]] = {}
-    for source, found in opened:
-        if (source / "run.json").is_file() and id(found[0]) in name_of:
-            runs.setdefault(name_of[id(found[0])], []).append(source)
+    for source, evaluations in opened:
+        if (source / "run.json").is_file() and evaluations and id(evaluations[0]) in name_of:
+            runs.setdefault(name_of[id(evaluations[0])], []).append(source)
     return groups, runs
 
 
-# `covis evaluate`, `covis compare`, `covis submission check`: figures, what they are worth, files for servers.
+# `covis evaluate`, `covis compare`, `covis submission check`: figures, their significance, files for servers.
 
 
-SWEEP, PLAIN, ALL = "sweep", "none", "all"
+SWEEP, _PLAIN, _ALL = "sweep", "none", "all"
 
 
 def _check_model(path: Path) -> Path | None:
@@ -149,9 +173,11 @@ def _check_rerank(given: str | None) -> str | None:
 
 
 def _check_sizes(given: list[str] | None) -> list[str] | None:
-    wrong = [value for value in given or () if value not in (SWEEP, PLAIN) and not (value.isdigit() and int(value) > 0)]
+    wrong = [
+        value for value in given or () if value not in (SWEEP, _PLAIN) and not (value.isdigit() and int(value) > 0)
+    ]
     if wrong:
-        raise InputError(f"--whiten {wrong[0]!r} is no number of dimensions; give one from 1, `none` or `sweep`")
+        raise InputError(f"--whiten {wrong[0]!r} is not a number of dimensions; give 1 or more, `none` or `sweep`")
     return given
 
 
@@ -169,7 +195,7 @@ def evaluate(
     benchmarks: Annotated[
         list[str],
         typer.Argument(
-            callback=_check_benchmarks, help="Names from `covis list benchmarks`; further models may stand before them."
+            callback=_check_benchmarks, help="Names from `covis list benchmarks`; more models may come before them."
         ),
     ],
     data: DataPath = None,
@@ -204,8 +230,8 @@ def evaluate(
         str | None,
         typer.Option(
             callback=choice_of("--whiten-labels", PAIR_LABELS),
-            help="Learn the whitening from pairs of one place: graded (by overlap of views), binary (within 25 m and "
-            "40°), nearest (by descriptor, without poses) or none (PCA, the default).",
+            help="Learn the whitening from pairs of one place: graded (by overlap of views), measured (by how often "
+            "pairs of such overlap look alike), binary (within 25 m and 40°), nearest (by descriptor, without poses) or none (PCA, the default).",
         ),
     ] = None,
     whiten_share: Annotated[
@@ -215,7 +241,8 @@ def evaluate(
         float | None, typer.Option(help="Graded pairs count by their overlap to this power (2).")
     ] = None,
     whiten_power: Annotated[
-        float | None, typer.Option(help="Divide variances out to this power (1: whitened); 0.75 suits few images.")
+        float | None,
+        typer.Option(help="Power of the variance to divide by (1: full whitening; 0.75 suits few images)."),
     ] = None,
     rerank: Annotated[
         str | None,
@@ -241,10 +268,12 @@ def evaluate(
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
     device: Device = None,
-    published: Annotated[bool, typer.Option("--published", help="Show the method's published figures beside.")] = False,
+    published: Annotated[
+        bool, typer.Option("--published", help="Also show the published figures of the method.")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Score models on benchmarks, with intervals, protocol and fingerprint; hidden truth gives a submission file.
+    """Score models on benchmarks, with confidence intervals. Writes a submission file where the ground truth is hidden.
 
     \b
     Examples:
@@ -269,7 +298,9 @@ def evaluate(
     models, benchmarks = _models_and_benchmarks(model, benchmarks, BENCHMARKS)
     labels = {find_describer(path).label: path for path in models}
     if len(labels) < len(models):
-        raise InputError("two of these models have one name, and so would their folders; evaluate them one by one")
+        raise InputError(
+            "two of these models have the same name, so their folders would collide; evaluate them one by one"
+        )
     from covis.datasets import given_paths
     from covis.evaluation import load_benchmark
     from covis.evaluation.render import evaluation_text
@@ -299,11 +330,13 @@ def evaluate(
         source = open_describer(path, batch_size, workers, cache)
         folder = output if output is None or len(labels) == 1 else output / label
         if benchmark.relevance is None and pose:
-            raise InputError(f"the truth of {name!r} is hidden, so poses cannot be scored here; leave --pose out")
+            raise InputError(
+                f"the ground truth of {name!r} is hidden, so poses cannot be scored here; leave --pose out"
+            )
         if benchmark.relevance is None:
             target = _submission_folder(folder, name, len(benchmarks))
             printed.append(submit(source, benchmark, target, variants))
-            text.append(f"{name}: {printed[-1]['submission']} is checked and ready for the server")
+            text.append(f"{name}: {printed[-1]['submission']} passed the check and is ready to upload")
             continue
         for evaluation in evaluate_to(source, benchmark, folder, variants, alone=len(benchmarks) == 1):
             printed.append(evaluation.json())
@@ -314,26 +347,25 @@ def evaluate(
                 printed[-1]["published"] = beside(evaluation)
     if output is not None:
         text.append(f"written to {output}")
-    then = f"covis report {output} -o report.html" if output else "the same with -o FOLDER, to compare and report it"
+    scored = [one["benchmark"] for one in printed if "submission" not in one]
+    then = _report_command([output], scored) if output else "the same with -o FOLDER, to compare and report it"
     emit(printed[0] if len(printed) == 1 else printed, json, "\n\n".join(text), then)
 
 
+def _report_command(sources: list[Path], benchmarks: list[str]) -> str:
+    """What makes a report of evaluations, on the first of their benchmarks where they are of several."""
+    chosen = f" --benchmark {benchmarks[0]}" if len(set(benchmarks)) > 1 else ""
+    return f"covis report {' '.join(map(str, sources))} -o report.html{chosen}"
+
+
 def compare(
-    evaluations: Annotated[
-        list[Path],
-        typer.Argument(callback=existing, help="Folders of `covis evaluate`, folders that hold some, or runs."),
-    ],
-    dress: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            callback=choice_of("--format", FORMATS),
-            help="Tables as text, markdown, latex (booktabs) or csv.",
-        ),
-    ] = "text",
+    evaluations: Evaluations,
+    dress: TableFormat = "text",
     json: Json = False,
 ) -> None:
-    """Set evaluations side by side: what differs, and whether it could be chance. Only like is ranked with like.
+    """Compare evaluations with paired significance tests. Also shows what differs between the runs.
+
+    Only evaluations of the same protocol are ranked against each other.
 
     \b
     Examples:
@@ -347,48 +379,42 @@ def compare(
 
     opened = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
     result = compared(opened)
-    then = f"covis report {' '.join(map(str, evaluations))} -o report.html" if dress == "text" else ""
+    then = _report_command(evaluations, [evaluation.benchmark for evaluation in opened]) if dress == "text" else ""
     emit(result, json, comparison_text(result, dress), then)
 
 
 def leaderboard(
-    evaluations: Annotated[
-        list[Path],
-        typer.Argument(callback=existing, help="Folders of `covis evaluate`, folders that hold some, or runs."),
-    ],
+    evaluations: Evaluations,
     output: Annotated[Path | None, typer.Option("-o", "--output", help="FILE.html to write.")] = None,
-    dress: Annotated[
-        str,
-        typer.Option(
-            "--format",
-            callback=choice_of("--format", FORMATS),
-            help="Tables as text, markdown, latex (booktabs) or csv.",
-        ),
-    ] = "text",
+    dress: TableFormat = "text",
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "Leaderboard",
     no_timing: Annotated[bool, typer.Option("--no-timing", help="Do not time the models on this machine.")] = False,
+    device: Device = None,
     json: Json = False,
 ) -> None:
-    """Rank evaluated models protocol by protocol, with dims, time and memory per photo, size and licence.
+    """Rank evaluated models, one table per protocol. With dimensions, time and memory per photo, size and licence.
 
     \b
     Examples:
       covis leaderboard evals -o board.html
       covis leaderboard evals/cl evals/gcl --format markdown --no-timing
     """
-    from covis.evaluation.render import FORMATS as WRITERS
+    from covis.evaluation.render import TABLE_FORMATS, beside_table
     from covis.evaluation.result import Evaluation, find_evaluations
     from covis.report import tables as board
 
     if output is not None and output.suffix != ".html":
         raise InputError(f"--output {output} is a page; give FILE.html")
     opened = [Evaluation.open(path) for given in evaluations for path in find_evaluations(given)]
-    found = board.leaderboard(opened, timed=not no_timing)
+    ranked = board.leaderboard(opened, timed=not no_timing)
     if output is not None:
-        board.write_leaderboard(output, found, title)
-    write = WRITERS[dress]
-    told = [f"{board.heading(one)}\n{write(board.protocol_rows(one))}" for one in found["boards"]]
-    emit(found, json, "\n\n".join([*told, *([] if output is None else [f"{output}: {len(opened)} evaluations"])]))
+        board.write_leaderboard(output, ranked, title)
+    write = TABLE_FORMATS[dress]
+    boards = [
+        f"{beside_table(board.heading(one), dress)}\n{write(board.protocol_rows(one), board.BEST_ON_BOARD)}"
+        for one in ranked["boards"]
+    ]
+    emit(ranked, json, "\n\n".join([*boards, *([] if output is None else [f"{output}: {len(opened)} evaluations"])]))
 
 
 def submission_check(
@@ -399,7 +425,7 @@ def submission_check(
     data: DataPath = None,
     json: Json = False,
 ) -> None:
-    """Check a submission file before it is uploaded, and say what is wrong with it.
+    """Check a submission file before uploading it. Every fault is listed.
 
     \b
     Examples:
@@ -424,7 +450,7 @@ def _models_and_benchmarks(model: Path, names: list[str], benchmarks: Collection
         models.append(Path(names[0]))
         names = names[1:]
     if not names:
-        raise InputError(f"no benchmark is named behind {models[-1]}; choose one of covis list benchmarks")
+        raise InputError(f"no benchmark is named after {models[-1]}; choose one from covis list benchmarks")
     return models, names
 
 
@@ -443,20 +469,20 @@ def _variants(whiten: list[str], fit: str, train_data: Path | None, fit_images: 
     from covis.cli.model import images_at
     from covis.evaluation.run import Variants
 
-    if fit_images != ALL and not (fit_images.isdigit() and int(fit_images) > 1):
-        raise InputError(f"--fit-images {fit_images!r} is no number of images; give one from 2, or `all`")
-    sizes = tuple(None if value == PLAIN else int(value) for value in whiten if value != SWEEP) or (None,)
+    if fit_images != _ALL and not (fit_images.isdigit() and int(fit_images) > 1):
+        raise InputError(f"--fit-images {fit_images!r} is not a number of images; give 2 or more, or `all`")
+    sizes = tuple(None if value == _PLAIN else int(value) for value in whiten if value != SWEEP) or (None,)
     training = None if train_data is None else images_at(train_data)
     return Variants(
         sizes,
         sweep=SWEEP in whiten,
         fit="train" if fit == "train" else "map",
-        fit_images=None if fit_images == ALL else int(fit_images),
+        fit_images=None if fit_images == _ALL else int(fit_images),
         training=training,
     )
 
 
 def _submission_folder(output: Path | None, name: str, count: int) -> Path:
     if output is None:
-        raise InputError(f"the truth of {name!r} is hidden, so a submission file is written; give -o FOLDER")
+        raise InputError(f"the ground truth of {name!r} is hidden, so a submission file is written; give -o FOLDER")
     return output if count == 1 else output / name

@@ -76,11 +76,11 @@ def train(
         Path | None,
         typer.Option(
             callback=existing,
-            help="Start from this model or run folder instead of the recipe's network; its last blocks learn, its "
-            "statistics stay, and it is kept unless training finds more on the recipe's validation.",
+            help="Start from this model or run folder instead of the recipe's network. Its last blocks are trained, its "
+            "batch statistics stay fixed, and it is kept unless training improves the validation recall.",
         ),
     ] = None,
-    seed: Annotated[int, typer.Option(help="Decides batches and initial weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of batches and initial weights.")] = 0,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", callback=_check_settings, help="Change a field: FIELD=VALUE, repeatable."),
@@ -95,7 +95,7 @@ def train(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Train a model. Killed or stopped at any point, re-run it to resume at the last checkpoint.
+    """Train a model. If it is interrupted, re-run the command to resume from the last checkpoint.
 
     \b
     Examples:
@@ -123,16 +123,16 @@ def train(
     assert output is not None
     path = given_paths(data, [chosen.dataset]).get(chosen.dataset)
 
-    from covis.training.run import Resources  # loads torch: after all that can be told without it
+    from covis.training.run import Resources  # loads torch: after everything that can be checked without it
     from covis.training.run import train as run
 
     resources = Resources(workers, cache, checkpoint_seconds)
     trained = run(chosen, output, data=path, seed=seed, resources=resources)
     best = "".join(f"  Recall@{k} {v:.1f}" for k, v in trained.recall.items())
     if trained.best_step == 0:
-        best += f"; training did not find more, so {init or 'the network as it was'} is kept"
-    told = f"{trained.model}: {trained.dim} dims, {trained.pairs} pairs{best and ', validation' + best}"
-    emit(dict(trained), json, told, f"covis evaluate {output} {_benchmark_of(chosen.dataset, data)}")
+        best += f"; training did not improve on {init or 'the initial network'}, which is kept"
+    summary = f"{trained.model}: {trained.dim} dims, {trained.pairs} pairs{best and ', validation' + best}"
+    emit(dict(trained), json, summary, f"covis evaluate {output} {_benchmark_of(chosen.dataset, data)}")
 
 
 def _benchmark_of(dataset: str, data: list[str] | None) -> str:
@@ -150,17 +150,19 @@ def _given_model(path: Path) -> tuple[ModelConfig, Path]:
     from covis.describing.describers import find_describer
     from covis.models import ModelConfig
 
-    found = find_describer(path)
-    if found.kind != "model":
-        raise InputError(f"--init {path} has no weights that could learn; give a model folder or a run folder")
-    return ModelConfig.from_dict(read_json(found.path / "config.json")), found.path
+    describer = find_describer(path)
+    if describer.kind != "model":
+        raise InputError(f"--init {path} has no weights to train; give a model folder or a run folder")
+    return ModelConfig.from_dict(read_json(describer.path / "config.json")), describer.path
 
 
 # `covis demo`: the main job on the simulated town.
 
 
 def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder of everything the demo makes.")] = Path("demo"),
+    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for everything the demo makes.")] = Path(
+        "demo"
+    ),
     seed: Annotated[int, typer.Option(help="First of the two seeds.")] = 0,
     data: Annotated[Path | None, typer.Option(help="Folder of the town (default: in the user's cache).")] = None,
     set_: Annotated[
@@ -171,7 +173,7 @@ def demo(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Label, train, embed, search, evaluate and report on a simulated town; no download. Resumes where it was.
+    """Run every step once on a simulated town, without downloads. From labels to a report; re-run to resume.
 
     \b
     Examples:
@@ -195,7 +197,7 @@ def _shown(row: dict[str, Any]) -> dict[str, str]:
 # `covis sweep` and `covis reproduce`: recipes over seeds, with intervals, beside what was published.
 
 
-Output = Annotated[Path, typer.Option("-o", "--output", help="Folder of all runs; re-run the command to resume.")]
+Output = Annotated[Path, typer.Option("-o", "--output", help="Folder for all runs; re-run to resume.")]
 Set = Annotated[
     list[str] | None, typer.Option("--set", callback=_check_settings, help="FIELD=VALUE for every run, repeatable.")
 ]
@@ -223,7 +225,7 @@ def sweep(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Train recipes × settings × seeds, score each, and sum up with 95 % intervals.
+    """Train recipes × settings × seeds and summarise their scores. Each figure has a 95 % interval.
 
     \b
     Examples:
@@ -241,8 +243,8 @@ def sweep(
             rows.append(Row(label, configure(get(name), [*(set_ or []), *choice]), tuple(benchmark)))
     table = Table(f"Sweep of {', '.join(recipes)}", tuple(rows), seeds)
     inputs = _inputs(rows, output, data, workers=workers)
-    outcomes, told = _scored("table", table, inputs, seeds)
-    emit(told, json, f"{markdown(outcomes)}\n\n{output}: {len(rows)} rows × {seeds} seeds", f"covis compare {output}")
+    outcomes, record = _scored("table", table, inputs, seeds)
+    emit(record, json, f"{markdown(outcomes)}\n\n{output}: {len(rows)} rows × {seeds} seeds", f"covis compare {output}")
 
 
 def reproduce(
@@ -252,14 +254,14 @@ def reproduce(
             callback=_check_tables, help="Tables and figures by name; `list` shows them, their cost and data."
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder of all runs.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder for all runs.")] = None,
     data: DataPath = None,
     rows: Annotated[list[str] | None, typer.Option(help="Only rows whose name contains this, repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds 0 … N−1 (default: as the table says).")] = None,
     set_: Set = None,
     scores: Annotated[
         Path | None,
-        typer.Option(callback=existing, help="What servers answered: scores.csv of the output folder, filled in."),
+        typer.Option(callback=existing, help="Scores from servers: the output folder's scores.csv, filled in."),
     ] = None,
     model: Annotated[
         list[str] | None, typer.Option(help="NAME=FOLDER of an off-the-shelf model (netvlad), repeatable.")
@@ -271,10 +273,10 @@ def reproduce(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Reproduce published tables and figures: what the data allows, resumed, beside the published figures.
+    """Reproduce published tables and figures. Rows whose data is there are run and shown beside the published figures.
 
-    Tables in one output folder share their runs. Where a server keeps the truth, submission files are written, and
-    scores.csv in the folder takes its answers.
+    Re-run to resume. Tables in one output folder share their runs. Where a server keeps the ground truth, submission
+    files are written; put the server's scores into scores.csv in the folder.
 
     \b
     Examples:
@@ -306,9 +308,15 @@ def reproduce(
         chosen[name] = replace(table, rows=tuple(kept))
     every = [row for table in chosen.values() for row in table.rows]
     inputs = _inputs(every, output, data, workers=workers, scores=scores, models=model or [])
-    told = {name: _reproduced(name, table, inputs, seeds or table.seeds, bool(set_)) for name, table in chosen.items()}
-    texts = [entry.pop("text") for entry in told.values()]
-    emit(next(iter(told.values())) if len(told) == 1 else told, json, "\n\n".join([*texts, f"written to {output}"]))
+    records = {
+        name: _reproduced(name, table, inputs, seeds or table.seeds, bool(set_)) for name, table in chosen.items()
+    }
+    texts = [entry.pop("text") for entry in records.values()]
+    emit(
+        next(iter(records.values())) if len(records) == 1 else records,
+        json,
+        "\n\n".join([*texts, f"written to {output}"]),
+    )
 
 
 def _inputs(
@@ -352,14 +360,14 @@ def _reproduced(name: str, table: Table, inputs: Inputs, seeds: int, changed: bo
         return _measured(name, table, inputs)
     notes = (*table.notes, *(["settings were changed by --set: not the published recipe"] if changed else []))
     table = replace(table, notes=tuple(notes))
-    outcomes, told = _scored(name, table, inputs, seeds)
-    told["text"] = f"# {table.title}\n\n{markdown(outcomes, table.notes)}"
-    if "differences" in told:
-        told["text"] += "\n\n" + compared_markdown(told["differences"])
+    outcomes, record = _scored(name, table, inputs, seeds)
+    record["text"] = f"# {table.title}\n\n{markdown(outcomes, table.notes)}"
+    if "differences" in record:
+        record["text"] += "\n\n" + compared_markdown(record["differences"])
     if table.figure:
-        told["pictures"] = _drawn(name, table, outcomes, inputs)
-        told["text"] += "\n\n" + "\n".join(told["pictures"])
-    return told
+        record["pictures"] = _drawn(name, table, outcomes, inputs)
+        record["text"] += "\n\n" + "\n".join(record["pictures"])
+    return record
 
 
 def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[Outcome], dict[str, Any]]:
@@ -368,10 +376,10 @@ def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[O
 
     numbers = list(range(seeds))
     outcomes = with_means(run_rows(table.rows, inputs, numbers), table)
-    told = write_outcomes(inputs.output, table.title, outcomes, numbers, name, table.notes, table.against)
+    record = write_outcomes(inputs.output, table.title, outcomes, numbers, name, table.notes, table.against)
     if inputs.scores.values:
         inputs.scores.write(inputs.output / SCORES)
-    return outcomes, told
+    return outcomes, record
 
 
 def _measured(name: str, table: Table, inputs: Inputs) -> dict[str, Any]:
@@ -382,11 +390,11 @@ def _measured(name: str, table: Table, inputs: Inputs) -> dict[str, Any]:
     entries = measure_rows(table.rows, inputs)
     recipes = {(row.recipe.dataset, row.recipe.split) for row in table.rows if row.recipe is not None}
     whole = all(is_whole(dataset, split, inputs.data.get(dataset)) for dataset, split in recipes)
-    told = {"title": table.title, "command": artifacts.command(), "versions": artifacts.versions(), "rows": entries}
-    artifacts.write_json(inputs.output / f"{name}.json", told, sealed=False)
+    record = {"title": table.title, "command": artifacts.command(), "versions": artifacts.versions(), "rows": entries}
+    artifacts.write_json(inputs.output / f"{name}.json", record, sealed=False)
     text = f"# {table.title}\n\n{cost_table(entries, whole)}"
     write_text(inputs.output / f"{name}.md", text + "\n")
-    return {**told, "text": text}
+    return {**record, "text": text}
 
 
 def _drawn(name: str, table: Table, outcomes: Sequence[Outcome], inputs: Inputs) -> list[str]:
@@ -442,7 +450,7 @@ def _listed(name: str, data: list[str] | None) -> dict[str, Any]:
         "title": table.title,
         "rows": len(table.rows),
         "runs": len(runs),
-        "hours": "23 steps a row" if table.cost else f"{known:g} GPU-hours" if known else "",
+        "hours": "23 steps per row" if table.cost else f"{known:g} GPU-hours" if known else "",
         "data": [dataset for dataset in wanted if is_given(dataset, paths)],
         "missing": [dataset for dataset in wanted if not is_given(dataset, paths)],
         "needs": wanted,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import DataPath, FrameOption, Json, choice_of, emit, existing, named, table
+from covis.cli.common import AXES, DataPath, FrameOption, Json, choice_of, emit, existing, named, table
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from covis.labels.exchange import Labels
     from covis.labels.rules import LabelRule
 
-MEASURES = ("overlap", "query_overlap", "iou")
-AXES = ("x", "y", "z", "-x", "-y", "-z")
+MEASURE_CHOICES = ("overlap", "query_overlap", "iou")
 
 Queries = Annotated[
     Path | None, typer.Option(callback=existing, help="The queries: a table, a folder, a COLMAP model, …")
 ]
 Database = Annotated[
-    Path | None, typer.Option(callback=existing, help="The map images, alike. [default: the queries with themselves]")
+    Path | None,
+    typer.Option(callback=existing, help="The map images, in the same forms. [default: the queries with themselves]"),
 ]
 DatasetName = Annotated[
     str | None, typer.Option("--dataset", callback=named("dataset"), help="Instead of tables: a dataset by name.")
@@ -50,7 +50,7 @@ def label(
     measure: Annotated[
         str | None,
         typer.Option(
-            callback=choice_of("--measure", MEASURES),
+            callback=choice_of("--measure", MEASURE_CHOICES),
             help="overlap | query_overlap | iou. [default: overlap; surface: iou]",
         ),
     ] = None,
@@ -70,7 +70,7 @@ def label(
         list[str] | None, typer.Option("--set", help="Any field of the rule: FIELD=VALUE, repeatable.")
     ] = None,
     max_angle_deg: Annotated[float | None, typer.Option(help="Leave out pairs whose headings differ by more.")] = None,
-    facing: Annotated[bool, typer.Option("--facing", help="Weigh cameras that look at each other down.")] = False,
+    facing: Annotated[bool, typer.Option("--facing", help="Give less weight to cameras that face each other.")] = False,
     within_group: Annotated[
         bool, typer.Option("--within-group", help="Only pairs of one group (city, scene).")
     ] = False,
@@ -93,7 +93,7 @@ def label(
     frame: FrameOption = "",
     json: Json = False,
 ) -> None:
-    """Label every pair of two sets (or of one set with itself) by how much the two views share.
+    """Label image pairs by how much their views share. Pairs are of two sets, or of one set with itself.
 
     \b
     Examples:
@@ -121,8 +121,8 @@ def label(
     if rule == "tracks" and tracks is None and queries is not None:
         given["tracks"] = str(queries)
     chosen = _rule(rule, dataset, {key: value for key, value in given.items() if value is not None}, set_ or [])
-    here, there = _with_positions(image_sets(queries, database, dataset, data, split, frame), skip_unknown)
-    graph = _finished(output, chosen, here, there, uint8) or _made(output, chosen, here, there, uint8)
+    left, right = _with_positions(image_sets(queries, database, dataset, data, split, frame), skip_unknown)
+    graph = _finished(output, chosen, left, right, uint8) or _made(output, chosen, left, right, uint8)
     summary = {"graph": str(output), **_summary(graph)}
     text = table([{"what": k, "value": str(v)} for k, v in _flat(summary)])
     emit(summary, json, text, f"covis label plot {output} -o labels.png")
@@ -239,10 +239,10 @@ def _with_position(images: ImageSet, skip_unknown: bool) -> ImageSet:
     unknown = (~images.poses.known).nonzero()[0]
     if not len(unknown):
         return images
-    told = f"{len(unknown)} of {len(images)} images have no position (first: {images.name(int(unknown[0]))})"
+    cause = f"{len(unknown)} of {len(images)} images have no position (first: {images.name(int(unknown[0]))})"
     if not skip_unknown or len(unknown) == len(images):
-        raise InputError(f"{told}; fill them in, or leave such images out with --skip-unknown")
-    warn(f"{told}; they are left out")
+        raise InputError(f"{cause}; fill them in, or leave such images out with --skip-unknown")
+    warn(f"{cause}; they are left out")
     return images.subset(images.poses.known)
 
 
@@ -259,12 +259,12 @@ def _finished(
     from covis.progress import say
 
     graph = SimilarityGraph.open(output)
-    wanted = {**rule.facts(queries, database), "dtype": "uint8" if uint8 else "float32"}
-    found = {"dtype": "float32", **graph.facts}
-    wanted, found = (loads(dumps(facts)) for facts in (wanted, found))
-    told = difference({key: found.get(key) for key in wanted}, wanted)
-    if told:
-        raise InputError(f"{output} holds other labels ({told}); choose another output folder")
+    requested = {**rule.facts(queries, database), "dtype": "uint8" if uint8 else "float32"}
+    stored = {"dtype": "float32", **graph.facts}
+    requested, stored = (loads(dumps(facts)) for facts in (requested, stored))
+    changes = difference({key: stored.get(key) for key in requested}, requested)
+    if changes:
+        raise InputError(f"{output} holds other labels ({changes}); choose another output folder")
     say(f"{output} holds these labels already")
     return graph
 
@@ -301,21 +301,21 @@ def _summary(graph: SimilarityGraph) -> dict[str, Any]:
 
 
 def _flat(summary: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The summary a line each, the rule's parameters too."""
+    """The summary, one line per entry, with the rule's parameters."""
     named = ((key, value) for key, value in summary["rule"].items() if key not in ("rule", "queries", "database"))
     return [*((k, v if k != "rule" else v["rule"]) for k, v in summary.items()), *((f"  {k}", v) for k, v in named)]
 
 
-FORMATS = ("csv", "h5", "parquet", "hloc")
+_FORMATS = ("csv", "h5", "parquet", "hloc")
 ENDINGS = {".csv": "csv", ".h5": "h5", ".hdf5": "h5", ".parquet": "parquet", ".pq": "parquet", ".txt": "hloc"}
-PICTURES = ("pair", "scatter", "heatmap", "map", "surface")
+_PICTURES = ("pair", "scatter", "heatmap", "map", "surface")
 
 
 def export(
     graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
     format_: Annotated[
-        str, typer.Option("--format", callback=choice_of("--format", FORMATS), help=" | ".join(FORMATS))
+        str, typer.Option("--format", callback=choice_of("--format", _FORMATS), help=" | ".join(_FORMATS))
     ],
     least: Annotated[
         float | None, typer.Option("--min-similarity", help="Leave out smaller ψ. [default: 0; hloc: 0.5]")
@@ -324,7 +324,7 @@ def export(
     full: Annotated[bool, typer.Option("--full", help="h5: a whole matrix also for one set with itself.")] = False,
     json: Json = False,
 ) -> None:
-    """Write labels for other tools: an edge list, the authors' HDF5, or an hloc pair list.
+    """Write labels for other tools. As an edge list, the authors' HDF5 or an hloc pair list.
 
     csv and parquet have the columns query, database, similarity. h5 has `fov` (graded) and `sim` (binary), queries ×
     map, or condensed for one set with itself; of several MSLS cities a folder of <city>_gt.h5, panoramas as empty rows.
@@ -365,11 +365,11 @@ def import_labels(
     split: SplitName = None,
     key: Annotated[str, typer.Option(help="h5: fov (graded) or sim (binary).")] = "fov",
     format_: Annotated[
-        str | None, typer.Option("--format", callback=choice_of("--format", FORMATS), help=" | ".join(FORMATS))
+        str | None, typer.Option("--format", callback=choice_of("--format", _FORMATS), help=" | ".join(_FORMATS))
     ] = None,
     json: Json = False,
 ) -> None:
-    """Read labels of another tool into a graph: an edge list, the authors' HDF5, or an hloc pair list (ψ = 1).
+    """Read labels of another tool. An edge list, the authors' HDF5 or an hloc pair list (ψ = 1).
 
     Edge and pair lists name their images; the rows and columns of h5 are the images of the tables, in their order (of
     MSLS all lines of a city's lists, panoramas included; the folder of <city>_gt.h5 for several cities).
@@ -384,8 +384,8 @@ def import_labels(
     from covis.labels.exchange import Labels, read_edges, read_hloc, read_released, save_labels
 
     kind = format_ or ("h5" if file.is_dir() else ENDINGS.get(file.suffix.lower(), file.suffix or file.name))
-    if kind not in FORMATS:
-        raise unknown_name("format", kind, FORMATS)
+    if kind not in _FORMATS:
+        raise unknown_name("format", kind, _FORMATS)
     if not file.exists():
         raise InputError(f"{file} is not there; check the path")
     sides = image_sets(queries, database, dataset, data, split)
@@ -402,7 +402,7 @@ def import_labels(
 def plot(
     graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
-    kind: Annotated[str, typer.Option(callback=choice_of("--kind", PICTURES), help=" | ".join(PICTURES))] = "scatter",
+    kind: Annotated[str, typer.Option(callback=choice_of("--kind", _PICTURES), help=" | ".join(_PICTURES))] = "scatter",
     pair: Annotated[
         tuple[str, str] | None,
         typer.Option(help="pair, surface: a query and a map image, by name or row number. [default: one near ψ = 0.5]"),
@@ -414,7 +414,7 @@ def plot(
     cloud_up: CloudUp = "z",
     json: Json = False,
 ) -> None:
-    """Draw labels: a pair's fields of view, overlap against distance and angle, a city's positives, shared points.
+    """Draw labels. A pair's fields of view, overlap against distance and angle, a city's positives, or shared points.
 
     surface needs the dataset as well, for its poses and depth maps.
 

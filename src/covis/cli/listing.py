@@ -1,4 +1,4 @@
-"""`covis list`, `data check`, `doctor`, `cache`: what there is, whether a dataset is whole, what this installation can do and keeps."""
+"""`covis list`, `data check`, `doctor`, `cache`: what there is, whether a dataset is complete, what this installation has and keeps."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ import typer
 
 from covis.cli.common import Json, backbones, emit, existing, named, table
 from covis.errors import InputError, unknown_name
-from covis.registry import NAMES, known_names
+from covis.registry import NAMES_FILE, known_names
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
-    "onnx": (("onnx", "onnxscript", "onnxruntime"), "covis export, and faster index, locate and embed on a processor"),
+    "onnx": (("onnx", "onnxscript", "onnxruntime"), "covis export, and faster index, locate and embed on a CPU"),
     "serve": (("fastapi", "uvicorn", "multipart", "prometheus_client"), "covis serve"),
     "milvus": (("pymilvus",), "maps and search on Milvus"),
     "postgres": (("psycopg", "pgvector"), "maps on PostgreSQL"),
-    "heic": (("pillow_heif",), "photos in HEIC, as iPhones take them"),
+    "heic": (("pillow_heif",), "HEIC photos (iPhone)"),
     "sfm": (("pycolmap",), "COLMAP models and databases, 6DOF poses"),
     "local": (("cv2", "onnxruntime", "pycolmap"), "re-ranking by local features (--rerank local:NAME)"),
     "ros": (("rosbags",), "ROS bags and MCAP files"),
@@ -45,7 +45,7 @@ CACHED = {
 
 
 def doctor(json: Json = False) -> None:
-    """Show versions, devices, the cache and which verbs lack a library.
+    """Show versions, devices, the cache and which extras are missing.
 
     \b
     Examples:
@@ -70,7 +70,7 @@ def doctor(json: Json = False) -> None:
 
 def _report(facts: dict[str, Any]) -> str:
     libraries = ", ".join(f"{name} {number or '(missing)'}" for name, number in facts["libraries"].items())
-    gpus = ", ".join(facts["gpus"]) or "none (everything runs on the processor)"
+    gpus = ", ".join(facts["gpus"]) or "none (everything runs on the CPU)"
     extras = [
         {
             "extra": name,
@@ -82,10 +82,10 @@ def _report(facts: dict[str, Any]) -> str:
     lines = [
         f"covis {facts['covis']}, Python {facts['python']}",
         f"libraries: {libraries}",
-        f"processors: {facts['processors']}, GPUs: {gpus}",
+        f"CPU cores: {facts['processors']}, GPUs: {gpus}",
         f"cache: {facts['cache']['folder']}, {_size(facts['cache']['bytes'])}; {_size(facts['free_bytes'])} free on its disk",
-        "pretrained weights: fetched by name where the model hub can be reached; else give a file (--weights FILE, or "
-        "--set model.weights=FILE for covis train)",
+        "pretrained weights: downloaded on first use; offline, give a file (covis index --weights FILE, "
+        "covis train --set model.weights=FILE)",
         "",
         table(extras),
     ]
@@ -95,11 +95,13 @@ def _report(facts: dict[str, Any]) -> str:
 def cache(
     clear: Annotated[str | None, typer.Option(help=f"Delete entries of a kind ({', '.join(CACHED)}) or `all`.")] = None,
     keep_gb: Annotated[
-        float | None, typer.Option(help="Delete the entries used longest ago down to this size.")
+        float | None, typer.Option(help="Delete the least recently used entries down to this size.")
     ] = None,
     json: Json = False,
 ) -> None:
-    """List what is kept in the cache, with sizes, and delete what is not wanted; everything can be made again.
+    """List the cache, with sizes, or clear it. Everything in it is made again when needed.
+
+    --json lists every entry.
 
     \b
     Examples:
@@ -112,7 +114,7 @@ def cache(
     if clear is not None and clear not in (*CACHED, "all"):
         raise unknown_name("kind of cache entry", clear, (*CACHED, "all"))
     if keep_gb is not None and not keep_gb >= 0:
-        raise InputError(f"--keep-gb is {keep_gb}; expected gigabytes from 0 on")
+        raise InputError(f"--keep-gb is {keep_gb}; expected 0 or more gigabytes")
     doomed = [entry for entry in present if clear in (entry.kind, "all")]
     if keep_gb is not None:
         doomed += _oldest_over([entry for entry in present if entry not in doomed], keep_gb * 1e9)
@@ -149,13 +151,13 @@ class Entry(NamedTuple):
 
 def entries(folder: Path) -> list[Entry]:
     """What the cache holds, largest first; links and files of others are left alone."""
-    found = []
+    present = []
     for kind in CACHED:
         inside = folder.glob(f"{kind}-*") if kind == "town" else (folder / kind).glob("[!.]*")
         for path in inside:
             if not path.is_symlink():
-                found.append(_entry(kind, path))
-    return sorted(found, key=lambda entry: (-entry.size, entry.path.name))
+                present.append(_entry(kind, path))
+    return sorted(present, key=lambda entry: (-entry.size, entry.path.name))
 
 
 def _entry(kind: str, path: Path) -> Entry:
@@ -185,10 +187,16 @@ def _delete(path: Path) -> None:
 
 
 def _listing(folder: Path, kept: list[Entry], doomed: list[Entry]) -> str:
-    rows = [
-        {"kind": e.kind, "name": e.path.name, "size": _size(e.size), "last used": f"{e.days:.0f} days ago"}
-        for e in kept
-    ]
+    """One line per kind: entries themselves have fingerprints for names, which tell a person nothing."""
+    rows = []
+    for kind, contents in CACHED.items():
+        alike = [entry for entry in kept if entry.kind == kind]
+        if alike:
+            size, days = sum(entry.size for entry in alike), min(entry.days for entry in alike)
+            used = "today" if days < 1 else f"{days:.0f} days ago"
+            rows.append(
+                {"kind": kind, "entries": len(alike), "size": _size(size), "last used": used, "contents": contents}
+            )
     lines = [f"{folder}: {_size(sum(entry.size for entry in kept))}"]
     if doomed:
         lines.append(f"deleted {len(doomed)} entries, {_size(sum(entry.size for entry in doomed))}")
@@ -231,7 +239,7 @@ def _size(count: float) -> str:
     return f"{count:.1f} TB"
 
 
-# `covis data check`: whether a dataset is whole.
+# `covis data check`: whether a dataset is complete.
 
 
 def check(
@@ -241,13 +249,15 @@ def check(
         Path | None,
         typer.Option("--output", "-o", help="Folder for rejects.csv and report.json. [default: check-NAME]"),
     ] = None,
-    quick: Annotated[bool, typer.Option(help="Look at each file's beginning and end only, decode nothing.")] = False,
+    quick: Annotated[
+        bool, typer.Option(help="Check only the beginning and end of each file, without decoding.")
+    ] = False,
     workers: Annotated[int | None, typer.Option(min=1, help="Processes. [default: all processors]")] = None,
     json: Json = False,
 ) -> None:
-    """Examine a dataset: what is there, what is missing, what looks wrong, its terms of use.
+    """Check a dataset's files. Counts, what is missing or looks wrong, terms of use.
 
-    Re-run an interrupted check to resume it. Exit code 2 where an error was found.
+    Re-run an interrupted check to resume it. The exit code is 2 if an error is found.
 
     \b
     Examples:
@@ -278,7 +288,7 @@ def _report_text(report: dict[str, Any]) -> str:
             for r in report["published"]
         ]
         lines += [table(published), ""]
-    lines += [f"{f['level']}: {f['text']}" for f in report["findings"]] or ["nothing looks wrong"]
+    lines += [f"{f['level']}: {f['text']}" for f in report["findings"]] or ["no problems found"]
     bad = sum(report["rejects"].values())
     lines.append(
         f"{report['images']} files {'looked at' if report['quick'] else 'decoded'}, {bad} rejected: {report['rejects_file']}"
@@ -294,7 +304,7 @@ def list_names(
     match: Annotated[str, typer.Option(help="Only names that contain this.")] = "",
     json: Json = False,
 ) -> None:
-    """List what covis knows by name.
+    """List datasets, benchmarks, recipes, models and other names.
 
     \b
     Examples:
@@ -303,17 +313,17 @@ def list_names(
       covis list backbones --match dinov2
     """
     if kind is None:
-        emit({name: about for name, (about, _) in KINDS.items()}, json, _kinds())
+        emit({name: about for name, (about, _) in LISTS.items()}, json, _kinds())
         return
-    if kind not in KINDS:
-        raise unknown_name("kind", kind, KINDS)
-    known = dict.fromkeys(backbones(), "") if kind == "backbones" else known_names(KINDS[kind][1])
+    if kind not in LISTS:
+        raise unknown_name("kind", kind, LISTS)
+    known = dict.fromkeys(backbones(), "") if kind == "backbones" else known_names(LISTS[kind][1])
     listed = {name: about for name, about in known.items() if match in name}
     emit(list(listed), json, _described(listed))
 
 
 def _kinds() -> str:
-    return table([{"kind": name, "covis list KIND shows": about} for name, (about, _) in KINDS.items()])
+    return table([{"kind": name, "covis list KIND shows": about} for name, (about, _) in LISTS.items()])
 
 
 def _described(listed: dict[str, str]) -> str:
@@ -328,14 +338,14 @@ START_WITH = {
     "msls_vgg16_gem_gcl": "start here: the method's main experiment",
 }
 """Recipes that are listed first, and why."""
-KINDS = {
-    "datasets": ("datasets that covis reads, with their splits", "dataset"),
+LISTS = {
+    "datasets": ("supported datasets, with their splits", "dataset"),
     "benchmarks": ("named evaluation protocols", "benchmark"),
     "recipes": ("training recipes, by dataset", "recipe"),
-    "backbones": ("networks to build a model on", "backbone"),
+    "backbones": ("networks to build a model from", "backbone"),
     "rules": ("label rules", "rule"),
-    "models": ("models that others published, to import", "published model"),
-    "batches": ("how training batches are put together", "kind of batches"),
+    "models": ("published models that can be imported", "published model"),
+    "batches": ("ways to compose training batches", "kind of batches"),
     "losses": ("training losses", "loss"),
     "pools": ("poolings of feature maps into a descriptor", "pooling"),
     "rerankers": ("ways to re-rank results (covis evaluate --rerank)", "re-ranker"),
@@ -473,7 +483,7 @@ def write_names() -> None:
     """Writes the file of names anew; a test holds it to the registries."""
     from covis.files import write_text
 
-    path = Path(str(resources.files("covis"))) / NAMES
+    path = Path(str(resources.files("covis"))) / NAMES_FILE
     write_text(path, json_text.dumps(all_names(), indent=1, ensure_ascii=False) + "\n")
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit, existing, existing_map
+from covis.cli.common import Json, emit, existing, existing_map, require_map
 from covis.cli.maps import PicturesOption
 from covis.errors import InputError
 
@@ -15,7 +15,7 @@ MapPath = Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", h
 
 
 def check(map_path: MapPath, json: Json = False) -> None:
-    """Read every byte of a map against its checksums, and name the damaged parts.
+    """Check every byte of a map against its checksums. Damaged parts are listed.
 
     \b
     Examples:
@@ -26,16 +26,16 @@ def check(map_path: MapPath, json: Json = False) -> None:
     problems = check_map(map_path)
     emit(
         {"map": str(map_path), "problems": [{"part": p.part, "cause": p.cause} for p in problems]}, json,
-        "\n".join(f"{p.part}: {p.cause}" for p in problems) or f"{map_path} is whole",
+        "\n".join(f"{p.part}: {p.cause}" for p in problems) or f"{map_path}: no damage found",
     )  # fmt: skip
     if problems:
         raise InputError(
-            f"{map_path} has {len(problems)} damaged parts; drop them and build the rest anew with: covis map repair {map_path}"
+            f"{map_path} has {len(problems)} damaged parts; drop them and rebuild the rest with: covis map repair {map_path}"
         )
 
 
 def repair(map_path: MapPath, json: Json = False) -> None:
-    """Make a damaged map whole again: drop what is damaged, list the photos that went with it, rebuild the index.
+    """Repair a damaged map. Drops what is damaged, lists the photos lost with it, rebuilds the index.
 
     \b
     Examples:
@@ -44,18 +44,18 @@ def repair(map_path: MapPath, json: Json = False) -> None:
     from covis.maps.care import DROPPED, repair_map
 
     outcome = repair_map(map_path)
-    lines = [f"{map_path} was whole; nothing changed"]
+    lines = [f"{map_path}: no damage found; nothing changed"]
     if outcome["repaired"]:
         count = len(outcome["dropped"])
         lines = [f"dropped {name}" for name in outcome["dropped"][:20]]
         lines += [f"… and {count - 20} more"] if count > 20 else []
         listed = f", listed in {map_path / DROPPED}; add them again with covis add" if count else ""
-        lines.append(f"{map_path} is whole again with {outcome['photos']} photos; {count} dropped{listed}")
+        lines.append(f"{map_path} is repaired, with {outcome['photos']} photos; {count} dropped{listed}")
     emit(outcome, json, "\n".join(lines), f"covis map check {map_path}")
 
 
 def calibrate(map_path: MapPath, json: Json = False) -> None:
-    """Learn anew from a map's own photos how far its answers can be trusted.
+    """Calibrate a map again, from its own photos. Probabilities and radii of its answers come from this.
 
     \b
     Examples:
@@ -76,7 +76,7 @@ def show(
     pictures: PicturesOption = None,
     json: Json = False,
 ) -> None:
-    """Say what is in a map, and write a page to look at it.
+    """Show what is in a map, or write a page to look at it.
 
     \b
     Examples:
@@ -84,16 +84,19 @@ def show(
       covis map show town.map -o map.html
     """
     from covis.cli.maps import promise_of
-    from covis.maps.map import RUNTIME, Map
-    from covis.reading.sources import require_map
+    from covis.maps.map import Map
 
     require_map(map_path, [])
     opened = Map.open(map_path)
-    runtime = "ONNX Runtime" if (map_path / RUNTIME).is_dir() else "torch"
+    networks = {
+        "onnx": "ONNX Runtime",
+        "torch": "torch",
+        "": "nothing: it has descriptors alone (locate --descriptors)",
+    }
     facts = {
         "photos": len(opened), "version": opened.version, "groups": len(set(opened.images.group.tolist())),
-        "model": f"{opened.backbone}, {opened.dim} numbers", "fingerprint": opened.model_fingerprint,
-        "search": opened.index_kind, "runs in": runtime,
+        "model": f"{opened.backbone}, {opened.dim} dimensions", "fingerprint": opened.model_fingerprint,
+        "search": opened.index_kind, "runs in": networks[opened.network],
         "positions": "on Earth" if opened.frame else "metres", "full poses": _known(opened.images.poses.rotation),
         "cameras": _known(opened.images.intrinsics), "promise": promise_of(opened),
     }  # fmt: skip
@@ -108,7 +111,7 @@ def show(
 
 
 def _known(values: Any) -> int:
-    """Photos of which an array says something."""
+    """Photos that an array has a value for."""
     return 0 if values is None else int((values == values).reshape(len(values), -1).any(axis=1).sum())
 
 
@@ -116,11 +119,11 @@ def export(
     map_path: MapPath,
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write: town.covis.")],
     with_paths: Annotated[
-        bool, typer.Option("--with-paths", help="Also where the photos lie on this disk (left out otherwise).")
+        bool, typer.Option("--with-paths", help="Include the paths of the photos on this disk.")
     ] = False,
     json: Json = False,
 ) -> None:
-    """Write a map as one file that can be sent: model, descriptors, positions, calibration; not the photos.
+    """Write a map as one file to send to others. It has model, descriptors, positions and calibration, not the photos.
 
     \b
     Examples:
@@ -128,7 +131,6 @@ def export(
     """
     from covis.maps.care import export_map
     from covis.maps.map import Map
-    from covis.reading.sources import require_map
 
     require_map(map_path, [])
     size = export_map(Map.open(map_path), target, with_paths=with_paths)
@@ -146,11 +148,12 @@ def import_(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The map to make.")],
     photos: Annotated[
-        Path | None, typer.Option(callback=existing, help="Where the photos lie here, to be shown beside answers.")
+        Path | None,
+        typer.Option(callback=existing, help="Folder of the photos on this machine, to show beside answers."),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Make a map of a file that covis map export wrote. Every byte is checked, nothing in it is executed.
+    """Make a map from an exported file. Every byte is checked, and nothing in it is executed.
 
     \b
     Examples:
@@ -171,7 +174,7 @@ def merge(
     prefix: Annotated[str, typer.Option(help="Put before the names of B, where both use the same ones.")] = "",
     json: Json = False,
 ) -> None:
-    """Make one map of two that were made with one model; it is calibrated anew.
+    """Merge two maps of the same model into one. It is calibrated again.
 
     \b
     Examples:
@@ -193,7 +196,7 @@ def diff(
     second: Annotated[Path, typer.Argument(callback=existing_map, metavar="B", help="Another map.")],
     json: Json = False,
 ) -> None:
-    """Say what differs between two maps: photos, positions, descriptors, models.
+    """Show what differs between two maps. Photos, positions, descriptors, models.
 
     \b
     Examples:
@@ -202,12 +205,12 @@ def diff(
     from covis.maps.care import diff_maps
     from covis.maps.map import Map
 
-    found = diff_maps(Map.open(first), Map.open(second))
-    lines = [f"{first}: {found['photos'][0]} photos, {second}: {found['photos'][1]} photos"]
-    if not found["same_model"]:
-        lines.append(f"models differ: {found['models'][0]}, {found['models'][1]}; descriptors are not compared")
+    changes = diff_maps(Map.open(first), Map.open(second))
+    lines = [f"{first}: {changes['photos'][0]} photos, {second}: {changes['photos'][1]} photos"]
+    if not changes["same_model"]:
+        lines.append(f"models differ: {changes['models'][0]}, {changes['models'][1]}; descriptors are not compared")
     for key, label in (("only_first", f"only in {first}"), ("only_second", f"only in {second}"),
-                       ("moved", "moved"), ("described_otherwise", "described otherwise")):  # fmt: skip
-        some = list(found[key])
+                       ("moved", "moved"), ("described_otherwise", "other descriptor")):  # fmt: skip
+        some = list(changes[key])
         lines += [f"{label}: {len(some)} ({', '.join(some[:5])}{', …' if len(some) > 5 else ''})"] if some else []
-    emit(found, json, "\n".join(lines if len(lines) > 1 else [*lines, "no difference"]))
+    emit(changes, json, "\n".join(lines if len(lines) > 1 else [*lines, "no difference"]))

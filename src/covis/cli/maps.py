@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covis.cli.common import (
+    MODEL_HELP,
     Device,
     FrameOption,
     Json,
@@ -19,18 +20,21 @@ from covis.cli.common import (
     existing_model,
     index_kind,
     named,
+    require_map,
+    select_photos,
     some_existing,
 )
 from covis.errors import InputError
+from covis.tables import counted
 
 if TYPE_CHECKING:
+    from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
     from covis.maps.exports import GeoPoseForm
     from covis.maps.fitting import Fitted
     from covis.maps.locating import Answer
     from covis.maps.map import Map
-    from covis.models import PlaceModel
-if TYPE_CHECKING:
+    from covis.runtime import Described
     from covis.search import Area
 
 TrackOption = Annotated[
@@ -41,12 +45,15 @@ PicturesOption = Annotated[
     typer.Option(
         callback=existing,
         metavar="FOLDER",
-        help="Also show photos of the map that lie here; those of folders given to covis index are shown anyway.",
+        help="Also show map photos from here (those of folders given to covis index are always shown).",
     ),
 ]
 GivenPhotos = Annotated[
     Path | None,
-    typer.Option(callback=existing, help="A store with the photos' descriptors (covis embed), if there is one."),
+    typer.Option(
+        callback=existing,
+        help="Descriptors of the photos, to skip embedding: a store (covis embed), or FILE.npy with FILE.txt.",
+    ),
 ]
 
 
@@ -54,96 +61,126 @@ def index(
     photos: Annotated[
         Path, typer.Argument(callback=existing, help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The map; the same command resumes it.")],
-    model: Annotated[
-        Path | None, typer.Option(callback=existing_model, help="A model directory, or a training run.")
-    ] = None,
+    output: Annotated[Path, typer.Option("-o", "--output", help="The map to make; re-run to resume.")],
+    model: Annotated[Path | None, typer.Option(callback=existing_model, help=MODEL_HELP)] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="Fit a model to the photos, the default without --model.")
+        bool, typer.Option("--train", help="Fit a model to the photos (the default without --model).")
     ] = False,
     recipe: Annotated[
         str,
         typer.Option(
             callback=named("recipe"),
-            help="What is fitted: own_photos, own_photos_small or another (default: the best there is).",
+            help="What to fit: own_photos, own_photos_small or another (default: the best whose weights are available).",
         ),
     ] = "",
     weights: Annotated[
-        str, typer.Option(help="Backbone weights (.safetensors) where they cannot be fetched; tells the recipe.")
+        str,
+        typer.Option(
+            help="Backbone weights (.safetensors), if they cannot be downloaded; the recipe is chosen to fit."
+        ),
     ] = "",
     fine_tune: Annotated[
-        bool, typer.Option("--fine-tune", help="Also train the network on the photos, and keep that if it helps.")
+        bool,
+        typer.Option("--fine-tune", help="Also train the network on the photos, and keep the result if it is better."),
     ] = False,
     track: TrackOption = None,
     frame: FrameOption = "",
     kind: Annotated[
-        str, typer.Option(callback=index_kind, help="Search: auto, or a kind of `covis list indexes`.")
+        str, typer.Option(callback=index_kind, help="Index: auto, or a name from `covis list indexes`.")
     ] = "auto",
-    max_ram: Annotated[str, typer.Option(help="Memory that the index may take, such as 500M or 2G.")] = "",
+    max_ram: Annotated[str, typer.Option(help="Memory the index may use, such as 500M or 2G.")] = "",
     descriptors: GivenPhotos = None,
     engine: Annotated[
-        str, typer.Option(help="Keep photos and descriptors in an engine: milvus:URI or postgresql://USER@HOST/DB.")
+        str, typer.Option(help="Store the map in an engine: milvus:URI or postgresql://USER@HOST/DB.")
     ] = "",
     scene: Annotated[
         Path | None,
         typer.Option(help="For locate --pose: a COLMAP model of the photos, or images with depth."),
     ] = None,
+    inliers: Annotated[
+        str,
+        typer.Option(
+            help="For locate --inliers: calibrate matched local features (sift, xfeat=FILE.onnx, alike=FILE.pth)."
+        ),
+    ] = "",
     runtime: Annotated[
         str,
         typer.Option(
             callback=choice_of("--runtime", ("auto", "torch")),
-            help="What locate runs: auto (an ONNX file inside the map, if onnx is installed) or torch.",
+            help="What locate uses: auto (an ONNX file inside the map, if onnx is installed) or torch.",
         ),
     ] = "auto",
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Make a map from photos whose positions are known: import, check, embed, index and calibrate.
+    """Make a map from photos whose positions are known. Imports, checks, embeds, indexes and calibrates.
 
     \b
     Examples:
       covis index photos/ -o town.map
       covis index photos/ -o town.map --weights mobilenetv2.safetensors
       covis index photos/ -o town.map --model runs/quick/model
+      covis index photos/ -o town.map --model place.onnx
+      covis index photos/ -o town.map --model photos.store
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
       covis index drives.csv -o city.map --model runs/r50/model --engine postgresql://covis@db/maps
     """
+    if output.is_file():
+        raise InputError(f"{output} exists already and is not a folder; choose another output or remove it")
     if model is not None and (train or recipe or weights or fine_tune):
         raise InputError(
-            "give --model to use a model as it is, or --train, --recipe, --weights and --fine-tune to fit one, not both"
+            "give --model to use a model unchanged, or --train, --recipe, --weights and --fine-tune to fit one, not both"
         )
     from covis.describing.describers import find_describer
 
-    if model is not None:
-        find_describer(model)  # before anything heavy is imported
-    from covis.maps.map import Map
+    given = None if model is None else find_describer(model)  # before anything heavy is imported
+    computed = given is not None and given.kind in ("store", "matrix")
+    if computed and descriptors is not None:
+        raise InputError(f"--model {model} holds descriptors already; leave out --descriptors")
+    from covis.describing.describers import known_descriptors, open_model
+    from covis.maps.map import INLIER_PHOTOS, Map
     from covis.poses import parse_frame
     from covis.progress import say
     from covis.reading.decoding import Rejected
     from covis.reading.sources import open_images
     from covis.search.index import parse_size
 
+    if inliers:
+        from covis.describing.local import ByLocal
+
+        ByLocal.parse(inliers).facts()  # missing weights are an error before the work starts
+        if engine:
+            raise InputError("--inliers needs a map in a folder; leave out --engine")
     metres = parse_frame(frame)
-    loaded = None if model is None else _model(model)
-    steps = 2 if loaded is not None else 4
+    network = None if model is None or computed else open_model(model)
+    steps = 4 if model is None else 2 if given is not None and given.kind == "model" else 1
     rejects: list[Rejected] = []
     images = open_images(photos, track, positions=True, rejects=rejects, frame=metres)
-    fitted, given, held, count = None, _store(descriptors), None, len(images) + len(rejects)
-    if loaded is None:
+    fitted, held, count = None, None, len(images) + len(rejects)
+    store: DescriptorStore | None
+    if model is None:
         fitted = _fitted(images, output, recipe, weights, fine_tune)
-        loaded, held = _model(fitted.model), fitted.questions()
-        images, given, lost = fitted.described(images)
+        network, held = open_model(fitted.model), fitted.questions()
+        images, store, lost = fitted.described(images)
         rejects += lost
-    say(f"step {steps - 1} of {steps}: describe and index {len(images)} photos, calibrate the map")
+    elif computed:
+        images, store, lost = known_descriptors(model, images)
+        rejects += lost
+    else:
+        assert network is not None
+        store = _given(descriptors, images, network.fingerprint(), network.dim, output)
+    step = min(steps, 3 if model is None else 1)
+    say(f"step {step} of {steps}: describe and index {counted(len(images), 'photo')}, calibrate the map")
     made = Map.create(
-        output, images, loaded, index=kind, max_ram=parse_size(max_ram) if max_ram else None, descriptors=given,
+        output, images, network, index=kind, max_ram=parse_size(max_ram) if max_ram else None, descriptors=store,
         rejects=rejects, engine=engine, held=held,
     )  # fmt: skip
-    if runtime == "auto":
-        say(
-            f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate answers at once"
-        )
+    if runtime == "auto" and step < steps:
+        say(f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate starts quickly")
         made.carry_runtime()
+    if inliers:
+        say(f"calibrating {inliers} feature matches on up to {INLIER_PHOTOS} photos")
+        made.learn_inliers(inliers, held)
     depth = "depth" in images.columns and images.intrinsics is not None and images.poses.rotation is not None
     if scene is not None or depth:
         made.keep_scene(scene or photos)
@@ -154,13 +191,13 @@ def index(
 def add(
     map_path: Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")],
     photos: Annotated[list[Path], typer.Argument(callback=existing, help="Folders, tables or photos, with positions.")],
-    prefix: Annotated[str, typer.Option(help="Put before the names, where folders use the same ones.")] = "",
+    prefix: Annotated[str, typer.Option(help="Prefix for the names, if folders use the same ones.")] = "",
     track: TrackOption = None,
     descriptors: GivenPhotos = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Add photos to a map. Each folder, table or photo is one change: whole or not at all.
+    """Add photos to a map. Each folder, table or photo is added whole or not at all.
 
     \b
     Examples:
@@ -176,7 +213,8 @@ def add(
     for path in photos:
         rejects: list[Rejected] = []
         images = open_images(path, track, positions=True, rejects=rejects)
-        now = now.add(images, prefix=prefix, descriptors=_store(descriptors), rejects=rejects)
+        store = _given(descriptors, images, now.model_fingerprint, now.dim, map_path)
+        now = now.add(images, prefix=prefix, descriptors=store, rejects=rejects)
     report_map(now, json, {"added": len(now) - before})
 
 
@@ -185,7 +223,7 @@ def remove(
     names: Annotated[list[str], typer.Argument(help="Names of photos, as covis locate prints them.")],
     json: Json = False,
 ) -> None:
-    """Remove photos from a map, all of them in one change.
+    """Remove photos from a map. All of them, or none if a name is unknown.
 
     \b
     Examples:
@@ -215,9 +253,13 @@ def locate(
     sequence: Annotated[bool, typer.Option("--sequence", help="The photos are one walk, in order: one query.")] = False,
     precision: Annotated[
         str,
-        typer.Option(help="Share of confident answers that shall be right, such as 0.9 (auto: the best promised one)."),
+        typer.Option(
+            help="Share of confident answers that should be correct, such as 0.9 (auto: the highest the map promises)."
+        ),
     ] = "auto",
-    rate: Annotated[float | None, typer.Option(help="Share of true positions within the radius (0.9).")] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="Share of true positions inside the radius. [default: 0.9]")
+    ] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page with a map and the photos side by side.")] = None,
     tiles: Annotated[
         str, typer.Option(help="html: map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
@@ -236,19 +278,27 @@ def locate(
     ] = "ypr",
     exif: Annotated[Path | None, typer.Option(help="Write copies of the photos with GPS into a folder.")] = None,
     gis: Annotated[Path | None, typer.Option(help="Write them as a layer: .gpkg or .parquet (GeoParquet).")] = None,
-    pose: Annotated[bool, typer.Option("--pose", help="Also the full pose (6DOF), by the points of a scene.")] = False,
+    pose: Annotated[
+        bool, typer.Option("--pose", help="Also estimate the full pose (6DOF) from the points of a scene.")
+    ] = False,
     scene: Annotated[
         Path | None,
         typer.Option(
             callback=existing,
-            help="pose: COLMAP model of the map's photos, or images with depth. [default: what index was told]",
+            help="pose: COLMAP model of the map's photos, or images with depth. [default: the one given to covis index]",
         ),
     ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Read every byte of the map against its checksums.")] = False,
+    inliers: Annotated[
+        bool, typer.Option("--inliers", help="Also match local features; the map must be made with index --inliers.")
+    ] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check every byte of the map against its checksums first.")
+    ] = False,
+    descriptors: GivenPhotos = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Say where photos were taken, how sure that is, and which photos of the map show it.
+    """Find where photos were taken. With probability, radius, and the photos of the map that match.
 
     \b
     Examples:
@@ -258,16 +308,18 @@ def locate(
       covis locate town.map walk/*.jpg --sequence --near 55.7047,13.1910,500
       covis locate town.map IMG_2041.jpg --inside district.geojson
       covis locate town.map IMG_2041.jpg --pose --scene sparse/0
+      covis locate town.map new/ --descriptors new.store
     """
     wanted, form = _precision(precision), _form(geopose_form)
     if scene is not None and not pose:
         raise InputError("--scene goes with --pose")
+    if inliers and sequence:
+        raise InputError("--inliers treats photos one by one; leave out --sequence")
     from covis.progress import say
-    from covis.reading.sources import require_map, select_photos
 
     require_map(map_path, photos)
     files = select_photos(photos)
-    say(f"locating {len(files)} photo{'' if len(files) == 1 else 's'} in {map_path}")
+    say(f"locating {counted(len(files), 'photo')} in {map_path}")
 
     from covis.maps.calibration import RATE
     from covis.maps.map import Map
@@ -279,8 +331,10 @@ def locate(
     _need_earth(opened, [name for name in on_earth if name != "csv"])
     shares: dict[str, Any] = {"precision": wanted, "rate": RATE if rate is None else rate}
     area = read_area(near, inside, opened.frame)
+    if descriptors is not None:
+        shares["described"] = _looked_up(descriptors, files, opened)
     walk = opened.locate_walk(files, k, area=area, **shares) if sequence else None
-    answers = opened.locate(files, k, area=area, **shares) if walk is None else list(walk.answers)
+    answers = opened.locate(files, k, area=area, inliers=inliers, **shares) if walk is None else list(walk.answers)
     unusable = [a for a in answers if a.unusable]
     if len(unusable) == len(files):
         raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
@@ -343,15 +397,15 @@ def _write_files(
         say(f"wrote {target}")
     if geopose:
         written, without = write_geoposes(geopose, answers, form)
-        say(f"wrote {written} GeoPose{'' if written == 1 else 's'} to {geopose}")
+        say(f"wrote {counted(written, 'GeoPose')} to {geopose}")
         if without:
             warn(f"{without} photos have no position or no heading, and so no GeoPose")
     if exif:
         written, beside, left_out = write_exif(exif, answers)
-        inside = f"; for {beside} that are no JPEG, PNG or WebP it is in an XMP file beside them" if beside else ""
+        inside = f"; {beside} that are not JPEG, PNG or WebP have it in an XMP file beside them" if beside else ""
         say(f"wrote {written} photos with GPS to {exif}{inside}")
         if left_out:
-            warn(f"{len(left_out)} photos could not be given a position, such as {left_out[0]}")
+            warn(f"{len(left_out)} photos were left out because no position could be written, such as {left_out[0]}")
 
 
 def _write_gis(answers: list[Answer], target: Path | None) -> None:
@@ -367,11 +421,11 @@ def _write_gis(answers: list[Answer], target: Path | None) -> None:
 
 
 def _points(opened: Map, scene: Path | None) -> Path:
-    """Where the points for 6DOF poses lie: what was given, or what the map was told when it was made."""
+    """Where the points for 6DOF poses lie: what was given, or what the map was made with."""
     chosen = scene or opened.scene
     if chosen is None:
         raise InputError(
-            f"{opened.path} knows no points of its scene, which full poses need; give --scene MODEL here, or to covis index"
+            f"{opened.path} has no scene points, which full poses need; give --scene MODEL here, or to covis index"
         )
     if not chosen.exists():
         raise InputError(f"{chosen}, the scene of {opened.path}, is not there; give --scene MODEL")
@@ -384,12 +438,12 @@ def _poses(answers: list[Answer], opened: Map, scene: Path) -> list[dict[str, An
     from covis.progress import track as progress
 
     place = open_scene(scene, opened.images)
-    found: list[dict[str, Any]] = []
+    poses: list[dict[str, Any]] = []
     for answer in progress(answers, "posing", unit="photos"):
         names = [os.fsencode(m.image) for m in answer.matches]
         pose = None if answer.unusable else pose_photo(answer.photo, names, place)
-        found.append({"pose": None if pose is None else {**pose.to_dict(), "unit": place.unit}})
-    return found
+        poses.append({"pose": None if pose is None else {**pose.to_dict(), "unit": place.unit}})
+    return poses
 
 
 def _pose_lines(found: dict[str, Any]) -> list[str]:
@@ -397,17 +451,10 @@ def _pose_lines(found: dict[str, Any]) -> list[str]:
         return []
     pose = found["pose"]
     if pose is None:
-        return ["  no 6DOF pose: no more of its features agree with points of the scene than may by chance"]
+        return ["  no 6DOF pose: its features agree with the scene no better than chance"]
     x, y, z = pose["centre"]
     spread = f"± {pose['deviation_m']:.3g} {pose['unit']}, ± {pose['deviation_deg']:.2g}°"
     return [f"  pose: centre {x:.3f} {y:.3f} {z:.3f} {spread}, {pose['inliers']} of {pose['matches']} matches agree"]
-
-
-def _model(path: Path) -> PlaceModel:
-    """The model of a directory, or of a training run."""
-    from covis.describing.describers import open_place_model
-
-    return open_place_model(path)
 
 
 def _fitted(images: ImageSet, output: Path, recipe: str, weights: str, fine_tune: bool) -> Fitted:
@@ -419,14 +466,31 @@ def _fitted(images: ImageSet, output: Path, recipe: str, weights: str, fine_tune
     chosen = choose_recipe(recipe, weights)
     more = ", and more to fine-tune" if fine_tune else ""
     say(f"all steps take about {duration(estimate_s(chosen, len(images)))}{more}")
-    say(f"step 2 of 4: fit {chosen.model.backbone} to {len(images)} photos and describe them")
+    say(f"step 2 of 4: fit {chosen.model.backbone} to {counted(len(images), 'photo')} and describe them")
     return fit_model(images, chosen, output.with_name(f"{output.name}.model"), fine_tune=fine_tune)
 
 
-def _store(path: Path | None) -> Any:
+def _given(path: Path | None, images: ImageSet, model: str, dim: int, map_path: Path) -> DescriptorStore | None:
+    """The descriptors at `path` of photos for a map of this model; None without a path."""
+    if path is None:
+        return None
+    from covis.describing.describers import StoreDescriber, open_descriptors
     from covis.descriptors import DescriptorStore
 
-    return None if path is None else DescriptorStore.open(path)
+    computed = open_descriptors(path)
+    computed.require(model, dim, map_path)
+    if isinstance(computed, StoreDescriber):
+        return computed.store
+    return DescriptorStore.in_memory(images.names, computed.describe(images)[0], model)
+
+
+def _looked_up(path: Path, photos: list[Path], opened: Map) -> Described:
+    """The descriptors at `path` of photos that a map is asked for."""
+    from covis.describing.describers import look_up, open_descriptors
+
+    computed = open_descriptors(path)
+    computed.require(opened.model_fingerprint, opened.dim, opened.path)
+    return look_up(computed, photos)
 
 
 def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
@@ -438,8 +502,11 @@ def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, A
             "dim": made.dim, "index": made.index_kind, **facts, "promised_precision": promised, "calibration": summary,
             **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
     changed = "".join(f", {value} {key.replace('_', ' ')}" for key, value in facts.items())
-    text = f"{made.path}: {len(made)} photos, version {made.version}{changed}\n{_promise(promised, summary)}"
-    emit(data, json, text, f"covis locate {made.path} PHOTO, or covis serve {made.path}" if len(made) else "")
+    text = f"{made.path}: {counted(len(made), 'photo')}, version {made.version}{changed}\n{_promise(promised, summary)}"
+    then = f"covis locate {made.path} PHOTO, or covis serve {made.path}"
+    if not made.network:
+        then = f"covis locate {made.path} PHOTO --descriptors STORE, made by the same model"
+    emit(data, json, text, then if len(made) else "")
 
 
 def promise_of(made: Map) -> str:
@@ -454,13 +521,13 @@ def promise_of(made: Map) -> str:
 def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
     """What the map can promise of its answers, for people."""
     if summary is None:
-        return "not calibrated: answers will carry no probability"
+        return "not calibrated: answers will have no probability"
     if not summary["calibrated"]:
-        return f"not calibrated: {summary['note']}; answers will carry no probability"
+        return f"not calibrated: {summary['note']}; answers will have no probability"
     if promised is None:
-        return "the map promises no precision of 80 % or more; answers carry probabilities, none is called confident"
+        return "the map cannot promise a precision of 80 % or more: answers have probabilities, but none is called confident"
     share = f"{100 * summary['confident']:.0f} % of new photos get a confident answer"
-    return f"the map promises a precision of {100 * promised:g} %: {share}, as covis locate gives by default"
+    return f"the map promises a precision of {100 * promised:g} %: {share} (the default of covis locate)"
 
 
 def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -> Area | None:
@@ -468,7 +535,7 @@ def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -
     from covis.search import area
 
     if near and inside:
-        raise InputError(f"{option} and --inside are both given; give one area")
+        raise InputError(f"{option} and --inside contradict each other; give one area")
     if near:
         return area.circle(near, frame, option)
     if Path(inside).suffix.lower() not in (".geojson", ".json"):

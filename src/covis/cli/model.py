@@ -25,7 +25,7 @@ from covis.errors import InputError
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
-    from covis.models import PlaceModel
+    from covis.models import Embedder
 
 
 def _check_student(given: str) -> str:
@@ -45,8 +45,10 @@ def embed(
             callback=choice_of("--dtype", ("float32", "float16")), help="float32, or float16 for half the disk."
         ),
     ] = "float32",
-    batch_size: Annotated[int | None, typer.Option(min=1, help="Images through the network at once.")] = None,
-    shard_rows: Annotated[int | None, typer.Option(min=1, help="Images per shard: what an interruption costs.")] = None,
+    batch_size: Annotated[int | None, typer.Option(min=1, help="Images per forward pass.")] = None,
+    shard_rows: Annotated[
+        int | None, typer.Option(min=1, help="Images per shard; an interrupted shard is recomputed.")
+    ] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")] = None,
     half: Annotated[bool | None, typer.Option("--half/--single", help="Precision (default: half on a GPU).")] = None,
@@ -54,12 +56,12 @@ def embed(
         str,
         typer.Option(
             callback=choice_of("--runtime", ("auto", "torch", "onnx")),
-            help="auto (the fastest that pays), torch or onnx.",
+            help="auto (whichever is faster), torch or onnx.",
         ),
     ] = "auto",
     json: Json = False,
 ) -> None:
-    """Compute the descriptors of images. Re-run the same command to resume at the last shard.
+    """Compute the descriptors of images. If it is interrupted, re-run it to resume from the last shard.
 
     \b
     Examples:
@@ -70,10 +72,10 @@ def embed(
     """
     from covis.describing.describers import find_describer
 
-    found, wanted = find_describer(model), images_at(images)
+    describer, image_set = find_describer(model), images_at(images)
     precision: Literal["float32", "float16"] = "float16" if dtype == "float16" else "float32"
-    if found.kind in ("store", "matrix"):
-        store = _copied(model, wanted, output, precision)
+    if describer.kind in ("store", "matrix"):
+        store = _copied(model, image_set, output, precision)
     else:
         from covis.describing import embedding
         from covis.describing.describers import open_model
@@ -83,8 +85,8 @@ def embed(
             "onnx" if runtime == "onnx" else "auto" if runtime == "auto" and on_cpu else "torch"
         )
         store = embedding.embed(
-            open_model(found.path, chosen, len(wanted)),
-            wanted,
+            open_model(describer.path, chosen, len(image_set)),
+            image_set,
             output,
             dtype=precision,
             batch_size=batch_size or embedding.BATCH_SIZE,
@@ -99,10 +101,10 @@ def embed(
         "dim": store.dim,
         "dtype": store.dtype.name,
         "model": store.model,
-        "left_out": len(wanted) - len(store),
+        "left_out": len(image_set) - len(store),
         "fingerprint": store.fingerprint(),
     }
-    text = f"{output}: {len(store)} × {store.dim} {store.dtype.name}, {len(wanted) - len(store)} images left out"
+    text = f"{output}: {len(store)} × {store.dim} {store.dtype.name}, {len(image_set) - len(store)} images left out"
     emit(result, json, text, f"covis search build {output} -o INDEX")
 
 
@@ -145,14 +147,15 @@ def images_at(path: Path) -> ImageSet:
 
 def import_model(
     file: Annotated[Path, typer.Argument(callback=existing, help="A .safetensors or .pth file of weights.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The model directory to write.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model folder to write.")],
     backbone: Annotated[
-        str, typer.Option(callback=known_backbone, help="The network it is for: a name of `covis list backbones`.")
+        str, typer.Option(callback=known_backbone, help="Its network: a name from `covis list backbones`.")
     ] = "",
     published: Annotated[
         str,
         typer.Option(
-            callback=named("published model"), help="The system it is a checkpoint of: a name of `covis list models`."
+            callback=named("published model"),
+            help="Its system, for a published checkpoint: a name from `covis list models`.",
         ),
     ] = "",
     weights_file: Annotated[
@@ -165,7 +168,7 @@ def import_model(
     licence: Annotated[str, typer.Option(help="The weights' licence, for the model card.")] = "",
     json: Json = False,
 ) -> None:
-    """Make a model directory from backbone weights or a published checkpoint. Code inside a .pth is never run.
+    """Make a model folder from weights or a published checkpoint. Code inside a .pth file is never run.
 
     \b
     Examples:
@@ -185,7 +188,7 @@ def import_model(
         raise InputError(f"{output} exists already; choose another output or remove it")
     if bool(backbone) == bool(published):
         raise InputError(
-            f"say what {file} is of: --backbone NAME (covis list backbones) or --published NAME (covis list models)"
+            f"say what {file} belongs to: --backbone NAME (covis list backbones) or --published NAME (covis list models)"
         )
     if weights_file and not published:
         raise InputError("--weights goes with --published; give the backbone's weights as FILE")
@@ -208,7 +211,7 @@ def show_model(
     model: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
     json: Json = False,
 ) -> None:
-    """Show what a model is: its card, with data, licence, dimensions and fingerprints.
+    """Show a model's card: data, licence, dimensions, fingerprints.
 
     \b
     Examples:
@@ -218,13 +221,13 @@ def show_model(
     """
     from covis.describing.describers import find_describer
 
-    found = find_describer(model)
-    if found.kind == "model":
-        facts = _card(found.path)
+    describer = find_describer(model)
+    if describer.kind == "model":
+        facts = _card(describer.path)
     else:
         from covis.describing.describers import open_describer
 
-        facts = {"kind": found.kind, "path": str(found.path), **open_describer(found.path).facts}
+        facts = {"kind": describer.kind, "path": str(describer.path), **open_describer(model).facts}
     emit(facts, json, "\n".join(nested(facts)))
 
 
@@ -248,7 +251,7 @@ def publish(
     licence: Annotated[str, typer.Option(help="The weights' licence, for the card.")] = "",
     json: Json = False,
 ) -> None:
-    """Write a model as a folder for a model hub: config, safetensors and card. Nothing is uploaded.
+    """Write a model as a folder for a model hub. It holds config, safetensors and card; nothing is uploaded.
 
     \b
     Examples:
@@ -280,50 +283,60 @@ def _is_nested(value: Any) -> bool:
 
 def _plain(value: Any) -> str:
     if isinstance(value, list | tuple):
-        return ", ".join(map(_plain, value))
-    return {None: "–", True: "yes", False: "no"}.get(value, str(value)) if not isinstance(value, dict) else "–"
+        return ", ".join(map(_plain, value)) or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == {} else str(value)
 
 
 def export_model(
-    model: Annotated[Path, typer.Argument(callback=existing, help="A model or run folder.")],
+    model: Annotated[Path, typer.Argument(callback=existing_model, help="A model or run folder, or an ONNX file.")],
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
     int8: Annotated[
         Path | None,
         typer.Option(
             callback=existing,
-            help="Write 8-bit weights and values; photos (folder or table) that give their ranges and judge.",
+            help="Quantise to 8 bits, with ranges from these photos (a folder or table).",
         ),
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write a model as one ONNX file: uint8 RGB pixels of its size in, unit descriptors out, checked against torch.
+    """Write a model as one ONNX file, checked against torch. It takes uint8 RGB pixels and returns unit descriptors.
 
-    With --int8 every other photo gives the ranges, and the rest tells what 8 bits cost.
+    An ONNX file is copied, checked against the checksum that it carries. With --int8, every other photo sets the value
+    ranges, and the rest measure the loss of accuracy.
 
     \b
     Examples:
       covis export runs/quick --onnx place.onnx
       covis export runs/quick --onnx small.onnx --int8 photos/
+      covis export place.onnx --onnx small.onnx --int8 photos/
     """
-    from covis.describing.describers import open_place_model
-    from covis.models import export_onnx
+    from covis.describing.describers import open_model
+    from covis.models import OnnxPlaceModel, export_onnx
+    from covis.models.onnx import copy_onnx
 
-    loaded = open_place_model(model)
+    loaded = open_model(model)
     if int8 is not None:
         _export_int8(loaded, onnx, int8, json)
         return
-    difference = export_onnx(loaded, onnx)
+    if isinstance(loaded, OnnxPlaceModel):
+        copy_onnx(loaded, onnx)
+        difference, checked = 0.0, f"the same as {model}, which is what its checksum says"
+    else:
+        difference = export_onnx(loaded, onnx)
+        checked = f"within {difference:.1e} of torch"
     facts = _facts(loaded, onnx) | {"largest_difference": difference, "bytes": onnx.stat().st_size}
     height, width = loaded.preprocessing.image_size
-    text = f"{onnx}: (batch, 3, {height}, {width}) uint8 → (batch, {loaded.dim}), within {difference:.1e} of torch"
+    text = f"{onnx}: (batch, 3, {height}, {width}) uint8 → (batch, {loaded.dim}), {checked}"
     emit(facts, json, text, f"covis embed {onnx} PHOTOS -o STORE")
 
 
 MOST_PHOTOS = 400
-"""Of the photos that --int8 names are taken, evenly spread."""
+"""Photos that --int8 uses at most, evenly spread over those given."""
 
 
-def _export_int8(model: PlaceModel, onnx: Path, photos: Path, json: bool) -> None:
+def _export_int8(model: Embedder, onnx: Path, photos: Path, json: bool) -> None:
     from dataclasses import asdict
 
     import numpy as np
@@ -351,26 +364,24 @@ def distil(
         typer.Argument(callback=_check_student, help="A model or run folder, or a backbone (`covis list backbones`)."),
     ],
     photos: Annotated[Path, typer.Argument(callback=existing, help="Photos without labels: a folder or a table.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The model directory to write.")],
-    trainable: Annotated[str, typer.Option(help="Blocks of the student that learn: last1, last2 or all.")] = "all",
-    image_size: Annotated[
-        str, typer.Option(help="HEIGHTxWIDTH in pixels of a student that is a backbone.")
-    ] = "224x224",
+    output: Annotated[Path, typer.Option("-o", "--output", help="The model folder to write.")],
+    trainable: Annotated[str, typer.Option(help="Blocks of the student to train: last1, last2 or all.")] = "all",
+    image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels, if the student is a backbone.")] = "224x224",
     pool: Annotated[
-        str, typer.Option(callback=named("pooling"), help="Pooling of a student that is a backbone.")
+        str, typer.Option(callback=named("pooling"), help="Pooling, if the student is a backbone.")
     ] = "gem",
     weights: Annotated[
-        str, typer.Option(help="Weights of a student that is a backbone: pretrained, none or FILE.safetensors.")
+        str, typer.Option(help="Weights, if the student is a backbone: pretrained, none or FILE.safetensors.")
     ] = "pretrained",
-    steps: Annotated[int, typer.Option(min=1, help="Batches to learn from.")] = 500,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 500,
     size: Annotated[int, typer.Option(min=2, help="Photos per batch.")] = 64,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4,
-    seed: Annotated[int, typer.Option(help="Decides batches and random weights.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of batches and random weights.")] = 0,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Teach a small model the similarities of a large one, on photos that need no labels; held-out photos tell how well.
+    """Train a small model to imitate a large one. Needs photos but no labels; held-out photos measure the result.
 
     \b
     Examples:
@@ -404,11 +415,14 @@ def distil(
     emit({**_facts(model, output), **facts}, json, text, f"covis evaluate {output} BENCHMARK")
 
 
-def _facts(model: Any, path: Path) -> dict[str, Any]:
+def _facts(model: Embedder, path: Path) -> dict[str, Any]:
+    from covis.models import OnnxPlaceModel
+
+    parts = model.facts if isinstance(model, OnnxPlaceModel) else model.config.to_dict()
     return {
         "path": str(path),
-        "backbone": model.config.backbone,
-        "pool": model.config.pool,
+        "backbone": parts["backbone"],
+        "pool": parts["pool"],
         "dim": model.dim,
         "image_size": list(model.preprocessing.image_size),
         "fingerprint": model.fingerprint(),

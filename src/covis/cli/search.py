@@ -38,10 +38,10 @@ def build(
     queries: Annotated[
         Path | None, typer.Option(callback=existing, help="A store of real queries to tune and measure with.")
     ] = None,
-    target_recall: Annotated[float | None, typer.Option(help="Share of the exact nearest to find.")] = None,
+    target_recall: Annotated[float | None, typer.Option(help="Share of the exact nearest neighbours to find.")] = None,
     json: Json = False,
 ) -> None:
-    """Build an index, tuned and measured against exact search; its loss is printed.
+    """Build an index, tuned and measured against exact search.
 
     \b
     Examples:
@@ -79,7 +79,7 @@ def load(
     token: Annotated[str, typer.Option(envvar="COVIS_MILVUS_TOKEN", help="USER:PASSWORD or an API key.")] = "",
     json: Json = False,
 ) -> None:
-    """Load a store into Milvus, where one machine is not enough. Re-run the same command to resume.
+    """Load a store into Milvus. Re-run the same command to resume.
 
     \b
     Examples:
@@ -201,7 +201,7 @@ def _rows(ranking: Ranking, queries: DescriptorStore, store: DescriptorStore) ->
 
 WAYS = ("retrieval", "overlap", "both")
 STREAM = Path("-")
-BLOCK = 64
+_BLOCK = 64
 """Images that are described at a time while loop closures are given out."""
 
 
@@ -228,7 +228,7 @@ def pairs(
         ),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(callback=existing, help="What describes images that are no map: a model, a store.")
+        Path | None, typer.Option(callback=existing, help="Describes images that are not a map: a model or a store.")
     ] = None,
     by: Annotated[
         str,
@@ -237,31 +237,31 @@ def pairs(
             help=f"{' | '.join(WAYS)} (union). [default: retrieval with descriptors, else overlap]",
         ),
     ] = "",
-    per_image: Annotated[int, typer.Option(min=1, help="Pairs that each image proposes at most.")] = 20,
+    per_image: Annotated[int, typer.Option(min=1, help="Most pairs that one image proposes.")] = 20,
     least: Annotated[float, typer.Option(help="overlap: least share of the view in common, 0 to 1.")] = 0.1,
     exhaustive_below: Annotated[
-        int | None, typer.Option(help="Pair all with all in sets of up to so many images. [default: 30]")
+        int | None, typer.Option(help="Pair all with all up to this many images. [default: 30]")
     ] = None,
     features: Annotated[Path | None, typer.Option(help="Also write the descriptors as hloc's global-feats.h5.")] = None,
     pose_priors: Annotated[Path | None, typer.Option(help="Also write positions into this COLMAP database.")] = None,
     loops: Annotated[bool, typer.Option("--loops", help="Loop closures of one recording instead of pairs.")] = False,
     time_gap: Annotated[float, typer.Option(help="loops: seconds that images must lie apart.")] = 30.0,
     least_probability: Annotated[
-        float, typer.Option(min=0.0, max=1.0, help="loops: leave out what is less likely right.")
+        float, typer.Option(min=0.0, max=1.0, help="loops: leave out candidates less likely to be correct.")
     ] = 0.0,
     fit: Annotated[
         Path | None,
         typer.Option(
-            help="loops: learn from this recording's positions how likely candidates are right; written here."
+            help="loops: learn from this recording's positions how likely a candidate is correct; write it to this file."
         ),
     ] = None,
     probability: Annotated[
-        Path | None, typer.Option(callback=existing, help="loops: judge by what --fit wrote of another recording.")
+        Path | None, typer.Option(callback=existing, help="loops: use what --fit learned from another recording.")
     ] = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Choose the pairs of images that hloc or COLMAP shall match, instead of all with all.
+    """Choose image pairs for hloc or COLMAP to match. Far fewer than all with all.
 
     \b
     Examples:
@@ -297,7 +297,7 @@ def _side(path: Path, model: Path | None) -> PairSide:
             raise InputError(f"{path} is a map, which has its own descriptors; leave --model out")
         if opened.remote is not None:
             raise InputError(
-                f"the descriptors of {path} live in an engine; pair the images themselves: covis pairs IMAGES --model {path}/model"
+                f"the descriptors of {path} are in an engine; pair the images themselves: covis pairs IMAGES --model {path}/model"
             )
         rows = opened.state.rows
         return PairSide(opened.images, lambda ids: opened.descriptors[rows[ids]], path, opened.model_fingerprint)
@@ -426,7 +426,9 @@ def _emit(
         facts["features"] = str(features)
     if pose_priors is not None:
         facts["pose_priors"] = pairing.write_pose_priors(pose_priors, database.images)
-    text = f"{output}: {len(made)} pairs by {way}" + (f", features in {features}" if features else "")
+    text = f"{output}: {len(made)} pairs{', all with all' if way == 'exhaustive' else f' by {way}'}" + (
+        f", features in {features}" if features else ""
+    )
     then = f"colmap matches_importer --database_path database.db --match_list_path {output} --match_type pairs"
     emit(facts, json and output != STREAM, *(() if output == STREAM else (text, then)))
 
@@ -435,12 +437,12 @@ def _loop_fit(path: Path, side: PairSide) -> LoopFit:
     """What another recording told, which must have been described alike."""
     from covis.field.pairing import LoopFit
 
-    told = LoopFit.open(path)
-    if told.model and side.model and told.model != side.model:
+    fit = LoopFit.open(path)
+    if fit.model and side.model and fit.model != side.model:
         raise InputError(
-            f"{path} was fitted on descriptors of model {told.model}, these are of model {side.model}; fit again with it"
+            f"{path} was fitted on descriptors of model {fit.model}, these are of model {side.model}; fit again with it"
         )
-    return told
+    return fit
 
 
 def _write_loops(
@@ -457,7 +459,7 @@ def _write_loops(
     order = np.argsort(times, kind="stable")
     xy = side.images.poses.xy[order]
     agreeing = 0.0 if fit is not None else pairing.LEAST_AGREEMENT
-    found = pairing.loop_closures(_times_rows(side, order), times[order], gap_s=gap_s, least_agreement=agreeing)
+    closures = pairing.loop_closures(_times_rows(side, order), times[order], gap_s=gap_s, least_agreement=agreeing)
 
     def text(loop: LoopClosure, chance: float) -> str:
         both = int(order[loop.query]), int(order[loop.match])
@@ -467,12 +469,12 @@ def _write_loops(
     if output == STREAM and fit is None:
         judge = given or pairing.LoopJudge(xy)
         print(pairing.HEADER, flush=True)
-        for loop in found:
+        for loop in closures:
             chance = judge(loop)
             if chance >= least:
                 print(text(loop, chance), flush=True)
         return
-    loops = list(found)
+    loops = list(closures)
     learned = None
     if fit is not None:
         learned = pairing.fit_loops(loops, xy, model=side.model)
@@ -514,8 +516,8 @@ def _tell_loops(lines: list[str], output: Path, side: PairSide, by: str, learned
 
 def _times_rows(side: PairSide, order: NDArray[np.int64]) -> Iterator[Descriptors]:
     assert side.describe is not None
-    for start in range(0, len(order), BLOCK):
-        yield from side.describe(order[start : start + BLOCK])
+    for start in range(0, len(order), _BLOCK):
+        yield from side.describe(order[start : start + _BLOCK])
 
 
 def _times(side: PairSide) -> NDArray[np.float64]:

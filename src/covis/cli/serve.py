@@ -17,24 +17,26 @@ _PER_MINUTE = 1200
 
 def serve(
     maps: Annotated[list[Path], typer.Argument(metavar="MAP...", help="One map or several (covis index).")],
-    host: Annotated[str, typer.Option(help="Address to listen on; others than loopback need --keys or --open.")] = (
+    host: Annotated[str, typer.Option(help="Address to listen on; any other than loopback needs --keys or --open.")] = (
         "127.0.0.1"
     ),
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0 takes a free one.")] = 8765,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8765,
     keys: Annotated[
-        Path | None, typer.Option(callback=existing, help="File of keys (covis keys add); then each request needs one.")
+        Path | None,
+        typer.Option(callback=existing, help="File of keys (covis keys add); every request then needs one."),
     ] = None,
     open_: Annotated[
-        bool, typer.Option("--open", help="Let anyone who reaches the address ask, without a key.")
+        bool, typer.Option("--open", help="Allow requests without a key from anyone who can reach the address.")
     ] = False,
     allow_host: Annotated[
-        list[str] | None, typer.Option(help="A further name that requests may use, such as behind a proxy.")
+        list[str] | None, typer.Option(help="Another host name that requests may use, such as behind a proxy.")
     ] = None,
     rate: Annotated[
-        int | None, typer.Option(min=1, help="Requests per minute of one key or address (loopback: any; else 1200).")
+        int | None,
+        typer.Option(min=1, help="Requests per minute per key or address (loopback: unlimited; otherwise 1200)."),
     ] = None,
-    queue: Annotated[int, typer.Option(min=1, help="Photos that may wait; more are refused with 503.")] = 256,
-    max_upload: Annotated[str, typer.Option(help="Size of one request at most.")] = "100M",
+    queue: Annotated[int, typer.Option(min=1, help="Photos that may wait in line; more are refused with 503.")] = 256,
+    max_upload: Annotated[str, typer.Option(help="Largest request.")] = "100M",
     pictures: PicturesOption = None,
     device: Device = None,
     json: Json = False,
@@ -49,12 +51,14 @@ def serve(
     """
     local = host in LOOPBACK
     if not local and keys is None and not open_:
-        raise InputError(f"--host {host} can be reached by others; add --keys FILE, or --open to let anyone ask")
+        raise InputError(
+            f"--host {host} is reachable by others; add --keys FILE, or --open to allow requests without a key"
+        )
     if keys is not None and open_:
         raise InputError("--keys and --open contradict each other; give one")
     for path in maps:
         if not path.is_dir():
-            raise InputError(f"{path} is not there{near_path(path)}; make a map with: covis index PHOTOS -o {path}")
+            raise InputError(f"{path} is not there{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
     limits = _limits(rate, queue, max_upload, local and not keys)
     hosts = frozenset({*LOOPBACK, "[::1]", host, *(n.lower() for n in allow_host or ())}) if local else None
     app = _app(maps, limits=limits, keys=keys, hosts=hosts, pictures=pictures or ())
@@ -67,7 +71,7 @@ def _limits(rate: int | None, queue: int, max_upload: str, trusted: bool) -> Any
 
     largest = parse_size(max_upload)
     if largest < 1:
-        raise InputError("--max-upload must be more than nothing; write it like 100M")
+        raise InputError("--max-upload must be positive, such as 100M")
     return Limits(
         photo_bytes=min(largest, Limits.photo_bytes), request_bytes=largest, queue=queue,
         total_bytes=max(4 * largest, Limits.total_bytes), per_minute=(None if trusted else _PER_MINUTE) if rate is None else rate,
@@ -122,8 +126,8 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The file of keys.")]
-KeyFile = Annotated[Path, typer.Argument(callback=existing, metavar="FILE", help="The file of keys.")]
+File = Annotated[Path, typer.Argument(metavar="FILE", help="The key file.")]
+KeyFile = Annotated[Path, typer.Argument(callback=existing, metavar="FILE", help="The key file.")]
 
 
 def add(
@@ -132,7 +136,7 @@ def add(
     role: Annotated[str, typer.Option(callback=choice_of("--role", ("read", "write")), help="read | write")] = "read",
     json: Json = False,
 ) -> None:
-    """Make a key, add its hash to the file, and print it once.
+    """Make a key and print it once. Only its hash is kept in the file.
 
     \b
     Examples:
@@ -144,13 +148,13 @@ def add(
 
     secret = add_key(file, name, role)
     emit({"name": name, "role": role, "key": secret}, json, secret)
-    say(f"keep this key: {file} has only its hash")
+    say(f"save this key now: {file} holds only its hash")
     if not json:
         say(f"next: covis serve MAP --keys {file}")
 
 
-def remove(file: KeyFile, name: Annotated[str, typer.Option(help="The key to take away.")], json: Json = False) -> None:
-    """Take a key away; a running service refuses it at once.
+def remove(file: KeyFile, name: Annotated[str, typer.Option(help="The key to remove.")], json: Json = False) -> None:
+    """Remove a key. A running service refuses it at once.
 
     \b
     Examples:
@@ -163,7 +167,7 @@ def remove(file: KeyFile, name: Annotated[str, typer.Option(help="The key to tak
 
 
 def show(file: KeyFile, json: Json = False) -> None:
-    """List names and roles of a file of keys.
+    """List the names and roles in a key file.
 
     \b
     Examples:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from covis.cli.common import Json, emit, existing, table
+from covis.cli.common import AXES, Json, emit, existing, table
 from covis.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -17,8 +17,7 @@ if TYPE_CHECKING:
     from covis.reading.tracks import Track
     from covis.reading.video import Extracted
 
-AXES = ("x", "y", "z", "-x", "-y", "-z")
-BAG, VIDEO, PHOTOS = "a bag", "a video", "a folder of photos"
+BAG, VIDEO, _PHOTOS = "a bag", "a video", "a folder of photos"
 
 
 class Options(NamedTuple):
@@ -97,7 +96,7 @@ def import_(
     crop_size: Annotated[str, typer.Option(help="Pixels of a crop. [default: 640x480]")] = "",
     json: Json = False,
 ) -> None:
-    """Turn photos, a model, a video or a bag into a table with positions, headings and what else is known.
+    """Turn photos, a COLMAP model, a video or a ROS bag into a table. It has positions, headings and what else is known.
 
     The same command resumes an interrupted video or bag.
 
@@ -118,7 +117,7 @@ def import_(
     )  # fmt: skip
     gathered = _gathered(source, output, options)
     if gathered is None:
-        options.only(PHOTOS, "track", "utc_offset", "panoramas")
+        options.only(_PHOTOS, "track", "utc_offset", "panoramas")
         _import_photos(source, output, options, json)
         return
     _write(gathered, output, json)
@@ -126,8 +125,7 @@ def import_(
 
 def _gathered(source: Path, output: Path, options: Options) -> Gathered | None:
     """Images of anything but a plain folder of photos, for which it gives None."""
-    from covis.reading.bags import is_bag
-    from covis.reading.video import is_video
+    from covis.reading.sources import is_bag, is_video
 
     folder = options.frames or output.with_suffix(".frames")
     if is_video(source):
@@ -349,7 +347,7 @@ def export(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Write photos as points for a GIS, and labels as lines between them.
+    """Write photos as points for a GIS, and labels as lines.
 
     \b
     Examples:
@@ -410,7 +408,7 @@ def coverage(
     top: Annotated[int, typer.Option(min=1, help="Places to photograph next.")] = 10,
     json: Json = False,
 ) -> None:
-    """Say where a map has no photos, which headings are missing, where answers fail, and where to photograph next.
+    """Show where a map has gaps. Empty cells, missing headings, failed answers, and where to photograph next.
 
     \b
     Examples:
@@ -422,12 +420,12 @@ def coverage(
 
     images = opened(source)
     failed = None if answers is None else _failures(answers, images)
-    found = measure(images, cell, failed)
-    summary = found.summary(top)
+    cells = measure(images, cell, failed)
+    summary = cells.summary(top)
     if output is not None:
         if not images.poses.frame:
             raise InputError(f"{source} has no place on Earth; a layer needs lat and lon (leave -o out)")
-        write_layers(output, [found.layer()])
+        write_layers(output, [cells.layer()])
         summary["output"] = str(output)
     counts = {k: v for k, v in summary.items() if k != "photograph_next"}
     emit(summary, json, f"{table([counts])}\n\nphotograph next:\n{table(summary['photograph_next'])}")

@@ -21,7 +21,7 @@ from covis.images import ImageSet, Split
 from covis.poses import Poses
 from covis.reading.matrices import centred_matrices, lines, read_named
 
-NAME = "cmu_extended"
+_NAME = "cmu_extended"
 TEST_SLICES = (2, 3, 4, 5, 6, 13, 14, 15, 16, 17, 18, 19, 20, 21)
 SLICES = tuple(range(2, 26))
 ENVIRONMENTS = {"urban": range(2, 9), "suburban": range(9, 18), "park": range(18, 26)}
@@ -49,7 +49,7 @@ def load(path: Path, split: str) -> Split:
     named = {f"slice{n}": (n,) for n in SLICES}
     known = {"test": TEST_SLICES, "train": tuple(n for n in SLICES if n not in TEST_SLICES), **named}
     if split not in known:
-        raise unknown_name(f"split of {NAME}", split, known)
+        raise unknown_name(f"split of {_NAME}", split, known)
     return read_slices(path, known[split])
 
 
@@ -143,9 +143,9 @@ def volume(name: str) -> str:
     return f"{name.split('/')[0]}.tar"
 
 
-DATASETS.register(NAME)(
+DATASETS.register(_NAME)(
     Dataset(
-        name=NAME,
+        name=_NAME,
         load=load,
         splits=("test", "train"),
         licence="CC BY-NC-SA 4.0, non-commercial; cite Sattler et al. 2018 and Badino et al. 2011",

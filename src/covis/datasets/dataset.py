@@ -76,8 +76,8 @@ def given_paths(given: Sequence[str] | None, asked: Iterable[str]) -> dict[str, 
         elif len(needing) == 1:
             paths[needing[0]] = Path(entry)
         else:
-            told = f"several datasets are asked for: {', '.join(needing)}" if needing else "no dataset is asked for"
-            raise InputError(f"--data {entry}: write DATASET=PATH, since {told}")
+            cause = f"several datasets are asked for: {', '.join(needing)}" if needing else "no dataset is asked for"
+            raise InputError(f"--data {entry}: write DATASET=PATH, since {cause}")
     return paths
 
 

@@ -19,8 +19,8 @@ from covis.images import ImageSet, Split
 from covis.poses import Poses
 from covis.reading.table import ColumnKind, integers, name_bytes, read_columns, texts
 
-NAME = "gsv"
-CITIES = (
+_NAME = "gsv"
+_CITIES = (
     "Bangkok", "Barcelona", "Boston", "Brussels", "BuenosAires", "Chicago", "Lisbon", "London", "LosAngeles", "Madrid",
     "Medellin", "Melbourne", "MexicoCity", "Miami", "Minneapolis", "OSL", "Osaka", "PRG", "PRS", "Phoenix", "Rome",
     "TRT", "WashingtonDC",
@@ -44,7 +44,7 @@ def load(path: Path, split: str) -> Split:
     if not present:
         raise InputError(f"{path / 'Dataframes'} has no <City>.csv; expected Dataframes/ and Images/")
     if split != "train" and split not in present:
-        raise unknown_name(f"split of {NAME}", split, ["train", *present])
+        raise unknown_name(f"split of {_NAME}", split, ["train", *present])
     images = read_views(path, present if split == "train" else [split])
     return Split(images, images)
 
@@ -103,9 +103,9 @@ def volume(name: str) -> str:
     return "/".join(name.split("/")[:2])
 
 
-DATASETS.register(NAME)(
+DATASETS.register(_NAME)(
     Dataset(
-        name=NAME,
+        name=_NAME,
         load=load,
         splits=("train",),
         licence="CC BY-NC-SA 4.0; images by Google Street View, non-commercial research",

@@ -23,12 +23,11 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
 from covis.labels.rules import FovOverlap
-from covis.poses import Poses
+from covis.poses import Poses, convergence_deg, one_zone
 from covis.progress import say, warn
-from covis.reading.georeference import convergence_deg, one_zone
 from covis.reading.table import Column, ColumnKind, flags, name_bytes, numbers, read_columns
 
-NAME = "msls"
+_NAME = "msls"
 CITIES = {
     "train": (
         "trondheim", "london", "boston", "melbourne", "amsterdam", "helsinki", "tokyo", "toronto", "saopaulo",
@@ -39,7 +38,7 @@ CITIES = {
     "test": ("miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala"),
 }  # fmt: skip
 SUBTASKS = ("all", "s2w", "w2s", "o2n", "n2o", "d2n", "n2d")
-SIDES = ("query", "database")
+_SIDES = ("query", "database")
 POSITIONS = ("raw.csv", "postprocessed.csv")
 _KINDS: dict[str, ColumnKind] = {
     "key": "name",
@@ -63,7 +62,7 @@ def load(path: Path, split: str, *, panoramas: bool = False) -> Split:
     """Queries and map of `train`, `val`, `test` or one city; panoramas, which have no heading, only where asked for."""
     known = {**CITIES, **{city: (city,) for cities in CITIES.values() for city in cities}}
     if split not in known:
-        raise unknown_name(f"split of {NAME}", split, known)
+        raise unknown_name(f"split of {_NAME}", split, known)
     return read_cities(path, _present(path, known[split], complete=split != "train"), panoramas=panoramas)
 
 
@@ -77,13 +76,13 @@ def panoramas_of(path: Path, split: str) -> list[str]:
 def read_cities(path: Path | str, cities: Sequence[str], *, panoramas: bool = False) -> Split:
     """Queries and map of `cities`, in the order of the CSV files; with `panoramas`, those too."""
     sides = []
-    for side in SIDES:
+    for side in _SIDES:
         parts = [_city(Path(path), city, side) for city in cities]
         kept = parts if panoramas else [_without_panoramas(part) for part in parts]
         sides.append(image_sets.concatenate(kept))
         left = sum(map(len, parts)) - len(sides[-1])
         if left:
-            say(f"{NAME} {side}: {left} panoramas left out")
+            say(f"{_NAME} {side}: {left} panoramas left out")
     return Split(*sides)
 
 
@@ -98,16 +97,16 @@ def _present(path: Path, cities: Iterable[str], complete: bool, told: bool = Fal
     What is missing is said once: not again where the caller has `told` it.
     """
     wanted = tuple(cities)
-    found = tuple(city for city in wanted if (path / _volume(city) / city / "query" / "seq_info.csv").is_file())
-    missing = [city for city in wanted if city not in found]
-    if missing and (complete or not found):
+    present = tuple(city for city in wanted if (path / _volume(city) / city / "query" / "seq_info.csv").is_file())
+    missing = [city for city in wanted if city not in present]
+    if missing and (complete or not present):
         raise InputError(
             f"{path / _volume(missing[0]) / missing[0]} has no query/seq_info.csv (missing: {', '.join(missing)}); "
             "unpack metadata.zip of MSLS there"
         )
     if missing and not told:
         warn(f"{path} lacks {len(missing)} of {len(wanted)} cities: {', '.join(missing)}")
-    return found
+    return present
 
 
 def _volume(city: str) -> str:
@@ -139,10 +138,10 @@ def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
         if name == "subtask_index.csv" and located and not (folder / name).exists():
             continue  # training needs none; a benchmark asks for its flags by name
         table = read_columns(folder / name, _KINDS, others=False)
-        found = table.pop("key", keys) if keys is not None else table["key"]
-        if keys is not None and not found.equals(keys):
-            raise InputError(f"{folder / name}: {_misaligned(keys, found)}; take all files of one release")
-        keys = found
+        own_keys = table.pop("key", keys) if keys is not None else table["key"]
+        if keys is not None and not own_keys.equals(keys):
+            raise InputError(f"{folder / name}: {_misaligned(keys, own_keys)}; take all files of one release")
+        keys = own_keys
         cells |= {column: _CONVERT[_KINDS[column]](values) for column, values in table.items()}
         if any(len(values) != len(keys) for values in cells.values()):
             raise InputError(f"{folder / name} has other rows than seq_info.csv; take all files of one release")
@@ -170,9 +169,9 @@ def _poses(cells: dict[str, NDArray[Any]], n: int) -> Poses:
     return Poses(xy, compass - (convergence_deg(lat, lon, zone) if zone else 0.0))
 
 
-DATASETS.register(NAME)(
+DATASETS.register(_NAME)(
     Dataset(
-        name=NAME,
+        name=_NAME,
         load=load,
         splits=tuple(CITIES),
         licence="CC BY-NC-SA 4.0 for research; images by Mapillary's contributors, request at mapillary.com",

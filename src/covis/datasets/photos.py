@@ -13,14 +13,14 @@ from covis.reading.sources import open_images
 from covis.reading.table import read_table
 
 SPLIT, KNOWN, NEW = "all", "known_walks", "new_walks"
-EVERY = 4
+_EVERY = 4
 """One walk in so many is held out."""
 
 
 def held_out_walks(images: ImageSet) -> Split:
     """Every fourth group (photo, where there are fewer than four groups) as queries, the others as their map."""
-    part = images.group if len(images.group_names) >= EVERY else np.arange(len(images))
-    new = part % EVERY == EVERY - 1
+    part = images.group if len(images.group_names) >= _EVERY else np.arange(len(images))
+    new = part % _EVERY == _EVERY - 1
     return Split(images.subset(new), images.subset(~new))
 
 
@@ -55,26 +55,26 @@ DATASETS.register("photos")(Dataset(name="photos", load=load_photos, splits=(SPL
 # and the others, `known_walks`, as their map: one's own photos, found again by somebody else.
 
 
-NAME = "campus"
-HELD_OUT = {"north": (8, 9, 10), "east": (1, 2, 3)}
+_NAME = "campus"
+_HELD_OUT = {"north": (8, 9, 10), "east": (1, 2, 3)}
 """Part of `train` → its regions."""
-WITHOUT = "without_"
-WALKS = ("known_walks", "new_walks")
-SPLITS = ("train", "west", *HELD_OUT, *(WITHOUT + part for part in HELD_OUT), *WALKS)
-GAP_M = 30.0
+_WITHOUT = "without_"
+_WALKS = ("known_walks", "new_walks")
+_SPLITS = ("train", "west", *_HELD_OUT, *(_WITHOUT + part for part in _HELD_OUT), *_WALKS)
+_GAP_M = 30.0
 """As far as `west` lies from `train`, photos to train on stay from a part that is held out."""
 
 
 def load(path: Path, split: str) -> Split:
     """The walks of `split`, matched with themselves."""
-    if split not in SPLITS:
-        raise unknown_name(f"split of {NAME}", split, SPLITS)
+    if split not in _SPLITS:
+        raise unknown_name(f"split of {_NAME}", split, _SPLITS)
     name = split if split in ("train", "west") else "train"
     table = Path(path) / f"{name}.csv"
     if not table.is_file():
         raise InputError(f"{table} is not there; give the folder that holds {name}.csv and images/")
     images = read_table(table)
-    if split in WALKS:
+    if split in _WALKS:
         new, known = held_out_walks(images)
         return Split(known if split == "known_walks" else new, known)
     if split != name:
@@ -83,22 +83,22 @@ def load(path: Path, split: str) -> Split:
 
 
 def _part(images: ImageSet, split: str) -> ImageSet:
-    """A part of `train`, or the photos at least `GAP_M` from it whose walks do not touch it."""
-    held = np.isin(images.columns["region"].astype(np.int64), HELD_OUT[split.removeprefix(WITHOUT)])
-    if not split.startswith(WITHOUT) or not held.any():
-        return images.subset(held != split.startswith(WITHOUT))
+    """A part of `train`, or the photos at least `_GAP_M` from it whose walks do not touch it."""
+    held = np.isin(images.columns["region"].astype(np.int64), _HELD_OUT[split.removeprefix(_WITHOUT)])
+    if not split.startswith(_WITHOUT) or not held.any():
+        return images.subset(held != split.startswith(_WITHOUT))
     from scipy.spatial import KDTree
 
     distance, _ = KDTree(images.poses.xy[held]).query(images.poses.xy)
-    apart = (distance >= GAP_M) & ~np.isin(images.group, images.group[held])
+    apart = (distance >= _GAP_M) & ~np.isin(images.group, images.group[held])
     return images.subset(apart & ~held)
 
 
-DATASETS.register(NAME)(
+DATASETS.register(_NAME)(
     Dataset(
-        name=NAME,
+        name=_NAME,
         load=load,
-        splits=SPLITS,
+        splits=_SPLITS,
         licence="no licence stated: testing only, not to be published",
         published={"train/queries": 2805, "west/queries": 1872},
     )

@@ -19,12 +19,12 @@ from covis.images import ImageSet, Split
 from covis.poses import Poses
 from covis.reading.matrices import find_file, read_struct
 
-SPLITS = ("train", "val", "test")
-QUERIES = "queries_real"
-FRAME = "EPSG:32617"
+_SPLITS = ("train", "val", "test")
+_QUERIES = "queries_real"
+_FRAME = "EPSG:32617"
 YAW_STEP_DEG = 30
 _NAME = re.compile(r"(?P<panorama>\d+)_pitch(?P<pitch>\d+)_yaw(?P<yaw>\d+)\.")
-PUBLISHED = {
+_PUBLISHED = {
     "pitts30k": {"train": (7416, 10000), "val": (7608, 10000), "test": (6816, 10000)},
     "pitts250k": {"train": (7824, 91464), "val": (7608, 78648), "test": (8280, 83952)},
 }
@@ -33,10 +33,10 @@ PUBLISHED = {
 
 def load(path: Path, split: str, name: str) -> Split:
     """Queries and map of `split`."""
-    if split not in SPLITS:
-        raise unknown_name(f"split of {name}", split, SPLITS)
+    if split not in _SPLITS:
+        raise unknown_name(f"split of {name}", split, _SPLITS)
     struct = read_struct(find_file(path, f"{name}_{split}.mat"))
-    queries = [f"{QUERIES}/{n}" for n in struct.query_names]
+    queries = [f"{_QUERIES}/{n}" for n in struct.query_names]
     return Split(_images(path, queries, struct.query_xy), _images(path, struct.map_names, struct.map_xy))
 
 
@@ -47,7 +47,7 @@ def _images(path: Path, names: list[str], xy: Floats) -> ImageSet:
         "pitch": np.array([int(p["pitch"]) if p else 0 for p in parts]),
         "yaw_deg": np.array([(int(p["yaw"]) - 1) * YAW_STEP_DEG if p else -1 for p in parts]),
     }
-    return ImageSet.of(path, names, Poses(xy, np.full(len(xy), np.nan), frame=FRAME), columns=columns)
+    return ImageSet.of(path, names, Poses(xy, np.full(len(xy), np.nan), frame=_FRAME), columns=columns)
 
 
 def volume(name: str) -> str:
@@ -55,12 +55,12 @@ def volume(name: str) -> str:
     return f"{name.split('/')[0]}.tar"
 
 
-for _name, _counts in PUBLISHED.items():
+for _name, _counts in _PUBLISHED.items():
     DATASETS.register(_name)(
         Dataset(
             name=_name,
             load=partial(load, name=_name),
-            splits=SPLITS,
+            splits=_SPLITS,
             licence="research use, on request from its authors (Torii et al.)",
             published={
                 f"{split}/{side}": n

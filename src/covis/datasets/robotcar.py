@@ -21,20 +21,20 @@ from covis.poses import Poses
 from covis.progress import warn
 from covis.reading.matrices import centred_matrices, lines, read_matrix, read_named
 
-NAME = "robotcar_v2"
+_NAME = "robotcar_v2"
 REFERENCE = "overcast-reference"
-CONDITIONS = (
+_CONDITIONS = (
     "dawn", "dusk", "night", "night-rain", "overcast-summer", "overcast-winter", "rain", "snow", "sun",
 )  # fmt: skip
 CAMERAS = ("left", "rear", "right")
-SPLITS = ("train", "test", "reference")
+_SPLITS = ("train", "test", "reference")
 IMAGE_SIZE = (1024, 1024)
 
 
 def load(path: Path, split: str) -> Split:
     """`train` and `test`: queries against the reference map; `reference`: the map with itself."""
-    if split not in SPLITS:
-        raise unknown_name(f"split of {NAME}", split, SPLITS)
+    if split not in _SPLITS:
+        raise unknown_name(f"split of {_NAME}", split, _SPLITS)
     database = reference(path)
     if split == "reference":
         return Split(database, database)
@@ -62,10 +62,10 @@ def unposed_queries(path: Path) -> ImageSet:
 
 def extrinsics(path: Path, camera: str) -> Floats:
     """(4, 4) camera-to-car matrix."""
-    found = sorted((path / "extrinsics").glob(f"{camera}_*"))
-    if not found:
+    files = sorted((path / "extrinsics").glob(f"{camera}_*"))
+    if not files:
         raise InputError(f"{path / 'extrinsics'} has no {camera}_*; check that the dataset is unpacked completely")
-    return read_matrix(found[0], separator=",")
+    return read_matrix(files[0], separator=",")
 
 
 def _images(path: Path, listed: list[str], poses: Poses) -> ImageSet:
@@ -90,9 +90,9 @@ def _full_names(path: Path, listed: list[str]) -> list[str]:
     names, lost = [], 0
     for name in plain:
         if name.count("/") == 1:
-            found = next((c for c in (*CONDITIONS, REFERENCE) if listing.has(f"{c}/{name}")), None)
-            lost += found is None
-            name = f"{found}/{name}" if found else name
+            condition = next((c for c in (*_CONDITIONS, REFERENCE) if listing.has(f"{c}/{name}")), None)
+            lost += condition is None
+            name = f"{condition}/{name}" if condition else name
         names.append(f"images/{name}")
     if lost:
         warn(f"{path}: {lost} of {len(names)} listed images are under no condition in images/; theirs stays empty")
@@ -142,11 +142,11 @@ def volume(name: str) -> str:
     return f"images/{parts[1]}.zip" if len(parts) > 3 else "images"
 
 
-DATASETS.register(NAME)(
+DATASETS.register(_NAME)(
     Dataset(
-        name=NAME,
+        name=_NAME,
         load=load,
-        splits=SPLITS,
+        splits=_SPLITS,
         licence="CC BY-NC-SA 4.0, non-commercial; cite Sattler et al. 2018 and Maddern et al. 2017",
         published={"train/queries": 1906, "test/queries": 1872, "reference/database": 20862},
         volume=volume,

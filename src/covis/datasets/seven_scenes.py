@@ -10,7 +10,7 @@ from covis.images import ImageSet, Split
 from covis.labels.rules import SurfaceOverlap
 from covis.reading.trajectories import read_seven_scenes
 
-NAME = "7scenes"
+_NAME = "7scenes"
 SCENES = {
     "chess": (2000, 4000),
     "fire": (2000, 2000),
@@ -27,7 +27,7 @@ def load(path: Path, split: str) -> Split:
     """`<scene>`: test frames against training frames; `<scene>/train`: the training frames with themselves."""
     scene, _, part = split.partition("/")
     if scene not in SCENES or part not in ("", "train"):
-        raise unknown_name(f"split of {NAME}", split, [*SCENES, *(f"{s}/train" for s in SCENES)])
+        raise unknown_name(f"split of {_NAME}", split, [*SCENES, *(f"{s}/train" for s in SCENES)])
     database = read_scene(path, scene, "Train")
     return Split(database, database) if part else Split(read_scene(path, scene, "Test"), database)
 
@@ -44,9 +44,9 @@ def volume(name: str) -> str:
     return f"{name.rsplit('/', 1)[0]}.zip"
 
 
-DATASETS.register(NAME)(
+DATASETS.register(_NAME)(
     Dataset(
-        name=NAME,
+        name=_NAME,
         load=load,
         splits=(*SCENES, *(f"{scene}/train" for scene in SCENES)),
         licence="Microsoft Research licence: non-commercial; cite Shotton et al. 2013",

@@ -24,8 +24,8 @@ from covis.poses import Poses
 from covis.reading.table import read_table
 
 HELD_OUT, WITHOUT = "held_out", "without_held_out"
-SPLITS = ("train", "val", HELD_OUT, WITHOUT)
-GAP_M = 60.0
+_SPLITS = ("train", "val", HELD_OUT, WITHOUT)
+_GAP_M = 60.0
 """As far as `val` lies from `train`, about, photos to train on stay from the part that is held out."""
 DAY = "day"
 NO_LICENCE = "no licence stated: testing only, not to be published"
@@ -44,8 +44,8 @@ class Survey:
 
     def load(self, path: Path, split: str) -> Split:
         """The images of `split`."""
-        if split not in SPLITS:
-            raise unknown_name(f"split of {self.name}", split, SPLITS)
+        if split not in _SPLITS:
+            raise unknown_name(f"split of {self.name}", split, _SPLITS)
         name = "val" if split == "val" else "train"
         table = Path(path) / f"{name}.csv"
         if not table.is_file():
@@ -56,14 +56,14 @@ class Survey:
         return self._days(images, table) if self.by_day else Split(images, images)
 
     def _chosen(self, poses: Poses, split: str) -> NDArray[np.bool_]:
-        """(N,) the held-out part, or what lies at least `GAP_M` from it."""
+        """(N,) the held-out part, or what lies at least `_GAP_M` from it."""
         held = np.asarray(poses.xy[:, self.axis] > self.beyond_m)
         if split == HELD_OUT or not held.any():
             return held if split == HELD_OUT else ~held
         from scipy.spatial import KDTree
 
         distance, _ = KDTree(poses.xy[held]).query(poses.xy)
-        return np.asarray(distance >= GAP_M)
+        return np.asarray(distance >= _GAP_M)
 
     def _days(self, images: ImageSet, table: Path) -> Split:
         if DAY not in images.columns:
@@ -90,7 +90,7 @@ for _survey, _counts in _COUNTS.items():
         Dataset(
             name=_survey.name,
             load=_survey.load,
-            splits=SPLITS,
+            splits=_SPLITS,
             licence=NO_LICENCE,
             published=_counts,
             groups_apart=False,
@@ -117,8 +117,8 @@ def _moved(root: Path, part: str, east_m: float) -> ImageSet:
     folder = root / part
     if not folder.is_dir():
         raise InputError(f"{folder} is not there; give the folder that holds {', '.join(PARTS)}")
-    found = DATASETS[part].load(folder, "train")
-    images = found.queries if found.queries is found.database else across_days(found)
+    split = DATASETS[part].load(folder, "train")
+    images = split.queries if split.queries is split.database else across_days(split)
     poses = replace(images.poses, xy=images.poses.xy + np.array([east_m, 0.0]))
     return ImageSet(
         root,

@@ -19,11 +19,11 @@ from covis.images import ImageSet, Split
 from covis.labels.rules import FovOverlap
 from covis.poses import Poses, quaternion_matrices
 
-NAME = "tb_places"
-SETS = ("W16", "W17", "W18")
+_NAME = "tb_places"
+_SETS = ("W16", "W17", "W18")
 PAIRS = {"w17_w18": ("W18", "W17"), "w18": ("W18_query", "W18_map")}
 """Split → lists of queries and map."""
-SPLITS = (*PAIRS, "w16_train", "w17_train", "w18_all")
+_SPLITS = (*PAIRS, "w16_train", "w17_train", "w18_all")
 _BODY_FROM_CAMERA = np.array([[0.0, 0.0, 1.0], [-1.0, 0.0, 0.0], [0.0, -1.0, 0.0]])
 """Camera axes (right, down, ahead) in the robot's (ahead, left, up)."""
 _ONE_SET = {"w16_train": "W16", "w17_train": "W17", "w18_all": "W18"}
@@ -35,7 +35,7 @@ def load(path: Path, split: str) -> Split:
         images = read_set(path, _ONE_SET[split])
         return Split(images, images)
     if split not in PAIRS:
-        raise unknown_name(f"split of {NAME}", split, SPLITS)
+        raise unknown_name(f"split of {_NAME}", split, _SPLITS)
     queries, database = PAIRS[split]
     return Split(read_set(path, queries), read_set(path, database))
 
@@ -72,11 +72,11 @@ def _prefix(path: Path, names: list[str], stated: str) -> str:
     return stated if stated and not listing.has(first) and listing.has(stated + first) else ""
 
 
-DATASETS.register(NAME)(
+DATASETS.register(_NAME)(
     Dataset(
-        name=NAME,
+        name=_NAME,
         load=load,
-        splits=SPLITS,
+        splits=_SPLITS,
         licence="research use; cite Leyva-Vallina et al. 2019 (IEEE Access)",
         published={
             "w16_train/queries": 40752,

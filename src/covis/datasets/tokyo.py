@@ -24,8 +24,8 @@ from covis.poses import Poses
 from covis.progress import warn
 from covis.reading.matrices import Struct, find_file, read_struct
 
-FRAME = "EPSG:32654"
-QUERY_FOLDERS = ("247query_subset_v2", "247query_v3", "query", "queries")
+_FRAME = "EPSG:32654"
+_QUERY_FOLDERS = ("247query_subset_v2", "247query_v3", "query", "queries")
 """Where the queries of Tokyo 24/7 lie in its releases."""
 _CUTOUT = re.compile(r"^(?P<panorama>.*)_\d+_(?P<yaw>\d{1,3})\.\w+$")
 
@@ -69,7 +69,7 @@ def _cutouts(path: Path, names: list[str], xy: Floats, columns: dict[str, NDArra
 
 
 def _queries(path: Path, struct: Struct) -> list[str]:
-    return existing_names(path, struct.query_names, (*QUERY_FOLDERS, *_folders(path)))
+    return existing_names(path, struct.query_names, (*_QUERY_FOLDERS, *_folders(path)))
 
 
 def _folders(path: Path) -> tuple[str, ...]:
@@ -77,7 +77,7 @@ def _folders(path: Path) -> tuple[str, ...]:
 
 
 def _poses(xy: Floats) -> Poses:
-    return Poses(xy, np.full(len(xy), np.nan), frame=FRAME)
+    return Poses(xy, np.full(len(xy), np.nan), frame=_FRAME)
 
 
 def volume(name: str) -> str:

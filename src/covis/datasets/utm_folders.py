@@ -16,28 +16,27 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.files import walk_images
 from covis.images import ImageSet, Split
-from covis.poses import Poses, local_frame
-from covis.reading.georeference import convergence_deg, frame_of
+from covis.poses import Poses, convergence_deg, frame_of, local_frame
 
-NAME = "utm_folders"
-SPLITS = ("train", "val", "test")
-QUERY_FOLDERS = ("queries", "query")
+_NAME = "utm_folders"
+_SPLITS = ("train", "val", "test")
+_QUERY_FOLDERS = ("queries", "query")
 MAP_FOLDERS = ("database", "gallery")
-FIELDS = (
+_FIELDS = (
     "east", "north", "zone", "letter", "lat", "lon", "panorama", "tile", "heading", "pitch", "roll", "height",
     "time_stamp", "note",
 )  # fmt: skip
-EXAMPLE = "@0548166.01@4183000.51@10@S@037.79@-122.45@pano@03@180@@@@201909@@.jpg"
+_EXAMPLE = "@0548166.01@4183000.51@10@S@037.79@-122.45@pano@03@180@@@@201909@@.jpg"
 
 
 def load(path: Path, split: str) -> Split:
     """Queries and map of `split`, in one frame."""
-    if split not in SPLITS:
-        raise unknown_name(f"split of {NAME}", split, SPLITS)
+    if split not in _SPLITS:
+        raise unknown_name(f"split of {_NAME}", split, _SPLITS)
     folder = next((f for f in (path / "images" / split, path / split) if f.is_dir()), None)
     if folder is None:
         raise InputError(f"{path / 'images' / split} is not there; expected images/{split}/{{database,queries}}")
-    sides = [_side(folder, names) for names in (QUERY_FOLDERS, MAP_FOLDERS)]
+    sides = [_side(folder, names) for names in (_QUERY_FOLDERS, MAP_FOLDERS)]
     listed = [[f"{side.relative_to(path).as_posix()}/{name}" for name in walk_images(side)] for side in sides]
     return Split(*read_names(path, listed))
 
@@ -50,23 +49,23 @@ def read_names(root: Path, lists: Sequence[Sequence[str]]) -> list[ImageSet]:
 
 
 def _side(folder: Path, names: Sequence[str]) -> Path:
-    found = next((folder / name for name in names if (folder / name).is_dir()), None)
-    if found is None:
+    present = next((folder / name for name in names if (folder / name).is_dir()), None)
+    if present is None:
         raise InputError(f"{folder} has no {' or '.join(names)}; expected database/ and queries/")
-    return found
+    return present
 
 
 def _fields(root: Path, names: Sequence[str]) -> dict[str, list[str]]:
     """The fields of each name, empty where it has none."""
     if not names:
-        raise InputError(f"{root} has no images in one of its folders; expected names like {EXAMPLE}")
-    table: dict[str, list[str]] = {field: [] for field in FIELDS}
+        raise InputError(f"{root} has no images in one of its folders; expected names like {_EXAMPLE}")
+    table: dict[str, list[str]] = {field: [] for field in _FIELDS}
     for name in names:
         cells = PurePosixPath(name).name.split("@")
         if len(cells) < 4:
-            raise InputError(f"{root / name} has no @east@north@… in its name; expected {EXAMPLE}")
-        cells = [*cells[1:-1], *[""] * len(FIELDS)]
-        for field, cell in zip(FIELDS, cells, strict=False):
+            raise InputError(f"{root / name} has no @east@north@… in its name; expected {_EXAMPLE}")
+        cells = [*cells[1:-1], *[""] * len(_FIELDS)]
+        for field, cell in zip(_FIELDS, cells, strict=False):
             table[field].append(cell)
     return table
 
@@ -98,7 +97,7 @@ def _images(root: Path, names: Sequence[str], fields: dict[str, list[str]], fram
     xy = np.column_stack([_floats(fields["east"]), _floats(fields["north"])])
     lost = np.flatnonzero(np.isnan(xy).any(axis=1))
     if len(lost):
-        raise InputError(f"{root / names[lost[0]]} has no numbers after @; expected {EXAMPLE}")
+        raise InputError(f"{root / names[lost[0]]} has no numbers after @; expected {_EXAMPLE}")
     return ImageSet.of(root, names, Poses(xy, heading, frame=frame), columns=columns)
 
 
@@ -112,6 +111,6 @@ def _floats(cells: Sequence[str]) -> Floats:
     return np.array([number(cell) for cell in cells], np.float64)
 
 
-DATASETS.register(NAME)(
-    Dataset(name=NAME, load=load, splits=SPLITS, licence="that of the dataset the folders were made from")
+DATASETS.register(_NAME)(
+    Dataset(name=_NAME, load=load, splits=_SPLITS, licence="that of the dataset the folders were made from")
 )

@@ -6,9 +6,11 @@ A describer is a model folder, a run folder (its model), an ONNX file, a descrip
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -16,23 +18,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import artifacts
-from covis.arrays import Descriptors
-from covis.descriptors import KIND as STORE_KIND
-from covis.descriptors import Describer, DescriptorStore
+from covis.arrays import Descriptors, Ids
+from covis.descriptors import STORE_KIND, Describer, DescriptorStore
 from covis.errors import InputError, near_path
 from covis.files import sha256
 from covis.images import ImageSet
 from covis.machine import cache_folder
+from covis.models.config import MODEL_KIND
+from covis.reading.decoding import Rejected
+from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described
 
 if TYPE_CHECKING:
     from covis.evaluation import Benchmark, Evaluation
     from covis.models import Embedder, PlaceModel
 
-ORIGIN = ("recipe", "seed", "data", "weights")
-"""What a model's card says of where it came from, for comparisons."""
-MODEL_KIND = "model"
 RuntimeName = Literal["auto", "torch", "onnx"]
-KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, or FILE.npy with FILE.txt"
+_KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, or FILE.npy with FILE.txt"
 """What can be given as MODEL, in words."""
 
 
@@ -52,23 +53,36 @@ def find_describer(path: Path | str) -> GivenModel:
     path = Path(path)
     if path.suffix in (".npy", ".onnx"):
         if not path.is_file():
-            raise InputError(f"{path} is not there{near_path(path)}; give {KINDS}")
+            raise InputError(f"{path} is not there{near_path(path)}; give {_KINDS}")
         return GivenModel("matrix" if path.suffix == ".npy" else "onnx", path, path.stem)
     if not path.is_dir():
         what = "is not there" if not path.exists() else "is no model"
-        raise InputError(f"{path} {what}{near_path(path)}; give {KINDS}")
-    kind = _kind(path)
+        raise InputError(f"{path} {what}{near_path(path)}; give {_KINDS}")
+    kind = str(_manifest(path).get("kind", ""))
     if kind == STORE_KIND or (not kind and (path / "embedding.json").is_file()):
         return GivenModel("store", path, path.name)
     if kind == MODEL_KIND:
-        return GivenModel("model", path, _called(path.resolve().parent if path.name == "model" else path.resolve()))
+        return _of_folder(path, _called(path.resolve().parent if path.name == "model" else path.resolve()))
     if kind:
-        raise InputError(f"{path} is a covis {kind}, which gives no descriptors of images; give {KINDS}")
-    if _kind(path / "model") == MODEL_KIND:
-        return GivenModel("model", path / "model", _called(path.resolve()))
+        raise InputError(f"{path} is a covis {kind}, which gives no descriptors of images; give {_KINDS}")
+    if _manifest(path / "model").get("kind") == MODEL_KIND:
+        return _of_folder(path / "model", _called(path.resolve()))
     if (path / "run.json").is_file():
         raise InputError(f"{path} is a run without a finished model; re-run its covis train command to resume it")
-    raise InputError(f"{path} holds no model (no {artifacts.MANIFEST}); give {KINDS}")
+    raise InputError(f"{path} holds no model (no {artifacts.MANIFEST}); give {_KINDS}")
+
+
+def _of_folder(folder: Path, label: str) -> GivenModel:
+    """A model folder by what it holds its network as."""
+    parts = _manifest(folder).get("files", {})
+    if ONNX_FILE in parts:
+        return GivenModel("onnx", folder / ONNX_FILE, label)
+    if WEIGHTS_FILE not in parts:
+        raise InputError(
+            f"{folder} holds no network: its descriptors were computed elsewhere; give those of the photos by "
+            "--descriptors STORE or FILE.npy"
+        )
+    return GivenModel("model", folder, label)
 
 
 def _called(folder: Path) -> str:
@@ -76,23 +90,38 @@ def _called(folder: Path) -> str:
     return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"seed[-_]?\d+", folder.name) else folder.name
 
 
-def _kind(folder: Path) -> str:
+def _manifest(folder: Path) -> dict[str, Any]:
+    """What a folder says that it is; empty where it says nothing."""
     record = folder / artifacts.MANIFEST
     manifest = artifacts.read_json(record) if record.is_file() else None
-    return str(manifest.get("kind", "")) if isinstance(manifest, dict) else ""
+    return manifest if isinstance(manifest, dict) else {}
 
 
 def open_describer(
     path: Path | str, batch_size: int | None = None, workers: int | None = None, cache: Path | None = None
 ) -> Describer:
-    """What gives descriptors at `path`."""
-    found = find_describer(path)
-    if found.kind == "matrix":
-        return MatrixDescriber(found.path)
-    if found.kind == "store":
-        return StoreDescriber(DescriptorStore.open(found.path))
-    folder = found.path.resolve() if found.kind == "model" else None
-    return ModelDescriber(open_model(found.path), found.label, batch_size, workers=workers, cache=cache, folder=folder)
+    """What gives descriptors at `path`: a model or run folder, an ONNX file, a store, or a matrix with names.
+
+    >>> import covis
+    >>> path = covis.PlaceModel.build(covis.models.ModelConfig("tiny", image_size=(32, 32))).save("small")
+    >>> covis.open_describer("small").label
+    'small'
+    """
+    given = find_describer(path)
+    if given.kind in ("store", "matrix"):
+        return open_descriptors(path)
+    folder = given.path.resolve() if given.kind == "model" else None
+    return ModelDescriber(open_model(given.path), given.label, batch_size, workers=workers, cache=cache, folder=folder)
+
+
+def open_descriptors(path: Path | str) -> StoreDescriber | MatrixDescriber:
+    """Descriptors that are there already: a store, or a matrix with names."""
+    given = find_describer(path)
+    if given.kind == "store":
+        return StoreDescriber(DescriptorStore.open(given.path))
+    if given.kind == "matrix":
+        return MatrixDescriber(given.path)
+    raise InputError(f"{path} is a network, not descriptors; give a store (covis embed) or FILE.npy with FILE.txt")
 
 
 def open_model(path: Path | str, runtime: RuntimeName = "torch", images: int | None = None) -> Embedder:
@@ -102,14 +131,14 @@ def open_model(path: Path | str, runtime: RuntimeName = "torch", images: int | N
     """
     from covis.models import OnnxPlaceModel, PlaceModel, load_fast
 
-    found = find_describer(path)
-    if found.kind == "onnx":
-        return OnnxPlaceModel.open(found.path)
-    if found.kind != "model":
+    given = find_describer(path)
+    if given.kind == "onnx":
+        return OnnxPlaceModel.open(given.path)
+    if given.kind != "model":
         raise InputError(f"{path} holds descriptors, not a model; give a model folder, a run folder or an ONNX file")
     if runtime == "torch":
-        return PlaceModel.load(found.path)
-    loaded = load_fast(found.path, images if runtime == "auto" else None)
+        return PlaceModel.load(given.path)
+    loaded = load_fast(given.path, images if runtime == "auto" else None)
     if runtime == "onnx" and not isinstance(loaded, OnnxPlaceModel):
         raise InputError(
             "ONNX Runtime is for convolutional networks on a CPU (pip install 'covis[onnx]'); run this one in torch"
@@ -121,10 +150,10 @@ def open_place_model(path: Path | str) -> PlaceModel:
     """The model with its weights, where an ONNX file or descriptors will not do."""
     from covis.models import PlaceModel
 
-    found = find_describer(path)
-    if found.kind != "model":
+    given = find_describer(path)
+    if given.kind != "model":
         raise InputError(f"{path} has no weights of its own to work on; give a model folder or a run folder")
-    return PlaceModel.load(found.path)
+    return PlaceModel.load(given.path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,21 +171,13 @@ class ModelDescriber:
     @property
     def facts(self) -> dict[str, Any]:
         """Architecture, preprocessing, weights and where they came from, as far as the model knows them."""
-        from covis.models import PlaceModel
-
-        facts: dict[str, Any] = {
+        return {
             "label": self.label,
             "fingerprint": self.model.fingerprint(),
             "preprocessing": asdict(self.model.preprocessing),
+            **self.model.origin(),
+            **({} if self.folder is None else {"folder": str(self.folder)}),
         }
-        if isinstance(self.model, PlaceModel):
-            whitening = self.model.whitening
-            facts |= {
-                "config": self.model.config.to_dict(),
-                "model_whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
-                **{key: self.model.card[key] for key in ORIGIN if key in self.model.card},
-            }
-        return facts | ({} if self.folder is None else {"folder": str(self.folder)})
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
         """Embeds, or opens what was embedded before from the same files."""
@@ -190,13 +211,29 @@ class StoreDescriber:
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
         """Looks the images up by name."""
-        found, lost = _rows(self.store, images)
+        vectors, lost = _rows(self.store, images)
         if lost.mean() > 0.01:
             at = int(np.flatnonzero(lost)[0])
             raise InputError(
                 f"{self.store.path} lacks {int(lost.sum())} of {len(images)} images, such as {images.name(at)!r}; embed them"
             )
-        return found, lost
+        return vectors, lost
+
+    @property
+    def names(self) -> NDArray[np.bytes_]:
+        """(N,) of the images that have descriptors."""
+        return self.store.names
+
+    def rows(self, ids: Ids) -> Descriptors:
+        """Descriptors at these places of `names`."""
+        return np.asarray(self.store[ids], np.float32)
+
+    def require(self, model: str, dim: int, of: Path | str) -> None:
+        """Refuses descriptors of another model than that `of` something."""
+        if self.store.model != model:
+            raise InputError(
+                f"{of} holds descriptors of model {model}, {self.store.path} of model {self.store.model}; embed with one model"
+            )
 
 
 @dataclass(frozen=True, eq=False)
@@ -217,6 +254,63 @@ class MatrixDescriber:
 
         return read_descriptors(self.path, images), np.zeros(len(images), bool)
 
+    @cached_property
+    def _content(self) -> tuple[Descriptors, NDArray[np.bytes_]]:
+        from covis.evaluation.retrieval import open_matrix
+
+        return open_matrix(self.path)
+
+    @property
+    def names(self) -> NDArray[np.bytes_]:
+        """(N,) of the images that have descriptors."""
+        return self._content[1]
+
+    def rows(self, ids: Ids) -> Descriptors:
+        """Descriptors at these places of `names`, scaled to unit length."""
+        from covis.evaluation.retrieval import unit_rows
+
+        return unit_rows(self.path, self._content[0][ids], lambda i: os.fsdecode(self.names[ids[i]]))
+
+    def require(self, model: str, dim: int, of: Path | str) -> None:
+        """Refuses descriptors of another length; whose model they are, a matrix does not tell."""
+        length = self._content[0].shape[1]
+        if length != dim:
+            raise InputError(f"{of} holds descriptors of {dim} numbers, {self.path} of {length}; use one model")
+
+
+Computed = StoreDescriber | MatrixDescriber
+"""Descriptors that are there already."""
+
+
+def known_descriptors(path: Path | str, images: ImageSet) -> tuple[ImageSet, DescriptorStore, list[Rejected]]:
+    """The images that have descriptors at `path`, these in the images' order, and the few that have none."""
+    computed = open_descriptors(path)
+    vectors, lost = computed.describe(images)
+    kept, label = images.subset(~lost), str(computed.facts["label"])
+    store = DescriptorStore.in_memory(kept.names, vectors, str(computed.facts["fingerprint"]), label)
+    rejects = [Rejected(images.name(int(i)), "no-descriptor", f"{label} has none") for i in np.flatnonzero(lost)]
+    return kept, store, rejects
+
+
+def look_up(descriptors: Computed, photos: Sequence[Path]) -> Described:
+    """Descriptors of photos by the longest name that ends their path."""
+    at = {bytes(name): i for i, name in enumerate(descriptors.names)}
+    rows = [next((at[name] for name in _endings(photo) if name in at), -1) for photo in photos]
+    missing = f"{descriptors.facts['label']} has no descriptor of it"
+    return Described(
+        descriptors.rows(np.array([row for row in rows if row >= 0], np.int64)),
+        {i: missing for i, row in enumerate(rows) if row < 0},
+    )
+
+
+def _endings(photo: Path) -> Iterator[bytes]:
+    """A photo's whole path and what follows each of its folders, the longest first."""
+    path = os.fsencode(photo.absolute())
+    yield path
+    for i, byte in enumerate(path):
+        if byte == ord("/"):
+            yield path[i + 1 :]
+
 
 def evaluate_model(
     model: PlaceModel | Describer | Path | str,
@@ -228,6 +322,12 @@ def evaluate_model(
     """The evaluation of a model as it is.
 
     model: the model, or what `open_describer` opens. benchmark: a protocol, or the name of one over the files at `data`.
+
+    >>> import covis
+    >>> model = covis.PlaceModel.build(covis.models.ModelConfig("tiny", image_size=(32, 32)))
+    >>> found = covis.evaluate(model, "town")
+    >>> sorted(found.recall)
+    [1, 5, 10, 20]
     """
     from covis.evaluation import load_benchmark
     from covis.evaluation.run import evaluations
@@ -250,8 +350,8 @@ def _files(images: ImageSet) -> Sequence[Any]:
     stats = []
     for i in range(len(images)):
         try:
-            found = images.path(i).stat()
-            stats.append((found.st_size, found.st_mtime_ns))
+            stat = images.path(i).stat()
+            stats.append((stat.st_size, stat.st_mtime_ns))
         except OSError:
             stats.append((-1, -1))
     width = max(1, int(np.char.str_len(images.names).max(initial=1)))

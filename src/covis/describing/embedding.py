@@ -200,7 +200,7 @@ class _Files(Dataset[_Answer]):
 # depends neither on where an earlier run stopped nor on how many ranks share the work.
 
 
-KIND = "embedding"
+_KIND = "embedding"
 BATCH_SIZE = 32
 SHARD_ROWS = 4096
 _WORTH_WORKERS = 64
@@ -237,6 +237,7 @@ class TorchRuntime:
         self._model.to(self._runner.device)
         self.dim = model.dim
         self.image_size = model.preprocessing.image_size
+        self.one_core = False
 
     def describe(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """(B, 3, H, W) RGB → (B, dim) of unit norm."""
@@ -287,6 +288,12 @@ def embed(
     In memory: (N, dim) float32, one row per image (those at `ids` if given); a file that cannot be used is an error.
     At `path`: bad files are left out and listed in `rejects.csv`; more than 5 % of them stop the work at its start.
     workers: decoding processes; None takes one per core, at most 8. half: half precision, by default on a GPU.
+
+    >>> import covis
+    >>> queries, photos = covis.datasets.load("town", None, "val")
+    >>> model = covis.PlaceModel.build(covis.models.ModelConfig("tiny", image_size=(32, 32)))
+    >>> covis.embed(model, photos, ids=[0, 1, 2], workers=0).shape
+    (3, 256)
     """
     model.eval()
     runner = Runner.choose(device, half)
@@ -371,7 +378,7 @@ class _Plan:
             self._wait_for_claim(config)
             self._embed(workers)
             return self._wait_for_store()
-        with artifacts.claim(self.path, KIND, config):
+        with artifacts.claim(self.path, _KIND, config):
             if (self.path / artifacts.MANIFEST).is_file():
                 say(f"{self.path}: {len(self.images)} images are embedded already")
                 clear_parts(self.path)
@@ -452,13 +459,13 @@ class _Plan:
 
     def _wait_for_claim(self, config: dict[str, Any]) -> None:
         """Until the first rank holds the folder for the same work."""
-        record = self.path / f"{KIND}.json"
+        record = self.path / f"{_KIND}.json"
         while not record.exists():
             time.sleep(_POLL_S)
         found = artifacts.read_json(record)["config"]
         if found != config:
             told = artifacts.difference(found, config)
-            raise InputError(f"{self.path} belongs to another {KIND} ({told}); choose another output folder")
+            raise InputError(f"{self.path} belongs to another {_KIND} ({told}); choose another output folder")
 
     def _wait_for_store(self) -> DescriptorStore:
         while not (self.path / artifacts.MANIFEST).exists():

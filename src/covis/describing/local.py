@@ -10,7 +10,7 @@ Weights are a file of the user's (`NAME=FILE`), or lie under that name in `COVIS
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from covis import artifacts
-from covis.arrays import Floats
+from covis.arrays import Floats, Ids
 from covis.descriptors import Describer
 from covis.errors import Damaged, InputError, unknown_name
 from covis.files import first_line, load_arrays, replacing, sha256
@@ -49,7 +49,7 @@ from covis.search.rerank import (
     sift,
 )
 
-MOST = 1024
+_MOST = 1024
 """Features of a picture, the strongest first."""
 SIDE = 640
 """Pictures are scaled so that their longer side has so many pixels, small ones up to twice their size."""
@@ -86,11 +86,11 @@ class Sift:
 
     def facts(self) -> dict[str, Any]:
         """Name and bounds."""
-        return {"features": "sift", "most": MOST, "side": SIDE}
+        return {"features": "sift", "most": _MOST, "side": SIDE}
 
     def __call__(self, path: Path) -> LocalFeatures:
-        """Up to `MOST` features."""
-        return sift(path, MOST, SIDE)
+        """Up to `_MOST` features."""
+        return sift(path, _MOST, SIDE)
 
 
 @EXTRACTORS.register("xfeat")
@@ -105,10 +105,10 @@ class XFeat:
 
     def facts(self) -> dict[str, Any]:
         """Name, weights and bounds."""
-        return {"features": "xfeat", "weights": sha256(self.file), "most": MOST, "side": SIDE}
+        return {"features": "xfeat", "weights": sha256(self.file), "most": _MOST, "side": SIDE}
 
     def __call__(self, path: Path) -> LocalFeatures:
-        """Up to `MOST` features, by how sure the network is of the place and of the descriptor."""
+        """Up to `_MOST` features, by how sure the network is of the place and of the descriptor."""
         pixels, size = _pixels(path)
         wanted = ["descriptors", "keypoint_logits", "reliability"]
         descriptors, logits, reliability = (v[0] for v in self.session.run(wanted, {"input": pixels[None]}))
@@ -139,10 +139,10 @@ class Alike:
 
     def facts(self) -> dict[str, Any]:
         """Name, weights and bounds."""
-        return {"features": "alike", "weights": sha256(self.file), "most": MOST, "side": SIDE}
+        return {"features": "alike", "weights": sha256(self.file), "most": _MOST, "side": SIDE}
 
     def __call__(self, path: Path) -> LocalFeatures:
-        """Up to `MOST` features, the most confident first."""
+        """Up to `_MOST` features, the most confident first."""
         pixels, size = _pixels(path)
         with torch.inference_mode():
             score, descriptors = (v[0].numpy() for v in self.net(torch.from_numpy(pixels)[None]))
@@ -339,8 +339,8 @@ def _strongest(
     pixels: NDArray[np.float32],
     size: tuple[int, int],
 ) -> LocalFeatures:
-    """The `MOST` surest points with their descriptors, in pixels of the full picture."""
-    best = np.argsort(-value, kind="stable")[:MOST]
+    """The `_MOST` surest points with their descriptors, in pixels of the full picture."""
+    best = np.argsort(-value, kind="stable")[:_MOST]
     vectors = sampled(descriptors, at[best], stride)
     vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-9)
     return LocalFeatures(at[best] * (np.array(size) / pixels.shape[:0:-1]), vectors, size)
@@ -370,6 +370,17 @@ def _onnx(path: Path, outputs: set[str]) -> Any:
 # Kept, and used to re-rank
 
 
+@dataclass(frozen=True)
+class PictureFiles:
+    """Files by number."""
+
+    files: Sequence[Path]
+
+    def path(self, image: int) -> Path:
+        """The file of picture `image`."""
+        return self.files[image]
+
+
 @dataclass(frozen=True, eq=False)
 class KeptFeatures:
     """Features of images by id: from memory, from the cache, else found now and kept there.
@@ -377,7 +388,7 @@ class KeptFeatures:
     A file of the cache belongs to one state of one image file and to one extractor; a damaged one is made again.
     """
 
-    images: ImageSet
+    images: ImageSet | PictureFiles
     extractor: Extractor
     folder: Path
 
@@ -502,6 +513,9 @@ class ByLocal:
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
         """Needs the pictures themselves; any descriptors will do."""
+        return self._between(queries, database)
+
+    def _between(self, queries: ImageSet | PictureFiles, database: ImageSet | PictureFiles) -> LocalReranking:
         extractor, glue = self._parts
         folder = cache_folder() / "local"
         kept = KeptFeatures(database, extractor, folder)
@@ -509,6 +523,18 @@ class ByLocal:
         matcher = partial(match, ratio=None if self.features != "sift" else RATIO) if glue is None else glue
         max_error = float(getattr(extractor, "max_error", MAX_ERROR))
         return LocalReranking(asked, kept, self.depth, matcher, self.geometry, max_error)
+
+    def count(self, queries: Sequence[Path], database: Sequence[Path], ids: Ids) -> Ids:
+        """(Q, K) features that query q and picture ids[q, k] of `database` have in common on one geometry; 0 for an id of −1."""
+        between = self._between(PictureFiles(queries), PictureFiles(database))
+        pair = LocalRerank(between.queries, between.database, 0, between.matcher, between.geometry, between.max_error)
+        counts = np.zeros(ids.shape, np.int64)
+        with Meter("matching local features", len(queries), "photos") as meter:
+            for q, row in enumerate(ids):
+                for k in np.flatnonzero(row >= 0):
+                    counts[q, k] = pair.agreeing(between.queries(q), between.database(int(row[k])))
+                meter.advance()
+        return counts
 
 
 def _path(text: str) -> Path | None:

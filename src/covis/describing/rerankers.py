@@ -32,7 +32,7 @@ from covis.search import rerank
 from covis.search.rerank import RERANK_DEPTH, SpatialRerank, windows
 from covis.whitening import Whitening
 
-SIDE = 2
+_SIDE = 2
 """Cells of the map along each side of a patch."""
 DIM = 128
 _FIT_IMAGES = 200
@@ -66,7 +66,7 @@ class PatchReranking:
     database: ImageSet
     depth: int = RERANK_DEPTH
     folder: Path | None = None
-    side: int = SIDE
+    side: int = _SIDE
     dim: int = DIM
     workers: int | None = None
     device: str | None = None
@@ -157,8 +157,13 @@ class _Cutter:
         for loaded in image_batches(images, ids, size, BATCH_SIZE, workers, on_reject="raise"):
             with torch.inference_mode():
                 features = self.model.local_features(self.model.normalise(loaded.images.to(self.runner.device)))
+                rows, columns = features.shape[-2:]
+                if min(rows, columns) < self.side:
+                    raise InputError(
+                        f"a map of {rows} × {columns} cells holds no patch of {self.side} × {self.side}: "
+                        f"use a model with images larger than {size[0]} × {size[1]}"
+                    )
                 means = functional.avg_pool2d(features.float(), self.side, stride=1)
-            rows, columns = features.shape[-2:]
             yield means.flatten(2).transpose(1, 2).cpu().numpy(), (int(rows), int(columns))
 
 
@@ -210,7 +215,7 @@ class ByPatches:
     def facts(self) -> dict[str, Any]:
         """Depth, side of a patch and dimensions."""
 
-        return {"depth": self.depth, "side": SIDE, "dim": DIM}
+        return {"depth": self.depth, "side": _SIDE, "dim": DIM}
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
         """Needs a model, to look at the images again."""

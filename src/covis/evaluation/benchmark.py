@@ -25,13 +25,21 @@ from covis.registry import Registry
 from covis.tables import card
 
 Denominator = Literal["answerable", "all"]
-RADII_M = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 75.0, 100.0)
+_RADII_M = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 75.0, 100.0)
 _BLOCK = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """A named protocol over given images. Its fingerprint stands beside every figure."""
+    """A named protocol over given images. Its fingerprint stands beside every figure.
+
+    >>> import covis
+    >>> town = covis.load_benchmark("town")
+    >>> town.rule
+    'within 25 m and, where both headings are known, 40°'
+    >>> len(town.fingerprint)
+    16
+    """
 
     name: str
     queries: ImageSet
@@ -59,7 +67,7 @@ class Benchmark:
     it can answer."""
     thresholds: tuple[tuple[float, float], ...] = ()
     """(metres, degrees) within which the best match's pose counts as localised."""
-    radii_m: tuple[float, ...] = RADII_M
+    radii_m: tuple[float, ...] = _RADII_M
     """Radii of the curve of recall against threshold."""
     breakdown: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Labels of each query by which figures are split, such as condition."""

@@ -249,7 +249,7 @@ for _task in TASKS:
 # precision over all pairs.
 
 GARDEN_VIEW = FovOverlap(radius_m=3.5, fov_deg=90.0)
-KS = (1, 2, 3, 4, 5, 10, 15, 20, 25)
+_KS = (1, 2, 3, 4, 5, 10, 15, 20, 25)
 _ROOM_RADII_M = (0.1, 0.25, 0.5, 1.0, 2.0, 3.5, 5.0)
 
 
@@ -278,7 +278,7 @@ def seven_scenes(path: Path | None, scene: str) -> Benchmark:
 
 
 def _shared_view(name: str, sides: Split, rule: LabelRule, words: str, **more: Any) -> Benchmark:
-    return by_rule(name, sides, rule, words, denominator="all", ks=KS, radii_m=_ROOM_RADII_M, pairs=True, **more)
+    return by_rule(name, sides, rule, words, denominator="all", ks=_KS, radii_m=_ROOM_RADII_M, pairs=True, **more)
 
 
 for _split in ("w17_w18", "w18"):
@@ -354,12 +354,12 @@ def tokyotm_val(path: Path | None) -> Benchmark:
 # poses are published (the training parts), the same figures are made here.
 
 
-CAMERA = "rear"
+_CAMERA = "rear"
 """RobotCar's only scored camera."""
 COARSE_M, COARSE_DEG = LONG_TERM_LIMITS[-1]
 RULE = f"within {COARSE_M:g} m and {COARSE_DEG:g}°"
 HIDDEN = "hidden truth: write a submission file for visuallocalization.net"
-RADII_M = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0)
+_RADII_M = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0)
 NIGHT = ("night", "night-rain")
 
 
@@ -381,7 +381,7 @@ def robotcar_v2_train(path: Path | None) -> Benchmark:
         Radius(COARSE_M, COARSE_DEG),
         RULE,
         thresholds=LONG_TERM_LIMITS,
-        radii_m=RADII_M,
+        radii_m=_RADII_M,
         breakdown=_conditions(queries),
         notes=("the training queries, not the server's: not comparable with published figures",),
     )
@@ -412,7 +412,7 @@ def cmu_extended_train(path: Path | None) -> Benchmark:
         RULE,
         groups="same",
         thresholds=LONG_TERM_LIMITS,
-        radii_m=RADII_M,
+        radii_m=_RADII_M,
         breakdown=_surroundings(queries),
         notes=("the training slices, not the server's: not comparable with published figures",),
     )
@@ -444,7 +444,7 @@ def _hidden(
 
 
 def _rear(images: ImageSet) -> ImageSet:
-    return images.subset(images.columns["camera"] == CAMERA)
+    return images.subset(images.columns["camera"] == _CAMERA)
 
 
 def _conditions(images: ImageSet) -> dict[str, np.ndarray]:

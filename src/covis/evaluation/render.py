@@ -193,24 +193,31 @@ def _published(evaluation: Evaluation) -> list[str]:
     ]
 
 
-FORMATS: dict[str, Callable[[Sequence[TableRow]], str]] = {
-    "text": text_table,
+Writer = Callable[[Sequence[TableRow], Mapping[str, bool]], str]
+TABLE_FORMATS: dict[str, Writer] = {
+    "text": lambda rows, _: text_table(rows),
     "markdown": markdown_table,
     "latex": latex_table,
-    "csv": csv_table,
+    "csv": lambda rows, _: csv_table(rows),
 }
-"""How `covis compare` can write its tables."""
+"""How `covis compare` can write its tables: rows, and columns whose best is bold → whether lower is better."""
+BEST_RECALL = {name_of(f"recall@{k}").heading: False for k in COMPARED_KS}
+"""Columns whose best is bold."""
+
+
+def beside_table(line: str, dress: str) -> str:
+    """A line above or below a table: in LaTeX a comment, so that all of it can be pasted."""
+    return f"% {line}" if dress == "latex" else line
 
 
 def comparison_text(result: Mapping[str, Any], dress: str = "text") -> str:
     """A comparison: one table per protocol, then what differs between the subjects."""
-    set_table = FORMATS[dress]
-    blocks = ["\n".join(_comparison(entry, set_table)) for entry in result["comparisons"]]
-    alone = [f"alone, with nothing to compare: {name}" for name in result["alone"]]
+    blocks = ["\n".join(_comparison(entry, dress)) for entry in result["comparisons"]]
+    alone = [beside_table(f"alone, with nothing to compare: {name}", dress) for name in result["alone"]]
     return "\n\n".join([*blocks, *alone])
 
 
-def _comparison(entry: Mapping[str, Any], set_table: Callable[[Sequence[TableRow]], str]) -> list[str]:
+def _comparison(entry: Mapping[str, Any], dress: str) -> list[str]:
     rows = []
     for row in entry["rows"]:
         line: dict[str, Any] = {"": row["label"]}
@@ -222,17 +229,21 @@ def _comparison(entry: Mapping[str, Any], set_table: Callable[[Sequence[TableRow
                 f"{test['difference']:+.1f} [{test['low']:+.1f}, {test['high']:+.1f}] p={test['p_value']:.3g}{mark}"
             )
         rows.append(line)
+    counts = f"{entry['queries']} queries, {entry['database']} map images"
+    level = f"{100 * entry['level']:.0f} %"
     lines = [
-        f"{entry['benchmark']} (protocol {entry['fingerprint']}): {entry['queries']} queries, {entry['database']} map images",
-        set_table(aligned(rows, "")),
-        f"Δ against the first, {entry['level']:.0%} interval, * significant (paired test, Holm over the models)",
+        beside_table(f"{entry['benchmark']} (protocol {entry['fingerprint']}): {counts}", dress),
+        TABLE_FORMATS[dress](aligned(rows, ""), BEST_RECALL),
+        beside_table(
+            f"Δ against the first, {level} interval, * significant (paired test, Holm over the models)", dress
+        ),
     ]
     differing = [
         {"what differs": name, **{row["label"]: _short(v) for row, v in zip(entry["rows"], values, strict=True)}}
         for name, values in entry["differences"].items()
         if name != "label"
     ]
-    return [*lines, set_table(differing)] if differing else lines
+    return [*lines, TABLE_FORMATS[dress](differing, {})] if differing else lines
 
 
 def _short(value: Any) -> str:

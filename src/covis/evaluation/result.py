@@ -18,7 +18,7 @@ from covis.fields import JsonValues
 from covis.files import load_array
 from covis.tables import card
 
-KIND = "evaluation"
+EVALUATION_KIND = "evaluation"
 
 
 class Part(NamedTuple):
@@ -140,7 +140,14 @@ def _part(entry: Mapping[str, Any]) -> Part:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Figures in percent unless a name says otherwise; arrays (Q, …) keep the order of the benchmark's queries."""
+    """Figures in percent unless a name says otherwise; arrays (Q, …) keep the order of the benchmark's queries.
+
+    >>> import covis
+    >>> model = covis.PlaceModel.build(covis.models.ModelConfig("tiny", image_size=(32, 32)))
+    >>> found = covis.evaluate(model, "town_val")
+    >>> 0 <= found.recall[1] <= found.recall[5] <= 100
+    True
+    """
 
     figures: Figures
     """What `--json` prints: benchmark, fingerprint, queries, database, recall and the rest."""
@@ -206,7 +213,7 @@ class Evaluation:
     def save(self, path: Path | str, *, replace: bool = False, config: Mapping[str, Any] | None = None) -> None:
         """Writes the evaluation as an artefact directory; `config` is what a repeated command is checked against."""
         facts = {**self.json(), "config": dict(config or {}), "command": artifacts.command(), "code": artifacts.code()}
-        with artifacts.create(path, KIND, facts, replace=replace) as draft:
+        with artifacts.create(path, EVALUATION_KIND, facts, replace=replace) as draft:
             for name, array in self.arrays.items():
                 np.save(draft.path / f"{name}.npy", array, allow_pickle=False)
 
@@ -214,7 +221,7 @@ class Evaluation:
     def open(cls, path: Path | str, *, verify: bool = True) -> Evaluation:
         """Opens a saved evaluation, arrays memory-mapped."""
         path = Path(path)
-        manifest = artifacts.open_manifest(path, KIND, facts=_FACTS, verify=verify)
+        manifest = artifacts.open_manifest(path, EVALUATION_KIND, facts=_FACTS, verify=verify)
         names = [Path(f).stem for f in manifest["files"] if f.endswith(".npy")]
         arrays = {name: load_array(path / f"{name}.npy", mapped=True, remedy=f"make {path} again") for name in names}
         apart = {*_MANIFEST_KEYS, "protocol", "subject"}
@@ -254,4 +261,4 @@ def find_evaluations(path: Path | str) -> list[Path]:
 def _is_evaluation(folder: Path) -> bool:
     record = folder / artifacts.MANIFEST
     manifest = artifacts.read_json(record) if record.is_file() else None
-    return isinstance(manifest, dict) and manifest.get("kind") == KIND
+    return isinstance(manifest, dict) and manifest.get("kind") == EVALUATION_KIND

@@ -118,6 +118,10 @@ class Likeness:
         """The share at ψ; 0 at 0."""
         return np.asarray(np.interp(psi, (0.0, *self.psi), (0.0, *self.share)))
 
+    def curve(self, steps: int = 10) -> tuple[float, ...]:
+        """At equal steps of ψ, as `FovOverlap.curve` takes it: labels that promise what photos keep."""
+        return tuple(np.round(self(np.linspace(0, 1, steps + 1)), 4).tolist())
+
 
 def likeness(images: ImageSet, descriptors: Descriptors, graph: SimilarityGraph) -> Likeness:
     """What the ψ of `graph` (N, N) is worth on some images: how often pairs of each grade look alike.
@@ -265,6 +269,14 @@ def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = Tr
     Names are matched with the images' own by their whole path or, where that is unambiguous, by file name.
     """
     path = Path(path)
+    matrix, given = open_matrix(path)
+    rows = np.asarray(matrix[match_names(given, images, path.with_suffix(".txt"))], np.float32)
+    scaled = unit_rows(path, rows, images.name)
+    return scaled if normalise else rows
+
+
+def open_matrix(path: Path) -> tuple[NDArray[Any], NDArray[np.bytes_]]:
+    """`FILE.npy` (N, dim), memory-mapped, and the names of its rows in `FILE.txt`."""
     matrix = load_array(path, "fiu", mapped=True, remedy="write it with numpy.save")
     listing = path.with_suffix(".txt")
     if not listing.is_file():
@@ -272,13 +284,17 @@ def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = Tr
     given = encode_names(read_foreign(listing).splitlines())
     if matrix.ndim != 2 or len(given) != len(matrix):
         raise InputError(f"{path} has shape {matrix.shape}, but {listing} names {len(given)} images; one row a name")
-    order = match_names(given, images, listing)
-    out = np.asarray(matrix[order], np.float32)
-    length = np.linalg.norm(out, axis=1, keepdims=True)
+    return matrix, given
+
+
+def unit_rows(path: Path, rows: NDArray[Any], name: Callable[[int], str]) -> Descriptors:
+    """Rows of a matrix scaled to unit length; one that has none is an error that tells its `name`."""
+    rows = np.asarray(rows, np.float32)
+    length = np.linalg.norm(rows, axis=1, keepdims=True)
     if not np.isfinite(length).all() or (length == 0).any():
         at = int(np.flatnonzero(~(np.isfinite(length[:, 0]) & (length[:, 0] > 0)))[0])
-        raise InputError(f"{path}: the descriptor of {images.name(at)!r} is zero or not finite; compute it again")
-    return out / length if normalise else out
+        raise InputError(f"{path}: the descriptor of {name(at)!r} is zero or not finite; compute it again")
+    return np.asarray(rows / length, np.float32)
 
 
 def match_names(given: NDArray[np.bytes_], images: ImageSet, listing: Path) -> NDArray[np.int64]:

@@ -22,8 +22,7 @@ from covis.descriptors import Describer
 from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import POSE_LIMITS, percent_localised, rotation_angles
-from covis.evaluation.result import KIND as EVALUATION_KIND
-from covis.evaluation.result import Evaluation
+from covis.evaluation.result import EVALUATION_KIND, Evaluation
 from covis.evaluation.retrieval import SIZES, check_pair, fit_sizes, pair_figures, rank_descriptors
 from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import MSLS, write_submission
@@ -40,7 +39,7 @@ SUBMISSION_KIND = "submission"
 MIN_WALKS = 4
 """Groups that a map needs to be asked across them."""
 FITTED_QUERIES = 2000
-FOLDS = 4
+_FOLDS = 4
 
 
 class Reranker(Protocol):
@@ -193,10 +192,10 @@ class Exported:
             known = rank(self.database[asked], self.database, depth, group[asked], group, groups="other", exclude=asked)
             fit = Consensus.fitted(images.poses, known, images.poses.subset(asked), depth)
             return [fit], fit
-        fold = rng.permutation(int(group.max()) + 1)[group] % FOLDS
+        fold = rng.permutation(int(group.max()) + 1)[group] % _FOLDS
         fits = [
             Consensus.fitted(images.poses, ranking.subset(fold != part), images.poses.subset(fold != part), depth)
-            for part in range(FOLDS)
+            for part in range(_FOLDS)
         ]
 
         def apart(ranking: Ranking) -> Ranking:

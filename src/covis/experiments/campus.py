@@ -31,23 +31,23 @@ from covis.models import ModelConfig
 from covis.sampling import AllPairs, Tuples
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
-MODELS = {
+_MODELS = {
     "mobilenetv2": ModelConfig("mobilenetv2_100", "gem", (160, 160), "last1", "pretrained"),
     "resnet50": ModelConfig("resnet50", "gem", (160, 160), "last1", "pretrained"),
     "vgg16": ModelConfig("vgg16", "gem", (160, 160), "last1", "pretrained"),
     "dinov2": ModelConfig("vit_small_patch14_reg4_dinov2", "avg", (224, 224), "last1", "pretrained", blocks=8),
 }
-STEPS = {"dinov2": 40}
+_STEPS = {"dinov2": 40}
 """What two processor cores can afford; 125 (4,000 pairs) elsewhere."""
-GENTLE = Optimiser("adamw", learning_rate=5e-5, weight_decay=1e-4, schedule="cosine", warmup=0.1)
+_GENTLE = Optimiser("adamw", learning_rate=5e-5, weight_decay=1e-4, schedule="cosine", warmup=0.1)
 """For transformers, and for clusters that start from what they are to find."""
-PLACES = {
-    "mobilenetv2": replace(MODELS["mobilenetv2"], pool="netvlad64", blocks=5, image_size=(224, 224)),
-    "dinov2": replace(MODELS["dinov2"], pool="netvlad32"),
+_PLACES = {
+    "mobilenetv2": replace(_MODELS["mobilenetv2"], pool="netvlad64", blocks=5, image_size=(224, 224)),
+    "dinov2": replace(_MODELS["dinov2"], pool="netvlad32"),
 }
 """Clusters of the features of the middle blocks, which find places better than the last, untrained."""
 DEPTHS = {
-    model: replace(PLACES[model], blocks=0, levels=levels, trainable="none")
+    model: replace(_PLACES[model], blocks=0, levels=levels, trainable="none")
     for model, levels in {"mobilenetv2": (4, 5), "dinov2": (6, 8, 10)}.items()
 }
 """Clusters at several depths, each by itself: what finds places best."""
@@ -57,10 +57,10 @@ def campus_base(model: str) -> Recipe:
     """What these recipes share: phones point anywhere, so labels weigh how much two cameras face each other."""
     return Recipe(
         dataset="campus",
-        model=MODELS[model],
+        model=_MODELS[model],
         labels=FovOverlap(radius_m=50.0, fov_deg=90.0, facing=True),
-        optimiser=GENTLE if model == "dinov2" else Optimiser(),
-        steps=STEPS.get(model, 125),
+        optimiser=_GENTLE if model == "dinov2" else Optimiser(),
+        steps=_STEPS.get(model, 125),
     )
 
 
@@ -86,11 +86,11 @@ def places(model: str) -> Recipe:
     """
     return replace(
         campus_base(model),
-        model=PLACES[model],
+        model=_PLACES[model],
         labels=FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True),
         loss=GeneralizedContrastive(margin=1.2),
         batches=AllPairs(size=64, partners="other_groups", places=16, focus=True),
-        optimiser=GENTLE,
+        optimiser=_GENTLE,
         steps=40,
         whiten=1024,
     )
@@ -101,7 +101,7 @@ def depths(model: str) -> Recipe:
     return replace(places(model), model=DEPTHS[model])
 
 
-ALL: dict[str, Callable[[], Recipe]] = {
+_ALL: dict[str, Callable[[], Recipe]] = {
     "campus_mobilenetv2_gcl": partial(_recipe, "mobilenetv2", gcl),
     "campus_mobilenetv2_cl": partial(_recipe, "mobilenetv2", cl),
     "campus_mobilenetv2_gcl_binary": partial(_recipe, "mobilenetv2", binary_batches),
@@ -127,21 +127,21 @@ ALL: dict[str, Callable[[], Recipe]] = {
     "campus_dinov2_places": partial(places, "dinov2"),
     "campus_dinov2_depths": partial(depths, "dinov2"),
 }
-RECIPES.update(ALL)
+RECIPES.update(_ALL)
 
 
 WEST = ("campus_west",)
-SEEDS = 3
-WHITENED = 256
+_SEEDS = 3
+_WHITENED = 256
 CLUSTERS_WHITENED = 1024
-WIDE = 1.0
+_WIDE = 1.0
 """A margin above the distances that a pretrained network starts from."""
 GRADED = "GCL, graded batches"
 MIDDLE, DEPTH_ROWS = "middle features in clusters", "several depths in clusters"
 """One label for one recipe: tables that are run into one folder share its runs."""
 
 
-def both(label: str, recipe: Recipe, whiten: int = WHITENED) -> tuple[Row, Row]:
+def both(label: str, recipe: Recipe, whiten: int = _WHITENED) -> tuple[Row, Row]:
     """A row as it is and one whitened on the training photos."""
     recipe = rated(recipe)
     plain = Row(label, recipe, WEST, fit="train")
@@ -167,10 +167,10 @@ def campus_table1() -> Table:
         *both("GCL, binary batches", binary_batches(gcl(start))),
         *both("CL, graded batches", cl_graded(start)),
         *both(GRADED, gcl(start)),
-        *both("CL, binary batches, margin 1", replace(cl(start), loss=Contrastive(margin=WIDE))),
-        *both("GCL, graded batches, margin 1", replace(gcl(start), loss=GeneralizedContrastive(margin=WIDE))),
+        *both("CL, binary batches, margin 1", replace(cl(start), loss=Contrastive(margin=_WIDE))),
+        *both("GCL, graded batches, margin 1", replace(gcl(start), loss=GeneralizedContrastive(margin=_WIDE))),
     )
-    return Table("Labels in batch and loss, on the campus", rows, SEEDS)
+    return Table("Labels in batch and loss, on the campus", rows, _SEEDS)
 
 
 @TABLES.register("campus_batches")
@@ -192,7 +192,7 @@ def batches() -> Table:
     rows += both("GCL, all pairs of 16 places, focused", focused)
     rows += both("GCL, iou labels", replace(start, labels=replace(overlap, measure="iou")))
     rows += both("GCL, labels without facing", replace(start, labels=replace(overlap, facing=False)))
-    return Table("Batches and labels, on the campus", tuple(rows), SEEDS)
+    return Table("Batches and labels, on the campus", tuple(rows), _SEEDS)
 
 
 @TABLES.register("campus_losses")
@@ -204,7 +204,7 @@ def losses() -> Table:
         rows += both(name.replace("_", " "), _with_loss(name, start))
     netvlad = replace(_with_loss("triplet", start), model=replace(start.model, pool="netvlad16"))
     rows += both("NetVLAD 16, triplets, mined", netvlad)
-    return Table("Losses at equal forward passes, on the campus", tuple(rows), SEEDS)
+    return Table("Losses at equal forward passes, on the campus", tuple(rows), _SEEDS)
 
 
 @TABLES.register("campus_sizes")
@@ -212,20 +212,20 @@ def sizes() -> Table:
     """Whitening × dims, with MobileNetV2."""
     graded = both(GRADED, gcl(campus_base("mobilenetv2")))[0]
     rows = [*_sizes(graded, 1280), *_sizes(_depths_as_they_come("mobilenetv2"), 2048)]
-    return Table("Whitening to fewer dims, MobileNetV2, on the campus", tuple(rows), SEEDS)
+    return Table("Whitening to fewer dims, MobileNetV2, on the campus", tuple(rows), _SEEDS)
 
 
 @TABLES.register("campus_dinov2_sizes")
 def dinov2_sizes() -> Table:
     """Whitening × dims, with DINOv2 ViT-S."""
     rows = _sizes(_depths_as_they_come("dinov2"), 2048)
-    return Table("Whitening to fewer dims, DINOv2 ViT-S, on the campus", tuple(rows), SEEDS)
+    return Table("Whitening to fewer dims, DINOv2 ViT-S, on the campus", tuple(rows), _SEEDS)
 
 
 @TABLES.register("campus_places")
 def best_of_mobilenet() -> Table:
     """Clusters of middle features, frozen and trained, with MobileNetV2."""
-    return Table("Middle features in clusters, MobileNetV2, on the campus", tuple(_places("mobilenetv2")), SEEDS)
+    return Table("Middle features in clusters, MobileNetV2, on the campus", tuple(_places("mobilenetv2")), _SEEDS)
 
 
 @TABLES.register("campus_dinov2")
@@ -235,7 +235,7 @@ def best_of_dinov2() -> Table:
     rows = [*_places("dinov2"), *both("average, frozen", replace(start, steps=0))]
     for pool, name in (("avg", "average"), ("gem", "GeM"), ("transport16", "optimal transport")):
         rows += both(f"{name}, GCL", replace(start, model=replace(start.model, pool=pool)))
-    return Table("DINOv2 ViT-S, on the campus", tuple(rows), SEEDS)
+    return Table("DINOv2 ViT-S, on the campus", tuple(rows), _SEEDS)
 
 
 def _places(model: str) -> list[Row]:

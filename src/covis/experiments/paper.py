@@ -14,9 +14,9 @@ from covis.losses import LOSSES
 from covis.sampling import AllPairs, Tuples
 from covis.training.recipe import RECIPES, Recipe
 
-NAMES = {"vgg16": "VGG", "resnet50": "ResNet50", "resnet152": "ResNet152", "resnext": "ResNeXt"}
-MSLS = ("msls_val", "msls_test")
-STREETS = (*MSLS, "pitts30k_test", "tokyo247_cutouts", "robotcar_v2", "cmu_extended_one_map")
+_NAMES = {"vgg16": "VGG", "resnet50": "ResNet50", "resnet152": "ResNet152", "resnext": "ResNeXt"}
+_MSLS = ("msls_val", "msls_test")
+STREETS = (*_MSLS, "pitts30k_test", "tokyo247_cutouts", "robotcar_v2", "cmu_extended_one_map")
 """The six sets of Tables 2, 3 and 9, each by the protocol of the published figures."""
 ROBOTCAR, CMU = ("robotcar_v2",), ("cmu_extended_one_map",)
 _GEM_DIMS = {"vgg16": 512, "resnet50": 1024, "resnet152": 2048, "resnext": 1024}
@@ -54,7 +54,7 @@ def table1() -> Table:
         plain = (loss, batch) in (("CL", "binary"), ("GCL", "graded"))
         name = f"msls_vgg16_gem_{loss.lower()}" + ("" if plain else f"_{batch}")
         figures = _figures("table1_batch_and_loss", f"VGG-GeM, {batch} batches", loss)
-        rows.append(Row(f"VGG-GeM-{loss}, {batch} batches", RECIPES[name](), MSLS, published=figures))
+        rows.append(Row(f"VGG-GeM-{loss}, {batch} batches", RECIPES[name](), _MSLS, published=figures))
     return Table("Table 1: labels in batch and loss", tuple(rows), notes=(_SERVERS,))
 
 
@@ -66,7 +66,7 @@ def table2() -> Table:
         recipe = RECIPES[f"msls_vgg16_netvlad{clusters}_triplet"]()
         rows += _pair(table, f"NetVLAD {clusters}", recipe, NETVLAD_DIM)
     rows += _pair(table, "NetVLAD-GCL", RECIPES["msls_vgg16_netvlad64_gcl"](), NETVLAD_DIM)
-    for short, name in NAMES.items():
+    for short, name in _NAMES.items():
         rows += _pair(table, f"{name}-GeM-GCL", RECIPES[f"msls_{short}_gem_gcl"](), _GEM_DIMS[short])
     left = "TransVPR, SP-SuperGlue, DELG and Patch-NetVLAD are other methods: their rows are printed by their authors"
     return Table("Table 2: comparison with other methods", tuple(rows), notes=(left, _WHITENING, _SERVERS))
@@ -79,7 +79,7 @@ def table3() -> Table:
     for loss in ("cl", "gcl"):
         recipe = RECIPES[f"msls_vgg16_netvlad64_{loss}"]()
         rows += _pair(table, "NetVLAD", recipe, NETVLAD_DIM, loss=loss.upper())
-    for short, name in NAMES.items():
+    for short, name in _NAMES.items():
         for loss in ("cl", "gcl"):
             recipe = RECIPES[f"msls_{short}_gem_{loss}"]()
             rows += _pair(table, f"{name}-GeM", recipe, _GEM_DIMS[short], loss=loss.upper())
@@ -116,7 +116,7 @@ def _printed(label: str) -> str:
 def table5() -> Table:
     """Cost of training: NetVLAD with triplets and mining against the method."""
     names = {"msls_vgg16_netvlad16_triplet": "NetVLAD-16-TL", "msls_vgg16_netvlad64_triplet": "NetVLAD-64-TL"}
-    names |= {f"msls_{short}_gem_gcl": _TABLE5_NAMES[short] for short in NAMES}
+    names |= {f"msls_{short}_gem_gcl": _TABLE5_NAMES[short] for short in _NAMES}
     rows = tuple(Row(printed, RECIPES[name](), ()) for name, printed in names.items())
     return Table("Table 5: cost of training", rows, cost=True)
 
@@ -158,7 +158,7 @@ def _by_parts(table: str, benchmarks: tuple[str, ...]) -> tuple[Row, ...]:
 def _all_models() -> list[tuple[str, Recipe, int]]:
     """Printed name, recipe and whitened size of the models of Tables 3 and 9."""
     found = []
-    for short, name in NAMES.items():
+    for short, name in _NAMES.items():
         for pool, shown in (("avg", "avg"), ("gem", "GeM")):
             for loss in ("cl", "gcl"):
                 dim = _GEM_DIMS[short] if pool == "gem" else _AVG_DIMS[short][loss]
@@ -189,12 +189,12 @@ def table9() -> Table:
 def table10() -> Table:
     """Batch compositions A to D."""
     rows = []
-    for short, name in NAMES.items():
+    for short, name in _NAMES.items():
         for strategy in "ABCD":
             suffix = "" if strategy == "A" else f"_{strategy.lower()}"
             method = f"{name}-GeM-GCL, strategy {strategy}"
             figures = _figures("table10_batch_strategies", method)
-            rows.append(Row(method, RECIPES[f"msls_{short}_gem_gcl{suffix}"](), MSLS, published=figures))
+            rows.append(Row(method, RECIPES[f"msls_{short}_gem_gcl{suffix}"](), _MSLS, published=figures))
     return Table("Table 10: batch compositions", tuple(rows), notes=(_SERVERS,))
 
 
@@ -223,7 +223,7 @@ def figure_whitening() -> Table:
     streets = ("msls_val", "pitts30k_test", "tokyo247_cutouts")
     rows = [
         Row(f"{name}-GeM-{loss.upper()}", RECIPES[f"msls_{short}_gem_{loss}"](), streets, sweep=True, fit_images=None)
-        for short, name in NAMES.items()
+        for short, name in _NAMES.items()
         for loss in ("cl", "gcl")
     ]
     return Table("Figure: recall against whitened size", tuple(rows), figure="sizes", notes=(_WHITENING,))

@@ -5,19 +5,29 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 
 from covis.labels import FovOverlap, Radius, SurfaceOverlap
 from covis.losses import LOSSES, Contrastive, GeneralizedContrastive
 from covis.models import ModelConfig
 from covis.poses import PLACE_M, PLACE_TURN_DEG
 from covis.sampling import Tuples
-from covis.training.recipe import RECIPES, Optimiser, Recipe
+from covis.training.recipe import RECIPES, Optimiser, Recipe, read_recipe
 
 RecipeVariant = Callable[[Recipe], Recipe]
 GCL_RATE, CL_RATE = 0.1, 0.01
 """Learning rates of the method for the generalised and for the plain contrastive loss."""
 SAME_PLACE = Radius(PLACE_M, max_angle_deg=PLACE_TURN_DEG)
 """The yes/no label of the method's baseline."""
+
+
+def get(name: str) -> Recipe:
+    """The recipe of that name, or of a file (.toml, .json); an unknown one suggests the nearest.
+
+    >>> get("town_quick").dataset
+    'town'
+    """
+    return read_recipe(Path(name)) if name.endswith((".toml", ".json")) else RECIPES[name]()
 
 
 def gcl(recipe: Recipe) -> Recipe:

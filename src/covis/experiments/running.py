@@ -36,7 +36,7 @@ from covis.evaluation.published import DENOMINATORS
 from covis.evaluation.published import rows as printed_rows
 from covis.evaluation.run import Variants, evaluate_to, submit
 from covis.evaluation.submissions import server_figures
-from covis.experiments.tables import KS, Inputs, Outcome, Row, lacking
+from covis.experiments.tables import TABLE_KS, Inputs, Outcome, Row, lacking
 from covis.images import ImageSet
 from covis.machine import cache_folder
 from covis.models import PlaceModel
@@ -180,7 +180,7 @@ def headline(evaluation: Evaluation, parts: bool = False) -> dict[str, float]:
     """The figures that a table shows, recall over the queries that the published figures divide by."""
     over = DENOMINATORS.get(evaluation.benchmark)
     recall = evaluation.figures[f"recall_over_{over}"] if over else evaluation.recall
-    found = {f"recall@{k}": float(recall[k]) for k in recall if int(k) in KS}
+    found = {f"recall@{k}": float(recall[k]) for k in recall if int(k) in TABLE_KS}
     found |= {f"localised@{k}": v for k, v in evaluation.figures.get("localised", {}).items()}
     if evaluation.figures.get("average_precision") is not None:
         found["average_precision"] = evaluation.figures["average_precision"]

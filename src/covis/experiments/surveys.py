@@ -7,13 +7,14 @@ is held out (tables `cambridge_rates`, `racetrack_rates`). `val` is scored at th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
 from covis.datasets.surveys import JOINED, WITHOUT
 from covis.evaluation.retrieval import PHOTO_VIEWS
 from covis.experiments import campus
+from covis.experiments.campus import GRADED
 from covis.experiments.recipes import SAME_PLACE
 from covis.experiments.tables import TABLES, Row, Table
 from covis.labels import FovOverlap
@@ -23,16 +24,22 @@ from covis.sampling import AllPairs
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 from covis.whitening import PCA, WhiteningRule
 
-SETS = ("cambridge", "racetrack")
-MODEL = ModelConfig("mobilenetv2_100", "gem", (160, 160), "last2", "pretrained")
-BATCHES = AllPairs(size=48, places=12, partners="other_groups")
+_SETS = ("cambridge", "racetrack")
+_MODEL = ModelConfig("mobilenetv2_100", "gem", (160, 160), "last2", "pretrained")
+_BATCHES = AllPairs(size=48, places=12, partners="other_groups")
 MARGIN = 1.0
-STEPS = 60
+_STEPS = 60
 PHOTO_GRADES = replace(PHOTO_VIEWS, exponent=2.0)
 """25 m, squared: what follows the share of pairs that look alike, on all three sets (`benchmarks/bench_agreement.py`)."""
 METHOD = FovOverlap(radius_m=50.0, fov_deg=90.0)
 GRADES = {"cambridge": METHOD, "racetrack": METHOD, "campus": PHOTO_GRADES}
 """The method's own field of view for its own kind of data, street views and drives; that of photos for photos."""
+LOOKS_ALIKE = {
+    "cambridge": (0.0, 0.09, 0.11, 0.15, 0.25, 0.33, 0.37, 0.42, 0.75, 0.98, 0.98),
+    "racetrack": (0.0, 0.05, 0.11, 0.2, 0.3, 0.4, 0.54, 0.7, 0.85, 0.97, 1.0),
+    "campus": (0.0, 0.07, 0.1, 0.14, 0.2, 0.26, 0.33, 0.42, 0.61, 0.91, 1.0),
+}
+"""Dataset → the share of training pairs of ψ = 0, 0.1, …, 1 (`PHOTO_VIEWS`) that look alike, by the same benchmark."""
 RATES = (3e-5, 1e-4, 3e-4)
 BEST = {
     "cambridge": {"CL": 1e-4, "GCL": 1e-4, "listwise": 3e-4, "listwise yes/no": 1e-4},
@@ -47,30 +54,30 @@ def survey_base(dataset: str, loss: Loss, rate: float) -> Recipe:
     """What these recipes share."""
     return Recipe(
         dataset=dataset,
-        model=MODEL,
+        model=_MODEL,
         labels=GRADES[dataset],
         loss=loss,
-        batches=BATCHES,
+        batches=_BATCHES,
         optimiser=Optimiser("adamw", learning_rate=rate, weight_decay=1e-4, schedule="cosine", warmup=0.1),
-        steps=STEPS,
+        steps=_STEPS,
     )
 
 
 def survey_gcl(dataset: str, strategy: str = "A") -> Recipe:
     """GCL; batches weighed by grades as strategy A, B, C or D says."""
     recipe = survey_base(dataset, GeneralizedContrastive(margin=MARGIN), BEST[dataset]["GCL"])
-    return replace(recipe, batches=replace(BATCHES, strategy=strategy))
+    return replace(recipe, batches=replace(_BATCHES, strategy=strategy))
 
 
 def gcl_binary(dataset: str) -> Recipe:
     """GCL; half of a batch's weight on pairs of one place, half on others."""
-    return replace(survey_gcl(dataset), batches=replace(BATCHES, strategy="binary", composed_by=SAME_PLACE))
+    return replace(survey_gcl(dataset), batches=replace(_BATCHES, strategy="binary", composed_by=SAME_PLACE))
 
 
 def survey_cl(dataset: str) -> Recipe:
     """The yes/no twin: one place is 25 m and 40°, in the batches and in the loss."""
     recipe = survey_base(dataset, Contrastive(margin=MARGIN), BEST[dataset]["CL"])
-    return replace(recipe, labels=SAME_PLACE, batches=replace(BATCHES, strategy="binary"))
+    return replace(recipe, labels=SAME_PLACE, batches=replace(_BATCHES, strategy="binary"))
 
 
 def survey_cl_graded(dataset: str) -> Recipe:
@@ -87,10 +94,10 @@ def listwise(dataset: str) -> Recipe:
 def listwise_binary(dataset: str) -> Recipe:
     """The yes/no twin: the softmax follows 25 m and 40°."""
     recipe = survey_base(dataset, ListwiseSoftmax(), BEST[dataset]["listwise yes/no"])
-    return replace(recipe, labels=SAME_PLACE, batches=replace(BATCHES, strategy="binary"))
+    return replace(recipe, labels=SAME_PLACE, batches=replace(_BATCHES, strategy="binary"))
 
 
-VARIANTS: dict[str, Callable[[str], Recipe]] = {
+_VARIANTS: dict[str, Callable[[str], Recipe]] = {
     "gcl": survey_gcl,
     "gcl_binary": gcl_binary,
     "cl": survey_cl,
@@ -98,13 +105,14 @@ VARIANTS: dict[str, Callable[[str], Recipe]] = {
     "listwise": listwise,
     "listwise_binary": listwise_binary,
 }
-RECIPES.update({f"{name}_{key}": partial(make, name) for name in SETS for key, make in VARIANTS.items()})
-RECIPES.update({f"campus_all_pairs_{key}": partial(make, "campus") for key, make in VARIANTS.items()})
+RECIPES.update({f"{name}_{key}": partial(make, name) for name in _SETS for key, make in _VARIANTS.items()})
+RECIPES.update({f"campus_all_pairs_{key}": partial(make, "campus") for key, make in _VARIANTS.items()})
 
-SEEDS = 3
-WHITENED = 512
-GRADED, STATISTICS, YES_NO = "GCL, graded batches", "batch statistics alone", "CL, binary batches"
+_SEEDS = 3
+_WHITENED = 512
+STATISTICS, YES_NO = "batch statistics alone", "CL, binary batches"
 LISTS_YES_NO = "list-wise softmax, yes/no"
+PAIRS_BY_PSI, LISTS_BY_PSI = "GCL, binary batches, ψ", "list-wise softmax, ψ"
 RATED = {"CL": survey_cl, "GCL": survey_gcl, "listwise": listwise, "listwise yes/no": listwise_binary}
 """Losses whose rate is chosen, each with the batches that are its own."""
 
@@ -114,20 +122,25 @@ def at_rate(recipe: Recipe, rate: float) -> Recipe:
     return replace(recipe, optimiser=replace(recipe.optimiser, learning_rate=rate))
 
 
-def rates(dataset: str) -> Table:
-    """Every loss at its rates, trained on what lies apart from the held-out part of `train` and scored there."""
+def tried_rates(dataset: str, recipes: Mapping[str, Recipe]) -> Table:
+    """Each recipe at several rates, trained on what lies apart from the held-out part of `train` and scored there."""
     held = (f"{dataset}_held_out",)
     rows = [
-        Row(f"{name}, rate {rate:g}", replace(at_rate(make(dataset), rate), split=WITHOUT), held, graded=True)
-        for name, make in RATED.items()
+        Row(f"{name}, rate {rate:g}", replace(at_rate(recipe, rate), split=WITHOUT), held, graded=True)
+        for name, recipe in recipes.items()
         for rate in RATES
     ]
     return Table(f"Rates, {dataset}, on a part held out of train", tuple(rows))
 
 
+def rates(dataset: str) -> Table:
+    """Every loss at its rates."""
+    return tried_rates(dataset, {name: make(dataset) for name, make in RATED.items()})
+
+
 def scored(dataset: str, label: str, recipe: Recipe) -> Row:
     """A row scored on `val`, with its figures over grades, metres and stricter radii."""
-    return Row(label, recipe, (f"{dataset}_val",), fit="train", graded=True)
+    return Row(label, recipe, campus.WEST if dataset == "campus" else (f"{dataset}_val",), fit="train", graded=True)
 
 
 def survey_table1(dataset: str) -> Table:
@@ -136,7 +149,7 @@ def survey_table1(dataset: str) -> Table:
     learned = (WhiteningRule(labels="binary"), WhiteningRule(labels="graded"))
     rows = (
         frozen,
-        *(replace(frozen, whiten=WHITENED, whitening=rule) for rule in (PCA, *learned)),
+        *(replace(frozen, whiten=_WHITENED, whitening=rule) for rule in (PCA, *learned)),
         scored(dataset, STATISTICS, at_rate(survey_gcl(dataset), 1e-6)),
         scored(dataset, YES_NO, survey_cl(dataset)),
         scored(dataset, "GCL, binary batches", gcl_binary(dataset)),
@@ -144,7 +157,7 @@ def survey_table1(dataset: str) -> Table:
         scored(dataset, GRADED, survey_gcl(dataset)),
     )
     title = f"Labels in batch and loss, all pairs, {dataset}"
-    return Table(title, rows, SEEDS, against=(STATISTICS, YES_NO), figure="gains")
+    return Table(title, rows, _SEEDS, against=(STATISTICS, YES_NO), figure="gains")
 
 
 def labels(dataset: str) -> Table:
@@ -155,19 +168,82 @@ def labels(dataset: str) -> Table:
         scored(dataset, LISTS_YES_NO, listwise_binary(dataset)),
         scored(dataset, "list-wise softmax, 25 m squared", listwise(dataset)),
     )
-    return Table(f"Grades and lists, all pairs, {dataset}", rows, SEEDS, against=(GRADED, LISTS_YES_NO), figure="gains")
+    return Table(
+        f"Grades and lists, all pairs, {dataset}", rows, _SEEDS, against=(GRADED, LISTS_YES_NO), figure="gains"
+    )
 
 
 def survey_table10(dataset: str) -> Table:
     """How a batch's pairs are weighed by grade: strategies A to D."""
     rows = [scored(dataset, GRADED, survey_gcl(dataset))]
     rows += [scored(dataset, f"GCL, strategy {name}", survey_gcl(dataset, name)) for name in "BCD"]
-    return Table(f"Batch composition, all pairs, {dataset}", tuple(rows), SEEDS, against=(GRADED,), figure="gains")
+    return Table(f"Batch composition, all pairs, {dataset}", tuple(rows), _SEEDS, against=(GRADED,), figure="gains")
 
 
-_TABLES = {"rates": rates, "table1": survey_table1, "labels": labels, "table10": survey_table10}
-for _name in SETS:
+def measured(dataset: str) -> Table:
+    """What ψ becomes before it enters a loss, in the same batches: ψ of 25 m itself, squared, or the share that looks alike."""
+    as_measured = replace(PHOTO_VIEWS, curve=LOOKS_ALIKE[dataset])
+    pairs = replace(gcl_binary(dataset), labels=PHOTO_VIEWS)
+    lists = replace(listwise(dataset), loss=ListwiseSoftmax())
+    same_batches = replace(_BATCHES, composed_by=PHOTO_VIEWS)
+    rows = (
+        scored(dataset, PAIRS_BY_PSI, pairs),
+        scored(dataset, "GCL, binary batches, ψ squared", replace(pairs, labels=PHOTO_GRADES)),
+        scored(dataset, "GCL, binary batches, as measured", replace(pairs, labels=as_measured)),
+        scored(dataset, LISTS_BY_PSI, lists),
+        scored(dataset, "list-wise softmax, ψ squared", listwise(dataset)),
+        scored(dataset, "list-wise softmax, as measured", replace(lists, labels=as_measured, batches=same_batches)),
+    )
+    against = (PAIRS_BY_PSI, LISTS_BY_PSI)
+    return Table(f"Labels by what looks alike, all pairs, {dataset}", rows, _SEEDS, against=against, figure="gains")
+
+
+_TABLES = {"rates": rates, "table1": survey_table1, "labels": labels, "table10": survey_table10, "measured": measured}
+for _name in _SETS:
     TABLES.update({f"{_name}_{_part}": partial(_table, _name) for _part, _table in _TABLES.items()})
+TABLES.register("campus_measured")(partial(measured, "campus"))
+
+
+def listwise_stopped() -> Recipe:
+    """The list-wise softmax on three walks of four of the campus; the others tell where to stop, or not to train at all."""
+    return replace(listwise("campus"), split="known_walks", validation="campus_walks", keep_better=True)
+
+
+RECIPES.register("campus_all_pairs_listwise_stopped")(listwise_stopped)
+
+
+_VGG16 = ModelConfig("vgg16", "gem", (96, 96), "last1", "pretrained")
+"""As much of the method's own backbone as two cores train in minutes: small images, its last block, half of the steps."""
+VGG16_RATES = {"CL": 1e-4, "GCL": 3e-5}
+"""Loss → its best rate, by table `cambridge_vgg16_rates`."""
+
+
+def with_vgg16(recipe: Recipe) -> Recipe:
+    """The recipe with VGG16."""
+    return replace(recipe, model=_VGG16, steps=_STEPS // 2)
+
+
+@TABLES.register("cambridge_vgg16_rates")
+def cambridge_vgg16_rates() -> Table:
+    """Both losses at their rates, with VGG16."""
+    return tried_rates("cambridge", {name: with_vgg16(RATED[name]("cambridge")) for name in VGG16_RATES})
+
+
+@TABLES.register("cambridge_vgg16")
+def cambridge_vgg16() -> Table:
+    """Which labels weigh the batches and which enter the loss, with VGG16, which has no batch statistics."""
+    recipes = {
+        YES_NO: survey_cl("cambridge"),
+        "GCL, binary batches": gcl_binary("cambridge"),
+        "CL, graded batches": survey_cl_graded("cambridge"),
+        GRADED: survey_gcl("cambridge"),
+    }
+    rows = [scored("cambridge", "frozen", replace(with_vgg16(recipes[GRADED]), steps=0))]
+    for label, recipe in recipes.items():
+        rate = VGG16_RATES[label.partition(",")[0]]
+        rows.append(scored("cambridge", label, at_rate(with_vgg16(recipe), rate)))
+    title = "Labels in batch and loss, VGG16, all pairs, cambridge"
+    return Table(title, tuple(rows), _SEEDS, against=("frozen", YES_NO), figure="gains")
 
 
 @TABLES.register("campus_all_pairs")
@@ -181,18 +257,21 @@ def campus_all_pairs() -> Table:
             (GRADED, survey_gcl("campus")),
             (LISTS_YES_NO, listwise_binary("campus")),
             ("list-wise softmax, 25 m squared", listwise("campus")),
+            ("list-wise softmax, stopped by held-out walks", listwise_stopped()),
         )
     )
-    return Table("All pairs, on the campus", rows, SEEDS, against=(STATISTICS, YES_NO, LISTS_YES_NO), figure="gains")
+    return Table("All pairs, on the campus", rows, _SEEDS, against=(STATISTICS, YES_NO, LISTS_YES_NO), figure="gains")
 
 
 def fitted_on_all() -> Recipe:
-    """Clusters at several depths of MobileNetV2 and a whitening by grades, fitted to three sets of photos at once."""
+    """Clusters at several depths of MobileNetV2, placed by campus photos, and a whitening by grades of three sets at once."""
     recipe = campus.depths("mobilenetv2")
-    return replace(recipe, dataset=JOINED, labels=PHOTO_VIEWS, steps=0, whitening=WhiteningRule(labels="graded"))
+    rule = WhiteningRule(labels="graded")
+    return replace(recipe, dataset=JOINED, labels=PHOTO_VIEWS, steps=0, whitening=rule, start_on="campus/")
 
 
 RECIPES.register("photo_sets")(fitted_on_all)
+TRANSFER_VALS = ("campus_west", "cambridge_val", "racetrack_val")
 
 
 @TABLES.register("transfer")
@@ -200,10 +279,22 @@ def transfer() -> Table:
     """One model for all three sets, in parts that it has not seen, beside one that was fitted on the campus alone."""
     alone = replace(campus.depths("mobilenetv2"), steps=0)
     joined = fitted_on_all()
-    vals = ("campus_west", "cambridge_val", "racetrack_val")
     rows = (
-        Row("fitted on the campus", alone, vals, graded=True),
-        Row("fitted on all three", replace(joined, whitening=PCA), vals, graded=True),
-        Row("fitted on all three, whitened by graded labels", joined, vals, graded=True),
+        Row("fitted on the campus", alone, TRANSFER_VALS, graded=True),
+        Row("whitened on all three", replace(joined, whitening=PCA), TRANSFER_VALS, graded=True),
+        Row("whitened on all three by graded labels", joined, TRANSFER_VALS, graded=True),
+        Row(
+            "clusters and whitening by graded labels on all three",
+            replace(joined, start_on=""),
+            TRANSFER_VALS,
+            graded=True,
+        ),
     )
     return Table("One model for several places", rows, against=("fitted on the campus",))
+
+
+@TABLES.register("consensus")
+def consensus() -> Table:
+    """What the agreement of the first results' poses is worth on each set, by weights that the map itself chose."""
+    plain = Row("whitened on all three by graded labels", fitted_on_all(), TRANSFER_VALS, graded=True)
+    return Table("Consensus of poses", (plain, replace(plain, rerank="consensus")), against=(plain.name,))

@@ -34,8 +34,8 @@ from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 TUPLE_RATE = Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001)
 """As NetVLAD and those that build on it are trained."""
-IMAGES = 64
-"""Images a step of the town's recipes: 32 pairs."""
+_IMAGES = 64
+"""Images per step of the town's recipes: 32 pairs."""
 
 
 def town_tuples(loss: Loss) -> Recipe:
@@ -45,7 +45,7 @@ def town_tuples(loss: Loss) -> Recipe:
 
 def town_lists(loss: Loss) -> Recipe:
     """Every image of a batch against all others."""
-    return replace(recipes.town_base(), loss=loss, batches=AllPairs(size=IMAGES, places=8))
+    return replace(recipes.town_base(), loss=loss, batches=AllPairs(size=_IMAGES, places=8))
 
 
 def town_pairs(loss: Loss) -> Recipe:
@@ -83,7 +83,7 @@ def msls_tuples(loss: Loss) -> Recipe:
 
 def msls_lists(loss: Loss) -> Recipe:
     """ResNet50 with GeM, lists of 64 images around eight places."""
-    return replace(recipes.msls_base("resnet50", "gem"), loss=loss, batches=AllPairs(size=IMAGES, places=8))
+    return replace(recipes.msls_base("resnet50", "gem"), loss=loss, batches=AllPairs(size=_IMAGES, places=8))
 
 
 def msls_regression() -> Recipe:
@@ -99,7 +99,7 @@ def cosplace(start: Recipe, batches: Classes) -> Recipe:
 
 def town_cosplace(batches: Classes) -> Recipe:
     """Cells of the town's few streets, each a class from four images on."""
-    recipe = cosplace(recipes.town_base(), replace(batches, least=4, size=IMAGES))
+    recipe = cosplace(recipes.town_base(), replace(batches, least=4, size=_IMAGES))
     return replace(recipe, optimiser=replace(recipes.town_base().optimiser, head_rate=2.0))
 
 
@@ -127,7 +127,7 @@ def pitts_tuples(loss: Loss) -> Recipe:
 
 def pitts_lists(loss: Loss) -> Recipe:
     """ResNet50 with GeM, lists of 64 images around eight places; labels say yes or no."""
-    return replace(pitts("resnet50", "gem"), loss=loss, batches=AllPairs(size=IMAGES, places=8, strategy="binary"))
+    return replace(pitts("resnet50", "gem"), loss=loss, batches=AllPairs(size=_IMAGES, places=8, strategy="binary"))
 
 
 @TABLES.register("town_systems")
@@ -148,14 +148,14 @@ def town_systems() -> Table:
     for name in recipes.TABLE4_LOSSES:
         loss = LOSSES[name]()
         rows[name.replace("_", " ")] = (town_tuples if loss.shape == "tuples" else town_pairs)(loss)
-    for name, make in ALL.items():
+    for name, make in _ALL.items():
         if name.startswith("town_"):
             rows[name.removeprefix("town_").replace("_", " ")] = make()
     scored = tuple(Row(label, replace(recipe, validation=""), ("town",)) for label, recipe in rows.items())
     return Table("Losses and batches on the town, at equal forward passes", scored, seeds=3)
 
 
-ALL: dict[str, Callable[[], Recipe]] = {
+_ALL: dict[str, Callable[[], Recipe]] = {
     "town_sare": lambda: town_tuples(Sare()),
     "town_sare_cauchy": lambda: town_tuples(Sare("cauchy", "independent")),
     "town_relocnet": town_relocnet,
@@ -177,7 +177,7 @@ ALL: dict[str, Callable[[], Recipe]] = {
     "town_sfrs": town_sfrs,
     "msls_vgg16_netvlad64_sfrs": lambda: sfrs(recipes.msls_base("vgg16", "netvlad64")),
     "pitts30k_vgg16_netvlad64_sfrs": lambda: sfrs(pitts("vgg16", "netvlad64")),
-    "town_cosplace": lambda: town_cosplace(Classes()),
+    "town_cosplace": lambda: town_cosplace(Classes(cell_m=15.0, apart=3)),
     "town_eigenplaces": lambda: town_cosplace(FOCAL),
     "msls_resnet50_gem_cosplace": lambda: cosplace(recipes.msls_base("resnet50", "gem"), Classes()),
     "msls_resnet50_gem_eigenplaces": lambda: cosplace(recipes.msls_base("resnet50", "gem"), FOCAL),
@@ -190,4 +190,4 @@ ALL: dict[str, Callable[[], Recipe]] = {
     "7scenes_redkitchen_resnet18_relocnet": partial(seven_scenes_relocnet, "redkitchen"),
     "7scenes_stairs_resnet18_relocnet": partial(seven_scenes_relocnet, "stairs"),
 }
-RECIPES.update(ALL)
+RECIPES.update(_ALL)

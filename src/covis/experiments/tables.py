@@ -35,7 +35,7 @@ from covis.whitening import PCA, WhiteningRule
 if TYPE_CHECKING:
     from covis.training.run import Resources
 
-KS = (1, 5, 10)
+TABLE_KS = (1, 5, 10)
 
 
 @dataclass(frozen=True)

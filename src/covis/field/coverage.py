@@ -16,7 +16,7 @@ from covis.poses import Poses
 
 SECTORS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
 """Headings in eighths; bit k of `Coverage.headings` is the k-th."""
-CELL_M = 25.0
+_CELL_M = 25.0
 """As far as a match may lie away and still be right."""
 _MOST_CELLS = 4_000_000
 
@@ -99,7 +99,7 @@ class Coverage:
         return Layer("coverage", "Polygon", list(degrees), facts)
 
 
-def coverage(images: ImageSet, cell_m: float = CELL_M, failures: Floats | None = None) -> Coverage:
+def coverage(images: ImageSet, cell_m: float = _CELL_M, failures: Floats | None = None) -> Coverage:
     """Cells of `cell_m` around the photos of known position; `failures` (M, 2) are metres in the same frame.
 
     An empty cell counts as a gap where at least three of the eight around it have photos: between photos, not outside.
@@ -119,17 +119,17 @@ def coverage(images: ImageSet, cell_m: float = CELL_M, failures: Floats | None =
     if width * height > _MOST_CELLS:
         raise InputError(f"photos spread over {width} × {height} cells of {cell_m:g} m; choose a larger --cell")
     code = (cells[:, 1] - low[1]) * width + cells[:, 0] - low[0]
-    here, there = code[: len(xy)], code[len(xy) :]
-    photos = np.bincount(here, minlength=width * height)
+    photo_cells, failed_cells = code[: len(xy)], code[len(xy) :]
+    photos = np.bincount(photo_cells, minlength=width * height)
     looks = np.zeros(width * height, np.uint8)
     sure = ~np.isnan(heading)
     sector = np.floor((heading[sure] + 22.5) / 45.0).astype(np.int64) % len(SECTORS)
-    np.bitwise_or.at(looks, here[sure], np.left_shift(1, sector).astype(np.uint8))
+    np.bitwise_or.at(looks, photo_cells[sure], np.left_shift(1, sector).astype(np.uint8))
     around = _around((photos > 0).reshape(height, width)).ravel()
-    failed = np.bincount(there, minlength=width * height)
+    failed = np.bincount(failed_cells, minlength=width * height)
     use = np.flatnonzero((photos > 0) | (around >= 3) | (failed > 0))
     corner = (np.column_stack([use % width, use // width]) + low) * cell_m
-    unknown = np.bincount(here[~sure], minlength=width * height)
+    unknown = np.bincount(photo_cells[~sure], minlength=width * height)
     return Coverage(images.poses.frame, cell_m, corner, photos[use], looks[use], unknown[use], around[use], failed[use])
 
 

@@ -23,7 +23,7 @@ from covis.poses import PLACE_M
 
 GAP_S = 30.0
 """Images less far apart in time are neighbours, not loops."""
-WINDOW = 5
+_WINDOW = 5
 """How many images before must lead to the same place."""
 KEPT = 3
 """Nearest images that are kept of each frame for that."""
@@ -36,7 +36,7 @@ LEAST_KNOWN = 10
 """Candidates known to be right, and as many known to be wrong, from which on probabilities are fitted."""
 REFIT = 25
 """Candidates after which a stream fits again."""
-USUAL = np.array([-9.2, 2.8, 3.0])
+_USUAL = np.array([-9.2, 2.8, 3.0])
 """Fitted on a car's camera over 18 rounds of a race track on two days (MobileNetV2; 1,558 candidates, of any agreement). On
 another stretch of it, whose candidates are easier, 99.9 % of those called at least 90 % likely were right within 25 m."""
 HEADER = "# time_query time_match image_query image_match distance agreement probability"
@@ -60,7 +60,7 @@ def loop_closures(
     time_s: Floats,
     *,
     gap_s: float = GAP_S,
-    window: int = WINDOW,
+    window: int = _WINDOW,
     least_agreement: float = LEAST_AGREEMENT,
 ) -> Iterator[LoopClosure]:
     """Candidates of descriptors (D,) of unit norm, frame by frame; times ascend."""
@@ -150,16 +150,16 @@ class LoopFit:
         """What `save` wrote."""
         hint = "make it with: covis pairs RECORDING --loops --fit FILE -o loops.txt"
         kinds = {"kind": str, "weights": list, "right_m": (int, float), "candidates": int, "right": int, "model": str}
-        told = read_record(path, kinds, hint)
-        numbers = all(isinstance(weight, int | float) and np.isfinite(weight) for weight in told["weights"])
-        if told["kind"] != _FIT or len(told["weights"]) != 3 or not numbers:
+        record = read_record(path, kinds, hint)
+        numbers = all(isinstance(weight, int | float) and np.isfinite(weight) for weight in record["weights"])
+        if record["kind"] != _FIT or len(record["weights"]) != 3 or not numbers:
             raise InputError(f"{path} is no fit of loop closures; {hint}")
-        fields = {key: told[key] for key in ("right_m", "candidates", "right", "model", "held_out") if key in told}
-        return cls(np.array(told["weights"], np.float64), **fields)
+        fields = {key: record[key] for key in ("right_m", "candidates", "right", "model", "held_out") if key in record}
+        return cls(np.array(record["weights"], np.float64), **fields)
 
 
 _FIT = "loop-fit"
-usual_probability = LoopFit(USUAL)
+usual_probability = LoopFit(_USUAL)
 """That a candidate is right, where nothing is known of this recording."""
 
 
@@ -174,13 +174,13 @@ def fit_loops(loops: Sequence[LoopClosure], xy: Floats, *, right_m: float = PLAC
         )
     middle = len(used) // 2
     halves = _weights(used[:middle], right[:middle]), _weights(used[middle:], right[middle:])
-    told = None
+    calibration = None
     if halves[0] is not None and halves[1] is not None:
         chance = np.concatenate(
             [_logistic(_features(used[:middle]) @ halves[1]), _logistic(_features(used[middle:]) @ halves[0])]
         )
-        told = _calibration(chance, right)
-    return LoopFit(weights, right_m, len(used), int(right.sum()), model, told)
+        calibration = _calibration(chance, right)
+    return LoopFit(weights, right_m, len(used), int(right.sum()), model, calibration)
 
 
 def _known(loops: Sequence[LoopClosure], xy: Floats, right_m: float) -> tuple[list[LoopClosure], Floats]:
@@ -435,12 +435,12 @@ def _add_image(pycolmap: Any, database: Any, images: ImageSet, i: int, cameras: 
     from covis.reading.cameras import camera_of
     from covis.reading.trajectories import image_size
 
-    told = camera_of(images, i)
-    width, height = (told.width, told.height) if told else image_size(images.path(i))
-    key = told or (width, height)
+    camera = camera_of(images, i)
+    width, height = (camera.width, camera.height) if camera else image_size(images.path(i))
+    key = camera or (width, height)
     if key not in cameras:
-        if told is not None:
-            new = pycolmap.Camera(model=told.model, width=width, height=height, params=list(told.params))
+        if camera is not None:
+            new = pycolmap.Camera(model=camera.model, width=width, height=height, params=list(camera.params))
         else:  # COLMAP's own guess: a focal length of 1.2 times the longer side
             new = pycolmap.Camera.create_from_model_name(0, "SIMPLE_RADIAL", 1.2 * max(width, height), width, height)
         cameras[key] = database.write_camera(new)

@@ -180,16 +180,16 @@ def resect(
     search.ransac.max_error = max_error_px
     search.ransac.random_seed = seed
     refine = pycolmap.AbsolutePoseRefinementOptions(refine_focal_length=free)
-    found = pycolmap.estimate_and_refine_absolute_pose(xy, points, lens, search, refine)
-    if found is None:
+    estimate = pycolmap.estimate_and_refine_absolute_pose(xy, points, lens, search, refine)
+    if estimate is None:
         return None
-    inlier = np.asarray(found["inlier_mask"], bool)
+    inlier = np.asarray(estimate["inlier_mask"], bool)
     agreeing = len(np.unique(support.feature[inlier]))
     share = min(1.0, np.pi * max_error_px**2 / (camera.width * camera.height))
     chance = _by_chance(len(xy), len(np.unique(support.feature)), agreeing, share)
     if agreeing < LEAST_INLIERS or chance > MOST_BY_CHANCE:
         return None
-    world_to_camera = found["cam_from_world"]
+    world_to_camera = estimate["cam_from_world"]
     rotation = np.asarray(world_to_camera.rotation.matrix()).T
     centre = -rotation @ np.asarray(world_to_camera.translation)
     residual = _project(lens, rotation, centre, points[inlier]) - xy[inlier]
@@ -290,9 +290,9 @@ def query_camera(path: Path, images: ImageSet | None = None, at: int = 0) -> tup
     """The camera of a photo and where its focal length is from: that of `images`, EXIF's, or a guess to begin with."""
     from PIL import Image
 
-    told = None if images is None else camera_of(images, at)
-    if told is not None:
-        return told, "given"
+    camera = None if images is None else camera_of(images, at)
+    if camera is not None:
+        return camera, "given"
     with Image.open(path) as image:
         width, height = image.size
         exif = image.getexif()
@@ -345,8 +345,8 @@ class PosedScene(NamedTuple):
         for i, name in enumerate(self.images.names.tolist()):
             at.setdefault(name.rpartition(b"/")[2], i)
         at |= {name: i for i, name in enumerate(self.images.names.tolist())}
-        found = (at.get(name, at.get(name.rpartition(b"/")[2], -1)) for name in names)
-        return [i for i in found if i >= 0]
+        rows = (at.get(name, at.get(name.rpartition(b"/")[2], -1)) for name in names)
+        return [i for i in rows if i >= 0]
 
 
 def open_scene(path: Path, images: ImageSet) -> PosedScene:
@@ -387,8 +387,8 @@ def pose_photo(
     photo: Path, matches: Sequence[bytes], place: PosedScene, camera: tuple[Camera, Focal] | None = None
 ) -> Resected | None:
     """The pose of a photo from the names of its matches in a map; None where nothing fits."""
-    found = locate_pose(photo, place.images, place.find(matches), place.scene, camera)
-    return found if found is None or place.into_map is None else moved_pose(found, place.into_map)
+    pose = locate_pose(photo, place.images, place.find(matches), place.scene, camera)
+    return pose if pose is None or place.into_map is None else moved_pose(pose, place.into_map)
 
 
 @dataclass(frozen=True)

@@ -138,9 +138,9 @@ def group_pairs(queries: ImageSet, database: ImageSet, within_group: bool) -> It
     if not within_group:
         yield None, None
         return
-    here, there = _members(queries), _members(database)
-    for name in sorted(here.keys() & there.keys()):
-        yield here[name], there[name]
+    query_members, database_members = _members(queries), _members(database)
+    for name in sorted(query_members.keys() & database_members.keys()):
+        yield query_members[name], database_members[name]
 
 
 def _members(images: ImageSet) -> dict[str, NDArray[np.int32]]:
@@ -342,7 +342,7 @@ def heading_difference(a: float, b: float) -> float:
     return min(turn, 360.0 - turn)
 
 
-T = TypeVar("T", Views, Circles)
+_T = TypeVar("_T", Views, Circles)
 _LANES = 8
 """Candidate lists are padded to whole SIMD registers."""
 
@@ -391,10 +391,14 @@ def label_rows(queries: Views, database: Views, options: LabelOptions) -> Iterat
     """ψ of every overlapping pair, in chunks of queries that lie near each other."""
     if not len(queries.x) or not len(database.x):
         return
-    here, there = enclosing_circles(queries), enclosing_circles(database)
-    grid = build_grid(there.x, there.y, float(here.reach.max() + there.reach.max()) * (1 + 1e-12))
-    a, b = _side(queries, here), _side(_take(database, grid.order), _take(there, grid.order))
-    visits = visit(grid, here.x, here.y)
+    query_circles, database_circles = enclosing_circles(queries), enclosing_circles(database)
+    grid = build_grid(
+        database_circles.x,
+        database_circles.y,
+        float(query_circles.reach.max() + database_circles.reach.max()) * (1 + 1e-12),
+    )
+    a, b = _side(queries, query_circles), _side(_take(database, grid.order), _take(database_circles, grid.order))
+    visits = visit(grid, query_circles.x, query_circles.y)
     for part in chunks(visits.bound):
         ids, codes, bound = (array[part] for array in visits)
         columns, psi = np.empty(int(bound.sum()), np.int32), np.empty(int(bound.sum()), np.float32)
@@ -403,7 +407,7 @@ def label_rows(queries: Views, database: Views, options: LabelOptions) -> Iterat
         yield LabelRows(ids, counts, columns[:n].copy(), psi[:n].copy())
 
 
-def _take(arrays: T, order: Ids) -> T:
+def _take(arrays: _T, order: Ids) -> _T:
     return type(arrays)(*(array[order] for array in arrays))
 
 

@@ -36,7 +36,7 @@ _TYPES = {
 _MOST_HEADER_LINES = 1000
 
 
-MAX_BYTES = 1 << 32
+_MAX_BYTES = 1 << 32
 """Larger clouds are refused before they are read."""
 
 
@@ -54,7 +54,7 @@ class Header(NamedTuple):
 @foreign("a cloud of points")
 def read_ply(path: Path) -> NDArray[np.float64]:
     """(N, 3) x, y, z of the vertices, which must come first."""
-    raw = read_foreign(path, MAX_BYTES)
+    raw = read_foreign(path, _MAX_BYTES)
     header = _header(path, raw)
     names = [name for name, _ in header.columns]
     if not {"x", "y", "z"} <= set(names):
@@ -157,7 +157,7 @@ class DepthCamera:
     cx: float = 320.0
     cy: float = 240.0
     scale_m: float = 1e-3
-    """Metres a step."""
+    """Metres per step."""
     invalid: tuple[int, ...] = (0, 65535)
 
 

@@ -73,7 +73,7 @@ def _side(path: Path, side: str, n: int) -> ImageSet:
     return ImageSet.of(path, names, Poses(xy, heading), more.pop("group", ""), columns=more)
 
 
-COLUMNS = ("query", "database", "similarity")
+_COLUMNS = ("query", "database", "similarity")
 _EDGES_A_BAND = 1 << 20
 Names = tuple[Sequence[bytes], Sequence[bytes]]
 ExactPairs = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
@@ -94,7 +94,7 @@ def write_edges(labels: Labels, path: Path | str, kind: str | None = None, *, le
             partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
         ):
             writer = csv.writer(file)
-            writer.writerow(COLUMNS)
+            writer.writerow(_COLUMNS)
             texts = [[os.fsdecode(n) for n in images.names.tolist()] for images in (labels.queries, labels.database)]
             for rows, columns, psi in _edges(graph):
                 pairs = zip(rows.tolist(), columns.tolist(), psi.tolist(), strict=True)
@@ -188,9 +188,9 @@ def _csv_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
     with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
         reader = csv.reader(file)
         head = [cell.strip() for cell in next(reader, [])]
-        if not set(COLUMNS) <= set(head):
-            raise InputError(f"{path} has the columns {head}; expected {', '.join(COLUMNS)}")
-        at = [head.index(name) for name in COLUMNS]
+        if not set(_COLUMNS) <= set(head):
+            raise InputError(f"{path} has the columns {head}; expected {', '.join(_COLUMNS)}")
+        at = [head.index(name) for name in _COLUMNS]
         queries, database, psi = [], [], []
         for number, row in enumerate(reader, start=2):
             try:
@@ -198,7 +198,7 @@ def _csv_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
                 database.append(os.fsencode(row[at[1]]))
                 psi.append(float(row[at[2]]))
             except (IndexError, ValueError):
-                raise InputError(f"{path}: row {number} is {row}; expected {', '.join(COLUMNS)}") from None
+                raise InputError(f"{path}: row {number} is {row}; expected {', '.join(_COLUMNS)}") from None
     return (queries, database), np.array(psi, np.float64)
 
 
@@ -210,9 +210,9 @@ def _parquet_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
         table = pq.read_table(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} cannot be read as Parquet ({error}); check the file") from None
-    if not set(COLUMNS) <= set(table.column_names):
-        raise InputError(f"{path} has the columns {table.column_names}; expected {', '.join(COLUMNS)}")
-    queries, database = (table[name].cast(pa.binary()).to_pylist() for name in COLUMNS[:2])
+    if not set(_COLUMNS) <= set(table.column_names):
+        raise InputError(f"{path} has the columns {table.column_names}; expected {', '.join(_COLUMNS)}")
+    queries, database = (table[name].cast(pa.binary()).to_pylist() for name in _COLUMNS[:2])
     return (queries, database), np.asarray(table["similarity"].to_numpy(), np.float64)
 
 
@@ -229,13 +229,13 @@ def _named(
     ids = []
     for side, wanted, images in zip(("query", "database"), names, (queries, database), strict=True):
         place = {name: k for k, name in enumerate(images.names.tolist())}
-        found = np.array([place.get(name, -1) for name in wanted], np.int64)
-        if (found < 0).any():
-            k = int(np.flatnonzero(found < 0)[0])
+        rows = np.array([place.get(name, -1) for name in wanted], np.int64)
+        if (rows < 0).any():
+            k = int(np.flatnonzero(rows < 0)[0])
             raise InputError(
                 f"{path}: row {k + first} names {side} {os.fsdecode(wanted[k])!r}, which is not among the images"
             )
-        ids.append(found)
+        ids.append(rows)
     sides = {"one_set": queries is database, "queries": queries.fingerprint(), "database": database.fingerprint()}
     return SimilarityGraph.from_edges(ids[0], ids[1], psi, (len(queries), len(database)), {**facts, **sides})
 
@@ -349,8 +349,8 @@ def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: 
             condensed = _is_condensed(data, one_set)
             shape = (_side_of(path, data, key),) * 2 if condensed else tuple(data.shape)
             if shape != (len(queries), len(database)):
-                told = " × ".join(map(str, shape))
-                raise InputError(f"{path} is of {told} images; these are {len(queries)} × {len(database)}")
+                dimensions = " × ".join(map(str, shape))
+                raise InputError(f"{path} is of {dimensions} images; these are {len(queries)} × {len(database)}")
             graph = _read_condensed(path, data, key) if condensed else _read(path, data, key)
     sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
     facts = {"rule": "released", "measure": f"released-{key}", "source": path.name, "one_set": one_set, **sides}
@@ -397,9 +397,9 @@ def _read_block(block: _Block, key: str) -> tuple[NDArray[np.int64], NDArray[np.
     with _dataset(block.file, key) as data:
         expected = (block.queries.total, block.database.total)
         if tuple(data.shape) != expected:
-            told = " × ".join(map(str, data.shape))
+            dimensions = " × ".join(map(str, data.shape))
             raise InputError(
-                f"{block.file} is of {told} images; the lists have {expected[0]} × {expected[1]} lines, panoramas "
+                f"{block.file} is of {dimensions} images; the lists have {expected[0]} × {expected[1]} lines, panoramas "
                 "included: take labels and lists of one release"
             )
         rows, columns, psi = _edges_of(block.file, data)

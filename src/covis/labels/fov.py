@@ -196,14 +196,14 @@ def view_area(view: Views, i: int) -> float:
 
 
 FourPieces = tuple[Pieces, Pieces, Pieces, Pieces]
-BLOCK = 512
+_BLOCK = 512
 
 
 def similarities(a: Cameras, b: Cameras, measure: int) -> Floats:
     """ψ (N,) of aligned cameras by `fov.MEASURES[measure]`; NaN where a position is unknown."""
     psi = np.empty(len(a.xy))
-    pieces = empty_pieces(BLOCK), empty_pieces(BLOCK), empty_pieces(BLOCK), empty_pieces(BLOCK)
-    _similarities(a, b, measure, (empty_views(BLOCK), empty_views(BLOCK)), pieces, psi)
+    pieces = empty_pieces(_BLOCK), empty_pieces(_BLOCK), empty_pieces(_BLOCK), empty_pieces(_BLOCK)
+    _similarities(a, b, measure, (empty_views(_BLOCK), empty_views(_BLOCK)), pieces, psi)
     return psi
 
 
@@ -220,9 +220,9 @@ def _similarities(
 ) -> None:
     """ψ of aligned cameras, block by block; views wider than 180° are two pieces, whose shares are added."""
     a, b = rooms
-    shared = np.empty(BLOCK)
-    for start in range(0, len(psi), BLOCK):
-        n = min(BLOCK, len(psi) - start)
+    shared = np.empty(_BLOCK)
+    for start in range(0, len(psi), _BLOCK):
+        n = min(_BLOCK, len(psi) - start)
         load_view(given_a, start, n, a)
         load_view(given_b, start, n, b)
         wide_a, wide_b = False, False
@@ -252,7 +252,7 @@ def _add_shares(a: Views, b: Views, n: int, second_a: bool, second_b: bool, piec
     first_a, first_b, some_a, some_b = pieces
     fill_pieces(a, n, second_a, first_a)
     fill_pieces(b, n, second_b, first_b)
-    gap, at, area = np.empty(BLOCK), np.empty(BLOCK, np.int64), np.empty(BLOCK)
+    gap, at, area = np.empty(_BLOCK), np.empty(_BLOCK, np.int64), np.empty(_BLOCK)
     _gaps(first_a, first_b, n, gap)
     least_a, least_b = (180.0 if second_a else 0.0), (180.0 if second_b else 0.0)
     m = 0

@@ -8,6 +8,7 @@ with `@RULES.register("name")` above it; recipes and `covis label --rule` then k
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ import numpy as np
 
 from covis.arrays import Floats, Ids
 from covis.errors import InputError
-from covis.fields import above, at_least, one_of
+from covis.fields import above, at_least, later, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.city import (
@@ -136,6 +137,9 @@ class FovOverlap(LabelRule):
     """ψ below this counts as 0; the kernel is exact to about 1e-11."""
     exponent: float = 1.0
     """ψ is the overlap to this power: 2 where near and far views of one place soon look different, as in photos."""
+    curve: tuple[float, ...] = later(())
+    """ψ is read off this curve, given at equal steps of that from 0 to 1: the share of pairs that look alike, as measured
+    (`covis.evaluation.retrieval.likeness`); empty = ψ itself."""
 
     def __post_init__(self) -> None:
         for radius_m, fov_deg in zip(sides(self.radius_m), sides(self.fov_deg), strict=True):
@@ -145,12 +149,15 @@ class FovOverlap(LabelRule):
         one_of(MEASURES, measure=self.measure)
         at_least(0, zero_below=self.zero_below)
         above(0, exponent=self.exponent)
+        if len(self.curve) == 1 or any(not 0 <= a <= b <= 1 for a, b in itertools.pairwise(self.curve)):
+            raise InputError(f"curve is {list(self.curve)}; expected two or more shares from 0 to 1 that never fall")
         _check_gate(self.max_angle_deg)
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
-        """What travels with the graph; an exponent of 1 goes without saying, as in labels made before it could be set."""
+        """What travels with the graph; an exponent of 1 and no curve go without saying, as before they could be set."""
         told = super().facts(queries, database)
-        return told if self.exponent != 1 else {key: value for key, value in told.items() if key != "exponent"}
+        unsaid = {"exponent": 1.0, "curve": ()}
+        return {key: value for key, value in told.items() if key not in unsaid or getattr(self, key) != unsaid[key]}
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
@@ -372,10 +379,13 @@ def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance:
 
     facts = rule.facts(queries, database)
     graph = build_graph(queries, database, label, facts=facts, mirror=mirror, advance=advance)
-    if rule.exponent == 1:
+    if rule.exponent == 1 and not rule.curve:
         return graph
+    psi = graph.psi**rule.exponent
+    if rule.curve:
+        psi = np.interp(psi, np.linspace(0, 1, len(rule.curve)), rule.curve)
     least = np.finfo(np.float32).tiny  # a stored ψ stays above 0
-    return dataclasses.replace(graph, values=np.maximum(graph.psi**rule.exponent, least).astype(np.float32))
+    return dataclasses.replace(graph, values=np.maximum(psi, least).astype(np.float32))
 
 
 def _radius_graph(rule: Radius, queries: ImageSet, database: ImageSet, advance: Advance) -> SimilarityGraph:
@@ -409,9 +419,9 @@ def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -
     if not groups:
         return 0.0, 0.0
     i, j = groups[0]
-    here = queries if i is None else queries.subset(i)
+    sample = queries if i is None else queries.subset(i)
     there = database if j is None else database.subset(j)
-    a, b = _sample(here, _SURFACE_SAMPLE), _sample(there, _SURFACE_SAMPLE)
+    a, b = _sample(sample, _SURFACE_SAMPLE), _sample(there, _SURFACE_SAMPLE)
     measure, cloud = MEASURES.index(rule.measure), rule.points
     start = time.perf_counter()
     points = arrange(cloud or fuse_depth([a, b]))
@@ -421,13 +431,13 @@ def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -
     clock = [time.perf_counter()]
     seen_a, seen_b = seen_points(points, a, rule.occlusion), seen_points(points, b, rule.occlusion)
     clock.append(time.perf_counter())
-    found = sum(len(rows.psi) for rows in surface_rows(seen_a, seen_b, measure, rule.zero_below, False))
+    shared = sum(len(rows.psi) for rows in surface_rows(seen_a, seen_b, measure, rule.zero_below, False))
     clock.append(time.perf_counter())
     see, compare = np.diff(clock)
-    frames = 1.0 if cloud else max(1.0, min(MAX_FRAMES, len(here) + len(there)) / (len(a) + len(b)))
+    frames = 1.0 if cloud else max(1.0, min(MAX_FRAMES, len(sample) + len(there)) / (len(a) + len(b)))
     both = [(len(queries), len(database)) if i is None or j is None else (len(i), len(j)) for i, j in groups]
     images, pairs = sum(n + m for n, m in both) / (len(a) + len(b)), sum(n * m for n, m in both) / (len(a) * len(b))
-    return found * pairs, float(fuse * frames * len(groups) + see * images + compare * pairs)
+    return shared * pairs, float(fuse * frames * len(groups) + see * images + compare * pairs)
 
 
 def _sample(images: ImageSet, most: int) -> ImageSet:
@@ -494,8 +504,8 @@ class FrustumOverlap(LabelRule):
         from scipy.spatial import cKDTree
 
         trees = [cKDTree(images.poses.centre) for images in (queries, database)]
-        found = trees[0].sparse_distance_matrix(trees[1], 2 * reach, output_type="ndarray")
-        i, j = found["i"].astype(np.int64), found["j"].astype(np.int64)
+        near = trees[0].sparse_distance_matrix(trees[1], 2 * reach, output_type="ndarray")
+        i, j = near["i"].astype(np.int64), near["j"].astype(np.int64)
         keep = i != j if queries is database else np.ones(len(i), np.bool_)
         if self.within_group:
             names = [np.array(images.group_names)[images.group] for images in (queries, database)]

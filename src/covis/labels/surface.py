@@ -219,7 +219,7 @@ def _common(a: Words, blocks_a: Words, b: Words, blocks_b: Words) -> int:
 
 Occlusion = Literal["none", "zbuffer"]
 OCCLUSIONS: tuple[str, ...] = get_args(Occlusion)
-WORD, BLOCK = 64, 512
+WORD, _BLOCK = 64, 512
 """Points a word, points a block of eight words."""
 _QUERIES_A_CHUNK = 256
 
@@ -253,7 +253,7 @@ def arrange(cloud: PointCloud) -> Cloud:
     middle = cloud.xyz.mean(axis=0)
     xyz = cloud.xyz.T - middle[:, None]
     xyz = xyz[:, np.argsort(_curve(xyz))]
-    empty = -len(cloud) % BLOCK
+    empty = -len(cloud) % _BLOCK
     words = np.concatenate([xyz, np.broadcast_to(xyz[:, -1:], (3, empty))], axis=1).reshape(3, -1, WORD)
     centre = 0.5 * (words.min(axis=2) + words.max(axis=2))
     reach = np.sqrt(((words - centre[:, :, None]) ** 2).sum(axis=0).max(axis=1))
@@ -326,7 +326,7 @@ def _planes(images: ImageSet, middle: Floats) -> Floats:
 
 
 def _occupied(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    some = words.reshape(len(words), -1, BLOCK // WORD).any(axis=2)
+    some = words.reshape(len(words), -1, _BLOCK // WORD).any(axis=2)
     padded = np.zeros((len(words), -(-some.shape[1] // WORD) * WORD), bool)
     padded[:, : some.shape[1]] = some
     bits = padded.reshape(len(words), -1, WORD).astype(np.uint64) << np.arange(WORD, dtype=np.uint64)

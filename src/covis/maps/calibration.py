@@ -14,8 +14,8 @@ that did not see their walk (`covis.maps.fitting`), and photos that it saw are n
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from covis.descriptors import Matrix
 from covis.images import ImageSet
 from covis.maps.evidence import (
     CONTEXT,
+    INLIER_MATCHES,
     Evidence,
     Falling,
     Logistic,
@@ -44,10 +45,11 @@ from covis.poses import PLACE_M, Poses
 from covis.progress import say
 from covis.ranking import Ranking
 from covis.search import Consensus, rank, rerank
+from covis.tables import counted
 
-VERSION = 2
+_VERSION = 2
 """Of the record that a map keeps; 1 had no votes."""
-QUERIES = 2000
+_QUERIES = 2000
 """So many photos are asked at most."""
 NEIGHBOURS = 2
 """Photos before and after in a walk that are left out with a photo, where no other walk can answer."""
@@ -74,21 +76,38 @@ class HeldOut:
     seen: int = 0
     """Descriptors of the map, the first ones, that are of photos whose poses its model learned from."""
 
+    @classmethod
+    def empty(cls, seen: int) -> HeldOut:
+        """Nothing: a model that learned from the poses of all `seen` photos, and no fit without some of them to ask."""
+        none, no_matches = np.zeros(0, np.int64), np.zeros((0, CONTEXT), np.int64)
+        return cls(none, no_matches, no_matches.astype(np.float32), "groups", none, none, seen)
+
     @property
     def ranking(self) -> Ranking:
         """The matches as a search gives them."""
         return Ranking(self.ids, self.distances)
 
+    def some(self, most: int) -> HeldOut:
+        """At most so many of the photos, evenly spread."""
+        at = np.unique(np.linspace(0, len(self.queries) - 1, min(most, len(self.queries))).astype(np.int64))
+        kept = {name: getattr(self, name)[at] for name in ("queries", "ids", "distances", "walk", "fold")}
+        return replace(self, **kept)
+
+
+def photos_key(images: ImageSet) -> str:
+    """What a whitening keeps of the photos whose poses it learned from: their fingerprint, in the order of names."""
+    return images.subset(np.argsort(images.names, kind="stable")).fingerprint()
+
 
 def hold_out(images: ImageSet, descriptors: Matrix, folds: int = 5, *, seen: int = 0) -> HeldOut:
-    """Asks up to `QUERIES` photos of a map; the same photos each time.
+    """Asks up to `_QUERIES` photos of a map; the same photos each time.
 
     The descriptor of images[i] is the row `images.columns["row"][i]` (ascending) of `descriptors`, which may hold more.
     The first `seen` rows are of photos whose poses the model learned from: they answer, but are not asked.
     """
     count = len(images)
     rng = np.random.default_rng(0)
-    queries = np.sort(rng.permutation(np.flatnonzero(images.columns["row"] >= seen))[:QUERIES])
+    queries = np.sort(rng.permutation(np.flatnonzero(images.columns["row"] >= seen))[:_QUERIES])
     group = np.asarray(images.group, np.int64)
     if _answerable(images.poses.xy, queries, group) >= MIN_QUERIES:
         ranking = _without_group(images, descriptors, queries)
@@ -153,6 +172,8 @@ _MIN_PAIRS = 200
 _BIN_QUERIES = 40
 _MAX_BINS = 5
 _RECALIBRATE_SHARE = 0.1
+_STEP = 1 - 1e-4
+"""Of P from one match to the next, at least."""
 
 
 @dataclass(frozen=True)
@@ -183,6 +204,8 @@ class Calibration:
     """P of the first match, from `Evidence.first`."""
     others: Logistic | None = None
     """P of the matches behind it, from `Evidence.about_others`."""
+    relative: bool = True
+    """Whether `others` is a share of the first match's P, as fitted now; else P itself, which the first's caps."""
     radius_of_agreement_m: float = PLACE_M
     sharpness: float = rerank.SHARPNESS
     """How the map's matches vote (`covis.search.Consensus`)."""
@@ -207,10 +230,14 @@ class Calibration:
         best = self.probability(evidence.first)
         p = np.broadcast_to(best[:, None], found.shape).copy()
         if self.others is not None and found.shape[1] > 1:
-            p[:, 1:] = np.minimum(best[:, None], self.others(evidence.about_others(best)[:, 1:]))
+            others = self.others(evidence.about_others(best)[:, 1:])
+            p[:, 1:] = best[:, None] * others if self.relative else np.minimum(best[:, None], others)
         p[~found] = np.nan
         order = np.argsort(np.where(found, -p, np.inf), axis=1, kind="stable")
-        return order, np.take_along_axis(p, order, 1)
+        p = np.take_along_axis(p, order, 1)
+        for j in range(1, p.shape[1]):  # two copies of a photo are equally likely, yet one is named first
+            p[:, j] = np.minimum(p[:, j], _STEP * p[:, j - 1])
+        return order, p
 
     @property
     def calibration_error(self) -> float | None:
@@ -222,7 +249,7 @@ class Calibration:
         return [] if self.held_out is None else reliability(self.held_out[:, 0], self.held_out[:, 1])
 
     def threshold(self, precision: float) -> float | None:
-        """P from which on an answer is confident; None where the held-out photos do not carry this precision."""
+        """P from which on an answer is confident; None where there is not enough calibration data for this precision."""
         if self.held_out is not None and precision not in self._thresholds:
             probability, right, _, walk = self.held_out.T
             self._thresholds[precision] = threshold_for(precision, probability, right, walk.astype(np.int64))
@@ -278,7 +305,7 @@ class Calibration:
     def to_dict(self) -> dict[str, Any]:
         """As JSON knows it."""
         return asdict(self) | {
-            "version": VERSION,
+            "version": _VERSION,
             "held_out": None if self.held_out is None else self.held_out.tolist(),
         }
 
@@ -290,7 +317,7 @@ class Calibration:
             fitted = overlap["fitted"]
             curve = None if fitted is None else Falling(tuple(fitted["x"]), tuple(fitted["y"]))
             overlap = Overlap(overlap["margin"], curve, overlap["mean_error"])
-        if told.get("version") != VERSION:
+        if told.get("version") != _VERSION:
             note = (
                 "the map was calibrated by another version of covis; calibrate it again with: covis map calibrate MAP"
             )
@@ -299,8 +326,9 @@ class Calibration:
         held = None if told["held_out"] is None else np.array(told["held_out"], np.float64)
         plain = ("photos", "radius_of_agreement_m", "sharpness", "method", "note", "changes", "seen")
         return cls(
-            overlap=overlap, probability=first, others=others, held_out=held, **{key: told[key] for key in plain}
-        )
+            overlap=overlap, probability=first, others=others, relative=told.get("relative", False), held_out=held,
+            **{key: told[key] for key in plain},
+        )  # fmt: skip
 
 
 def refreshed(
@@ -310,7 +338,7 @@ def refreshed(
 
     Where the model learned from the poses of photos, only later ones can tell; until there are enough, it stands.
     """
-    if old is not None and old.get("version") == VERSION and old["photos"] >= MIN_QUERIES:
+    if old is not None and old.get("version") == _VERSION and old["photos"] >= MIN_QUERIES:
         changed, seen = old["changes"] + changes, old["seen"]
         later = int((images.columns["row"] >= seen).sum())
         if changed <= _RECALIBRATE_SHARE * old["photos"] or (seen and later < MIN_LATER):
@@ -333,21 +361,31 @@ def calibrate(
     *,
     held: HeldOut | None = None,
     seen: int = 0,
+    inliers: Callable[[Ids, Ids], Ids] | None = None,
 ) -> Calibration:
     """Fits all that the photos of a map allow; `images` and `descriptors` as `hold_out` takes them, `margin` is GCL's τ.
 
     held: questions that were asked already, of fits that did not see them. seen: rows that the model learned from.
+    inliers: from photos (Q,) and their matches (Q, K) to local features in common, which P then takes into account.
     """
     seen = seen if held is None else held.seen
     line = None if margin is None else Overlap(margin)
     photos = len(images)
     if photos < MIN_QUERIES:
-        note = f"the map's {photos} photos are too few to calibrate ({MIN_QUERIES} are needed)"
+        note = f"the map has only {counted(photos, 'photo')} ({MIN_QUERIES} are needed to calibrate it)"
         return Calibration(photos, line, None, note=note, seen=seen)
     held = hold_out(images, descriptors, _FOLDS, seen=seen) if held is None else held
+    if not len(held.queries):
+        note = (
+            "the map's model learned from the poses of these very photos, so they cannot tell how far its answers can be "
+            "trusted; index them without --model"
+        )
+        return Calibration(photos, line, None, note=note, seen=seen)
     poses, asked = images.poses, images.poses.subset(held.queries)
     agreement = Consensus.fitted(poses, held.ranking, asked, CONTEXT)
     evidence = gather(agreement, held.ranking, np.asarray(images.group, np.int64))
+    if inliers is not None:
+        evidence = evidence.with_inliers(inliers(held.queries, evidence.ranking.ids[:, :INLIER_MATCHES]))
     overlap = fit_overlap(poses, held, margin)
     right = evidence.found & (np.hypot(*np.moveaxis(evidence.xy - asked.xy[:, None], 2, 0)) <= PLACE_M)
     answered = evidence.found[:, 0]
@@ -358,13 +396,13 @@ def calibrate(
     if fewest < _MIN_CLASS:
         note = f"only {fewest} of the map's held-out photos are located right or wrong, too few to tell them apart"
         return Calibration(photos, overlap, None, note=note, **common)
-    scored = _scored_apart(evidence.first, right[:, 0], answered, held.fold)
+    scored = _scored_apart(evidence.first, right[:, 0], answered, held)
     distances = evidence.ranking.distances.astype(np.float64)
     shared = None if overlap is None else overlap(distances)
     fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
     error_m = np.hypot(*(fused.xy - asked.xy).T)
     table = np.round(np.column_stack([scored, right[:, 0], error_m, held.walk])[answered], 6)
-    first = Logistic.fit_ceiling(evidence.first[answered], right[answered, 0])
+    first = Logistic.fit_ceiling(evidence.first[answered], right[answered, 0], held.walk[answered])
     others = _fit_others(evidence, scored, right)
     result = Calibration(photos, overlap, first, others, held_out=table, **common)
     _tell(result)
@@ -377,27 +415,30 @@ def _fit_others(evidence: Evidence, scored: Floats, right: Bools) -> Logistic | 
     behind[:, 0] = False
     if min(int(right[behind].sum()), int((~right[behind]).sum())) < _MIN_CLASS:
         return None
-    return Logistic.fit(evidence.about_others(scored)[behind], right[behind])
+    cap = np.broadcast_to(scored[:, None], behind.shape)[behind]
+    return Logistic.fit_below(evidence.about_others(scored)[behind], right[behind], cap)
 
 
-def _scored_apart(first: Floats, right: Bools, answered: Bools, fold: Ids) -> Floats:
+def _scored_apart(first: Floats, right: Bools, answered: Bools, held: HeldOut) -> Floats:
     """(Q,) P of each first match, by a fit that did not see its fold."""
-    scored = np.empty(len(fold))
-    for part in np.unique(fold):
-        inside = fold == part
+    scored = np.empty(len(right))
+    for part in np.unique(held.fold):
+        inside = held.fold == part
         others = answered & ~inside if (answered & ~inside).any() else answered
-        scored[inside] = Logistic.fit_ceiling(first[others], right[others])(first[inside])
+        scored[inside] = Logistic.fit_ceiling(first[others], right[others], held.walk[others])(first[inside])
     return scored
 
 
 def gcl_margin(model: Path) -> float | None:
     """τ of a model trained with the generalised contrastive loss, whose distances then mean overlap; None otherwise.
 
-    `model` is its folder. Whitening moves distances, so a whitened model has no such line.
+    `model` is its folder. Whitening moves distances, so a whitened model has no such line; nor has a pretrained network
+    that was used unchanged, whatever recipe it was chosen by.
     """
     card = artifacts.read_json(model / "card.json")
     loss = (card.get("recipe") or {}).get("loss") or {}
-    if card.get("whitening") is not None or loss.get("type") != "GeneralizedContrastive":
+    trained = card.get("training") is not None and card.get("whitening") is None
+    if not trained or loss.get("type") != "GeneralizedContrastive":
         return None
     return float(loss["margin"])
 
@@ -427,8 +468,8 @@ def _tell(result: Calibration) -> None:
     told = result.summary()
     sure = "no precision of 80 % or more can be promised"
     if told["threshold"] is not None:
-        sure = f"{told['confident']:.0%} of answers are confident at a precision of {told['precision']:.0%}"
+        sure = f"{100 * told['confident']:.0f} % of answers are confident at a precision of {100 * told['precision']:.0f} %"
     say(
-        f"calibrated on {told['queries']} held-out photos: {told['right']:.1%} correct within {PLACE_M:g} m, "
+        f"calibrated on {told['queries']} held-out photos: {100 * told['right']:.1f} % correct within {PLACE_M:g} m, "
         f"expected calibration error {told['expected_calibration_error']:.3f}, {sure}"
     )

@@ -54,7 +54,7 @@ def check_map(path: Path | str) -> list[Damage]:
     path = _existing(path)
     problems: list[Damage] = []
     _try(problems, path / storage.RECORD, lambda: storage.read_facts(path, ()))
-    _try(problems, path / storage.MODEL, lambda: _read_model(path))
+    _try(problems, path / storage.MODEL, lambda: storage.read_model_manifest(path))
     if (path / RUNTIME).exists():
         _try(problems, path / RUNTIME, lambda: read_runtime(path, verify=True))
     version: int | None = _try(problems, path / storage.CURRENT, lambda: storage.current_version(path))
@@ -139,14 +139,10 @@ def _try(problems: list[Damage], part: Path, call: Any) -> Any:
 _GROUPED = (storage.SEGMENTS, storage.VERSIONS)
 
 
-def _read_model(path: Path) -> dict[str, Any]:
-    return artifacts.open_manifest(path / storage.MODEL, "model", facts={"fingerprint": str, "dim": int}, links=False)
-
-
 def _facts(path: Path) -> tuple[str, int]:
     """Fingerprint and length of the map's descriptors; by its model where `map.json` is lost, which is written anew."""
     try:
-        manifest = _read_model(path)
+        manifest = storage.read_model_manifest(path)
     except InputError as error:
         raise InputError(
             f"{error}: a map cannot do without its model; copy {path / storage.MODEL} from a backup"
@@ -156,7 +152,9 @@ def _facts(path: Path) -> tuple[str, int]:
     except InputError:
         say(f"{path / storage.RECORD} is damaged and written anew")
     config = {"model": manifest["fingerprint"], "dim": manifest["dim"]}
-    files.write_json(path / storage.RECORD, {"kind": storage.KIND, "config": config, "versions": artifacts.versions()})
+    files.write_json(
+        path / storage.RECORD, {"kind": storage.MAP_KIND, "config": config, "versions": artifacts.versions()}
+    )
     return manifest["fingerprint"], manifest["dim"]
 
 
@@ -244,7 +242,7 @@ def _write_dropped(path: Path, state: State, kept: Bools) -> None:
 # Export, import, merge, diff
 
 
-KIND, SCHEMA = "covis-map", 1
+_KIND, _SCHEMA = "covis-map", 1
 LISTING = "covis.json"
 _ARRAYS = ("names", "xy", "heading", "z", "group", "group_names", "file", "descriptors")
 _MORE = ("rotation", "camera", "cameras")
@@ -270,7 +268,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
     for folder in (storage.MODEL, RUNTIME):
         inside = sorted(p for p in (map_.path / folder).glob("*") if p.is_file() and not p.name.startswith("."))
         content |= {f"{folder}/{file.name}": file for file in inside}
-    facts = {"kind": KIND, "schema": SCHEMA, "model": map_.model_fingerprint, "dim": map_.dim, "photos": len(map_),
+    facts = {"kind": _KIND, "schema": _SCHEMA, "model": map_.model_fingerprint, "dim": map_.dim, "photos": len(map_),
              "frame": poses.frame, "index": map_.state.index, "max_ram": map_.state.max_ram}  # fmt: skip
     listing = {name: _entry(data) for name, data in content.items()}
     with replacing(target) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
@@ -375,7 +373,7 @@ def _made(target: Path, parts: Parts, model: str, calibration: Any, origin: Mapp
     """A new map of these parts; calibrated anew where `calibration` is None or `changes` are too many for it."""
     count, dim = parts.descriptors.shape
     config = {"model": model, "dim": dim, "index": parts.index, "images": parts.images.fingerprint(), **origin}
-    with artifacts.claim(target, storage.KIND, config):
+    with artifacts.claim(target, storage.MAP_KIND, config):
         for name in (storage.MODEL, RUNTIME):
             if (parts.folder / name).is_dir():
                 shutil.copytree(parts.folder / name, target / name, ignore=shutil.ignore_patterns(".*"))
@@ -466,7 +464,7 @@ def _listing(source: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
         sound &= isinstance(facts["max_ram"], int | None)
     except (ValueError, KeyError, TypeError):
         sound = False
-    if not sound or (facts["kind"], facts["schema"]) != (KIND, SCHEMA):
+    if not sound or (facts["kind"], facts["schema"]) != (_KIND, _SCHEMA):
         raise InputError(f"{source} is not a covis map file that this version reads; export it again")
     listed = {LISTING, *facts["files"]}
     if sorted(names) != sorted(listed) or not all(_NAME.fullmatch(name) for name in listed):

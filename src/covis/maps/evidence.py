@@ -24,8 +24,8 @@ _STEPS = 50
 BINS = 10
 _SPARE = 0.05
 _ERRORS = 0.75
-"""Standard errors over walks that a promise keeps in hand: the least of 0.5, 0.75 and 1 that kept every promise on the part
-of the campus photos that it was chosen on (`train`)."""
+"""Standard errors over walks that a promise keeps in hand: the least of 0.5, 0.75 and 1 that kept every promise, to 0.2
+points, on the part of the campus photos that it was chosen on (`train`)."""
 _CEILING_PRIOR = (20.0, 1.0)
 """As if so many sure answers had been seen right and wrong."""
 _PROMISED_SHARE = 0.25
@@ -63,39 +63,75 @@ class Logistic:
         return cls(tuple(w[:-1].tolist()), float(w[-1]), tuple(mean.tolist()), tuple(scale.tolist()))
 
     @classmethod
-    def fit_ceiling(cls, features: Floats, right: NDArray[Any]) -> Logistic:
-        """`fit` with a ceiling, which a few walks with a poor position fix lower; by maximum likelihood."""
+    def fit_ceiling(cls, features: Floats, right: NDArray[Any], walk: Ids) -> Logistic:
+        """`fit` with a ceiling, which a few walks with a poor position fix lower; by maximum likelihood.
+
+        walk (N,): each counts the same, however many photos it has, as the next photo will be of yet another.
+        """
         from scipy.optimize import minimize  # only fitting needs it
 
         start = cls.fit(features, right)
-        x = np.column_stack([(features - np.array(start.mean)) / np.array(start.scale), np.ones(len(features))])
         y, (seen_right, seen_wrong) = np.asarray(right, np.float64), _CEILING_PRIOR
+        x, weight = start._standardised(features), _by_walk(walk)
 
         def loss(point: Floats) -> tuple[float, Floats]:
-            w, ceiling = point[:-1], float(_sigmoid(point[-1]))
-            s = _sigmoid(x @ w)
-            p = np.clip(ceiling * s, 1e-9, 1 - 1e-9)
-            value = -np.sum(y * np.log(p) + (1 - y) * np.log(1 - p)) + _RIDGE / 2 * np.sum(w[:-1] ** 2)
+            ceiling = float(_sigmoid(point[-1]))
+            value, turn, lift = _capped_loss(point[:-1], x, y, ceiling, weight)
             value -= seen_right * np.log(ceiling) + seen_wrong * np.log(1 - ceiling)
-            slope = (1 - y) / (1 - p) - y / p
-            turn = x.T @ (slope * ceiling * s * (1 - s))
-            turn[:-1] += _RIDGE * w[:-1]
-            lift = np.sum(slope * s) * ceiling * (1 - ceiling) - seen_right * (1 - ceiling) + seen_wrong * ceiling
-            return float(value), np.append(turn, lift)
+            lift = lift * ceiling * (1 - ceiling) - seen_right * (1 - ceiling) + seen_wrong * ceiling
+            return value, np.append(turn, lift)
 
-        found = minimize(loss, np.array([*start.weights, start.bias, 3.0]), jac=True, method="L-BFGS-B").x
-        return cls(tuple(found[:-2].tolist()), float(found[-2]), start.mean, start.scale, float(_sigmoid(found[-1])))
+        point = minimize(loss, np.array([*start.weights, start.bias, 3.0]), jac=True, method="L-BFGS-B").x
+        return cls(tuple(point[:-2].tolist()), float(point[-2]), start.mean, start.scale, float(_sigmoid(point[-1])))
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Logistic:
+    def fit_below(cls, features: Floats, right: NDArray[Any], cap: Floats) -> Logistic:
+        """What `cap` (N,), a probability that is not exceeded, is to be multiplied by; by maximum likelihood."""
+        from scipy.optimize import minimize  # only fitting needs it
+
+        start = cls.fit(features, right)
+        x, y = start._standardised(features), np.asarray(right, np.float64)
+        point = minimize(
+            lambda w: _capped_loss(w, x, y, cap)[:2],
+            np.array([*start.weights, start.bias]),
+            jac=True,
+            method="L-BFGS-B",
+        ).x
+        return cls(tuple(point[:-1].tolist()), float(point[-1]), start.mean, start.scale)
+
+    def _standardised(self, features: Floats) -> Floats:
+        """(N, F + 1) features as the weights take them, and ones for the bias."""
+        return np.column_stack([(features - np.array(self.mean)) / np.array(self.scale), np.ones(len(features))])
+
+    @classmethod
+    def from_dict(cls, record: Mapping[str, Any]) -> Logistic:
         """Back from JSON."""
-        mean, scale = tuple(told["mean"]), tuple(told["scale"])
-        return cls(tuple(told["weights"]), told["bias"], mean, scale, told.get("ceiling", 1.0))
+        mean, scale = tuple(record["mean"]), tuple(record["scale"])
+        return cls(tuple(record["weights"]), record["bias"], mean, scale, record.get("ceiling", 1.0))
 
     def __call__(self, features: Floats) -> Floats:
         """(..., F) → (...) probabilities, never exactly 0 or 1."""
         z = (features - np.array(self.mean)) / np.array(self.scale)
         return np.clip(self.ceiling * _sigmoid(z @ np.array(self.weights) + self.bias), 1e-6, 1 - 1e-6)
+
+
+def _by_walk(walk: Ids) -> Floats:
+    """(N,) weights of photos, 1 in the mean, that give each walk (N,) the same sum."""
+    _, position, count = np.unique(walk, return_inverse=True, return_counts=True)
+    return np.asarray(len(walk) / (len(count) * count[position]))
+
+
+def _capped_loss(
+    w: Floats, x: Floats, y: Floats, cap: Floats | float, weight: Floats | float = 1.0
+) -> tuple[float, Floats, float]:
+    """Of P = cap · σ(x·w): its negative log-likelihood with the ridge, the slope by w, and the slope by the cap."""
+    s = _sigmoid(x @ w)
+    p = np.clip(cap * s, 1e-9, 1 - 1e-9)
+    value = -np.sum(weight * (y * np.log(p) + (1 - y) * np.log(1 - p))) + _RIDGE / 2 * np.sum(w[:-1] ** 2)
+    slope = weight * ((1 - y) / (1 - p) - y / p)
+    turn = x.T @ (slope * cap * s * (1 - s))
+    turn[:-1] += _RIDGE * w[:-1]
+    return float(value), turn, float(np.sum(slope * s))
 
 
 def _sigmoid(x: Floats) -> Floats:
@@ -245,6 +281,8 @@ def at_place(xy: Floats, found: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 CONTEXT = 20
 """Matches of a photo that its answer is judged by."""
+INLIER_MATCHES = 5
+"""Matches of a photo whose local features are compared with its own, where that is asked for."""
 HEARD = 0.7
 """Sharpness of the votes that a place is judged by: here all voices count, whoever goes first."""
 _SHARE_FLOOR = 0.02
@@ -264,7 +302,7 @@ class Evidence:
     """(Q, K)"""
     first: Floats
     """(Q, 7) of the first match's place: nearest distance; lead over the next other place, also its root; share of
-    matches and of votes, as log-odds; log of the number of walks; spread of the distances."""
+    matches and of votes, as log-odds; log of the number of walks; spread of the distances. (Q, 9) with inliers."""
     other: Floats
     """(Q, K, 5) of each match: whether at the first's place; metres from the first if so, in place radii; lag behind
     the first's place; share of matches at its own place and of votes, as log-odds."""
@@ -273,6 +311,12 @@ class Evidence:
     def found(self) -> Bools:
         """(Q, K) where there is a match."""
         return np.asarray(self.ranking.ids >= 0)
+
+    def with_inliers(self, counts: Ids) -> Evidence:
+        """With what local features tell, (Q, K) inliers of the first K matches: log of the most at its place, and elsewhere."""
+        looked, same = self.found[:, : counts.shape[1]], at_place(self.xy, self.found)[:, : counts.shape[1]]
+        most = [np.where(where, counts, 0).max(axis=1, initial=0) for where in (same, looked & ~same)]
+        return replace(self, first=np.column_stack([self.first, *np.log1p(most)]))
 
     def about_others(self, probability: Floats) -> Floats:
         """(Q, K, 7) `other` with the log-odds of the first match's P (Q,), apart for its place and for others."""

@@ -29,6 +29,7 @@ from covis.maps.locating import Answer, Match, Place, Position, match_facts, per
 from covis.maps.storage import Pictures, text_of
 from covis.progress import warn
 from covis.reading.decoding import Reject, decode
+from covis.tables import counted
 
 if TYPE_CHECKING:
     import jinja2
@@ -421,7 +422,7 @@ def write_answers(
     one of `pictures`.
     """
     sure = sum(a.confident for a in answers)
-    lead = f"{len(answers)} photos asked of a map of {len(images)} photos; {sure} answers are confident."
+    lead = f"{counted(len(answers), 'photo')} located in a map of {counted(len(images), 'photo')}; {counted(sure, 'answer')} confident."
     files = {match.file for answer in answers for match in answer.matches}
     earth = bool(images.poses.frame)
     entries = [_entry(answer, earth) for answer in answers]
@@ -441,7 +442,7 @@ def write_map(
     pictures: Sequence[Path] = (),
 ) -> None:
     """Writes the page of a whole map: its photos, and `facts` about it; `pictures` as in `write_answers`."""
-    lead = f"{len(images)} photos in {len(np.unique(images.group))} groups."
+    lead = f"{counted(len(images), 'photo')} in {counted(len(np.unique(images.group)), 'group')}."
     shown = np.arange(len(images))[:: max(1, -(-len(images) // _PICTURES))]
     earth, thumbnails = bool(images.poses.frame), _Thumbnails(images.root, pictures)
     entries: list[dict[str, Any]] = [
@@ -555,8 +556,8 @@ class _Thumbnails:
     def tell(self, page: Path) -> None:
         if self.hidden:
             warn(
-                f"{page}: {len(self.hidden)} photos are shown without a picture, because they lie outside the folders "
-                f"that were given to the map on this machine; show them with --pictures {self.hidden[0].parent}"
+                f"{page}: {len(self.hidden)} photo{' is' if len(self.hidden) == 1 else 's are'} shown without a picture, "
+                f"outside the folders that were given to the map on this machine; show with --pictures {self.hidden[0].parent}"
             )
 
 

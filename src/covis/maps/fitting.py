@@ -20,7 +20,7 @@ from scipy.linalg import cholesky, solve_triangular
 from scipy.sparse import csr_matrix
 
 from covis import artifacts, machine
-from covis.arrays import Bools, Ids
+from covis.arrays import Bools, Descriptors, Ids
 from covis.datasets.photos import held_out_walks
 from covis.describing.describers import evaluate_model
 from covis.describing.embedding import embed
@@ -34,7 +34,7 @@ from covis.experiments import campus, get
 from covis.experiments.running import FrozenOnce
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
-from covis.maps.calibration import MIN_QUERIES, HeldOut
+from covis.maps.calibration import MIN_QUERIES, HeldOut, photos_key
 from covis.maps.evidence import CONTEXT
 from covis.maps.storage import listed
 from covis.models import PlaceModel
@@ -52,22 +52,28 @@ from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRu
 # they find tells which whitening to take, and calibrates the map (`covis.maps.calibration`).
 
 
-CHOOSING, FOLDS = 4, 12
-"""Parts that the walks are cut into: a few to choose between whitenings, more to ask what the chosen one finds. Fits that
-lack a twelfth of the walks are nearly what the map will have; those that lack a quarter find 2 points less."""
-WALKS = 4
+_FOLDS = 12
+"""Parts that the walks are cut into. Fits that lack a twelfth of the walks are nearly what the map will have; those that lack
+a quarter find 2 points less."""
+_CHOOSING = 400
+"""Photos, in whole folds, that choose between whitenings; all are asked of the chosen one, as promises need many."""
+_WALKS = 4
 """Walks that it takes to ask across them."""
 ALONE = WhiteningRule(power=0.75)
 """Where poses cannot tell: variances that few photos have hardly seen are not blown up."""
 FEW = 700
 """Photos below which labels count little beside the total covariance."""
-GENTLE, USUAL = WhiteningRule("graded", total_share=0.3), WhiteningRule("graded", total_share=0.1)
-FEW_RULES = (PCA, WhiteningRule(power=0.75), GENTLE)
-RULES = (*FEW_RULES, USUAL, replace(USUAL, total_share=0.03), replace(USUAL, exponent=1.0))
-GAIN = 0.003
-"""Another rule than the usual one must find so much more, about what chance moves."""
-_SPARE = 1.5
-"""Coordinates that folds share, as a multiple of the dims that are kept: enough that no fold lacks its own."""
+USUAL = WhiteningRule("graded", exponent=6.0, total_share=0.1)
+"""ψ to a high power: a photo is compared with those of other walks that see nearly the same. With MobileNetV2 6 finds one to two
+points more of new walks at rank 1 than 2, and as many at rank 5; small maps do better with 2."""
+_GENTLE = WhiteningRule("graded", total_share=0.3)
+FEW_RULES = (PCA, WhiteningRule(power=0.75), _GENTLE)
+_RULES = (PCA, _GENTLE, USUAL, replace(USUAL, total_share=0.03), replace(USUAL, exponent=2.0))
+_SPARE = 1.25
+"""Coordinates that folds share, as a multiple of the dims that are kept, so that a fold has others for those it drops."""
+_WHOLE = 512
+"""Up to so many coordinates a fold's own leading directions are worked out exactly."""
+_SHIFT, _BARRED, _FLOOR = 0.9, 1e4, 1e-6
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,11 +82,13 @@ class CrossFit:
 
     rules: tuple[WhiteningRule, ...]
     rankings: tuple[Ranking, ...]
-    """(N, CONTEXT) for each rule: positions among the photos; −1 where a walk was not asked."""
+    """(N, CONTEXT) for each rule: positions among the photos; −1 where a photo was not asked."""
     near: tuple[Bools, ...]
     """(N, CONTEXT) for each rule: whether a match is within 25 m and 40°."""
+    asked: Bools
+    """(N,) photos of the folds that were asked."""
     answerable: Bools
-    """(N,) photos that one of another walk answers so."""
+    """(N,) those of them that one of another walk answers so."""
     fold: Ids
     walk: Ids
 
@@ -90,18 +98,27 @@ class CrossFit:
 
     @property
     def best(self) -> int:
-        """The rule that finds most at rank 1 and 5; the usual one unless another is better beyond chance."""
-        scores = np.array([np.mean([self.recall(i)[k] for k in ("1", "5")]) for i in range(len(self.rules))]) / 100
-        usual = USUAL if USUAL in self.rules else GENTLE
-        scores[self.rules.index(usual)] += GAIN
-        return int(scores.argmax())
+        """The rule that finds most at rank 1 and 5; the usual one unless another is better by more than chance."""
+        found = np.stack([near[:, :1].any(axis=1) * 1.0 + near[:, :5].any(axis=1) for near in self.near])
+        usual = self.rules.index(USUAL if USUAL in self.rules else _GENTLE)
+        gain = (found - found[usual])[:, self.answerable]
+        scores = gain.mean(axis=1) - 2 * gain.std(axis=1) / np.sqrt(gain.shape[1])
+        return int(scores.argmax()) if scores.max() > 0 else usual
 
-    def held_out(self, i: int, asked: Bools | None = None) -> HeldOut:
+    def held_out(self, i: int, which: Bools | None = None) -> HeldOut:
         """The questions of rule i, of the photos (N,) that may be asked."""
-        queries = np.flatnonzero(np.ones(len(self.walk), bool) if asked is None else asked)
+        queries = np.flatnonzero(self.asked if which is None else self.asked & which)
         ranking = self.rankings[i].subset(queries)
         walk, fold = self.walk[queries], self.fold[queries]
         return HeldOut(queries, ranking.ids, ranking.distances, "groups", walk, fold, seen=len(self.walk))
+
+    def only(self, i: int, more: CrossFit) -> CrossFit:
+        """Rule i alone, by these questions and by `more`, in which other folds asked it."""
+        mine, ranking, (rest,) = self.asked[:, None], self.rankings[i], more.rankings
+        joined = Ranking(np.where(mine, ranking.ids, rest.ids), np.where(mine, ranking.distances, rest.distances))
+        near = np.where(mine, self.near[i], more.near[0])
+        asked, answerable = self.asked | more.asked, self.answerable | more.answerable
+        return CrossFit((self.rules[i],), (joined,), (near,), asked, answerable, self.fold, self.walk)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,110 +127,155 @@ class Choice:
 
     whitening: Whitening
     tried: CrossFit | None = None
-    """All whitenings; None where poses could not tell."""
+    """All whitenings, asked by the photos of some folds; None where poses could not tell."""
     asked: CrossFit | None = None
-    """PCA whitening first and the chosen one last, in more folds."""
+    """The chosen one, asked by more."""
 
     def held_out(self, which: Bools | None = None) -> HeldOut | None:
         """What photos (N,) found of fits that did not see their walk; None where poses could not tell."""
-        return None if self.asked is None else self.asked.held_out(-1, which)
+        return None if self.asked is None else self.asked.held_out(0, which)
 
 
 def choose_whitening(images: ImageSet, fitted: Moments, dim: int, labels: Labeller) -> Choice:
-    """The whitening to `dim` dims that finds most across walks, fitted to all photos; `fitted` as `cross_fit` takes it.
+    """The whitening to `dim` dims that finds most across walks, fitted to all photos; `fitted` has `shared_dims`.
 
     labels: ψ of pairs. With few walks, or few photos that others answer, variances alone tell.
     """
     walks = len(np.unique(images.group))
-    tried = cross_fit(images, fitted, dim, labels) if walks >= WALKS else None
-    if tried is None or tried.answerable.sum() < MIN_QUERIES:
+    across = AcrossWalks(images, fitted, dim, labels) if walks >= _WALKS else None
+    if across is None or across.answerable.sum() < MIN_QUERIES:
         return Choice(fitted.whitening(dim, ALONE, facts={"fit": "map"}))
-    rule = tried.rules[tried.best]
-    asked = cross_fit(images, fitted, dim, labels, rules=tuple(dict.fromkeys((PCA, rule))), folds=FOLDS)
-    facts: dict[str, Any] = {"fit": "map", "images": images.fingerprint()}
-    if rule.labels == "none":
-        return Choice(fitted.whitening(dim, rule, facts=facts), tried, asked)
-    pairs = pair_weights(labels(images, images), np.asarray(images.group), rule.exponent)
-    facts |= {"pairs": int(pairs.nnz), "label_rule": str(labels)}
-    return Choice(fitted.whitening(dim, rule, within=fitted.within(pairs), facts=facts), tried, asked)
+    tried, asked = across.choose()
+    return Choice(across.whitening(asked.rules[0]), tried, asked)
 
 
-def cross_fit(
-    images: ImageSet,
-    fitted: Moments,
-    dim: int,
-    labels: Labeller,
-    *,
-    rules: Sequence[WhiteningRule] | None = None,
-    folds: int = CHOOSING,
-) -> CrossFit:
-    """Asks every photo across walks; `fitted` has `shared_dims` coordinates, more than the `dim` that are to be kept."""
-    rules = tuple(rules or (RULES if len(images) >= FEW else FEW_RULES))
-    group = np.asarray(images.group, np.int64)
-    folds = min(folds, int(group.max()) + 1)
-    fold = np.random.default_rng(0).permutation(int(group.max()) + 1)[group] % folds
-    graph, positive = labels(images, images), _across(NEAR_ALIKE(images, images), group)
-    shape = (len(images), CONTEXT)
-    ids = [np.full(shape, -1, np.int64) for _ in rules]
-    distances = [np.full(shape, np.inf, np.float32) for _ in rules]
-    coordinates = np.asarray(fitted.coordinates, np.float32)
-    for part in track(range(folds), "cross-fit", folds, "folds"):
-        out = np.flatnonzero(fold == part)
-        for i, white in enumerate(_whitened(coordinates, fold != part, graph, group, dim=dim, rules=rules)):
-            found = rank(white[out], white, CONTEXT, group[out], group, "other")
-            ids[i][out, : found.k], distances[i][out, : found.k] = found.ids, found.distances
-    near = tuple(_near(positive, found) for found in ids)
-    answerable = np.diff(positive.indptr) > 0
-    rankings = tuple(Ranking(i, d) for i, d in zip(ids, distances, strict=True))
-    return CrossFit(rules, rankings, near, answerable, fold, group)
+class AcrossWalks:
+    """A map's photos, asked of whitenings that did not see their walks."""
+
+    def __init__(self, images: ImageSet, fitted: Moments, dim: int, labels: Labeller, folds: int = _FOLDS) -> None:
+        """`fitted` has more coordinates than the `dim` that are to be kept (`shared_dims`); `labels` gives ψ of pairs."""
+        self.group, self.dim = np.asarray(images.group, np.int64), dim
+        self.images, self.moments, self.labels = images, fitted, labels
+        self.folds = min(folds, int(self.group.max()) + 1)
+        self.fold = np.random.default_rng(0).permutation(int(self.group.max()) + 1)[self.group] % self.folds
+        self.graph, self.positive = labels(images, images), _across(NEAR_ALIKE(images, images), self.group)
+        self.answerable = np.diff(self.positive.indptr) > 0
+        self.variances = fitted.variances.astype(np.float32)
+        self.rows = np.asarray(np.asarray(fitted.coordinates) / np.sqrt(fitted.variances), np.float32)
+        """(N, K) coordinates along the leading directions of all photos, each of variance 1."""
+        self._pairs: dict[float, csr_matrix] = {}
+
+    def choose(self) -> tuple[CrossFit, CrossFit]:
+        """All whitenings as some folds ask them, and the one that these found best as all folds do."""
+        some = max(1, min(self.folds, round(self.folds * _CHOOSING / len(self.fold))))
+        tried = self.ask(_RULES if len(self.rows) >= FEW else FEW_RULES, range(some))
+        return tried, tried.only(tried.best, self.ask((tried.rules[tried.best],), range(some, self.folds)))
+
+    def whitening(self, rule: WhiteningRule) -> Whitening:
+        """The one of a rule, fitted to all photos."""
+        facts: dict[str, Any] = {"fit": "map", "images": photos_key(self.images)}
+        if rule.labels == "none":
+            return self.moments.whitening(self.dim, rule, facts=facts)
+        pairs = self._weights(rule.exponent)
+        facts |= {"pairs": int(pairs.nnz), "label_rule": str(self.labels)}
+        return self.moments.whitening(self.dim, rule, within=self.moments.within(pairs), facts=facts)
+
+    def ask(self, rules: Sequence[WhiteningRule], parts: Sequence[int] | None = None) -> CrossFit:
+        """Each photo of the folds `parts` (None: all) of all photos of other walks, by each rule fitted without its fold."""
+        parts = range(self.folds) if parts is None else parts
+        shape = (len(self.rows), CONTEXT)
+        ids = [np.full(shape, -1, np.int64) for _ in rules]
+        distances = [np.full(shape, np.inf, np.float32) for _ in rules]
+        for part in track(parts, "cross-fit", len(parts), "folds"):
+            known = self.fold != part
+            out = np.flatnonzero(~known)
+            for i, white in enumerate(self.whitened(known, rules)):
+                found = rank(white[out], white, CONTEXT, self.group[out], self.group, "other")
+                ids[i][out, : found.k], distances[i][out, : found.k] = found.ids, found.distances
+        asked = np.isin(self.fold, parts)
+        near = tuple(_near(self.positive, found) for found in ids)
+        rankings = tuple(Ranking(i, d) for i, d in zip(ids, distances, strict=True))
+        return CrossFit(tuple(rules), rankings, near, asked, asked & self.answerable, self.fold, self.group)
+
+    def whitened(self, known: Bools, rules: Sequence[WhiteningRule]) -> Iterator[Descriptors]:
+        """(N, ≤ K) unit descriptors of all photos by each rule, fitted to the `known` ones alone."""
+        out, n = np.flatnonzero(~known), int(known.sum())
+        mean = -self.rows[out].sum(axis=0) / n  # that of all is 0
+        covariance = -(self.rows[out].T @ self.rows[out]) - n * np.outer(mean, mean)
+        covariance.flat[:: len(mean) + 1] += len(known) - 1  # what all photos have: variances of 1
+        covariance /= max(1, n - 1)
+        rows, kept = self.rows - mean, min(affordable(self.dim, n) or 1, len(mean))
+        barred = _trailing(covariance, self.variances, kept, rows[out])
+        within: dict[float, Descriptors] = {}
+        for rule in rules:
+            if rule.labels != "none" and rule.exponent not in within:
+                pairs = by_row(self._weights(rule.exponent)[known][:, known])
+                within[rule.exponent] = _within(self.rows[known], pairs)
+            scatter = None if rule.labels == "none" else within[rule.exponent]
+            white = _apart(rows, covariance, scatter, rule, barred, self.variances)
+            white /= np.maximum(np.linalg.norm(white, axis=1, keepdims=True), 1e-12)
+            yield white
+
+    def _weights(self, exponent: float) -> csr_matrix:
+        if exponent not in self._pairs:
+            self._pairs[exponent] = pair_weights(self.graph, self.group, exponent)
+        return self._pairs[exponent]
 
 
-def _whitened(
-    coordinates: NDArray[np.float32],
-    known: Bools,
-    graph: SimilarityGraph,
-    group: Ids,
-    *,
-    dim: int,
-    rules: Sequence[WhiteningRule],
-) -> Iterator[NDArray[np.float32]]:
-    """(N, dim) unit descriptors of all photos for each rule, fitted to the `known` ones alone."""
-    rows = np.flatnonzero(known)
-    kept = min(affordable(dim, len(rows)) or 1, coordinates.shape[1])
-    with moments(coordinates[rows], kept, fewer=True, single=True) as fitted:
-        basis = fitted.lift(np.eye(len(fitted.variances))).astype(np.float32)
-        mean, variances = fitted.mean.astype(np.float32), fitted.variances.astype(np.float32)
-    turned = np.asarray((coordinates - mean) @ basis, np.float32)
-    scatter: dict[float, NDArray[np.float32]] = {}
-    for rule in rules:
-        if rule.labels != "none" and rule.exponent not in scatter:
-            pairs = by_row(pair_weights(graph, group, rule.exponent)[rows][:, rows])
-            scatter[rule.exponent] = _within(turned[rows], pairs)
-        white = _apart(turned, variances, rule, scatter.get(rule.exponent))
-        yield white / np.maximum(np.linalg.norm(white, axis=1, keepdims=True), 1e-12)
+def _within(rows: Descriptors, weights: csr_matrix) -> Descriptors:
+    """(K, K) mean of (z_i − z_j)(z_i − z_j)ᵀ over weighted pairs of the rows (N, K); 0 where there are none."""
+    pairs = csr_matrix(weights + weights.T).astype(np.float32)
+    degree, total = np.asarray(pairs.sum(axis=1)).ravel(), float(weights.sum())
+    if not total:
+        return np.zeros((rows.shape[1], rows.shape[1]), np.float32)
+    return np.asarray(rows.T @ (rows * degree[:, None] - pairs @ rows) / np.float32(total))
 
 
-def _within(turned: NDArray[np.float32], pairs: csr_matrix) -> NDArray[np.float32]:
-    """`Moments.within` in single precision, of coordinates that are in memory."""
-    labelled = np.asarray(pairs.sum(axis=1)).ravel() > 0
-    share = labelled + np.asarray(pairs.sum(axis=0)).ravel()
-    cross = turned.T @ (pairs.astype(np.float32) @ turned)
-    total = turned.T @ (turned * share.astype(np.float32)[:, None]) - cross - cross.T
-    return np.asarray(total / max(1, int(labelled.sum())))
+def _trailing(covariance: Descriptors, variances: Descriptors, kept: int, others: Descriptors) -> Descriptors:
+    """(K, K − kept) orthonormal directions in which the fit's photos vary least: a fit to them alone would not have them.
+
+    covariance (K, K) is of the fit's photos, in coordinates of which all photos have variance 1; `variances` (K,) are those
+    before. The fit lacks `others` alone, so beside the last coordinates these directions lie near its photos': they are
+    searched in the span of both, and everywhere where K is small.
+    """
+    size, scale = len(variances), np.sqrt(variances)
+    natural = covariance * np.outer(scale, scale)
+    span = np.eye(size, dtype=np.float32)
+    if size > _WHOLE and size - kept + len(others) < size:
+        lead = variances[:kept]
+        start = others[:, :kept].T * scale[:kept, None] / (lead - _SHIFT * lead[-1])[:, None]
+        basis = np.linalg.qr(start / np.maximum(np.linalg.norm(start, axis=0), 1e-12))[0]
+        span = np.zeros((size, basis.shape[1] + size - kept), np.float32)
+        span[:kept, : basis.shape[1]] = basis
+        span[kept:, basis.shape[1] :] = np.eye(size - kept)
+    vectors = np.linalg.eigh(span.T @ natural @ span)[1]
+    return np.asarray(span @ vectors[:, : size - kept])
 
 
 def _apart(
-    turned: NDArray[np.float32], variances: NDArray[np.float32], rule: WhiteningRule, within: NDArray[np.float32] | None
-) -> NDArray[np.float32]:
-    """(N, k) coordinates as far apart as `rule` wants; turned, which distances do not see, as that is cheaper.
+    rows: Descriptors,
+    covariance: Descriptors,
+    within: Descriptors | None,
+    rule: WhiteningRule,
+    barred: Descriptors,
+    variances: Descriptors,
+) -> Descriptors:
+    """(N, ≤ K) coordinates as far apart as `rule` wants, without the directions `barred`; turned, which is cheaper.
 
-    With C = L·Lᵀ, L⁻¹z and C^(−1/2)z differ by a rotation.
+    With C = L·Lᵀ, L⁻¹z and C^(−1/2)z differ by a rotation, which distances do not see.
     """
-    if within is None or rule.labels == "none":
-        return np.asarray(turned * variances ** (-rule.power / 2))
-    mixed = (1 - rule.total_share) * within + rule.total_share * np.diag(variances)
-    lower = cholesky(mixed, lower=True, check_finite=False)
-    return np.asarray(solve_triangular(lower, turned.T, lower=True, check_finite=False).T)
+    scale = np.sqrt(variances)
+    if rule.power != 1:
+        seen = np.eye(len(scale), dtype=np.float32) - barred @ barred.T
+        values, vectors = np.linalg.eigh(seen @ (covariance * np.outer(scale, scale)) @ seen)
+        start = barred.shape[1]
+        return np.asarray((rows * scale) @ (vectors[:, start:] * values[start:] ** (-rule.power / 2)))
+    turned = barred * (scale[-1] / scale)[:, None]
+    mixed = covariance if within is None else (1 - rule.total_share) * within + rule.total_share * covariance
+    mixed = mixed + np.float32(_BARRED) * (turned @ turned.T)
+    mixed.flat[:: len(mixed) + 1] += np.float32(_FLOOR)
+    lower = cholesky(mixed, lower=True, overwrite_a=True, check_finite=False)
+    return np.ascontiguousarray(solve_triangular(lower, rows.T, lower=True, check_finite=False).T)
 
 
 def shared_dims(dim: int, descriptors: DescriptorRows) -> int:
@@ -245,7 +307,7 @@ _CLUSTER_SHARE = 0.25
 FROZEN, TUNED = "frozen", "fine-tuned"
 """Models that fine-tuning compares."""
 TAKEN = "taken"
-"""The whitening of the map, asked in more folds than those that were tried."""
+"""The whitening of the map, asked by more photos than those that were tried."""
 OVERHEAD_S = 30.0
 """What a map takes however few its photos are, most of it for the ONNX file."""
 _PROBE = 4
@@ -267,7 +329,7 @@ class Fitted:
     note: str
     held_out: dict[str, dict[str, float]]
     """Recall@k in percent of photos of walks that a fit did not see: by each whitening that was tried, by the one taken
-    (in more folds), and by each model if trained."""
+    (of more photos), and by each model if trained."""
     whitening: dict[str, Any] = field(default_factory=dict)
     seen: int = 0
     """Photos whose poses it learned from: the first of the store."""
@@ -415,7 +477,7 @@ def _whiten(
         return note, 0, recalls
     np.savez(run / _QUESTIONS, **{name: getattr(held, name) for name in _QUESTION_FIELDS}, method=held.method)
     recalls = {**recalls, **{_named(rule): choice.tried.recall(i) for i, rule in enumerate(choice.tried.rules)}}
-    return _told(choice.asked, dim), len(images), {**recalls, TAKEN: choice.asked.recall(-1)}
+    return _told(choice.tried, choice.asked, dim), len(images), {**recalls, TAKEN: choice.asked.recall(0)}
 
 
 def _named(rule: WhiteningRule) -> str:
@@ -424,11 +486,12 @@ def _named(rule: WhiteningRule) -> str:
     return f"learned, a = {rule.total_share:g}, p = {rule.exponent:g}"
 
 
-def _told(asked: CrossFit, dim: int) -> str:
-    found, plain = asked.recall(-1)["1"], asked.recall(0)["1"]
+def _told(tried: CrossFit, asked: CrossFit, dim: int) -> str:
+    plain, best = tried.recall(tried.rules.index(PCA))["1"], tried.recall(tried.best)["1"]
     return (
-        f"photos of walks that the fit did not see are found at rank 1: {found:.1f} % with the whitening taken "
-        f"({_named(asked.rules[-1])}, {dim} dims), {plain:.1f} % with PCA whitening"
+        f"photos of walks that the fit did not see are found at rank 1: {asked.recall(0)['1']:.1f} % with the whitening "
+        f"taken ({_named(asked.rules[0])}, {dim} dims); of the {int(tried.answerable.sum())} that chose it {best:.1f} %, "
+        f"with PCA whitening {plain:.1f} %"
     )
 
 

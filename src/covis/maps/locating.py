@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
+from covis.arrays import Floats, Ids
 from covis.errors import InputError
 from covis.images import ImageSet
 from covis.maps.calibration import Calibration
-from covis.maps.evidence import CONTEXT, Fused, fuse, gather, weights
+from covis.maps.evidence import CONTEXT, INLIER_MATCHES, Fused, fuse, gather, weights
 from covis.maps.storage import text_of
 from covis.poses import PLACE_M, Poses, true_headings
 from covis.ranking import Ranking
@@ -61,7 +61,7 @@ class Match:
         """As JSON knows it."""
         return {
             "image": self.image, "distance": round(self.distance, 6), "overlap": _rounded(self.overlap, 4),
-            "probability": _rounded(self.probability, 5), **self.place.to_dict(), "group": self.group, "file": printable(self.file) if self.file.name else "",
+            "probability": _significant(self.probability), **self.place.to_dict(), "group": self.group, "file": printable(self.file) if self.file.name else "",
         }  # fmt: skip
 
 
@@ -101,7 +101,7 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """As JSON knows it."""
         return {
-            "photo": printable(self.photo), "confident": self.confident, "probability": _rounded(self.probability, 5),
+            "photo": printable(self.photo), "confident": self.confident, "probability": _significant(self.probability),
             "verdict": self.verdict, "position": None if self.position is None else self.position.to_dict(),
             "matches": [match.to_dict() for match in self.matches], "note": self.note,
         }  # fmt: skip
@@ -138,7 +138,10 @@ class Answer:
         return any(match.distance < self.matches[0].distance for match in self.matches[1:])
 
 
-ORDER = "match 1 is the one whose place the other matches agree with most, the others follow by distance between descriptors"
+ORDER = (
+    "match 1 is the one whose place the other matches agree with most, "
+    "the others follow by probability, or by distance between descriptors where there is none"
+)
 """What the order of matches means."""
 
 
@@ -181,6 +184,11 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
+def _significant(value: float | None) -> float | None:
+    """To five digits, of which a difference between two matches keeps the last."""
+    return None if value is None else float(f"{value:.5g}")
+
+
 def _metres(length: float) -> str:
     return f"{length:.0f} m" if length < 1000 else f"{length / 1000:.1f} km"
 
@@ -218,6 +226,8 @@ class Judge:
     """Share of confident answers that shall be right; None: the highest that the map can promise."""
     rate: float
     """Share of true positions that shall lie within the radius."""
+    inliers: Callable[[Ids], Ids] | None = None
+    """Matches (Q, K) of the queries → local features in common, for a calibration that counts them."""
 
     def __post_init__(self) -> None:
         for name, value in (("precision", self.precision), ("rate", self.rate)):
@@ -230,6 +240,8 @@ class Judge:
         ranking = self.search(vectors, max(k, CONTEXT))
         group = np.asarray(self.images.group, np.int64)
         evidence = gather(calibration.consensus(self.images.poses), ranking, group)
+        if self.inliers is not None:
+            evidence = evidence.with_inliers(self.inliers(evidence.ranking.ids[:, :INLIER_MATCHES]))
         distances = evidence.ranking.distances.astype(np.float64)
         shared = None if calibration.overlap is None else calibration.overlap(distances)
         fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
@@ -260,7 +272,9 @@ class Judge:
         """The answer to query q."""
         ids, distances = judged.ranking.row(q)
         if not len(ids):
-            note = "no photo of the map lies in the area" if len(self.images) else "the map is empty"
+            note = "the map is empty"
+            if len(self.images):
+                note = f"no photo of the map lies in the area; its photos lie {_reach(self.images.poses)}"
             return Answer(photo, (), None, None, False, note)
         ids, distances = ids[:k], distances[:k]
         places = places_of(self.images.poses.subset(ids))
@@ -311,6 +325,15 @@ def places_of(poses: Poses) -> list[Place]:
         Place(*poses.xy[i].tolist(), *(None if np.isnan(v) else float(v) for v in (heading[i], *degrees[i])))
         for i in range(len(poses))
     ]
+
+
+def _reach(poses: Poses) -> str:
+    """From where to where positions reach, in words."""
+    corners = poses.latlon() if poses.frame else poses.xy
+    (south, west), (north, east) = np.nanmin(corners, axis=0), np.nanmax(corners, axis=0)
+    if poses.frame:
+        return f"from {south:.5f}, {west:.5f} to {north:.5f}, {east:.5f}"
+    return f"from {south:.0f} m E, {west:.0f} m N to {north:.0f} m E, {east:.0f} m N"
 
 
 def _cell(values: Floats | None, q: int, j: int) -> float | None:

@@ -27,7 +27,16 @@ from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.errors import Damaged, InputError
 from covis.images import ImageSet, encode_names
 from covis.maps import storage
-from covis.maps.calibration import RATE, Calibration, HeldOut, compacted, gcl_margin, refreshed
+from covis.maps.calibration import (
+    RATE,
+    Calibration,
+    HeldOut,
+    compacted,
+    gcl_margin,
+    hold_out,
+    photos_key,
+    refreshed,
+)
 from covis.maps.calibration import calibrate as calibrate_by
 from covis.maps.evidence import CONTEXT
 from covis.maps.locating import STEP_M, Answer, Judge, Walk, locate_walk
@@ -44,10 +53,10 @@ from covis.maps.storage import (
     reframed,
     stamps,
 )
-from covis.progress import say
+from covis.progress import say, warn
 from covis.ranking import Ranking
 from covis.reading.decoding import REJECTS, Rejected
-from covis.runtime import Described, OnnxSession, Runtime, describe_photos
+from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.engines.photos import public
 from covis.search.exact import PLAIN_QUERIES, as_queries
@@ -56,13 +65,19 @@ from covis.tables import card
 
 if TYPE_CHECKING:
     from covis.models import Embedder, PlaceModel
+    from covis.whitening import Whitening
 
 
 RUNTIME = "runtime"
 """The folder with an ONNX file of the map's model, and its kind."""
-_ONNX_FILE, _WEIGHTS_FILE = "model.onnx", "model.weights"
+_BESIDE_FILE = "model.weights"
+"""Weights of that ONNX file, beside it."""
 Photos = Path | str | Sequence[Path | str]
 """One photo, or several."""
+INLIER_PHOTOS = 400
+"""Photos that tell what inliers of local features say."""
+_WORTH_REPACKING = 16
+"""Photos that repacked weights earn the time back with."""
 _IN_PIECES = 500
 """Queries up to which a search is cut into pieces."""
 _MAX_SEGMENTS = 16
@@ -113,6 +128,8 @@ def added(
         stores, segments = (*stores, store), (*segments, key)
     table = replace(table, columns={**table.columns, "row": first + rows[rows >= 0]})
     photos = storage.in_row_order(join_photos([now.images.subset(~replaced), table]))
+    if segments == now.state.segments and photos.fingerprint() == now.images.fingerprint():
+        return now  # the same photos at the same places
     state = replace(now.state, images=photos, segments=segments)
     return _written(now, state, stores, len(table) if calibrate else None, held)
 
@@ -150,27 +167,51 @@ def _of_remote(
 
 
 def _made_remote(
-    kind: type[Map], path: Path, images: ImageSet, model: PlaceModel, engine: str,
+    kind: type[Map], path: Path, images: ImageSet, model: Embedder | None, engine: str,
     descriptors: DescriptorStore | None, rejects: list[Rejected], calibrate: bool, held: HeldOut | None,
 ) -> Map:  # fmt: skip
     """Makes a map over an engine; stopped, the same call resumes."""
-    own = artifacts.fingerprint(str(path.resolve()), images.fingerprint(), model.fingerprint())
-    config = {"model": model.fingerprint(), "dim": model.dim, "images": images.fingerprint(), "frame": images.poses.frame,
+    identity, dim = _identity(model, descriptors)
+    own = artifacts.fingerprint(str(path.resolve()), images.fingerprint(), identity)
+    config = {"model": identity, "dim": dim, "images": images.fingerprint(), "frame": images.poses.frame,
               "root": os.fsencode(images.root.resolve()).hex(), "engine": public(engine), "table": f"covis_{own}"}  # fmt: skip
-    with artifacts.claim(path, storage.KIND, config):
+    with artifacts.claim(path, storage.MAP_KIND, config):
         if (path / storage.CURRENT).is_file():
             say(f"{path}: the map is there already")
             return kind.open(path)
         remote = Remote.open(path, {**config, "engine": engine})
-        if not (path / storage.MODEL / artifacts.MANIFEST).is_file():
-            model.save(path / storage.MODEL, replace=True)
+        _keep_model(path / storage.MODEL, model, descriptors)
         empty = State(0, storage.empty_table(path, images.poses.frame), ())
-        first = kind(path, empty, (), model.fingerprint(), model.dim, remote)
+        first = kind(path, empty, (), identity, dim, remote)
         made = added(first, images, "", descriptors, rejects, calibrate, held)
         if not (path / storage.CALIBRATION).is_file():
             artifacts.write_json(path / storage.CALIBRATION, None)
         artifacts.write_json(path / storage.CURRENT, {"version": made.version})
     return made
+
+
+def _identity(model: Embedder | None, descriptors: DescriptorStore | None) -> tuple[str, int]:
+    """Fingerprint and length of the descriptors of a map that is being made."""
+    if model is not None:
+        return model.fingerprint(), model.dim
+    if descriptors is None:
+        raise ValueError("a map needs a model, or descriptors")
+    return descriptors.model, descriptors.dim
+
+
+def _keep_model(folder: Path, model: Embedder | None, descriptors: DescriptorStore | None) -> None:
+    """Writes what describes photos into a map that does not have it yet; of descriptors alone, what they are called."""
+    if (folder / artifacts.MANIFEST).is_file():
+        return
+    if model is not None:
+        model.save(folder, replace=True)
+        return
+    from covis.models.config import write_without_weights
+
+    identity, dim = _identity(model, descriptors)
+    assert descriptors is not None
+    card = {"backbone": f"descriptors of {descriptors.path.name}"}
+    write_without_weights(folder, identity, dim, card, replace=True)
 
 
 def _replaced(now: Map, table: ImageSet) -> NDArray[np.bool_]:
@@ -214,9 +255,9 @@ def _segment(now: Map, key: str, images: ImageSet, given: DescriptorStore | None
 
 
 def _embedder(now: Map, count: int) -> Embedder:
-    from covis.models import load_fast
+    from covis.describing.describers import open_model
 
-    loaded = load_fast(now.path / storage.MODEL, count)
+    loaded = open_model(now.path / storage.MODEL, "auto", count)
     if loaded.fingerprint() != now.model_fingerprint:
         raise InputError(f"{now.path / storage.MODEL} is not the model {now.model_fingerprint} of this map; restore it")
     return loaded
@@ -316,7 +357,16 @@ def _listed(photos: Photos) -> list[Path]:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Map:
-    """One state of a map on disk."""
+    """One state of a map on disk.
+
+    >>> import covis
+    >>> queries, photos = covis.datasets.load("town", None, "test")
+    >>> model = covis.PlaceModel.build(covis.models.ModelConfig("tiny", image_size=(32, 32)))
+    >>> town = covis.Map.create("town.map", photos, model)
+    >>> [answer] = covis.Map.open("town.map").locate(queries.path(0), k=3)
+    >>> len(answer.matches)
+    3
+    """
 
     path: Path
     state: State
@@ -347,7 +397,7 @@ class Map:
         cls,
         path: Path | str,
         images: ImageSet,
-        model: PlaceModel,
+        model: Embedder | None,
         *,
         index: str = "auto",
         max_ram: int | None = None,
@@ -359,26 +409,30 @@ class Map:
     ) -> Map:
         """Makes a map of `images` with known positions; the same call resumes an interrupted one.
 
-        index: `auto`, `exact` or a kind of approximate search, which may take `max_ram` bytes beside the descriptors.
+        model: what describes photos, which the map keeps; None: nothing does, and `descriptors` are all it has. index: `auto`, `exact` or a kind of approximate search, which may take `max_ram` bytes beside the descriptors.
         descriptors: those of the images, by name, if there are some already. engine: where photos and descriptors shall
         live instead of the folder, `milvus:URI` or `postgresql://…`. held: what the photos, which the model learned from,
         found of fits that did not see them (`covis.maps.fitting`); they are not asked again.
         """
         path = Path(path)
         note_images(path, images)
+        whitening: Whitening | None = getattr(model, "whitening", None)
+        learned = {} if whitening is None else whitening.facts
+        if held is None and learned.get("labels", "none") != "none" and learned.get("images") == photos_key(images):
+            held = HeldOut.empty(len(images))
         if engine:
             return _made_remote(cls, path, images, model, engine, descriptors, list(rejects), calibrate, held)
-        choose(index, len(images), model.dim, max_ram)  # what cannot be built is said before the work
-        config = {"model": model.fingerprint(), "dim": model.dim, "index": index, "images": images.fingerprint(),
+        identity, dim = _identity(model, descriptors)
+        choose(index, len(images), dim, max_ram)  # what cannot be built is said before the work
+        config = {"model": identity, "dim": dim, "index": index, "images": images.fingerprint(),
                   "root": os.fsencode(images.root.resolve()).hex(), **({} if max_ram is None else {"max_ram": max_ram})}  # fmt: skip
-        with artifacts.claim(path, storage.KIND, config):
+        with artifacts.claim(path, storage.MAP_KIND, config):
             if (path / storage.CURRENT).is_file():
                 say(f"{path}: the map is there already")
                 return cls.open(path)
-            if not (path / storage.MODEL / artifacts.MANIFEST).is_file():
-                model.save(path / storage.MODEL, replace=True)
+            _keep_model(path / storage.MODEL, model, descriptors)
             start = State(0, storage.empty_table(path, images.poses.frame), (), index, max_ram)
-            first = cls(path, start, (), model.fingerprint(), model.dim)
+            first = cls(path, start, (), identity, dim)
             return added(first, images, "", descriptors, rejects, calibrate, held)
 
     # Looking
@@ -431,11 +485,11 @@ class Map:
         return Stacked(self.stores, self.dim)
 
     @cached_property
-    def model(self) -> PlaceModel:
-        """The model of every descriptor, in torch."""
-        from covis.models import PlaceModel
+    def model(self) -> Embedder:
+        """The model of every descriptor, in torch or, where the map was made with an ONNX file, as that."""
+        from covis.describing.describers import open_model
 
-        loaded = PlaceModel.load(self.path / storage.MODEL)
+        loaded = open_model(self.path / storage.MODEL)
         if loaded.fingerprint() != self.model_fingerprint:
             raise InputError(
                 f"{self.path} holds descriptors of model {self.model_fingerprint}, its model folder is "
@@ -446,29 +500,58 @@ class Map:
     @cached_property
     def runtime(self) -> Runtime:
         """What describes new photos: the map's own ONNX file where it has one that can be run, else torch."""
+        return self._open_runtime()
+
+    @property
+    def network(self) -> str:
+        """What describes new photos: `torch`, `onnx`, or nothing where the map was made of descriptors alone."""
+        model = self.path / storage.MODEL
+        if (self.path / RUNTIME).is_dir() or (model / ONNX_FILE).is_file():
+            return "onnx"
+        return "torch" if (model / WEIGHTS_FILE).is_file() else ""
+
+    def _open_runtime(self, threads: int | None = None, *, repack: bool = False) -> Runtime:
+        model = self.path / storage.MODEL
+        if (model / ONNX_FILE).is_file():
+            storage.read_model_manifest(self.path, verify=False)
+            session = OnnxSession.open(model / ONNX_FILE, threads, verified=True, repack=repack)
+            if session.fingerprint != self.model_fingerprint:
+                raise Damaged(f"{model / ONNX_FILE} is not the model {self.model_fingerprint} of this map; restore it")
+            return session
         if (self.path / RUNTIME).is_dir() and importlib.util.find_spec("onnxruntime") is not None:
             try:
                 if read_runtime(self.path)["model"] == self.model_fingerprint:
-                    return OnnxSession.open(self.path / RUNTIME / _ONNX_FILE, verified=True)
+                    file = self.path / RUNTIME / ONNX_FILE
+                    return OnnxSession.open(file, threads, verified=True, repack=repack)
             except InputError as error:
                 cause = str(error).partition(";")[0]
                 raise Damaged(f"{cause}; make it again with: covis map repair {self.path}") from None
         from covis.describing.embedding import TorchRuntime
 
-        return TorchRuntime(self.model)
+        return TorchRuntime(self._place_model())
+
+    def _place_model(self) -> PlaceModel:
+        from covis.models import PlaceModel
+
+        model = self.model
+        assert isinstance(model, PlaceModel)  # an ONNX file has been taken before
+        return model
 
     def carry_runtime(self) -> bool:
-        """Puts an ONNX file of the model into the map, checked against torch; False where onnx is not installed."""
+        """Puts an ONNX file of the model into the map, checked against torch; False where onnx is not installed.
+
+        A map that was made with an ONNX file has it already; one of descriptors alone has none (False).
+        """
         folder = self.path / RUNTIME
-        if (folder / artifacts.MANIFEST).is_file():
+        if (folder / artifacts.MANIFEST).is_file() or (self.path / storage.MODEL / ONNX_FILE).is_file():
             return True
-        if not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
+        if not self.network or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
             return False
         from covis.models import export_onnx
 
         facts = {"model": self.model_fingerprint}
         with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
-            draft.facts["difference"] = export_onnx(self.model, draft.path / _ONNX_FILE, _WEIGHTS_FILE)
+            draft.facts["difference"] = export_onnx(self._place_model(), draft.path / ONNX_FILE, _BESIDE_FILE)
         return True
 
     def keep_scene(self, path: Path | str) -> None:
@@ -483,6 +566,44 @@ class Map:
         if not file.is_file():
             return None
         return Path(files.read_record(file, {"scene": str}, "remove it and give --scene")["scene"])
+
+    def learn_inliers(self, features: str, held: HeldOut | None = None, *, most: int = INLIER_PHOTOS) -> Calibration:
+        """Learns P with inliers of local features counted, from up to `most` of the photos, for `locate(inliers=True)`.
+
+        features: as `covis evaluate --rerank local:…` has them, such as `sift`. held: as in `create`.
+        """
+        from covis.describing.local import ByLocal
+
+        if self.remote is not None:
+            raise InputError(f"{self.path} keeps its photos in an engine; inliers need a map in a folder")
+        chosen, files_ = ByLocal.parse(features), [self.file(i) for i in range(len(self))]
+        if held is None and (self.state.calibration or {}).get("seen"):
+            raise InputError(f"the model of {self.path} learned from its photos; give --inliers to covis index")
+        held = (hold_out(self.images, self.descriptors) if held is None else held).some(most)
+        told = calibrate_by(
+            self.images, self.descriptors, gcl_margin(self.path / storage.MODEL), held=held,
+            inliers=lambda asked, ids: chosen.count([files_[q] for q in asked], files_, ids),
+        )  # fmt: skip
+        if told.probability is None:
+            warn(f"{self.path} cannot tell what inliers say: {told.note}")
+            return told
+        with artifacts.lock(self.path):
+            artifacts.write_json(self.path / storage.INLIERS, {"features": features, "calibration": told.to_dict()})
+        return told
+
+    def _with_inliers(self, judge: Judge, photos: Sequence[Path]) -> Judge:
+        """A judge that also counts local features which `photos` have in common with their matches."""
+        file = self.path / storage.INLIERS
+        if not file.is_file():
+            raise InputError(
+                f"{self.path} does not know what inliers tell; make it with: covis index PHOTOS --inliers sift -o MAP"
+            )
+        from covis.describing.local import ByLocal
+
+        record = files.read_record(file, {"features": str, "calibration": dict}, f"remove {file} and index again")
+        chosen, database = ByLocal.parse(record["features"]), [self.file(i) for i in range(len(self))]
+        told = Calibration.from_dict(record["calibration"])
+        return replace(judge, calibration=told, inliers=lambda ids: chosen.count(photos, database, ids))
 
     @cached_property
     def backbone(self) -> str:
@@ -553,7 +674,10 @@ class Map:
 
     def describe(self, photos: Photos) -> Described:
         """Descriptors of photos, and why some have none."""
-        return describe_photos(self.runtime, _listed(photos), NORM_TOLERANCE)
+        paths = _listed(photos)
+        if "runtime" not in self.__dict__:
+            self.__dict__["runtime"] = self._open_runtime(1, repack=len(paths) >= _WORTH_REPACKING)
+        return describe_photos(self.runtime, paths, NORM_TOLERANCE)
 
     def locate(
         self,
@@ -563,18 +687,24 @@ class Map:
         area: Area | None = None,
         precision: float | None = None,
         rate: float = RATE,
+        inliers: bool = False,
+        described: Described | None = None,
     ) -> list[Answer]:
         """Where photos were taken: one answer each, with up to k matches, best first.
 
         photos: one path or several. area: where they may be at most. precision: share of confident answers that shall be
         right; None is the highest that the map can promise. rate: share of true positions that shall lie within the radius.
+        inliers: probabilities also count local features in common, in a map that has learned what they tell. described:
+        the photos' descriptors, where they are known already.
 
         >>> Map.open("town.map").locate("IMG_2041.jpg")[0].verdict  # doctest: +SKIP
         'likely at 55.70470, 13.19100 (89 %), within 12 m'
         """
         paths = _listed(photos)
-        vectors, bad = self.describe(paths)
+        vectors, bad = self.describe(paths) if described is None else described
         judge = self.judge_for(vectors, k, area=area, precision=precision, rate=rate)
+        if inliers:
+            judge = self._with_inliers(judge, [path for i, path in enumerate(paths) if i not in bad])
         return judge.answers(paths, vectors, bad, k)
 
     def locate_walk(
@@ -586,10 +716,11 @@ class Map:
         precision: float | None = None,
         rate: float = RATE,
         step_m: float = STEP_M,
+        described: Described | None = None,
     ) -> Walk:
         """Where photos were taken that belong to one walk, in order; as `locate`."""
         paths = _listed(photos)
-        vectors, bad = self.describe(paths)
+        vectors, bad = self.describe(paths) if described is None else described
         judge = self.judge_for(vectors, k, area=area, precision=precision, rate=rate)
         return locate_walk(judge, paths, vectors, bad, k, step_m=step_m)
 

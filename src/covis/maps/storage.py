@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 
 from covis import artifacts, files, machine
 from covis.arrays import Floats
-from covis.descriptors import KIND as SEGMENT_KIND
-from covis.descriptors import DescriptorStore
+from covis.descriptors import STORE_KIND, DescriptorStore
 from covis.errors import Damaged, InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps.calibration import gcl_margin, refreshed
@@ -184,14 +183,15 @@ def nearest_name(name: str, images: ImageSet) -> str:
 # The folder of a map
 
 
-KIND = "map"
+MAP_KIND = "map"
 RECORD = "map.json"
 CURRENT = "CURRENT"
 MODEL = "model"
 CALIBRATION = "calibration.json"
 SCENE = "scene.json"
+INLIERS = "inliers.json"
 INDEX = "index"
-PHOTOS = "photos.npz"
+_PHOTOS = "photos.npz"
 SEGMENTS, VERSIONS = "segments", "versions"
 _GONE = ".covis-gone"
 _KEPT_VERSIONS = 2
@@ -236,7 +236,7 @@ def current_version(path: Path) -> int:
     if not (path / CURRENT).is_file():
         if (path / RECORD).is_file():
             raise InputError(f"{path} is unfinished; run the same covis index command again to finish it")
-        raise InputError(f"{path} is not a covis map (no {CURRENT}); make one with: covis index PHOTOS -o {path}")
+        raise InputError(f"{path} is not a covis map (no {CURRENT}); make one with: covis index PHOTOS -o MAP")
     version = files.read_record(path / CURRENT, {"version": int}, f"repair it with: covis map repair {path}")["version"]
     return int(version)
 
@@ -291,6 +291,12 @@ def read_facts(path: Path, stores: tuple[DescriptorStore, ...]) -> tuple[str, in
     return config["model"], config["dim"]
 
 
+def read_model_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
+    """What the model folder of a map says of itself, its files read against it (or, without `verify`, if they changed)."""
+    facts = {"fingerprint": str, "dim": int}
+    return artifacts.open_manifest(path / MODEL, "model", facts=facts, verify=verify, links=False)
+
+
 def open_segments(
     path: Path, keys: tuple[str, ...], verify: bool = False, written: bool = False
 ) -> tuple[DescriptorStore, ...]:
@@ -319,10 +325,10 @@ def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
     more: dict[str, Any] = full_arrays(state.images)
     facts = {"segments": list(state.segments), "index": state.index, "max_ram": state.max_ram,
              "frame": poses.frame, "photos": len(state.images), "full": sorted(more)}  # fmt: skip
-    with artifacts.create(folder, KIND, facts, replace=True) as draft:
+    with artifacts.create(folder, MAP_KIND, facts, replace=True) as draft:
         height = np.full(len(poses), np.nan) if poses.z is None else poses.z
         np.savez(
-            draft.path / PHOTOS, names=state.images.names, path=state.images.columns["file"], row=state.rows,
+            draft.path / _PHOTOS, names=state.images.names, path=state.images.columns["file"], row=state.rows,
             xy=poses.xy, heading=poses.heading, z=height, group=state.images.group, group_names=encode_names(state.images.group_names),
             **more,
         )  # fmt: skip
@@ -337,18 +343,18 @@ def read_version(path: Path, version: int, *, verify: bool = False, index: bool 
     """A state of the map; without `index`, damage of its index does not matter."""
     folder = version_folder(path, version)
     skip = () if index else (INDEX,)
-    manifest = artifacts.open_manifest(folder, KIND, facts=_FACTS, verify=verify, links=False, skip=skip)
+    manifest = artifacts.open_manifest(folder, MAP_KIND, facts=_FACTS, verify=verify, links=False, skip=skip)
     remedy = f"repair it with: covis map repair {path}"
     full = manifest.get("full", [])  # maps of older versions keep no rotations and no cameras
     kinds = _photo_arrays(manifest["photos"])
     found = files.load_arrays(
-        folder / PHOTOS, kinds | {k: v for k, v in full_kinds(manifest["photos"]).items() if k in full}, remedy
+        folder / _PHOTOS, kinds | {k: v for k, v in full_kinds(manifest["photos"]).items() if k in full}, remedy
     )
     poses = Poses(found["xy"], found["heading"], found["z"], found.get("rotation"), frame=manifest["frame"])
     columns = {"row": found["row"], "file": found["path"]}
     groups = tuple(os.fsdecode(g) for g in found["group_names"])  # folders, whose names may be any bytes
     images = with_full(
-        ImageSet(path, found["names"], poses, found["group"], groups, None, columns), found, str(folder / PHOTOS)
+        ImageSet(path, found["names"], poses, found["group"], groups, None, columns), found, str(folder / _PHOTOS)
     )
     calibration = files.read_json(folder / CALIBRATION, remedy)
     if not isinstance(calibration, dict | None):
@@ -421,12 +427,12 @@ def tidy(path: Path, version: int) -> None:
     check_folders(path)
     recent = {version_folder(path, v) for v in range(version - _KEPT_VERSIONS + 1, version + 1)}
     for folder in _inside(path / VERSIONS):
-        if folder not in recent and _is_ours(folder, KIND):
+        if folder not in recent and _is_ours(folder, MAP_KIND):
             _discard(folder)
     manifests = [folder / artifacts.MANIFEST for folder in recent if (folder / artifacts.MANIFEST).is_file()]
     named = {key for file in manifests for key in files.read_record(file, {"segments": list})["segments"]}
     for folder in _inside(path / SEGMENTS):
-        if folder.name not in named and _is_ours(folder, SEGMENT_KIND):
+        if folder.name not in named and _is_ours(folder, STORE_KIND):
             _discard(folder)
     kept = [path / SEGMENTS / str(key) for key in named]
     for place in (path, path / VERSIONS, path / SEGMENTS, *(k for k in kept if k.is_dir() and not k.is_symlink())):
@@ -441,7 +447,7 @@ def clear_segment(path: Path, key: str) -> Path:
     check_folders(path)
     if folder.is_symlink():
         raise InputError(f"{folder} is a link, and may lead outside the map; put the files themselves there")
-    if _is_ours(folder, SEGMENT_KIND):
+    if _is_ours(folder, STORE_KIND):
         shutil.rmtree(folder, ignore_errors=True)
     return folder
 
@@ -451,13 +457,13 @@ def _is_ours(folder: Path, kind: str) -> bool:
     if folder.is_symlink() or not folder.is_dir():
         return False
     if (
-        kind == SEGMENT_KIND
+        kind == STORE_KIND
         and re.fullmatch("[0-9a-f]{16}", folder.name)
-        and all(map(files.is_partial, folder.iterdir()))
+        and all(map(files.is_passing, folder.iterdir()))
     ):
-        return True  # killed at its first step, before it said what it is: it holds nothing
+        return True  # killed at its first steps, before it said what it is: it holds nothing
     if (folder / "embedding.json").is_file() or folder.name.endswith(_GONE):
-        return kind == SEGMENT_KIND or folder.name.endswith(_GONE)
+        return kind == STORE_KIND or folder.name.endswith(_GONE)
     try:
         return bool(files.read_record(folder / artifacts.MANIFEST, {"kind": str})["kind"] == kind)
     except InputError:

@@ -231,7 +231,7 @@ VARIANTS = {
 }  # fmt: skip
 """Names that timm does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor; others of published systems."""
 
-RECOMMENDED = (
+RECOMMENDED_BACKBONES = (
     "tiny", "vgg16", "resnet18", "resnet34", "resnet50", "resnet152", "resnext101_32x8d", "densenet161",
     "mobilenetv2_100", "mobilenetv3_small_100", "efficientnet_b0", "convnext_atto",
     "vit_small_patch14_reg4_dinov2", "vit_small_patch14_dinov2", "vit_tiny_patch16_224", "vit_small_patch16_dinov3",

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
+from covis import artifacts
 from covis.errors import InputError, unknown_name
+from covis.runtime import ONNX_FILE
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -19,6 +23,10 @@ BatchNormStatistics = Literal["with_block", "frozen"]
 Positions = Literal["library", "original"]
 Facet = Literal["token", "query", "key", "value"]
 
+MODEL_KIND = "model"
+"""What the manifest of a model folder says it is."""
+ORIGIN = ("recipe", "seed", "data", "weights")
+"""What a model's card says of where it came from."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -117,3 +125,26 @@ class Preprocessing:
                 raise ValueError(f"an image is (H, W, 3) uint8 RGB, not {array.shape} {array.dtype}")
             resized = decoding.resize(array, self.image_size)
         return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
+
+
+def write_without_weights(
+    path: Path,
+    fingerprint: str,
+    dim: int,
+    card: Mapping[str, Any],
+    *,
+    preprocessing: Preprocessing | None = None,
+    network: Path | None = None,
+    replace: bool = False,
+) -> None:
+    """Writes a model folder whose network is an ONNX file or, without one, lies elsewhere; all or nothing.
+
+    card: what is known of the model, its `backbone` (a name for people) at least.
+    """
+    with artifacts.create(path, MODEL_KIND, {"fingerprint": fingerprint, "dim": dim}, replace=replace) as draft:
+        if network is not None:
+            shutil.copyfile(network, draft.path / ONNX_FILE)
+        artifacts.write_json(draft.path / "config.json", {"backbone": card["backbone"], "pool": card.get("pool")})
+        if preprocessing is not None:
+            artifacts.write_json(draft.path / "preprocessing.json", asdict(preprocessing))
+        artifacts.write_json(draft.path / "card.json", {"dim": dim, **card, "fingerprint": fingerprint})

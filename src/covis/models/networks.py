@@ -1,7 +1,11 @@
-"""Networks that timm does not have: TransVPR's, and what SelaVPR, CricaVPR and AnyLoc change in a vision transformer."""
+"""Networks that timm does not have: TransVPR's, and what SelaVPR, CricaVPR and AnyLoc change in a vision transformer.
+
+And the last block of a transformer of which only the class token is asked.
+"""
 
 from __future__ import annotations
 
+import importlib
 import math
 from collections import OrderedDict
 from typing import Any, cast
@@ -168,3 +172,36 @@ class FacetOfBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, cast(Any, self.attn).qkv(self.norm1(x)).chunk(3, dim=-1)[self.part])
+
+
+def gives_token_alone(block: nn.Module) -> bool:
+    """Whether `token_alone` knows this block: timm's own, in which tokens meet in the attention alone."""
+    library: Any = importlib.import_module("timm.models.vision_transformer")
+    parts = (type(block), type(getattr(block, "attn", None)), type(getattr(block, "mlp", None)))
+    if parts != (library.Block, library.Attention, library.Mlp):
+        return False
+    attention: Any = block.attn
+    return hasattr(attention, "norm") and getattr(attention, "gate", None) is None
+
+
+def token_alone(block: Any, tokens: Tensor) -> Tensor:
+    """(B, N, C) → (B, 1, C): what a block makes of the first token, a sixth of its multiplications.
+
+    Keys and values are of all tokens; queries, projection and MLP of the first.
+    """
+    attention, normed = block.attn, block.norm1(tokens)
+    weight, bias = attention.qkv.weight, attention.qkv.bias
+    parts = (attention.num_heads, attention.head_dim)
+    width = weight.shape[0] // 3
+    query = functional.linear(normed[:, :1], weight[:width], None if bias is None else bias[:width])
+    both = functional.linear(normed, weight[width:], None if bias is None else bias[width:])
+    key, value = both.view(tokens.shape[0], -1, 2, *parts).permute(2, 0, 3, 1, 4)
+    mixed = functional.scaled_dot_product_attention(
+        attention.q_norm(query.view(tokens.shape[0], -1, *parts).transpose(1, 2)),
+        attention.k_norm(key),
+        value,
+        dropout_p=attention.attn_drop.p if attention.training else 0.0,
+    )
+    mixed = attention.proj_drop(attention.proj(attention.norm(mixed.transpose(1, 2).flatten(2))))
+    token = tokens[:, :1] + block.drop_path1(block.ls1(mixed))
+    return cast(Tensor, token + block.drop_path2(block.ls2(block.mlp(block.norm2(token)))))

@@ -26,16 +26,17 @@ from covis.artifacts import fingerprint, open_manifest
 from covis.errors import Damaged, InputError
 from covis.files import first_line, replacing
 from covis.machine import cache_folder, device
-from covis.models import place_model
-from covis.models.config import Preprocessing
+from covis.models.config import MODEL_KIND, ORIGIN, Preprocessing, write_without_weights
 from covis.models.place_model import PlaceModel
 from covis.progress import say
-from covis.runtime import INPUT, INSTALL, METADATA, OUTPUT, OnnxSession, signed
+from covis.runtime import INPUT, INSTALL, METADATA, OUTPUT, OnnxSession, checked_content, signed
 
 PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
 LEAST_PHOTOS = 16
 """Half of them give the ranges of an 8-bit export, half judge it."""
+_FLOAT_CONVOLUTIONS = 3
+"""Convolutions next to the pixels that an 8-bit export leaves in single precision: few weights, and the most is lost there."""
 _BESIDE_BYTES = 1 << 10
 """Smaller weights stay in the ONNX file itself."""
 WORTH_EXPORTING = 2000
@@ -53,17 +54,18 @@ class _FromPixels(nn.Module):
 
 
 def export_onnx(model: PlaceModel, path: Path | str, weights: str = "") -> float:
-    """Writes `model` as one ONNX file; returns the largest difference from torch, seen on two random images.
+    """Writes `model` as one ONNX file; returns the largest difference from torch, seen on three random images.
 
+    It is traced with two, so that a graph fixed to that number fails the comparison.
     weights: the name of a file beside it that takes the weights, so that they can be mapped into memory; a manifest must
     then tell whether both are whole.
     """
     path = Path(path)
     training = model.training
-    pixels = torch.randint(0, 256, (2, 3, *model.preprocessing.image_size), dtype=torch.uint8)
+    pixels = torch.randint(0, 256, (3, 3, *model.preprocessing.image_size), dtype=torch.uint8)
     try:
         with replacing(path) as partial:
-            program = _program(_FromPixels(model.eval()), pixels)
+            program = _program(_FromPixels(model.eval()), pixels[:2])
             program.model.metadata_props[METADATA] = json.dumps(_metadata(model))
             _save(program, partial, weights)
             partial.write_bytes(signed(partial.read_bytes()))
@@ -92,7 +94,14 @@ class EightBitLoss:
     bytes_before: int
 
 
-def export_int8(model: PlaceModel, path: Path | str, photos: Tensor) -> EightBitLoss:
+def copy_onnx(model: OnnxPlaceModel, path: Path | str) -> None:
+    """Writes the ONNX file of a model anew, after it was read against the checksum that it carries."""
+    content = checked_content(model.path)
+    with replacing(Path(path)) as partial:
+        partial.write_bytes(content)
+
+
+def export_int8(model: Embedder, path: Path | str, photos: Tensor) -> EightBitLoss:
     """Writes `model` as an ONNX file whose convolutions and matrices are 8-bit, and measures what that costs.
 
     photos (N, 3, H, W) uint8 of the model's size: even ones give the ranges of values, odd ones judge. Its descriptors
@@ -104,6 +113,9 @@ def export_int8(model: PlaceModel, path: Path | str, photos: Tensor) -> EightBit
         raise InputError(f"8-bit export needs the packages onnx and onnxruntime; {INSTALL}") from None
     import onnx
 
+    facts = _metadata(model)
+    if "precision" in facts:
+        raise InputError(f"{facts['backbone']} is in 8 bits already; give the model that it was exported from")
     if len(photos) < LEAST_PHOTOS:
         raise InputError(f"{len(photos)} photos are too few to export in 8 bits; give {LEAST_PHOTOS} or more")
 
@@ -118,14 +130,20 @@ def export_int8(model: PlaceModel, path: Path | str, photos: Tensor) -> EightBit
     path = Path(path)
     with tempfile.TemporaryDirectory(prefix="covis-int8-") as folder, replacing(path) as partial:
         whole, small = Path(folder) / "float.onnx", Path(folder) / "int8.onnx"
-        export_onnx(model, whole)
+        if isinstance(model, OnnxPlaceModel):
+            copy_onnx(model, whole)
+        else:
+            export_onnx(model, whole)
+        first = [node.name for node in onnx.load(whole).graph.node if node.op_type == "Conv"][:_FLOAT_CONVOLUTIONS]
         with _quiet():
             quantize_static(
                 whole, small, Ranges(), quant_format=QuantFormat.QDQ, per_channel=True,
-                weight_type=QuantType.QInt8, op_types_to_quantize=["Conv", "MatMul", "Gemm"],
+                weight_type=QuantType.QInt8, op_types_to_quantize=["Conv", "MatMul", "Gemm"], nodes_to_exclude=first,
+                reduce_range=True,  # weights of 7 bits: sums of two products fit the 16 bits of processors without VNNI
+                extra_options={"CalibMovingAverage": True},
             )  # fmt: skip
         proto = onnx.load(small)
-        facts = _metadata(model) | {"precision": "int8", "fingerprint": fingerprint("int8", model.fingerprint())}
+        facts |= {"precision": "int8", "fingerprint": fingerprint("int8", model.fingerprint())}
         del proto.metadata_props[:]
         proto.metadata_props.add(key=METADATA, value=json.dumps(facts))
         partial.write_bytes(signed(proto.SerializeToString()))
@@ -170,41 +188,45 @@ def _save(program: Any, path: Path, weights: str) -> None:
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
     """The exporter's messages go nowhere: stdout carries results alone, and its warnings are about its own insides."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
+    before = logging.root.manager.disable
+    logging.disable(logging.WARNING)
     try:
         with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             yield
     finally:
-        logger.setLevel(level)
+        logging.disable(before)
 
 
-def _metadata(model: PlaceModel) -> dict[str, Any]:
+def _metadata(model: Embedder) -> dict[str, Any]:
+    """What a reader of the ONNX file needs, its own checksum left open."""
+    if isinstance(model, OnnxPlaceModel):
+        return {**model.facts, "sha256": "0" * 64}
     return {
+        "sha256": "0" * 64,  # first: a reader takes the first one that it finds, and weights may name their own
         "fingerprint": model.fingerprint(),
         "dim": model.dim,
         "backbone": model.config.backbone,
         "pool": model.config.pool,
         "preprocessing": asdict(model.preprocessing),
-        "sha256": "0" * 64,
+        "origin": model.origin(),
+        "training": model.card.get("training"),
     }
 
 
 class OnnxPlaceModel:
     """An exported model in ONNX Runtime, called like a `PlaceModel`: `model(model.normalise(uint8 batch))`."""
 
-    def __init__(self, session: OnnxSession) -> None:
-        self._session = session
-        self.dim = session.dim
+    def __init__(self, session: OnnxSession, path: Path) -> None:
+        self._session, self.path = session, path
+        self.dim, self.facts = session.dim, session.facts
         self.signed = "sha256" in session.facts
         self.preprocessing = Preprocessing(**session.facts["preprocessing"])
 
     @classmethod
     def open(cls, path: Path | str, threads: int | None = None) -> OnnxPlaceModel:
         """Opens a file that `export_onnx` wrote; `threads` as torch has them unless given."""
-        return cls(OnnxSession.open(path, threads or torch.get_num_threads()))
+        return cls(OnnxSession.open(path, threads or torch.get_num_threads()), Path(path))
 
     def preprocess(self, image: Any) -> Tensor:
         """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W), ready for the model."""
@@ -232,6 +254,21 @@ class OnnxPlaceModel:
         """That of the model it was exported from: their descriptors are interchangeable."""
         return self._session.fingerprint
 
+    def origin(self) -> dict[str, Any]:
+        """Architecture, whitening, and where the weights came from, as far as the file tells."""
+        return dict(self.facts.get("origin", {}))
+
+    def save(self, path: Path | str, *, replace: bool = False) -> None:
+        """Writes a model folder that holds the ONNX file instead of weights."""
+        origin = self.origin()
+        known = {key: origin[key] for key in ORIGIN if key in origin}
+        card = {"backbone": self.facts["backbone"], "pool": self.facts["pool"], **known}
+        card |= {"whitening": origin.get("model_whitening"), "training": self.facts.get("training")}
+        write_without_weights(
+            Path(path), self.fingerprint(), self.dim, card,
+            preprocessing=self.preprocessing, network=self.path, replace=replace,
+        )  # fmt: skip
+
 
 Embedder = PlaceModel | OnnxPlaceModel
 """Whatever turns a batch into descriptors: `model(model.normalise(uint8 batch))`."""
@@ -249,7 +286,7 @@ def load_fast(
     """
     if device() != "cpu" or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
         return model or PlaceModel.load(path)
-    manifest = open_manifest(path, place_model.KIND)
+    manifest = open_manifest(path, MODEL_KIND)
     file = cache_folder() / "onnx" / f"{manifest['fingerprint']}.onnx"
     if file.is_file():
         try:

@@ -21,17 +21,25 @@ from torch.nn.utils import parametrize
 from covis import artifacts
 from covis.artifacts import fingerprint
 from covis.errors import InputError
-from covis.models import backbones, published, weights
+from covis.models import backbones, convolutions, published, weights
 from covis.models.backbones import Backbone
-from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, ModelConfig, Preprocessing, Trainable
-from covis.models.pooling import POOLS, PerLevel, Pool
+from covis.models.config import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    MODEL_KIND,
+    ORIGIN,
+    ModelConfig,
+    Preprocessing,
+    Trainable,
+)
+from covis.models.networks import gives_token_alone, token_alone
+from covis.models.pooling import POOLS, PerLevel, Pool, Token
 from covis.progress import say
+from covis.runtime import ONNX_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from covis.whitening import Whitening
 
-KIND = "model"
-WEIGHTS = "weights.safetensors"
 WHITENING = "whitening.safetensors"
 
 
@@ -41,9 +49,9 @@ def write_model(model: PlaceModel, path: Path, card: Mapping[str, Any], *, repla
         raise InputError(f"{model.config.backbone} is a module of your own, which no folder can hold; use export_onnx")
     identity = model.fingerprint()
     facts = {"fingerprint": identity, "dim": model.dim}
-    with artifacts.create(path, KIND, facts, replace=replace) as draft:
+    with artifacts.create(path, MODEL_KIND, facts, replace=replace) as draft:
         state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.plain_state().items()}
-        (draft.path / WEIGHTS).write_bytes(serialise(state))
+        (draft.path / WEIGHTS_FILE).write_bytes(serialise(state))
         config = replace_fields(
             model.config, weights=None, adapters=0
         )  # all in the weights; their origin is on the card
@@ -70,16 +78,19 @@ def read_model(path: Path, trainable: str | None = None) -> PlaceModel:
     """Reads the model at `path`."""
     from covis.whitening import Whitening
 
-    manifest = artifacts.open_manifest(path, KIND)
+    manifest = artifacts.open_manifest(path, MODEL_KIND)
+    if WEIGHTS_FILE not in manifest["files"]:
+        what = f"its network as {ONNX_FILE}" if ONNX_FILE in manifest["files"] else "no network, only what it is called"
+        raise InputError(f"{path} holds {what}; give the folder of a model with weights")
     config = ModelConfig.from_dict(artifacts.read_json(path / "config.json"))
     if trainable is not None:
         config = replace_fields(config, trainable=cast(Trainable, trainable))
     model = PlaceModel.skeleton(config)
     try:
-        model.load_state_dict(load_file(path / WEIGHTS))
+        model.load_state_dict(load_file(path / WEIGHTS_FILE))
     except RuntimeError as error:
         raise InputError(
-            f"{path / WEIGHTS} does not fit its config.json ({_first_line(error)}); make it again"
+            f"{path / WEIGHTS_FILE} does not fit its config.json ({_first_line(error)}); make it again"
         ) from None
     model.set_preprocessing(Preprocessing(**artifacts.read_json(path / "preprocessing.json")))
     model.card = artifacts.read_json(path / "card.json")
@@ -111,7 +122,15 @@ _NORM_FLOOR = 1e-6
 
 
 class PlaceModel(nn.Module):
-    """Images (B, 3, H, W) → unit descriptors (B, dim). Cut in two where the frozen part ends: prefix, suffix."""
+    """Images (B, 3, H, W) → unit descriptors (B, dim). Cut in two where the frozen part ends: prefix, suffix.
+
+    >>> import torch
+    >>> model = PlaceModel.build(ModelConfig("tiny", image_size=(32, 32))).eval()
+    >>> pixels = torch.zeros((2, 3, 32, 32), dtype=torch.uint8)
+    >>> descriptors = model(model.normalise(pixels)).detach()
+    >>> tuple(descriptors.shape), round(float(descriptors[0].norm()), 3)
+    ((2, 256), 1.0)
+    """
 
     def __init__(
         self, config: ModelConfig, backbone: Backbone, pool: Pool, preprocessing: Preprocessing, card: dict[str, Any]
@@ -134,6 +153,7 @@ class PlaceModel(nn.Module):
                 f'trainable="{config.trainable}" with levels={config.levels}: use "none" (the pooling learns) or "all"'
             )
         self._choose_trained()
+        self._trains = False
 
     @classmethod
     def build(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
@@ -264,27 +284,49 @@ class PlaceModel(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) normalised → (B, dim), unit norm."""
-        return self.suffix(self.prefix(x), self.backbone.grid(x.shape[-2:]))
+        frozen = min(self._cut, self._token_step())
+        return self._pooled(self._frozen(x, frozen), frozen, self.backbone.grid(x.shape[-2:]))
 
-    @torch.no_grad()
     def prefix(self, x: Tensor) -> Tensor:
         """The frozen part, without gradient: (B, 3, H, W) → a map (B, C, h, w) or tokens (B, N, C), worth caching."""
+        return self._frozen(x, self._cut)
+
+    @torch.no_grad()
+    def _frozen(self, x: Tensor, steps: int) -> Tensor:
         x = x.contiguous(memory_format=torch.channels_last)
-        return self.backbone.run(x, 0, self._cut, self.backbone.grid(x.shape[-2:]))
+        return self.backbone.run(x, 0, steps, self.backbone.grid(x.shape[-2:]))
 
     def suffix(self, features: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """The trained part, pooling, unit norm and whitening: what `prefix` gave → (B, dim).
 
         `grid` is the number of patches (rows, columns), needed for a transformer at another than the model's size.
         """
-        grid = grid or self.backbone.grid(self.config.image_size)
+        return self._pooled(features, self._cut, grid or self.backbone.grid(self.config.image_size))
+
+    def _pooled(self, features: Tensor, start: int, grid: tuple[int, int]) -> Tensor:
+        """What the steps before `start` gave → (B, dim)."""
         if features.ndim == 4:
             features = features.contiguous(memory_format=torch.channels_last)
-        features = self.backbone.run(features, self._cut, len(self.backbone.plan.steps), grid)
-        vectors = _unit(self.pool(*self.backbone.to_map(features, grid)))
+        end, alone = len(self.backbone.plan.steps), self._token_step()
+        if start <= alone < end:
+            features = self.backbone.run(features, start, alone, grid)
+            block = self.backbone.net.get_submodule(self.backbone.plan.steps[alone])
+            token = self.backbone.run(token_alone(block, features), alone + 1, end, grid)
+            vectors = _unit(self.pool(token.transpose(1, 2)[..., None], token[:, 0]))
+        else:
+            vectors = _unit(self.pool(*self.backbone.to_map(self.backbone.run(features, start, end, grid), grid)))
         if self.whitening is not None:
             vectors = _unit((vectors - self._centre) @ self._projection)
         return vectors
+
+    def _token_step(self) -> int:
+        """The last block, where only its class token is pooled and it can be computed alone; else the end of the chain."""
+        steps, backbone = self.backbone.plan.steps, self.backbone
+        end = len(steps)
+        if type(self.pool) is not Token or not (backbone.tokens and backbone.prefix_tokens) or backbone.taps:
+            return end
+        last = max((at for at, name in enumerate(steps) if name.startswith("blocks.")), default=end)
+        return last if last < end and gives_token_alone(backbone.net.get_submodule(steps[last])) else end
 
     def region_descriptors(self, features: Tensor) -> Tensor:
         """What `prefix` gave for images of the model's size → (B, 9, dim): whole, halves (top, bottom, left, right), quarters.
@@ -361,6 +403,9 @@ class PlaceModel(nn.Module):
         """As in torch, except that the frozen part stays in evaluation mode: its statistics must not move."""
         super().train(False)
         self.training = mode
+        if mode != self._trains:
+            convolutions.train_convolutions(self.backbone, mode)
+            self._trains = mode
         self.pool.train(mode)
         if self._cut == 0:
             self.backbone.train(mode)
@@ -427,6 +472,12 @@ class PlaceModel(nn.Module):
     def _before_cut(self, name: str) -> bool:
         later = self.backbone.plan.steps[self._cut :]
         return self._cut > 0 and not any(name.startswith(f"backbone.net.{step}.") for step in later)
+
+    def origin(self) -> dict[str, Any]:
+        """Architecture, whitening, and where the weights came from."""
+        whitening = None if self.whitening is None else {"dim": self.whitening.dim, **self.whitening.facts}
+        known = {key: self.card[key] for key in ORIGIN if key in self.card}
+        return {"config": self.config.to_dict(), "model_whitening": whitening, **known}
 
     # On disk
 

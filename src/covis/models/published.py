@@ -190,14 +190,20 @@ def _register(entries: Iterable[PublishedModel]) -> None:
 _MEAN_NAMES = {r"1\.p": "mean.p", r"3\.(weight|bias)": r"linear.\1"}
 _COSPLACE = "Berton, Masone, Caputo: Rethinking Visual Geo-localization for Large-Scale Applications, CVPR 2022"
 _EIGENPLACES = "Berton, Trivigno, Caputo, Masone: EigenPlaces, ICCV 2023"
-_NETWORKS = {"resnet18": (256, 512), "resnet50": (128, 256, 512, 2048), "resnet101": (128, 256, 512, 2048)}
+_DIMS = (32, 64, 128, 256, 512, 1024, 2048)
+_COSPLACE_DIMS = {
+    "vgg16": _DIMS[1:5], "resnet18": _DIMS[:5], "resnet50": _DIMS, "resnet101": _DIMS, "resnet152": _DIMS
+}  # fmt: skip
+_EIGENPLACES_DIMS = {"vgg16": (512,), "resnet18": (256, 512), "resnet50": _DIMS[2:], "resnet101": _DIMS[2:]}
 
 
-def _projected_means(name: str, paper: str, source: str) -> Iterable[PublishedModel]:
+def _projected_means(
+    name: str, networks: Mapping[str, tuple[int, ...]], paper: str, source: str
+) -> Iterable[PublishedModel]:
     """CosPlace's and EigenPlaces' networks: one architecture, names such as `cosplace_resnet50_512`."""
-    for network, dims in _NETWORKS.items():
+    for network, dims in networks.items():
         for dim in dims:
-            config = ModelConfig(network, f"gemfc{dim}", (480, 640))
+            config = ModelConfig(network, f"gemfc{dim}", (480, 640), final_norm=network != "vgg16")
             yield PublishedModel(
                 f"{name}_{network}_{dim}", config, "backbone.", "aggregation.", _MEAN_NAMES, paper, "MIT", source
             )
@@ -249,8 +255,10 @@ _CRICAVPR_NAMES = {
     r"(blocks\.\d+)\.mlp\.(fc.*)": r"\1.mlp.inner.\2",
 }
 
-_register(_projected_means("cosplace", _COSPLACE, "the releases of the CosPlace repository"))
-_register(_projected_means("eigenplaces", _EIGENPLACES, "the releases of the EigenPlaces repository"))
+_register(_projected_means("cosplace", _COSPLACE_DIMS, _COSPLACE, "the releases of the CosPlace repository"))
+_register(
+    _projected_means("eigenplaces", _EIGENPLACES_DIMS, _EIGENPLACES, "the releases of the EigenPlaces repository")
+)
 _register(
     PublishedModel(
         f"netvlad{clusters}_vgg16",
@@ -416,7 +424,7 @@ PUBLISHED.register("anyloc_vitg14")(
 # weights' SHA-256 stands in the config, so that other weights than were published are refused.
 
 
-CONFIG, WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
+CONFIG, _WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 LIBRARY = "covis"
 HUB_PREFIX = "hub:"
 _WHITENING = "whitening."
@@ -436,7 +444,7 @@ class HubModel:
 
 def is_hub_folder(path: Path) -> bool:
     """Whether the folder is of this layout and not one of covis's own artefacts."""
-    return (path / WEIGHTS).is_file() and (path / CONFIG).is_file() and not (path / artifacts.MANIFEST).exists()
+    return (path / _WEIGHTS).is_file() and (path / CONFIG).is_file() and not (path / artifacts.MANIFEST).exists()
 
 
 def write_hub_folder(path: Path, model: HubModel) -> None:
@@ -461,14 +469,14 @@ def _write_parts(path: Path, name: str, model: HubModel) -> None:
     if model.whitening is not None:
         for part in ("mean", "projection"):
             state[_WHITENING + part] = torch.from_numpy(np.ascontiguousarray(getattr(model.whitening, part)))
-    write_bytes(path / WEIGHTS, serialise(state))
+    write_bytes(path / _WEIGHTS, serialise(state))
     config = {
         "library_name": LIBRARY,
         "model": model.config.to_dict(),
         "preprocessing": asdict(model.preprocessing),
         "whitening": None if model.whitening is None else dict(model.whitening.facts),
         "card": model.card,
-        "sha256": sha256(path / WEIGHTS),
+        "sha256": sha256(path / _WEIGHTS),
     }
     write_text(path / CARD, _readme(name, model))
     write_json(path / CONFIG, config)
@@ -479,10 +487,10 @@ def read_hub_folder(path: Path) -> HubModel:
     config = read_json(path / CONFIG, "download it again")
     if not isinstance(config, Mapping) or config.get("library_name") != LIBRARY:
         raise InputError(f"{path / CONFIG} is not of a covis model; import others with: covis model import FILE")
-    if sha256(path / WEIGHTS) != config.get("sha256"):
-        raise Damaged(f"{path / WEIGHTS} is not the file that {CONFIG} names (SHA-256 differs); download it again")
+    if sha256(path / _WEIGHTS) != config.get("sha256"):
+        raise Damaged(f"{path / _WEIGHTS} is not the file that {CONFIG} names (SHA-256 differs); download it again")
     try:
-        state = load_file(path / WEIGHTS)
+        state = load_file(path / _WEIGHTS)
         whitening = None
         if config["whitening"] is not None:
             mean, projection = (state.pop(_WHITENING + part).numpy() for part in ("mean", "projection"))
@@ -500,11 +508,11 @@ def fetch_from_hub(address: str) -> Path:
         raise InputError(f"{address} is no model of a hub; write hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
     name, revision = found.groups()
     try:
-        weights.fetch_revision(name, WEIGHTS, revision)
+        weights.fetch_revision(name, _WEIGHTS, revision)
         return weights.fetch_revision(name, CONFIG, revision).parent
     except OSError as error:
         raise InputError(
-            f"{address} cannot be fetched here ({error}); download its {CONFIG} and {WEIGHTS} elsewhere into a folder "
+            f"{address} cannot be fetched here ({error}); download its {CONFIG} and {_WEIGHTS} elsewhere into a folder "
             "and give that"
         ) from None
 

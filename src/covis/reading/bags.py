@@ -27,7 +27,7 @@ from covis.reading.georeference import LEAST, georeference, warn_of_course
 from covis.reading.trajectories import Trajectory, compose
 from covis.reading.video import Every, Extracted, Frame, distance_gone, extract
 
-IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
+_IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 POSES = ("nav_msgs/msg/Odometry", "geometry_msgs/msg/PoseStamped", "geometry_msgs/msg/PoseWithCovarianceStamped")
 FIX, INFO, STATIC = "sensor_msgs/msg/NavSatFix", "sensor_msgs/msg/CameraInfo", "tf2_msgs/msg/TFMessage"
 OPTICAL = np.array([[0.0, 0.0, 1.0, 0.0], [-1.0, 0.0, 0.0, 0.0], [0.0, -1.0, 0.0, 0.0]])
@@ -54,11 +54,6 @@ class Recording:
     times: list[float] = field(default_factory=list)
 
 
-def is_bag(path: Path) -> bool:
-    """Whether a path is a ROS 1 bag, a ROS 2 bag folder or an MCAP file."""
-    return path.suffix.lower() in (".bag", ".mcap", ".db3") or (path / "metadata.yaml").is_file()
-
-
 @foreign("a bag")
 def import_bag(
     path: Path | str,
@@ -73,22 +68,22 @@ def import_bag(
     `topic`: that of the images, `poses`: that of odometry or poses, where the bag has several.
     """
     path, folder = Path(path), Path(folder)
-    told = _told(path, topic, poses)
-    path_on_ground = _ground(told)
+    recording = _read_recording(path, topic, poses)
+    path_on_ground = _ground(recording)
     if every is None:
-        every, travelled = Every(1.0, "s"), _counted(told.times)
+        every, travelled = Every(1.0, "s"), _counted(recording.times)
     elif every.unit == "m":
         travelled = distance_gone(*path_on_ground)
     else:
-        start = told.times[0]
+        start = recording.times[0]
         travelled = lambda when: when - start  # noqa: E731
-    config = {"source": path.name, "bytes": _size(path), "topic": told.images}
-    done = extract(lambda after: _frames(path, told.images, after), folder, travelled, every, config)
+    config = {"source": path.name, "bytes": _size(path), "topic": recording.images}
+    done = extract(lambda after: _frames(path, recording.images, after), folder, travelled, every, config)
     if not done.kept:
         raise InputError(
-            f"{path}: no picture of {told.images} lies within its path; check the clocks or give --every 2s"
+            f"{path}: no picture of {recording.images} lies within its path; check the clocks or give --every 2s"
         )
-    images = _image_set(told, folder, done, path)
+    images = _image_set(recording, folder, done, path)
     warn_of_course(images, str(path))
     return images, done
 
@@ -136,14 +131,14 @@ def _chosen(reader: Any, path: Path, kinds: tuple[str, ...], given: str | None, 
     return order[0] if order else None
 
 
-def _told(path: Path, topic: str | None, poses: str | None) -> Recording:
+def _read_recording(path: Path, topic: str | None, poses: str | None) -> Recording:
     """Everything but the pixels, in one pass."""
     with _open(path) as reader:
-        images = _chosen(reader, path, IMAGES, topic, "--topic")
+        images = _chosen(reader, path, _IMAGES, topic, "--topic")
         if images is None:
             raise InputError(f"{path} has no images (sensor_msgs Image or CompressedImage)")
         path_topic = _chosen(reader, path, POSES, poses, "--poses")
-        told = Recording(images.topic)
+        recording = Recording(images.topic)
         base = images.topic.removesuffix("/compressed").rpartition("/")[0]
         wanted = [
             c for c in reader.connections if c.msgtype in (FIX, INFO) or _is_static(c) or c in (images, path_topic)
@@ -151,11 +146,11 @@ def _told(path: Path, topic: str | None, poses: str | None) -> Recording:
         for connection, _, raw in reader.messages(connections=wanted):
             if connection == images:
                 message = reader.deserialize(raw, connection.msgtype)
-                told.times.append(_seconds(message.header))
-                told.camera_frame = told.camera_frame or message.header.frame_id
-            elif connection.msgtype != INFO or (told.camera is None and connection.topic.startswith(base)):
-                _note(told, connection.msgtype, reader.deserialize(raw, connection.msgtype))
-    return told
+                recording.times.append(_seconds(message.header))
+                recording.camera_frame = recording.camera_frame or message.header.frame_id
+            elif connection.msgtype != INFO or (recording.camera is None and connection.topic.startswith(base)):
+                _note(recording, connection.msgtype, reader.deserialize(raw, connection.msgtype))
+    return recording
 
 
 def _is_static(connection: Any) -> bool:
@@ -293,9 +288,9 @@ def _camera_on_body(told: Recording, path: Path) -> Floats:
 
 def _chain(told: Recording, name: str) -> dict[str, Floats]:
     """Ancestor → ancestor-from-`name`, itself first."""
-    found: dict[str, Floats] = {name: np.eye(3, 4)}
-    while name in told.static and told.static[name][0] not in found:
+    transforms: dict[str, Floats] = {name: np.eye(3, 4)}
+    while name in told.static and told.static[name][0] not in transforms:
         parent, parent_from_child = told.static[name]
-        found[parent] = compose(parent_from_child, found[name])
+        transforms[parent] = compose(parent_from_child, transforms[name])
         name = parent
-    return found
+    return transforms

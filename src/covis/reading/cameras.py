@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -39,8 +39,8 @@ MODELS: dict[str, tuple[int, str]] = {
     "EQUIRECTANGULAR": (17, "w h"),
 }
 """Name → COLMAP's number and its parameters in order."""
-NAMES = {number: name for name, (number, _) in MODELS.items()}
-WIDTH = 16
+MODEL_OF_NUMBER = {number: name for name, (number, _) in MODELS.items()}
+_WIDTH = 16
 """Columns of `camera_params`; unused ones are NaN."""
 LENS = ("camera_model", "camera_params")
 """Columns of an image set with the whole camera, distortion too."""
@@ -69,12 +69,12 @@ def camera(model: str, width: Any, height: Any, params: Sequence[Any], where: st
         raise InputError(f"{where}: {unknown_name('camera model', model, MODELS)}")
     expected = MODELS[model][1].split()
     try:
-        found = Camera(model, int(float(width)), int(float(height)), tuple(float(p) for p in params))
+        camera = Camera(model, int(float(width)), int(float(height)), tuple(float(p) for p in params))
     except ValueError as error:
         raise InputError(f"{where}: camera {model}: {error}; expected numbers") from None
-    if len(found.params) != len(expected):
-        raise InputError(f"{where}: camera {model} has {len(found.params)} parameters; expected {' '.join(expected)}")
-    return found
+    if len(camera.params) != len(expected):
+        raise InputError(f"{where}: camera {model} has {len(camera.params)} parameters; expected {' '.join(expected)}")
+    return camera
 
 
 def pinhole(width: float, height: float, matrix: Floats) -> Camera:
@@ -94,7 +94,7 @@ class CameraArrays(NamedTuple):
 def calibration(cameras: Sequence[Camera | None]) -> CameraArrays:
     """Intrinsics and columns of N images; None is an image of unknown camera."""
     intrinsics = np.full((len(cameras), 6), np.nan)
-    params = np.full((len(cameras), WIDTH), np.nan)
+    params = np.full((len(cameras), _WIDTH), np.nan)
     for i, one in enumerate(cameras):
         if one is not None:
             intrinsics[i] = one.pinhole
@@ -152,7 +152,7 @@ def with_cameras(images: ImageSet, codes: NDArray[np.integer], texts: Sequence[s
 
 
 QUATERNION = ("qw", "qx", "qy", "qz")
-CAMERA = "camera"
+_CAMERA = "camera"
 
 
 def pose_columns(images: ImageSet) -> dict[str, list[Any]]:
@@ -171,7 +171,7 @@ def pose_values(images: ImageSet) -> dict[str, Any]:
         columns |= {name: values[:, k] for k, name in enumerate(QUATERNION)}
     if images.intrinsics is not None:
         cameras = [camera_of(images, i) for i in range(len(images))]
-        columns[CAMERA] = ["" if one is None else _text(one) for one in cameras]
+        columns[_CAMERA] = ["" if one is None else _text(one) for one in cameras]
     return columns
 
 
@@ -181,11 +181,11 @@ def restored(images: ImageSet, source: Path) -> ImageSet:
     if set(QUATERNION) <= set(rest):
         values = np.column_stack([np.asarray(rest.pop(name), np.float64) for name in QUATERNION])
         images = replace(images, poses=_with_rotation(images.poses, values, source))
-    if CAMERA in rest and np.asarray(rest[CAMERA]).dtype.kind == "U":
-        cameras = [_camera(str(text), f"{source}: row {i + 2}") for i, text in enumerate(rest[CAMERA])]
+    if _CAMERA in rest and np.asarray(rest[_CAMERA]).dtype.kind == "U":
+        cameras = [_camera(str(text), f"{source}: row {i + 2}") for i, text in enumerate(rest[_CAMERA])]
         if any(one is not None for one in cameras):
             intrinsics, columns = calibration(cameras)
-            del rest[CAMERA]
+            del rest[_CAMERA]
             return replace(images, intrinsics=intrinsics, columns=rest | columns)
     return replace(images, columns=rest)
 
@@ -284,7 +284,11 @@ def table_columns(images: ImageSet, folder: Path) -> dict[str, list[Any]]:
 def write_images(images: ImageSet, path: Path | str) -> None:
     """Writes images as a CSV or Parquet table that `read_table` gives back as they are."""
     path = Path(path)
-    columns = table_columns(images, path.parent)
+    write_columns(table_columns(images, path.parent), path)
+
+
+def write_columns(columns: Mapping[str, Sequence[Any]], path: Path) -> None:
+    """Writes a table with a column `image` as CSV, or as Parquet by its ending: the whole file, or none."""
     with replacing(path) as partial:
         if path.suffix.lower() in (".parquet", ".pq"):
             _write_parquet(partial, columns)
@@ -298,7 +302,7 @@ def write_images(images: ImageSet, path: Path | str) -> None:
 _NUMBERS = ("lat", "lon", "easting", "northing", "heading", "altitude", *QUATERNION)
 
 
-def _write_parquet(path: Path, columns: dict[str, list[Any]]) -> None:
+def _write_parquet(path: Path, columns: Mapping[str, Sequence[Any]]) -> None:
     import pyarrow as pa
     import pyarrow.parquet
 

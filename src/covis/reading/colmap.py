@@ -20,14 +20,14 @@ from covis.errors import InputError
 from covis.files import foreign, read_foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Axis, Poses, ground_axes, quaternion_matrices
-from covis.reading.cameras import MODELS, NAMES, Camera, calibration, camera
+from covis.reading.cameras import MODEL_OF_NUMBER, MODELS, Camera, calibration, camera
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-PLACES = (".", "sparse/0", "sparse", "colmap/sparse/0", "dense/sparse")
+_PLACES = (".", "sparse/0", "sparse", "colmap/sparse/0", "dense/sparse")
 """Where a model lies in a project folder."""
-MAX_BYTES = 1 << 32
+_MAX_BYTES = 1 << 32
 """Larger files of a binary model are refused before they are read."""
 
 
@@ -97,7 +97,7 @@ class Model:
 
 def find_model(path: Path) -> Path | None:
     """The folder below `path` that holds a model."""
-    for place in PLACES:
+    for place in _PLACES:
         for suffix in (".bin", ".txt"):
             if all((path / place / f"{part}{suffix}").is_file() for part in ("cameras", "images")):
                 return path / place if place != "." else path
@@ -137,8 +137,8 @@ def image_root(model: Path, names: list[str]) -> Path:
     """The folder that the names are relative to: `images` beside or above the model, or where the first file is."""
     above = [model, *list(model.resolve().parents)[:3]]
     candidates = [base / inside for base in above for inside in ("images", ".")]
-    found = next((folder for folder in candidates if (folder / names[0]).is_file()), None)
-    return found or next((folder for folder in candidates[::2] if folder.is_dir()), model)
+    complete = next((folder for folder in candidates if (folder / names[0]).is_file()), None)
+    return complete or next((folder for folder in candidates[::2] if folder.is_dir()), model)
 
 
 def nearest_up(rotation: Floats) -> Axis:
@@ -213,10 +213,10 @@ class _Binary:
         data = _Bytes(self.folder / "cameras.bin")
         for _ in range(data.take("<Q")[0]):
             number, model, width, height = data.take("<IiQQ")
-            if model not in NAMES:
+            if model not in MODEL_OF_NUMBER:
                 raise InputError(f"{data.path}: camera {number} has the unknown model {model}")
-            count = len(MODELS[NAMES[model]][1].split())
-            yield number, Camera(NAMES[model], width, height, data.take(f"<{count}d"))
+            count = len(MODELS[MODEL_OF_NUMBER[model]][1].split())
+            yield number, Camera(MODEL_OF_NUMBER[model], width, height, data.take(f"<{count}d"))
 
     def images(self) -> Iterator[Image]:
         data = _Bytes(self.folder / "images.bin")
@@ -244,7 +244,7 @@ class _Bytes:
     """A file read from front to back; an end before its time is an error with the path."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.data, self.at = path, read_foreign(path, MAX_BYTES), 0
+        self.path, self.data, self.at = path, read_foreign(path, _MAX_BYTES), 0
 
     def take(self, form: str) -> tuple[Any, ...]:
         try:

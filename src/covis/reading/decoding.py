@@ -35,14 +35,14 @@ Size = tuple[int, int]
 
 MAX_PIXELS = 50_000_000
 """Larger images are refused before they are decoded."""
-MAX_BYTES = 512_000_000
+_MAX_BYTES = 512_000_000
 """Larger files are refused before they are read."""
 REASONS = {
     "missing": "the file is not there",
     "unreadable": "the file cannot be opened",
     "empty": "the file has no bytes",
-    "not-an-image": "the content is no image format that covis reads",
-    "too-large": f"more than {MAX_PIXELS // 1_000_000} megapixels or {MAX_BYTES // 1_000_000} MB",
+    "not-an-image": "not an image format that covis reads",
+    "too-large": f"more than {MAX_PIXELS // 1_000_000} megapixels or {_MAX_BYTES // 1_000_000} MB",
     "truncated": "the file ends before the image does",
     "corrupt": "the image data is damaged",
     "float-pixels": "floating-point pixels have no known range",
@@ -121,7 +121,7 @@ def _open_heif(name: str) -> None:
 def read(path: Path | str) -> bytes:
     """A file's content; raises `Reject` where it is missing, unreadable or too large to be a photo."""
     try:
-        return read_bounded(path, MAX_BYTES)
+        return read_bounded(path, _MAX_BYTES)
     except FileNotFoundError:
         raise Reject("missing", str(path)) from None
     except (OSError, ValueError) as error:  # a name with a null byte is a ValueError
@@ -343,7 +343,7 @@ def _sound(path: Path | str) -> bool:
     with files.open_regular(path) as handle:
         size = os.fstat(handle.fileno()).st_size
         head = handle.read(16)
-        if size < 2 * _TAIL or size > MAX_BYTES:
+        if size < 2 * _TAIL or size > _MAX_BYTES:
             return False
         handle.seek(-_TAIL, os.SEEK_END)
         tail = handle.read(_TAIL)

@@ -1,4 +1,7 @@
-"""Placing things on Earth: a model by images whose position is known, whether headings fit, and UTM zones."""
+"""Placing a model on Earth: scale, turn and shift from images whose position is known; and whether headings fit.
+
+Structure from motion knows neither metres nor north. Three images with known positions fix both.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.errors import InputError
@@ -14,68 +17,9 @@ from covis.images import ImageSet
 from covis.poses import Poses, angle_between
 from covis.progress import say, warn
 
-ZONE_TOLERANCE_M = 1000.0
-"""How far a stated UTM position may lie from the one its latitude and longitude give, and still be of that zone."""
-
-
-def zone_of(lon: ArrayLike) -> NDArray[np.int64]:
-    """(N,) the six-degree zone 1–60 of each longitude; 0 where unknown."""
-    degrees = np.asarray(lon, np.float64)
-    zone = np.floor((np.where(np.isnan(degrees), 0, degrees) + 180) / 6).astype(np.int64) % 60 + 1
-    return np.where(np.isnan(degrees), 0, zone)
-
-
-def frame_of(zone: int, north: bool) -> str:
-    """The EPSG code of a zone."""
-    return f"EPSG:{(32600 if north else 32700) + zone}"
-
-
-def convergence_deg(lat: ArrayLike, lon: ArrayLike, zone: ArrayLike) -> Floats:
-    """(N,) how far grid north lies clockwise of true north, degrees; subtract it from a true heading.
-
-    The spherical formula, within 0.01° of the ellipsoid's anywhere in a zone.
-    """
-    offset = np.radians(np.asarray(lon, np.float64) - (np.asarray(zone, np.float64) * 6 - 183))
-    angle: Floats = np.degrees(np.arctan(np.tan(offset) * np.sin(np.radians(np.asarray(lat, np.float64)))))
-    return angle
-
-
-def one_zone(xy: Floats, lat: Floats, lon: Floats) -> tuple[Floats, int]:
-    """Positions of one city in its most common zone, and that zone (0 if no longitude is known).
-
-    Some files give each image the coordinates of its own zone, so that neighbours across a border are 400 km apart.
-    Only positions that really are those of another zone are moved; all others stay as the file has them.
-    """
-    zones = zone_of(lon)
-    known = zones > 0
-    if not known.any():
-        return xy, 0
-    values, counts = np.unique(zones[known], return_counts=True)
-    main = int(values[np.argmax(counts)])
-    if len(values) == 1:
-        return xy, main
-    from pyproj import Transformer
-
-    moved = xy.copy()
-    north = bool(np.nanmean(lat) >= 0)
-    for zone in values[values != main]:
-        members = np.flatnonzero(zones == zone)
-        there = Transformer.from_crs(4326, frame_of(int(zone), north), always_xy=True)
-        own = np.column_stack(there.transform(lon[members], lat[members]))
-        members = members[np.hypot(*(own - xy[members]).T) < ZONE_TOLERANCE_M]
-        across = Transformer.from_crs(frame_of(int(zone), north), frame_of(main, north), always_xy=True)
-        moved[members] = np.column_stack(across.transform(*xy[members].T))
-    return moved, main
-
-
-# Placing a model on Earth: scale, turn and shift from images whose position is known; and whether headings fit.
-#
-# Structure from motion knows neither metres nor north. Three images with known positions fix both.
-
-
 LEAST = 3
 """Georeferenced images that fix a model."""
-FLAT = 0.05
+_FLAT = 0.05
 """Known positions whose spread across their main direction is below this share do not fix the roll around it."""
 _ROUNDS = 20
 _STRAIGHT = 0.8
@@ -108,8 +52,8 @@ def fit_similarity(
     sign[-1] = np.sign(np.linalg.det(u @ vt))
     rotation = (u * sign) @ vt
     variance = float(w @ (a**2).sum(axis=1))
-    found = float((spread * sign).sum() / variance) if scale is None else scale
-    return Similarity(found, rotation, to_middle - found * rotation @ from_middle)
+    factor = float((spread * sign).sum() / variance) if scale is None else scale
+    return Similarity(factor, rotation, to_middle - factor * rotation @ from_middle)
 
 
 def robust_similarity(source: Floats, target: Floats, scale: float | None = None) -> Similarity:
@@ -147,7 +91,7 @@ def placed(poses: Poses, known: Poses, scale: float | None = None) -> tuple[Pose
     if spread[0] < 1e-9 or np.linalg.norm(source - source.mean(axis=0)) < 1e-12:
         raise InputError("all georeferenced images are at one place, which fixes no scale; give --scale")
     heights = known.z is not None and bool(np.isfinite(known.z[use]).all())
-    if heights and spread[1] > FLAT * spread[0]:
+    if heights and spread[1] > _FLAT * spread[0]:
         fit = robust_similarity(source, target, scale)
     else:
         level = levelling(poses)
@@ -225,21 +169,21 @@ def course(images: ImageSet, least_m: float = 0.0) -> Course:
 
 def warn_of_course(images: ImageSet, source: str, least_moves: int = 10) -> Course:
     """One warning with the measured angle where headings contradict the direction of travel."""
-    found = course(images)
-    if found.moves < least_moves:
-        return found
-    if found.mirrored > _STRAIGHT > found.agreement:
+    direction = course(images)
+    if direction.moves < least_moves:
+        return direction
+    if direction.mirrored > _STRAIGHT > direction.agreement:
         wrong = float(np.median(_contradiction(images)))
         warn(
             f"{source}: headings turn against the direction of travel (median difference {wrong:.0f}°), as if left and "
             "right were exchanged; check the handedness of its axes"
         )
-    elif found.agreement > _STRAIGHT and abs(found.offset_deg) > 60.0:
+    elif direction.agreement > _STRAIGHT and abs(direction.offset_deg) > 60.0:
         warn(
-            f"{source}: headings differ from the direction of travel by {found.offset_deg:+.0f}° throughout; right for a camera "
+            f"{source}: headings differ from the direction of travel by {direction.offset_deg:+.0f}° throughout; right for a camera "
             "that looks sideways or back, otherwise its axes are mixed up"
         )
-    return found
+    return direction
 
 
 def _contradiction(images: ImageSet) -> Floats:
@@ -273,11 +217,11 @@ def exif_positions(images: ImageSet) -> Poses:
     from covis.reading.decoding import Reject
     from covis.reading.photos import Photo, read_photo
 
-    found = []
+    names = []
     for i in range(len(images)):
         try:
-            found.append(read_photo(images.path(i)))
+            names.append(read_photo(images.path(i)))
         except (Reject, OSError):
-            found.append(Photo())
-    lat, lon, height = (np.array([getattr(p, key) for p in found]) for key in ("lat", "lon", "altitude"))
+            names.append(Photo())
+    lat, lon, height = (np.array([getattr(p, key) for p in names]) for key in ("lat", "lon", "altitude"))
     return Poses.from_latlon(lat, lon, z=None if np.isnan(height[~np.isnan(lat)]).any() else height)

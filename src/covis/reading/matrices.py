@@ -55,8 +55,8 @@ def lines(path: Path) -> list[tuple[int, str]]:
     if not path.exists():
         raise InputError(f"{path} is not there; check that the dataset is unpacked completely")
     text = read_foreign_text(path)
-    found = ((i + 1, line.strip()) for i, line in enumerate(text.splitlines()))
-    return [(i, line) for i, line in found if line and not line.startswith("#")]
+    lines = ((i + 1, line.strip()) for i, line in enumerate(text.splitlines()))
+    return [(i, line) for i, line in lines if line and not line.startswith("#")]
 
 
 def centred_matrices(quaternions: Floats, centres: Floats) -> Floats:

@@ -60,9 +60,9 @@ def read_sphere(path: Path) -> Sphere:
 
 def _tag(text: str, name: str) -> float:
     """An XMP number, as attribute or element."""
-    found = re.search(rf'GPano:{name}\s*=\s*["\']([^"\']+)["\']|<GPano:{name}>\s*([^<\s]+)', text)
+    tag = re.search(rf'GPano:{name}\s*=\s*["\']([^"\']+)["\']|<GPano:{name}>\s*([^<\s]+)', text)
     try:
-        return float(found[1] or found[2]) if found else float("nan")
+        return float(tag[1] or tag[2]) if tag else float("nan")
     except ValueError:
         return float("nan")
 
@@ -122,8 +122,8 @@ def only_panoramas(images: ImageSet, source: Path) -> ImageSet:
     """Those that say so (GPano, a service's metadata) or are exactly twice as wide as high; others are counted."""
     from PIL import Image
 
-    told = images.columns.get("is_panorama", np.zeros(len(images), bool))
-    full = np.array(told, bool)
+    flagged = images.columns.get("is_panorama", np.zeros(len(images), bool))
+    full = np.array(flagged, bool)
     for i in np.flatnonzero(~full):
         with Image.open(images.path(int(i))) as image:
             full[i] = image.width == 2 * image.height or b"equirectangular" in _xmp(image.info)

@@ -6,7 +6,6 @@ in, so that one walk a folder makes walks never match themselves.
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import math
@@ -23,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covis import files
 from covis.arrays import Floats
 from covis.errors import InputError
 from covis.files import walk_images
@@ -32,6 +30,7 @@ from covis.machine import cpu_count, in_processes
 from covis.poses import Poses, true_headings
 from covis.progress import Meter, say, warn
 from covis.reading import tracks
+from covis.reading.cameras import write_columns
 from covis.reading.decoding import MAX_PIXELS, Reject, Rejected, check_limits, look
 from covis.reading.table import read_table
 
@@ -42,24 +41,23 @@ _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DESCRIPTION, _TAKEN, _OFFSET = 0x0112, 0x010E, 0x9003, 0x9011
 _LAT_REF, _LAT, _LON_REF, _LON, _ALT_REF, _ALT, _CLOCK = 1, 2, 3, 4, 5, 6, 7
 _DIRECTION_REF, _DIRECTION, _DATE = 16, 17, 29
-NAN = float("nan")
 
 
 class Photo(NamedTuple):
     """NaN and empty mean unknown."""
 
-    lat: float = NAN
-    lon: float = NAN
-    heading: float = NAN
+    lat: float = math.nan
+    lon: float = math.nan
+    heading: float = math.nan
     """Degrees clockwise from the north that `reference` names."""
     reference: str = ""
     """`true`, `magnetic`, or empty."""
-    altitude: float = NAN
+    altitude: float = math.nan
     """Metres above the sea."""
     orientation: int = 1
     taken: str = ""
     """Local time, ISO 8601, with its offset where the photo gives one."""
-    utc_s: float = NAN
+    utc_s: float = math.nan
     """Seconds since 1970, where the photo tells the offset or has a GPS clock."""
     panorama: bool = False
     damaged: bool = False
@@ -121,18 +119,18 @@ def _position(gps: dict[int, Any]) -> tuple[float, float]:
     lat = _degrees(gps.get(_LAT), gps.get(_LAT_REF), "NS", 90.0)
     lon = _degrees(gps.get(_LON), gps.get(_LON_REF), "EW", 180.0)
     if math.isnan(lat) or math.isnan(lon) or (lat == 0 and lon == 0):
-        return NAN, NAN
+        return math.nan, math.nan
     return lat, lon
 
 
 def _degrees(parts: Any, reference: Any, letters: str, limit: float) -> float:
     letter = _text(reference).upper()[:1]
     if letter not in tuple(letters) or not isinstance(parts, tuple) or len(parts) != 3:
-        return NAN
+        return math.nan
     degrees, minutes, seconds = (_number(p) for p in parts)
     value = degrees + minutes / 60 + seconds / 3600
     if not 0 <= value <= limit:  # also NaN, from a rational such as 0/0
-        return NAN
+        return math.nan
     return -value if letter == letters[1] else value
 
 
@@ -145,9 +143,9 @@ def _heading(gps: dict[int, Any], description: Any) -> tuple[float, str]:
     try:  # Mapillary's app writes its compass into the description
         compass = json.loads(description)["MAPCompassHeading"]["TrueHeading"]
     except (TypeError, ValueError, KeyError):
-        return NAN, ""
+        return math.nan, ""
     value = _number(compass)
-    return (value % 360.0, "true") if value >= 0 else (NAN, "")
+    return (value % 360.0, "true") if value >= 0 else (math.nan, "")
 
 
 def _altitude(gps: dict[int, Any]) -> float:
@@ -183,7 +181,7 @@ def _gps_clock(gps: dict[int, Any]) -> float:
         day = datetime.strptime(_text(gps.get(_DATE)), "%Y:%m:%d").replace(tzinfo=UTC)
         hours, minutes, seconds = (_number(p) for p in gps[_CLOCK])
     except (KeyError, TypeError, ValueError):
-        return NAN
+        return math.nan
     return day.timestamp() + 3600 * hours + 60 * minutes + seconds
 
 
@@ -198,8 +196,8 @@ def _number(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError, ZeroDivisionError):
-        return NAN
-    return number if math.isfinite(number) else NAN
+        return math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def _text(value: Any) -> str:
@@ -272,13 +270,13 @@ def import_photos(
     names = walk_images(root)
     if not names:
         raise InputError(f"{root} has no photos; expected {LAYOUT}")
-    found, rejects = _read_all(root, names, panoramas, workers or cpu_count())
+    photos, rejects = _read_all(root, names, panoramas, workers or cpu_count())
     check_limits([r for r in rejects if r.reason != "panorama"], len(names), root)
-    if not found:
+    if not photos:
         raise InputError(
             f"{root}: none of {len(names)} files is a usable photo ({rejects[0].reason}); expected {LAYOUT}"
         )
-    imported = _collect(root, found, rejects)
+    imported = _collect(root, photos, rejects)
     file = Path(track) if track is not None else _found_track(root, imported, output)
     if file is not None:
         imported = _with_track(imported, file, utc_offset_s)
@@ -306,27 +304,7 @@ def write_table(imported: Imported, path: Path | str) -> None:
         "time": imported.taken,
         "orientation": imported.orientation.tolist(),
     }
-    with files.replacing(path) as partial:
-        if path.suffix.lower() in (".parquet", ".pq"):
-            _write_parquet(partial, columns)
-            return
-        with partial.open("w", newline="", encoding="utf-8", errors="surrogateescape") as handle:
-            writer = csv.writer(handle)
-            writer.writerow(columns)
-            writer.writerows(zip(*columns.values(), strict=True))
-
-
-def _write_parquet(path: Path, columns: dict[str, Sequence[Any]]) -> None:
-    import pyarrow as pa
-    import pyarrow.parquet
-
-    numeric = ("lat", "lon", "easting", "northing", "heading", "altitude")
-    arrays = {
-        name: pa.array([float(v) if v != "" else None for v in values], pa.float64()) if name in numeric else values
-        for name, values in columns.items()
-    }
-    arrays["image"] = pa.array([os.fsencode(n) for n in columns["image"]], pa.binary())
-    pyarrow.parquet.write_table(pa.table(arrays), path)
+    write_columns(columns, path)
 
 
 def _cells(values: Floats, digits: int) -> list[str]:
@@ -337,7 +315,7 @@ def _read_all(
     root: Path, names: list[str], panoramas: bool, workers: int
 ) -> tuple[list[tuple[str, Photo]], list[Rejected]]:
     pieces = [names[start : start + _PIECE] for start in range(0, len(names), _PIECE)]
-    found: list[tuple[str, Photo]] = []
+    photos: list[tuple[str, Photo]] = []
     rejects: list[Rejected] = []
     with Meter("reading photos", len(names), "photos") as meter:
         for piece in in_processes(partial(_read_piece, root), pieces, min(workers, len(pieces))):
@@ -347,9 +325,9 @@ def _read_all(
                 elif outcome.panorama and not panoramas:
                     rejects.append(Rejected(name, "panorama", "a full panorama has no heading of its own"))
                 else:
-                    found.append((name, outcome))
+                    photos.append((name, outcome))
             meter.advance(len(piece))
-    return found, rejects
+    return photos, rejects
 
 
 def _read_piece(root: Path, names: list[str]) -> list[tuple[str, Photo | Rejected]]:
@@ -405,13 +383,13 @@ def _with_track(imported: Imported, file: Path, utc_offset_s: float | None) -> I
     if utc_offset_s is not None:
         naive = np.array([_naive_seconds(t) for t in imported.taken])
         when = np.where(np.isnan(when), naive - utc_offset_s, when)
-    found = tracks.read_track(file).at(when)
-    empty = np.isnan(imported.lat) & ~np.isnan(found[:, 0])
+    positions = tracks.read_track(file).at(when)
+    empty = np.isnan(imported.lat) & ~np.isnan(positions[:, 0])
     return replace(
         imported,
-        lat=np.where(empty, found[:, 0], imported.lat),
-        lon=np.where(empty, found[:, 1], imported.lon),
-        altitude=np.where(np.isnan(imported.altitude) & empty, found[:, 2], imported.altitude),
+        lat=np.where(empty, positions[:, 0], imported.lat),
+        lon=np.where(empty, positions[:, 1], imported.lon),
+        altitude=np.where(np.isnan(imported.altitude) & empty, positions[:, 2], imported.altitude),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
@@ -26,7 +27,6 @@ from covis.reading.trajectories import cells_of, compose, image_size
 # first and second version), Panoramax (STAC items). Where a service tells a corrected position, that is taken.
 
 
-NAN = float("nan")
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp")
 
 
@@ -37,8 +37,8 @@ class ServicePhoto(NamedTuple):
     """What its file may be called, with or without suffix."""
     lat: float
     lon: float
-    heading: float = NAN
-    altitude: float = NAN
+    heading: float = math.nan
+    altitude: float = math.nan
     time: str = ""
     group: str = ""
     panorama: bool = False
@@ -48,8 +48,8 @@ def _number(value: Any) -> float:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return NAN
-    return number if np.isfinite(number) else NAN
+        return math.nan
+    return number if np.isfinite(number) else math.nan
 
 
 def _mapillary_tools(told: Any) -> Iterator[ServicePhoto]:
@@ -80,7 +80,7 @@ def _mapillary_time(text: str) -> str:
 
 def _mapillary_api(told: Any) -> Iterator[ServicePhoto]:
     for one in told["data"] if isinstance(told, dict) else told:
-        place = (one.get("computed_geometry") or one.get("geometry") or {}).get("coordinates") or (NAN, NAN)
+        place = (one.get("computed_geometry") or one.get("geometry") or {}).get("coordinates") or (math.nan, math.nan)
         angle = one.get("computed_compass_angle", one.get("compass_angle"))
         taken = _number(one.get("captured_at"))
         yield ServicePhoto(
@@ -123,7 +123,7 @@ def _kartaview(told: Any) -> Iterator[ServicePhoto]:
 def _panoramax(told: Any) -> Iterator[ServicePhoto]:
     for one in told["features"]:
         facts = one.get("properties") or {}
-        place = list((one.get("geometry") or {}).get("coordinates") or (NAN, NAN))
+        place = list((one.get("geometry") or {}).get("coordinates") or (math.nan, math.nan))
         view = (facts.get("pers:interior_orientation") or {}).get("field_of_view")
         links = (asset.get("href", "").rsplit("/", 1)[-1] for asset in (one.get("assets") or {}).values())
         original = facts.get("original_file:name", "")
@@ -132,7 +132,7 @@ def _panoramax(told: Any) -> Iterator[ServicePhoto]:
             _number(place[1]),
             _number(place[0]),
             _number(facts.get("view:azimuth")),
-            _number(place[2]) if len(place) > 2 else NAN,
+            _number(place[2]) if len(place) > 2 else math.nan,
             str(facts.get("datetime", "")),
             str(one.get("collection", "")),
             view == 360,
@@ -167,28 +167,28 @@ SERVICES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Iterable[Servic
 
 def service_of(folder: Path) -> tuple[str, list[Path]] | None:
     """The service whose metadata lies in a folder, and the files of it; None for other folders."""
-    found: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     for file in sorted([*folder.glob("*.json"), *folder.glob("*.geojson")]) if folder.is_dir() else []:
         try:
-            told = read_foreign_json(file)
+            document = read_foreign_json(file)
         except InputError:
             continue
-        name = next((name for name, (is_theirs, _) in SERVICES.items() if is_theirs(told)), None)
+        name = next((name for name, (is_theirs, _) in SERVICES.items() if is_theirs(document)), None)
         if name is not None:
-            found.setdefault(name, []).append(file)
-    if len(found) > 1:
-        raise InputError(f"{folder} has metadata of {' and '.join(found)}; keep each service in its own folder")
-    return next(iter(found.items()), None)
+            files.setdefault(name, []).append(file)
+    if len(files) > 1:
+        raise InputError(f"{folder} has metadata of {' and '.join(files)}; keep each service in its own folder")
+    return next(iter(files.items()), None)
 
 
 @foreign("photos of a street-level service")
 def read_street_level(folder: Path | str) -> ImageSet:
     """The photos of a folder that its service's JSON describes; those without a description are counted and left out."""
     folder = Path(folder)
-    found = service_of(folder)
-    if found is None:
+    service_files = service_of(folder)
+    if service_files is None:
         raise InputError(f"{folder} has no metadata of {', '.join(SERVICES)}; keep their JSON beside the photos")
-    service, files = found
+    service, files = service_files
     try:
         rows = [row for file in files for row in SERVICES[service][1](read_foreign_json(file))]
     except (KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError, OSError) as error:
@@ -266,20 +266,20 @@ def read_nerfstudio(path: Path) -> ImageSet:
 
     Depth beside images (`depth_file_path`) is metric and fixes the unit; without it the unit is unknown.
     """
-    told = read_foreign_json(path)
-    frames = told.get("frames") if isinstance(told, dict) else None
+    document = read_foreign_json(path)
+    frames = document.get("frames") if isinstance(document, dict) else None
     if not isinstance(frames, list) or not frames:
         raise InputError(f"{path} has no frames; expected nerfstudio's transforms.json")
     names = [_nerf_file(path, i, frame) for i, frame in enumerate(frames)]
     matrices = np.array([_nerf_matrix(path, i, frame) for i, frame in enumerate(frames)])
     matrices[:, :3, :3] = matrices[:, :3, :3] @ OPENGL
     depth = [frame.get("depth_file_path", "") for frame in frames]
-    cameras = [_nerf_camera(path, {**told, **frame}, name) for frame, name in zip(frames, names, strict=True)]
+    cameras = [_nerf_camera(path, {**document, **frame}, name) for frame, name in zip(frames, names, strict=True)]
     intrinsics, columns = calibration(cameras)
     if any(depth):
-        matrices[:, :3, 3] /= float(told.get("applied_scale", 1.0))  # depth is in metres, positions in scaled ones
+        matrices[:, :3, 3] /= float(document.get("applied_scale", 1.0))  # depth is in metres, positions in scaled ones
         columns["depth"] = np.array([d.encode() for d in depth])
-        columns["depth_scale_m"] = np.full(len(frames), float(told.get("depth_unit_scale_factor", 1e-3)))
+        columns["depth_scale_m"] = np.full(len(frames), float(document.get("depth_unit_scale_factor", 1e-3)))
     poses = Poses.from_matrices(matrices, frame="" if any(depth) else UNSCALED)
     group = [name.rpartition("/")[0] for name in names]
     return ImageSet.of(path.parent, names, poses, group, intrinsics=intrinsics, columns=columns)
@@ -290,8 +290,8 @@ def _nerf_file(path: Path, at: int, frame: Any) -> str:
     if not isinstance(frame, dict) or not isinstance(frame.get("file_path"), str):
         raise InputError(f"{path}: frame {at} has no file_path")
     name: str = frame["file_path"].removeprefix("./")
-    found = next((s for s in _SUFFIXES if (path.parent / f"{name}{s}").is_file()), "")
-    return f"{name}{found}"
+    suffix = next((s for s in _SUFFIXES if (path.parent / f"{name}{s}").is_file()), "")
+    return f"{name}{suffix}"
 
 
 def _nerf_matrix(path: Path, at: int, frame: Mapping[str, Any]) -> Floats:
@@ -434,8 +434,10 @@ def read_nuscenes(folder: Path, channel: str = "CAM_FRONT", *, sweeps: bool = Fa
         p.parent for p in folder.glob("sample_data.json")
     ]
     if len(versions) != 1:
-        told = ", ".join(v.name for v in versions) or "none"
-        raise InputError(f"{folder} has {len(versions)} folders with sample_data.json ({told}); give the one to read")
+        available = ", ".join(v.name for v in versions) or "none"
+        raise InputError(
+            f"{folder} has {len(versions)} folders with sample_data.json ({available}); give the one to read"
+        )
     base = versions[0]
     root = base if (base / "samples").is_dir() else base.parent
     tables = {

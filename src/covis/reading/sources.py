@@ -1,19 +1,15 @@
-"""ONE opener of images, and what a user points at: a folder, a table, a layer, photos, any source with camera poses."""
+"""ONE opener of images: a folder, a table, a layer, photos, any source with camera poses."""
 
 from __future__ import annotations
 
-import difflib
-import glob
-import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import TextIO
 
 import numpy as np
 
 from covis.errors import InputError
-from covis.files import IMAGE_SUFFIXES, foreign, walk_images
+from covis.files import foreign
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading import colmap, scenes, trajectories
@@ -45,6 +41,10 @@ def _is_kitti(path: Path) -> bool:
     return (path / "calib.txt").is_file() and any((path / f"image_{n}").is_dir() for n in range(4))
 
 
+def _is_seven_scenes(path: Path) -> bool:
+    return path.is_dir() and ((path / "TrainSplit.txt").is_file() or any(path.glob("frame-*.pose.txt")))
+
+
 FORMATS: dict[str, tuple[Callable[[Path], bool], Reader]] = {
     "COLMAP model": (lambda p: p.is_dir() and colmap.find_model(p) is not None, _colmap),
     "nerfstudio transforms": (lambda p: p.is_file() and p.name == "transforms.json", scenes.read_nerfstudio),
@@ -57,11 +57,25 @@ FORMATS: dict[str, tuple[Callable[[Path], bool], Reader]] = {
     "EuRoC": (lambda p: any((p / i / "cam0" / "data.csv").is_file() for i in ("mav0", ".")), trajectories.read_euroc),
     "KITTI": (_is_kitti, trajectories.read_kitti),
     "TUM": (lambda p: (p / "rgb.txt").is_file() and (p / "groundtruth.txt").is_file(), trajectories.read_tum),
-    "7Scenes": (lambda p: p.is_dir() and trajectories.is_seven_scenes(p), trajectories.read_seven_scenes),
+    "7Scenes": (_is_seven_scenes, trajectories.read_seven_scenes),
     "TUM trajectory": (lambda p: p.is_file() and _is_tum_file(p), _tum_file),
     "hloc query list": (lambda p: p.suffix == ".txt" and scenes.is_query_list(p), scenes.read_query_list),
 }
 """Name → (whether a path holds it, its reader)."""
+
+
+_VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".avi", ".webm", ".360", ".insv", ".ts", ".mts")
+_BAGS = (".bag", ".mcap", ".db3")
+
+
+def is_video(path: Path) -> bool:
+    """Whether a file's name is that of a video."""
+    return path.suffix.lower() in _VIDEOS
+
+
+def is_bag(path: Path) -> bool:
+    """Whether a path is a ROS 1 bag, a ROS 2 bag folder or an MCAP file."""
+    return path.suffix.lower() in _BAGS or (path / "metadata.yaml").is_file()
 
 
 def posed_format(path: Path) -> str | None:
@@ -128,9 +142,7 @@ def _opened(path: Path, track: Path | str | None, positions: bool, lost: list[Re
 
 def open_posed(path: Path) -> ImageSet | None:
     """Images of a source that is more than photos or a table; None where the path is no such source."""
-    from covis.reading import bags, video  # covis locate needs neither
-
-    if bags.is_bag(path) or video.is_video(path):
+    if is_bag(path) or is_video(path):
         raise InputError(f"{path} has to be taken apart first: covis data import {path} -o {path.stem}.csv --every 2s")
     posed = read_posed(path)
     if posed is not None:
@@ -156,87 +168,3 @@ def _positioned(images: ImageSet, path: Path, lost: list[Rejected]) -> ImageSet:
         raise InputError(f"{path}: no photo has a position, so there is nothing to locate by; expected {LAYOUT}")
     lost += [Rejected(images.name(int(i)), "no-position", "not in the map") for i in np.flatnonzero(~known)]
     return images if known.all() else images.subset(known)
-
-
-# What a user points at → photo files: files, folders, tables, patterns, a list on standard input.
-#
-# Nothing heavy is imported here, so that a mistyped path is told at once.
-
-
-TABLES = (".csv", ".parquet", ".pq", ".geojson", ".gpkg", ".geoparquet")
-STDIN = "-"
-
-
-def select_photos(given: Iterable[Path | str], stdin: TextIO | None = None) -> list[Path]:
-    """The photo files that `given` names, in order, each once.
-
-    A folder stands for the images below it, a table for the images it names, a pattern such as `new/*.jpg` for what
-    matches it, `-` for the lines of standard input.
-    """
-    photos = list(dict.fromkeys(_expanded(given, stdin or sys.stdin)))
-    if not photos:
-        raise InputError("no photo is given; name photos, a folder, a table or - for a list on standard input")
-    if not any(photo.exists() for photo in photos):
-        first = photos[0]
-        raise InputError(f"{first} is not there{did_you_mean(first)}")
-    return photos
-
-
-def _expanded(given: Iterable[Path | str], stdin: TextIO) -> Iterator[Path]:
-    for item in given:
-        path = Path(item)
-        if str(item) == STDIN:
-            yield from _expanded((line for line in map(_line, stdin) if line), stdin)
-        elif path.is_dir():
-            yield from _inside(path)
-        elif path.suffix.lower() in TABLES and path.is_file():
-            yield from _of_table(path)
-        elif not path.exists() and glob.has_magic(str(path)):
-            found = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - patterns may begin at the root
-            if not found:
-                raise InputError(f"{path} matches no file; check the pattern")
-            yield from _expanded(found, stdin)
-        else:
-            yield path
-
-
-def _line(text: str) -> str:
-    return text.rstrip("\r\n")
-
-
-def _inside(folder: Path) -> list[Path]:
-    names = walk_images(folder)
-    if not names:
-        raise InputError(f"{folder} has no photos; expected files such as {folder}/photo.jpg")
-    return [folder / name for name in names]
-
-
-def _of_table(path: Path) -> list[Path]:
-    """The images of a table; their positions are not looked at."""
-
-    images = open_images(path)
-    return [images.path(i) for i in range(len(images))]
-
-
-def did_you_mean(path: Path) -> str:
-    """A hint for a path that is not there: the nearest name beside it, or the folder that is missing."""
-    parent = path.parent
-    if not parent.is_dir():
-        return f"; {parent} is not there either, check the path"
-    near = difflib.get_close_matches(path.name, sorted(p.name for p in parent.iterdir()), n=1, cutoff=0.6)
-    return f"; did you mean {parent / near[0]}?" if near else "; check the path"
-
-
-def require_map(path: Path, others: Sequence[Path], pointer: str = "CURRENT") -> None:
-    """Says what is wrong where `path` is no map: not there, a photo, or given in the place of another argument."""
-    if (path / pointer).is_file() or (path / "map.json").is_file():
-        return
-    swapped = next((other for other in others if (other / pointer).is_file()), None)
-    if swapped is not None:
-        raise InputError(f"{swapped} is the map, and it comes first: covis locate {swapped} {path}")
-    if not path.exists():
-        raise InputError(f"{path} is not there{did_you_mean(path)} (make a map with: covis index PHOTOS -o MAP)")
-    what = "a photo" if path.suffix.lower() in IMAGE_SUFFIXES else "not a covis map"
-    raise InputError(
-        f"{path} is {what}; the first argument is a map: covis locate MAP PHOTO… (make one with: covis index PHOTOS -o MAP)"
-    )

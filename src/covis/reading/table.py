@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import difflib
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -40,9 +41,9 @@ def read_columns(path: Path, kinds: Mapping[str, ColumnKind], *, others: bool = 
 
     Other columns are taken as they look, or left out without `others`. An empty cell of a number is null.
     """
-    found = header(path)
+    columns = header(path)
     types = {name: _type(kind) for name, kind in kinds.items()}
-    only = None if others else [name for name in found if name in kinds]
+    only = None if others else [name for name in columns if name in kinds]
     if path.suffix.lower() in (".parquet", ".pq"):
         table = _read_parquet(path, types, only)
     else:
@@ -233,7 +234,7 @@ def _first_line(error: Exception) -> str:
 # a place on Earth. Further columns travel along as `ImageSet.columns`. Empty cells mean unknown.
 
 
-KINDS: dict[str, ColumnKind] = {
+_KINDS: dict[str, ColumnKind] = {
     "image": "name",
     "lat": "number",
     "lon": "number",
@@ -244,7 +245,7 @@ KINDS: dict[str, ColumnKind] = {
     "group": "text",
 }
 """The columns with a meaning of their own."""
-EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
+_EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
 SUFFIXES = (".csv", ".parquet", ".pq", ".geojson", ".gpkg", ".geoparquet")
 _SYNONYMS = {
     **dict.fromkeys(("file", "filename", "file_name", "path", "name", "photo", "image_name", "image_path"), "image"),
@@ -283,15 +284,23 @@ def read_tables(paths: Sequence[Path | str], frame: str = "") -> tuple[ImageSet,
     return tuple(_image_set(file, c, frame) for file, c in zip(files, cells, strict=True))
 
 
+@foreign("a table of images")
+def image_files(path: Path) -> list[Path]:
+    """The images that a table names; it need not tell where they were taken."""
+    plain = path.suffix.lower() in (".csv", ".parquet", ".pq") and "image" in header(path)
+    cells = read_columns(path, {"image": "name"}, others=False) if plain else _cells(path)
+    return [path.parent / os.fsdecode(name) for name in _names(path, cells)]
+
+
 def _cells(path: Path) -> dict[str, Column]:
     if path.suffix.lower() in (".geojson", ".json"):
         return _geojson(path)
     if gis.is_layer_file(path):
         return _layer(path)
     if path.is_dir():
-        raise InputError(f"{path} is a folder, not a table; give a file with the columns {EXAMPLE}")
+        raise InputError(f"{path} is a folder, not a table; give a file with the columns {_EXAMPLE}")
     check_columns(path, header(path))
-    return read_columns(path, KINDS)
+    return read_columns(path, _KINDS)
 
 
 def _layer(path: Path) -> dict[str, Column]:
@@ -314,30 +323,35 @@ def check_columns(path: Path, found: Sequence[str]) -> None:
         raise InputError(f"{path}: column {twice[0]!r} is there twice; rename one")
     for name in found:
         meant = _meant(name)
-        if name not in KINDS and meant and meant not in found:
+        if name not in _KINDS and meant and meant not in found:
             raise InputError(f"{path}: row 1 has an unknown column {name!r}; did you mean {meant!r}?")
     placed = {"lat", "lon"} <= set(found) or {"easting", "northing"} <= set(found)
     if "image" not in found or not placed:
-        raise InputError(f"{path}: row 1 has the columns {', '.join(found) or '(none)'}; expected {EXAMPLE}")
+        raise InputError(f"{path}: row 1 has the columns {', '.join(found) or '(none)'}; expected {_EXAMPLE}")
 
 
 def _meant(name: str) -> str | None:
     plain = name.strip().lower()
-    if plain in KINDS or plain in _SYNONYMS:
+    if plain in _KINDS or plain in _SYNONYMS:
         return _SYNONYMS.get(plain, plain)
-    near = difflib.get_close_matches(plain, KINDS, n=1, cutoff=0.8)
+    near = difflib.get_close_matches(plain, _KINDS, n=1, cutoff=0.8)
     return near[0] if near else None
 
 
-def _image_set(path: Path, cells: Mapping[str, Column], frame: str) -> ImageSet:
+def _names(path: Path, cells: Mapping[str, Column]) -> NDArray[np.bytes_]:
     encoded = name_bytes(cells["image"])
     blank = np.flatnonzero(encoded == b"")
     if len(blank):
         raise InputError(f"{path}: row {int(blank[0]) + 2} has no image name; fill it in or remove the row")
     if not len(encoded):
-        raise InputError(f"{path} has a header and no rows; expected {EXAMPLE}")
+        raise InputError(f"{path} has a header and no rows; expected {_EXAMPLE}")
+    return encoded
+
+
+def _image_set(path: Path, cells: Mapping[str, Column], frame: str) -> ImageSet:
+    encoded = _names(path, cells)
     group = texts(cells["group"]) if "group" in cells else ""
-    extra = {name: any_values(column) for name, column in cells.items() if name not in KINDS}
+    extra = {name: any_values(column) for name, column in cells.items() if name not in _KINDS}
     images = ImageSet.of(path.parent, encoded, _poses(path, cells, frame), group, columns=extra)
     return restored(images, path)
 
@@ -402,17 +416,17 @@ def _geojson(path: Path) -> dict[str, Column]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is not a GeoJSON FeatureCollection ({error})") from None
     rows = [_feature(path, i, feature) for i, feature in enumerate(features)]
-    found = list(dict.fromkeys(key for row in rows for key in row)) or ["image", "lat", "lon"]
-    check_columns(path, found)
+    columns = list(dict.fromkeys(key for row in rows for key in row)) or ["image", "lat", "lon"]
+    check_columns(path, columns)
     try:
-        cells = {key: pa.array([row.get(key) for row in rows], from_pandas=True) for key in found}
+        cells = {key: pa.array([row.get(key) for row in rows], from_pandas=True) for key in columns}
         return {k: v.cast(pa.binary() if k == "image" else pa.float64()) if _typed(k) else v for k, v in cells.items()}
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
         raise InputError(f"{path}: a property has mixed or wrong kinds of value ({error})") from None
 
 
 def _typed(name: str) -> bool:
-    return name in KINDS and name != "group"
+    return name in _KINDS and name != "group"
 
 
 def _feature(path: Path, at: int, feature: Any) -> dict[str, Any]:

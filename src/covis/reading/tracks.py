@@ -24,7 +24,7 @@ from covis.progress import warn
 from covis.reading.decoding import REJECTS
 from covis.reading.table import any_values, header, numbers, read_columns
 
-SUFFIXES = (".gpx", ".csv", ".parquet", ".pq", ".geojson")
+_SUFFIXES = (".gpx", ".csv", ".parquet", ".pq", ".geojson")
 MAX_GAP_S = 60.0
 """Between two points further apart than this, a position is not interpolated."""
 
@@ -121,8 +121,8 @@ def _geojson(path: Path) -> TrackColumns:
 
 
 def _columns(path: Path) -> TrackColumns:
-    found = header(path)
-    lost = [name for name in ("time", "lat", "lon") if name not in found]
+    columns = header(path)
+    lost = [name for name in ("time", "lat", "lon") if name not in columns]
     if lost:
         raise InputError(f"{path} has no column {lost[0]}; a track needs time,lat,lon and a table image,lat,lon")
     cells = read_columns(path, {"lat": "number", "lon": "number", "altitude": "number", "time": "text"})
@@ -179,8 +179,8 @@ def tracks_beside(folder: Path, output: Path | None = None) -> list[Path]:
     """Tables and tracks that lie directly in a folder; what covis itself writes there is none."""
     own = {folder / REJECTS, *([] if output is None else [output])}
     skipped = {path.resolve() for path in own}
-    found = (p for p in folder.iterdir() if p.suffix.lower() in SUFFIXES and not p.name.startswith("."))
-    return sorted(p for p in found if p.resolve() not in skipped)
+    candidates = (p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES and not p.name.startswith("."))
+    return sorted(p for p in candidates if p.resolve() not in skipped)
 
 
 def same_file(name: str, base: Path) -> str:

@@ -1,6 +1,6 @@
 """Trajectories of SLAM and their benchmarks: TUM, KITTI, EuRoC and 7Scenes folders, each with images, 6DOF poses, intrinsics.
 
-Poses between two of a trajectory are interpolated (slerp); further apart than `MAX_GAP_S` they are unknown.
+Poses between two of a trajectory are interpolated (slerp); further apart than `_MAX_GAP_S` they are unknown.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from covis.poses import Axis, Poses, quaternion_matrices
 from covis.progress import warn
 from covis.reading.cameras import Camera, calibration, pinhole
 
-MAX_GAP_S = 0.5
+_MAX_GAP_S = 0.5
 """Between two poses further apart than this nothing is interpolated."""
 TUM_CAMERAS = {
     "freiburg1": (517.3, 516.5, 318.6, 255.3),
@@ -54,7 +54,7 @@ class Trajectory:
             warn(f"{source}: the clock jumps back by {back:.3f} s at pose {first}; {int((~later).sum())} left out")
         return cls(time_s[later], matrices[later])
 
-    def at(self, when_s: Floats, max_gap_s: float = MAX_GAP_S) -> Floats:
+    def at(self, when_s: Floats, max_gap_s: float = _MAX_GAP_S) -> Floats:
         """(M, 3, 4) interpolated; NaN outside the trajectory and in gaps. A pose's own time gives it unchanged."""
         right = np.clip(np.searchsorted(self.time_s, when_s), 0, len(self.time_s) - 1)
         result = np.full((len(when_s), 3, 4), np.nan)
@@ -141,8 +141,8 @@ def _tum_camera(folder: Path) -> Camera | None:
     if file.is_file():
         row = number_rows(file, 4)[0]
         return Camera("PINHOLE", 640, 480, tuple(row.tolist()))
-    found = next((params for name, params in TUM_CAMERAS.items() if name in folder.resolve().name), None)
-    return None if found is None else Camera("PINHOLE", 640, 480, found)
+    camera_params = next((params for name, params in TUM_CAMERAS.items() if name in folder.resolve().name), None)
+    return None if camera_params is None else Camera("PINHOLE", 640, 480, camera_params)
 
 
 def _tum_depth(path: Path, time_s: Floats, most_s: float = 0.02) -> dict[str, NDArray[Any]]:
@@ -189,10 +189,10 @@ def read_kitti(folder: Path, poses_file: Path | None = None) -> ImageSet:
 def _kitti_poses(folder: Path) -> Path:
     whole = folder.resolve()
     candidates = (folder / "poses.txt", whole.parent.parent / "poses" / f"{whole.name}.txt")
-    found = next((c for c in candidates if c.is_file()), None)
-    if found is None:
+    file = next((c for c in candidates if c.is_file()), None)
+    if file is None:
         raise InputError(f"{folder} has no poses; expected {candidates[1]} (only sequences 00 to 10 have them)")
-    return found
+    return file
 
 
 def _kitti_camera(folder: Path, side: str) -> tuple[Camera | None, Floats]:
@@ -260,17 +260,17 @@ def _euroc_camera(file: Path) -> tuple[Camera, Floats]:
     import yaml
 
     try:
-        told = yaml.safe_load(read_foreign_text(file, _MAX_YAML_BYTES))
-        matrix = np.array(told["T_BS"]["data"], np.float64).reshape(4, 4)[:3]
-        params, size = [float(v) for v in told["intrinsics"]], told["resolution"]
-        lens = [float(v) for v in told.get("distortion_coefficients", [])]
+        document = yaml.safe_load(read_foreign_text(file, _MAX_YAML_BYTES))
+        matrix = np.array(document["T_BS"]["data"], np.float64).reshape(4, 4)[:3]
+        params, size = [float(v) for v in document["intrinsics"]], document["resolution"]
+        lens = [float(v) for v in document.get("distortion_coefficients", [])]
     except InputError:
         raise
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise InputError(
             f"{file} is not a EuRoC sensor file ({error!r}); expected T_BS, intrinsics, resolution"
         ) from None
-    kind = {"radial-tangential": "OPENCV", "equidistant": "OPENCV_FISHEYE"}.get(told.get("distortion_model", ""))
+    kind = {"radial-tangential": "OPENCV", "equidistant": "OPENCV_FISHEYE"}.get(document.get("distortion_model", ""))
     if kind and len(lens) >= 4:
         return Camera(kind, int(size[0]), int(size[1]), (*params, *lens[:4])), matrix
     return Camera("PINHOLE", int(size[0]), int(size[1]), tuple(params)), matrix
@@ -297,11 +297,6 @@ SEVEN_SCENES_COLOUR = (525.0, 525.0, 320.0, 240.0, 640.0, 480.0)
 _FRAME = re.compile(r"^(frame-(\d+))\.color\.(png|jpg|jpeg)$")
 
 
-def is_seven_scenes(folder: Path) -> bool:
-    """Whether a folder is a scene, or one sequence of frames."""
-    return (folder / "TrainSplit.txt").is_file() or any(folder.glob("frame-*.pose.txt"))
-
-
 @foreign("a scene of 7Scenes")
 def read_seven_scenes(folder: Path, scene: str = "", split: str = "TrainSplit.txt") -> ImageSet:
     """The frames of the sequences that `split` lists (of a scene: those to map), or of the one sequence in `folder`."""
@@ -316,15 +311,15 @@ def _sequences(path: Path) -> list[str]:
     """`sequence1` → `seq-01`."""
     if not path.is_file():
         raise InputError(f"{path} is not there; check that the dataset is unpacked completely")
-    found = []
+    frames = []
     for number, cells in cells_of(path):
         digits = re.fullmatch(r"(?:sequence|seq-)(\d+)", " ".join(cells))
         if not digits:
             raise InputError(f"{path}: line {number} is {' '.join(cells)!r}; expected sequence<number>")
-        found.append(f"seq-{int(digits[1]):02d}")
-    if not found:
+        frames.append(f"seq-{int(digits[1]):02d}")
+    if not frames:
         raise InputError(f"{path} lists no sequence; take the file of the 7Scenes release")
-    return found
+    return frames
 
 
 def _sequence(path: Path, folder: str, scene: str) -> ImageSet:

@@ -35,13 +35,13 @@ from covis.reading.tracks import MAX_GAP_S, Track
 # duplicates are found at the end, from what the journal says, so that an interrupted run gives the same files.
 
 
-KIND = "frames"
+_KIND = "frames"
 JOURNAL = "frames.jsonl"
 WINDOW_S = 0.5
 """The sharpest frame of so many seconds from a slot's beginning is taken."""
 BLURRED = 0.25
 """A frame with less than this share of its neighbours' median sharpness is left out."""
-NEIGHBOURS = 10
+_NEIGHBOURS = 10
 ALIKE = 1.0
 """Mean difference of grey levels (of 255) below which a frame repeats the one before."""
 _TINY = 16
@@ -57,10 +57,10 @@ class Every(NamedTuple):
     @classmethod
     def parse(cls, text: str) -> Every:
         """`5m`, `2s`, `0.5 s`."""
-        found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(m|s)\s*", text)
-        if not found or float(found[1]) <= 0:
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(m|s)\s*", text)
+        if not match or float(match[1]) <= 0:
             raise InputError(f"--every {text!r} is not a distance or time; expected one like 5m or 2s")
-        return cls(float(found[1]), "m" if found[2] == "m" else "s")
+        return cls(float(match[1]), "m" if match[2] == "m" else "s")
 
 
 class Frame(NamedTuple):
@@ -93,9 +93,9 @@ class Kept:
     @classmethod
     def read(cls, line: str) -> Kept:
         """From a line of the journal."""
-        told = json.loads(line)
-        tiny = np.frombuffer(bytes.fromhex(told["tiny"]), np.uint8).reshape(_TINY, _TINY)
-        return cls(told["name"], int(told["slot"]), float(told["time_s"]), float(told["sharpness"]), tiny)
+        entry = json.loads(line)
+        tiny = np.frombuffer(bytes.fromhex(entry["tiny"]), np.uint8).reshape(_TINY, _TINY)
+        return cls(entry["name"], int(entry["slot"]), float(entry["time_s"]), float(entry["sharpness"]), tiny)
 
 
 class Extracted(NamedTuple):
@@ -114,7 +114,7 @@ Travelled = Callable[[float], float]
 
 def extract(source: Source, folder: Path, travelled: Travelled, every: Every, config: dict[str, Any]) -> Extracted:
     """Writes the frames of `source` into `folder`; the same `config` resumes an interrupted call."""
-    with artifacts.claim(folder, KIND, {**config, "every": f"{every.step:g}{every.unit}"}):
+    with artifacts.claim(folder, _KIND, {**config, "every": f"{every.step:g}{every.unit}"}):
         done = _journal(folder)
         last = done[-1] if done else None
         with Meter("taking frames", None, "frames") as meter, (folder / JOURNAL).open("a", encoding="utf-8") as journal:
@@ -186,7 +186,7 @@ def _sifted(folder: Path, done: list[Kept]) -> Extracted:
     kept: list[Kept] = []
     left_out: list[tuple[str, str, str]] = []
     for i, frame in enumerate(done):
-        usual = float(np.median(sharpness[max(0, i - NEIGHBOURS) : i + NEIGHBOURS + 1]))
+        usual = float(np.median(sharpness[max(0, i - _NEIGHBOURS) : i + _NEIGHBOURS + 1]))
         change = np.inf if not kept else float(np.abs(frame.tiny.astype(float) - kept[-1].tiny).mean())
         if frame.sharpness < BLURRED * usual:
             left_out.append((frame.name, "blurred", f"sharpness {frame.sharpness:.1f}, its neighbours' {usual:.1f}"))
@@ -233,7 +233,6 @@ def distance_gone(time_s: Floats, xy: Floats) -> Travelled:
 # Videos
 
 
-SUFFIXES = (".mp4", ".mov", ".m4v", ".mkv", ".avi", ".webm", ".360", ".insv", ".ts", ".mts")
 SAMPLE_HZ = 4.0
 """Rate at which change of picture and speed are compared."""
 MAX_OFFSET_S = 120.0
@@ -257,11 +256,6 @@ class Facts:
     height: int
 
 
-def is_video(path: Path) -> bool:
-    """Whether a file's name is that of a video."""
-    return path.suffix.lower() in SUFFIXES
-
-
 @contextmanager
 def _open(path: Path) -> Iterator[Any]:
     try:
@@ -283,10 +277,10 @@ def facts(path: Path | str) -> Facts:
     path = Path(path)
     with _open(path) as container:
         stream = container.streams.video[0]
-        told = {**stream.metadata, **container.metadata}
+        metadata = {**stream.metadata, **container.metadata}
         seconds = float(container.duration or 0) / 1e6
         size = int(stream.codec_context.width), int(stream.codec_context.height)
-    return Facts(_start(told.get("creation_time", "")), seconds, *size)
+    return Facts(_start(metadata.get("creation_time", "")), seconds, *size)
 
 
 def _start(text: str) -> float:
@@ -360,14 +354,14 @@ def import_video(
     from the direction of travel; without it headings are unknown.
     """
     path, folder = Path(path), Path(folder)
-    told = facts(path)
-    start = 0.0 if np.isnan(told.start_s) else told.start_s
+    properties = facts(path)
+    start = 0.0 if np.isnan(properties.start_s) else properties.start_s
     own = embedded_track(path, start) if track is None else None
     if own is not None:
         say(f"{path}: positions are taken from the {len(own.time_s)} fixes inside it")
     elif track is None and every.unit == "m":
         raise InputError(f"--every {every.step:g}m needs to know where {path.name} went: give --track, or --every 2s")
-    clock = Clock(start, 0.0, float("nan")) if own is not None else _clock(path, told, track, offset_s)
+    clock = Clock(start, 0.0, float("nan")) if own is not None else _clock(path, properties, track, offset_s)
     track = track or own
     travelled: Any = float
     if track is not None and every.unit == "m":
@@ -378,7 +372,7 @@ def import_video(
     done = extract(lambda after: frames(path, after), folder, travelled, every, config)
     if not done.kept:
         raise InputError(
-            f"{path}: no frame lies within the track's times; check --clock-offset ({_spans(told, track)})"
+            f"{path}: no frame lies within the track's times; check --clock-offset ({_spans(properties, track)})"
         )
     return _image_set(path, folder, done, clock, track, mount_deg), done
 
@@ -392,12 +386,12 @@ def _clock(path: Path, told: Facts, track: Track | None, offset_s: float | None)
         warn(f"{path} does not say when it was taken; its first frame is put at the track's first point")
     if offset_s is not None:
         return Clock(start + offset_s, offset_s, float("nan"))
-    found, correlation = estimate_offset(path, start, track)
+    offset, correlation = estimate_offset(path, start, track)
     if correlation < LEAST_CORRELATION:
         warn(f"{path}: no clock offset fits (correlation {correlation:.2f}); 0 s is used, or give --clock-offset")
         return Clock(start, 0.0, correlation)
-    say(f"{path}: clock offset {found:+.2f} s (correlation of motion {correlation:.2f})")
-    return Clock(start + found, found, correlation)
+    say(f"{path}: clock offset {offset:+.2f} s (correlation of motion {correlation:.2f})")
+    return Clock(start + offset, offset, correlation)
 
 
 def _spans(told: Facts, track: Track | None) -> str:
@@ -417,16 +411,18 @@ def estimate_offset(path: Path, start_s: float, track: Track, most_s: float = MA
     middle, speed = _speed(track)
     lags = np.arange(-most_s, most_s + 1e-9, 1 / SAMPLE_HZ)
     speeds = [_at(middle, speed, start_s + lag + grid) for lag in lags]
-    found = np.array([_correlation(motion, values) for values in speeds])
+    correlations = np.array([_correlation(motion, values) for values in speeds])
     overlap = np.array([1.0 - np.isnan(values).mean() for values in speeds])
-    scores = np.arctanh(np.clip(found, -0.999, 0.999)) * np.sqrt(overlap)  # a long agreement says more than a short one
+    scores = np.arctanh(np.clip(correlations, -0.999, 0.999)) * np.sqrt(
+        overlap
+    )  # a long agreement says more than a short one
     best = int(np.argmax(scores))
     if not 0 < best < len(lags) - 1:
-        return float(lags[best]), float(found[best])
+        return float(lags[best]), float(correlations[best])
     left, top, right = scores[best - 1 : best + 2]
     bend = left - 2 * top + right
     finer = 0.5 * (left - right) / bend if bend < 0 else 0.0
-    return float(lags[best] + finer / SAMPLE_HZ), float(found[best])
+    return float(lags[best] + finer / SAMPLE_HZ), float(correlations[best])
 
 
 def _changes(path: Path) -> tuple[Floats, Floats]:
@@ -458,8 +454,8 @@ def _speed(track: Track) -> tuple[Floats, Floats]:
 
 
 def _at(times: Floats, values: Floats, when: Floats) -> Floats:
-    found: Floats = np.interp(when, times, values, left=np.nan, right=np.nan)
-    return found
+    interpolated: Floats = np.interp(when, times, values, left=np.nan, right=np.nan)
+    return interpolated
 
 
 def _smoothed(values: Floats) -> Floats:
@@ -503,10 +499,10 @@ def _image_set(
 def course_at(track: Track, when: Floats) -> Floats:
     """(N,) degrees clockwise from true north of the direction of travel; NaN where the track stands still."""
     before, after = track.at(when - _COURSE_S), track.at(when + _COURSE_S)
-    here = track.at(when)
-    before, after = (np.where(np.isnan(side), here, side) for side in (before, after))
+    positions = track.at(when)
+    before, after = (np.where(np.isnan(side), positions, side) for side in (before, after))
     north = after[:, 0] - before[:, 0]
-    east = ((after[:, 1] - before[:, 1] + 180.0) % 360.0 - 180.0) * np.cos(np.radians(here[:, 0]))
+    east = ((after[:, 1] - before[:, 1] + 180.0) % 360.0 - 180.0) * np.cos(np.radians(positions[:, 0]))
     still = np.hypot(north, east) * 111_195.0 < _STILL_M
     course: Floats = np.where(still, np.nan, np.degrees(np.arctan2(east, north)) % 360.0)
     return course

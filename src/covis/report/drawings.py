@@ -166,8 +166,8 @@ def picture_pair(
     if facing and not np.isnan(turn):
         psi *= facing_weight(float(turn))
     title = f"{measure}, facing weighed" if facing else measure
-    told = "unknown heading" if np.isnan(turn) else f"{turn:.0f}° apart in heading"
-    axes.set(title=f"{title} {psi:.3f}: {apart:.1f} m and {told}", xlabel="east (m)", ylabel="north (m)", aspect=1)
+    turned = "unknown heading" if np.isnan(turn) else f"{turn:.0f}° apart in heading"
+    axes.set(title=f"{title} {psi:.3f}: {apart:.1f} m and {turned}", xlabel="east (m)", ylabel="north (m)", aspect=1)
     axes.legend(loc="upper right", fontsize="small")
     return figure
 
@@ -206,14 +206,14 @@ def picture_scatter(
     keep = np.random.default_rng(0).permutation(len(psi))[:_MOST_DOTS]
     apart, turn, psi = apart[keep], turn[keep], psi[keep]
     figure, axes = _figure(12, 5, columns=2)
-    for panel, x, colour, label, told in (
+    for panel, x, colour, label, caption in (
         (axes[0], apart, turn, "distance (m)", "heading difference (°)"),
         (axes[1], turn, apart, "heading difference (°)", "distance (m)"),
     ):
         dots = panel.scatter(x, psi, c=colour, s=3, cmap="viridis", linewidths=0, rasterized=True)
         panel.axhline(POSITIVE, color="grey", linewidth=0.8)
         panel.set(xlabel=label, ylabel=_title(graph), ylim=(-0.02, 1.02))
-        figure.colorbar(dots, ax=panel, label=told)
+        figure.colorbar(dots, ax=panel, label=caption)
     return figure
 
 

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 from torch import Tensor
@@ -58,7 +58,7 @@ def _templates() -> Environment:
 
 def rendered(template: str, **values: Any) -> str:
     """A template of this package, filled; whatever is no `Markup` is escaped."""
-    return str(_templates().get_template(template).render(**values))
+    return cast(str, Markup(_templates().get_template(template).render(**values)))
 
 
 def write_page(path: Path, title: str, lead: str, sections: Sequence[Section], navigation: bool = False) -> None:
@@ -79,18 +79,13 @@ def write_page(path: Path, title: str, lead: str, sections: Sequence[Section], n
     write_text(path, page)
 
 
-def text(value: object) -> str:
-    """Escaped for HTML."""
-    return str(escape(value))
-
-
 def html_table(rows: Sequence[TableRow], name: str, best: Mapping[str, bool] | None = None) -> str:
     """Rows of equal keys as a table that can be copied as Markdown, LaTeX or CSV.
 
     best: columns whose best cell is bold → whether lower is better.
     """
     if not rows:
-        return "<p>none</p>"
+        return cast(str, Markup("<p>none</p>"))
     head = list(rows[0])
     right = {key for key in head if is_numeric(rows, key)}
     bold = {(best_row(rows, key, lower), key) for key, lower in (best or {}).items() if key in head}
@@ -111,7 +106,8 @@ class Cell:
 
 def figures_row(drawings: Sequence[str]) -> str:
     """Drawings side by side where the page is wide enough."""
-    return f'<div class="figures">{"".join(figure(svg) for svg in drawings)}</div>'
+    drawn = Markup("").join(figure(svg) for svg in drawings)
+    return cast(str, Markup('<div class="figures">{}</div>').format(drawn))
 
 
 def data_thumbnail(file: Path, pixels: int) -> str:
@@ -152,16 +148,16 @@ def models(evaluations: EvaluationGroups, runs: Runs) -> dict[str, Path]:
 
     A model that was evaluated several times (whitened to several sizes) counts once.
     """
-    found = {name: paths[0] / "model" for name, paths in runs.items()}
-    seen = {_fingerprint(folder) for folder in found.values()}
+    models = {name: paths[0] / "model" for name, paths in runs.items()}
+    seen = {_fingerprint(folder) for folder in models.values()}
     for name, group in evaluations.items():
         folder = Path(str(group[0].subject.get("folder", "")))
         mark = group[0].subject.get("fingerprint")
-        if name not in found and mark not in seen and mark == _fingerprint(folder):
-            found[name] = folder
+        if name not in models and mark not in seen and mark == _fingerprint(folder):
+            models[name] = folder
             seen.add(mark)
-    order = [name for name in (*evaluations, *found) if name in found]
-    return {name: found[name] for name in list(dict.fromkeys(order))[:MOST_MODELS]}
+    order = [name for name in (*evaluations, *models) if name in models]
+    return {name: models[name] for name in list(dict.fromkeys(order))[:MOST_MODELS]}
 
 
 def _fingerprint(folder: Path) -> object:
@@ -181,10 +177,10 @@ def graded_samples(evaluations: EvaluationGroups) -> dict[str, Mapping[str, NDAr
 
 def needed_sample(evaluations: EvaluationGroups) -> dict[str, Mapping[str, NDArray[Any]]]:
     """`sampled`, or an error where there is none."""
-    found = graded_samples(evaluations)
-    if not found:
+    samples = graded_samples(evaluations)
+    if not samples:
         raise InputError("these evaluations hold no sampled pairs with graded similarity")
-    return found
+    return samples
 
 
 def run_recipe(run: Path) -> dict[str, Any]:
@@ -215,13 +211,13 @@ def difference_figure(evaluations: EvaluationGroups, models: Models, benchmark: 
     """PCA and t-SNE of the differences of sampled pairs, for each model."""
     opened = _opened(models)
     rows, columns, positive = _balanced(_sample(evaluations, benchmark))
-    found = {
+    curves = {
         name: _described(model, benchmark.queries, rows) - _described(model, benchmark.database, columns)
         for name, model in opened.items()
     }
     planes = {
-        "PCA": {name: pca(vectors) for name, vectors in found.items()},
-        "t-SNE": {name: tsne(vectors) for name, vectors in found.items()},
+        "PCA": {name: pca(vectors) for name, vectors in curves.items()},
+        "t-SNE": {name: tsne(vectors) for name, vectors in curves.items()},
     }
     return drawings.difference_planes(planes, positive, colours(evaluations, models))
 
@@ -302,21 +298,21 @@ Posed = tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]
 
 def pose_overlap(runs: Runs, benchmark: Benchmark, data: Path | None) -> Section | None:
     """How labels depend on the distance and angle between two cameras."""
-    found = _posed_pairs(*labelled(runs, benchmark, data))
-    if found is None:
+    pairs = _posed_pairs(*labelled(runs, benchmark, data))
+    if pairs is None:
         return None
     whose = "training labels" if runs else "the benchmark's graded similarity"
-    drawn = plots.svg(drawings.overlap_against_pose(*found))
+    drawn = plots.svg(drawings.overlap_against_pose(*pairs))
     caption = f"{whose}; pairs that share nothing count as ψ = 0"
     return Section("Overlap against distance and angle", figure(drawn, caption), "overlap")
 
 
 def overlap_figure(runs: Runs, benchmark: Benchmark, data: Path | None) -> Figure:
     """ψ against metres and degrees."""
-    found = _posed_pairs(*labelled(runs, benchmark, data))
-    if found is None:
+    pairs = _posed_pairs(*labelled(runs, benchmark, data))
+    if pairs is None:
         raise InputError("there is no pair of graded similarity with known positions and headings")
-    return drawings.overlap_against_pose(*found)
+    return drawings.overlap_against_pose(*pairs)
 
 
 def labelled(runs: Runs, benchmark: Benchmark, data: Path | None) -> Labelled:
@@ -376,7 +372,7 @@ def _section(
     try:
         body = figure(plots.svg(draw(evaluations, models, benchmark)), caption)
     except InputError as reason:
-        body = f"<p>{text(reason)}</p>"
+        body = Markup("<p>{}</p>").format(reason)
     return Section(title, body, name)
 
 

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec
 
 import matplotlib
 import numpy as np
-from markupsafe import escape
+from markupsafe import Markup
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
@@ -30,8 +30,8 @@ def pca(vectors: NDArray[np.floating], dims: int = 2) -> Floats:
     centred = np.asarray(vectors, np.float64) - np.mean(vectors, axis=0, dtype=np.float64)
     u, s, vt = np.linalg.svd(centred, full_matrices=False)
     sign = np.sign(vt[np.arange(len(vt)), np.abs(vt).argmax(1)])
-    found = (u * s * sign)[:, :dims]
-    return np.pad(found, ((0, 0), (0, dims - found.shape[1])))
+    projected = (u * s * sign)[:, :dims]
+    return np.pad(projected, ((0, 0), (0, dims - projected.shape[1])))
 
 
 def tsne(vectors: NDArray[np.floating], perplexity: float = 30.0, steps: int = 500) -> Floats:
@@ -176,16 +176,22 @@ def recall_curves(
     ks: Sequence[int],
     colours: Palette,
 ) -> Figure:
-    """Recall@k against k for each name, the mean over its curves; `bands` (low, high) at each of `ks` are shaded."""
+    """Recall@k against k for each name, the mean over its curves; `bands` (low, high) at each of `ks` are shaded.
+
+    Between reported k the distances of the bands from the curve are interpolated.
+    """
     figure, axes = _one()
     marker = markers(curves)
-    for name, found in curves.items():
-        mean, colour = np.mean(found, axis=0), colours[name]
+    for name, curve in curves.items():
+        mean, colour = np.mean(curve, axis=0), colours[name]
         at = [k - 1 for k in ks if k <= len(mean)]
         axes.plot(np.arange(1, len(mean) + 1), mean, color=colour, label=name, marker=marker[name], ms=5, markevery=at)
         if name in bands:
-            low, high = np.transpose(bands[name])
-            axes.fill_between(ks, low, high, color=colour, alpha=0.16, lw=0)
+            every = np.arange(1, len(mean) + 1)
+            below, above = (
+                np.interp(every, ks, np.subtract(edge, mean[np.subtract(ks, 1)])) for edge in np.transpose(bands[name])
+            )
+            axes.fill_between(every, mean + below, mean + above, color=colour, alpha=0.16, lw=0)
     axes.set(xlabel="k", ylabel="Recall@k, %", ylim=(0, 100), title="recall")
     axes.set_xticks(ks, [str(k) for k in ks])
     _legend(axes)
@@ -203,7 +209,9 @@ def training_curves(
     figure, grid = panels(7.2 if recalls else 4.4, 2.8, 1, 2 if recalls else 1)
     marker = markers([*losses, *recalls])
     for name, (steps, values) in losses.items():
-        grid[0, 0].plot(steps, values, color=colours[name], label=name, lw=1.2)
+        grid[0, 0].plot(
+            steps, values, color=colours[name], label=name, lw=1.2, marker=marker[name], ms=4, markevery=0.2
+        )
     grid[0, 0].set(xlabel="step", ylabel="loss", title="training loss")
     _legend(grid[0, 0])
     if recalls:
@@ -218,8 +226,8 @@ def precision_curves(curves: Mapping[str, Sequence[tuple[NDArray[Any], NDArray[A
     """Precision against recall (each in [0, 1]) of best matches accepted up to a distance, a line each evaluation."""
     figure, axes = _one()
     marker = markers(curves)
-    for name, found in curves.items():
-        for i, (recall, precision) in enumerate(found):
+    for name, curve in curves.items():
+        for i, (recall, precision) in enumerate(curve):
             axes.plot(
                 100 * recall, 100 * precision, color=colours[name], label=None if i else name, drawstyle="steps-pre",
                 marker=marker[name], ms=4, markevery=0.2,
@@ -240,8 +248,8 @@ def radius_curves(
     figure, axes = _one()
     marker = markers(curves)
     axes.plot(radii_m, possible, color="k", lw=1, ls="--", label="possible")
-    for name, found in curves.items():
-        axes.plot(radii_m, np.mean(found, axis=0), marker=marker[name], ms=4, color=colours[name], label=name)
+    for name, curve in curves.items():
+        axes.plot(radii_m, np.mean(curve, axis=0), marker=marker[name], ms=4, color=colours[name], label=name)
     axes.set(xlabel="radius, m", ylabel="Recall@1, %", ylim=(0, 102), xscale="log", title="correct within a radius")
     _ticks(axes, radii_m, 1.6)
     _legend(axes)
@@ -277,8 +285,8 @@ def distance_against_similarity(
 def _medians(psi: NDArray[Any], distance: NDArray[Any]) -> tuple[list[float], list[float]]:
     """Median distance of the pairs without overlap and of those in each tenth of ψ, where there are some."""
     at = np.ceil(psi * 10).astype(int)
-    found = [b for b in range(11) if (at == b).sum() >= 5]
-    return [max(0.0, b / 10 - 0.05) for b in found], [float(np.median(distance[at == b])) for b in found]
+    bins = [b for b in range(11) if (at == b).sum() >= 5]
+    return [max(0.0, b / 10 - 0.05) for b in bins], [float(np.median(distance[at == b])) for b in bins]
 
 
 @styled
@@ -320,8 +328,9 @@ def svg(figure: Figure, title: str = "") -> str:
     drawn = buffer.getvalue()
     drawn = drawn[drawn.index("<svg") :].replace(_BLACK, "currentColor")
     drawn = re.sub(r"<metadata>.*?</metadata>", "", drawn, flags=re.DOTALL)
-    words = escape(title or described(figure))
-    return drawn.replace("<svg", '<svg role="img"', 1).replace(">", f"><title>{words}</title>", 1)
+    return drawn.replace("<svg", '<svg role="img"', 1).replace(
+        ">", Markup("><title>{}</title>").format(title or described(figure)), 1
+    )
 
 
 def described(figure: Figure) -> str:

@@ -41,13 +41,13 @@ from covis.report.page import (
 from covis.training.loop import has_metrics, read_metrics
 from covis.training.run import open_sampler
 
-QUERIES = 4000
+_QUERIES = 4000
 """So many queries are drawn at most, evenly chosen."""
 PICTURED = 360
 """So many wrong queries have their photos in the page, the worst of each model, and a third as many right ones."""
 ENTRIES = 12
 """Gallery entries shown at first, and more at each click."""
-PLACES = 4000
+_PLACES = 4000
 _THUMB = 180
 
 
@@ -55,7 +55,7 @@ def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dic
     """Queries with the best match of each model, and thumbnails of the images that can be looked at."""
     shown = _shown(next(iter(evaluations.values())))
     xy = benchmark.queries.poses.xy
-    places = benchmark.database.poses.xy[:: max(1, len(benchmark.database) // PLACES)]
+    places = benchmark.database.poses.xy[:: max(1, len(benchmark.database) // _PLACES)]
     truth = [_truth(benchmark, int(i)) for i in shown]
     models: list[dict[str, Any]] = [
         {
@@ -84,9 +84,9 @@ def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dic
 def _shown(evaluation: Evaluation) -> Ids:
     """Answerable queries with a place."""
     usable = evaluation.counted & ~np.isnan(np.asarray(evaluation.arrays["query_xy"])[:, 0])
-    found = np.flatnonzero(usable)
-    some = np.unique(np.linspace(0, len(found) - 1, min(QUERIES, len(found))).astype(int))
-    return np.asarray(found[some])
+    candidates = np.flatnonzero(usable)
+    some = np.unique(np.linspace(0, len(candidates) - 1, min(_QUERIES, len(candidates))).astype(int))
+    return np.asarray(candidates[some])
 
 
 def _thumbs(models: Sequence[dict[str, Any]], shown: Ids, benchmark: Benchmark) -> dict[str, str]:
@@ -101,8 +101,8 @@ def _thumbs(models: Sequence[dict[str, Any]], shown: Ids, benchmark: Benchmark) 
         for i in (*wrong, *some):
             wanted |= {f"q{shown[i]}"} | {f"m{answers[i][k]}" for k in ("id", "truth") if answers[i][k] is not None}
     sides = {"q": benchmark.queries, "m": benchmark.database}
-    found = {key: shot(sides[key[0]], int(key[1:])) for key in sorted(wanted)}
-    return {key: photo for key, photo in found.items() if photo}
+    shots = {key: shot(sides[key[0]], int(key[1:])) for key in sorted(wanted)}
+    return {key: photo for key, photo in shots.items() if photo}
 
 
 def _truth(benchmark: Benchmark, i: int) -> int | None:
@@ -147,7 +147,7 @@ def shot(images: ImageSet, i: int) -> str:
 # The parts of a report that are drawn, each made from evaluations or runs; each figure also by itself.
 
 
-BATCHES = 200
+_BATCHES = 200
 SIZE_K = 5
 """Recall@k that is drawn against descriptor size."""
 EXAMPLES = (0.9, 0.7, POSITIVE, 0.3, 0.1, 0.0)
@@ -220,14 +220,14 @@ def batch_compositions(evaluations: EvaluationGroups, runs: Runs, data: Path | N
     """How ψ is distributed in what each loss saw."""
     if not runs:
         return None
-    caption = f"the first {BATCHES} batches of each run"
+    caption = f"the first {_BATCHES} batches of each run"
     drawn = plots.svg(batch_figure(evaluations, runs, data))
     return Section("Similarity in the batches", figure(drawn, caption), "batches")
 
 
 def _batch_psi(run: Path, data: Path | None) -> NDArray[np.float32]:
     sampler = open_sampler(run, data)
-    psi = [sampler.batch(*divmod(n, len(sampler))).psi.ravel() for n in range(BATCHES)]
+    psi = [sampler.batch(*divmod(n, len(sampler))).psi.ravel() for n in range(_BATCHES)]
     return np.concatenate(psi)
 
 
@@ -315,13 +315,13 @@ def _accepted(evaluation: Evaluation) -> list[tuple[NDArray[np.float64], NDArray
 def radius_figure(evaluations: EvaluationGroups) -> Figure:
     """Recall@1 against the radius that counts as right."""
     curves = {
-        name: [curve for e in found if (curve := e.figures.by_radius) is not None]
-        for name, found in evaluations.items()
+        name: [curve for e in group if (curve := e.figures.by_radius) is not None]
+        for name, group in evaluations.items()
     }
-    known = [c for found in curves.values() for c in found]
+    known = [c for group in curves.values() for c in group]
     if not known:
         raise InputError("these evaluations are of images without positions, so no radius can be drawn")
-    recall = {name: [c.recall for c in found] for name, found in curves.items() if found}
+    recall = {name: [c.recall for c in group] for name, group in curves.items() if group}
     return plots.radius_curves(recall, known[0].radius_m, known[0].possible, colours(evaluations))
 
 
@@ -339,8 +339,8 @@ def batch_figure(evaluations: EvaluationGroups, runs: Runs, data: Path | None) -
     """Histograms of ψ in the batches of each run."""
     if not runs:
         raise InputError("batches are those of a run; give run folders, not evaluations")
-    found = {name: _batch_psi(paths[0], data) for name, paths in runs.items()}
-    return plots.batch_histograms(found, colours(evaluations, runs))
+    similarities = {name: _batch_psi(paths[0], data) for name, paths in runs.items()}
+    return plots.batch_histograms(similarities, colours(evaluations, runs))
 
 
 def size_figure(evaluations: EvaluationGroups) -> Figure:
@@ -414,10 +414,10 @@ def write_report(
     Models that are still where they were evaluated add differences of descriptors and activation maps; `runs` add what
     training saw: example pairs with their ψ, and the composition of batches. `data` is where the runs' dataset lies.
     """
-    found = [e for group in evaluations.values() for e in group]
-    if not found:
+    scored = [e for group in evaluations.values() for e in group]
+    if not scored:
         raise InputError("a report needs at least one evaluation")
-    other = {e.fingerprint for e in found} - {benchmark.fingerprint}
+    other = {e.fingerprint for e in scored} - {benchmark.fingerprint}
     if other:
         raise InputError(f"evaluations of other protocols ({', '.join(sorted(other))}) do not go into one report")
     runs = runs or {}

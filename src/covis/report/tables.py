@@ -12,16 +12,22 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from markupsafe import Markup
+
 from covis import artifacts
 from covis.errors import InputError
 from covis.evaluation import Evaluation
 from covis.evaluation.compare import compare
 from covis.evaluation.published import SOURCE, beside
+from covis.evaluation.render import BEST_RECALL, NAMES, PLUS_MINUS, name_of, over_seeds, seeds
 from covis.evaluation.render import COMPARED_KS as KS
-from covis.evaluation.render import NAMES, PLUS_MINUS, name_of, over_seeds, seeds
-from covis.report.page import EvaluationGroups, Section, figures_row, html_table, text, write_page
+from covis.report.page import EvaluationGroups, Section, figures_row, html_table, write_page
 from covis.tables import aligned
 
+NOTE = Markup('<p class="note">{}</p>')
+"""A remark of the page; `format` escapes what it is given."""
+BEST_ON_BOARD = BEST_RECALL | {"ms per photo": True}
+"""Columns of a leaderboard whose best is bold → whether lower is better."""
 TIMED = 3
 """Images that are timed, after one that is not; the quickest counts."""
 
@@ -128,12 +134,12 @@ def protocol_rows(board: Mapping[str, Any]) -> list[dict[str, Any]]:
     """The rows of one protocol, for people."""
     shown = []
     for place, row in enumerate(board["rows"], 1):
-        told: dict[str, Any] = {"": place, "model": row["model"]}
+        cells: dict[str, Any] = {"": place, "model": row["model"]}
         for k in KS:
             low, high = row["interval"][str(k)]
-            told[name_of(f"recall@{k}").heading] = f"{row['recall'][str(k)]:.1f} [{low:.1f}, {high:.1f}]"
+            cells[name_of(f"recall@{k}").heading] = f"{row['recall'][str(k)]:.1f} [{low:.1f}, {high:.1f}]"
         cost = row["cost"] or {}
-        told |= {
+        cells |= {
             "dims": _cell(row["dim"], "d"),
             "kB per map photo": _cell(row["map_kb_per_photo"], ".1f"),
             "image": "×".join(map(str, row["image_size"])),
@@ -143,7 +149,7 @@ def protocol_rows(board: Mapping[str, Any]) -> list[dict[str, Any]]:
             "model (MB)": _cell(cost.get("model_mb"), ".1f"),
             "licence": row["licence"] or "–",
         }
-        shown.append(told)
+        shown.append(cells)
     return shown
 
 
@@ -162,11 +168,10 @@ def heading(board: Mapping[str, Any]) -> str:
 
 def write_leaderboard(path: Path, found: Mapping[str, Any], title: str = "Leaderboard") -> None:
     """The page: a table for each protocol."""
-    best = {name_of(f"recall@{k}").heading: False for k in KS} | {"ms per photo": True}
     parts = [
         Section(
             board["benchmark"],
-            f'<p class="note">{text(heading(board))}</p>' + html_table(protocol_rows(board), f"board{i}", best=best),
+            NOTE.format(heading(board)) + html_table(protocol_rows(board), f"board{i}", best=BEST_ON_BOARD),
         )
         for i, board in enumerate(found["boards"])
     ]
@@ -179,21 +184,19 @@ def recall_table(evaluations: EvaluationGroups, drawings: list[str]) -> Section:
     """Recall@k with its interval or spread over runs, tested against the first name; curves below."""
     tests = _tests(evaluations)
     rows = []
-    for name, found in evaluations.items():
-        row: dict[str, Any] = {"model": name, "seeds": seeds(found), "dims": found[0].figures.dim or ""}
+    for name, group in evaluations.items():
+        row: dict[str, Any] = {"model": name, "seeds": seeds(group), "dims": group[0].figures.dim or ""}
         for k in KS:
-            value = over_seeds([e.recall[k] for e in found])
-            row[name_of(f"recall@{k}").heading] = value + _interval(found[0], k, len(found))
+            value = over_seeds([e.recall[k] for e in group])
+            row[name_of(f"recall@{k}").heading] = value + _interval(group[0], k, len(group))
         rows.append(row | tests.get(name, {}))
     notes = [f"{PLUS_MINUS}; bands are the range over seeds"] if _repeated(evaluations) else []
-    notes += [f"in brackets: {found[0].figures['interval']}" for found in list(evaluations.values())[:1]]
+    notes += [f"in brackets: {group[0].figures['interval']}" for group in list(evaluations.values())[:1]]
     notes += ["* significant at 5 % (paired test, Holm over the models)"] if tests else []
-    told = f'<p class="note">{text("; ".join(notes))}</p>'
+    note = NOTE.format("; ".join(notes))
     return Section(
         "Recall",
-        html_table(rows, "recall", best={name_of(f"recall@{k}").heading: False for k in KS})
-        + told
-        + figures_row(drawings),
+        html_table(rows, "recall", best=BEST_RECALL) + note + figures_row(drawings),
         "recall",
     )
 
@@ -213,22 +216,22 @@ def _tests(evaluations: EvaluationGroups) -> dict[str, dict[str, str]]:
     names = list(evaluations)
     [compared] = compare([found[0] for found in evaluations.values()])["comparisons"]
     column = f"Δ Recall@{KS[0]} against {names[0]}"
-    told = {names[0]: {column: ""}}
+    cells = {names[0]: {column: ""}}
     for name, row in zip(names[1:], compared["rows"][1:], strict=True):
         test = row["against_first"][str(KS[0])]
         mark = "*" if test["significant"] else ""
-        told[name] = {column: f"{test['difference']:+.1f} (p = {test['p_value']:.2g}){mark}"}
-    return told
+        cells[name] = {column: f"{test['difference']:+.1f} (p = {test['p_value']:.2g}){mark}"}
+    return cells
 
 
 def further(evaluations: EvaluationGroups) -> Section:
     """Every other figure: of rankings, of poses, of accepted matches, of graded similarity."""
     rows: list[dict[str, Any]] = []
-    for name, found in evaluations.items():
+    for name, group in evaluations.items():
         columns: dict[str, Callable[[Evaluation], Any]] = {f"map@{k}": _map(k) for k in KS}
         columns |= {key: _plain(key) for key in NAMES}
-        columns |= {f"localised@{limit}": _within(limit) for limit in found[0].figures.localised}
-        values = {key: [read(e) for e in found] for key, read in columns.items()}
+        columns |= {f"localised@{limit}": _within(limit) for limit in group[0].figures.localised}
+        values = {key: [read(e) for e in group] for key, read in columns.items()}
         cells = {name_of(key).heading: over_seeds(v, name_of(key).digits) for key, v in values.items() if None not in v}
         rows.append({"model": name, **cells})
     best = {name.heading: name.lower_is_better for name in NAMES.values()}
@@ -259,8 +262,8 @@ def parts(evaluations: EvaluationGroups) -> Section | None:
 def _part_rows(evaluations: EvaluationGroups, label: str) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for part in next(iter(evaluations.values()))[0].figures.breakdown[label]:
-        for name, found in evaluations.items():
-            entries = [e.figures.breakdown[label][part] for e in found]
+        for name, group in evaluations.items():
+            entries = [e.figures.breakdown[label][part] for e in group]
             row: dict[str, Any] = {label: part or "(unknown)", "queries": entries[0].queries, "model": name}
             row |= {
                 name_of(f"recall@{k}").heading: over_seeds([entry.recall[k] for entry in entries])
@@ -279,8 +282,8 @@ def published_table(evaluations: EvaluationGroups) -> Section | None:
     """The method's published figures beside ours, where the protocol is the same: one row per published method."""
     rows: dict[tuple[Any, ...], dict[str, Any]] = {}
     caveats: list[str] = []
-    for name, found in evaluations.items():
-        for entry in beside(found[0]):
+    for name, group in evaluations.items():
+        for entry in beside(group[0]):
             facts = {"ours": name, "published": entry["method"], "of": entry["part"] or "all", **_made(entry)}
             row = rows.setdefault(tuple(facts.values()), facts)
             cell = f"{entry['published']:g} → {entry['ours']:.1f} ({entry['difference']:+.1f})"
@@ -289,9 +292,10 @@ def published_table(evaluations: EvaluationGroups) -> Section | None:
     if not rows:
         return None
     body = html_table(aligned(list(rows.values())), "published")
-    notes = "".join(f"<li>{text(c)}</li>" for c in caveats)
-    lead = f'<p class="note">published → ours (difference), percent; {text(SOURCE)}</p>'
-    return Section("Published, ours, difference", f'{lead}{body}<ul class="note">{notes}</ul>', "published")
+    notes = Markup("").join(Markup("<li>{}</li>").format(c) for c in caveats)
+    lead = NOTE.format(f"published → ours (difference), percent; {SOURCE}")
+    note = Markup('<ul class="note">{}</ul>').format(notes)
+    return Section("Published, ours, difference", lead + body + note, "published")
 
 
 _FIGURE = {"recall": "Recall@", "localised": "within ", "average_precision": "average precision"}

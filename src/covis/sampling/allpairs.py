@@ -22,6 +22,7 @@ from covis.sampling.batches import (
     Batches,
     Partners,
     Strategy,
+    check_index,
     drawn_and_graded,
     strategy,
 )
@@ -36,7 +37,7 @@ _START, _SEED, _GROW = 300, 400, 500
 _STUCK = 8
 """Steps in a row that found no new image, after which another place is taken up."""
 _STEPS = 64
-"""Steps an image, after which a batch stays smaller: the graph has no more images to offer."""
+"""Steps per image, after which a batch stays smaller: the graph has no more images to offer."""
 
 
 @kernel()
@@ -238,8 +239,7 @@ class AllPairsSampler:
     def images(self, epoch: int, index: int) -> tuple[NDArray[np.int64], int]:
         """(≤ B,) the images of a batch (map images counted on after the queries, where the graph has two sets), and
         how many bands found their first pair away from the anchor."""
-        if not 0 <= index < len(self):
-            raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
+        check_index(index, len(self))
         key = epoch_key(self.seed, epoch, _PURPOSE)
         members = np.empty(self.batch_size, np.int64)
         members[0] = self._anchors[permute(key, index % len(self._anchors), len(self._anchors))]

@@ -27,6 +27,12 @@ if TYPE_CHECKING:
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
+def check_index(index: int, batches: int) -> None:
+    """Refuses a batch that an epoch of so many batches does not have."""
+    if not 0 <= index < batches:
+        raise InputError(f"batch {index} is not one of the epoch's {batches}")
+
+
 @dataclass(frozen=True)
 class Band:
     """Pairs with low ≤ ψ < high (a high of 1 includes 1) and their share of a batch.

@@ -18,7 +18,7 @@ from covis.errors import InputError
 from covis.fields import above, at_least, later
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
-from covis.sampling.batches import BATCHES, Batches
+from covis.sampling.batches import BATCHES, Batches, check_index
 from covis.sampling.kernels import epoch_key, permute
 
 if TYPE_CHECKING:
@@ -81,11 +81,6 @@ class ClassSampler:
     members: tuple[Ids, ...] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        if not len(self.group):
-            raise InputError(
-                "no cell holds enough images with a heading to be a class; lower batches.least, or set "
-                "batches.angle_deg=360 where headings are unknown"
-            )
         own = np.where(self.kinds >= 0, self.group[self.kinds], -1)
         members = tuple(np.flatnonzero(own == g) for g in range(int(self.group.max(initial=-1)) + 1))
         object.__setattr__(self, "members", members)
@@ -101,8 +96,7 @@ class ClassSampler:
 
     def batch(self, epoch: int, index: int) -> ClassBatch:
         """Batch `index` of `epoch`."""
-        if not 0 <= index < len(self):
-            raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
+        check_index(index, len(self))
         at = epoch % len(self.members)
         members, key = self.members[at], epoch_key(self.seed, epoch, _PURPOSE)
         positions = (index * self.batch_size + np.arange(self.batch_size)) % len(members)
@@ -201,11 +195,19 @@ class Classes(Batches):
             axis=self.axis, focal_m=self.focal_m,
         )  # fmt: skip
         known &= keys[:, 3] >= 0
-        found, inverse, count = np.unique(keys[known], axis=0, return_inverse=True, return_counts=True)
+        cells, inverse, count = np.unique(keys[known], axis=0, return_inverse=True, return_counts=True)
         large = count >= self.least
+        if not large.any():
+            raise InputError(self._too_small(len(images), int(known.sum()), int(count.max(initial=0))))
         number = np.where(large, np.cumsum(large) - 1, -1)
         kinds = np.full(len(images), -1, np.int64)
         kinds[known] = number[inverse.ravel()]
         modulus = np.array([self.apart, self.apart, self.turns_apart])
-        _, group = np.unique(np.mod(found[large][:, 1:], modulus), axis=0, return_inverse=True)
+        _, group = np.unique(np.mod(cells[large][:, 1:], modulus), axis=0, return_inverse=True)
         return ClassSampler(images, kinds, group.ravel().astype(np.int64), self.size, seed)
+
+    def _too_small(self, images: int, placed: int, most: int) -> str:
+        """Why there is no class: no image has a cell, or the fullest cell holds `most` images."""
+        if not placed and self.angle_deg != 360:
+            return f"none of {images} map images has a place and a heading for a class; set batches.angle_deg=360 for cells alone"
+        return f"no place has {self.least} map images, which a class needs (at most {most}); set batches.least={max(1, most)} or less"

@@ -22,6 +22,7 @@ from covis.sampling.batches import (
     Batches,
     Partners,
     Strategy,
+    check_index,
     drawn_and_graded,
     strategy,
 )
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
 
 
 Zeros = Literal["uniform", "near"]
-NEAREST = 16
+NEAR_IMAGES = 16
 """A near pair is one of this many closest images without overlap."""
 _STREAM = 3
 
@@ -70,16 +71,16 @@ class NearZeros:
         return picked
 
     def closest(self, queries: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(K, NEAREST) closest images without overlap in order of distance, −1 where there are fewer."""
-        out = np.full((len(queries), NEAREST), -1, np.int64)
+        """(K, NEAR_IMAGES) closest images without overlap in order of distance, −1 where there are fewer."""
+        out = np.full((len(queries), NEAR_IMAGES), -1, np.int64)
         pool = self.tables.row_pool[queries]
         for p in np.unique(pool):
             rows = np.flatnonzero(pool == p)
             ids = self.tables.pool_ids[self.tables.pool_start[p] : self.tables.pool_start[p + 1]].astype(np.int64)
-            reach = min(2 * NEAREST, len(ids))
+            reach = min(2 * NEAR_IMAGES, len(ids))
             while len(rows):
                 found = self._without_overlap(queries[rows], self.trees[int(p)], ids, reach)
-                full = (found[:, -1] >= 0) if found.shape[1] == NEAREST else np.zeros(len(rows), np.bool_)
+                full = (found[:, -1] >= 0) if found.shape[1] == NEAR_IMAGES else np.zeros(len(rows), np.bool_)
                 done = np.ones(len(rows), np.bool_) if reach == len(ids) else full
                 out[rows[done], : found.shape[1]] = found[done]
                 rows, reach = rows[~done], min(2 * reach, len(ids))
@@ -88,13 +89,13 @@ class NearZeros:
     def _without_overlap(
         self, queries: NDArray[np.int64], tree: cKDTree, ids: NDArray[np.int64], reach: int
     ) -> NDArray[np.int64]:
-        """(K, ≤ NEAREST) those of the `reach` closest that do not overlap, packed to the left, −1 behind them."""
+        """(K, ≤ NEAR_IMAGES) those of the `reach` closest that do not overlap, packed to the left, −1 behind them."""
         _, at = tree.query(self.xy[queries], k=np.arange(1, reach + 1))
         near = ids[at]
         free = self.graph.lookup(queries[:, None], near) == 0
         if self.tables.one_set:
             free &= near != queries[:, None]
-        order = np.argsort(~free, axis=1, kind="stable")[:, :NEAREST]
+        order = np.argsort(~free, axis=1, kind="stable")[:, :NEAR_IMAGES]
         packed = np.where(np.take_along_axis(free, order, 1), np.take_along_axis(near, order, 1), -1)
         return packed.astype(np.int64)
 
@@ -281,8 +282,25 @@ def _focused(losses: Tensor, psi: Tensor, weight: Tensor) -> Tensor:
     return (weight * active * share).where(apart, weight)
 
 
+class QuerySampler:
+    """A sampler whose epoch passes once over the queries that have candidates."""
+
+    graph: SimilarityGraph
+    batch_size: int
+    candidates: Candidates
+
+    def __len__(self) -> int:
+        """Batches an epoch; the last one is filled up with the epoch's first queries."""
+        return -(-len(self.candidates.eligible) // self.batch_size)
+
+    @property
+    def unused(self) -> int:
+        """Queries that are in no batch: without a candidate for a pair, or for both sides of a tuple."""
+        return self.graph.shape[0] - len(self.candidates.eligible)
+
+
 @dataclass(frozen=True, eq=False)
-class PairSampler:
+class PairSampler(QuerySampler):
     """Batches of pairs: one epoch passes once over the queries, every batch holds the strategy's shares.
 
     Nothing is remembered between calls: `batch(epoch, index)` is a function of its arguments and the fields, so that
@@ -319,19 +337,9 @@ class PairSampler:
         object.__setattr__(self, "candidates", find_candidates(tables, chosen))
         object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
 
-    def __len__(self) -> int:
-        """Batches an epoch; the last one is filled up with the epoch's first queries."""
-        return -(-len(self.candidates.eligible) // self.batch_size)
-
-    @property
-    def unused(self) -> int:
-        """Queries without a candidate in any band: they are in no batch."""
-        return self.graph.shape[0] - len(self.candidates.eligible)
-
     def batch(self, epoch: int, index: int) -> PairBatch:
         """Batch `index` of `epoch`."""
-        if not 0 <= index < len(self):
-            raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
+        check_index(index, len(self))
         queries, database, psi, weight, redrawn = self._draw(epoch, index, 1)
         return PairBatch(queries[0], database[0], psi[0], weight[0], int(redrawn[0]), self.focus)
 

@@ -15,9 +15,9 @@ from covis.errors import InputError
 from covis.fields import at_least, later
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
-from covis.sampling.batches import BATCHES, Band, Batches, Strategy
+from covis.sampling.batches import BATCHES, Band, Batches, Strategy, check_index
 from covis.sampling.kernels import Candidates, draw_tuples, epoch_key, many_below, permute_many, pick_zeros
-from covis.sampling.pairs import NearZeros, Zeros, find_candidates, make_tables, near_zeros
+from covis.sampling.pairs import NearZeros, QuerySampler, Zeros, find_candidates, make_tables, near_zeros
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +83,7 @@ class TupleBatch:
 
 
 @dataclass(frozen=True, eq=False)
-class TupleSampler:
+class TupleSampler(QuerySampler):
     """Batches of tuples with random negatives; one epoch passes once over the queries that have a positive.
 
     Stateless as `PairSampler` is. Negatives that are hard for a model at hand come from `mining`.
@@ -122,19 +122,9 @@ class TupleSampler:
         object.__setattr__(self, "candidates", _with_both_sides(find_candidates(tables, _BANDS, required=(0, 2))))
         object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
 
-    def __len__(self) -> int:
-        """Batches an epoch; the last one is filled up with the epoch's first queries."""
-        return -(-len(self.candidates.eligible) // self.batch_size)
-
-    @property
-    def unused(self) -> int:
-        """Queries that no tuple can start from: without a positive, or overlapping with every map image."""
-        return self.graph.shape[0] - len(self.candidates.eligible)
-
     def batch(self, epoch: int, index: int) -> TupleBatch:
         """Batch `index` of `epoch`."""
-        if not 0 <= index < len(self):
-            raise InputError(f"batch {index} is not one of the epoch's {len(self)}")
+        check_index(index, len(self))
         return self.draw(epoch, index * self.batch_size, self.batch_size)
 
     def draw(self, epoch: int, first: int, size: int) -> TupleBatch:

@@ -25,7 +25,7 @@ from covis.files import checked, first_line, load_array
 from covis.progress import say
 from covis.ranking import Ranking, ordered
 from covis.search.exact import rank
-from covis.search.index import KIND, KINDS, ROW_BYTES, Exact, LocalIndex, choose, clusters, size
+from covis.search.index import INDEX_KIND, KINDS, ROW_BYTES, Exact, LocalIndex, choose, clusters, size
 
 TRAIN_FROM = 1000
 """Rows from which on a structure is worth training."""
@@ -177,7 +177,7 @@ _FACTS = {"index": str, "dim": int, "rows": int, "model": (str, type(None)), "ve
 def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool = True) -> LocalIndex:
     """Opens a saved index; `vectors` are needed, row for row the same, where it was saved without them."""
     path = Path(path)
-    manifest = artifacts.open_manifest(path, KIND, facts=_FACTS, verify=verify)
+    manifest = artifacts.open_manifest(path, INDEX_KIND, facts=_FACTS, verify=verify)
     dim, model, rows = manifest["dim"], manifest["model"], manifest["rows"]
     index: LocalIndex = Exact(dim, model)
     if manifest["index"] != Exact.kind:
@@ -191,9 +191,9 @@ def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool 
     elif vectors is None and "store" in manifest:
         vectors = _named_store(path, checked(path / artifacts.MANIFEST, manifest["store"], _STORE, remedy))
     if vectors is None or vectors.shape != (manifest["rows"], dim):
-        found = "none were given" if vectors is None else f"these are {tuple(vectors.shape)}"
+        shape = "none were given" if vectors is None else f"these are {tuple(vectors.shape)}"
         raise InputError(
-            f"{path} was saved without its ({manifest['rows']}, {dim}) vectors, and {found}; give its store"
+            f"{path} was saved without its ({manifest['rows']}, {dim}) vectors, and {shape}; give its store"
         )
     index._bind(vectors)
     index.vectors = index.vectors.extended(vectors)
@@ -205,10 +205,10 @@ def _named_store(path: Path, store: dict[str, str]) -> DescriptorStore:
     beside = (path.resolve() / store["path"]).resolve()
     before = Path(store.get("absolute", beside))
     place = before if not (beside / artifacts.MANIFEST).is_file() and before.is_dir() else beside
-    found = DescriptorStore.open(place, verify=False)
-    if found.fingerprint() != store["fingerprint"]:
-        raise InputError(f"{found.path} is not what {path} was made over any more; build the index again")
-    return found
+    opened = DescriptorStore.open(place, verify=False)
+    if opened.fingerprint() != store["fingerprint"]:
+        raise InputError(f"{opened.path} is not what {path} was made over any more; build the index again")
+    return opened
 
 
 TARGET_RECALL = 0.99
@@ -295,8 +295,8 @@ def tune(
     for effort in efforts:
         if isinstance(index, Approximate):
             index.effort = effort or index.effort
-        found = _without(index.search(asked, MEASURED_K + (itself is not None)), itself)
-        recall = found_share(found, truth)
+        ranking = _without(index.search(asked, MEASURED_K + (itself is not None)), itself)
+        recall = found_share(ranking, truth)
         if recall >= target_recall:
             break
     ram = index.spec.ram(len(index.row_ids), index.dim) if isinstance(index, Approximate) else len(index) * ROW_BYTES
@@ -305,7 +305,7 @@ def tune(
     )
     query_ms = exact_ms if index.kind == Exact.kind else _ms_alone(lambda q: index.search(q, MEASURED_K), asked, _TIMED)
     return Measured(
-        index.kind, len(index), index.dim, recall, found_share(found.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
+        index.kind, len(index), index.dim, recall, found_share(ranking.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
         ram, query_ms, exact_ms,
     )  # fmt: skip
 

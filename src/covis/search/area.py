@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -151,10 +152,18 @@ def in_metres(corners: list[Corner], frame: str, name: str) -> list[Corner]:
     lat, lon = zip(*corners, strict=True)
     if not all(-90 <= v <= 90 for v in lat) or not all(-180 <= v <= 180 for v in lon):
         raise InputError(f"{name} is LAT,LON in degrees: latitude within ±90, longitude within ±180")
+    xy = _projected(lat, lon, frame)
+    if not xy:
+        swapped = _projected(lon, lat, frame)
+        hint = "latitude comes first, then longitude" if swapped else "give LAT,LON near its photos"
+        raise InputError(f"{name} lies too far from the map; {hint}")
+    return xy
+
+
+def _projected(lat: Sequence[float], lon: Sequence[float], frame: str) -> list[Corner]:
+    """In the frame's metres; none where they lie outside of it."""
     try:
         xy = Poses.from_latlon(lat, lon, frame=frame).xy
     except InputError:
-        raise InputError(f"{name} lies too far from the map") from None
-    if not all(math.isfinite(v) for v in xy.ravel().tolist()):
-        raise InputError(f"{name} lies too far from the map")
-    return [(float(x), float(y)) for x, y in xy]
+        return []
+    return [(float(x), float(y)) for x, y in xy] if all(math.isfinite(v) for v in xy.ravel().tolist()) else []

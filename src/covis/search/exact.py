@@ -111,8 +111,8 @@ def rank(
         step = max(1, _STATE_BYTES // (job.capacity * _CANDIDATE_BYTES))
         for start in range(0, len(part), step):
             chunk = part[start : start + step]
-            found = job.run(chunk, among)
-            answer.ids[chunk], answer.distances[chunk] = found.ids, found.distances
+            best = job.run(chunk, among)
+            answer.ids[chunk], answer.distances[chunk] = best.ids, best.distances
     return answer
 
 
@@ -142,9 +142,9 @@ class _Job:
     def plain(self, rows: NDArray[np.int64] | None) -> Ranking:
         """The whole search in numpy: candidates by a matrix product, their order by float64 distances."""
         among = np.arange(len(self.database)) if rows is None else rows
-        found = Ranking(np.full((len(self.queries), self.k), -1), np.full((len(self.queries), self.k), np.inf))
+        ranking = Ranking(np.full((len(self.queries), self.k), -1), np.full((len(self.queries), self.k), np.inf))
         if not len(among):
-            return found
+            return ranking
         block = self._block(among, self.database[among] if rows is not None else self.database[0 : len(self.database)])
         squares = np.einsum("nd,nd->n", block.vectors, block.vectors)
         if not np.isfinite(squares).all():
@@ -163,8 +163,8 @@ class _Job:
             near = np.flatnonzero((score[i] <= bound + slack[i]) & np.isfinite(score[i]))
             distance = np.sqrt(np.square(block.vectors[near] - query).sum(axis=1)).astype(np.float32)
             best = ordered(block.ids[near][None], distance[None], self.k)
-            found.ids[i, : best.k], found.distances[i, : best.k] = best.ids[0], best.distances[0]
-        return found
+            ranking.ids[i, : best.k], ranking.distances[i, : best.k] = best.ids[0], best.distances[0]
+        return ranking
 
     @property
     def capacity(self) -> int:
@@ -197,9 +197,9 @@ class _Job:
         mode = kernel.OTHER if self.other else kernel.ANY
 
         def work(low: int, high: int) -> None:
-            here = slice(at.start + low, at.start + high)
-            kernel.scan(queries[here], block.vectors, products[low:high], half_norm, block.ids, slack[low:high], self.k,
-                        mode, self.query_group[part[here]], block.group, self.exclude[part[here]], *state.of(here))  # fmt: skip
+            rows = slice(at.start + low, at.start + high)
+            kernel.scan(queries[rows], block.vectors, products[low:high], half_norm, block.ids, slack[low:high], self.k,
+                        mode, self.query_group[part[rows]], block.group, self.exclude[part[rows]], *state.of(rows))  # fmt: skip
 
         return work
 

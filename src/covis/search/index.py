@@ -78,8 +78,8 @@ def clusters(count: int) -> int:
 
 def _sorted_into(count: int) -> str:
     """faiss' name of the clusters; where they are many, a graph finds the nearest of them."""
-    found = clusters(count)
-    return f"IVF{found}" if found <= _FLAT_CLUSTERS else f"IVF{found}_HNSW{LINKS}"
+    centres = clusters(count)
+    return f"IVF{centres}" if centres <= _FLAT_CLUSTERS else f"IVF{centres}_HNSW{LINKS}"
 
 
 def subvectors(dim: int) -> int:
@@ -88,8 +88,8 @@ def subvectors(dim: int) -> int:
 
 
 def _centres(count: int, dim: int) -> float:
-    found = clusters(count)
-    return found * (dim * 4.0 + (_LINK_BYTES if found > _FLAT_CLUSTERS else 0.0))
+    centres = clusters(count)
+    return centres * (dim * 4.0 + (_LINK_BYTES if centres > _FLAT_CLUSTERS else 0.0))
 
 
 _LINK_BYTES = 4 * (2 * LINKS) + 4 * LINKS / (LINKS - 1) + 16
@@ -313,7 +313,7 @@ def check_vectors(descriptors: Matrix) -> None:
             )
 
 
-KIND = "index"
+INDEX_KIND = "index"
 _ROWS = 16384
 
 
@@ -331,7 +331,7 @@ def save_index(index: LocalIndex, path: Path, with_vectors: bool, store: Descrip
         place = os.path.relpath(store.path.resolve(), path.resolve())
         whole = str(store.path.resolve())
         facts["store"] = {"path": place, "absolute": whole, "fingerprint": store.fingerprint()}
-    with artifacts.create(path, KIND, facts, replace=replace) as draft:
+    with artifacts.create(path, INDEX_KIND, facts, replace=replace) as draft:
         np.save(draft.path / "ids.npy", index.row_ids)
         np.save(draft.path / "live.npy", index.live)
         np.save(draft.path / "xy.npy", index.xy)

@@ -34,7 +34,7 @@ SHARPNESSES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)
 """What a fit tries."""
 RIGHT_M = (PLACE_M, 0.4 * PLACE_M)
 """A result is right within the first; one that is within the second counts double."""
-GAIN = 0.003
+_GAIN = 0.003
 """Another choice than the default must be better by this share of the questions, about what chance moves."""
 _SMALLEST = 1e-12
 _BLOCK = 4096
@@ -86,7 +86,7 @@ class Consensus:
         smooth = gained.copy()
         smooth[:, 1:-1] = (gained[:, :-2] + gained[:, 1:-1] + gained[:, 2:]) / 3
         smooth[:, -1] = (gained[:, -2] + 2 * gained[:, -1]) / 3
-        smooth[TRIED_RADII_M.index(PLACE_M), SHARPNESSES.index(SHARPNESS)] += GAIN
+        smooth[TRIED_RADII_M.index(PLACE_M), SHARPNESSES.index(SHARPNESS)] += _GAIN
         best = divmod(int(smooth.argmax()), len(SHARPNESSES))
         return cls(poses, depth, TRIED_RADII_M[best[0]], sharpness=SHARPNESSES[best[1]])
 
@@ -116,12 +116,12 @@ class Consensus:
 
     def weights(self, ids: NDArray[np.int64], distances: NDArray[np.floating[Any]]) -> Floats:
         """(Q, K) how far each result is heard, 1 for the best; 0 where there is none."""
-        found = ids >= 0
-        squared = np.where(found, distances, 0.0).astype(np.float64) ** 2
-        lag = np.where(found, squared - squared[:, :1], 0.0).clip(min=0.0)
-        mean = lag.sum(axis=1, keepdims=True) / np.maximum(found.sum(axis=1, keepdims=True), 1)
+        present = ids >= 0
+        squared = np.where(present, distances, 0.0).astype(np.float64) ** 2
+        lag = np.where(present, squared - squared[:, :1], 0.0).clip(min=0.0)
+        mean = lag.sum(axis=1, keepdims=True) / np.maximum(present.sum(axis=1, keepdims=True), 1)
         scale = np.minimum(self.sharpness * mean, CERTAINTY * squared[:, :1])
-        return np.where(found, np.exp(-lag / np.maximum(scale, _SMALLEST)), 0.0)
+        return np.where(present, np.exp(-lag / np.maximum(scale, _SMALLEST)), 0.0)
 
     def alike(self, ids: NDArray[np.int64]) -> Floats:
         """(Q, K, K) how much two results agree about the place, 1 for one place and heading."""
@@ -348,7 +348,7 @@ def inliers(
     if len(pairs) < least:
         return 0
     cv2 = _opencv()
-    here, there = first.xy[pairs[:, 0]], second.xy[pairs[:, 1]]
+    left, right = first.xy[pairs[:, 0]], second.xy[pairs[:, 1]]
     extent = [np.hypot(*f.size) if any(f.size) else np.hypot(*np.ptp(f.xy, axis=0)) for f in (first, second)]
     limit = max_error * max(1.0, *map(float, extent))
     best = 0
@@ -356,9 +356,9 @@ def inliers(
         if len(pairs) < _LEAST[kind]:
             continue
         if kind == "homography":
-            _, mask = cv2.findHomography(here, there, cv2.USAC_MAGSAC, limit, maxIters=_TRIALS, confidence=_CONFIDENCE)
+            _, mask = cv2.findHomography(left, right, cv2.USAC_MAGSAC, limit, maxIters=_TRIALS, confidence=_CONFIDENCE)
         else:
-            _, mask = cv2.findFundamentalMat(here, there, cv2.USAC_MAGSAC, limit, _CONFIDENCE, _TRIALS)
+            _, mask = cv2.findFundamentalMat(left, right, cv2.USAC_MAGSAC, limit, _CONFIDENCE, _TRIALS)
         best = max(best, 0 if mask is None else int(np.count_nonzero(mask)))
     return best
 
@@ -390,8 +390,8 @@ class LocalRerank:
 
     def _scores(self, query: int, ids: NDArray[np.int64], distances: NDArray[np.floating]) -> Floats:
         own = self.query_features(query)
-        found = [self.agreeing(own, self.map_features(int(i))) for i in ids]
-        self.counts[query] = np.array(found, np.int64)
+        agreeing = [self.agreeing(own, self.map_features(int(i))) for i in ids]
+        self.counts[query] = np.array(agreeing, np.int64)
         return self.counts[query].astype(np.float64)
 
     def agreeing(self, own: LocalFeatures, other: LocalFeatures) -> int:

@@ -29,7 +29,7 @@ from covis.reading.decoding import Reject
 from covis.search.engines import Unavailable
 from covis.service.limits import Budget, Guard, Key, Keys, Limits, Rate, TooBusy
 from covis.service.schemas import (
-    FORMATS,
+    ANSWER_FORMATS,
     GEOJSON,
     ChangedOut,
     CoverageOut,
@@ -278,7 +278,7 @@ async def locate(request: Request, server: ReadAccess, query: Annotated[Question
     form = await read_form(request, server.limits)
     question = _asked(request, query, form)
     shown = await server.shown(question.map)
-    if kind != FORMATS[0] and not shown.map.frame:
+    if kind != ANSWER_FORMATS[0] and not shown.map.frame:
         raise HTTPException(406, f"the map {shown.name!r} is not on Earth; ask for application/json")
     if not len(shown.map):
         raise HTTPException(409, f"the map {shown.name!r} is empty; add photos first")

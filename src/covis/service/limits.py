@@ -64,8 +64,8 @@ class Keys:
     def find(self, given: str) -> Key | None:
         """The key that was given; None where it is none of these."""
         digest = _digest(given)
-        found = [key for key in self.now() if hmac.compare_digest(key.sha256, digest)]
-        return found[0] if found else None
+        matching = [key for key in self.now() if hmac.compare_digest(key.sha256, digest)]
+        return matching[0] if matching else None
 
 
 ADVICE = "covis keys add FILE --name NAME --role read"

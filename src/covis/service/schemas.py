@@ -172,7 +172,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
 # What is asked, and the formats of an answer
 
 GEOJSON = "application/geo+json"
-FORMATS = ("application/json", GEOJSON, GEOPOSE)
+ANSWER_FORMATS = ("application/json", GEOJSON, GEOPOSE)
 MOST_MATCHES = 1000
 
 
@@ -266,13 +266,13 @@ def accepted(header: str) -> str:
             except ValueError:
                 ranges[kind] = 0.0
     given, wishes = list(ranges), []
-    for at, known in enumerate(FORMATS):
+    for at, known in enumerate(ANSWER_FORMATS):
         named = next((r for r in (known, "application/*", "*/*") if r in ranges), None)
         if ranges and named is not None and ranges[named] > 0:
             wishes.append((-ranges[named], "*" in named, given.index(named), at))
     if ranges and not wishes:
-        raise HTTPException(406, f"Accept one of: {', '.join(FORMATS)}")
-    return FORMATS[min(wishes)[-1]] if wishes else FORMATS[0]
+        raise HTTPException(406, f"Accept one of: {', '.join(ANSWER_FORMATS)}")
+    return ANSWER_FORMATS[min(wishes)[-1]] if wishes else ANSWER_FORMATS[0]
 
 
 # What Prometheus reads of the service

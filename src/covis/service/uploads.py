@@ -226,7 +226,6 @@ def _plain(name: str | None, number: int) -> str:
 # Photos that go into a map: their positions, and descriptors that were made in memory.
 
 
-NAN = float("nan")
 _UPLOADS = "uploads"
 """Where a photo that came over HTTP would lie: a name for it only, nothing is written there."""
 
@@ -237,7 +236,7 @@ class Spot:
 
     first: float
     second: float
-    heading: float = NAN
+    heading: float = math.nan
     group: str = ""
 
 
@@ -285,8 +284,8 @@ def _from_row(row: Any, photo: Upload, frame: str) -> Spot:
 
 
 def _number(value: Any) -> float:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else NAN
-    return number if math.isfinite(number) else NAN
+    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    return number if math.isfinite(number) else math.nan
 
 
 def _from_exif(photo: Upload, frame: str) -> Spot:
@@ -294,12 +293,12 @@ def _from_exif(photo: Upload, frame: str) -> Spot:
     if not frame:
         raise HTTPException(422, "the map is not on Earth; give positions with easting and northing")
     try:
-        found = photo_of(photo.data, photo.name)
+        decoded = photo_of(photo.data, photo.name)
     except Reject:
-        return Spot(NAN, NAN)
-    if math.isnan(found.lat):
+        return Spot(math.nan, math.nan)
+    if math.isnan(decoded.lat):
         raise HTTPException(422, f"{photo.name} has no GPS position in its EXIF; give positions")
-    return Spot(found.lat, found.lon, found.heading)
+    return Spot(decoded.lat, decoded.lon, decoded.heading)
 
 
 def added_images(map_: Map, form: Form, spots: Sequence[Spot], described: Sequence[Any]) -> Addition:

@@ -9,7 +9,7 @@ from covis.artifacts import fingerprint
 from covis.errors import InputError
 
 SPLITS = ("train", "val", "test")
-VERSION = 4
+_VERSION = 4
 """Raised whenever the same configuration would give other images, so that old folders are not mistaken for new."""
 
 
@@ -55,7 +55,7 @@ class TownConfig:
 
     def fingerprint(self) -> str:
         """Changes with any field, and with the renderer's version."""
-        return fingerprint(asdict(self), VERSION)
+        return fingerprint(asdict(self), _VERSION)
 
 
 _FAST = {"contract", "arcp", "nsz", "reassoc"}

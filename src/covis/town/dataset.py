@@ -23,6 +23,7 @@ from covis import artifacts, images
 from covis.arrays import Floats
 from covis.errors import InputError, unknown_name
 from covis.fields import above
+from covis.files import is_passing
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.city import Advance
@@ -37,7 +38,7 @@ from covis.town.render import View, intrinsics
 from covis.town.traversals import MAP, QUERIES
 
 NAME = "town"
-KIND = "town-traversal"
+_KIND = "town-traversal"
 _RECORD = "town.json"
 
 
@@ -85,7 +86,7 @@ def _prepare(folder: Path, config: TownConfig, split: str) -> None:
         found = folder_config(folder)
         if found != config:
             raise InputError(f"{folder} holds a town of another configuration; choose another folder")
-    elif folder.is_dir() and any(p.name != ".lock" for p in folder.iterdir()):
+    elif folder.is_dir() and not all(map(is_passing, folder.iterdir())):
         raise InputError(f"{folder} holds other files; choose another folder for the town")
     if not any(_missing(folder, config, split)):
         return
@@ -105,7 +106,7 @@ def _missing(folder: Path, config: TownConfig, split: str) -> Iterator[str]:
     """Conditions whose traversal is not there, or not whole."""
     for condition in (MAP, *QUERIES):
         try:
-            manifest = artifacts.open_manifest(folder / split / condition.name, KIND)
+            manifest = artifacts.open_manifest(folder / split / condition.name, _KIND)
             if manifest["town"] != config.fingerprint():
                 yield condition.name
         except InputError:
@@ -140,7 +141,7 @@ def _write(folder: Path, view: View, meter: Meter) -> None:
     drive = view.drive
     target = folder / drive.split / drive.condition.name
     facts = {"town": view.config.fingerprint(), "images": len(drive)}
-    with artifacts.create(target, KIND, facts, replace=True, durable=False) as draft:
+    with artifacts.create(target, _KIND, facts, replace=True, durable=False) as draft:
         _write_table(draft.path / "poses.csv", _image_set(folder, view.config, drive.split, drive.condition.name))
         with ThreadPoolExecutor(cpu_count()) as pool:
             for _ in pool.map(lambda i: _write_image(view, i, draft.path / _file(i)), range(len(drive))):

@@ -12,11 +12,11 @@ from covis.arrays import Floats
 from covis.town.solids import BOX, ELLIPSOID, HEDGE, LAMP, LEAVES, TRUNK, WOVEN, solid
 
 # columns of a facade
-WIDTH, TOP, PROFILE, EAVE, GROUND_H, FLOOR_H, GROUND, COLUMNS = range(8)
-WINDOW_W, WINDOW_H, WINDOW, MATERIAL = range(8, 12)
+WIDTH, TOP, PROFILE, EAVE, GROUND_H, FLOOR_H, GROUND_FLOOR, COLUMNS = range(8)
+WINDOW_W, WINDOW_H, WINDOW_STYLE, WALL = range(8, 12)
 BASE, TRIM, SIGN, ROOF = 12, 15, 18, 21  # each three columns of linear RGB
 DOOR, SEED, CHIMNEY = 24, 25, 26
-FIELDS = 27
+HOUSE_FIELDS = 27
 
 CHIMNEY_M = 1.3
 """How far chimneys rise above the roof."""
@@ -54,17 +54,17 @@ def street_style(rng: np.random.Generator) -> Floats:
 
 def house(rng: np.random.Generator, widths: list[float], style: Floats) -> list[Floats]:
     """Facades of a house: front, one side, back, the other side; `widths` in metres in that order."""
-    front = np.zeros(FIELDS)
+    front = np.zeros(HOUSE_FIELDS)
     floors = int(rng.choice([1, 2, 3, 4], p=[0.2, 0.4, 0.3, 0.1]))
     front[[WIDTH, GROUND_H, FLOOR_H]] = widths[0], rng.uniform(3.2, 4.0), rng.uniform(2.7, 3.3)
     front[EAVE] = front[GROUND_H] + floors * front[FLOOR_H] + 0.4
     front[PROFILE] = rng.choice([FLAT, GABLE, STEPPED, CURVED, EAVES, HIPPED], p=[0.22, 0.2, 0.12, 0.08, 0.26, 0.12])
     front[TOP] = front[EAVE] + (0.0 if front[PROFILE] == FLAT else rng.uniform(2.2, 4.2))
-    front[GROUND] = rng.choice([DWELLING, SHOP, ARCADE], p=[0.48, 0.40, 0.12])
+    front[GROUND_FLOOR] = rng.choice([DWELLING, SHOP, ARCADE], p=[0.48, 0.40, 0.12])
     front[COLUMNS] = max(2, round(widths[0] / rng.uniform(2.0, 3.4)))
     front[[WINDOW_W, WINDOW_H]] = rng.uniform(0.36, 0.56), rng.uniform(0.48, 0.66)
-    front[WINDOW] = rng.choice([PLAIN, CROSSED, ARCHED, SHUTTERED, WIDE])
-    front[MATERIAL] = rng.choice([PLASTER, BRICK, BANDED, TIMBERED], p=[0.42, 0.30, 0.16, 0.12])
+    front[WINDOW_STYLE] = rng.choice([PLAIN, CROSSED, ARCHED, SHUTTERED, WIDE])
+    front[WALL] = rng.choice([PLASTER, BRICK, BANDED, TIMBERED], p=[0.42, 0.30, 0.16, 0.12])
     front[BASE : BASE + 3] = WALLS[rng.choice(len(WALLS), p=style)] * rng.uniform(0.8, 1.15)
     front[TRIM : TRIM + 3] = TRIMS[rng.integers(len(TRIMS))]
     front[SIGN : SIGN + 3] = SIGNS[rng.integers(len(SIGNS))]
@@ -80,7 +80,7 @@ def _flank(rng: np.random.Generator, front: Floats, width: float, ridge: bool) -
     wall = front.copy()
     wall[WIDTH] = width
     wall[COLUMNS] = max(1, round(width / 4.0))
-    wall[GROUND] = rng.choice([BLANK, DWELLING], p=[0.6, 0.4])
+    wall[GROUND_FLOOR] = rng.choice([BLANK, DWELLING], p=[0.6, 0.4])
     wall[DOOR] = -1
     wall[SEED] = rng.integers(1 << 24)
     if not ridge:  # the back repeats the front's outline
@@ -92,7 +92,7 @@ def _flank(rng: np.random.Generator, front: Floats, width: float, ridge: bool) -
 
 def awning(front: Floats, left: Floats, right: Floats) -> list[Floats]:
     """A striped awning over some shop windows."""
-    if front[GROUND] != SHOP or int(front[SEED]) % 5 > 1:
+    if front[GROUND_FLOOR] != SHOP or int(front[SEED]) % 5 > 1:
         return []
     along = (right - left) / np.linalg.norm(right - left)
     out = np.array([along[1], -along[0]])

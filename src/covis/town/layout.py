@@ -35,7 +35,7 @@ class District:
     walls: Floats
     """(W, 4) x0, y0, x1, y1; left to right as seen from outside."""
     facades: Floats
-    """(W, houses.FIELDS) the look of each wall."""
+    """(W, houses.HOUSE_FIELDS) the look of each wall."""
     solids: Floats
     """(S, solids.FIELDS) trees, hedges, lamps, awnings."""
 

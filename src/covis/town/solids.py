@@ -10,7 +10,7 @@ from covis.arrays import Floats
 
 # columns; for an ellipsoid Z0 is the height of the centre and Z1 the vertical radius
 SHAPE, X, Y, Z0, Z1, HALF_X, HALF_Y, COS, SIN, MATERIAL, COLOUR = range(11)
-SEED = 13
+_SEED = 13
 FIELDS = 14
 
 BOX, ELLIPSOID = 0, 1

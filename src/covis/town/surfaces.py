@@ -130,7 +130,7 @@ def facade(
     if z > f[w, h.EAVE] and f[w, h.PROFILE] >= h.EAVES:
         r, g, b = _roof(u, z, f, w, blur_m, seed)
         return r, g, b, 0.0
-    if z < f[w, h.GROUND_H] and f[w, h.GROUND] != h.DWELLING:
+    if z < f[w, h.GROUND_H] and f[w, h.GROUND_FLOOR] != h.DWELLING:
         return _ground_floor(u, z, f, w, blur_m, lit, evening, seed)
     r, g, b = _wall(u, z, f, w, blur_m, seed)
     if z > f[w, h.EAVE] - 0.35 and z < f[w, h.EAVE]:
@@ -144,7 +144,7 @@ def facade(
 def _wall(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colour:
     shade = 0.86 + 0.26 * noise(u * 0.45, z * 0.35, seed)
     r, g, b = f[w, h.BASE] * shade, f[w, h.BASE + 1] * shade, f[w, h.BASE + 2] * shade
-    material = f[w, h.MATERIAL]
+    material = f[w, h.WALL]
     if z < 0.55:
         return r * 0.55, g * 0.55, b * 0.57
     if material == h.BRICK:
@@ -178,22 +178,22 @@ def _windows(
     y = z if ground else z - f[w, h.GROUND_H] - storey * f[w, h.FLOOR_H]
     if ground and column == int(f[w, h.DOOR]):
         return _door(x, y, bay, f, w, r, g, b, seed)
-    half = 0.5 * f[w, h.WINDOW_W] * bay * (1.5 if f[w, h.WINDOW] == h.WIDE else 1.0)
+    half = 0.5 * f[w, h.WINDOW_W] * bay * (1.5 if f[w, h.WINDOW_STYLE] == h.WIDE else 1.0)
     low = 0.24 * height
     high = min(low + f[w, h.WINDOW_H] * height, 0.92 * height)
     if hash01(column, storey, seed) < 0.07:
         return r, g, b, 0.0
-    if f[w, h.WINDOW] == h.ARCHED and y > high - half:
+    if f[w, h.WINDOW_STYLE] == h.ARCHED and y > high - half:
         inside = x * x + (y - high + half) ** 2 < half * half
     else:
         inside = abs(x) < half and y > low and y < high
     if not inside:
-        if f[w, h.WINDOW] == h.SHUTTERED and abs(x) < half * 1.75 and y > low and y < high:
+        if f[w, h.WINDOW_STYLE] == h.SHUTTERED and abs(x) < half * 1.75 and y > low and y < high:
             return f[w, h.SIGN] * 0.8, f[w, h.SIGN + 1] * 0.8, f[w, h.SIGN + 2] * 0.8, 0.0
         if abs(x) < half + 0.18 and y > low - 0.2 and y < high + 0.2:
             return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
         return r, g, b, 0.0
-    if (abs(x) < 0.06 or abs(y - 0.5 * (low + high)) < 0.06) and f[w, h.WINDOW] in (h.CROSSED, h.ARCHED):
+    if (abs(x) < 0.06 or abs(y - 0.5 * (low + high)) < 0.06) and f[w, h.WINDOW_STYLE] in (h.CROSSED, h.ARCHED):
         return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
     return _glass(column, storey, (y - low) / height, lit, evening, seed)
 
@@ -228,7 +228,7 @@ def _ground_floor(
     u: float, z: float, f: Any, w: int, blur_m: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
     width, high = f[w, h.WIDTH], f[w, h.GROUND_H]
-    kind = f[w, h.GROUND]
+    kind = f[w, h.GROUND_FLOOR]
     r, g, b = _wall(u, z, f, w, blur_m, seed)
     if kind == h.ARCADE:
         bay = width / max(1.0, math.floor(width / 3.2))

@@ -26,11 +26,11 @@ from covis.models import PlaceModel
 from covis.progress import Meter, say
 from covis.training.data import describe_all
 
-LEAST = 64
+_LEAST = 64
 """Photos that it takes."""
-EVERY = 8
+_EVERY = 8
 """One photo in so many is held out."""
-NEAREST = 5
+_NEAREST = 5
 MOST_HELD = 500
 
 
@@ -72,7 +72,7 @@ def teacher_agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> 
     correlation = float(np.corrcoef(theirs[others], own[others])[0, 1])
     theirs[~others] = own[~others] = -np.inf
     best = theirs.argmax(axis=1)
-    found = np.argsort(-own, axis=1, kind="stable")[:, :NEAREST]
+    found = np.argsort(-own, axis=1, kind="stable")[:, :_NEAREST]
     return TeacherAgreement(
         100 * float((found[:, 0] == best).mean()), 100 * float((found == best[:, None]).any(axis=1).mean()), correlation
     )
@@ -91,15 +91,15 @@ def distil(
     settings = settings or Distillation()
     wanted, lost = teacher.describe(images)
     images = images.subset(~lost)
-    if len(images) < LEAST:
-        raise InputError(f"{len(images)} photos can be used; distillation needs {LEAST}: give more of them")
+    if len(images) < _LEAST:
+        raise InputError(f"{len(images)} photos can be used; distillation needs {_LEAST}: give more of them")
     device = torch.device(machine.device())
     student = student.whiten(None).to(device)
     source = open_features(
         student, (images,), seed=settings.seed, workers=machine.workers(workers),
         cache=cache or machine.cache_folder() / "features", cache_bytes=int(settings.cache_gb * 1e9), device=device,
     )  # fmt: skip
-    held = np.arange(EVERY - 1, len(images), EVERY)[:MOST_HELD]
+    held = np.arange(_EVERY - 1, len(images), _EVERY)[:MOST_HELD]
     seen = np.setdiff1d(np.arange(len(images)), held)
     before = teacher_agreement(wanted, describe_all(student, source, 0, len(images)), held)
     _learn(student, source, np.asarray(wanted, np.float32), seen, settings)

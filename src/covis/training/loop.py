@@ -42,7 +42,7 @@ from covis.training.recipe import Recipe
 
 METRICS = "metrics.csv"
 RESULT = "result.json"
-COLUMNS = (
+_COLUMNS = (
     "step",
     "images",
     "pairs",
@@ -86,7 +86,7 @@ class Record:
         self.path = run / METRICS
         rows = read_metrics(run)
         with self.path.open("w", newline="", encoding="utf-8") as handle:
-            writer = csv.DictWriter(handle, COLUMNS)
+            writer = csv.DictWriter(handle, _COLUMNS)
             writer.writeheader()
             writer.writerows(row for row in rows if int(row["step"]) <= step)
         self._events: Any = None
@@ -98,9 +98,9 @@ class Record:
     def add(self, row: Mapping[str, Any]) -> None:
         """One row; absent columns stay empty."""
         with self.path.open("a", newline="", encoding="utf-8") as handle:
-            csv.DictWriter(handle, COLUMNS).writerow({k: row.get(k, "") for k in COLUMNS})
+            csv.DictWriter(handle, _COLUMNS).writerow({k: row.get(k, "") for k in _COLUMNS})
         if self._events is not None:
-            for key in COLUMNS[3:]:
+            for key in _COLUMNS[3:]:
                 if key in row:
                     self._events.add_scalar(key, float(row[key]), int(row["step"]))
 

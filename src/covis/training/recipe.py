@@ -61,7 +61,14 @@ class Optimiser:
 
 @dataclass(frozen=True)
 class Recipe:
-    """One training run, without its seed and the place of its data."""
+    """One training run, without its seed and the place of its data.
+
+    >>> import covis
+    >>> covis.recipe("town_gcl").loss
+    GeneralizedContrastive(margin=0.5)
+    >>> configure(covis.recipe("town_gcl"), ["loss.margin=0.7"]).loss
+    GeneralizedContrastive(margin=0.7)
+    """
 
     dataset: str
     model: ModelConfig
@@ -83,6 +90,8 @@ class Recipe:
     """How often a run validates, evenly spread, the end included."""
     keep_better: bool = False
     """Whether the network as it starts is validated too, and kept where no later state finds more."""
+    start_on: str = later("")
+    """Groups whose photos a clustered pooling starts from, by how their names begin (`campus/`); empty = all."""
     whiten: int = 0
     """Dimensions of a whitening fitted on the training images after the last step; 0 = none."""
     whitening: WhiteningRule = PCA

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from covis import artifacts, datasets, machine
+from covis.arrays import Ids
 from covis.describing.embedding import image_batches
 from covis.describing.features import Cached, open_features
 from covis.errors import InputError
@@ -98,7 +99,7 @@ def make_plan(loop: Loop) -> RunEstimate:
 
 INITIAL_IMAGES = 500
 """So many images give the local features that a clustered pooling starts from."""
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -194,6 +195,13 @@ def train(
 
     `data` is where the recipe's dataset lies, or images to train on in its place. `run/model` is the best model by
     validation (the last one without validation), `run/last` the last one.
+
+    >>> import covis
+    >>> from dataclasses import replace
+    >>> recipe = replace(covis.recipe("town_quick"), steps=2, validations=1)
+    >>> trained = covis.train(recipe, "runs/short", seed=0, resources=Resources(workers=0))
+    >>> trained.model.as_posix()
+    'runs/short/model'
     """
     run, resources = Path(run), resources or Resources()
     ranks = Ranks.join()
@@ -269,7 +277,8 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
     common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device}
     bound = int(recipe.cache_gb * 1e9)
     source = _first_then_all(ranks, lambda: open_features(model, training.sets, cache_bytes=bound, **common))
-    start_pooling(model, training.split.database, seed, workers, source if isinstance(source, Cached) else None)
+    images, cached = training.split.database, source if isinstance(source, Cached) else None
+    start_pooling(model, images, seed, workers, cached, among=starting(images, recipe.start_on))
     validator = None
     if recipe.validation:
         benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
@@ -338,6 +347,17 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
     model.whiten(fit_whitening(images, descriptors, recipe.whiten, recipe.whitening, labels=recipe.labels, facts=facts))
 
 
+def starting(images: ImageSet, group: str) -> Ids:
+    """The images whose group's name begins with `group`."""
+    named = np.array([name.startswith(group) for name in images.group_names], bool)
+    ids = np.flatnonzero(named[images.group]) if len(named) else np.arange(0 if group else len(images))
+    if not len(ids):
+        raise InputError(
+            f"start_on={group}: no group of the training images begins so, as {images.group_names[:1]} does"
+        )
+    return ids
+
+
 def start_pooling(
     model: PlaceModel,
     images: ImageSet,
@@ -346,14 +366,17 @@ def start_pooling(
     features: Cached | None = None,
     *,
     most: int = INITIAL_IMAGES,
+    among: Ids | None = None,
 ) -> None:
     """Starts a pooling that begins with clusters of local features (NetVLAD) from up to `most` training images.
 
-    features: those of the images, in the last of its sets, so that the network need not see them again.
+    features: those of the images, in the last of its sets, so that the network need not see them again. among: the images
+    to take them from; None = all.
     """
     if not model.pool.has_start:
         return
-    ids = np.sort(np.random.default_rng(seed).permutation(len(images))[:most])
+    among = np.arange(len(images)) if among is None else among
+    ids = np.sort(among[np.random.default_rng(seed).permutation(len(among))[:most]])
     if features is not None:
         others = (np.zeros(0, np.int64),) * (len(features.rows) - 1)
         requests = ((*others, ids[start : start + 32]) for start in range(0, len(ids), 32))
@@ -369,7 +392,7 @@ def open_sampler(run: Path, data: Path | None = None) -> Sampler:
     return prepare(restore_recipe(config["recipe"]), data, run, int(config["seed"])).sampler
 
 
-def _first_then_all(ranks: Ranks, work: Callable[[], T]) -> T:
+def _first_then_all(ranks: Ranks, work: Callable[[], _T]) -> _T:
     """The first rank does the work and leaves its result on disk; the others then find it there."""
     if not ranks.first:
         ranks.wait()

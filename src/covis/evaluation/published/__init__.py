@@ -19,7 +19,7 @@ SOURCE = (
     "M. Leyva-Vallina, N. Strisciuglio, N. Petkov: Data-efficient Large Scale Place Recognition with Graded "
     "Similarity Supervision, CVPR 2023"
 )
-TABLES = {
+PUBLISHED_TABLES = {
     "table1_batch_and_loss": "Table 1: labels in batch and loss, MSLS",
     "table2_sota": "Table 2: comparison with other methods, all trained on MSLS",
     "table3_ablation_gem": "Table 3: backbones with GeM, contrastive against generalised contrastive, whitening",
@@ -110,8 +110,8 @@ class Published:
 @cache
 def rows(table: str) -> tuple[Mapping[str, str], ...]:
     """The rows of one table as printed."""
-    if table not in TABLES:
-        raise unknown_name("published table", table, TABLES)
+    if table not in PUBLISHED_TABLES:
+        raise unknown_name("published table", table, PUBLISHED_TABLES)
     text = resources.files(__package__).joinpath(f"{table}.csv").read_text(encoding="utf-8")
     return tuple(csv.DictReader(text.splitlines()))
 
@@ -119,7 +119,7 @@ def rows(table: str) -> tuple[Mapping[str, str], ...]:
 @cache
 def published(benchmark: str = "") -> tuple[Published, ...]:
     """Every published figure, or those of one benchmark."""
-    found = [figure for table in TABLES for row in rows(table) for figure in _figures(table, row)]
+    found = [figure for table in PUBLISHED_TABLES for row in rows(table) for figure in _figures(table, row)]
     return tuple(f for f in found if benchmark in ("", f.benchmark))
 
 
@@ -232,7 +232,7 @@ def beside(evaluation: Evaluation) -> list[dict[str, Any]]:
                     "published": entry.value,
                     "ours": round(value, 2),
                     "difference": round(value - entry.value, 2),
-                    "source": TABLES[entry.table].split(":")[0],
+                    "source": PUBLISHED_TABLES[entry.table].split(":")[0],
                     "caveats": list(entry.caveats),
                 }
             )

@@ -23,24 +23,35 @@
   if (data.tiles) L.tileLayer(data.tiles, { maxZoom: 22, maxNativeZoom: 19 }).addTo(map);
   else new Grid().addTo(map);
 
+  const spot = (at) => `${at[0]},${at[1]}`;
+  const pinned = new Set(data.entries.filter((e) => e.kind === "photo").map((e) => spot(e.at)));
+  const others = data.photos.filter((p) => !pinned.has(spot(p)));
   const legend = L.control({ position: "topright" });
   legend.onAdd = () => {
     const box = L.DomUtil.create("div", "legend");
-    const rows = [["place", "photo of the map"], ["wedge", "its heading"]];
-    if (data.entries.some((e) => e.kind === "answer")) {
-      rows.unshift(["sure", "located, confident"], ["unsure", "located, not confident"]);
-      rows.push(["ring", "radius of its position"], ["match", "match"], ["dash", "line to a match"]);
-    }
+    const some = (test) => data.entries.some(test);
+    const photos = some((e) => e.kind === "photo");
+    const rows = [
+      ["sure", "located, confident", some((e) => e.tone === "sure")],
+      ["unsure", "located, not confident", some((e) => e.tone === "unsure")],
+      ["ring", "radius of its position", some((e) => e.radius_m)],
+      ["match", photos ? "chosen photo" : "match", photos || some((e) => e.matches.length)],
+      ["dash", "line to a match", some((e) => e.matches.length)],
+      ["here", "photo with a picture", photos],
+      ["place", "photo of the map", others.length],
+      ["wedge", "heading", data.photos.some((p) => p[2] !== null)],
+    ].filter((row) => row[2]);
     for (const [kind, label] of rows) {
       const line = L.DomUtil.create("div", "", box);
       const dot = L.DomUtil.create("i", kind, line);
-      if (["place", "sure", "unsure", "match"].includes(kind)) dot.style.background = colour(`--${kind}`);
+      if (["place", "sure", "unsure", "match", "here"].includes(kind)) dot.style.background = colour(`--${kind}`);
       line.append(label);
     }
     return box;
   };
   legend.addTo(map);
 
+  const CONE_M = 7; // of a photo's heading
   const NEAR_M = 150; // matches this near are all in view when a photo is chosen
   const metre = data.earth ? 1 / 111320 : 1;
   const wedge = (at, heading, length_m) => {
@@ -51,6 +62,8 @@
     };
     return [at, tip(-18), tip(18)];
   };
+  const cone = (at, heading, fill, opacity) =>
+    L.polygon(wedge(at, heading, CONE_M), { stroke: false, fillColor: fill, fillOpacity: opacity, interactive: false });
   const pin = (heading, fill, size) => {
     const turn = heading === null ? "" : `<path d="M0 0L-9 -24L9 -24Z" fill="${fill}" fill-opacity=".55" transform="rotate(${Number(heading)})"/>`;
     const dot = `<circle r="${size}" fill="${fill}" stroke="#fff" stroke-width="2"/>`;
@@ -59,9 +72,8 @@
   };
 
   const places = L.layerGroup().addTo(map);
-  for (const [lat, lon, heading, name] of data.photos) {
-    if (heading !== null && data.photos.length <= 4000)
-      L.polygon(wedge([lat, lon], heading, 7), { stroke: false, fillColor: colour("--place"), fillOpacity: 0.4, interactive: false }).addTo(places);
+  for (const [lat, lon, heading, name] of others) {
+    if (heading !== null && others.length <= 4000) cone([lat, lon], heading, colour("--place"), 0.4).addTo(places);
     L.circleMarker([lat, lon], { radius: 3, stroke: false, fillColor: colour("--place"), fillOpacity: 0.8 })
       .bindTooltip(document.createTextNode(name).textContent.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`))
       .addTo(places);
@@ -108,7 +120,7 @@
       image.src = source;
       image.alt = name;
       figure.append(image);
-    } else figure.append(element("div", "the file is not there", "gone"));
+    } else figure.append(element("div", "no picture", "gone"));
     figure.append(element("figcaption", caption));
     return figure;
   };
@@ -135,9 +147,12 @@
     if (!entry.at) return;
     if (entry.radius_m)
       L.circle(entry.at, { radius: entry.radius_m, color: colour("--here"), weight: 2, fillOpacity: 0.08, interactive: false }).addTo(focus);
+    if (entry.kind === "photo")
+      L.marker(entry.at, { icon: pin(entry.heading, colour("--match"), 9), title: `chosen: ${entry.name}`, zIndexOffset: 1000, keyboard: false }).addTo(focus);
     entry.matches.forEach((match, i) => {
       L.polyline([entry.at, match.at], { color: colour("--match"), weight: i === j ? 3 : 1.5, dashArray: "6 5", interactive: false }).addTo(focus);
-      L.marker(match.at, { icon: pin(match.heading, colour("--match"), i === j ? 7 : 5), alt: `match ${i + 1}: ${match.image}`, title: `${i + 1}. ${match.image}` })
+      if (match.heading !== null) cone(match.at, match.heading, colour("--match"), 0.6).addTo(focus);
+      L.marker(match.at, { icon: pin(null, colour("--match"), i === j ? 7 : 5), alt: `match ${i + 1}: ${match.image}`, title: `${i + 1}. ${match.image}` })
         .on("click", () => compare(i)).addTo(focus);
     });
   };

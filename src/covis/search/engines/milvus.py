@@ -182,8 +182,8 @@ class MilvusIndex(Index):
         return [row["id"] for row in self._query(f"id in {ids.tolist()}", ["id"])]
 
     def _query(self, expression: str, fields: list[str]) -> list[dict[str, Any]]:
-        found = self.client.query(self.collection, filter=expression, output_fields=fields, consistency_level="Strong")
-        return list(found)
+        rows = self.client.query(self.collection, filter=expression, output_fields=fields, consistency_level="Strong")
+        return list(rows)
 
     def _same_model(self, descriptors: Matrix, says: str = "these") -> None:
         if isinstance(descriptors, DescriptorStore) and self.model and descriptors.model != self.model:
@@ -364,23 +364,23 @@ class MilvusPhotos(Engine):
 
     def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
         """Id and file of those names that are there."""
-        found: dict[bytes, tuple[int, bytes]] = {}
+        latest: dict[bytes, tuple[int, bytes]] = {}
         counts = self._counting(self.pointer().version)
         for start in range(0, len(names), _IDS):
             quoted = ", ".join(f"'{_quoted(name)}'" for name in names[start : start + _IDS])
             for row in self._query(self.table, f"{counts} and name in [{quoted}]", ["id", "name", "file"]):
-                found[_bytes(row["name"])] = (int(row["id"]), _bytes(row["file"]))
-        return found
+                latest[_bytes(row["name"])] = (int(row["id"]), _bytes(row["file"]))
+        return latest
 
     def page(self, after: int, limit: int, *, vectors: bool = False) -> Rows:
         """Rows with ids above `after`, ascending."""
         now, low = self.pointer(), after
-        found: list[dict[str, Any]] = []
-        while len(found) < limit and low < now.next_id - 1:
+        rows: list[dict[str, Any]] = []
+        while len(rows) < limit and low < now.next_id - 1:
             some = f"{self._counting(now.version)} and id > {low} and id <= {low + _IDS}"
-            found += self._query(self.table, some, [*self._facts, *(["vector"] if vectors else [])])
+            rows += self._query(self.table, some, [*self._facts, *(["vector"] if vectors else [])])
             low += _IDS
-        return _rows(sorted(found, key=lambda row: int(row["id"]))[:limit], self.dim if vectors else None)
+        return _rows(sorted(rows, key=lambda row: int(row["id"]))[:limit], self.dim if vectors else None)
 
     def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Proposals:
         """The engine's nearest of the version that counts.
@@ -393,17 +393,19 @@ class MilvusPhotos(Engine):
             left, low, right, high = map(float, area.box)
             box = [f"x >= {left!r} and x <= {right!r} and y >= {low!r} and y <= {high!r}"]
         hits = self._nearest(queries, limit, box)
-        if any(len(found) == limit and not all(_counts(hit, version) for hit in found) for found in hits):
+        if any(
+            len(neighbours) == limit and not all(_counts(hit, version) for hit in neighbours) for neighbours in hits
+        ):
             hits = self._nearest(queries, limit, [self._counting(version), *box])
-        hits = [[hit for hit in found if _counts(hit, version)] for found in hits]
-        unique = {int(hit["id"]): hit["entity"] | {"id": hit["id"]} for found in hits for hit in found}
+        hits = [[hit for hit in neighbours if _counts(hit, version)] for neighbours in hits]
+        unique = {int(hit["id"]): hit["entity"] | {"id": hit["id"]} for neighbours in hits for hit in neighbours}
         place = {key: at for at, key in enumerate(unique)}
-        width = max((len(found) for found in hits), default=0)
+        width = max((len(neighbours) for neighbours in hits), default=0)
         places = np.full((len(queries), width), -1, np.int64)
         distances = np.full((len(queries), width), np.inf, np.float32)
-        for q, found in enumerate(hits):
-            places[q, : len(found)] = [place[int(hit["id"])] for hit in found]
-            distances[q, : len(found)] = np.sqrt(np.maximum([hit["distance"] for hit in found], 0.0))
+        for q, neighbours in enumerate(hits):
+            places[q, : len(neighbours)] = [place[int(hit["id"])] for hit in neighbours]
+            distances[q, : len(neighbours)] = np.sqrt(np.maximum([hit["distance"] for hit in neighbours], 0.0))
         return Proposals(_rows(list(unique.values()), None), places, distances)
 
     def _nearest(self, queries: NDArray[np.float32], limit: int, terms: list[str]) -> list[list[dict[str, Any]]]:
@@ -419,8 +421,8 @@ class MilvusPhotos(Engine):
         return f"since <= {version} and until > {version}"
 
     def _query(self, table: str, expression: str, fields: list[str]) -> list[dict[str, Any]]:
-        found = self.client.query(table, filter=expression, output_fields=fields, consistency_level="Strong")
-        return list(found)
+        rows = self.client.query(table, filter=expression, output_fields=fields, consistency_level="Strong")
+        return list(rows)
 
     def drop(self) -> None:
         """Deletes both collections."""

@@ -131,15 +131,15 @@ class Engine(ABC):
         """The k nearest of each query, those inside `area`; more are asked for until k lie inside."""
         limit = min(_MOST, (k if area is None else 2 * k) + _SPARE)
         while True:
-            found = self.candidates(queries, limit, area)
-            places = found.places
-            if area is not None and len(found.rows):
-                inside = area.contains(found.rows.xy)
+            proposed = self.candidates(queries, limit, area)
+            places = proposed.places
+            if area is not None and len(proposed.rows):
+                inside = area.contains(proposed.rows.xy)
                 places = np.where((places >= 0) & inside[np.maximum(places, 0)], places, -1)
             short = (places >= 0).sum(axis=1) < k
-            full = (found.places >= 0).sum(axis=1) >= limit
+            full = (proposed.places >= 0).sum(axis=1) >= limit
             if not (short & full).any() or limit == _MOST:
-                return Hits(found.rows, _ranked(found.rows.ids, places, found.distances, k))
+                return Hits(proposed.rows, _ranked(proposed.rows.ids, places, proposed.distances, k))
             limit = min(_MOST, 4 * limit)
 
     def all_rows(self, *, vectors: bool = False, step: int = 4096) -> Rows:

@@ -178,19 +178,19 @@ class PostgresPhotos(Engine):
             f"SELECT {_COLUMNS}, descriptor <-> %s::vector AS distance FROM (SELECT * FROM {self.table} {where} "
             f"ORDER BY ({self._key}) <-> %s{cast} LIMIT %s) AS near ORDER BY distance, id"
         )
-        found: list[list[tuple[Any, ...]]] = []
+        results: list[list[tuple[Any, ...]]] = []
         with self._cursor() as cursor:
             cursor.execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(100, 2 * limit))}")
             cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
             for query in queries:
                 cursor.execute(statement, (Vector(query), *box, Vector(query), limit))
-                found.append(cursor.fetchall())
-        unique = {row[0]: row for hits in found for row in hits}
+                results.append(cursor.fetchall())
+        unique = {row[0]: row for hits in results for row in hits}
         place = {key: at for at, key in enumerate(unique)}
-        width = max((len(hits) for hits in found), default=0)
+        width = max((len(hits) for hits in results), default=0)
         places = np.full((len(queries), width), -1, np.int64)
         distances = np.full((len(queries), width), np.inf, np.float32)
-        for q, hits in enumerate(found):
+        for q, hits in enumerate(results):
             places[q, : len(hits)] = [place[row[0]] for row in hits]
             distances[q, : len(hits)] = [row[-1] for row in hits]
         return Proposals(_rows([row[:-1] for row in unique.values()], None), places, distances)

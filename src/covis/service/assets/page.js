@@ -226,7 +226,7 @@
     const placed = state.answers.answers.filter((answer) => answer.position);
     const sure = placed.filter((answer) => answer.confident).length;
     const walk = state.answers.walk ? ` The walk: ${percent(state.answers.walk.agreement)} of its photos agree${state.answers.walk.note ? ` (${state.answers.walk.note})` : ""}.` : "";
-    say(`${placed.length} of ${cards.length} placed, ${sure} of them confident.${walk}`);
+    say(`${placed.length} of ${cards.length} located, ${sure} of them confident.${walk}`);
     if (state.answers.walk && placed.length > 1) L.polyline(placed.map((answer) => spot(answer.position)), { color: colour.query, weight: 2, dashArray: "6 5", interactive: false }).addTo(state.layers.answers);
     const first = state.answers.answers.findIndex((answer) => answer.position);
     if (first >= 0) choose(first, true);

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from covis.cli.common import require_map, select_photos
 from covis.errors import InputError
 from covis.reading import decoding
-from covis.reading.sources import require_map, select_photos
 
 
 @pytest.fixture
@@ -38,6 +38,22 @@ def test_folders_tables_patterns_and_lists(folder):
         "new/a.jpg",
         everything[2],
     ]
+
+
+def test_a_table_of_photos_to_locate_needs_no_positions(folder):
+    import pandas
+
+    table = pandas.DataFrame({"image": ["new/sub/c é.png", "new/b.jpg"], "note": ["x", None]})
+    table.to_csv(folder / "asked.csv", index=False)
+    table.to_parquet(folder / "asked.parquet")
+    for name in ("asked.csv", "asked.parquet"):
+        assert names(select_photos([folder / name]), folder) == ["new/sub/c é.png", "new/b.jpg"]
+    (folder / "blank.csv").write_text("image,lat\nnew/a.jpg,\n,3\n")
+    with pytest.raises(InputError, match="row 3 has no image name"):
+        select_photos([folder / "blank.csv"])
+    (folder / "other.csv").write_text("photo,lat,lon\nnew/a.jpg,55,13\n")
+    with pytest.raises(InputError, match="did you mean 'image'"):
+        select_photos([folder / "other.csv"])
 
 
 def test_what_is_not_there_is_said_with_a_hint(folder):

@@ -1,0 +1,149 @@
+"""What newcomers once stumbled over on their first commands, each held by a test (others stand beside what they test)."""
+
+import json
+import re
+import shutil
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from covis.cli import main
+from covis.experiments import get
+from covis.images import ImageSet
+from covis.maps.map import Map
+from covis.models import ModelConfig, PlaceModel
+from covis.poses import Poses
+
+ROOT = Path(__file__).resolve().parents[2]
+SRC = ROOT / "src" / "covis"
+
+
+def told(capsys, *args):
+    """Exit code, results and logs of a command."""
+    with pytest.raises(SystemExit) as left:
+        main([str(a) for a in args])
+    shown = capsys.readouterr()
+    return left.value.code or 0, shown.out, shown.err
+
+
+@pytest.fixture
+def town(tmp_path, monkeypatch):
+    """A map of twelve small pictures along a street, and a folder of new ones."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    for folder in ("photos", "new"):
+        (tmp_path / folder).mkdir()
+    names = [f"{i:02d}.jpg" for i in range(12)]
+    for i, name in enumerate(names):
+        small = Image.fromarray(np.random.default_rng(i).integers(0, 255, (4, 4, 3), np.uint8)).resize((32, 32))
+        small.save(tmp_path / "photos" / name)
+        if i % 4 == 0:
+            small.save(tmp_path / "new" / name)
+    poses = Poses.from_latlon(55.7 + 0.0001 * np.arange(12), np.full(12, 13.2), np.zeros(12))
+    images = ImageSet.of(tmp_path / "photos", names, poses)
+    Map.create(tmp_path / "town.map", images, PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=0))
+    return tmp_path
+
+
+def test_a_folder_is_located_and_every_written_file_is_named(town, capsys):
+    files = ["found.html", "found.csv", "found.geojson", "found.kml"]
+    options = [word for file in files for word in (f"--{file.split('.')[1]}", file)]
+    code, out, err = told(capsys, "locate", "town.map", "new/", "-k", "2", *options)
+    assert code == 0
+    assert out.count("new/") == 3
+    assert "()" not in out
+    for file in files:
+        assert f"wrote {file}" in err
+        assert (town / file).stat().st_size > 0
+    assert "next: open found.html" in err
+
+
+def test_swapped_arguments_are_recognised(town, capsys):
+    code, _, err = told(capsys, "locate", "new/00.jpg", "town.map")
+    assert code == 2
+    assert "covis locate town.map new/00.jpg" in err
+    assert "covis index" not in err
+
+
+def test_swapped_degrees_and_an_area_without_photos_are_told(town, capsys):
+    code, _, err = told(capsys, "locate", "town.map", "new/00.jpg", "--near", "13.2,55.7,500")
+    assert code == 2
+    assert "latitude comes first" in err
+    code, out, _ = told(capsys, "locate", "town.map", "new/00.jpg", "--near", "55.72,13.2,100")
+    assert code == 0
+    assert "its photos lie from 55.70000, 13.20000 to 55.70110, 13.20000" in out
+
+
+def test_a_missing_photo_among_others_has_a_reason(town, capsys):
+    (town / "new" / "empty.jpg").write_bytes(b"")
+    code, out, err = told(capsys, "locate", "town.map", "new/empty.jpg", "new/00.jpg")
+    assert code == 0
+    assert "cannot be used" in out
+    assert "()" not in out + err
+
+
+def test_index_without_weights_names_its_own_options(town, capsys, monkeypatch):
+    for name in ("HF_HUB_OFFLINE", "HF_HOME"):
+        monkeypatch.setenv(name, "1" if name == "HF_HUB_OFFLINE" else str(town / "hub"))
+    table = "image,lat,lon\n" + "".join(f"photos/{i:02d}.jpg,{55.7 + i / 1e4},13.2\n" for i in range(12))
+    (town / "photos.csv").write_text(table)
+    code, _, err = told(capsys, "index", "photos.csv", "-o", "other.map", "--recipe", "own_photos_small")
+    assert code == 2
+    assert re.search(r"--weights FILE\.safetensors", err)
+    assert "--set" not in err.splitlines()[-1]
+    assert not (town / "other.map").exists()
+
+
+def test_a_folder_of_another_run_names_the_fields_that_differ(hamlet, tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    common = ["--data", f"town={hamlet}", "-o", tmp_path / "run", "--workers", "0", "--set", "batches.size=4"]
+    short = ["--set", "steps=1", "--set", "validation=", "--set", "model.image_size=[32,32]"]
+    assert told(capsys, "train", "town_quick", *common, *short)[0] == 0
+    code, _, err = told(capsys, "train", "town_quick", *common, *short, "--set", "loss.margin=0.7", "--seed", "3")
+    assert code == 2
+    assert "belongs to another run (loss.margin: 0.5 → 0.7, seed: 0 → 3)" in err
+    assert len(err) < 300
+
+
+def test_a_recipe_is_a_file_too(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my.json").write_text(told(capsys, "train", "town_gcl", "--dry-run")[1])
+    changed = json.loads(told(capsys, "train", "my.json", "--dry-run", "--set", "loss.margin=0.7")[1])
+    assert changed["loss"]["margin"] == 0.7
+    assert get(str(tmp_path / "my.json")) == get("town_gcl")
+
+
+def test_a_warning_of_a_dataset_is_printed_once(tmp_path, monkeypatch, capsys):
+    from layouts import builders
+
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)  # the check keeps its notes there
+    root = builders.msls(tmp_path / "msls")
+    shutil.rmtree(next((root / "train_val").iterdir()))
+    _, out, err = told(capsys, "data", "check", "msls", root)
+    lines = [line for line in (out + err).splitlines() if "missing" in line]
+    assert lines
+    assert len(lines) == len(set(lines))
+
+
+def test_numbers_are_shown_as_numbers(tmp_path, capsys):
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=0).save(tmp_path / "m")
+    shown = dict(
+        line.split(None, 1)
+        for line in told(capsys, "model", "show", tmp_path / "m")[1].splitlines()
+        if line.split()[1:]
+    )
+    assert shown["adapters"].strip() == "0"
+    assert shown["levels"].strip() == "–"
+
+
+def test_every_dependency_is_imported():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    modules = {"pillow": "PIL", "pyyaml": "yaml", "faiss-cpu": "faiss", "tensorboard": "torch.utils.tensorboard"}
+    source = "\n".join(file.read_text(encoding="utf-8") for file in SRC.rglob("*.py"))
+    for entry in project["dependencies"]:
+        name = re.match(r"[\w-]+", entry)[0]
+        assert re.search(rf"^\s*(import|from) {modules.get(name, name)}\b", source, re.MULTILINE), name
