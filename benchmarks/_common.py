@@ -83,8 +83,9 @@ def operations(work: Callable[[], Any]) -> int:
 
 
 def command() -> str:
-    """How this benchmark was started, from the top of the repository."""
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *sys.argv[1:]])
+    """How this benchmark was started, from the top of the repository; of folders elsewhere only the last part is told."""
+    told = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *told])
 
 
 def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None = None) -> None:

@@ -150,6 +150,20 @@ def test_two_maps_become_one(tmp_path):
     assert not (tmp_path / "e").exists()
 
 
+def test_without_paths_descriptors_tell_whether_two_photos_are_one(tmp_path):
+    a, b = part_of(tmp_path, "a", 0, 12), part_of(tmp_path, "b", 6, 12)  # six names in common, described apart
+    travelled = []
+    for map_ in (a, b):
+        export_map(map_, tmp_path / f"{map_.path.name}.covis")
+        travelled.append(import_map(tmp_path / f"{map_.path.name}.covis", tmp_path / f"{map_.path.name}.back"))
+    for first in (a, travelled[0]):  # no path is known of one of them, or of either
+        with pytest.raises(InputError, match="--prefix"):
+            merge_maps(first, travelled[1], tmp_path / "c")
+        assert not (tmp_path / "c").exists()
+    assert len(merge_maps(travelled[0], travelled[1], tmp_path / "d", prefix="b/")) == 24
+    assert len(merge_maps(a, travelled[0], tmp_path / "e")) == 12  # a map and its own export
+
+
 def test_from_the_command_line(town, tmp_path, capsys):
     def run(*arguments):
         with pytest.raises(SystemExit) as stop:

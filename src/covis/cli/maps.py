@@ -399,13 +399,15 @@ def _write_files(
         written, without = write_geoposes(geopose, answers, form)
         say(f"wrote {counted(written, 'GeoPose')} to {geopose}")
         if without:
-            warn(f"{without} photos have no position or no heading, and so no GeoPose")
+            warn(f"{counted(without, 'photo')} without a position or a heading, and so without a GeoPose")
     if exif:
         written, beside, left_out = write_exif(exif, answers)
-        inside = f"; {beside} that are not JPEG, PNG or WebP have it in an XMP file beside them" if beside else ""
-        say(f"wrote {written} photos with GPS to {exif}{inside}")
+        inside = f"; {beside} not in JPEG, PNG or WebP: an XMP file beside the copy" if beside else ""
+        say(f"wrote {counted(written, 'photo')} with GPS to {exif}{inside}")
         if left_out:
-            warn(f"{len(left_out)} photos were left out because no position could be written, such as {left_out[0]}")
+            warn(
+                f"{counted(len(left_out), 'photo')} left out because no position could be written, such as {left_out[0]}"
+            )
 
 
 def _write_gis(answers: list[Answer], target: Path | None) -> None:

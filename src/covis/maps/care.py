@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import artifacts, files
-from covis.arrays import Bools
+from covis.arrays import Bools, Ids
 from covis.descriptors import DescriptorStore
 from covis.errors import Damaged, InputError
 from covis.files import foreign, replacing
@@ -250,6 +250,8 @@ _MORE = ("rotation", "camera", "cameras")
 _NAME = re.compile(r"(covis\.json|calibration\.json|arrays/[a-z_]+\.npy|(model|runtime)/[A-Za-z0-9_][A-Za-z0-9_.-]*)")
 _MAX_LISTING = 1 << 20
 _CHUNK = 1 << 20
+_ALIKE = 1e-3
+"""Difference of descriptors, in any number, that half precision and another runtime make."""
 
 
 def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
@@ -309,9 +311,8 @@ def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Ma
         )
     names = encode_names([os.fsencode(prefix) + bytes(n) for n in second.images.names])
     new = ~np.isin(names, first.images.names)
-    other = second.images.columns["file"][~new]
-    at = np.searchsorted(first.images.names, names[~new], sorter=np.argsort(first.images.names))
-    same = first.images.columns["file"][np.argsort(first.images.names)[at]] == other
+    order = np.argsort(first.images.names)
+    same = _same_photos(first, second, order[np.searchsorted(first.images.names, names[~new], sorter=order)], ~new)
     if not same.all():
         name = os.fsdecode(names[~new][~same][0])
         raise InputError(f"both maps have a photo {name!r}, of different files; give --prefix NAME/ for the second")
@@ -334,6 +335,22 @@ def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Ma
     return _made(target, parts, first.model_fingerprint, told, origin, changes=len(halves[1][0]))
 
 
+def _same_photos(first: Map, second: Map, mine: Ids, others: Bools) -> Bools:
+    """Whether photos of one name are one photo: of one file or, where an export told no files, described alike."""
+    files = first.images.columns["file"][mine], second.images.columns["file"][others]
+    untold = (files[0] == b"") | (files[1] == b"")
+    same = files[0] == files[1]
+    if untold.any():
+        same = np.where(untold, _described_alike(first, second, mine, np.flatnonzero(others)), same)
+    return np.asarray(same)
+
+
+def _described_alike(first: Map, second: Map, a: Ids, b: Ids) -> Bools:
+    """Whether photos at positions a of one map and b of another of the same model have one descriptor."""
+    vectors = [m.descriptors[m.state.rows[ids]].astype(np.float32) for m, ids in ((first, a), (second, b))]
+    return np.asarray(np.abs(vectors[0] - vectors[1]).max(axis=1) <= _ALIKE)
+
+
 def diff_maps(first: Map, second: Map, tolerance_m: float = 0.1) -> dict[str, Any]:
     """What differs between two maps: photos of one alone, moved by more than `tolerance_m`, or described otherwise."""
     names = [_texts(m.images) for m in (first, second)]
@@ -344,8 +361,7 @@ def diff_maps(first: Map, second: Map, tolerance_m: float = 0.1) -> dict[str, An
     same_model = first.model_fingerprint == second.model_fingerprint
     other = np.zeros(len(both), bool)
     if same_model and both:
-        vectors = [m.descriptors[m.state.rows[ids]].astype(np.float32) for m, ids in ((first, a), (second, b))]
-        other = np.abs(vectors[0] - vectors[1]).max(axis=1) > 1e-3
+        other = ~_described_alike(first, second, a, b)
     return {
         "first": str(first.path), "second": str(second.path), "photos": [len(first), len(second)],
         "same_model": same_model, "models": [first.model_fingerprint, second.model_fingerprint],
