@@ -6,7 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from covis.town import houses, solids, traversals
+from covis.town import layout, traversals
 from covis.town.config import TownConfig
 from covis.town.layout import District, build_scene, district
 from covis.town.render import END_M, FAR_M, GROUND, SKY, View, cast, intrinsics, measure
@@ -17,10 +17,10 @@ CONFIG = TownConfig.small()
 SOLID_CROWNS = 100.0  # crowns without gaps, so that the oracle needs no noise
 
 
-def plain_wall(width=8.0, top=6.0, profile=houses.FLAT):
-    look = np.zeros(houses.HOUSE_FIELDS)
-    look[[houses.WIDTH, houses.TOP, houses.EAVE, houses.PROFILE, houses.COLUMNS]] = width, top, top / 2, profile, 2
-    look[[houses.GROUND_H, houses.FLOOR_H, houses.CHIMNEY]] = 3.0, 3.0, -1.0
+def plain_wall(width=8.0, top=6.0, profile=layout.FLAT):
+    look = np.zeros(layout.HOUSE_FIELDS)
+    look[[layout.WIDTH, layout.TOP, layout.EAVE, layout.PROFILE, layout.COLUMNS]] = width, top, top / 2, profile, 2
+    look[[layout.GROUND_H, layout.FLOOR_H, layout.CHIMNEY]] = 3.0, 3.0, -1.0
     return look
 
 
@@ -28,8 +28,8 @@ def one_wall(x0, x1, y, **look):
     """A scene of a single wall at `y`, seen from the south, and a street in front of it."""
     streets = np.array([[-50.0, 0.0, 50.0, 0.0, 4.0, 2.0]])
     facade = plain_wall(abs(x1 - x0), **look)
-    place = District("test", streets, np.array([[x0, y, x1, y]]), facade[None], np.zeros((0, solids.FIELDS)))
-    return build_scene(place, np.zeros((0, solids.FIELDS)))
+    place = District("test", streets, np.array([[x0, y, x1, y]]), facade[None], np.zeros((0, layout.SOLID_FIELDS)))
+    return build_scene(place, np.zeros((0, layout.SOLID_FIELDS)))
 
 
 def camera_at(heading_deg, pitch_deg=0.0, roll_deg=0.0):
@@ -38,7 +38,7 @@ def camera_at(heading_deg, pitch_deg=0.0, roll_deg=0.0):
 
 def depth_of(scene, heading_deg, size=(40, 30), at=(0.0, 0.0, 1.5)):
     camera = intrinsics(CONFIG, size)
-    return measure(scene, np.zeros((0, solids.FIELDS)), np.array(at), camera_at(heading_deg), camera, 1.0)
+    return measure(scene, np.zeros((0, layout.SOLID_FIELDS)), np.array(at), camera_at(heading_deg), camera, 1.0)
 
 
 def test_a_wall_straight_ahead_has_its_distance_as_depth_everywhere_on_it():
@@ -67,12 +67,14 @@ def test_ground_depth_follows_from_the_height_of_the_camera():
 
 
 def test_rays_pass_over_a_gable_and_end_on_what_is_below_its_outline():
-    scene = one_wall(-10.0, 10.0, 20.0, top=12.0, profile=houses.GABLE)
+    scene = one_wall(-10.0, 10.0, 20.0, top=12.0, profile=layout.GABLE)
     for x, height in [(0.0, 12.0), (5.0, 9.0), (-9.0, 6.6)]:
         for dz, item in ((-0.05, 0), (0.05, SKY)):
             ray = np.array([[x, 20.0, height + dz - 1.5]])
             ray /= np.linalg.norm(ray)
-            hits = cast(scene, np.zeros((0, solids.FIELDS)), np.array([0.0, 0.0, 1.5]), ray, 1.0, np.empty((1, 6)))
+            hits = cast(
+                scene, np.zeros((0, layout.SOLID_FIELDS)), np.array([0.0, 0.0, 1.5]), ray, 1.0, np.empty((1, 6))
+            )
             assert hits[0, 1] == item
 
 
@@ -97,7 +99,7 @@ def nearest_by_plain_loops(scene, movers, origin, ray):
             continue
         t, share = np.linalg.solve(matrix, a - origin[:2])
         z = origin[2] + t * ray[2]
-        if 1e-6 < t < best and 0 <= share <= 1 and 0 <= z <= outline.py_func(share * look[houses.WIDTH], look[None], 0):
+        if 1e-6 < t < best and 0 <= share <= 1 and 0 <= z <= outline.py_func(share * look[layout.WIDTH], look[None], 0):
             best, item = t, n
     for n, row in enumerate(np.concatenate([scene.solids, movers])):
         t = first_in_solid(row, origin, ray)
@@ -107,17 +109,17 @@ def nearest_by_plain_loops(scene, movers, origin, ray):
 
 
 def first_in_solid(row, origin, ray):
-    turn = np.array([[row[solids.COS], row[solids.SIN], 0], [-row[solids.SIN], row[solids.COS], 0], [0, 0, 1.0]])
-    round_ = row[solids.SHAPE] == solids.ELLIPSOID
-    height = row[solids.Z0] if round_ else (row[solids.Z0] + row[solids.Z1]) / 2
+    turn = np.array([[row[layout.COS], row[layout.SIN], 0], [-row[layout.SIN], row[layout.COS], 0], [0, 0, 1.0]])
+    round_ = row[layout.SHAPE] == layout.ELLIPSOID
+    height = row[layout.Z0] if round_ else (row[layout.Z0] + row[layout.Z1]) / 2
     half = np.array(
         [
-            row[solids.HALF_X],
-            row[solids.HALF_Y],
-            row[solids.Z1] if round_ else (row[solids.Z1] - row[solids.Z0]) / 2,
+            row[layout.HALF_X],
+            row[layout.HALF_Y],
+            row[layout.Z1] if round_ else (row[layout.Z1] - row[layout.Z0]) / 2,
         ]
     )
-    o, d = turn @ (origin - [row[solids.X], row[solids.Y], height]) / half, turn @ ray / half
+    o, d = turn @ (origin - [row[layout.X], row[layout.Y], height]) / half, turn @ ray / half
     if round_:
         a, b, c = d @ d, 2 * o @ d, o @ o - 1
         under = b * b - 4 * a * c

@@ -31,7 +31,7 @@ from covis.labels.rules import RULES, Estimate, LabelRule, estimated, require_po
 from covis.machine import cache_folder, cpu_count
 from covis.poses import Poses
 from covis.progress import Meter, say
-from covis.town import solids
+from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
 from covis.town.layout import TownScene
 from covis.town.render import View, intrinsics
@@ -338,7 +338,7 @@ def _surface(view: View, frame: int, size: tuple[int, int]) -> tuple[Floats, Flo
 def fixed(scene: TownScene, items: NDArray[np.int32]) -> NDArray[np.bool_]:
     """Which items are there in every traversal: neither sky nor cars nor people."""
     first = len(scene.walls)
-    movable = np.concatenate([scene.solids[:, solids.MATERIAL] >= solids.MOVABLE, [True]])
+    movable = np.concatenate([scene.solids[:, layout.MATERIAL] >= layout.MOVABLE, [True]])
     goes: NDArray[np.bool_] = (items >= first) & movable[np.clip(items - first, 0, len(scene.solids))]
     return (items > _SKY) & ~goes
 

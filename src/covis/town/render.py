@@ -16,9 +16,7 @@ from numpy.typing import NDArray
 
 from covis.arrays import Floats
 from covis.compiling import kernel
-from covis.town import houses as h
-from covis.town import solids as s
-from covis.town import traversals
+from covis.town import layout, traversals
 from covis.town.config import ENTRY, INNER, TownConfig
 from covis.town.layout import CELL_M, District, TownScene, build_scene, district
 from covis.town.surfaces import Colour, facade, ground, hash01, noise, outline
@@ -53,7 +51,7 @@ def _wall(
     if t <= 1e-6 or share < 0.0 or share > 1.0:
         return -1.0, 0.0
     z = oz + t * dz
-    if z < 0.0 or z > facades[n, h.TOP] + h.CHIMNEY_M:
+    if z < 0.0 or z > facades[n, layout.TOP] + layout.CHIMNEY_M:
         return -1.0, 0.0
     u = share * math.sqrt(wx * wx + wy * wy)
     if z > outline(u, facades, n):
@@ -66,18 +64,18 @@ def _box(
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int
 ) -> tuple[float, float, float, float]:
     """Distance and normal; distance < 0 for a miss."""
-    c, d = b[n, s.COS], b[n, s.SIN]
-    px, py = ox - b[n, s.X], oy - b[n, s.Y]
+    c, d = b[n, layout.COS], b[n, layout.SIN]
+    px, py = ox - b[n, layout.X], oy - b[n, layout.Y]
     lx, ly = px * c + py * d, -px * d + py * c
     ex, ey = dx * c + dy * d, -dx * d + dy * c
     near, far, axis = -1e18, 1e18, 0
     for k in range(3):
         if k == 0:
-            p, e, low, high = lx, ex, -b[n, s.HALF_X], b[n, s.HALF_X]
+            p, e, low, high = lx, ex, -b[n, layout.HALF_X], b[n, layout.HALF_X]
         elif k == 1:
-            p, e, low, high = ly, ey, -b[n, s.HALF_Y], b[n, s.HALF_Y]
+            p, e, low, high = ly, ey, -b[n, layout.HALF_Y], b[n, layout.HALF_Y]
         else:
-            p, e, low, high = oz, dz, b[n, s.Z0], b[n, s.Z1]
+            p, e, low, high = oz, dz, b[n, layout.Z0], b[n, layout.Z1]
         if abs(e) < 1e-12:
             if p < low or p > high:
                 return -1.0, 0.0, 0.0, 0.0
@@ -104,8 +102,8 @@ def _ellipsoid(
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int, leaves: float
 ) -> tuple[float, float, float, float]:
     """Distance and normal; crowns are ragged, and thinner the smaller `leaves` is."""
-    a, v = 1.0 / b[n, s.HALF_X], 1.0 / b[n, s.Z1]
-    px, py, pz = (ox - b[n, s.X]) * a, (oy - b[n, s.Y]) * a, (oz - b[n, s.Z0]) * v
+    a, v = 1.0 / b[n, layout.HALF_X], 1.0 / b[n, layout.Z1]
+    px, py, pz = (ox - b[n, layout.X]) * a, (oy - b[n, layout.Y]) * a, (oz - b[n, layout.Z0]) * v
     ex, ey, ez = dx * a, dy * a, dz * v
     aa = ex * ex + ey * ey + ez * ez
     bb = px * ex + py * ey + pz * ez
@@ -120,7 +118,7 @@ def _ellipsoid(
         nx, ny, nz = (px + t * ex) * a, (py + t * ey) * a, (pz + t * ez) * v
         norm = math.sqrt(nx * nx + ny * ny + nz * nz)
         nx, ny, nz = nx / norm, ny / norm, nz / norm
-        if b[n, s.MATERIAL] == s.LEAVES:
+        if b[n, layout.MATERIAL] == layout.LEAVES:
             x, y, z = ox + t * dx, oy + t * dy, oz + t * dz
             gap = hash01(math.floor(x * 3.0), math.floor(y * 3.0), math.floor(z * 3.0))
             facing = abs(nx * dx + ny * dy + nz * dz)
@@ -136,7 +134,7 @@ def _ellipsoid(
 def _solid(
     ox: float, oy: float, oz: float, dx: float, dy: float, dz: float, b: Any, n: int, leaves: float
 ) -> tuple[float, float, float, float]:
-    if b[n, s.SHAPE] == s.BOX:
+    if b[n, layout.SHAPE] == layout.BOX:
         return _box(ox, oy, oz, dx, dy, dz, b, n)
     return _ellipsoid(ox, oy, oz, dx, dy, dz, b, n, leaves)
 
@@ -198,7 +196,7 @@ def trace(
 def cast(scene: TownScene, movers: Any, origin: Any, directions: Any, leaves: float, hits: Any) -> Any:
     """Fills the (R, 6) `hits` of rays from one `origin` along (R, 3) unit `directions`.
 
-    `movers` (M, solids.FIELDS) are a few things that are there in one image only; they follow the scene's items.
+    `movers` (M, layout.SOLID_FIELDS) are a few things that are there in one image only; they follow the scene's items.
     """
     ox, oy, oz = origin[0], origin[1], origin[2]
     first = len(scene.walls) + len(scene.solids)
@@ -268,26 +266,26 @@ def _sky(dx: float, dy: float, dz: float, light: Light) -> Colour:
 def _solid_colour(
     b: Any, n: int, x: float, y: float, z: float, nz: float, light: Light
 ) -> tuple[float, float, float, float]:
-    r, g, bl = b[n, s.COLOUR], b[n, s.COLOUR + 1], b[n, s.COLOUR + 2]
-    material = b[n, s.MATERIAL]
-    if material == s.LEAVES or material == s.HEDGE:
+    r, g, bl = b[n, layout.COLOUR], b[n, layout.COLOUR + 1], b[n, layout.COLOUR + 2]
+    material = b[n, layout.MATERIAL]
+    if material == layout.LEAVES or material == layout.HEDGE:
         k = 0.55 + 0.5 * hash01(math.floor(x * 2.5), math.floor(y * 2.5), math.floor(z * 2.5))
         k += 0.45 * hash01(math.floor(x * 9.0), math.floor(y * 9.0), math.floor(z * 9.0))
-        if material == s.HEDGE:
+        if material == layout.HEDGE:
             return r * k, g * k, bl * k, 0.0
         return r * k * light.leaf[0], g * k * light.leaf[1], bl * k * light.leaf[2], 0.0
-    local = (x - b[n, s.X]) * b[n, s.COS] + (y - b[n, s.Y]) * b[n, s.SIN]
-    if material == s.CAR:
-        wheel = abs(abs(local) - 0.62 * b[n, s.HALF_X])
+    local = (x - b[n, layout.X]) * b[n, layout.COS] + (y - b[n, layout.Y]) * b[n, layout.SIN]
+    if material == layout.CAR:
+        wheel = abs(abs(local) - 0.62 * b[n, layout.HALF_X])
         if z < 0.3 or (wheel < 0.34 and wheel * wheel + (z - 0.33) ** 2 < 0.12):
             return 0.03, 0.03, 0.035, 0.0
-        if b[n, s.Z1] > 2.0 and z > 1.3 and z < 1.95 and local > 0.25 * b[n, s.HALF_X]:
+        if b[n, layout.Z1] > 2.0 and z > 1.3 and z < 1.95 and local > 0.25 * b[n, layout.HALF_X]:
             return 0.06, 0.08, 0.10, 0.0
-    elif material == s.CABIN and nz < 0.5 and z < 1.34 and abs(local) % 0.9 > 0.1:
+    elif material == layout.CABIN and nz < 0.5 and z < 1.34 and abs(local) % 0.9 > 0.1:
         return 0.06, 0.08, 0.10, 0.0
-    elif material == s.WOVEN and (local % 0.8) < 0.4:
+    elif material == layout.WOVEN and (local % 0.8) < 0.4:
         return 0.75, 0.73, 0.68, 0.0
-    elif material == s.LAMP and light.lit > 0:
+    elif material == layout.LAMP and light.lit > 0:
         return 1.0, 0.8, 0.5, 1.0
     return r, g, bl, 0.0
 
@@ -510,7 +508,7 @@ class View:
         )
 
     def movers(self, i: int) -> NDArray[np.float64]:
-        """(M, solids.FIELDS) cars and people that are there in image `i` alone."""
+        """(M, layout.SOLID_FIELDS) cars and people that are there in image `i` alone."""
         return traversals.in_the_way(self.config, self.drive, i)
 
     def measure(

@@ -10,7 +10,7 @@ import math
 from typing import Any
 
 from covis.compiling import kernel
-from covis.town import houses as h
+from covis.town import layout
 from covis.town.config import INNER
 from covis.town.layout import CELL_M, TownScene
 
@@ -100,21 +100,25 @@ LIT = 1.0
 @kernel(**INNER)
 def outline(u: float, f: Any, w: int) -> Any:
     """Height of a wall's upper edge at `u` metres from its left end."""
-    profile, eave, top = f[w, h.PROFILE], f[w, h.EAVE], f[w, h.TOP]
-    share = u / f[w, h.WIDTH]
+    profile, eave, top = f[w, layout.PROFILE], f[w, layout.EAVE], f[w, layout.TOP]
+    share = u / f[w, layout.WIDTH]
     middle = 1.0 - abs(2.0 * share - 1.0)
-    if profile == h.GABLE:
+    if profile == layout.GABLE:
         edge = eave + (top - eave) * middle
-    elif profile == h.STEPPED:
+    elif profile == layout.STEPPED:
         edge = eave + (top - eave) * min(1.0, math.floor(middle * 5.0 + 1.0) / 5.0)
-    elif profile == h.CURVED:
+    elif profile == layout.CURVED:
         edge = eave + (top - eave) * (0.5 - 0.5 * math.cos(math.pi * min(1.0, middle * 1.3)))
-    elif profile == h.HIPPED:
+    elif profile == layout.HIPPED:
         edge = eave + (top - eave) * min(1.0, 3.0 * middle)
     else:
         edge = top
-    if profile != h.FLAT and profile != h.STEPPED and abs(u - f[w, h.CHIMNEY] * f[w, h.WIDTH]) < 0.4:
-        edge = max(edge + 0.4, min(top, edge + 2.0) + h.CHIMNEY_M * 0.6)
+    if (
+        profile != layout.FLAT
+        and profile != layout.STEPPED
+        and abs(u - f[w, layout.CHIMNEY] * f[w, layout.WIDTH]) < 0.4
+    ):
+        edge = max(edge + 0.4, min(top, edge + 2.0) + layout.CHIMNEY_M * 0.6)
     return edge
 
 
@@ -126,16 +130,16 @@ def facade(
 
     `lit` is the share of windows with light in them, `evening` tells one evening from another.
     """
-    seed = int(f[w, h.SEED])
-    if z > f[w, h.EAVE] and f[w, h.PROFILE] >= h.EAVES:
+    seed = int(f[w, layout.SEED])
+    if z > f[w, layout.EAVE] and f[w, layout.PROFILE] >= layout.EAVES:
         r, g, b = _roof(u, z, f, w, blur_m, seed)
         return r, g, b, 0.0
-    if z < f[w, h.GROUND_H] and f[w, h.GROUND_FLOOR] != h.DWELLING:
+    if z < f[w, layout.GROUND_H] and f[w, layout.GROUND_FLOOR] != layout.DWELLING:
         return _ground_floor(u, z, f, w, blur_m, lit, evening, seed)
     r, g, b = _wall(u, z, f, w, blur_m, seed)
-    if z > f[w, h.EAVE] - 0.35 and z < f[w, h.EAVE]:
-        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
-    if z > f[w, h.EAVE]:
+    if z > f[w, layout.EAVE] - 0.35 and z < f[w, layout.EAVE]:
+        return f[w, layout.TRIM], f[w, layout.TRIM + 1], f[w, layout.TRIM + 2], 0.0
+    if z > f[w, layout.EAVE]:
         return _attic(u, z, f, w, r, g, b)
     return _windows(u, z, f, w, r, g, b, lit, evening, seed)
 
@@ -143,23 +147,26 @@ def facade(
 @kernel(**INNER)
 def _wall(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colour:
     shade = 0.86 + 0.26 * noise(u * 0.45, z * 0.35, seed)
-    r, g, b = f[w, h.BASE] * shade, f[w, h.BASE + 1] * shade, f[w, h.BASE + 2] * shade
-    material = f[w, h.WALL]
+    r, g, b = f[w, layout.BASE] * shade, f[w, layout.BASE + 1] * shade, f[w, layout.BASE + 2] * shade
+    material = f[w, layout.WALL]
     if z < 0.55:
         return r * 0.55, g * 0.55, b * 0.57
-    if material == h.BRICK:
+    if material == layout.BRICK:
         row = math.floor(z / 0.28)
         k = hash01(math.floor(u / 0.6 + 0.5 * (row % 2)), int(row), seed) - 0.5
         k = 1.0 + 0.5 * k * detail(blur_m, 0.5)
         return r * k, g * k, b * k
-    if material == h.BANDED:
+    if material == layout.BANDED:
         k = 0.72 if (z % 0.9) < 0.22 else 1.06
         k = 1.0 + (k - 1.0) * detail(blur_m, 0.9)
         return r * k, g * k, b * k
-    if material == h.TIMBERED and z > f[w, h.GROUND_H]:
-        bay = f[w, h.WIDTH] / f[w, h.COLUMNS]
-        x, y = u % bay, (z - f[w, h.GROUND_H]) % f[w, h.FLOOR_H]
-        slant = abs(x / bay - y / f[w, h.FLOOR_H]) < 0.06 and hash01(int(u / bay), int(z / f[w, h.FLOOR_H]), seed) < 0.5
+    if material == layout.TIMBERED and z > f[w, layout.GROUND_H]:
+        bay = f[w, layout.WIDTH] / f[w, layout.COLUMNS]
+        x, y = u % bay, (z - f[w, layout.GROUND_H]) % f[w, layout.FLOOR_H]
+        slant = (
+            abs(x / bay - y / f[w, layout.FLOOR_H]) < 0.06
+            and hash01(int(u / bay), int(z / f[w, layout.FLOOR_H]), seed) < 0.5
+        )
         if x < 0.22 or y < 0.25 or slant:
             return 0.14, 0.09, 0.06
     return r, g, b
@@ -169,32 +176,35 @@ def _wall(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colou
 def _windows(
     u: float, z: float, f: Any, w: int, r: float, g: float, b: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
-    bay = f[w, h.WIDTH] / f[w, h.COLUMNS]
+    bay = f[w, layout.WIDTH] / f[w, layout.COLUMNS]
     column = int(u / bay)
-    ground = z < f[w, h.GROUND_H]
-    storey = -1 if ground else int((z - f[w, h.GROUND_H]) / f[w, h.FLOOR_H])
-    height = f[w, h.GROUND_H] if ground else f[w, h.FLOOR_H]
+    ground = z < f[w, layout.GROUND_H]
+    storey = -1 if ground else int((z - f[w, layout.GROUND_H]) / f[w, layout.FLOOR_H])
+    height = f[w, layout.GROUND_H] if ground else f[w, layout.FLOOR_H]
     x = (u / bay - column - 0.5) * bay
-    y = z if ground else z - f[w, h.GROUND_H] - storey * f[w, h.FLOOR_H]
-    if ground and column == int(f[w, h.DOOR]):
+    y = z if ground else z - f[w, layout.GROUND_H] - storey * f[w, layout.FLOOR_H]
+    if ground and column == int(f[w, layout.DOOR]):
         return _door(x, y, bay, f, w, r, g, b, seed)
-    half = 0.5 * f[w, h.WINDOW_W] * bay * (1.5 if f[w, h.WINDOW_STYLE] == h.WIDE else 1.0)
+    half = 0.5 * f[w, layout.WINDOW_W] * bay * (1.5 if f[w, layout.WINDOW_STYLE] == layout.WIDE else 1.0)
     low = 0.24 * height
-    high = min(low + f[w, h.WINDOW_H] * height, 0.92 * height)
+    high = min(low + f[w, layout.WINDOW_H] * height, 0.92 * height)
     if hash01(column, storey, seed) < 0.07:
         return r, g, b, 0.0
-    if f[w, h.WINDOW_STYLE] == h.ARCHED and y > high - half:
+    if f[w, layout.WINDOW_STYLE] == layout.ARCHED and y > high - half:
         inside = x * x + (y - high + half) ** 2 < half * half
     else:
         inside = abs(x) < half and y > low and y < high
     if not inside:
-        if f[w, h.WINDOW_STYLE] == h.SHUTTERED and abs(x) < half * 1.75 and y > low and y < high:
-            return f[w, h.SIGN] * 0.8, f[w, h.SIGN + 1] * 0.8, f[w, h.SIGN + 2] * 0.8, 0.0
+        if f[w, layout.WINDOW_STYLE] == layout.SHUTTERED and abs(x) < half * 1.75 and y > low and y < high:
+            return f[w, layout.SIGN] * 0.8, f[w, layout.SIGN + 1] * 0.8, f[w, layout.SIGN + 2] * 0.8, 0.0
         if abs(x) < half + 0.18 and y > low - 0.2 and y < high + 0.2:
-            return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
+            return f[w, layout.TRIM], f[w, layout.TRIM + 1], f[w, layout.TRIM + 2], 0.0
         return r, g, b, 0.0
-    if (abs(x) < 0.06 or abs(y - 0.5 * (low + high)) < 0.06) and f[w, h.WINDOW_STYLE] in (h.CROSSED, h.ARCHED):
-        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
+    if (abs(x) < 0.06 or abs(y - 0.5 * (low + high)) < 0.06) and f[w, layout.WINDOW_STYLE] in (
+        layout.CROSSED,
+        layout.ARCHED,
+    ):
+        return f[w, layout.TRIM], f[w, layout.TRIM + 1], f[w, layout.TRIM + 2], 0.0
     return _glass(column, storey, (y - low) / height, lit, evening, seed)
 
 
@@ -217,9 +227,9 @@ def _door(
     half = min(0.65, 0.4 * bay)
     if abs(x) < half and y < 2.25:
         panel = 0.7 if (abs(x) < half * 0.6 and (y % 1.0) > 0.25) else 1.0
-        return f[w, h.SIGN] * panel, f[w, h.SIGN + 1] * panel, f[w, h.SIGN + 2] * panel, 0.0
+        return f[w, layout.SIGN] * panel, f[w, layout.SIGN + 1] * panel, f[w, layout.SIGN + 2] * panel, 0.0
     if abs(x) < half + 0.25 and y < 2.7:
-        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
+        return f[w, layout.TRIM], f[w, layout.TRIM + 1], f[w, layout.TRIM + 2], 0.0
     return r, g, b, 0.0
 
 
@@ -227,10 +237,10 @@ def _door(
 def _ground_floor(
     u: float, z: float, f: Any, w: int, blur_m: float, lit: float, evening: int, seed: int
 ) -> tuple[float, float, float, float]:
-    width, high = f[w, h.WIDTH], f[w, h.GROUND_H]
-    kind = f[w, h.GROUND_FLOOR]
+    width, high = f[w, layout.WIDTH], f[w, layout.GROUND_H]
+    kind = f[w, layout.GROUND_FLOOR]
     r, g, b = _wall(u, z, f, w, blur_m, seed)
-    if kind == h.ARCADE:
+    if kind == layout.ARCADE:
         bay = width / max(1.0, math.floor(width / 3.2))
         x = (u % bay) - 0.5 * bay
         half = 0.36 * bay
@@ -238,16 +248,16 @@ def _ground_floor(
         open_ = (abs(x) < half) if rise < 0 else (x * x + rise * rise < half * half)
         k = 0.35 if open_ else 1.0
         return (0.06, 0.055, 0.05, 0.0) if open_ else (r * k, g * k, b * k, 0.0)
-    if kind == h.BLANK:
+    if kind == layout.BLANK:
         return _mural(u, z, f, w, r, g, b, seed)
     if z > high - 0.95 and z < high - 0.15 and u > 0.3 and u < width - 0.3:
         return _sign(u, (z - high + 0.95) / 0.8, f, w, blur_m, seed)
     if z > high - 0.95 or z < 0.45 or u < 0.4 or u > width - 0.4:
-        return f[w, h.SIGN] * 0.55, f[w, h.SIGN + 1] * 0.55, f[w, h.SIGN + 2] * 0.55, 0.0
+        return f[w, layout.SIGN] * 0.55, f[w, layout.SIGN + 1] * 0.55, f[w, layout.SIGN + 2] * 0.55, 0.0
     panes = max(2.0, math.floor((width - 0.8) / 1.7))
     pane = (u - 0.4) / (width - 0.8) * panes
     if abs(pane - math.floor(pane + 0.5)) < 0.05:
-        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
+        return f[w, layout.TRIM], f[w, layout.TRIM + 1], f[w, layout.TRIM + 2], 0.0
     shop_lit = 0.0 if lit == 0.0 else 0.5 + 0.5 * lit
     if hash01(1, evening, seed) < shop_lit:
         return 0.95, 0.80, 0.52, LIT
@@ -265,8 +275,8 @@ def _ground_floor(
 @kernel(**INNER)
 def _sign(u: float, v: float, f: Any, w: int, blur_m: float, seed: int) -> tuple[float, float, float, float]:
     """A shop sign: letters as columns of blocks, light on dark or dark on light."""
-    r, g, b = f[w, h.SIGN], f[w, h.SIGN + 1], f[w, h.SIGN + 2]
-    first = 0.15 * f[w, h.WIDTH] + 0.3 * f[w, h.WIDTH] * hash01(seed, 5, 1)
+    r, g, b = f[w, layout.SIGN], f[w, layout.SIGN + 1], f[w, layout.SIGN + 2]
+    first = 0.15 * f[w, layout.WIDTH] + 0.3 * f[w, layout.WIDTH] * hash01(seed, 5, 1)
     letters = 3 + int(6 * hash01(seed, 6, 1))
     x = (u - first) / 0.5
     if x < 0 or x >= letters or v < 0.18 or v > 0.82 or (x % 1.0) > 0.8:
@@ -297,9 +307,9 @@ def _attic(u: float, z: float, f: Any, w: int, r: float, g: float, b: float) -> 
     """Gable field: an oculus or a small window below the ridge."""
     edge = outline(u, f, w)
     if edge - z < 0.25:
-        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2], 0.0
-    x = u - 0.5 * f[w, h.WIDTH]
-    y = z - f[w, h.EAVE] - 0.35 * (f[w, h.TOP] - f[w, h.EAVE])
+        return f[w, layout.TRIM], f[w, layout.TRIM + 1], f[w, layout.TRIM + 2], 0.0
+    x = u - 0.5 * f[w, layout.WIDTH]
+    y = z - f[w, layout.EAVE] - 0.35 * (f[w, layout.TOP] - f[w, layout.EAVE])
     if x * x + y * y < 0.3:
         return 0.08, 0.10, 0.12, 0.0
     return r, g, b, 0.0
@@ -307,14 +317,16 @@ def _attic(u: float, z: float, f: Any, w: int, r: float, g: float, b: float) -> 
 
 @kernel(**INNER)
 def _roof(u: float, z: float, f: Any, w: int, blur_m: float, seed: int) -> Colour:
-    if z > f[w, h.TOP] or (abs(u - f[w, h.CHIMNEY] * f[w, h.WIDTH]) < 0.4 and z > f[w, h.TOP] - 0.8):
+    if z > f[w, layout.TOP] or (
+        abs(u - f[w, layout.CHIMNEY] * f[w, layout.WIDTH]) < 0.4 and z > f[w, layout.TOP] - 0.8
+    ):
         return 0.33, 0.17, 0.12
     k = 0.9 + 0.3 * noise(u * 0.6, z * 0.6, seed)
     k *= 1.0 + 0.3 * ((z / 0.35) % 1.0 - 0.5) * detail(blur_m, 0.35)
-    bay = f[w, h.WIDTH] / max(2.0, f[w, h.COLUMNS] - 1.0)
-    x, y = abs(u % bay - 0.5 * bay), z - f[w, h.EAVE]
+    bay = f[w, layout.WIDTH] / max(2.0, f[w, layout.COLUMNS] - 1.0)
+    x, y = abs(u % bay - 0.5 * bay), z - f[w, layout.EAVE]
     if y > 0.3 and y < 1.7 and x < 0.6 and hash01(int(u / bay), 9, seed) < 0.6:
         if x < 0.4 and y < 1.4:
             return 0.08, 0.10, 0.13
-        return f[w, h.TRIM], f[w, h.TRIM + 1], f[w, h.TRIM + 2]
-    return f[w, h.ROOF] * k, f[w, h.ROOF + 1] * k, f[w, h.ROOF + 2] * k
+        return f[w, layout.TRIM], f[w, layout.TRIM + 1], f[w, layout.TRIM + 2]
+    return f[w, layout.ROOF] * k, f[w, layout.ROOF + 1] * k, f[w, layout.ROOF + 2] * k

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.arrays import Floats
-from covis.town import solids
+from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
 from covis.town.layout import District, axes, rng_of
 
@@ -137,7 +137,7 @@ def rotations(heading_deg: Floats, pitch_deg: Floats, roll_deg: Floats) -> Float
 
 
 def parked_cars(config: TownConfig, place: District, condition: Condition) -> Floats:
-    """(M, solids.FIELDS) cars along the kerbs during one traversal."""
+    """(M, layout.SOLID_FIELDS) cars along the kerbs during one traversal."""
     rng = rng_of(config, 3, SPLITS.index(place.name), list(CONDITIONS).index(condition.name))
     rows: list[Floats] = []
     for street in place.streets:
@@ -147,11 +147,11 @@ def parked_cars(config: TownConfig, place: District, condition: Condition) -> Fl
                 if rng.random() < condition.parked:
                     at = start + along * (s + rng.uniform(-0.5, 0.5)) + left * side * (street[4] - 0.75)
                     rows += _vehicle(rng, at, along * side)
-    return np.array(rows).reshape(-1, solids.FIELDS)
+    return np.array(rows).reshape(-1, layout.SOLID_FIELDS)
 
 
 def in_the_way(config: TownConfig, drive: Traversal, i: int) -> Floats:
-    """(M, solids.FIELDS) moving cars and people around image `i`."""
+    """(M, layout.SOLID_FIELDS) moving cars and people around image `i`."""
     rng = rng_of(config, 4, *drive.seeds[i].tolist())
     rows: list[Floats] = []
     ahead = drive.rotation[i, :2, 2] / np.linalg.norm(drive.rotation[i, :2, 2])
@@ -165,13 +165,13 @@ def in_the_way(config: TownConfig, drive: Traversal, i: int) -> Floats:
     for _ in range(rng.poisson(0.9 * drive.condition.traffic)):
         sideways = rng.choice([-1.0, 1.0]) * rng.uniform(2.2, 6.0)
         at = here + ahead * rng.uniform(3.0, 16.0) + right * sideways
-        rows += solids.person(at, rng.uniform(0.05, 0.6, 3), float(rng.integers(1 << 16)))
-    return np.array(rows).reshape(-1, solids.FIELDS)
+        rows += layout.person(at, rng.uniform(0.05, 0.6, 3), float(rng.integers(1 << 16)))
+    return np.array(rows).reshape(-1, layout.SOLID_FIELDS)
 
 
 def _vehicle(rng: np.random.Generator, at: Floats, along: Floats) -> list[Floats]:
     paint = _PAINTS[rng.integers(len(_PAINTS))]
-    return solids.car(at, along, paint, float(rng.integers(1 << 16)), tall=bool(rng.random() < 0.15))
+    return layout.car(at, along, paint, float(rng.integers(1 << 16)), tall=bool(rng.random() < 0.15))
 
 
 def exposure(config: TownConfig, drive: Traversal, i: int) -> tuple[float, Rgb, int]:
