@@ -10,7 +10,7 @@ from covis.errors import InputError
 from covis.files import existing_names, walk_images
 from covis.machine import in_processes
 from covis.poses import convergence_deg, one_zone, zone_of
-from covis.reading.matrices import centred_matrices, read_matrix, read_named
+from covis.reading.trajectories import centred_matrices, read_matrix, read_named
 from layouts import builders
 
 

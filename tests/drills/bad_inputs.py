@@ -219,10 +219,10 @@ def labels(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
     import h5py
     import scipy.io
 
+    from covis.datasets.cutouts import read_struct
     from covis.images import ImageSet
     from covis.labels.exchange import read_edges, read_hloc, read_released
     from covis.poses import Poses
-    from covis.reading.matrices import read_struct
 
     names = [f"{i}.jpg" for i in range(6)]
     set_ = ImageSet.of(folder, names, Poses(rng.uniform(0, 9, (6, 2)), np.zeros(6)))

@@ -1,16 +1,15 @@
-"""Datasets by name: official layout on disk → image sets, one file per dataset; the simulated town is a package of its own."""
+"""Datasets by name: official layout on disk → image sets, one file per dataset or family of them; the simulated town is a package of its own."""
 
 from covis.datasets import (
     cmu,
+    cutouts,
     gsv,
     msls,
     photos,
-    pitts,
     robotcar,
     seven_scenes,
     surveys,
     tb_places,
-    tokyo,
     utm_folders,
 )
 from covis.datasets.dataset import DATASETS, Dataset, data_path, given_paths, is_given, load
@@ -23,6 +22,7 @@ __all__ = [
     "Dataset",
     "Split",
     "cmu",
+    "cutouts",
     "data_path",
     "given_paths",
     "gsv",
@@ -30,12 +30,10 @@ __all__ = [
     "load",
     "msls",
     "photos",
-    "pitts",
     "robotcar",
     "seven_scenes",
     "surveys",
     "tb_places",
-    "tokyo",
     "utm_folders",
 ]
 

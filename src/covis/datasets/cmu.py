@@ -19,7 +19,7 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
 from covis.poses import Poses
-from covis.reading.matrices import centred_matrices, lines, read_named
+from covis.reading.trajectories import centred_matrices, lines, read_named
 
 _NAME = "cmu_extended"
 TEST_SLICES = (2, 3, 4, 5, 6, 13, 14, 15, 16, 17, 18, 19, 20, 21)

@@ -19,7 +19,7 @@ from covis.files import Listing
 from covis.images import ImageSet, Split
 from covis.poses import Poses
 from covis.progress import warn
-from covis.reading.matrices import centred_matrices, lines, read_matrix, read_named
+from covis.reading.trajectories import centred_matrices, lines, read_matrix, read_named
 
 _NAME = "robotcar_v2"
 REFERENCE = "overcast-reference"

@@ -6,9 +6,10 @@ Poses between two of a trajectory are interpolated (slerp); further apart than `
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -88,24 +89,75 @@ def compose(first: Floats, second: Floats) -> Floats:
     return joined
 
 
+def centred_matrices(quaternions: Floats, centres: Floats) -> Floats:
+    """(N, 3, 4) camera-to-world matrices from world-to-camera quaternions (w first) and camera centres."""
+    rotation = quaternion_matrices(quaternions, "wxyz").transpose(0, 2, 1)
+    return np.concatenate([rotation, centres[:, :, None]], axis=2)
+
+
+# Text files of numbers, line by line
+
+
+def lines(path: Path) -> list[tuple[int, str]]:
+    """(line number, text) of each line that says something."""
+    if not path.exists():
+        raise InputError(f"{path} is not there; check that the dataset is unpacked completely")
+    numbered = ((i, line.strip()) for i, line in enumerate(read_foreign_text(path).splitlines(), 1))
+    return [(i, line) for i, line in numbered if line and not line.startswith("#")]
+
+
+def cells_of(path: Path, separator: str | None = None) -> list[tuple[int, list[str]]]:
+    """(line number, cells) of each line that says something."""
+    return [(i, [cell.strip() for cell in line.split(separator)]) for i, line in lines(path)]
+
+
 def number_rows(path: Path, width: int, separator: str | None = None) -> Floats:
     """(N, width) numbers of a text file without its comments; further columns are ignored."""
     rows = []
     for number, cells in cells_of(path, separator):
-        try:
-            rows.append([float(c) for c in cells[:width]])
-        except ValueError as error:
-            raise InputError(f"{path}: line {number}: {error}") from None
+        rows.append(_floats(path, number, cells[:width]))
         if len(rows[-1]) != width:
             raise InputError(f"{path}: line {number} has {len(cells)} columns; expected {width}")
     return np.array(rows, np.float64).reshape(-1, width)
 
 
-def cells_of(path: Path, separator: str | None = None) -> list[tuple[int, list[str]]]:
-    """(line number, cells) of each line that says something."""
-    text = read_foreign_text(path)
-    lines = ((i, line.strip()) for i, line in enumerate(text.split("\n"), 1))
-    return [(i, [c.strip() for c in line.split(separator)]) for i, line in lines if line and not line.startswith("#")]
+class Named(NamedTuple):
+    """Names and the numbers behind them."""
+
+    names: list[str]
+    values: Floats
+    """(N, width)."""
+
+
+@foreign("a list of numbers")
+def read_named(path: Path, width: int | Sequence[int], separator: str | None = None) -> Named:
+    """Lines of one name and `width` numbers each, all alike (several widths: whichever the first line has)."""
+    allowed = (width,) if isinstance(width, int) else tuple(width)
+    names: list[str] = []
+    rows: list[list[float]] = []
+    for number, cells in cells_of(path, separator):
+        if len(cells) - 1 not in allowed or (rows and len(cells) - 1 != len(rows[0])):
+            expected = " or ".join(str(w) for w in allowed)
+            raise InputError(f"{path}: line {number} has {len(cells) - 1} numbers behind the name; expected {expected}")
+        names.append(cells[0])
+        rows.append(_floats(path, number, cells[1:]))
+    return Named(names, np.array(rows, np.float64).reshape(len(rows), len(rows[0]) if rows else max(allowed)))
+
+
+@foreign("a matrix")
+def read_matrix(path: Path, shape: tuple[int, int] = (4, 4), separator: str | None = None) -> Floats:
+    """A matrix of numbers, one row per line."""
+    rows = [_floats(path, number, cells) for number, cells in cells_of(path, separator)]
+    if len(rows) != shape[0] or any(len(row) != shape[1] for row in rows):
+        raise InputError(f"{path} is not a {shape[0]}×{shape[1]} matrix; it may be cut short")
+    return np.array(rows, np.float64)
+
+
+def _floats(path: Path, number: int, cells: list[str]) -> list[float]:
+    try:
+        return [float(cell) for cell in cells if cell]
+    except ValueError as error:
+        raise InputError(f"{path}: line {number}: {error}; fix that line") from None
 
 
 @foreign("a trajectory")
