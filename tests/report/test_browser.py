@@ -81,7 +81,7 @@ def test_the_report_is_accessible(browser, page_file, scheme, width):
 
 def test_a_leaderboard_is_accessible(browser, page_file):
     from covis.evaluation.result import Evaluation
-    from covis.report.tables import leaderboard, write_leaderboard
+    from covis.report.page import leaderboard, write_leaderboard
 
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     board = leaderboard([Evaluation.open(page_file.parent / name) for name in ("one", "two")], timed=False)

@@ -12,7 +12,7 @@ from covis.evaluation import load_benchmark
 from covis.evaluation.run import evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.report import write_report
-from covis.report.page import contributions
+from covis.report.drawings import contributions
 from covis.report.plots import MOST, pca, save, tsne
 from covis.report.sections import FIGURES
 from covis.training.recipe import configure

@@ -21,7 +21,7 @@ from covis.evaluation.result import Figures, find_evaluations
 from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
-from covis.report import page, plots, tables, write_report
+from covis.report import drawings, page, plots, write_report
 from covis.report.sections import FIGURES
 from layouts import builders
 
@@ -113,9 +113,9 @@ def by_label(folder):
 
 def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
     groups = by_label(evaluated)
-    assert page.models(groups, {}) == {"small": evaluated.parent / "small"}
+    assert drawings.models(groups, {}) == {"small": evaluated.parent / "small"}
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 1).save(evaluated.parent / "small", replace=True)
-    assert page.models(groups, {}) == {}  # another model lies there now
+    assert drawings.models(groups, {}) == {}  # another model lies there now
     with pytest.raises(InputError, match="evaluations whose model is still there"):
         FIGURES["activations"](groups, {}, hamlet)
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(evaluated.parent / "small", replace=True)
@@ -124,7 +124,7 @@ def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
 def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet, tmp_path):
     shutil.copytree(evaluated.parent / "small", tmp_path / "broken")
     (tmp_path / "broken" / "weights.safetensors").write_bytes(b"no")
-    for make in (page.descriptor_differences, page.activations):
+    for make in (drawings.descriptor_differences, drawings.activations):
         section = make(by_label(evaluated), {"small": tmp_path / "broken"}, load_benchmark("town", hamlet))
         assert "weights.safetensors" in section.body
         assert "<svg" not in section.body
@@ -133,13 +133,13 @@ def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet
 def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):
     groups = by_label(evaluated)
     [first] = groups["small"]
-    recalls, rest = tables.recall_table(groups, []).body, tables.further(groups).body
+    recalls, rest = page.recall_table(groups, []).body, page.further(groups).body
     assert f"{first.recall[1]:.1f} [" in recalls
     assert recalls[: recalls.index("</table>")].count("(p = ") == 2
     assert "&lt;" not in recalls
     for key, name in NAMES.items():
         assert (escape(name.text) in rest) == (key in first.figures)
-    by_condition = tables.parts(groups).body
+    by_condition = page.parts(groups).body
     assert all(f'<th scope="row">{part}</th>' in by_condition for part in first.figures["breakdown"]["condition"])
 
 
@@ -154,11 +154,11 @@ def test_the_curve_of_accepted_matches_is_that_of_the_figures(evaluated):
 def test_published_figures_stand_beside_ours_a_row_each_method():
     figures = {"benchmark": "msls_val", "fingerprint": "f", "queries": 740, "database": 18871}
     ours = Evaluation(Figures({**figures, "recall": {"1": 70.0, "5": 80.0}}), {}, {}, {})
-    body = tables.published_table({"mine": [ours]}).body
+    body = page.published_table({"mine": [ours]}).body
     assert "65.9 → 70.0 (+4.1)" in body
     assert "whitening was fitted on the evaluated set" in body
     assert (
-        tables.published_table({"mine": [Evaluation(Figures({**figures, "queries": 1, "recall": {}}), {}, {}, {})]})
+        page.published_table({"mine": [Evaluation(Figures({**figures, "queries": 1, "recall": {}}), {}, {}, {})]})
         is None
     )
 
@@ -189,7 +189,7 @@ def test_drawings_and_tables_speak_to_screen_readers(evaluated, hamlet):
     drawn = plots.svg(FIGURES["recall"](groups, {}, None))
     assert 'role="img"' in drawn
     assert "<title>recall, Recall@k, % against k: small" in drawn
-    body = tables.recall_table(groups, []).body
+    body = page.recall_table(groups, []).body
     assert body.count('scope="col"') == body.count("<th ") - len(groups)
     assert "<b>" in body
     assert 'data-copy="LaTeX"' in body
@@ -198,7 +198,7 @@ def test_drawings_and_tables_speak_to_screen_readers(evaluated, hamlet):
 
 def test_names_of_models_cannot_break_the_page(evaluated):
     [first] = by_label(evaluated)["small"]
-    body = tables.recall_table({"<script>alert(1)</script>": [first]}, []).body
+    body = page.recall_table({"<script>alert(1)</script>": [first]}, []).body
     assert "<script>" not in body
 
 

@@ -401,7 +401,7 @@ def leaderboard(
     """
     from covis.evaluation.render import TABLE_FORMATS, beside_table
     from covis.evaluation.result import Evaluation, find_evaluations
-    from covis.report import tables as board
+    from covis.report import page as board
 
     if output is not None and output.suffix != ".html":
         raise InputError(f"--output {output} is a page; give FILE.html")

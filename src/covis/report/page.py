@@ -1,38 +1,42 @@
-"""A self-contained HTML page, nothing loaded from anywhere; and its sections that need the models themselves."""
+"""A self-contained HTML page, nothing loaded from anywhere; the tables of a report and of a leaderboard.
+
+A leaderboard's times and memory are measured here and now, one model after another on this machine, where a model still
+lies where it was evaluated; figures of two machines are never mixed.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from importlib import resources
 from pathlib import Path
 from typing import Any, cast
 
-import numpy as np
-import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
-from matplotlib.figure import Figure
-from numpy.typing import NDArray
-from torch import Tensor
 
-from covis import artifacts, datasets
-from covis.describing.describers import ModelDescriber
+from covis import artifacts
 from covis.errors import InputError
-from covis.evaluation import Benchmark, Evaluation
+from covis.evaluation import Evaluation
+from covis.evaluation.compare import compare
+from covis.evaluation.published import SOURCE, beside
+from covis.evaluation.render import BEST_RECALL, NAMES, PLUS_MINUS, name_of, over_seeds, seeds
+from covis.evaluation.render import COMPARED_KS as KS
 from covis.files import write_text
-from covis.graph import POSITIVE, SimilarityGraph
-from covis.images import ImageSet
-from covis.models import PlaceModel
-from covis.poses import angle_between
-from covis.reading.decoding import Reject, decode
-from covis.report import drawings, plots
-from covis.report.plots import pca, tsne
-from covis.tables import TableRow, best_row, csv_table, is_numeric, latex_table, markdown_table
+from covis.reading.decoding import decode
+from covis.tables import TableRow, aligned, best_row, csv_table, is_numeric, latex_table, markdown_table
+
+EvaluationGroups = Mapping[str, Sequence[Evaluation]]
+"""Evaluations by name; several of a name are seeds of one thing."""
+Runs = Mapping[str, Sequence[Path]]
+"""Folders of `covis train` by name."""
+Models = Mapping[str, Path]
+"""Model folders by name."""
 
 
 @dataclass(frozen=True)
@@ -130,282 +134,286 @@ def _asset(name: str) -> str:
     return resources.files(__package__).joinpath("assets", name).read_text(encoding="utf-8")
 
 
-# What a model sees: its runs, differences of descriptors, activations, ψ against poses
+# Tables: figures with intervals and tests, and what models cost
 
 
-EvaluationGroups = Mapping[str, Sequence[Evaluation]]
-"""Evaluations by name; several of a name are seeds of one thing."""
-Runs = Mapping[str, Sequence[Path]]
-"""Folders of `covis train` by name."""
-Models = Mapping[str, Path]
-"""Model folders by name."""
-MOST_MODELS = 4
-"""Figures that show a model beside another have so many columns at most."""
+NOTE = Markup('<p class="note">{}</p>')
+"""A remark of the page; `format` escapes what it is given."""
+BEST_ON_BOARD = BEST_RECALL | {"ms per photo": True}
+"""Columns of a leaderboard whose best is bold → whether lower is better."""
+TIMED = 3
+"""Images that are timed, after one that is not; the quickest counts."""
 
 
-def models(evaluations: EvaluationGroups, runs: Runs) -> dict[str, Path]:
-    """The first models that can be opened: of runs, else the folders that were evaluated if they still hold the same.
+@dataclass(frozen=True)
+class DescribingCost:
+    """What describing a photo takes, without decoding it."""
 
-    A model that was evaluated several times (whitened to several sizes) counts once.
-    """
-    models = {name: paths[0] / "model" for name, paths in runs.items()}
-    seen = {_fingerprint(folder) for folder in models.values()}
-    for name, group in evaluations.items():
-        folder = Path(str(group[0].subject.get("folder", "")))
-        mark = group[0].subject.get("fingerprint")
-        if name not in models and mark not in seen and mark == _fingerprint(folder):
-            models[name] = folder
-            seen.add(mark)
-    order = [name for name in (*evaluations, *models) if name in models]
-    return {name: models[name] for name in list(dict.fromkeys(order))[:MOST_MODELS]}
+    ms_per_photo: float
+    """Wall time of the network, one photo at a time, on as many cores as torch uses."""
+    parameters_m: float
+    model_mb: float
 
 
-def _fingerprint(folder: Path) -> object:
+def model_cost(folder: Path) -> DescribingCost:
+    """The cost of the model in a folder."""
+    import torch
+
+    from covis.models import PlaceModel
+
+    model = PlaceModel.load(folder).eval()
+    pixels = torch.zeros((1, 3, *model.preprocessing.image_size), dtype=torch.uint8)
+    taken = []
+    with torch.inference_mode():
+        for _ in range(1 + TIMED):
+            started = time.perf_counter()
+            model(model.normalise(pixels))
+            taken.append(time.perf_counter() - started)
+    tensors = list(model.state_dict().values())
+    size = sum(t.nbytes for t in tensors)
+    return DescribingCost(1000 * min(taken[1:]), sum(p.numel() for p in model.parameters()) / 1e6, size / 1e6)
+
+
+def leaderboard(evaluations: Sequence[Evaluation], *, timed: bool = True) -> dict[str, Any]:
+    """For each protocol its evaluations, best Recall@1 first, with dims, costs and licence."""
+    if not evaluations:
+        raise InputError("a leaderboard needs at least one evaluation; give folders of covis evaluate")
+    costs: dict[str, DescribingCost | None] = {}
+    boards: dict[str, list[dict[str, Any]]] = {}
+    protocols: dict[str, dict[str, Any]] = {}
+    for evaluation in evaluations:
+        boards.setdefault(evaluation.fingerprint, []).append(_entry(evaluation, costs, timed))
+        protocols[evaluation.fingerprint] = _protocol(evaluation)
+    return {
+        "boards": [
+            {**protocols[key], "rows": sorted(rows, key=lambda row: (-row["recall"]["1"], row["model"]))}
+            for key, rows in boards.items()
+        ]
+    }
+
+
+def _protocol(evaluation: Evaluation) -> dict[str, Any]:
+    figures = evaluation.figures
+    return {
+        "benchmark": evaluation.benchmark,
+        "fingerprint": evaluation.fingerprint,
+        "queries": figures.queries,
+        "database": figures.database,
+        "rule": str(evaluation.protocol.get("rule", "")),
+    }
+
+
+def _entry(evaluation: Evaluation, costs: dict[str, DescribingCost | None], timed: bool) -> dict[str, Any]:
+    subject, figures = evaluation.subject, evaluation.figures
+    folder = _model_folder(subject)
+    cost = None
+    if folder is not None and timed:
+        key = str(subject["fingerprint"])
+        if key not in costs:
+            costs[key] = model_cost(folder)
+        cost = costs[key]
+    rerank = figures.get("rerank_cost") or {}
+    return {
+        "model": evaluation.label,
+        "recall": {str(k): evaluation.recall[k] for k in KS},
+        "interval": {str(k): list(figures.recall_interval[k]) for k in KS},
+        "dim": figures.dim,
+        "map_kb_per_photo": None if figures.dim is None else 4 * figures.dim / 1000,
+        "image_size": list((subject.get("preprocessing") or {}).get("image_size", ())),
+        "cost": None if cost is None else asdict(cost),
+        "rerank_ms_per_query": rerank.get("cpu_ms_per_query"),
+        "licence": _licence(subject, folder),
+    }
+
+
+def _model_folder(subject: Mapping[str, Any]) -> Path | None:
+    """Where the model still lies, if it is the one that was evaluated."""
+    folder = Path(str(subject.get("folder") or ""))
     record = folder / artifacts.MANIFEST
-    return artifacts.read_json(record).get("fingerprint") if record.is_file() else None
+    if not subject.get("folder") or not record.is_file():
+        return None
+    return folder if artifacts.read_json(record).get("fingerprint") == subject.get("fingerprint") else None
 
 
-def colours(evaluations: EvaluationGroups, further: Iterable[str] = ()) -> dict[str, str]:
-    """The colour of each name, the same in every figure of a report."""
-    return plots.palette([*evaluations, *further])
+def _licence(subject: Mapping[str, Any], folder: Path | None) -> str:
+    """Of the weights, else of the data that a model learned from, as its card says."""
+    card = artifacts.read_json(folder / "card.json") if folder is not None else subject
+    data = card.get("data")
+    of_data = f"data: {data['licence']}" if isinstance(data, Mapping) and data.get("licence") else ""
+    return str(card.get("licence") or of_data)
 
 
-def graded_samples(evaluations: EvaluationGroups) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """The arrays of the first evaluation of each name, where it has sampled pairs of graded similarity."""
-    return {name: found[0].arrays for name, found in evaluations.items() if "pair_psi" in found[0].arrays}
+def protocol_rows(board: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """The rows of one protocol, for people."""
+    shown = []
+    for place, row in enumerate(board["rows"], 1):
+        cells: dict[str, Any] = {"": place, "model": row["model"]}
+        for k in KS:
+            low, high = row["interval"][str(k)]
+            cells[name_of(f"recall@{k}").heading] = f"{row['recall'][str(k)]:.1f} [{low:.1f}, {high:.1f}]"
+        cost = row["cost"] or {}
+        cells |= {
+            "dims": _cell(row["dim"], "d"),
+            "kB per map photo": _cell(row["map_kb_per_photo"], ".1f"),
+            "image": "×".join(map(str, row["image_size"])),
+            "ms per photo": _cell(cost.get("ms_per_photo"), ".1f"),
+            "re-rank ms per query": _cell(row["rerank_ms_per_query"], ".1f"),
+            "parameters (M)": _cell(cost.get("parameters_m"), ".1f"),
+            "model (MB)": _cell(cost.get("model_mb"), ".1f"),
+            "licence": row["licence"] or "–",
+        }
+        shown.append(cells)
+    return shown
 
 
-def needed_sample(evaluations: EvaluationGroups) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """`sampled`, or an error where there is none."""
-    samples = graded_samples(evaluations)
-    if not samples:
-        raise InputError("these evaluations hold no sampled pairs with graded similarity")
-    return samples
+def _cell(value: Any, form: str) -> str:
+    return "–" if value is None else format(value, form)
 
 
-def run_recipe(run: Path) -> dict[str, Any]:
-    """The recipe of a run as JSON."""
-    recipe: dict[str, Any] = artifacts.read_json(run / "run.json")["config"]["recipe"]
-    return recipe
-
-
-EACH = 120
-"""So many positive and as many negative pairs are laid out."""
-CHOSEN = (0.9, 0.6, 0.3, 0.0)
-"""ψ of the pairs whose activation maps are shown."""
-_POSE_PAIRS = 4_000_000
-
-
-# Differences of descriptors
-
-
-def descriptor_differences(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Section | None:
-    """Differences of descriptors of positive and negative pairs on a plane, one column per model."""
-    caption = f"z(query) − z(map) of {EACH} positive (ψ ≥ {POSITIVE}) and {EACH} negative pairs of the benchmark"
-    return _section(
-        "Differences of descriptors", "differences", difference_figure, caption, evaluations, models, benchmark
+def heading(board: Mapping[str, Any]) -> str:
+    """A protocol in one line."""
+    rule = f", {board['rule']}" if board["rule"] else ""
+    return (
+        f"{board['benchmark']}: {board['queries']} queries, {board['database']} map photos{rule}, "
+        f"protocol {board['fingerprint']}"
     )
 
 
-def difference_figure(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Figure:
-    """PCA and t-SNE of the differences of sampled pairs, for each model."""
-    opened = _opened(models)
-    rows, columns, positive = _balanced(_sample(evaluations, benchmark))
-    curves = {
-        name: _described(model, benchmark.queries, rows) - _described(model, benchmark.database, columns)
-        for name, model in opened.items()
-    }
-    planes = {
-        "PCA": {name: pca(vectors) for name, vectors in curves.items()},
-        "t-SNE": {name: tsne(vectors) for name, vectors in curves.items()},
-    }
-    return drawings.difference_planes(planes, positive, colours(evaluations, models))
+def write_leaderboard(path: Path, found: Mapping[str, Any], title: str = "Leaderboard") -> None:
+    """The page: a table for each protocol."""
+    parts = [
+        Section(
+            board["benchmark"],
+            NOTE.format(heading(board)) + html_table(protocol_rows(board), f"board{i}", best=BEST_ON_BOARD),
+        )
+        for i, board in enumerate(found["boards"])
+    ]
+    lead = "<p>In brackets: 95 % intervals. Times are of this machine, one photo at a time, without decoding.</p>"
+    write_page(path, title, lead, parts, navigation=len(parts) > 1)
 
 
-def _balanced(sample: Mapping[str, NDArray[Any]]) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.bool_]]:
-    """Queries, map images and which are positive: `EACH` of either kind, or as many as both kinds have."""
-    positive = np.asarray(sample["pair_psi"]) >= POSITIVE
-    rng = np.random.default_rng(0)
-    kinds = [rng.permutation(np.flatnonzero(kind)) for kind in (positive, ~positive)]
-    each = min(EACH, *map(len, kinds))
-    chosen = np.concatenate([kind[:each] for kind in kinds])
-    return np.asarray(sample["pair_query"])[chosen], np.asarray(sample["pair_map"])[chosen], positive[chosen]
+# Tables of a report
+def recall_table(evaluations: EvaluationGroups, drawings: list[str]) -> Section:
+    """Recall@k with its interval or spread over runs, tested against the first name; curves below."""
+    tests = _tests(evaluations)
+    rows = []
+    for name, group in evaluations.items():
+        row: dict[str, Any] = {"model": name, "seeds": seeds(group), "dims": group[0].figures.dim or ""}
+        for k in KS:
+            value = over_seeds([e.recall[k] for e in group])
+            row[name_of(f"recall@{k}").heading] = value + _interval(group[0], k, len(group))
+        rows.append(row | tests.get(name, {}))
+    notes = [f"{PLUS_MINUS}; bands are the range over seeds"] if _repeated(evaluations) else []
+    notes += [f"in brackets: {group[0].figures['interval']}" for group in list(evaluations.values())[:1]]
+    notes += ["* significant at 5 % (paired test, Holm over the models)"] if tests else []
+    note = NOTE.format("; ".join(notes))
+    return Section(
+        "Recall",
+        html_table(rows, "recall", best=BEST_RECALL) + note + figures_row(drawings),
+        "recall",
+    )
 
 
-def _described(model: PlaceModel, images: ImageSet, ids: NDArray[Any]) -> NDArray[np.float32]:
-    """(N, dim) descriptors of the images at `ids`, each embedded once and kept in the cache."""
-    distinct, at = np.unique(ids, return_inverse=True)
-    vectors, lost = ModelDescriber(model, workers=0).describe(images.subset(distinct))
-    if lost.any():
-        raise InputError(f"{images.path(int(distinct[lost][0]))} cannot be read; fix it or evaluate again without it")
-    return vectors[at]
+def _interval(evaluation: Evaluation, k: int, runs: int) -> str:
+    return "" if runs > 1 else " [{:.1f}, {:.1f}]".format(*evaluation.figures.recall_interval[k])
 
 
-# Activation maps
+def _repeated(evaluations: EvaluationGroups) -> bool:
+    return any(len(found) > 1 for found in evaluations.values())
 
 
-def activations(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Section | None:
-    """Where each model finds two photos alike."""
-    caption = "query, map image; bright places add most to the similarity of the pooled descriptors (one scale a pair)"
-    return _section("Activation maps", "activations", activation_figure, caption, evaluations, models, benchmark)
+def _tests(evaluations: EvaluationGroups) -> dict[str, dict[str, str]]:
+    """For each name but the first: how far it is from the first, where each name has one evaluation."""
+    if len(evaluations) < 2 or _repeated(evaluations):
+        return {}
+    names = list(evaluations)
+    [compared] = compare([found[0] for found in evaluations.values()])["comparisons"]
+    column = f"Δ Recall@{KS[0]} against {names[0]}"
+    cells = {names[0]: {column: ""}}
+    for name, row in zip(names[1:], compared["rows"][1:], strict=True):
+        test = row["against_first"][str(KS[0])]
+        mark = "*" if test["significant"] else ""
+        cells[name] = {column: f"{test['difference']:+.1f} (p = {test['p_value']:.2g}){mark}"}
+    return cells
 
 
-def activation_figure(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Figure:
-    """Sampled pairs with ψ near `CHOSEN`, seen by each model."""
-    opened = _opened(models)
-    sample = _sample(evaluations, benchmark)
-    psi = np.asarray(sample["pair_psi"])
-    at = [int(np.argmin(np.abs(psi - wanted))) for wanted in CHOSEN]
-    pairs = [(int(sample["pair_query"][k]), int(sample["pair_map"][k])) for k in at]
-    captions = [f"ψ = {psi[k]:.2f}" for k in at]
-    return pair_activations(opened, benchmark.queries, benchmark.database, pairs, captions)
+def further(evaluations: EvaluationGroups) -> Section:
+    """Every other figure: of rankings, of poses, of accepted matches, of graded similarity."""
+    rows: list[dict[str, Any]] = []
+    for name, group in evaluations.items():
+        columns: dict[str, Callable[[Evaluation], Any]] = {f"map@{k}": _map(k) for k in KS}
+        columns |= {key: _plain(key) for key in NAMES}
+        columns |= {f"localised@{limit}": _within(limit) for limit in group[0].figures.localised}
+        values = {key: [read(e) for e in group] for key, read in columns.items()}
+        cells = {name_of(key).heading: over_seeds(v, name_of(key).digits) for key, v in values.items() if None not in v}
+        rows.append({"model": name, **cells})
+    best = {name.heading: name.lower_is_better for name in NAMES.values()}
+    return Section("Other metrics", html_table(aligned(rows), "figures", best=best), "figures")
 
 
-def pair_activations(
-    models: Mapping[str, PlaceModel],
-    queries: ImageSet,
-    database: ImageSet,
-    pairs: list[tuple[int, int]],
-    captions: list[str],
-) -> Figure:
-    """Activation maps of chosen pairs (query id, map id), one column per model."""
-    paths = [(queries.path(i), database.path(j)) for i, j in pairs]
-    try:
-        photos = [(_photo(a), _photo(b)) for a, b in paths]
-        shares = {
-            name: [contributions(m, m.preprocessing.pixels(a), m.preprocessing.pixels(b)) for a, b in paths]
-            for name, m in models.items()
-        }
-    except Reject as reject:
-        raise InputError(f"{reject}; fix the file or evaluate again without it") from reject
-    return drawings.activation_maps(photos, captions, shares)
+def _map(k: int) -> Callable[[Evaluation], Any]:
+    return lambda e: e.figures.mean_average_precision.get(k)
 
 
-def _photo(path: Path) -> NDArray[np.uint8]:
-    from PIL import Image
-
-    picture = Image.fromarray(decode(path))
-    picture.thumbnail((200, 200))
-    return np.asarray(picture)
+def _plain(key: str) -> Callable[[Evaluation], Any]:
+    return lambda e: e.figures.single(key)
 
 
-# ψ against poses
+def _within(limit: str) -> Callable[[Evaluation], Any]:
+    return lambda e: e.figures.localised.get(limit)
 
 
-Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
-Posed = tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]
-
-
-def pose_overlap(runs: Runs, benchmark: Benchmark, data: Path | None) -> Section | None:
-    """How labels depend on the distance and angle between two cameras."""
-    pairs = _posed_pairs(*labelled(runs, benchmark, data))
-    if pairs is None:
+def parts(evaluations: EvaluationGroups) -> Section | None:
+    """Figures by condition, city or surroundings, a table each label."""
+    first = next(iter(evaluations.values()))[0].figures.breakdown
+    if not first:
         return None
-    whose = "training labels" if runs else "the benchmark's graded similarity"
-    drawn = plots.svg(drawings.overlap_against_pose(*pairs))
-    caption = f"{whose}; pairs that share nothing count as ψ = 0"
-    return Section("Overlap against distance and angle", figure(drawn, caption), "overlap")
+    body = "".join(html_table(_part_rows(evaluations, label), f"parts-{label}") for label in first)
+    return Section(f"By {' and '.join(first)}", body, "parts")
 
 
-def overlap_figure(runs: Runs, benchmark: Benchmark, data: Path | None) -> Figure:
-    """ψ against metres and degrees."""
-    pairs = _posed_pairs(*labelled(runs, benchmark, data))
-    if pairs is None:
-        raise InputError("there is no pair of graded similarity with known positions and headings")
-    return drawings.overlap_against_pose(*pairs)
+def _part_rows(evaluations: EvaluationGroups, label: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for part in next(iter(evaluations.values()))[0].figures.breakdown[label]:
+        for name, group in evaluations.items():
+            entries = [e.figures.breakdown[label][part] for e in group]
+            row: dict[str, Any] = {label: part or "(unknown)", "queries": entries[0].queries, "model": name}
+            row |= {
+                name_of(f"recall@{k}").heading: over_seeds([entry.recall[k] for entry in entries])
+                for k in entries[0].recall
+                if k in KS
+            }
+            row |= {
+                name_of(f"localised@{limit}").heading: over_seeds([entry.localised[limit] for entry in entries])
+                for limit in entries[0].localised
+            }
+            rows.append(row)
+    return aligned(rows)
 
 
-def labelled(runs: Runs, benchmark: Benchmark, data: Path | None) -> Labelled:
-    """The labels of the last name's first run with their images; without runs, the benchmark's own."""
-    if not runs:
-        return benchmark.graded, benchmark.queries, benchmark.database
-    run = list(runs.values())[-1][0]
-    recipe = run_recipe(run)
-    split = datasets.load(recipe["dataset"], data, recipe["split"])
-    return SimilarityGraph.open(run / "labels"), split.queries, split.database
-
-
-def _posed_pairs(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> Posed | None:
-    """Metres, degrees and ψ of every pair of some evenly drawn queries, up to the reach of the labels, in metres."""
-    if not graph.has_grades:
+def published_table(evaluations: EvaluationGroups) -> Section | None:
+    """The method's published figures beside ours, where the protocol is the same: one row per published method."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    caveats: list[str] = []
+    for name, group in evaluations.items():
+        for entry in beside(group[0]):
+            facts = {"ours": name, "published": entry["method"], "of": entry["part"] or "all", **_made(entry)}
+            row = rows.setdefault(tuple(facts.values()), facts)
+            cell = f"{entry['published']:g} → {entry['ours']:.1f} ({entry['difference']:+.1f})"
+            row[_FIGURE.get(entry["figure"].partition("@")[0], "") + entry["figure"].partition("@")[2]] = cell
+            caveats += [c for c in entry["caveats"] if c not in caveats]
+    if not rows:
         return None
-    reach = _reach(graph, a, b)
-    most = max(1, _POSE_PAIRS // max(1, len(b)))
-    parts = []
-    for i in np.unique(np.linspace(0, len(a) - 1, min(most, len(a))).astype(int)):
-        metres = np.hypot(*(b.poses.xy - a.poses.xy[i]).T)
-        degrees = angle_between(a.poses.heading[i], b.poses.heading)
-        near = (metres <= reach) & ~np.isnan(degrees)
-        if graph.facts.get("within_group"):
-            near &= np.array(b.group_names)[b.group] == a.group_names[a.group[i]]
-        if a is b:
-            near[i] = False
-        j = np.flatnonzero(near)
-        parts.append(np.stack([metres[j], degrees[j], graph.lookup(np.full(len(j), i), j)]))
-    metres, degrees, psi = np.concatenate(parts, axis=1)
-    return (metres, degrees, psi, reach) if len(psi) else None
+    body = html_table(aligned(list(rows.values())), "published")
+    notes = Markup("").join(Markup("<li>{}</li>").format(c) for c in caveats)
+    lead = NOTE.format(f"published → ours (difference), percent; {SOURCE}")
+    note = Markup('<ul class="note">{}</ul>').format(notes)
+    return Section("Published, ours, difference", lead + body + note, "published")
 
 
-def _reach(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> float:
-    """Metres within which pairs can share something, as the stored ones tell."""
-    some = slice(None, None, max(1, graph.pairs // 100_000))
-    apart = a.poses.xy[graph.rows[some]] - b.poses.xy[graph.indices[some]]
-    metres = np.hypot(*apart.T)
-    return float(np.nanmax(metres, initial=0.0)) or 1.0
+_FIGURE = {"recall": "Recall@", "localised": "within ", "average_precision": "average precision"}
 
 
-# What there is
-
-
-def _section(
-    title: str,
-    name: str,
-    draw: Callable[[EvaluationGroups, Models, Benchmark], Figure],
-    caption: str,
-    evaluations: EvaluationGroups,
-    models: Models,
-    benchmark: Benchmark,
-) -> Section | None:
-    """A figure of models in its section, or why it cannot be drawn (such as a pooling that takes nothing from the map)."""
-    if not models or not graded_samples(evaluations):
-        return None
-    try:
-        body = figure(plots.svg(draw(evaluations, models, benchmark)), caption)
-    except InputError as reason:
-        body = Markup("<p>{}</p>").format(reason)
-    return Section(title, body, name)
-
-
-def _sample(evaluations: EvaluationGroups, benchmark: Benchmark) -> Mapping[str, NDArray[Any]]:
-    """The sampled pairs of the first evaluation that has some; ids are those of the benchmark's images."""
-    name, arrays = next(iter(needed_sample(evaluations).items()))
-    if evaluations[name][0].fingerprint != benchmark.fingerprint:
-        raise InputError(f"the evaluation's {benchmark.name!r} is another than the data's; evaluate again")
-    return arrays
-
-
-def _opened(models: Models) -> dict[str, PlaceModel]:
-    if not models:
-        raise InputError("this figure needs models; give run folders, or evaluations whose model is still there")
-    return {name: PlaceModel.load(folder) for name, folder in models.items()}
-
-
-def contributions(model: PlaceModel, first: Tensor, second: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-    """What every place of the map adds to the cosine of two pooled photos (3, H, W) uint8; each (h, w).
-
-    Feature × slope with the vectors' lengths held fixed: for pooling by mean, maximum or generalised mean the places of
-    each photo sum to the cosine itself; for others it is the linear part. Whitening is left aside.
-    """
-    model.eval()
-    with torch.no_grad():
-        space, summary = model.pooling_input(model.normalise(torch.stack([first, second])))
-    space = space.detach().float().requires_grad_()
-    with torch.enable_grad():
-        pooled = model.pool(space, summary.detach())
-        length = pooled.detach().norm(dim=-1).clamp(min=1e-12)
-        cosine = (pooled[0] * pooled[1]).sum() / (length[0] * length[1])
-        [slope] = torch.autograd.grad(cosine, [space], allow_unused=True) if cosine.requires_grad else [None]
-    if slope is None:
-        raise InputError(f"pooling {model.config.pool!r} takes nothing from the map, so it has no activation map")
-    shares = (space * slope).sum(1).detach().cpu().numpy()
-    return shares[0], shares[1]
+def _made(entry: Mapping[str, Any]) -> dict[str, Any]:
+    whitened = {None: "", True: "whitened", False: "plain"}[entry["whitened"]]
+    return {"dims": entry["dim"] or "", "made": whitened, "source": entry["source"]}

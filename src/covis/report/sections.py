@@ -22,22 +22,9 @@ from covis.evaluation.scoring import precision_recall
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.reading.decoding import Reject
-from covis.report import drawings, page, plots, tables
-from covis.report.page import (
-    EvaluationGroups,
-    Labelled,
-    Runs,
-    Section,
-    colours,
-    data_thumbnail,
-    figure,
-    graded_samples,
-    models,
-    needed_sample,
-    rendered,
-    run_recipe,
-    write_page,
-)
+from covis.report import drawings, page, plots
+from covis.report.drawings import Labelled, colours, graded_samples, models, needed_sample, run_recipe
+from covis.report.page import EvaluationGroups, Runs, Section, data_thumbnail, figure, rendered, write_page
 from covis.training.loop import has_metrics, read_metrics
 from covis.training.run import open_sampler
 
@@ -378,14 +365,14 @@ FIGURES: dict[str, Callable[[EvaluationGroups, Runs, Path | None], Figure]] = {
     "radius": lambda evaluations, runs, data: radius_figure(evaluations),
     "distance": lambda evaluations, runs, data: distance_figure(evaluations, runs),
     "sizes": lambda evaluations, runs, data: size_figure(evaluations),
-    "differences": lambda evaluations, runs, data: page.difference_figure(
-        evaluations, page.models(evaluations, runs), _benchmark(evaluations, data)
+    "differences": lambda evaluations, runs, data: drawings.difference_figure(
+        evaluations, drawings.models(evaluations, runs), _benchmark(evaluations, data)
     ),
     "gains": lambda evaluations, runs, data: gain_figure(evaluations),
-    "activations": lambda evaluations, runs, data: page.activation_figure(
-        evaluations, page.models(evaluations, runs), _benchmark(evaluations, data)
+    "activations": lambda evaluations, runs, data: drawings.activation_figure(
+        evaluations, drawings.models(evaluations, runs), _benchmark(evaluations, data)
     ),
-    "overlap": lambda evaluations, runs, data: page.overlap_figure(runs, _benchmark(evaluations, data), data),
+    "overlap": lambda evaluations, runs, data: drawings.overlap_figure(runs, _benchmark(evaluations, data), data),
     "batches": lambda evaluations, runs, data: batch_figure(evaluations, runs, data),
     "training": lambda evaluations, runs, data: training_figure(evaluations, runs),
 }
@@ -423,18 +410,18 @@ def write_report(
     runs = runs or {}
     found_models = models(evaluations, runs)
     parts = [
-        tables.recall_table(evaluations, _curves(evaluations)),
-        tables.further(evaluations),
-        tables.parts(evaluations),
-        tables.published_table(evaluations),
+        page.recall_table(evaluations, _curves(evaluations)),
+        page.further(evaluations),
+        page.parts(evaluations),
+        page.published_table(evaluations),
         training(evaluations, runs),
         map_and_gallery(evaluations, benchmark),
         size_curve(evaluations),
         distances(evaluations, runs),
-        page.descriptor_differences(evaluations, found_models, benchmark),
-        page.activations(evaluations, found_models, benchmark),
-        examples(page.labelled(runs, benchmark, data)),
-        page.pose_overlap(runs, benchmark, data),
+        drawings.descriptor_differences(evaluations, found_models, benchmark),
+        drawings.activations(evaluations, found_models, benchmark),
+        examples(drawings.labelled(runs, benchmark, data)),
+        drawings.pose_overlap(runs, benchmark, data),
         batch_compositions(evaluations, runs, data),
     ]
     shown = [part for part in parts if part is not None]
