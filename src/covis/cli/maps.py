@@ -455,8 +455,8 @@ def _pose_lines(found: dict[str, Any]) -> list[str]:
     if pose is None:
         return ["  no 6DOF pose: its features agree with the scene no better than chance"]
     x, y, z = pose["centre"]
-    spread = f"± {pose['deviation_m']:.3g} {pose['unit']}, ± {pose['deviation_deg']:.2g}°"
-    return [f"  pose: centre {x:.3f} {y:.3f} {z:.3f} {spread}, {pose['inliers']} of {pose['matches']} matches agree"]
+    spread = f"standard deviation {pose['deviation_m']:.3g} {pose['unit']} and {pose['deviation_deg']:.2g}°"
+    return [f"  pose: centre {x:.3f} {y:.3f} {z:.3f} ({spread}), {pose['inliers']} of {pose['matches']} matches agree"]
 
 
 def _fitted(images: ImageSet, output: Path, recipe: str, weights: str, fine_tune: bool) -> Fitted:

@@ -9,6 +9,7 @@ from pathlib import Path
 from covis.errors import InputError, unknown_name
 from covis.images import Split
 from covis.labels.rules import FovOverlap, LabelRule
+from covis.poses import PLACE_M
 from covis.registry import Registry
 
 
@@ -29,7 +30,7 @@ class Dataset:
     """Image name → the download that holds it, to say what is missing."""
     left_out: Callable[[Path, str], list[str]] | None = None
     """(path, split) → panoramas that the split leaves out, for `covis data check` to list."""
-    positive_radius_m: float | None = 25.0
+    positive_radius_m: float | None = PLACE_M
     """Within which a map image answers a query, for `covis data check`; None where distance alone does not tell."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Split → how many groups (cities) its whole has, to tell a part from it."""
