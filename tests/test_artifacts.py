@@ -40,7 +40,7 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 
 def test_an_existing_output_is_refused_and_kept(tmp_path):
     write(tmp_path / "x", "first")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         write(tmp_path / "x", "second")
     assert (tmp_path / "x" / "a.txt").read_text() == "first"
 

@@ -69,9 +69,9 @@ def create(
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114
     files.heal(path)
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} exists already and is not a folder; choose another output or remove it")
+        raise InputError(f"{path} already exists and is not a folder; choose another output or remove it")
     if path.exists() and not replace and any(path.iterdir()):
-        raise InputError(f"{path} exists already; choose another output or remove it")
+        raise InputError(f"{path} already exists; choose another output or remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
     files.clear_partials(path)
     draft = Draft(files.partial_name(path), dict(facts or {}))
@@ -207,7 +207,7 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
     path = Path(path)
     record = path / f"{kind}.json"
     if path.exists() and not path.is_dir():
-        raise InputError(f"{path} exists already and is not a folder; choose another output or remove it")
+        raise InputError(f"{path} already exists and is not a folder; choose another output or remove it")
     if path.is_dir() and not record.exists() and not all(map(files.is_passing, path.iterdir())):
         raise InputError(f"{path} holds other files; choose another output folder")
     path.mkdir(parents=True, exist_ok=True)

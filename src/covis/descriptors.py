@@ -166,7 +166,7 @@ class DescriptorStore:
         manifest = artifacts.open_manifest(path, STORE_KIND, facts=_FACTS, verify=verify, links=links, written=written)
         shape = (manifest["rows"], manifest["dim"])
         if manifest["dtype"] not in PRECISIONS or min(shape) < 0:
-            raise Damaged(f"{path} says to hold {shape} descriptors of {manifest['dtype']!r}; make it again")
+            raise Damaged(f"{path} claims to hold {shape} descriptors of {manifest['dtype']!r}; make it again")
         shards = tuple(_shard(path / name, shape[1], manifest["dtype"]) for name in _shard_names(manifest["files"]))
         if sum(map(len, shards)) != shape[0]:
             raise Damaged(f"{path} holds other rows than its manifest says; make it again")

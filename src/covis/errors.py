@@ -31,7 +31,7 @@ class WeightsMissing(InputError):  # noqa: N818 - a state of affairs, read as on
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """An error for a name that is not there, with the nearest one that is.
+    """An error for a name that does not exist, with the nearest one that is.
 
     >>> str(unknown_name("recipe", "town_quik", ["town_quick", "town_gcl"]))
     "unknown recipe 'town_quik'; did you mean 'town_quick'?"
@@ -54,7 +54,7 @@ _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
 def near_path(path: Path) -> str:
-    """` (did you mean PATH?)` where something of a similar name lies beside a path that is not there."""
+    """` (did you mean PATH?)` where something of a similar name lies beside a path that does not exist."""
     if path.exists() or not path.parent.is_dir():
         return ""
     near = difflib.get_close_matches(path.name, [p.name for p in path.parent.iterdir()], n=1, cutoff=0.6)

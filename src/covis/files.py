@@ -355,7 +355,7 @@ def read_foreign(path: Path | str, limit: int = MAX_TEXT_BYTES) -> bytes:
     try:
         return read_bounded(path, limit)
     except FileNotFoundError:
-        raise InputError(f"{path} is not there; check that the folder is complete") from None
+        raise InputError(f"{path} does not exist; check that the folder is complete") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{path} cannot be read ({first_line(error)}); check the file") from None
 
@@ -530,7 +530,7 @@ class Listing:
         return base in self.folder(folder)
 
     def folder(self, folder: str) -> frozenset[str]:
-        """What lies in a folder; nothing if it is not there."""
+        """What lies in a folder; nothing if it does not exist."""
         if folder not in self._folders:
             try:
                 self._folders[folder] = frozenset(os.listdir(self.root / folder))  # noqa: PTH208 - names are enough

@@ -251,7 +251,7 @@ def _read_geoparquet(path: Path) -> tuple[Any, Any, str]:
 
     metadata = _geo(path)
     if metadata is None:
-        raise InputError(f"{path} is Parquet without geometries; it is a table of its own")
+        raise InputError(f"{path} is Parquet without geometries; it is a table, not a layer")
     primary = metadata["primary_column"]
     column = metadata["columns"][primary]
     if column.get("encoding") != "WKB":
@@ -282,7 +282,7 @@ def _point(path: Path, at: int, data: bytes | None) -> tuple[float, float]:
     (kind,) = struct.unpack_from(f"{order}I", data, 1)
     skip = 4 if kind & 0x20000000 else 0
     if (kind & 0xFFFF) % 1000 != 1:
-        raise InputError(f"{path}: feature {at} is no point; expected one point for each photo")
+        raise InputError(f"{path}: feature {at} is not a point; expected one point per photo")
     x, y = struct.unpack_from(f"{order}2d", data, 5 + skip)
     return x, y
 

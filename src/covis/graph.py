@@ -156,7 +156,7 @@ class SimilarityGraph:
         manifest = artifacts.open_manifest(path, _KIND, facts=_FACTS, verify=verify)
         shape = manifest["shape"]
         if len(shape) != 2 or not all(type(n) is int and n >= 0 for n in shape):
-            raise Damaged(f"{path} says to have the shape {shape}; make it again")
+            raise Damaged(f"{path} claims the shape {shape}; make it again")
         remedy, pairs = f"make {path} again", manifest["pairs"]
         indptr = load_array(path / "indptr.npy", "i", (shape[0] + 1,), mapped=True, remedy=remedy)
         indices = load_array(path / "indices.npy", "i", (pairs,), mapped=True, remedy=remedy)

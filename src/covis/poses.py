@@ -257,7 +257,7 @@ def _check_reach(frame: str, xy: Floats) -> None:
     """Refuses positions so far from the middle of a local frame that its metres are none any more."""
     if np.isinf(xy).any():
         row = int(np.flatnonzero(np.isinf(xy).any(axis=1))[0])
-        raise InputError(f"row {row} lies outside of what the frame {frame} covers; choose another --frame")
+        raise InputError(f"row {row} lies outside the area that the frame {frame} covers; choose another --frame")
     if not (frame.startswith("+proj=tmerc") and "+x_0=0 " in frame and len(xy)):
         return
     east = np.abs(np.where(np.isnan(xy[:, 0]), 0.0, xy[:, 0]))
@@ -266,8 +266,8 @@ def _check_reach(frame: str, xy: Floats) -> None:
         row = int(np.flatnonzero(far)[0])
         raise InputError(
             f"the positions span more than one local frame holds (row {row} lies {east[row] / 1000:.0f} km east or west of "
-            f"the middle, where metres are off by more than 1 %); use one table, one map for each city or region, or say in "
-            "which metres they shall be: --frame EPSG:CODE (covis index, label, evaluate)"
+            f"the middle, where metres are off by more than 1 %); use one table and one map per city or region, "
+            "or choose the frame with --frame EPSG:CODE (covis index, label, evaluate)"
         )
 
 
@@ -275,9 +275,7 @@ def _warn_of_scale(frame: str, scales: Floats) -> None:
     """One warning where metres of a frame that the user chose are off by more than 1 %."""
     off = float(np.abs(scales - 1.0).max(initial=0.0))
     if off > 0.01:
-        warn(
-            f"metres of the frame {frame} are off by up to {100 * off:.0f} % at these positions; radii are off as much"
-        )
+        warn(f"metres of the frame {frame} are off by up to {100 * off:.0f} % at these positions; so are radii")
 
 
 def parse_frame(text: str) -> str:
@@ -297,13 +295,13 @@ def parse_frame(text: str) -> str:
             lat, lon = float(corner[1]), float(corner[2])
             if abs(lat) <= 90 and abs(lon) <= 180:
                 return local_frame(np.array([lat]), np.array([lon]))
-            raise InputError(f"--frame {text!r} is no place on Earth; give LAT,LON in degrees, or EPSG:CODE")
+            raise InputError(f"--frame {text!r} is not a place on Earth; give LAT,LON in degrees, or EPSG:CODE")
         system = CRS.from_user_input(text)
     except (CRSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(
-            f"--frame {text!r} is no frame that PROJ knows; give EPSG:CODE, PROJ text or LAT,LON"
+            f"--frame {text!r} is not a frame that PROJ knows; give EPSG:CODE, PROJ text or LAT,LON"
         ) from None
     if not system.is_projected or any(axis.unit_name != "metre" for axis in system.axis_info[:2]):
         raise InputError(f"--frame {text!r} is not in metres; give a projected frame such as a UTM zone (EPSG:32633)")

@@ -128,7 +128,7 @@ class OnnxSession:
     ) -> OnnxSession:
         """Opens a file that `covis.models.export_onnx` wrote; `threads` and the rest as in `open_session`."""
         if not Path(path).is_file():
-            raise InputError(f"{path} is not there; write it with: covis export MODEL --onnx {path}")
+            raise InputError(f"{path} does not exist; write it with: covis export MODEL --onnx {path}")
         session = open_session(path, threads, verified=verified, repack=repack)
         facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
         if facts is None:

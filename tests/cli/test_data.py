@@ -69,7 +69,7 @@ def test_import_says_what_is_wrong_in_one_line(tmp_path):
     (tmp_path / "empty").mkdir()
     for args, message in (
         (("empty", "-o", "a.csv"), "has no photos; expected"),
-        (("none", "-o", "a.csv"), "none is not there"),
+        (("none", "-o", "a.csv"), "none does not exist"),
         (("empty", "-o", "a.txt"), "must end in .csv or .parquet"),
         (("empty", "-o", "a.csv", "--utc-offset", "2"), "is not an offset"),
     ):

@@ -89,7 +89,7 @@ def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys):
     assert code == 0
     assert told["rule"]["tracks"]["points"] == 60
     code, _, err = run(capsys, "label", "--queries", tmp_path / "m", "--rule", "tracks", "-o", tmp_path / "g")
-    assert "holds these labels already" in err
+    assert "already holds these labels" in err
     code, _, err = run(capsys, "label", "--queries", tmp_path / "m", "-o", tmp_path / "h")
     assert code == 2
     assert "metres are needed" in err

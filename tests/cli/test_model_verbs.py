@@ -58,7 +58,7 @@ class Bomb:
 def test_bad_input_is_one_line_and_nothing_is_written(checkpoint, tmp_path, capsys):
     torch.save({"state_dict": {}, "x": Bomb(tmp_path / "harmed")}, tmp_path / "bomb.pth")
     for file, options, message in (
-        (tmp_path / "absent.pth", [], "is not there"),
+        (tmp_path / "absent.pth", [], "does not exist"),
         (tmp_path / "bomb.pth", [], "was not loaded"),
         (checkpoint, ["--backbone", "resnet34"], "does not fit backbone resnet34"),
         (checkpoint, ["--backbone", "resnt18"], "did you mean 'resnet18'"),
@@ -92,7 +92,7 @@ def test_export_writes_a_file_that_runs_elsewhere(tmp_path, capsys):
     assert exported.fingerprint() == facts["fingerprint"] == model.fingerprint()
     code, _, err = run(capsys, "export", tmp_path / "nowhere", "--onnx", tmp_path / "x.onnx")
     assert code == 2
-    assert "is not there" in err
+    assert "does not exist" in err
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +141,8 @@ def test_embed_takes_runs_and_copies_descriptors_that_are_there(run_folder, tmp_
         ("quik", "did you mean"),
         ("unfinished", "without a finished model"),
         ("empty", "holds no model"),
-        ("photos.csv", "is no model"),
-        ("absent.onnx", "is not there"),
+        ("photos.csv", "is not a model"),
+        ("absent.onnx", "does not exist"),
     ],
 )
 def test_what_is_no_model_is_said_before_anything_heavy(run_folder, tmp_path, name, message, capsys):

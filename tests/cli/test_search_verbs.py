@@ -83,7 +83,7 @@ def test_an_engine_answers_like_the_store(stores, capsys):
         ("query map other", "model m"),
         ("query map q --around 5", "X,Y,RADIUS"),
         ("query nowhere q", "nowhere"),
-        ("build map -o q", "exists already"),
+        ("build map -o q", "already exists"),
         ("build map -o i --kind hnsv", "did you mean 'hnsw'"),
         ("build map -o i --kind hnsw --max-ram 10k", "--max-ram allows 10 kB"),
         ("build map -o i --max-ram plenty", "500M or 2G"),

@@ -108,7 +108,7 @@ def test_an_output_that_is_a_file_is_refused_before_anything_is_read(tmp_path):
     done = covis("index", tmp_path, "-o", tmp_path / "photo.jpg")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
-    assert "exists already and is not a folder" in done.stderr
+    assert "already exists and is not a folder" in done.stderr
     assert (tmp_path / "photo.jpg").read_bytes() == b"precious"
 
 
@@ -323,7 +323,7 @@ def _told(lines, folder):
 
 def test_a_mistyped_path_is_told_before_anything_heavy_is_imported(tmp_path):
     for command, line in _told(PATHS, tmp_path).items():
-        assert "rnus is not there (did you mean runs?)" in line, (command, line)
+        assert "rnus does not exist (did you mean runs?)" in line, (command, line)
 
 
 def test_a_mistyped_name_is_told_before_anything_heavy_is_imported(tmp_path):

@@ -68,7 +68,7 @@ def test_pose_files_allow_comments_blank_lines_and_crlf(tmp_path):
     assert read_matrix(path, (2, 2), ",").tolist() == [[1, 0], [0, 1]]
     with pytest.raises(InputError, match="not a 4×4 matrix"):
         read_matrix(path, separator=",")
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         read_named(tmp_path / "none.txt", 2)
 
 

@@ -77,7 +77,7 @@ def test_counts_against_the_published_ones(tmp_path):
     report = check("pitts30k", tmp_path / "data", tmp_path / "out", workers=1)
     assert {"count": "test/queries", "published": 6816, "exact": True, "found": 5} in report["published"]
     assert "test/queries: 5 images, published are 6816" in text_of(report, "count-differs")
-    assert "pitts30k_train.mat is not there" in text_of(report, "split-unreadable")
+    assert "pitts30k_train.mat does not exist" in text_of(report, "split-unreadable")
 
 
 def test_queries_without_positives_and_files_on_both_sides(tmp_path):
@@ -118,7 +118,7 @@ def test_own_photos_can_be_checked(tmp_path):
 def test_nothing_readable_is_an_error(tmp_path):
     with pytest.raises(InputError, match="no split of msls can be read"):
         check("msls", tmp_path, tmp_path / "out")
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         check("msls", tmp_path / "none", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -159,7 +159,7 @@ def test_a_killed_check_goes_on_and_ends_with_the_same_report(tmp_path):
     with journal.open("a") as handle:
         handle.write('{"at": 999999, "rej')  # a line torn by the kill
     again = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, timeout=120, check=True)
-    assert "going on from" in again.stderr
+    assert "resuming from" in again.stderr
     whole = subprocess.run(
         [*command, "-o", str(tmp_path / "whole")], capture_output=True, text=True, timeout=120, check=True
     )

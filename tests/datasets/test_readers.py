@@ -40,7 +40,7 @@ def test_an_unknown_split_names_the_nearest(layouts, name):
 @pytest.mark.parametrize("name", list(builders.ALL))
 def test_an_empty_folder_is_an_error_that_says_what_is_missing(tmp_path, name):
     split = FIRST_SPLIT.get(name, datasets.DATASETS[name].splits[0])
-    with pytest.raises(InputError, match=r"not there|lacks|no query|has no"):
+    with pytest.raises(InputError, match=r"does not exist|lacks|no query|has no"):
         datasets.load(name, tmp_path, split)
 
 
@@ -181,7 +181,7 @@ class TestPittsburgh:
         assert queries.poses.latlon()[0] == pytest.approx([40.4, -80.0], abs=0.1)
 
     def test_a_missing_file_says_where_it_belongs(self, tmp_path):
-        with pytest.raises(InputError, match=r"pitts250k_test.mat is not there; unpack"):
+        with pytest.raises(InputError, match=r"pitts250k_test.mat does not exist; unpack"):
             datasets.load("pitts250k", tmp_path, "test")
 
     def test_a_file_that_is_no_matlab_file(self, tmp_path):

@@ -160,7 +160,7 @@ def test_alike_is_as_published(tmp_path):
     with torch.no_grad():
         for found, expected in zip(net(x), alike_as_published(state, x), strict=True):
             torch.testing.assert_close(found, expected)
-    with pytest.raises(InputError, match="no ALIKE network"):
+    with pytest.raises(InputError, match="not an ALIKE network"):
         AlikeNetwork.of({"a": torch.zeros(1)}, tmp_path)
 
 
@@ -247,10 +247,10 @@ def test_features_of_another_tool_come_from_its_file(walls, tmp_path):
     assert stored.size == found.size
     with pytest.raises(InputError, match="no features of"):
         extract(walls / "1-1.png")
-    with pytest.raises(InputError, match="no group of features"):
+    with pytest.raises(InputError, match="not a group of features"):
         extract(walls / "1-0.png")
     (tmp_path / "text.h5").write_text("no features")
-    with pytest.raises(InputError, match="no HDF5 file"):
+    with pytest.raises(InputError, match="not an HDF5 file"):
         EXTRACTORS["h5"](tmp_path / "text.h5")
 
 

@@ -201,7 +201,7 @@ def test_the_evaluations_of_a_run_are_found_below_it(tmp_path):
         find_evaluations(run)
     scored(0.5, "one").save(run / "evals" / "town")
     assert find_evaluations(run) == [run / "evals" / "town"]
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         find_evaluations(tmp_path / "nothing")
 
 

@@ -61,7 +61,7 @@ def test_the_same_command_says_that_it_is_done_and_another_is_refused(campus, mo
     command = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "eval", "--json")
     first = run(capsys, *command)
     again = run(capsys, *command)
-    assert "evaluated already" in again[2]
+    assert "already evaluated" in again[2]
     assert again[1]["recall"] == first[1]["recall"]
     other = tmp_path / "other"
     PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=1).save(other)
@@ -262,7 +262,7 @@ def test_poses_for_the_localisation_server(model, tmp_path, capsys):
         (("campus", "--whiten", "8", "--fit", "query"), "unknown --fit 'query'"),
         (("campus", "--whiten", "100000"), "ask for 1 to"),
         (("campus", "--rerank", "pathces"), "did you mean 'patches'"),
-        (("campus", "--rerank", "patches:sift"), "nothing behind a colon"),
+        (("campus", "--rerank", "patches:sift"), "takes no argument"),
         (("campus", "--fit-images", "some"), "not a number of images"),
         (("campus", "--data", "kampus=/x"), "unknown dataset in --data 'kampus'"),
     ],

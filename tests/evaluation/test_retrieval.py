@@ -50,7 +50,7 @@ def test_a_matrix_that_does_not_fit_is_named(tmp_path, matrix, names, message):
 
 def test_missing_names_and_pickles_are_refused(tmp_path):
     np.save(tmp_path / "alone.npy", np.eye(2))
-    with pytest.raises(InputError, match=r"alone.txt is not there"):
+    with pytest.raises(InputError, match=r"alone.txt does not exist"):
         read_descriptors(tmp_path / "alone.npy", street(2))
     np.save(tmp_path / "objects.npy", np.array([{}, {}]), allow_pickle=True)
     with pytest.raises(InputError, match="cannot be read"):

@@ -60,7 +60,7 @@ def test_rows_are_trained_scored_summed_up_and_not_made_again(rows, hamlet, tmp_
     again = run_rows(rows, Inputs(out, {"town": hamlet}, resources=quiet), [0, 1])
     assert [o.figures for o in again] == [o.figures for o in outcomes]
     talk = capsys.readouterr().err
-    assert talk.count("is done already") == talk.count("is evaluated already") == 4
+    assert talk.count("is already done") == talk.count("is already evaluated") == 4
 
 
 def test_rows_that_differ_in_whitening_or_consensus_share_a_run(rows, hamlet, tmp_path):

@@ -55,7 +55,7 @@ def test_neighbours_in_time_are_no_loops():
 
 
 def test_a_clock_that_jumps_back_is_refused():
-    with pytest.raises(InputError, match="jumps back at image 2"):
+    with pytest.raises(InputError, match="backwards at image 2"):
         list(loop_closures(places(3), np.array([0.0, 2.0, 1.0])))
 
 

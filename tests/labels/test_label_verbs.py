@@ -59,7 +59,7 @@ def test_the_same_command_says_that_it_is_done_and_another_is_refused(tables, ca
     assert covis(*same) == 0
     before = (tables / "g" / "manifest.json").read_bytes()
     assert covis(*same) == 0
-    assert "g holds these labels already" in capsys.readouterr().err
+    assert "g already holds these labels" in capsys.readouterr().err
     assert covis("label", "--queries", "q.csv", "-o", "g", "--measure", "iou") == 2
     assert "measure: overlap → iou" in capsys.readouterr().err
     assert covis("label", "--queries", "m.csv", "-o", "g", "--uint8") == 2
@@ -171,9 +171,9 @@ def test_labels_of_a_file_are_a_rule(tables, capsys):
         np.testing.assert_array_equal(again.to_scipy().toarray(), expected)
         assert again.facts["rule"] == "GraphFile"
         assert covis(*command) == 0
-        assert "holds these labels already" in capsys.readouterr().err
+        assert "already holds these labels" in capsys.readouterr().err
     for path, sets, says in (
-        ("nowhere", sides, "nowhere is not there"),
+        ("nowhere", sides, "nowhere does not exist"),
         ("g", ("label", "--queries", "q.csv"), "g labels queries and a map, these images are one set with itself"),
         ("g", ("label", "--queries", "m.csv", "--database", "q.csv"), "does not label 60 of 60 queries (first: m00000"),
         ("e.h5", ("label", "--queries", "m.csv", "--database", "q.csv"), "is of 40 × 60 images"),
@@ -206,7 +206,7 @@ def test_what_was_exported_can_be_imported(tables, capsys):
     for args, says in (
         (("a.h5", "--queries", "q.csv"), "a.h5 is of 40 × 60 images; these are 40 × 40"),
         (("a.csv", "--queries", "q.csv"), "which is not among the images"),
-        (("nowhere.csv", *sides), "nowhere.csv is not there"),
+        (("nowhere.csv", *sides), "nowhere.csv does not exist"),
         (("odd.ending", *sides), "unknown format '.ending'"),
         (("a.h5", *sides, "--key", "sims"), "has no dataset 'sims'"),
     ):
@@ -234,7 +234,7 @@ def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
     assert covis("label", *source, "--rule", "surface", "--occlusion", "zbuffer", "-o", "g") == 0
     assert "labelling 4 × 4 images: about 16 overlapping pairs" in capsys.readouterr().err
     assert covis("label", *source, "--rule", "surface", "--occlusion", "zbuffer", "-o", "g") == 0
-    assert "holds these labels already" in capsys.readouterr().err
+    assert "already holds these labels" in capsys.readouterr().err
     graph = SimilarityGraph.open("g")
     assert graph.pairs > 0
     assert graph.facts["cloud"]["points"] == 3000

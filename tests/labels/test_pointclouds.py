@@ -149,7 +149,7 @@ def test_a_cut_ply_says_so(tmp_path, kind):
 
 
 def test_missing_empty_and_misshapen_clouds_are_refused(tmp_path):
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         read_points(tmp_path / "nowhere.ply")
     with pytest.raises(InputError, match="at least one point"):
         PointCloud(np.zeros((0, 3)))

@@ -268,7 +268,7 @@ def test_a_map_calibrates_anew_when_told(tmp_path, capsys):
     assert Map.open(map_.path).calibration.summary() == map_.calibration.summary()
     learned = artifacts.read_json(storage.version_folder(map_.path, 3) / storage.CALIBRATION) | {"seen": 180}
     storage.write_state(map_.path, replace(storage.read_state(map_.path)[0], calibration=learned, version=4), None)
-    with pytest.raises(InputError, match="cannot be asked again"):
+    with pytest.raises(InputError, match="cannot be used as queries again"):
         Map.open(map_.path).recalibrate()
 
 

@@ -73,11 +73,11 @@ def test_photos_that_a_model_learned_from_promise_nothing(photos, recipe, tmp_pa
     again = photos.subset(np.arange(len(photos))[::-1])  # the same ones in another order
     made = Map.create(tmp_path / "again.map", again, model, descriptors=DescriptorStore.open(fitted.descriptors))
     assert made.calibration.held_out is None
-    assert "learned from the poses of these very photos" in made.calibration.note
+    assert "learned from the poses of these photos" in made.calibration.note
     assert made.calibration.seen == len(photos)
     images, store, _ = fitted.described(photos)
     asked = Map.create(tmp_path / "asked.map", images, model, descriptors=store, held=fitted.questions())
-    assert "very photos" not in asked.calibration.note
+    assert "these photos" not in asked.calibration.note
 
 
 def of_places(n, places, dims, decay):

@@ -32,7 +32,7 @@ def floor(tmp_path_factory):
     folder = tmp_path_factory.mktemp("floor")
     map_, world = simulated_map(folder, groups=11, photos=8, seed=3, world=World(tiny().dim, 3, noise=2.5))
     paint(folder, [map_.images.name(i) for i in range(len(map_))], map_.images.poses.xy)
-    with pytest.raises(InputError, match="does not know what inliers tell"):
+    with pytest.raises(InputError, match="is not calibrated for inliers"):
         map_.locate(map_.file(0), inliers=True)
     told = map_.learn_inliers("sift")
     rng = np.random.default_rng(8)

@@ -105,22 +105,22 @@ def test_a_pickle_is_not_loaded(packed, tmp_path):
             return json.dumps(facts).encode()
         return data
 
-    with pytest.raises(InputError, match="damaged or no covis map file"):
+    with pytest.raises(InputError, match="damaged, or not a covis map file"):
         import_map(rewritten(packed, tmp_path / "x.covis", swap), tmp_path / "m")
     assert not (tmp_path / "m").exists()
 
 
 def test_bad_files_are_told(tmp_path, packed):
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         import_map(tmp_path / "none.covis", tmp_path / "m")
     (tmp_path / "text.covis").write_text("hello")
-    with pytest.raises(InputError, match="no covis map file or is damaged"):
+    with pytest.raises(InputError, match="not a covis map file, or is damaged"):
         import_map(tmp_path / "text.covis", tmp_path / "m")
     (tmp_path / "cut.covis").write_bytes(packed.read_bytes()[:-200])
     with pytest.raises(InputError, match="damaged"):
         import_map(tmp_path / "cut.covis", tmp_path / "m")
     (tmp_path / "there").mkdir()
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         import_map(packed, tmp_path / "there")
 
 

@@ -92,7 +92,7 @@ def embedded_alike(model, folder, rng):
 
 
 def test_other_files_are_refused_in_one_line(tmp_path):
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         OnnxPlaceModel.open(tmp_path / "absent.onnx")
     (tmp_path / "broken.onnx").write_bytes(b"no graph")
     with pytest.raises(InputError, match="cannot be opened by ONNX Runtime"):

@@ -41,7 +41,7 @@ def test_the_place_of_the_first_weights_stays_out_of_the_directory(model, tmp_pa
 
 def test_an_existing_directory_is_kept_unless_told(model, tmp_path):
     model.save(tmp_path / "m")
-    with pytest.raises(InputError, match="exists already"):
+    with pytest.raises(InputError, match="already exists"):
         model.save(tmp_path / "m")
     model.pool.p.data.fill_(2.0)
     model.save(tmp_path / "m", replace=True)

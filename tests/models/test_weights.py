@@ -166,8 +166,8 @@ def test_bad_files_are_one_line(tmp_path):
     net = torchvision.models.resnet18(weights=None).state_dict()
     save_file(net | {"conv1.weight": torch.zeros(64, 3, 3, 3)}, tmp_path / "shape.safetensors")
     for name, message in {
-        "absent.safetensors": "is not there",
-        "cut.safetensors": "is no safetensors file",
+        "absent.safetensors": "does not exist",
+        "cut.safetensors": "is not a safetensors file",
         "empty.pth": "holds no table of tensors",
         "other.safetensors": "does not fit backbone resnet18",
         "shape.safetensors": r"'conv1.weight' is \(64, 3, 3, 3\) there, \(64, 3, 7, 7\) here",

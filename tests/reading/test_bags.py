@@ -165,7 +165,7 @@ def test_fixes_place_the_path_on_earth_and_those_without_a_fix_are_left_out(tmp_
 def test_every_so_many_metres_and_a_missing_transform(tmp_path, capsys):
     images, _ = import_bag(write_bag(tmp_path / "run", "ros2", static=False), tmp_path / "frames", Every.parse("4m"))
     assert 5 <= len(images) <= 7
-    assert "is taken to look ahead" in capsys.readouterr().err.replace("\n", " ")
+    assert "is assumed to face forward" in capsys.readouterr().err.replace("\n", " ")
 
 
 def test_errors_name_the_bag(tmp_path):

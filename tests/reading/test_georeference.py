@@ -121,7 +121,7 @@ def drive(heading):
     ("heading", "said"),
     [
         (lambda c: c, ""),
-        (lambda c: c + 90, "° throughout; right for a camera that looks sideways"),
+        (lambda c: c + 90, "° throughout; correct for a camera that faces sideways"),
         (lambda c: -c, "headings turn against the direction of travel"),
         (lambda c: c * np.nan, ""),
     ],

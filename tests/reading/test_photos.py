@@ -122,7 +122,7 @@ def test_heading_warnings(tmp_path, capsys):
         photo(tmp_path / f"{i}.jpg", {**LUND, 16: "M", 17: 45.0})
     import_photos(tmp_path)
     said = capsys.readouterr().err
-    assert "3 headings are against magnetic north" in said
+    assert "3 headings are relative to magnetic north" in said
     assert "every known heading is 45°" in said
 
 

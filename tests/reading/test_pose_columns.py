@@ -59,5 +59,5 @@ def test_quaternions_are_against_true_north_on_earth():
 def test_a_heading_that_contradicts_the_quaternion_is_told():
     cells = {"qw": np.array([1.0]), "qx": np.array([0.0]), "qy": np.array([0.3]), "qz": np.array([0.0])}
     table = ImageSet.of(".", ["a"], Poses(np.zeros((1, 2)), np.array([200.0])), columns=cells)
-    with pytest.raises(InputError, match=r"t\.csv: row 2 looks to 90\.0° by its quaternion and to 200\.0°"):
+    with pytest.raises(InputError, match=r"t\.csv: row 2 faces 90\.0° by its quaternion and to 200\.0°"):
         restored(table, HERE)

@@ -135,7 +135,7 @@ def test_slips_are_named_with_their_row(tmp_path, text, message):
 
 
 def test_a_missing_table_a_folder_and_a_broken_parquet(tmp_path):
-    with pytest.raises(InputError, match=r"none\.csv is not there"):
+    with pytest.raises(InputError, match=r"none\.csv does not exist"):
         read_table(tmp_path / "none.csv")
     with pytest.raises(InputError, match="is a folder, not a table"):
         read_table(tmp_path)

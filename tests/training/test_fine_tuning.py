@@ -86,4 +86,4 @@ def test_training_that_does_not_help_leaves_the_model_as_it_was(tmp_path, capsys
     assert np.linalg.matrix_rank((moved["backbone.net.layer4.0.conv1.weight"] - before["backbone.net.layer4.0.conv1.weight"]).flatten(1).numpy(), tol=1e-7) <= 1  # fmt: skip
     code, message = train(capsys, "fine_tune", "--init", table, "--data", table, "-o", tmp_path / "no")
     assert code == 2
-    assert "is no model" in message
+    assert "is not a model" in message

@@ -118,7 +118,7 @@ def test_accumulated_batches_equal_one_large_batch(quick, hamlet, tmp_path):
 def test_running_again_says_that_it_is_done(quick, hamlet, tmp_path, capsys):
     first = train(quick, tmp_path / "run", data=hamlet, resources=QUIET)
     assert train(quick, tmp_path / "run", data=hamlet, resources=QUIET) == first
-    assert "done already" in capsys.readouterr().err
+    assert "already done" in capsys.readouterr().err
 
 
 def test_another_recipe_or_seed_in_the_same_folder_is_refused(quick, hamlet, tmp_path):
@@ -129,7 +129,7 @@ def test_another_recipe_or_seed_in_the_same_folder_is_refused(quick, hamlet, tmp
 
 def test_a_run_that_never_started_owns_nothing(quick, hamlet, tmp_path):
     missing = replace(quick, model=replace(quick.model, weights=str(tmp_path / "none.safetensors")))
-    with pytest.raises(InputError, match="is not there"):
+    with pytest.raises(InputError, match="does not exist"):
         train(missing, tmp_path / "run", data=hamlet, resources=QUIET)
     with pytest.raises(InputError):  # after the labels were written
         train(replace(quick, validation="msls_val"), tmp_path / "run", data=hamlet, resources=QUIET)
@@ -143,7 +143,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
     (tmp_path / "step-000000003" / "state.pt").write_bytes(b"broken")
     step, tensors, _ = latest_checkpoint(tmp_path)
     assert (step, tensors["x"].item()) == (2, 2)
-    assert "going on from the checkpoint before it" in capsys.readouterr().err
+    assert "resuming from the checkpoint before it" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(losses.LOSSES))

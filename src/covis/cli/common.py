@@ -41,10 +41,10 @@ WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
 
 
 def existing(given: PathOrPaths) -> PathOrPaths:
-    """The path or paths of an argument, before anything heavy is imported; an error where one is not there."""
+    """The path or paths of an argument, before anything heavy is imported; an error where one does not exist."""
     for path in (given,) if isinstance(given, Path) else given or ():
         if not path.exists():
-            raise InputError(f"{path} is not there{near_path(path)}; check the path")
+            raise InputError(f"{path} does not exist{near_path(path)}; check the path")
     return given
 
 
@@ -52,14 +52,14 @@ def existing_model(path: Path | None) -> Path | None:
     """The path of a model, before anything heavy is imported."""
     if path is not None and not path.exists():
         hint = "give a model folder, a run folder, an ONNX file or a descriptor store"
-        raise InputError(f"{path} is not there{near_path(path)}; {hint}")
+        raise InputError(f"{path} does not exist{near_path(path)}; {hint}")
     return path
 
 
 def existing_map(path: Path) -> Path:
     """The path of a map, before anything heavy is imported."""
     if not path.exists():
-        raise InputError(f"{path} is not there{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
+        raise InputError(f"{path} does not exist{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
     return path
 
 
@@ -196,7 +196,7 @@ def select_photos(given: Iterable[Path | str], stdin: TextIO | None = None) -> l
         raise InputError("no photo is given; name photos, a folder, a table or - for a list on standard input")
     if not any(photo.exists() for photo in photos):
         first = photos[0]
-        raise InputError(f"{first} is not there{did_you_mean(first)}")
+        raise InputError(f"{first} does not exist{did_you_mean(first)}")
     return photos
 
 
@@ -244,10 +244,10 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def did_you_mean(path: Path) -> str:
-    """A hint for a path that is not there: the nearest name beside it, or the folder that is missing."""
+    """A hint for a path that does not exist: the nearest name beside it, or the folder that is missing."""
     parent = path.parent
     if not parent.is_dir():
-        return f"; {parent} is not there either, check the path"
+        return f"; {parent} does not exist either, check the path"
     near = difflib.get_close_matches(path.name, sorted(p.name for p in parent.iterdir()), n=1, cutoff=0.6)
     return f"; did you mean {parent / near[0]}?" if near else "; check the path"
 
@@ -260,7 +260,7 @@ def require_map(path: Path, others: Sequence[Path], pointer: str = "CURRENT") ->
     if swapped is not None:
         raise InputError(f"{swapped} is the map, and it comes first: covis locate {swapped} {path}")
     if not path.exists():
-        raise InputError(f"{path} is not there{did_you_mean(path)} (make a map with: covis index PHOTOS -o MAP)")
+        raise InputError(f"{path} does not exist{did_you_mean(path)} (make a map with: covis index PHOTOS -o MAP)")
     from covis.files import IMAGE_SUFFIXES
 
     what = "a photo" if path.suffix.lower() in IMAGE_SUFFIXES else "not a covis map"

@@ -76,7 +76,7 @@ def report(
         ),
     ] = "",
     benchmark: Annotated[
-        str, typer.Option(help="Only evaluations on this benchmark, where runs were scored on several.")
+        str, typer.Option(help="Only evaluations on this benchmark, if runs were scored on several.")
     ] = "",
     title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
     width: Annotated[
@@ -224,7 +224,7 @@ def evaluate(
         typer.Option(callback=existing, help="Table or folder of images for --fit train, instead of the train split."),
     ] = None,
     fit_images: Annotated[
-        str, typer.Option(help="Images drawn to fit the whitening on, at most; `all` as the method's authors did.")
+        str, typer.Option(help="Maximum number of images to fit the whitening on; `all` as the method's authors did.")
     ] = "10000",
     whiten_labels: Annotated[
         str | None,
@@ -235,10 +235,11 @@ def evaluate(
         ),
     ] = None,
     whiten_share: Annotated[
-        float | None, typer.Option(help="Share of the total covariance beside that of the labelled pairs (0.1).")
+        float | None,
+        typer.Option(help="Weight of the total covariance against that of the labelled pairs (default: 0.1)."),
     ] = None,
     whiten_exponent: Annotated[
-        float | None, typer.Option(help="Graded pairs count by their overlap to this power (2).")
+        float | None, typer.Option(help="Weight of a graded pair: its overlap to this power (default: 2).")
     ] = None,
     whiten_power: Annotated[
         float | None,

@@ -338,7 +338,7 @@ def _inputs(
     trained = {row.recipe.dataset for row in rows if row.recipe is not None}
     files = [path for path in (output / SCORES, scores) if path is not None and (path == scores or path.is_file())]
     if scores is not None and not scores.is_file():
-        raise InputError(f"{scores} is not there; give the scores.csv that an earlier run wrote, filled in")
+        raise InputError(f"{scores} does not exist; give the scores.csv that an earlier run wrote, filled in")
     inputs = Inputs(
         output,
         given_paths(data, trained if len(trained) == 1 else asked),

@@ -58,7 +58,7 @@ def label(
         str | None, typer.Option(help="Depth of view in metres; Q,M for two cameras. [default: 50; rule radius: 25]")
     ] = None,
     fov_deg: Annotated[
-        str | None, typer.Option(help="Opening in degrees, up to 360; Q,M for two cameras. [default: 90]")
+        str | None, typer.Option(help="Field of view in degrees, up to 360; Q,M for two cameras. [default: 90]")
     ] = None,
     rule: Annotated[
         str | None,
@@ -72,7 +72,7 @@ def label(
     max_angle_deg: Annotated[float | None, typer.Option(help="Leave out pairs whose headings differ by more.")] = None,
     facing: Annotated[bool, typer.Option("--facing", help="Give less weight to cameras that face each other.")] = False,
     within_group: Annotated[
-        bool, typer.Option("--within-group", help="Only pairs of one group (city, scene).")
+        bool, typer.Option("--within-group", help="Only pairs within one group (city, scene).")
     ] = False,
     dataset: DatasetName = None,
     data: DataPath = None,
@@ -88,7 +88,9 @@ def label(
     tracks: Annotated[
         Path | None, typer.Option(callback=existing, help="tracks: the COLMAP model. [default: the queries]")
     ] = None,
-    uint8: Annotated[bool, typer.Option("--uint8", help="Keep ψ in steps of 1/255; no pair changes its band.")] = False,
+    uint8: Annotated[
+        bool, typer.Option("--uint8", help="Store ψ in 8 bits (steps of 1/255); no pair changes its band.")
+    ] = False,
     skip_unknown: Annotated[bool, typer.Option("--skip-unknown", help="Leave out images without a position.")] = False,
     frame: FrameOption = "",
     json: Json = False,
@@ -265,7 +267,7 @@ def _finished(
     changes = difference({key: stored.get(key) for key in requested}, requested)
     if changes:
         raise InputError(f"{output} holds other labels ({changes}); choose another output folder")
-    say(f"{output} holds these labels already")
+    say(f"{output} already holds these labels")
     return graph
 
 
@@ -318,7 +320,7 @@ def export(
         str, typer.Option("--format", callback=choice_of("--format", _FORMATS), help=" | ".join(_FORMATS))
     ],
     least: Annotated[
-        float | None, typer.Option("--min-similarity", help="Leave out smaller ψ. [default: 0; hloc: 0.5]")
+        float | None, typer.Option("--min-similarity", help="Leave out pairs with a smaller ψ. [default: 0; hloc: 0.5]")
     ] = None,
     most: Annotated[int | None, typer.Option("--top", min=1, help="hloc: at most this many per query.")] = None,
     full: Annotated[bool, typer.Option("--full", help="h5: a whole matrix also for one set with itself.")] = False,
@@ -327,7 +329,8 @@ def export(
     """Write labels for other tools. As an edge list, the authors' HDF5 or an hloc pair list.
 
     csv and parquet have the columns query, database, similarity. h5 has `fov` (graded) and `sim` (binary), queries ×
-    map, or condensed for one set with itself; of several MSLS cities a folder of <city>_gt.h5, panoramas as empty rows.
+    map, or condensed for one set with itself; for several MSLS cities, a folder of <city>_gt.h5,
+    with panoramas as empty rows.
 
     \b
     Examples:
@@ -355,7 +358,7 @@ def export(
 def import_labels(
     file: Annotated[
         Path,
-        typer.Argument(callback=existing, help="Labels of another tool: .csv, .parquet, .h5, or a pair list .txt."),
+        typer.Argument(callback=existing, help="Labels from another tool: .csv, .parquet, .h5, or a pair list .txt."),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the graph.")],
     queries: Queries = None,
@@ -369,7 +372,7 @@ def import_labels(
     ] = None,
     json: Json = False,
 ) -> None:
-    """Read labels of another tool. An edge list, the authors' HDF5 or an hloc pair list (ψ = 1).
+    """Read labels from another tool. An edge list, the authors' HDF5 or an hloc pair list (ψ = 1).
 
     Edge and pair lists name their images; the rows and columns of h5 are the images of the tables, in their order (of
     MSLS all lines of a city's lists, panoramas included; the folder of <city>_gt.h5 for several cities).
@@ -387,7 +390,7 @@ def import_labels(
     if kind not in _FORMATS:
         raise unknown_name("format", kind, _FORMATS)
     if not file.exists():
-        raise InputError(f"{file} is not there; check the path")
+        raise InputError(f"{file} does not exist; check the path")
     sides = image_sets(queries, database, dataset, data, split)
     if kind == "h5":
         graph = read_released(file, *sides, key)

@@ -184,7 +184,7 @@ def merge(
     from covis.maps.map import Map
 
     if output.exists():
-        raise InputError(f"{output} exists already; choose another output or remove it")
+        raise InputError(f"{output} already exists; choose another output or remove it")
     made = merge_maps(Map.open(first), Map.open(second), output, prefix=prefix)
     emit(
         {"map": str(output), "photos": len(made)}, json, f"{output}: {len(made)} photos", f"covis locate {output} PHOTO"

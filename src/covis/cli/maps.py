@@ -126,7 +126,7 @@ def index(
       covis index drives.csv -o city.map --model runs/r50/model --engine postgresql://covis@db/maps
     """
     if output.is_file():
-        raise InputError(f"{output} exists already and is not a folder; choose another output or remove it")
+        raise InputError(f"{output} already exists and is not a folder; choose another output or remove it")
     if model is not None and (train or recipe or weights or fine_tune):
         raise InputError(
             "give --model to use a model unchanged, or --train, --recipe, --weights and --fine-tune to fit one, not both"
@@ -430,7 +430,7 @@ def _points(opened: Map, scene: Path | None) -> Path:
             f"{opened.path} has no scene points, which full poses need; give --scene MODEL here, or to covis index"
         )
     if not chosen.exists():
-        raise InputError(f"{chosen}, the scene of {opened.path}, is not there; give --scene MODEL")
+        raise InputError(f"{chosen}, the scene of {opened.path}, does not exist; give --scene MODEL")
     return chosen
 
 

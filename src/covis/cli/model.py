@@ -50,7 +50,7 @@ def embed(
         int | None, typer.Option(min=1, help="Images per shard; an interrupted shard is recomputed.")
     ] = None,
     workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
-    device: Annotated[str | None, typer.Option(help="cpu, cuda or cuda:N (default: a GPU if there is one).")] = None,
+    device: Device = None,
     half: Annotated[bool | None, typer.Option("--half/--single", help="Precision (default: half on a GPU).")] = None,
     runtime: Annotated[
         str,
@@ -92,7 +92,6 @@ def embed(
             batch_size=batch_size or embedding.BATCH_SIZE,
             shard_rows=shard_rows or embedding.SHARD_ROWS,
             workers=workers,
-            device=device,
             half=half,
         )
     result = {
@@ -159,7 +158,7 @@ def import_model(
         ),
     ] = "",
     weights_file: Annotated[
-        str, typer.Option("--weights", help="The backbone's weights, where FILE is a vocabulary alone (AnyLoc).")
+        str, typer.Option("--weights", help="The backbone's weights, if FILE is only a vocabulary (AnyLoc).")
     ] = "",
     pool: Annotated[str, typer.Option(callback=named("pooling"), help="Pooling on top.")] = "gem",
     image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels.")] = "480x640",
@@ -183,9 +182,9 @@ def import_model(
     values: dict[str, Any] = {"backbone": backbone, "pool": pool, "image_size": _size(image_size)}
     values |= {"stride_on": stride_on, "blocks": blocks}
     if not file.is_file():
-        raise InputError(f"{file} is not there; give a .safetensors or .pth file")
+        raise InputError(f"{file} does not exist; give a .safetensors or .pth file")
     if output.exists():
-        raise InputError(f"{output} exists already; choose another output or remove it")
+        raise InputError(f"{output} already exists; choose another output or remove it")
     if bool(backbone) == bool(published):
         raise InputError(
             f"say what {file} belongs to: --backbone NAME (covis list backbones) or --published NAME (covis list models)"
@@ -392,7 +391,7 @@ def distil(
 
     find_describer(teacher)
     if output.exists():
-        raise InputError(f"{output} exists already; choose another output or remove it")
+        raise InputError(f"{output} already exists; choose another output or remove it")
     from covis.models import ModelConfig, PlaceModel
     from covis.training.distillation import Distillation
     from covis.training.distillation import distil as learn

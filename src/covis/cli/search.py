@@ -53,7 +53,7 @@ def build(
     from covis.search.index import parse_size
 
     if output.exists():
-        raise InputError(f"{output} exists already; choose another output or remove it")
+        raise InputError(f"{output} already exists; choose another output or remove it")
     opened = DescriptorStore.open(store)
     index, measured = search.build_index(
         opened, kind, xy=_positions(opened, positions), max_ram=parse_size(max_ram) if max_ram else None,
@@ -71,7 +71,7 @@ def build(
 def load(
     store: Annotated[Path, typer.Argument(callback=existing, help="A store of descriptors (covis embed).")],
     engine: Annotated[str, typer.Argument(help="Milvus: http://HOST:19530, or FILE.db for Milvus Lite.")],
-    collection: Annotated[str, typer.Argument(help="The collection; made if it is not there.")],
+    collection: Annotated[str, typer.Argument(help="The collection; created if it does not exist.")],
     structure: Annotated[str, typer.Option(help="The engine's index: AUTOINDEX, HNSW, DISKANN, …")] = "AUTOINDEX",
     positions: Annotated[
         Path | None, typer.Option(callback=existing, help="A table of the images, for searches in an area.")
@@ -237,15 +237,15 @@ def pairs(
             help=f"{' | '.join(WAYS)} (union). [default: retrieval with descriptors, else overlap]",
         ),
     ] = "",
-    per_image: Annotated[int, typer.Option(min=1, help="Most pairs that one image proposes.")] = 20,
-    least: Annotated[float, typer.Option(help="overlap: least share of the view in common, 0 to 1.")] = 0.1,
+    per_image: Annotated[int, typer.Option(min=1, help="Maximum number of pairs per image.")] = 20,
+    least: Annotated[float, typer.Option(help="overlap: minimum share of the view in common, 0 to 1.")] = 0.1,
     exhaustive_below: Annotated[
-        int | None, typer.Option(help="Pair all with all up to this many images. [default: 30]")
+        int | None, typer.Option(help="Use all possible pairs for sets of up to this many images. [default: 30]")
     ] = None,
     features: Annotated[Path | None, typer.Option(help="Also write the descriptors as hloc's global-feats.h5.")] = None,
     pose_priors: Annotated[Path | None, typer.Option(help="Also write positions into this COLMAP database.")] = None,
     loops: Annotated[bool, typer.Option("--loops", help="Loop closures of one recording instead of pairs.")] = False,
-    time_gap: Annotated[float, typer.Option(help="loops: seconds that images must lie apart.")] = 30.0,
+    time_gap: Annotated[float, typer.Option(help="loops: minimum time between two images, in seconds.")] = 30.0,
     least_probability: Annotated[
         float, typer.Option(min=0.0, max=1.0, help="loops: leave out candidates less likely to be correct.")
     ] = 0.0,
@@ -261,7 +261,7 @@ def pairs(
     device: Device = None,
     json: Json = False,
 ) -> None:
-    """Choose image pairs for hloc or COLMAP to match. Far fewer than all with all.
+    """Choose image pairs for hloc or COLMAP to match. Far fewer than all possible pairs.
 
     \b
     Examples:
@@ -426,7 +426,7 @@ def _emit(
         facts["features"] = str(features)
     if pose_priors is not None:
         facts["pose_priors"] = pairing.write_pose_priors(pose_priors, database.images)
-    text = f"{output}: {len(made)} pairs{', all with all' if way == 'exhaustive' else f' by {way}'}" + (
+    text = f"{output}: {len(made)} pairs{', all possible pairs' if way == 'exhaustive' else f' by {way}'}" + (
         f", features in {features}" if features else ""
     )
     then = f"colmap matches_importer --database_path database.db --match_list_path {output} --match_type pairs"
@@ -528,7 +528,7 @@ def _times(side: PairSide) -> NDArray[np.float64]:
 
     values = side.images.columns.get("time")
     if values is None:
-        raise InputError(f"{side.path} has no column time; loop closures need to know what came when")
+        raise InputError(f"{side.path} has no column time; loop closures need the time of each image")
     if values.dtype.kind in "iuf":
         return values.astype(np.float64)
     try:

@@ -58,7 +58,7 @@ def serve(
         raise InputError("--keys and --open contradict each other; give one")
     for path in maps:
         if not path.is_dir():
-            raise InputError(f"{path} is not there{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
+            raise InputError(f"{path} does not exist{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
     limits = _limits(rate, queue, max_upload, local and not keys)
     hosts = frozenset({*LOOPBACK, "[::1]", host, *(n.lower() for n in allow_host or ())}) if local else None
     app = _app(maps, limits=limits, keys=keys, hosts=hosts, pictures=pictures or ())
@@ -110,7 +110,7 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     try:
         listener.bind((host, port))
     except OSError as error:
-        raise InputError(f"{host}:{port} cannot be listened on ({error.strerror}); choose another --port") from None
+        raise InputError(f"{host}:{port} cannot be opened ({error.strerror}); choose another --port") from None
     listener.listen(512)
     place = f"[{host}]" if ":" in host else host
     url = f"http://{place}:{listener.getsockname()[1]}"
@@ -118,7 +118,7 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     photos = {name: len(shelf.now(name).map) for name in shelf.names}
     emit({"url": url, "maps": photos}, json)
     sys.stdout.flush()
-    say(f"serving {', '.join(f'{name} ({count} photos)' for name, count in photos.items())} at {url} (Ctrl-C ends)")
+    say(f"serving {', '.join(f'{name} ({count} photos)' for name, count in photos.items())} at {url} (Ctrl-C to stop)")
     config = uvicorn.Config(
         app, http=Hurried, log_level="warning", access_log=False, timeout_keep_alive=15, timeout_graceful_shutdown=10,
         server_header=False, limit_concurrency=1000, h11_max_incomplete_event_size=32 * 1024,

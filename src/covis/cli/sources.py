@@ -69,21 +69,24 @@ def import_(
         ),
     ] = None,
     utc_offset: Annotated[
-        str | None, typer.Option(help="The camera clock's offset where photos do not say it, such as +02:00.")
+        str | None,
+        typer.Option(help="UTC offset of the camera's clock, if the photos do not state it, such as +02:00."),
     ] = None,
-    panoramas: Annotated[bool, typer.Option(help="Keep full panoramas, which have no one heading.")] = False,
-    every: Annotated[str, typer.Option(help="video, bag: one frame each so far, such as 5m or 2s. [video: 2s]")] = "",
+    panoramas: Annotated[bool, typer.Option(help="Keep full panoramas, which have no single heading.")] = False,
+    every: Annotated[
+        str, typer.Option(help="video, bag: distance or time between frames, such as 5m or 2s. [video: 2s]")
+    ] = "",
     clock_offset: Annotated[str, typer.Option(help="video: seconds to add to its clock, or auto to find them.")] = "",
     mount: Annotated[
         float | None,
-        typer.Option(help="video: degrees clockwise from the direction of travel that the camera looks to."),
+        typer.Option(help="video: where the camera faces, in degrees clockwise from the direction of travel."),
     ] = None,
     frames: Annotated[Path | None, typer.Option(help="Folder for frames and crops. [default: OUTPUT.frames]")] = None,
     topic: Annotated[
-        str | None, typer.Option(help="bag: topic of the images, where there are several; nuScenes: CAM_…")
+        str | None, typer.Option(help="bag: topic of the images, if there are several; nuScenes: CAM_…")
     ] = None,
-    poses: Annotated[str | None, typer.Option(help="bag: topic of odometry or poses, where there are several.")] = None,
-    scale: Annotated[float | None, typer.Option(help="Metres to one unit of a model of unknown scale.")] = None,
+    poses: Annotated[str | None, typer.Option(help="bag: topic of odometry or poses, if there are several.")] = None,
+    scale: Annotated[float | None, typer.Option(help="Metres per unit, for a model of unknown scale.")] = None,
     georeference: Annotated[
         str,
         typer.Option(help="Table with lat,lon of at least three images of a model, or exif for the photos' own GPS."),
@@ -91,14 +94,14 @@ def import_(
     up: Annotated[
         str, typer.Option(help=f"COLMAP: the axis that points up: {', '.join(AXES)}. [default: by cameras]")
     ] = "",
-    crops: Annotated[int, typer.Option(min=0, help="Cut each panorama into so many pictures.")] = 0,
+    crops: Annotated[int, typer.Option(min=0, help="Number of pictures to cut from each panorama.")] = 0,
     crop_fov: Annotated[float | None, typer.Option(help="Degrees across a crop. [default: 90]")] = None,
     crop_size: Annotated[str, typer.Option(help="Pixels of a crop. [default: 640x480]")] = "",
     json: Json = False,
 ) -> None:
-    """Turn photos, a COLMAP model, a video or a ROS bag into a table. It has positions, headings and what else is known.
+    """Turn photos, a COLMAP model, a video or a ROS bag into a table. With positions, headings and other metadata.
 
-    The same command resumes an interrupted video or bag.
+    Re-run to resume an interrupted import of a video or bag.
 
     \b
     Examples:
@@ -169,7 +172,7 @@ def _track(path: Path | None) -> Track | None:
     if path is None:
         return None
     if not path.is_file():
-        raise InputError(f"{path} is not there; check --track")
+        raise InputError(f"{path} does not exist; check --track")
     if names_images(path):
         raise InputError(f"{path} gives positions by image name; a video needs a track by time, such as GPX")
     return read_track(path)
@@ -251,7 +254,7 @@ def _crops(source: Path, images: ImageSet | None, folder: Path, options: Options
 
     size = re.fullmatch(r"(\d+)x(\d+)", options.crop_size or "640x480")
     if not size:
-        raise InputError(f"--crop-size {options.crop_size!r} is no size; expected one like 640x480")
+        raise InputError(f"--crop-size {options.crop_size!r} is not a size; expected one like 640x480")
     if images is None:
         images = import_photos(source, options.track, panoramas=True, positions=False).images()
     fov = 90.0 if options.crop_fov is None else options.crop_fov

@@ -124,7 +124,7 @@ def conditions_of(times: NDArray[np.int64]) -> NDArray[np.str_]:
 
 
 def _calibration(path: Path) -> dict[str, list[float]]:
-    """Camera → fx, fy, cx, cy, width, height; nothing if the file is not there."""
+    """Camera → fx, fy, cx, cy, width, height; nothing if the file does not exist."""
     if not path.is_file():
         return {}
     known = {}

@@ -68,7 +68,7 @@ def find_file(path: Path, name: str) -> Path:
     for candidate in (path / "datasets" / name, path / name):
         if candidate.is_file():
             return candidate
-    raise InputError(f"{path / 'datasets' / name} is not there; unpack the NetVLAD dataset files there")
+    raise InputError(f"{path / 'datasets' / name} does not exist; unpack the NetVLAD dataset files there")
 
 
 def _fields(path: Path) -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _fields(path: Path) -> dict[str, Any]:
         struct = loadmat(path, squeeze_me=True, struct_as_record=True)["dbStruct"]
         return {name: struct[name].item() for name in struct.dtype.names}
     except NotImplementedError:
-        raise InputError(f"{path} is a MATLAB 7.3 file; take the original, which is version 7 or older") from None
+        raise InputError(f"{path} is a MATLAB 7.3 file; use the original file (version 7 or older)") from None
     except Exception as error:  # scipy raises many kinds on a damaged file
         raise InputError(f"{path} is not a MATLAB file with a dbStruct ({error})") from None
 
@@ -182,7 +182,9 @@ def load_247(path: Path, split: str) -> Split:
     queries = ImageSet.of(path, _tokyo_queries(path, struct), _tokyo_poses(struct.query_xy))
     alone = sum(_TOKYO_NAME.match(name) is None for name in struct.map_names)
     if alone:
-        warn(f"{path}: {alone} of {len(struct.map_names)} map names are not PANORAMA_NNN_ANGLE; each stands for itself")
+        warn(
+            f"{path}: {alone} of {len(struct.map_names)} map names are not PANORAMA_NNN_ANGLE; each counts as its own panorama"
+        )
     return Split(queries, _tokyo_cutouts(path, struct.map_names, struct.map_xy, {}))
 
 

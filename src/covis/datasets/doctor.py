@@ -43,7 +43,7 @@ def check(
     """
     dataset, root, folder = DATASETS[name], Path(path), Path(out)
     if not root.exists():
-        raise InputError(f"{root} is not there; check the path")
+        raise InputError(f"{root} does not exist; check the path")
     findings: Findings = []
     splits = _read_splits(dataset, root, findings)
     with artifacts.claim(folder, "check", {"dataset": name, "path": str(root.resolve()), "quick": quick}):
@@ -268,7 +268,7 @@ def verify(root: Path, names: NDArray[np.bytes_], out: Path, *, quick: bool, wor
     todo = ((k, names[k : k + PIECE]) for k in range(0, len(names), PIECE) if k not in done)
     before = sum(min(PIECE, len(names) - k) for k in done)
     if done:
-        say(f"going on from {before} of {len(names)} files")
+        say(f"resuming from {before} of {len(names)} files")
     task = partial(_piece, root, quick)
     with (
         (out / _JOURNAL).open("a", encoding="utf-8") as journal,

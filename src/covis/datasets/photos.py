@@ -72,7 +72,7 @@ def load(path: Path, split: str) -> Split:
     name = split if split in ("train", "west") else "train"
     table = Path(path) / f"{name}.csv"
     if not table.is_file():
-        raise InputError(f"{table} is not there; give the folder that holds {name}.csv and images/")
+        raise InputError(f"{table} does not exist; give the folder that holds {name}.csv and images/")
     images = read_table(table)
     if split in _WALKS:
         new, known = held_out_walks(images)

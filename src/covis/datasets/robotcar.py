@@ -100,7 +100,7 @@ def _full_names(path: Path, listed: list[str]) -> list[str]:
 
 
 def _intrinsics(path: Path, cameras: NDArray[np.str_]) -> Floats | None:
-    """(N, 6), or None if the calibration is not there."""
+    """(N, 6), or None if the calibration does not exist."""
     known: dict[str, list[float]] = {}
     for camera in CAMERAS:
         file = path / "intrinsics" / f"{camera}_intrinsics.txt"
@@ -117,7 +117,7 @@ def _intrinsics(path: Path, cameras: NDArray[np.str_]) -> Floats | None:
 def _nvm(path: Path) -> tuple[list[str], Floats, Floats]:
     """Names, world-to-camera quaternions and camera centres of an N-View Match file; its points are not read."""
     if not path.is_file():
-        raise InputError(f"{path} is not there; unpack 3D-models of RobotCar Seasons there")
+        raise InputError(f"{path} does not exist; unpack 3D-models of RobotCar Seasons there")
     names: list[str] = []
     rows: list[list[float]] = []
     with path.open(encoding="utf-8", errors="surrogateescape") as handle:

@@ -49,7 +49,7 @@ class Survey:
         name = "val" if split == "val" else "train"
         table = Path(path) / f"{name}.csv"
         if not table.is_file():
-            raise InputError(f"{table} is not there; give the folder that holds {name}.csv and images/")
+            raise InputError(f"{table} does not exist; give the folder that holds {name}.csv and images/")
         images = read_table(table)
         if split in (HELD_OUT, WITHOUT):
             images = images.subset(self._chosen(images.poses, split))
@@ -67,7 +67,7 @@ class Survey:
 
     def _days(self, images: ImageSet, table: Path) -> Split:
         if DAY not in images.columns:
-            raise InputError(f"{table} has no column {DAY!r}; add it: 1 for the map's photos, 2 for those that ask")
+            raise InputError(f"{table} has no column {DAY!r}; add it: 1 for photos of the map, 2 for queries")
         day = images.columns[DAY].astype(np.int64)
         return Split(images.subset(day == 2), images.subset(day == 1))
 
@@ -116,7 +116,7 @@ def load_joined(path: Path, split: str) -> Split:
 def _moved(root: Path, part: str, east_m: float) -> ImageSet:
     folder = root / part
     if not folder.is_dir():
-        raise InputError(f"{folder} is not there; give the folder that holds {', '.join(PARTS)}")
+        raise InputError(f"{folder} does not exist; give the folder that holds {', '.join(PARTS)}")
     split = DATASETS[part].load(folder, "train")
     images = split.queries if split.queries is split.database else across_days(split)
     poses = replace(images.poses, xy=images.poses.xy + np.array([east_m, 0.0]))

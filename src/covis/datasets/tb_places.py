@@ -61,7 +61,7 @@ def _find(path: Path, name: str) -> Path:
     for candidate in (path / name, path / name.split("_")[0].split(".")[0] / name):
         if candidate.is_file():
             return candidate
-    raise InputError(f"{path / name} is not there; get it from the TB-Places release")
+    raise InputError(f"{path / name} does not exist; get it from the TB-Places release")
 
 
 def _prefix(path: Path, names: list[str], stated: str) -> str:

@@ -35,7 +35,7 @@ def load(path: Path, split: str) -> Split:
         raise unknown_name(f"split of {_NAME}", split, _SPLITS)
     folder = next((f for f in (path / "images" / split, path / split) if f.is_dir()), None)
     if folder is None:
-        raise InputError(f"{path / 'images' / split} is not there; expected images/{split}/{{database,queries}}")
+        raise InputError(f"{path / 'images' / split} does not exist; expected images/{split}/{{database,queries}}")
     sides = [_side(folder, names) for names in (_QUERY_FOLDERS, MAP_FOLDERS)]
     listed = [[f"{side.relative_to(path).as_posix()}/{name}" for name in walk_images(side)] for side in sides]
     return Split(*read_names(path, listed))

@@ -53,10 +53,10 @@ def find_describer(path: Path | str) -> GivenModel:
     path = Path(path)
     if path.suffix in (".npy", ".onnx"):
         if not path.is_file():
-            raise InputError(f"{path} is not there{near_path(path)}; give {_KINDS}")
+            raise InputError(f"{path} does not exist{near_path(path)}; give {_KINDS}")
         return GivenModel("matrix" if path.suffix == ".npy" else "onnx", path, path.stem)
     if not path.is_dir():
-        what = "is not there" if not path.exists() else "is no model"
+        what = "does not exist" if not path.exists() else "is not a model"
         raise InputError(f"{path} {what}{near_path(path)}; give {_KINDS}")
     kind = str(_manifest(path).get("kind", ""))
     if kind == STORE_KIND or (not kind and (path / "embedding.json").is_file()):

@@ -380,7 +380,7 @@ class _Plan:
             return self._wait_for_store()
         with artifacts.claim(self.path, _KIND, config):
             if (self.path / artifacts.MANIFEST).is_file():
-                say(f"{self.path}: {len(self.images)} images are embedded already")
+                say(f"{self.path}: {len(self.images)} images are already embedded")
                 clear_parts(self.path)
                 return DescriptorStore.open(self.path)
             if not (self.path / part_name(0)).exists():

@@ -173,7 +173,7 @@ class AlikeNetwork(nn.Module):
         except (KeyError, RuntimeError) as error:
             detail = " ".join(str(error).split())[:120]
             raise InputError(
-                f"{source} is no ALIKE network with a single head ({detail}); give alike-t, -s or -n"
+                f"{source} is not an ALIKE network with a single head ({detail}); give alike-t, -s or -n"
             ) from None
         return net.eval()
 
@@ -256,7 +256,7 @@ class StoredFeatures:
             return h5py.File(self.file, "r")
         except OSError as error:
             raise InputError(
-                f"{self.file} is no HDF5 file ({first_line(error)}); give features as hloc writes them"
+                f"{self.file} is not an HDF5 file ({first_line(error)}); give features as hloc writes them"
             ) from None
 
     def facts(self) -> dict[str, Any]:
@@ -279,7 +279,7 @@ class StoredFeatures:
                 descriptors = np.asarray(group["descriptors"], np.float32).T
                 size = tuple(int(side) for side in group["image_size"]) if "image_size" in group else None
             except (KeyError, IndexError, ValueError) as error:
-                raise InputError(f"{self.file}: {name} is no group of features ({first_line(error)})") from None
+                raise InputError(f"{self.file}: {name} is not a group of features ({first_line(error)})") from None
         if xy.ndim != 2 or len(xy) != len(descriptors):
             raise InputError(f"{self.file}: {name} has {len(xy)} key points and {len(descriptors)} descriptors")
         descriptors = descriptors / np.maximum(np.linalg.norm(descriptors, axis=1, keepdims=True), 1e-9)
@@ -353,7 +353,7 @@ def _weights_file(name: str, given: Path | None, endings: tuple[str, ...]) -> Pa
         if path.is_file():
             return path
     raise InputError(
-        f"{places[0]} is not there; give the weights of {name} as local:{name}=FILE, or put the file there "
+        f"{places[0]} does not exist; give the weights of {name} as local:{name}=FILE, or put the file there "
         "(another folder: COVIS_WEIGHTS)"
     )
 

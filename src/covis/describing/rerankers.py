@@ -254,4 +254,4 @@ def _local(argument: str, depth: int | None) -> Reranker:
 
 def _refuse(name: str, argument: str) -> None:
     if argument:
-        raise InputError(f"re-ranker {name!r} takes nothing behind a colon, not {argument!r}; write --rerank {name}")
+        raise InputError(f"re-ranker {name!r} takes no argument, but got {argument!r}; write --rerank {name}")

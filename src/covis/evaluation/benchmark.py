@@ -31,7 +31,7 @@ _BLOCK = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Benchmark:
-    """A named protocol over given images. Its fingerprint stands beside every figure.
+    """A named protocol over given images. Its fingerprint is printed with every figure.
 
     >>> import covis
     >>> town = covis.load_benchmark("town")

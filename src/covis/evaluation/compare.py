@@ -122,7 +122,7 @@ def compare(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     Refuses evaluations that share a name but not a protocol, and sets without two figures that can be compared.
     """
     if len(evaluations) < 2:
-        raise InputError("one evaluation has nothing to be compared with; give two or more")
+        raise InputError("only one evaluation was given; give two or more")
     protocols: dict[str, list[Evaluation]] = {}
     for evaluation in evaluations:
         protocols.setdefault(evaluation.fingerprint, []).append(evaluation)
@@ -146,7 +146,7 @@ def _refuse_namesakes(protocols: Mapping[str, Sequence[Evaluation]]) -> None:
             told = "; ".join(f"{key}: {a} against {b}" for key, (a, b) in list(what.items())[:3])
             raise InputError(
                 f"{other.label} and {first.label} were both scored on {first.benchmark!r}, but not on the same protocol "
-                f"({told or 'other relevant pairs'}); evaluate both on the same data with the same covis"
+                f"({told or 'different relevant pairs'}); evaluate both on the same data with the same covis"
             )
         seen[first.benchmark] = first
 

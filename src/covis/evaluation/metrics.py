@@ -176,7 +176,7 @@ def ranked_ids(ranking: Ranked, queries: int | None = None) -> Ids:
 
 def _checked(ks: Sequence[int]) -> Sequence[int]:
     if not len(ks) or min(ks) < 1:
-        raise InputError(f"recall is asked at k = {list(ks)}; expected numbers from 1")
+        raise InputError(f"recall was requested at k = {list(ks)}; expected numbers from 1")
     return ks
 
 

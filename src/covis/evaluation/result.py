@@ -252,7 +252,7 @@ def find_evaluations(path: Path | str) -> list[Path]:
         folders = [below]
     found = [folder for folder in folders if _is_evaluation(folder)]
     if not found:
-        what = "is not there" if not path.exists() else "holds no evaluation"
+        what = "does not exist" if not path.exists() else "holds no evaluation"
         model, target = (path, below / "BENCHMARK") if is_run else ("MODEL", "FOLDER")
         raise InputError(f"{path} {what}; make one with: covis evaluate {model} BENCHMARK -o {target}")
     return found

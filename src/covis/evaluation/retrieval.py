@@ -143,8 +143,8 @@ def likeness(images: ImageSet, descriptors: Descriptors, graph: SimilarityGraph)
     same = (metres <= _SAME_M) & (turned <= _SAME_DEG)
     if not same.any() or not far.shape[1]:
         raise InputError(
-            f"whether pairs look alike is told by some within {_SAME_M:g} m and some more than {_FAR_M:g} m apart, which "
-            "are missing here; use graded labels"
+            f"measured labels need pairs within {_SAME_M:g} m and pairs more than {_FAR_M:g} m apart, which are "
+            "missing here; use graded labels"
         )
     agreement = Agreement.fit(distance[same], pair_distances(white, white, far[0], far[1]))
     bins = np.minimum((grade * _GRADES).astype(int), _GRADES - 1)
@@ -280,10 +280,10 @@ def open_matrix(path: Path) -> tuple[NDArray[Any], NDArray[np.bytes_]]:
     matrix = load_array(path, "fiu", mapped=True, remedy="write it with numpy.save")
     listing = path.with_suffix(".txt")
     if not listing.is_file():
-        raise InputError(f"{listing} is not there; write the image names of {path.name} into it, one per line")
+        raise InputError(f"{listing} does not exist; write the image names of {path.name} into it, one per line")
     given = encode_names(read_foreign(listing).splitlines())
     if matrix.ndim != 2 or len(given) != len(matrix):
-        raise InputError(f"{path} has shape {matrix.shape}, but {listing} names {len(given)} images; one row a name")
+        raise InputError(f"{path} has shape {matrix.shape}, but {listing} names {len(given)} images; one row per name")
     return matrix, given
 
 

@@ -351,7 +351,7 @@ def evaluate_to(
         return list(evaluations(describer, benchmark, variants))
     done = _opened(output, benchmark, variants, config, alone)
     if done:
-        say(f"{output}: {benchmark.name} is evaluated already")
+        say(f"{output}: {benchmark.name} is already evaluated")
         return done
     results = []
     for evaluation in evaluations(describer, benchmark, variants):
@@ -388,7 +388,7 @@ def submit(
     config = {"subject": subject["fingerprint"], "benchmark": benchmark.fingerprint, **variants.facts(size)}
     if _is_there(output):
         _same(artifacts.open_manifest(output, SUBMISSION_KIND), config, output)
-        say(f"{output}: the submission is there already")
+        say(f"{output}: the submission already exists")
         return facts
     exported = export(describer, benchmark)
     if exported.benchmark is not benchmark:

@@ -214,7 +214,9 @@ def world_to_camera(poses: Poses) -> tuple[Floats, Floats]:
     from scipy.spatial.transform import Rotation
 
     if poses.rotation is None or poses.z is None:
-        raise InputError("these poses have no rotation or height, so no camera pose can be written; use a 6DOF dataset")
+        raise InputError(
+            "these poses have no rotation or height, so camera poses cannot be written; use a 6DOF dataset"
+        )
     turn = poses.rotation.transpose(0, 2, 1)
     q = Rotation.from_matrix(turn).as_quat()[:, [3, 0, 1, 2]]
     q = q * np.where(q[:, :1] < 0, -1.0, 1.0)

@@ -219,7 +219,7 @@ def measure_rows(rows: Sequence[Row], inputs: Inputs, *, steps: int = COST_STEPS
 def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
     folder = inputs.output / "costs" / f"{row.slug}-{row.key}"
     if (folder / COST).is_file():
-        say(f"{row.name}: measured already")
+        say(f"{row.name}: already measured")
         return dict(artifacts.read_json(folder / COST))
     assert row.recipe is not None
     say(f"{row.name}: measuring {steps} steps")
@@ -241,7 +241,7 @@ def is_whole(dataset: str, split: str, path: Path | None) -> bool:
 
 
 def cost_table(entries: Sequence[dict[str, Any]], whole: bool) -> str:
-    """As Markdown; what was published stands beside it only where the training set is the published one."""
+    """As Markdown; published figures are shown only where the training set is the published one."""
     printed = {row["model"]: row for row in printed_rows("table5_training_cost")} if whole else {}
     head = [
         "model",

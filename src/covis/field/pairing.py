@@ -66,7 +66,7 @@ def loop_closures(
     """Candidates of descriptors (D,) of unit norm, frame by frame; times ascend."""
     if len(time_s) > 1 and (np.diff(time_s) < 0).any():
         at = int(np.flatnonzero(np.diff(time_s) < 0)[0]) + 1
-        raise InputError(f"the clock jumps back at image {at}; sort the images by time, or cut the recording there")
+        raise InputError(f"time goes backwards at image {at}; sort the images by time, or cut the recording there")
     memory: NDArray[np.float32] = np.zeros((0, 0), np.float32)
     recent: deque[NDArray[np.int64]] = deque(maxlen=window)
     for i, row in enumerate(rows):
@@ -153,7 +153,7 @@ class LoopFit:
         record = read_record(path, kinds, hint)
         numbers = all(isinstance(weight, int | float) and np.isfinite(weight) for weight in record["weights"])
         if record["kind"] != _FIT or len(record["weights"]) != 3 or not numbers:
-            raise InputError(f"{path} is no fit of loop closures; {hint}")
+            raise InputError(f"{path} is not a fit of loop closures; {hint}")
         fields = {key: record[key] for key in ("right_m", "candidates", "right", "model", "held_out") if key in record}
         return cls(np.array(record["weights"], np.float64), **fields)
 

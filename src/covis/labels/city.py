@@ -134,7 +134,7 @@ def build_graph(
 
 
 def group_pairs(queries: ImageSet, database: ImageSet, within_group: bool) -> Iterator[tuple[Members, Members]]:
-    """Ids on both sides that are to be compared: all with all, or group by group (by name)."""
+    """Ids on both sides that are to be compared: every pair, or group by group (by name)."""
     if not within_group:
         yield None, None
         return

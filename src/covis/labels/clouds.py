@@ -104,7 +104,7 @@ def _header(path: Path, raw: bytes) -> Header:
                 )
         elif line[0] == "property" and element == "vertex":
             if line[1] not in _TYPES:
-                raise InputError(f"{path}: vertices have a property of type {line[1]!r}, which is not read here")
+                raise InputError(f"{path}: vertices have a property of type {line[1]!r}, which covis cannot read")
             columns.append((line[2], _TYPES[line[1]]))
     if kind not in ("ascii", "binary_little_endian", "binary_big_endian") or count < 1:
         raise InputError(f"{path} has format {kind!r} and {max(count, 0)} vertices; expected a PLY point cloud")
@@ -170,9 +170,9 @@ def read_points(path: Path | str, *, up: Axis = "z", max_points: int | None = MA
     path = Path(path)
     readers = {".ply": read_ply, ".npz": _read_npz, ".npy": _read_npz}
     if path.suffix.lower() not in readers:
-        raise InputError(f"{path} is not a point cloud that is read here; give .ply, .npz or .npy")
+        raise InputError(f"{path} is not a point cloud that covis can read; give .ply, .npz or .npy")
     if not path.is_file():
-        raise InputError(f"{path} is not there; check the path")
+        raise InputError(f"{path} does not exist; check the path")
     xyz = _turned(readers[path.suffix.lower()](path), up)
     return PointCloud(xyz if max_points is None else thin(xyz, max_points), path.name)
 

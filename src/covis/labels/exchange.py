@@ -379,7 +379,7 @@ def _blocks(path: Path, queries: ImageSet, database: ImageSet, making: bool = Fa
         below = not making and (path / "train_val" / name).is_file()
         file = path if single else path / "train_val" / name if below else path / name
         if not making and not file.is_file():
-            raise InputError(f"{file} is not there; get the labels that the authors released, or label from poses")
+            raise InputError(f"{file} does not exist; get the labels that the authors released, or label from poses")
         blocks.append(_Block(file, _lines(queries, group), _lines(database, group)))
     return blocks
 
@@ -452,7 +452,7 @@ def _side_of(path: Path, data: Any, key: str) -> int:
     """How many images a condensed vector is of."""
     n = round((1 + np.sqrt(1 + 8 * data.size)) / 2)
     if n * (n - 1) // 2 != data.size:
-        raise InputError(f"{path}: {key!r} has {data.size} values, which is no number of pairs n(n−1)/2")
+        raise InputError(f"{path}: {key!r} has {data.size} values, which is not n(n−1)/2 for any n")
     return int(n)
 
 

@@ -309,7 +309,7 @@ class GraphFile(LabelRule):
 
     def _read(self, path: Path, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
         if not path.exists():
-            raise InputError(f"{path} is not there; give the folder or file of the labels as path")
+            raise InputError(f"{path} does not exist; give the folder or file of the labels as path")
         if (path / "manifest.json").is_file():
             return _of_these(path, queries, database)
         if path.is_dir() or path.suffix.lower() in (".h5", ".hdf5"):

@@ -299,7 +299,7 @@ def _spacing(points: Cloud) -> float:
 
 
 def _cameras(images: ImageSet) -> tuple[Floats, Floats]:
-    """Rotations and intrinsics, which surface overlap cannot do without."""
+    """Rotations and intrinsics, which surface overlap needs."""
     if images.intrinsics is None or images.poses.rotation is None:
         raise InputError("surface overlap needs images with intrinsics and rotations; these have none")
     unknown = np.flatnonzero(

@@ -377,8 +377,8 @@ def calibrate(
     held = hold_out(images, descriptors, _FOLDS, seen=seen) if held is None else held
     if not len(held.queries):
         note = (
-            "the map's model learned from the poses of these very photos, so they cannot tell how far its answers can be "
-            "trusted; index them without --model"
+            "the map's model learned from the poses of these photos, so they cannot be used for calibration; "
+            "index them without --model"
         )
         return Calibration(photos, line, None, note=note, seen=seen)
     poses, asked = images.poses, images.poses.subset(held.queries)
@@ -394,7 +394,8 @@ def calibrate(
         "radius_of_agreement_m": agreement.radius_m, "sharpness": agreement.sharpness, "method": held.method, "seen": seen
     }  # fmt: skip
     if fewest < _MIN_CLASS:
-        note = f"only {fewest} of the map's held-out photos are located right or wrong, too few to tell them apart"
+        kind = "correctly" if fewest == int(right[answered, 0].sum()) else "wrongly"
+        note = f"only {fewest} of the map's {int(answered.sum())} held-out photos are located {kind}; {_MIN_CLASS} are needed"
         return Calibration(photos, overlap, None, note=note, **common)
     scored = _scored_apart(evidence.first, right[:, 0], answered, held)
     distances = evidence.ranking.distances.astype(np.float64)

@@ -144,13 +144,11 @@ def _facts(path: Path) -> tuple[str, int]:
     try:
         manifest = storage.read_model_manifest(path)
     except InputError as error:
-        raise InputError(
-            f"{error}: a map cannot do without its model; copy {path / storage.MODEL} from a backup"
-        ) from None
+        raise InputError(f"{error}: a map needs its model; copy {path / storage.MODEL} from a backup") from None
     try:
         return storage.read_facts(path, ())
     except InputError:
-        say(f"{path / storage.RECORD} is damaged and written anew")
+        say(f"{path / storage.RECORD} was damaged and is rewritten")
     config = {"model": manifest["fingerprint"], "dim": manifest["dim"]}
     files.write_json(
         path / storage.RECORD, {"kind": storage.MAP_KIND, "config": config, "versions": artifacts.versions()}
@@ -287,7 +285,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
 def import_map(source: Path, target: Path, *, photos: Path | None = None) -> Map:
     """The map of a file that `export_map` wrote, every byte checked; `photos` is where its photos lie, if they do."""
     if target.exists():
-        raise InputError(f"{target} exists already; choose another output or remove it")
+        raise InputError(f"{target} already exists; choose another output or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=target.parent, prefix=f".{target.name}.") as folder:
         facts = _unpacked(source, Path(folder))
@@ -445,14 +443,14 @@ def _entry(data: bytes | Path) -> dict[str, Any]:
 def _unpacked(source: Path, folder: Path) -> dict[str, Any]:
     """What the file says of itself, after its content was written into `folder` and compared with that."""
     if not source.is_file():
-        raise InputError(f"{source} is not there; write it with: covis map export MAP {source}")
+        raise InputError(f"{source} does not exist; write it with: covis map export MAP {source}")
     try:
         with zipfile.ZipFile(source) as archive:
             facts = _listing(source, archive)
             for name, entry in facts["files"].items():
                 _extract(source, archive, name, entry, folder / name)
     except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError) as error:
-        raise InputError(f"{source} is no covis map file or is damaged ({error}); export it again") from None
+        raise InputError(f"{source} is not a covis map file, or is damaged ({error}); export it again") from None
     return facts
 
 
@@ -465,14 +463,16 @@ def _arrays(source: Path, folder: Path) -> dict[str, Any]:
             if name in _ARRAYS or place.is_file()
         }
     except ValueError as error:  # an array that would need a pickle, or no array
-        raise InputError(f"{source} is damaged or no covis map file ({error}); export it again") from None
+        raise InputError(f"{source} is damaged, or not a covis map file ({error}); export it again") from None
 
 
 def _listing(source: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
     """The list of contents, checked: nothing else is in the archive, and nothing leads outside."""
     names = archive.namelist()
     if LISTING not in names or archive.getinfo(LISTING).file_size > _MAX_LISTING:
-        raise InputError(f"{source} is no covis map file (no {LISTING}); write one with: covis map export MAP {source}")
+        raise InputError(
+            f"{source} is not a covis map file (no {LISTING}); write one with: covis map export MAP {source}"
+        )
     try:
         facts = json.loads(archive.read(LISTING))
         kinds = {"kind": str, "schema": int, "model": str, "dim": int, "photos": int, "frame": str, "index": str}

@@ -287,7 +287,7 @@ HEARD = 0.7
 """Sharpness of the votes that a place is judged by: here all voices count, whoever goes first."""
 _SHARE_FLOOR = 0.02
 _FAR = 2.0
-"""Distance of a match that is not there: no two unit vectors are farther apart."""
+"""Distance of a match that does not exist: no two unit vectors are farther apart."""
 
 
 @dataclass(frozen=True, eq=False)

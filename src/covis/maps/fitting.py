@@ -357,7 +357,7 @@ class Fitted:
 
 
 def choose_recipe(name: str, weights: str) -> Recipe:
-    """The recipe to fit: the one that is named, the one that a weights file fits, or the best whose weights can be had.
+    """The recipe to fit: the one that is named, the one that a weights file fits, or the best whose weights are available.
 
     weights: a .safetensors file of a backbone, or empty.
     """
@@ -382,7 +382,7 @@ def choose_recipe(name: str, weights: str) -> Recipe:
         known = ", ".join(get(n).model.backbone for n in (campus.RECOMMENDED, campus.SMALL))
         raise InputError(f"{weights} fits no recipe for own photos ({known}); give --recipe NAME too, or --model MODEL")
     raise InputError(
-        f"no pretrained weights can be had ({reasons[0]}); give --weights FILE.safetensors (a DINOv2 or MobileNetV2 "
+        f"no pretrained weights are available ({reasons[0]}); give --weights FILE.safetensors (a DINOv2 or MobileNetV2 "
         "backbone) or --model MODEL"
     )
 
@@ -473,7 +473,7 @@ def _whiten(
     held = choice.held_out(asked)
     if choice.tried is None or choice.asked is None or held is None:
         walks = len(np.unique(images.group))
-        note = f"{walks} walks are too few to learn from their poses: whitened to {dim} dims by variance"
+        note = f"{walks} walks are too few to learn from their poses: PCA whitening to {dim} dimensions"
         return note, 0, recalls
     np.savez(run / _QUESTIONS, **{name: getattr(held, name) for name in _QUESTION_FIELDS}, method=held.method)
     recalls = {**recalls, **{_named(rule): choice.tried.recall(i) for i, rule in enumerate(choice.tried.rules)}}

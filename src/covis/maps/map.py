@@ -177,7 +177,7 @@ def _made_remote(
               "root": os.fsencode(images.root.resolve()).hex(), "engine": public(engine), "table": f"covis_{own}"}  # fmt: skip
     with artifacts.claim(path, storage.MAP_KIND, config):
         if (path / storage.CURRENT).is_file():
-            say(f"{path}: the map is there already")
+            say(f"{path}: the map already exists")
             return kind.open(path)
         remote = Remote.open(path, {**config, "engine": engine})
         _keep_model(path / storage.MODEL, model, descriptors)
@@ -428,7 +428,7 @@ class Map:
                   "root": os.fsencode(images.root.resolve()).hex(), **({} if max_ram is None else {"max_ram": max_ram})}  # fmt: skip
         with artifacts.claim(path, storage.MAP_KIND, config):
             if (path / storage.CURRENT).is_file():
-                say(f"{path}: the map is there already")
+                say(f"{path}: the map already exists")
                 return cls.open(path)
             _keep_model(path / storage.MODEL, model, descriptors)
             start = State(0, storage.empty_table(path, images.poses.frame), (), index, max_ram)
@@ -585,7 +585,7 @@ class Map:
             inliers=lambda asked, ids: chosen.count([files_[q] for q in asked], files_, ids),
         )  # fmt: skip
         if told.probability is None:
-            warn(f"{self.path} cannot tell what inliers say: {told.note}")
+            warn(f"{self.path} could not calibrate inliers: {told.note}")
             return told
         with artifacts.lock(self.path):
             artifacts.write_json(self.path / storage.INLIERS, {"features": features, "calibration": told.to_dict()})
@@ -596,7 +596,7 @@ class Map:
         file = self.path / storage.INLIERS
         if not file.is_file():
             raise InputError(
-                f"{self.path} does not know what inliers tell; make it with: covis index PHOTOS --inliers sift -o MAP"
+                f"{self.path} is not calibrated for inliers; make one with: covis index PHOTOS --inliers sift -o MAP"
             )
         from covis.describing.local import ByLocal
 
@@ -741,7 +741,7 @@ class Map:
             return added(now, images, prefix, descriptors, rejects, calibrate)
 
     def remove(self, names: Iterable[str | bytes], *, calibrate: bool = True) -> Map:
-        """The map without the photos of these names; a name that is not there is an error, and nothing changes."""
+        """The map without the photos of these names; a name that does not exist is an error, and nothing changes."""
         with self._writing() as now:
             return removed(now, names, calibrate)
 
@@ -751,8 +751,8 @@ class Map:
             told = now.state.calibration
             if told is not None and told.get("seen"):
                 raise InputError(
-                    f"the model of {now.path} learned from the poses of its photos, so they cannot be asked again; "
-                    "its calibration stands (to renew both: covis index PHOTOS --train -o ANOTHER_MAP)"
+                    f"the model of {now.path} learned from the poses of its photos, so they cannot be used as queries "
+                    "again; its calibration is kept (to redo both: covis index PHOTOS --train -o ANOTHER_MAP)"
                 )
             if now.remote is not None:
                 return _of_remote(type(now), now.remote, now.model_fingerprint, None, len(now))

@@ -56,7 +56,7 @@ def reframed(poses: Poses, frame: str, what: str) -> Poses:
         return poses
     if not poses.frame or not frame:
         have, need = ("metres", "lat and lon") if frame else ("lat and lon", "metres (easting, northing)")
-        raise InputError(f"{what} gives positions in {have}, the map is in {need}; use one kind")
+        raise InputError(f"{what} gives positions in {have}, but the map is in {need}; use the same kind")
     degrees = poses.latlon()
     moved = Poses.from_latlon(degrees[:, 0], degrees[:, 1], true_headings(poses), z=poses.z, frame=frame)
     if poses.rotation is None:
@@ -174,7 +174,7 @@ def list_rejects(path: Path, rejects: list[Rejected]) -> None:
 
 
 def nearest_name(name: str, images: ImageSet) -> str:
-    """A hint for a name that is not there."""
+    """A hint for a name that does not exist."""
     names = [images.name(i) for i in range(min(len(images), _NAMES_COMPARED))]
     near = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
     return f" (did you mean {near[0]!r}?)" if near else ""

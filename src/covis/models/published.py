@@ -128,7 +128,7 @@ def _load_pool(model: PlaceModel, entry: PublishedModel, state: Tensors, path: P
     lacking = sorted(wanted.keys() - state.keys())
     if lacking:
         raise InputError(
-            f"{path} is no checkpoint of {entry.name}: it lacks the pooling's {lacking[0]!r}; check the file"
+            f"{path} is not a checkpoint of {entry.name}: it lacks the pooling's {lacking[0]!r}; check the file"
         )
     for name, tensor in wanted.items():
         if state[name].numel() != tensor.numel():
@@ -450,7 +450,7 @@ def is_hub_folder(path: Path) -> bool:
 def write_hub_folder(path: Path, model: HubModel) -> None:
     """Writes the folder, all of it or nothing; an existing one is refused."""
     if path.exists():
-        raise InputError(f"{path} exists already; choose another output or remove it")
+        raise InputError(f"{path} already exists; choose another output or remove it")
     path.parent.mkdir(parents=True, exist_ok=True)
     files.clear_partials(path)
     draft = files.partial_name(path)
@@ -505,7 +505,9 @@ def fetch_from_hub(address: str) -> Path:
     """The folder of `hub:OWNER/NAME[@REVISION]`: from the hub's cache, else fetched into it."""
     found = _ADDRESS.fullmatch(address)
     if found is None:
-        raise InputError(f"{address} is no model of a hub; write hub:OWNER/NAME or hub:OWNER/NAME@REVISION")
+        raise InputError(
+            f"{address} is not the address of a hub model; write hub:OWNER/NAME or hub:OWNER/NAME@REVISION"
+        )
     name, revision = found.groups()
     try:
         weights.fetch_revision(name, _WEIGHTS, revision)

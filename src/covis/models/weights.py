@@ -98,14 +98,14 @@ def read_tensors(path: Path, *, plain: bool = True) -> Tensors:
 def _content(path: Path) -> Any:
     """What a file holds, code excepted; plain numpy numbers and arrays, as training scripts leave them, may be among it."""
     if not path.is_file():
-        raise InputError(f"{path} is not there; give a .safetensors or .pth file")
+        raise InputError(f"{path} does not exist; give a .safetensors or .pth file")
     try:
         if path.suffix == ".safetensors":
             return load_file(path)
         with torch.serialization.safe_globals(_numpy_globals()):
             return torch.load(path, map_location="cpu", weights_only=True)
     except SafetensorError as error:
-        raise InputError(f"{path} is no safetensors file ({error}); download it again") from None
+        raise InputError(f"{path} is not a safetensors file ({error}); download it again") from None
     except Exception as error:  # torch raises many kinds for files that are broken or would run code
         cause = " ".join(str(error).split())[:120]
         raise InputError(f"{path} holds more than weights or is damaged, and was not loaded ({cause})") from None
@@ -177,7 +177,7 @@ def load_backbone(model: PlaceModel, state: Tensors, source: str) -> None:
                 f"{source}: {name} is stored as {value.dtype}, not as floating point; it is quantised or damaged"
             )
         if name.endswith("weight") and value.ndim > 1 and not bool(value.any()):
-            raise InputError(f"{source}: {name} is all zeros; it was never trained, or is damaged")
+            raise InputError(f"{source}: {name} is all zeros: never trained, or damaged")
     net.load_state_dict({name: found.get(name, value).to(value.dtype) for name, value in wanted.items()})
 
 
@@ -238,7 +238,7 @@ def _match_by_library(net: nn.Module, state: Tensors, wanted: Tensors) -> Tensor
 def _misfit(state: Tensors, wanted: Tensors) -> str:
     missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
     if missing:
-        return f"{len(missing)} of {len(wanted)} tensors are not there by name, the first {missing[0]!r}"
+        return f"{len(missing)} of {len(wanted)} tensors are missing, the first {missing[0]!r}"
     name = next(n for n in wanted if n in state and state[n].shape != wanted[n].shape)
     return f"{name!r} is {tuple(state[name].shape)} there, {tuple(wanted[name].shape)} here"
 
@@ -294,7 +294,7 @@ def fetch(hub_id: str, file: str, pin: str = "") -> Path:
         )
     if known is None:
         write_json(cache_folder() / _PINNED, {**_pins(), hub_id: digest})
-        say(f"{hub_id}: {file} has the SHA-256 {digest}, which is expected from now on")
+        say(f"{hub_id}: {file} has the SHA-256 {digest}, which later downloads must match")
     return path
 
 

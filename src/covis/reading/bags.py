@@ -127,7 +127,7 @@ def _chosen(reader: Any, path: Path, kinds: tuple[str, ...], given: str | None, 
         return named[0]
     order = sorted(fitting, key=lambda c: (kinds.index(c.msgtype) if flag == "--poses" else 0, -c.msgcount, c.topic))
     if len(order) > 1:
-        say(f"{path}: {order[0].topic} is taken of {', '.join(c.topic for c in order)}; choose with {flag}")
+        say(f"{path}: {order[0].topic} is used, of {', '.join(c.topic for c in order)}; choose with {flag}")
     return order[0] if order else None
 
 
@@ -280,8 +280,8 @@ def _camera_on_body(told: Recording, path: Path) -> Floats:
         turn, shift = down[shared][:, :3], down[shared][:, 3]
         return compose(np.column_stack([turn.T, -turn.T @ shift]), up[shared])
     warn(
-        f"{path}: no static transform leads from {body or 'the body'} to {camera or 'the camera'}; the camera is taken to "
-        "look ahead, along the body's x axis"
+        f"{path}: no static transform leads from {body or 'the body'} to {camera or 'the camera'}; the camera is assumed "
+        "to face forward, along the body's x axis"
     )
     return OPTICAL
 

@@ -205,7 +205,7 @@ def _with_rotation(poses: Poses, values: Floats, source: Path) -> Poses:
     if len(wrong):
         at = int(wrong[0])
         raise InputError(
-            f"{source}: row {at + 2} looks to {seen[at]:.1f}° by its quaternion and to {poses.heading[at]:.1f}° by its "
+            f"{source}: row {at + 2} faces {seen[at]:.1f}° by its quaternion and to {poses.heading[at]:.1f}° by its "
             "heading; empty one of the two"
         )
     heading = np.where(np.isnan(poses.heading) & ~steep, seen, poses.heading)

@@ -38,7 +38,7 @@ MAX_PIXELS = 50_000_000
 _MAX_BYTES = 512_000_000
 """Larger files are refused before they are read."""
 REASONS = {
-    "missing": "the file is not there",
+    "missing": "the file does not exist",
     "unreadable": "the file cannot be opened",
     "empty": "the file has no bytes",
     "not-an-image": "not an image format that covis reads",

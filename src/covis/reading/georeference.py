@@ -84,12 +84,12 @@ def placed(poses: Poses, known: Poses, scale: float | None = None) -> tuple[Pose
     use = poses.known & known.known
     if use.sum() < LEAST:
         raise InputError(
-            f"{int(use.sum())} of {len(poses)} images have a known position; {LEAST} are needed to fix scale and place"
+            f"{int(use.sum())} of {len(poses)} images have a known position; {LEAST} are needed to determine scale and position"
         )
     source, target = poses.centre[use], known.centre[use]
     spread = np.linalg.svd(target - target.mean(axis=0), compute_uv=False)
     if spread[0] < 1e-9 or np.linalg.norm(source - source.mean(axis=0)) < 1e-12:
-        raise InputError("all georeferenced images are at one place, which fixes no scale; give --scale")
+        raise InputError("all georeferenced images are at one place, which does not determine the scale; give --scale")
     heights = known.z is not None and bool(np.isfinite(known.z[use]).all())
     if heights and spread[1] > _FLAT * spread[0]:
         fit = robust_similarity(source, target, scale)
@@ -180,8 +180,8 @@ def warn_of_course(images: ImageSet, source: str, least_moves: int = 10) -> Cour
         )
     elif direction.agreement > _STRAIGHT and abs(direction.offset_deg) > 60.0:
         warn(
-            f"{source}: headings differ from the direction of travel by {direction.offset_deg:+.0f}° throughout; right for a camera "
-            "that looks sideways or back, otherwise its axes are mixed up"
+            f"{source}: headings differ from the direction of travel by {direction.offset_deg:+.0f}° throughout; correct for a "
+            "camera that faces sideways or back, otherwise its axes are swapped"
         )
     return direction
 

@@ -114,7 +114,7 @@ def rays_of(size: tuple[int, int], fov_deg: float) -> Floats:
 def focal_length(width: int, fov_deg: float) -> float:
     """Pixels."""
     if not 0 < fov_deg < 180:
-        raise InputError(f"--crop-fov {fov_deg:g} is no opening of a perspective picture; expected degrees below 180")
+        raise InputError(f"--crop-fov {fov_deg:g} is not a valid field of view; expected degrees below 180")
     return float(0.5 * width / np.tan(np.radians(0.5 * fov_deg)))
 
 
@@ -130,7 +130,7 @@ def only_panoramas(images: ImageSet, source: Path) -> ImageSet:
     if not full.any():
         raise InputError(f"{source} has no panorama among {len(images)} photos; leave --crops out")
     if not full.all():
-        warn(f"{source}: {int((~full).sum())} of {len(images)} photos are no panoramas and are left out")
+        warn(f"{source}: {int((~full).sum())} of {len(images)} photos are not panoramas and are left out")
     return images.subset(full)
 
 

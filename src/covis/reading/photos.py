@@ -370,13 +370,13 @@ def _found_track(root: Path, imported: Imported, output: Path | None) -> Path | 
         listed = ", ".join(p.name for p in candidates)
         raise InputError(f"{root} has {len(candidates)} files with positions ({listed}); choose one with --track")
     if candidates:
-        say(f"positions that photos lack are taken from {candidates[0]}")
+        say(f"missing positions are taken from {candidates[0]}")
     return candidates[0] if candidates else None
 
 
 def _with_track(imported: Imported, file: Path, utc_offset_s: float | None) -> Imported:
     if not file.is_file():
-        raise InputError(f"{file} is not there; check --track")
+        raise InputError(f"{file} does not exist; check --track")
     if tracks.names_images(file):
         return _with_table(imported, file)
     when = imported.utc_s.copy()
@@ -408,7 +408,7 @@ def _with_table(imported: Imported, file: Path) -> Imported:
     """What the table says of an image counts; what it leaves empty stays as the photo has it."""
     table = read_table(file)
     if not table.poses.frame:
-        raise InputError(f"{file} gives metres, not lat and lon; it is a table of its own, use it as it is")
+        raise InputError(f"{file} gives metres, not lat and lon; it is already a table; use it directly")
     degrees = table.poses.latlon()
     _refuse_two_places(file, table)
     place: dict[str, int] = {}
@@ -464,7 +464,7 @@ def _warn(imported: Imported) -> None:
         warn(f"{imported.root}: {unknown} of {len(imported.names)} photos have no position; theirs stays empty")
     magnetic = imported.reference.count("magnetic")
     if magnetic:
-        warn(f"{imported.root}: {magnetic} headings are against magnetic north and are kept as they are")
+        warn(f"{imported.root}: {magnetic} headings are relative to magnetic north and kept unchanged")
     known = imported.heading[~np.isnan(imported.heading)]
     if len(known) > 2 and (known == known[0]).all():
         warn(f"{imported.root}: every known heading is {known[0]:g}°; was the compass stuck?")

@@ -486,7 +486,7 @@ def _of_place(base: Path, data: list[Any], channel: str, place: str) -> list[Any
     known = sorted(set(found))
     if (place and place not in known) or (not place and len(known) > 1):
         raise InputError(
-            f"{base} has images of {', '.join(known)}, each with an origin of its own; choose one: covis data import "
+            f"{base} has images of {', '.join(known)}, each with its own origin; choose one: covis data import "
             f"{base.parent} -o set.csv --topic {channel}@{known[0]}"
         )
     return [d for d, where in zip(data, found, strict=True) if not place or where == place]

@@ -143,7 +143,7 @@ def _opened(path: Path, track: Path | str | None, positions: bool, lost: list[Re
 def open_posed(path: Path) -> ImageSet | None:
     """Images of a source that is more than photos or a table; None where the path is no such source."""
     if is_bag(path) or is_video(path):
-        raise InputError(f"{path} has to be taken apart first: covis data import {path} -o {path.stem}.csv --every 2s")
+        raise InputError(f"{path} must be imported first: covis data import {path} -o {path.stem}.csv --every 2s")
     posed = read_posed(path)
     if posed is not None:
         return posed
@@ -165,6 +165,6 @@ def _positioned(images: ImageSet, path: Path, lost: list[Rejected]) -> ImageSet:
     require_metres(images.poses, str(path))
     known = images.poses.known
     if not known.any():
-        raise InputError(f"{path}: no photo has a position, so there is nothing to locate by; expected {LAYOUT}")
+        raise InputError(f"{path}: no photo has a position, so photos cannot be located; expected {LAYOUT}")
     lost += [Rejected(images.name(int(i)), "no-position", "not in the map") for i in np.flatnonzero(~known)]
     return images if known.all() else images.subset(known)

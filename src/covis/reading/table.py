@@ -1,4 +1,4 @@
-"""A user's own table: CSV, Parquet or GeoJSON with an image, a position and what else is known, one row per image.
+"""A user's own table: CSV, Parquet or GeoJSON with an image, a position and other columns, one row per image.
 
 Columns: `image` (path relative to the table) and `lat, lon` (WGS84 degrees) or `easting, northing` (metres); optional
 `heading` (degrees clockwise from north: true north beside lat/lon, grid north beside easting/northing), `altitude`
@@ -55,7 +55,7 @@ def read_columns(path: Path, kinds: Mapping[str, ColumnKind], *, others: bool = 
 def header(path: Path) -> list[str]:
     """The column names of a CSV or Parquet file."""
     if not path.is_file():
-        raise InputError(f"{path} is not there; check the path")
+        raise InputError(f"{path} does not exist; check the path")
     if path.suffix.lower() in (".parquet", ".pq"):
         import pyarrow as pa
         import pyarrow.parquet
@@ -226,7 +226,7 @@ def _first_line(error: Exception) -> str:
     return str(error).splitlines()[0] if str(error) else type(error).__name__
 
 
-# A user's own table: CSV, Parquet or GeoJSON with an image, a position and what else is known, one row per image.
+# A user's own table: CSV, Parquet or GeoJSON with an image, a position and other columns, one row per image.
 #
 # Columns: `image` (path relative to the table) and `lat, lon` (WGS84 degrees) or `easting, northing` (metres); optional
 # `heading` (degrees clockwise from north: true north beside lat/lon, grid north beside easting/northing), `altitude`
@@ -378,7 +378,7 @@ def _degrees(path: Path, cells: Mapping[str, Column]) -> tuple[Floats, Floats]:
     if len(outside):
         at = int(outside[0])
         raise InputError(
-            f"{path}: row {at + 2} has lat {both[at, 0]}, lon {both[at, 1]}, which is not on Earth; fix it"
+            f"{path}: row {at + 2} has lat {both[at, 0]}, lon {both[at, 1]}, which is not a place on Earth; fix it"
         )
     both[(both == 0).all(axis=1)] = np.nan
     return both[:, 0], both[:, 1]
@@ -433,7 +433,7 @@ def _feature(path: Path, at: int, feature: Any) -> dict[str, Any]:
     geometry = (feature.get("geometry") or {}) if isinstance(feature, dict) else {}
     where = geometry.get("coordinates") or []
     if (geometry and geometry.get("type") != "Point") or len(where) not in (0, 2, 3):
-        raise InputError(f"{path}: feature {at} is a {geometry.get('type')}; expected one Point for each photo")
+        raise InputError(f"{path}: feature {at} is a {geometry.get('type')}; expected one Point per photo")
     row = dict(feature.get("properties") or {}) if isinstance(feature, dict) else {}
     row["lat"], row["lon"] = (float(where[1]), float(where[0])) if where else (None, None)
     if len(where) == 3:

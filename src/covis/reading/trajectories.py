@@ -52,7 +52,7 @@ class Trajectory:
         if not later.all():
             first = int(np.flatnonzero(~later)[0])
             back = float(time_s[:first].max() - time_s[first])
-            warn(f"{source}: the clock jumps back by {back:.3f} s at pose {first}; {int((~later).sum())} left out")
+            warn(f"{source}: time goes backwards by {back:.3f} s at pose {first}; {int((~later).sum())} left out")
         return cls(time_s[later], matrices[later])
 
     def at(self, when_s: Floats, max_gap_s: float = _MAX_GAP_S) -> Floats:
@@ -101,7 +101,7 @@ def centred_matrices(quaternions: Floats, centres: Floats) -> Floats:
 def lines(path: Path) -> list[tuple[int, str]]:
     """(line number, text) of each line that says something."""
     if not path.exists():
-        raise InputError(f"{path} is not there; check that the dataset is unpacked completely")
+        raise InputError(f"{path} does not exist; check that the dataset is unpacked completely")
     numbered = ((i, line.strip()) for i, line in enumerate(read_foreign_text(path).splitlines(), 1))
     return [(i, line) for i, line in numbered if line and not line.startswith("#")]
 
@@ -362,7 +362,7 @@ def read_seven_scenes(folder: Path, scene: str = "", split: str = "TrainSplit.tx
 def _sequences(path: Path) -> list[str]:
     """`sequence1` → `seq-01`."""
     if not path.is_file():
-        raise InputError(f"{path} is not there; check that the dataset is unpacked completely")
+        raise InputError(f"{path} does not exist; check that the dataset is unpacked completely")
     frames = []
     for number, cells in cells_of(path):
         digits = re.fullmatch(r"(?:sequence|seq-)(\d+)", " ".join(cells))
@@ -376,7 +376,7 @@ def _sequences(path: Path) -> list[str]:
 
 def _sequence(path: Path, folder: str, scene: str) -> ImageSet:
     if not (path / folder).is_dir():
-        raise InputError(f"{path / folder} is not there; unpack {folder.rsplit('/', maxsplit=1)[-1]}.zip of {scene}")
+        raise InputError(f"{path / folder} does not exist; unpack {folder.rsplit('/', maxsplit=1)[-1]}.zip of {scene}")
     inside = [entry.name for entry in (path / folder).iterdir()]
     matches = sorted((m for m in map(_FRAME.match, inside) if m), key=lambda m: m[1])
     present = set(inside)

@@ -360,7 +360,7 @@ def import_video(
     if own is not None:
         say(f"{path}: positions are taken from the {len(own.time_s)} fixes inside it")
     elif track is None and every.unit == "m":
-        raise InputError(f"--every {every.step:g}m needs to know where {path.name} went: give --track, or --every 2s")
+        raise InputError(f"--every {every.step:g}m needs positions for {path.name}: give --track, or --every 2s")
     clock = Clock(start, 0.0, float("nan")) if own is not None else _clock(path, properties, track, offset_s)
     track = track or own
     travelled: Any = float
@@ -383,7 +383,7 @@ def _clock(path: Path, told: Facts, track: Track | None, offset_s: float | None)
     start = told.start_s
     if np.isnan(start):
         start = float(track.time_s[0])
-        warn(f"{path} does not say when it was taken; its first frame is put at the track's first point")
+        warn(f"{path} has no recording time; its first frame is placed at the track's first point")
     if offset_s is not None:
         return Clock(start + offset_s, offset_s, float("nan"))
     offset, correlation = estimate_offset(path, start, track)

@@ -589,7 +589,7 @@ def _sample(evaluations: EvaluationGroups, benchmark: Benchmark) -> Mapping[str,
     """The sampled pairs of the first evaluation that has some; ids are those of the benchmark's images."""
     name, arrays = next(iter(needed_sample(evaluations).items()))
     if evaluations[name][0].fingerprint != benchmark.fingerprint:
-        raise InputError(f"the evaluation's {benchmark.name!r} is another than the data's; evaluate again")
+        raise InputError(f"the evaluation's {benchmark.name!r} differs from the one in the data; evaluate again")
     return arrays
 
 

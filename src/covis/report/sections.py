@@ -268,7 +268,7 @@ def training_figure(evaluations: EvaluationGroups, runs: Runs) -> Figure:
     """Loss and validation recall of each name's first run."""
     logs = {name: read_metrics(paths[0]) for name, paths in runs.items() if has_metrics(paths[0])}
     if not logs:
-        raise InputError("training curves are those of a run; give run folders, not evaluations")
+        raise InputError("training curves come from runs; give run folders, not evaluations")
     column = f"recall@{SIZE_K}"
     losses = {name: _series(log, "loss") for name, log in logs.items()}
     recalls = {name: _series(log, column) for name, log in logs.items() if _series(log, column)[0]}
@@ -285,7 +285,7 @@ def precision_figure(evaluations: EvaluationGroups) -> Figure:
     """Precision against recall of each query's best match, accepted up to a distance."""
     curves = {name: [c for e in found for c in _accepted(e)] for name, found in evaluations.items()}
     if not any(curves.values()):
-        raise InputError("these evaluations hold no distances, so no match can be accepted by one")
+        raise InputError("these evaluations hold no distances, so matches cannot be accepted by distance")
     return plots.precision_curves({name: found for name, found in curves.items() if found}, colours(evaluations))
 
 
@@ -307,7 +307,7 @@ def radius_figure(evaluations: EvaluationGroups) -> Figure:
     }
     known = [c for group in curves.values() for c in group]
     if not known:
-        raise InputError("these evaluations are of images without positions, so no radius can be drawn")
+        raise InputError("these evaluations have images without positions, so there is no radius to plot")
     recall = {name: [c.recall for c in group] for name, group in curves.items() if group}
     return plots.radius_curves(recall, known[0].radius_m, known[0].possible, colours(evaluations))
 
@@ -325,7 +325,7 @@ def distance_figure(evaluations: EvaluationGroups, runs: Runs) -> Figure:
 def batch_figure(evaluations: EvaluationGroups, runs: Runs, data: Path | None) -> Figure:
     """Histograms of ψ in the batches of each run."""
     if not runs:
-        raise InputError("batches are those of a run; give run folders, not evaluations")
+        raise InputError("batches come from runs; give run folders, not evaluations")
     similarities = {name: _batch_psi(paths[0], data) for name, paths in runs.items()}
     return plots.batch_histograms(similarities, colours(evaluations, runs))
 
@@ -343,7 +343,7 @@ def gain_figure(evaluations: EvaluationGroups) -> Figure:
     """What each model gains over the first, figure by figure, with intervals over places and seeds."""
     names = list(evaluations)
     if len(names) < 2:
-        raise InputError("gains are over another model; give evaluations of two or more")
+        raise InputError("gains compare with another model; give evaluations of two or more models")
     gains = {name: paired_differences(evaluations[names[0]], evaluations[name]) for name in names[1:]}
     return plots.gain_intervals(gains, names[0])
 

@@ -294,7 +294,7 @@ class TupleMiner:
     def __post_init__(self) -> None:
         if self.refresh < 1 or self.pool < self.sampler.negatives:
             raise InputError(
-                f"mining every {self.refresh} batches among {self.pool} images gives no {self.sampler.negatives} "
+                f"mining every {self.refresh} batches among {self.pool} images cannot give {self.sampler.negatives} "
                 "negatives; give at least one batch and a pool of at least the negatives"
             )
 

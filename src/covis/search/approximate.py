@@ -71,7 +71,7 @@ class Approximate(LocalIndex):
         index.effort = manifest["effort"]
         index.order = load_array(path / "order.npy", "i", (None,), remedy=remedy)
         if len(index.order) and (index.order.min() < 0 or index.order.max() >= manifest["rows"]):
-            raise Damaged(f"{path / 'order.npy'} names rows that are not there; {remedy}")
+            raise Damaged(f"{path / 'order.npy'} names rows that do not exist; {remedy}")
         if STRUCTURE in manifest["files"]:
             index.structure = _read_structure(path / STRUCTURE, remedy)
             if (index.structure.d, index.structure.ntotal) != (index.dim, len(index.order)):
@@ -279,7 +279,7 @@ def build_index(
     measured = tune(index, target_recall, queries, seed)
     say(measured.line())
     if kind == "auto" and measured.query_ms > measured.exact_query_ms:
-        say(f"{chosen} is no quicker than exact search over these descriptors, so search stays exact")
+        say(f"{chosen} is no faster than exact search over these descriptors, so search stays exact")
         return build_index(descriptors, Exact.kind, ids=ids, xy=xy, queries=queries, seed=seed)
     return index, measured
 

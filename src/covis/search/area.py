@@ -39,7 +39,7 @@ class Circle:
     def __post_init__(self) -> None:
         if not (np.isfinite([self.x, self.y, self.radius_m]).all() and self.radius_m >= 0):
             raise InputError(
-                f"a radius of {self.radius_m:g} m around a place is no area; give finite numbers and a radius from 0 m"
+                f"a radius of {self.radius_m:g} m is not an area; give finite numbers and a radius from 0 m"
             )
 
     @property

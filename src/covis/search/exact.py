@@ -59,7 +59,9 @@ def group_codes(
         raise InputError(f"groups={groups!r} needs query_group and database_group")
     codes = np.asarray(query_group, np.int64), np.asarray(database_group, np.int64)
     if codes[0].shape != (len(queries),) or codes[1].shape != (len(database),):
-        raise InputError(f"group codes have shapes {codes[0].shape}, {codes[1].shape}; expected one code a descriptor")
+        raise InputError(
+            f"group codes have shapes {codes[0].shape}, {codes[1].shape}; expected one code per descriptor"
+        )
     return codes
 
 

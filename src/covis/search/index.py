@@ -138,7 +138,7 @@ def parse_size(text: str) -> int:
     """`2G`, `500 MB` or `1048576` → bytes (in steps of 1024)."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
     if not match:
-        raise InputError(f"{text!r} is no amount of memory; write it like 500M or 2G")
+        raise InputError(f"{text!r} is not an amount of memory; write it like 500M or 2G")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
 
 
@@ -309,7 +309,7 @@ def check_vectors(descriptors: Matrix) -> None:
         bad = ~(np.isfinite(norm) & (norm > 0))
         if bad.any():
             raise InputError(
-                f"descriptor {start + int(bad.argmax())} has norm {norm[bad][0] ** 0.5}; it has no place in an index"
+                f"descriptor {start + int(bad.argmax())} has norm {norm[bad][0] ** 0.5}; it cannot be indexed"
             )
 
 

@@ -103,7 +103,7 @@ def _prepare(folder: Path, config: TownConfig, split: str) -> None:
 
 
 def _missing(folder: Path, config: TownConfig, split: str) -> Iterator[str]:
-    """Conditions whose traversal is not there, or not whole."""
+    """Conditions whose traversal does not exist, or not whole."""
     for condition in (MAP, *QUERIES):
         try:
             manifest = artifacts.open_manifest(folder / split / condition.name, _KIND)

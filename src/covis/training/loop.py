@@ -161,7 +161,7 @@ def latest_checkpoint(folder: Path) -> tuple[int, dict[str, Any], dict[str, Any]
         try:
             manifest = artifacts.open_manifest(path, CHECKPOINT)
         except InputError as error:
-            warn(f"{error}; going on from the checkpoint before it")
+            warn(f"{error}; resuming from the checkpoint before it")
             continue
         tensors = torch.load(path / "state.pt", map_location="cpu", weights_only=True)
         return int(manifest["step"]), tensors, manifest["facts"]
@@ -194,7 +194,7 @@ class Ranks:
                 distributed.init_process_group(backend, timeout=_MEETING, **_store())
             except RuntimeError as error:
                 raise InputError(
-                    f"the processes of this run do not meet ({first_line(error)}); end them all and run the command again"
+                    f"the processes of this run cannot connect ({first_line(error)}); stop them all and re-run the command"
                 ) from error
         return cls(distributed.get_rank(), distributed.get_world_size(), int(os.environ.get("LOCAL_RANK", "0")))
 

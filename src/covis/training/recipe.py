@@ -116,7 +116,7 @@ class Recipe:
             )
         if self.generations > 1 and not self.loss.regions:
             raise InputError(
-                f"generations={self.generations}: loss {type(self.loss).__name__} learns from no teacher; set "
+                f"generations={self.generations}: loss {type(self.loss).__name__} does not learn from a teacher; set "
                 "loss=region_similarity as well"
             )
         if self.batches.mined and self.accumulate > 1:
@@ -164,7 +164,7 @@ def restore_recipe(told: Mapping[str, Any]) -> Recipe:
     batches = told.get("batches")
     recipe: Any = fields.restore({**told, "batches": _today(batches)} if isinstance(batches, dict) else told, _kinds())
     if not isinstance(recipe, Recipe):
-        raise InputError(f"a {type(recipe).__name__} is no recipe; state one with type = Recipe")
+        raise InputError(f"a {type(recipe).__name__} is not a recipe; give one with type = Recipe")
     return recipe
 
 

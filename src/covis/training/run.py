@@ -214,7 +214,7 @@ def train(
             return _work(recipe, run, _path(data), seed, resources, ranks)
         with artifacts.claim(run, "run", config):
             if (run / RESULT).exists():
-                say(f"{run} is done already; its model is {run / 'model'}")
+                say(f"{run} is already done; its model is {run / 'model'}")
                 ranks.wait()
                 return Trained.open(run)
             ranks.wait()
@@ -353,7 +353,7 @@ def starting(images: ImageSet, group: str) -> Ids:
     ids = np.flatnonzero(named[images.group]) if len(named) else np.arange(0 if group else len(images))
     if not len(ids):
         raise InputError(
-            f"start_on={group}: no group of the training images begins so, as {images.group_names[:1]} does"
+            f"start_on={group}: no group of the training images begins with it; the first is {images.group_names[:1]}"
         )
     return ids
 

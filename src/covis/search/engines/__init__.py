@@ -11,9 +11,9 @@ __all__ = ["Engine", "Hits", "Pointer", "Rows", "Unavailable", "open_engine"]
 
 
 def open_engine(url: str, table: str, dim: int) -> Engine:
-    """The engine at `url` with what it holds under the name `table`; made where it is not there."""
+    """The engine at `url` with what it holds under the name `table`; made where it does not exist."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", table):
-        raise InputError(f"{table!r} is no name for a table")
+        raise InputError(f"{table!r} is not a valid table name")
     kind, _, rest = url.partition(":")
     if kind == "milvus" and rest:
         from covis.search.engines.milvus import MilvusPhotos
