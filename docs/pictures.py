@@ -175,6 +175,7 @@ def pictures(work: Path, texts: dict[str, str]) -> None:
             keep(page.screenshot(), f"map-{scheme}")
             page.set_viewport_size({"width": 1000, "height": 860})
             page.goto(address)
+            page.wait_for_function("window.covisPage")
             page.set_input_files("#files", [str(work / asked)])
             page.locator(".leaflet-marker-icon.pin").wait_for()
             page.wait_for_timeout(1500)

@@ -126,6 +126,14 @@ def test_a_chosen_photo_of_a_map_stands_out(opened):
     assert page.locator(".leaflet-marker-icon[title^='chosen']").count() == 0
 
 
+def test_a_photo_chosen_far_down_the_list_is_in_view(opened):
+    page = opened("map.html", 1280, 420)
+    page.locator("#list button").last.click()
+    side = "document.querySelector('aside')"
+    assert page.evaluate(f"{side}.scrollHeight > {side}.clientHeight")
+    assert page.evaluate(f"{side}.scrollTop") == 0
+
+
 def test_the_keyboard_does_it_all(opened):
     page = opened()
     page.keyboard.press("ArrowRight")

@@ -189,6 +189,7 @@
       bounds.extend([entry.at[0] - reach, entry.at[1] - reach]).extend([entry.at[0] + reach, entry.at[1] + reach]);
       map.fitBounds(bounds.pad(0.1), { maxZoom: data.earth ? 19 : 4, animate: false });
     }
+    byId("detail").parentElement.scrollTop = 0; // a long list may be scrolled far down
     if (matchMedia("(max-width: 820px)").matches) byId("map").scrollIntoView({ block: "start" });
   };
 
