@@ -10,10 +10,14 @@ import time
 
 import numpy as np
 import pytest
+from typer.testing import CliRunner
 
+from covis.cli import build_app
 from covis.datasets import DATASETS
 from covis.datasets.doctor import PIECE, check
 from covis.errors import InputError
+from covis.evaluation import BENCHMARKS
+from covis.experiments import RECIPES
 from layouts import builders
 
 
@@ -87,6 +91,37 @@ def test_queries_without_positives_and_files_on_both_sides(tmp_path):
     assert (facts["without_positive"], facts["located_queries"], facts["within_m"]) == (1, 5, 25.0)
     assert facts["shared_files"] == 5  # the builder draws each query and a cut-out from one seed
     assert {"without-positive", "queries-in-map"} <= codes(report)
+
+
+def test_a_set_that_nothing_needs_may_be_absent(tmp_path):
+    """TB-Places' W16 is in no experiment: without it the garden is whole; a damaged one is an error."""
+    root = builders.tb_places(tmp_path / "data")
+    report = check("tb_places", root, tmp_path / "without", quick=True, workers=1)
+    assert "w16_train: W16.json is not there" in text_of(report, "split-absent")
+    assert "error" not in {f["level"] for f in report["findings"]}
+    (root / "W16.json").write_text("{}")
+    report = check("tb_places", root, tmp_path / "damaged", quick=True, workers=1)
+    assert "w16_train: " in text_of(report, "split-unreadable")
+    assert "error" in {f["level"] for f in report["findings"]}
+
+
+@pytest.mark.parametrize("dataset", [d for d in DATASETS if DATASETS[d].optional])
+def test_no_recipe_or_benchmark_needs_an_optional_split(dataset):
+    used = {(r.dataset, r.split) for r in (RECIPES[name]() for name in RECIPES)}
+    used |= {(entry.dataset, entry.split) for entry in (BENCHMARKS[name] for name in BENCHMARKS)}
+    assert not {(dataset, split) for split in DATASETS[dataset].optional} & used
+
+
+@pytest.mark.parametrize(
+    ("name", "then"),
+    [("tb_places", "covis train RECIPE"), ("tokyo247", "covis evaluate MODEL tokyo247")],
+)
+def test_the_next_step_is_one_that_the_dataset_allows(name, then, tmp_path):
+    root = builders.ALL[name](tmp_path / "data")
+    command = ["data", "check", name, str(root), "--quick", "--workers", "1", "-o", str(tmp_path / "out")]
+    result = CliRunner().invoke(build_app(), command, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    assert f"next: {then}" in result.output
 
 
 def test_panoramas_are_listed(tmp_path):

@@ -13,10 +13,12 @@ from covis import datasets, experiments
 from covis.cli.experiments import _combinations, _drawn, _reproduced
 from covis.describing.describers import ModelDescriber
 from covis.errors import InputError
+from covis.evaluation.published import COUNTS
 from covis.evaluation.retrieval import PHOTO_VIEWS, Likeness
-from covis.experiments.running import FrozenOnce, run_folder, run_rows
+from covis.experiments.running import FrozenOnce, cost_table, part_of_training, run_folder, run_rows
 from covis.experiments.surveys import LOOKS_ALIKE
 from covis.experiments.tables import (
+    MEAN,
     TABLES,
     Inputs,
     Outcome,
@@ -26,11 +28,13 @@ from covis.experiments.tables import (
     markdown,
     needs,
     summary,
+    with_means,
     write_outcomes,
 )
 from covis.models import ModelConfig, PlaceModel
 from covis.training.run import Resources
 from covis.whitening import WhiteningRule
+from layouts import builders
 
 ROOT = Path(__file__).parents[2]
 
@@ -149,6 +153,52 @@ def test_every_table_can_be_listed_with_what_it_needs(name):
 def test_published_figures_stand_beside_every_row(name):
     for row in TABLES[name]().rows:
         assert row.published, row.label
+
+
+def whole_outcome(row, precision=80.0):
+    """An outcome with the published counts of its benchmark."""
+    [benchmark] = row.benchmarks
+    outcome = Outcome(row, counts={benchmark: COUNTS[benchmark]})
+    outcome.add(benchmark, {"average_precision": precision})
+    return outcome
+
+
+def test_the_published_mean_stands_beside_the_mean_of_all_whole_scenes_alone():
+    table = TABLES["table11"]()
+    mine = [whole_outcome(row) for row in table.rows if row.label.endswith("resnet34 GCL")]
+    assert with_means(mine, table)[-1].published(MEAN)[0]["average_precision"].value == 89.8
+    assert "(89.8)" in markdown(with_means(mine, table))
+    printed, reason = with_means(mine[1:], table)[-1].published(MEAN)
+    assert (printed, reason) == ({}, "other protocol: the published mean is over 7 scenes")
+    mine[0].counts = {mine[0].row.benchmarks[0]: (6, 12)}
+    printed, reason = with_means(mine, table)[-1].published(MEAN)
+    assert not printed
+    assert "6 queries and 12 map images here" in reason
+
+
+def test_published_figures_do_not_stand_beside_a_model_of_fewer_cities(tmp_path):
+    builders.msls(tmp_path / "msls", cities=("amman", "london"))
+    reason = part_of_training("msls", "train", tmp_path / "msls")
+    assert reason.startswith("other protocol: trained on ")
+    assert "of 2 groups of msls train, the whole has 22 groups" in reason
+    [row] = [r for r in TABLES["table1"]().rows if r.label == "VGG-GeM-GCL, graded batches"]
+    outcome = Outcome(row, counts={"msls_val": COUNTS["msls_val"]})
+    outcome.add("msls_val", {"recall@1": 65.0})
+    assert outcome.published("msls_val")[0]["recall@1"].value == 65.9
+    outcome.differs = reason
+    assert outcome.published("msls_val") == ({}, reason)
+    assert "65.9" not in markdown([outcome])
+    assert reason in markdown([outcome])
+
+
+def test_the_published_cost_stands_beside_the_published_recipes_alone():
+    entry = {"row": "VGG16-GeM-GCL", "peak_gib": 1.0, "seconds_per_1000_pairs": 36.0, "epochs": 1, "steps": 20,
+             "mining_seconds_per_1000_pairs": 0.0, "pairs_per_epoch": 500_000, "hours_per_epoch": 5.0,
+             "device": "GPU"}  # fmt: skip
+    assert "published: memory" in cost_table([entry], "")
+    changed = cost_table([entry], "settings were changed by --set")
+    assert "published: memory" not in changed
+    assert "published figures are left out: settings were changed by --set" in changed
 
 
 def test_a_figure_without_any_scored_row_is_said_and_not_drawn(tmp_path, capsys):

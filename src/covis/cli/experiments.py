@@ -352,14 +352,16 @@ def _inputs(
     return inputs
 
 
+_CHANGED = "settings were changed by --set: not the published recipe"
+
+
 def _reproduced(name: str, table: Table, inputs: Inputs, seeds: int, changed: bool) -> dict[str, Any]:
     """One table or figure, written to the output folder; `text` is what a person reads."""
     from covis.experiments.tables import compared_markdown, markdown
 
     if table.cost:
-        return _measured(name, table, inputs)
-    notes = (*table.notes, *(["settings were changed by --set: not the published recipe"] if changed else []))
-    table = replace(table, notes=tuple(notes))
+        return _measured(name, table, inputs, changed)
+    table = replace(table, notes=(*table.notes, *([_CHANGED] if changed else [])))
     outcomes, record = _scored(name, table, inputs, seeds)
     record["text"] = f"# {table.title}\n\n{markdown(outcomes, table.notes)}"
     if "differences" in record:
@@ -382,17 +384,20 @@ def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[O
     return outcomes, record
 
 
-def _measured(name: str, table: Table, inputs: Inputs) -> dict[str, Any]:
+def _measured(name: str, table: Table, inputs: Inputs, changed: bool) -> dict[str, Any]:
     from covis import artifacts
-    from covis.experiments.running import cost_table, is_whole, measure_rows
+    from covis.experiments.running import cost_table, measure_rows, part_of_training
+    from covis.experiments.tables import lacking
     from covis.files import write_text
 
     entries = measure_rows(table.rows, inputs)
-    recipes = {(row.recipe.dataset, row.recipe.split) for row in table.rows if row.recipe is not None}
-    whole = all(is_whole(dataset, split, inputs.data.get(dataset)) for dataset, split in recipes)
+    measured = [row.recipe for row in table.rows if row.recipe is not None and not lacking(row, inputs)]
+    splits = dict.fromkeys((recipe.dataset, recipe.split) for recipe in measured)
+    parts = [part_of_training(dataset, split, inputs.data.get(dataset)) for dataset, split in splits]
+    differs = next(filter(None, [*parts, _CHANGED if changed else ""]), "")
     record = {"title": table.title, "command": artifacts.command(), "versions": artifacts.versions(), "rows": entries}
     artifacts.write_json(inputs.output / f"{name}.json", record, sealed=False)
-    text = f"# {table.title}\n\n{cost_table(entries, whole)}"
+    text = f"# {table.title}\n\n{cost_table(entries, differs)}"
     write_text(inputs.output / f"{name}.md", text + "\n")
     return {**record, "text": text}
 

@@ -268,10 +268,19 @@ def check(
 
     report = examine(name, path, output or Path(f"check-{name}"), quick=quick, workers=workers)
     whole = not any(finding["level"] == "error" for finding in report["findings"])
-    then = f"covis train RECIPE --data {name}={path} -o RUN (covis list recipes --match {name})" if whole else ""
-    emit(report, json, _report_text(report), then)
+    emit(report, json, _report_text(report), _after_check(name, path) if whole else "")
     if not whole:
         raise typer.Exit(2)
+
+
+def _after_check(name: str, path: Path) -> str:
+    """What a whole dataset is for: recipes that train on it, else the benchmark that it is scored by."""
+    from covis.evaluation import BENCHMARKS
+
+    if any(about.startswith(f"{name}: ") for about in known_names("recipe").values()):
+        return f"covis train RECIPE --data {name}={path} -o RUN (covis list recipes --match {name})"
+    benchmark = next((b for b in BENCHMARKS if BENCHMARKS[b].dataset == name), "")
+    return f"covis evaluate MODEL {benchmark} --data {name}={path}" if benchmark else ""
 
 
 def _report_text(report: dict[str, Any]) -> str:

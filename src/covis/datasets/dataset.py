@@ -22,6 +22,8 @@ class Dataset:
     """(path of the official layout, split) → image sets."""
     splits: tuple[str, ...]
     licence: str
+    optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Split that no recipe or benchmark needs → the files of which one must be there to have it."""
     published: dict[str, int] = field(default_factory=dict)
     """Counts to check against, such as {"val/queries": 740}."""
     at_least: dict[str, int] = field(default_factory=dict)

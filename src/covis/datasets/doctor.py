@@ -64,6 +64,11 @@ def _read_splits(dataset: Dataset, root: Path, findings: Findings) -> dict[str, 
     """Every split that can be read; those that cannot become findings, unless none can."""
     splits, errors = {}, []
     for split in dataset.splits:
+        files = dataset.optional.get(split, ())
+        if files and not any((root / file).is_file() for file in files):
+            text = f"{split}: {files[0]} is not there; no recipe and no benchmark needs it"
+            findings.append(_finding("note", "split-absent", text))
+            continue
         try:
             splits[split] = dataset.load(root, split)
         except InputError as error:

@@ -78,6 +78,7 @@ DATASETS.register(_NAME)(
         load=load,
         splits=_SPLITS,
         licence="research use; cite Leyva-Vallina et al. 2019 (IEEE Access)",
+        optional={"w16_train": ("W16.json", "W16/W16.json")},
         published={
             "w16_train/queries": 40752,
             "w17_train/queries": 10948,

@@ -365,7 +365,7 @@ NIGHT = ("night", "night-rain")
 
 @register("robotcar_v2", "robotcar_v2", "test", hidden=True)
 def robotcar_v2(path: Path | None) -> Benchmark:
-    """The rear camera's test queries against the whole reference drive, as the method's authors search."""
+    """The rear camera's test queries against its images of the whole reference drive, as the method's authors search."""
     sides = [_rear(side) for side in datasets.load("robotcar_v2", path, "test")]
     training = partial(datasets.load, "robotcar_v2", path, "train")
     return _hidden("robotcar_v2", sides, _conditions(sides[0]), lambda: _rear(training().queries))
@@ -373,7 +373,7 @@ def robotcar_v2(path: Path | None) -> Benchmark:
 
 @register("robotcar_v2_train", "robotcar_v2", "train")
 def robotcar_v2_train(path: Path | None) -> Benchmark:
-    """The rear camera's training queries, whose poses are published, against the reference drive."""
+    """The rear camera's training queries, whose poses are published, against its images of the reference drive."""
     queries, database = (_rear(side) for side in datasets.load("robotcar_v2", path, "train"))
     return by_rule(
         "robotcar_v2_train",

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def _run(row: Row, sizes: tuple[int | None, ...], inputs: Inputs, seed: int, out
         for key in ("seconds", "mining_seconds", "images", "pairs", "memory_gib"):
             outcome.costs.setdefault(key, []).append(float(trained[key]))
         outcome.runs.append(folder)
+        outcome.differs = part_of_training(row.recipe.dataset, row.recipe.split, path) if row.published else ""
         model = folder / "model"
         describer = FrozenOnce(PlaceModel.load(model), row.label, folder=model.resolve())
     for name in row.benchmarks:
@@ -233,16 +235,21 @@ def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
     return entry
 
 
-def is_whole(dataset: str, split: str, path: Path | None) -> bool:
-    """Whether a training split is the published one, by its counts and groups."""
+@cache
+def part_of_training(dataset: str, split: str, path: Path | None) -> str:
+    """In what a training split is not the published one, by its counts and groups; empty if it is the whole."""
     facts, images = datasets.DATASETS[dataset], datasets.load(dataset, path, split).queries
-    published = facts.published.get(f"{split}/queries", len(images))
-    return len(images) == published and len(images.group_names) == facts.groups.get(split, len(images.group_names))
+    queries, groups = facts.published.get(f"{split}/queries"), facts.groups.get(split)
+    if queries in (None, len(images)) and groups in (None, len(images.group_names)):
+        return ""
+    whole = " and ".join(f"{n:,} {what}" for n, what in ((queries, "queries"), (groups, "groups")) if n is not None)
+    here = f"{len(images):,} queries of {len(images.group_names)} groups"
+    return f"other protocol: trained on {here} of {dataset} {split}, the whole has {whole}"
 
 
-def cost_table(entries: Sequence[dict[str, Any]], whole: bool) -> str:
-    """As Markdown; published figures are shown only where the training set is the published one."""
-    printed = {row["model"]: row for row in printed_rows("table5_training_cost")} if whole else {}
+def cost_table(entries: Sequence[dict[str, Any]], differs: str) -> str:
+    """As Markdown; published figures are shown only where recipes and training set are the published ones."""
+    printed = {} if differs else {row["model"]: row for row in printed_rows("table5_training_cost")}
     head = [
         "model",
         "peak GiB",
@@ -277,6 +284,6 @@ def cost_table(entries: Sequence[dict[str, Any]], whole: bool) -> str:
     where = f"{measured[0]['steps']} steps on {measured[0]['device']}" if measured else "nothing"
     notes = [f"* extrapolated from {where}; memory is the GPU's peak, or the process's where there is none"]
     notes.append("tuples count as pairs; the published figures are of another machine")
-    if not whole:
-        notes.append("published figures are left out: the training set here is not the whole of the published one")
+    if differs:
+        notes.append(f"published figures are left out: {differs}")
     return table + "\n\n" + "\n".join(f"- {note}" for note in notes)

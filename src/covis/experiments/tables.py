@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from covis.training.run import Resources
 
 TABLE_KS = (1, 5, 10)
+MEAN = "mean over scenes"
+"""Stands for a benchmark in the rows that are means."""
 
 
 @dataclass(frozen=True)
@@ -107,6 +109,8 @@ class Table:
     """Rows that every other row is compared with, query by query (`evaluation.compare.paired_differences`)."""
     mean_over: tuple[str, ...] = ()
     """Labels begin with one of these (scenes): rows that are alike otherwise get a mean."""
+    published_means: tuple[Published, ...] = ()
+    """What was published for those means; `method` is the label without its scene."""
 
 
 TABLES: Registry[Callable[[], Table]] = Registry("table")
@@ -140,6 +144,8 @@ class Outcome:
     remarks: list[str] = field(default_factory=list)
     """What was left out, and why."""
     missing: str = ""
+    differs: str = ""
+    """In what its training set, or the scenes of a mean, are not the published ones; empty if they are."""
     runs: list[Path] = field(default_factory=list)
     evaluations: dict[str, list[Path]] = field(default_factory=dict)
 
@@ -151,7 +157,10 @@ class Outcome:
     def published(self, benchmark: str) -> tuple[dict[str, Published], str]:
         """Published figures that count as ours do, by figure; or none, and in what the protocol differs."""
         printed = {p.key: p for p in self.row.published if p.benchmark == benchmark and not p.doubtful}
-        reason = other_counts(benchmark, *self.counts.get(benchmark, (0, 0))) if printed else ""
+        if not printed:
+            return {}, ""
+        counted = "" if benchmark == MEAN else other_counts(benchmark, *self.counts.get(benchmark, (0, 0)))
+        reason = counted or self.differs
         return ({}, reason) if reason else (printed, "")
 
     def to_dict(self) -> dict[str, Any]:
@@ -243,15 +252,24 @@ def with_means(outcomes: Sequence[Outcome], table: Table) -> list[Outcome]:
     means = []
     for method, found in methods.items():
         scored = [o for o in found if o.figures]
-        mean = Outcome(replace(found[0].row, label=f"mean {method}", published=()))
+        printed = tuple(p for p in table.published_means if p.method == method)
+        mean = Outcome(replace(found[0].row, label=f"mean {method}", published=printed))
         mean.remarks.append(f"mean over {len(scored)} of {len(table.mean_over)} scenes")
+        mean.differs = _differing(scored, len(table.mean_over))
         mean.missing = "" if scored else "none of its scenes was scored"
         keys = {key for o in scored for figures in o.figures.values() for key in figures}
         for key in sorted(keys):
             values = [np.mean(f[key]) for o in scored for f in o.figures.values() if key in f]
-            mean.add("mean over scenes", {key: float(np.mean(values))})
+            mean.add(MEAN, {key: float(np.mean(values))})
         means.append(mean)
     return [*outcomes, *means]
+
+
+def _differing(scored: Sequence[Outcome], scenes: int) -> str:
+    """Why a published mean does not stand beside the mean of these outcomes; empty where it may."""
+    reasons = [o.published(benchmark)[1] for o in scored for benchmark in o.figures]
+    part = "" if len(scored) == scenes else f"other protocol: the published mean is over {scenes} scenes"
+    return next(filter(None, [part, *reasons]), "")
 
 
 def write_outcomes(
