@@ -10,7 +10,7 @@ from covis.errors import InputError
 from covis.files import existing_names, walk_images
 from covis.machine import in_processes
 from covis.poses import convergence_deg, one_zone, zone_of
-from covis.reading.trajectories import centred_matrices, read_matrix, read_named
+from covis.reading.trajectories import centred_matrices, read_named
 from layouts import builders
 
 
@@ -64,10 +64,6 @@ def test_pose_files_allow_comments_blank_lines_and_crlf(tmp_path):
     path.write_text("a.jpg 1 x\n")
     with pytest.raises(InputError, match="line 1"):
         read_named(path, 2)
-    path.write_text("1,0\n0,1\n")
-    assert read_matrix(path, (2, 2), ",").tolist() == [[1, 0], [0, 1]]
-    with pytest.raises(InputError, match="not a 4×4 matrix"):
-        read_matrix(path, separator=",")
     with pytest.raises(InputError, match="does not exist"):
         read_named(tmp_path / "none.txt", 2)
 

@@ -237,9 +237,6 @@ class TestRobotCar:
         assert set(queries.columns["condition"]) == {"dawn", "night-rain"}
         assert all(queries.path(i).is_file() for i in range(len(queries)))
 
-    def test_extrinsics(self, layouts):
-        assert np.array_equal(robotcar.extrinsics(layouts["robotcar_v2"], "rear"), np.eye(4))
-
     def test_a_short_line_is_named(self, tmp_path):
         builders.robotcar(tmp_path, images=False)
         file = tmp_path / "robotcar_v2_train.txt"

@@ -23,10 +23,10 @@ from covis.tables import text_table as table
 __all__ = [
     "AXES",
     "MODEL_HELP",
-    "WORKERS_HELP",
     "DataPath",
     "Device",
     "Json",
+    "Workers",
     "choice_of",
     "emit",
     "existing",
@@ -37,7 +37,6 @@ PathOrPaths = TypeVar("PathOrPaths", Path, Path | None, list[Path], list[Path] |
 MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
 AXES = ("x", "y", "z", "-x", "-y", "-z")
 """Axes that may point up (`poses.Axis`, which is not imported before it is needed)."""
-WORKERS_HELP = "Decoding processes (default: one per core, at most 8)."
 
 
 def existing(given: PathOrPaths) -> PathOrPaths:
@@ -136,6 +135,7 @@ DataPath = Annotated[
         help="DATASET=PATH, repeatable; PATH alone if only one dataset is needed. The town needs none.",
     ),
 ]
+Workers = Annotated[int | None, typer.Option(help="Decoding processes (default: one per core, at most 8).")]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 

@@ -12,11 +12,11 @@ import typer
 
 from covis.cli.common import (
     MODEL_HELP,
-    WORKERS_HELP,
     DataPath,
     Device,
     FrameOption,
     Json,
+    Workers,
     choice_of,
     emit,
     existing,
@@ -266,7 +266,7 @@ def evaluate(
     pose_depth: Annotated[int, typer.Option(min=1, help="pose: results per query whose features are matched.")] = 5,
     frame: FrameOption = "",
     batch_size: Annotated[int, typer.Option(help="Images in one batch.")] = 32,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    workers: Workers = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for embeddings (default: the user's cache).")] = None,
     device: Device = None,
     published: Annotated[

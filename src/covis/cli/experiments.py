@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import WORKERS_HELP, DataPath, Device, Json, emit, existing, known_backbone, named
+from covis.cli.common import DataPath, Device, Json, Workers, emit, existing, known_backbone, named
 from covis.cli.common import table as text_table
 from covis.errors import InputError
 from covis.registry import check_name, is_loaded
@@ -85,7 +85,7 @@ def train(
         list[str] | None,
         typer.Option("--set", callback=_check_settings, help="Change a field: FIELD=VALUE, repeatable."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    workers: Workers = None,
     cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 60.0,
     dry_run: Annotated[
@@ -169,7 +169,7 @@ def demo(
         list[str] | None,
         typer.Option("--set", callback=_check_settings, help="FIELD=VALUE for every recipe, repeatable."),
     ] = None,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    workers: Workers = None,
     device: Device = None,
     json: Json = False,
 ) -> None:
@@ -201,7 +201,6 @@ Output = Annotated[Path, typer.Option("-o", "--output", help="Folder for all run
 Set = Annotated[
     list[str] | None, typer.Option("--set", callback=_check_settings, help="FIELD=VALUE for every run, repeatable.")
 ]
-Workers = Annotated[int | None, typer.Option(help="Decoding processes (default: one per core, at most 8).")]
 _BETWEEN_VALUES = re.compile(r",(?![^\[]*\])")
 """Commas that are not inside a list."""
 SCORES = "scores.csv"

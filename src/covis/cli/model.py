@@ -10,9 +10,9 @@ import typer
 
 from covis.cli.common import (
     MODEL_HELP,
-    WORKERS_HELP,
     Device,
     Json,
+    Workers,
     choice_of,
     emit,
     existing,
@@ -49,7 +49,7 @@ def embed(
     shard_rows: Annotated[
         int | None, typer.Option(min=1, help="Images per shard; an interrupted shard is recomputed.")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    workers: Workers = None,
     device: Device = None,
     half: Annotated[bool | None, typer.Option("--half/--single", help="Precision (default: half on a GPU).")] = None,
     runtime: Annotated[
@@ -376,7 +376,7 @@ def distil(
     size: Annotated[int, typer.Option(min=2, help="Photos per batch.")] = 64,
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4,
     seed: Annotated[int, typer.Option(help="Seed of batches and random weights.")] = 0,
-    workers: Annotated[int | None, typer.Option(help=WORKERS_HELP)] = None,
+    workers: Workers = None,
     device: Device = None,
     json: Json = False,
 ) -> None:

@@ -20,11 +20,6 @@ from covis.poses import Poses
 from covis.reading.table import ColumnKind, integers, name_bytes, read_columns, texts
 
 _NAME = "gsv"
-_CITIES = (
-    "Bangkok", "Barcelona", "Boston", "Brussels", "BuenosAires", "Chicago", "Lisbon", "London", "LosAngeles", "Madrid",
-    "Medellin", "Melbourne", "MexicoCity", "Miami", "Minneapolis", "OSL", "Osaka", "PRG", "PRS", "Phoenix", "Rome",
-    "TRT", "WashingtonDC",
-)  # fmt: skip
 PLACES_PER_CITY = 10**5
 _KINDS: dict[str, ColumnKind] = {
     "place_id": "integer",

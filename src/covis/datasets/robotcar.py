@@ -19,7 +19,7 @@ from covis.files import Listing
 from covis.images import ImageSet, Split
 from covis.poses import Poses
 from covis.progress import warn
-from covis.reading.trajectories import centred_matrices, lines, read_matrix, read_named
+from covis.reading.trajectories import centred_matrices, lines, read_named
 
 _NAME = "robotcar_v2"
 REFERENCE = "overcast-reference"
@@ -58,14 +58,6 @@ def unposed_queries(path: Path) -> ImageSet:
     names = [line.split()[0] for _, line in lines(path / "robotcar_v2_test.txt")]
     unknown = Poses(np.full((len(names), 2), np.nan), np.full(len(names), np.nan))
     return _images(path, names, unknown)
-
-
-def extrinsics(path: Path, camera: str) -> Floats:
-    """(4, 4) camera-to-car matrix."""
-    files = sorted((path / "extrinsics").glob(f"{camera}_*"))
-    if not files:
-        raise InputError(f"{path / 'extrinsics'} has no {camera}_*; check that the dataset is unpacked completely")
-    return read_matrix(files[0], separator=",")
 
 
 def _images(path: Path, listed: list[str], poses: Poses) -> ImageSet:

@@ -144,15 +144,6 @@ def read_named(path: Path, width: int | Sequence[int], separator: str | None = N
     return Named(names, np.array(rows, np.float64).reshape(len(rows), len(rows[0]) if rows else max(allowed)))
 
 
-@foreign("a matrix")
-def read_matrix(path: Path, shape: tuple[int, int] = (4, 4), separator: str | None = None) -> Floats:
-    """A matrix of numbers, one row per line."""
-    rows = [_floats(path, number, cells) for number, cells in cells_of(path, separator)]
-    if len(rows) != shape[0] or any(len(row) != shape[1] for row in rows):
-        raise InputError(f"{path} is not a {shape[0]}×{shape[1]} matrix; it may be cut short")
-    return np.array(rows, np.float64)
-
-
 def _floats(path: Path, number: int, cells: list[str]) -> list[float]:
     try:
         return [float(cell) for cell in cells if cell]

@@ -228,11 +228,6 @@ class LocalIndex(Index):
         """Ids that can be found, ascending."""
         return np.sort(self.row_ids[self.live])
 
-    @property
-    def dead_share(self) -> float:
-        """Share of rows that were removed or replaced: memory and time that `build_index` would win back."""
-        return 1 - len(self) / max(1, len(self.live))
-
     def save(
         self,
         path: Path | str,
