@@ -212,6 +212,7 @@ embed runs rnus -o s
 index rnus -o m.map
 index . -o m.map --model rnus
 index . -o m.map --track rnus
+index . -o m.map --weights rnus
 add rnus .
 add runs rnus
 remove rnus a.jpg
@@ -226,6 +227,7 @@ export rnus --onnx x.onnx
 export runs --onnx x.onnx --int8 rnus
 distil rnus resnet50 . -o x
 distil runs resnet50 rnus -o x
+distil runs resnet50 . -o x --weights rnus
 train town_quick -o x --init rnus
 train town_quick -o x --data town=rnus
 reproduce table1 -o x --scores rnus
@@ -246,6 +248,7 @@ keys list rnus
 keys remove rnus --name a
 submission check msls_test rnus
 model import rnus --backbone resnet50 -o x
+model import runs --published anyloc_vitg14 --weights rnus -o x
 model show rnus
 model publish rnus -o x
 map show rnus

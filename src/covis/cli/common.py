@@ -55,6 +55,13 @@ def existing_model(path: Path | None) -> Path | None:
     return path
 
 
+def existing_weights(given: str) -> str:
+    """Weights that are no file (`pretrained`, `none`), or a file that exists, before anything heavy is imported."""
+    if given and given.partition(":")[0] not in ("pretrained", "none", "null"):
+        existing(Path(given))
+    return given
+
+
 def existing_map(path: Path) -> Path:
     """The path of a map, before anything heavy is imported."""
     if not path.exists():

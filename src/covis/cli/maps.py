@@ -18,6 +18,7 @@ from covis.cli.common import (
     existing,
     existing_map,
     existing_model,
+    existing_weights,
     index_kind,
     named,
     require_map,
@@ -76,7 +77,8 @@ def index(
     weights: Annotated[
         str,
         typer.Option(
-            help="Backbone weights (.safetensors), if they cannot be downloaded; the recipe is chosen to fit."
+            callback=existing_weights,
+            help="Backbone weights (.safetensors), if they cannot be downloaded; the recipe is chosen to fit.",
         ),
     ] = "",
     fine_tune: Annotated[

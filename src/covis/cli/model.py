@@ -17,6 +17,7 @@ from covis.cli.common import (
     emit,
     existing,
     existing_model,
+    existing_weights,
     known_backbone,
     named,
 )
@@ -158,7 +159,12 @@ def import_model(
         ),
     ] = "",
     weights_file: Annotated[
-        str, typer.Option("--weights", help="The backbone's weights, if FILE is only a vocabulary (AnyLoc).")
+        str,
+        typer.Option(
+            "--weights",
+            callback=existing_weights,
+            help="The backbone's weights, if FILE is only a vocabulary (AnyLoc).",
+        ),
     ] = "",
     pool: Annotated[str, typer.Option(callback=named("pooling"), help="Pooling on top.")] = "gem",
     image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels.")] = "480x640",
@@ -370,7 +376,11 @@ def distil(
         str, typer.Option(callback=named("pooling"), help="Pooling, if the student is a backbone.")
     ] = "gem",
     weights: Annotated[
-        str, typer.Option(help="Weights, if the student is a backbone: pretrained, none or FILE.safetensors.")
+        str,
+        typer.Option(
+            callback=existing_weights,
+            help="Weights, if the student is a backbone: pretrained, none or FILE.safetensors.",
+        ),
     ] = "pretrained",
     steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 500,
     size: Annotated[int, typer.Option(min=2, help="Photos per batch.")] = 64,
