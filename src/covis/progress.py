@@ -8,7 +8,9 @@ from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
 _T = TypeVar("_T")
-_PLAIN_INTERVAL_S = 10.0
+_PLAIN_INTERVAL_S, _LONGEST_SILENCE_S = 10.0, 120.0
+_PLAIN_SHARE = 20
+"""A log gets a line for each of so many parts of the work, at most every 10 s and at least every two minutes."""
 _WARM_UP_S = 2.0
 """A first item that takes longer (something was compiled or opened for it) does not count for the time left."""
 
@@ -46,6 +48,7 @@ class Meter:
     def __init__(self, label: str, total: int | None, unit: str = "items") -> None:
         self.label, self.total, self.unit, self.done = label, total, unit, 0
         self._started = self._spoken = time.monotonic()
+        self._written = 0
         self._live = sys.stderr.isatty() and _level != QUIET
         self._before = 0
         self._warm = False
@@ -54,7 +57,7 @@ class Meter:
 
     def start_at(self, done: int) -> None:
         """Counts from `done`, which an earlier run has finished."""
-        self.done = self._before = self._from = done
+        self.done = self._before = self._from = self._written = done
 
     def __enter__(self) -> Meter:
         return self
@@ -75,15 +78,20 @@ class Meter:
         if not self._warm and now - self._started > _WARM_UP_S:
             self._since, self._from, self._spoken = now, self.done, now
         self._warm = True
-        if now - self._spoken < (0.1 if self._live else _PLAIN_INTERVAL_S):
+        if now - self._spoken < (0.1 if self._live else self._interval_s()):
             return
-        self._spoken = now
+        self._spoken, self._written = now, self.done
         line = self.line(now - self._since)
         if self._live:
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
         else:
             say(line)
+
+    def _interval_s(self) -> float:
+        """Seconds from one line of a log to the next."""
+        step = (self.total or 0) / _PLAIN_SHARE
+        return _PLAIN_INTERVAL_S if self.done - self._written >= step else _LONGEST_SILENCE_S
 
     def line(self, elapsed_s: float) -> str:
         """The state as text: share done, rate, time left."""

@@ -395,6 +395,18 @@ def test_a_slow_first_item_does_not_spoil_the_time_left(monkeypatch, capsys):
     assert told[-1].startswith("town: 12 images in 36 s")
 
 
+@pytest.mark.parametrize(("total", "seconds", "lines"), [(1000, 1000, 20), (50_000, 1200, 10), (100, 5, 0)])
+def test_a_log_gets_a_line_per_twentieth_or_two_minutes(monkeypatch, capsys, total, seconds, lines):
+    from covis import progress
+
+    now = [0.0]
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
+    with progress.Meter("embed", total, "images") as meter:
+        for now[0] in range(1, seconds + 1):
+            meter.advance()
+    assert len(capsys.readouterr().err.splitlines()) == lines + 1
+
+
 def test_a_device_is_checked(capsys, monkeypatch):
     from covis import machine
 

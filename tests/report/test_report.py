@@ -212,6 +212,13 @@ def test_printing_leaves_buttons_out():
     assert "flex" not in rule
 
 
+def test_columns_of_numbers_are_right_aligned():
+    from importlib import resources
+
+    css = resources.files("covis.report").joinpath("assets", "report.css").read_text(encoding="utf-8")
+    assert re.search(r"td\.number \{[^}]*text-align: right", css)
+
+
 def test_no_html_is_put_together_by_hand():
     """Values reach pages through templates or `Markup.format`, which escape them."""
     tag = re.compile(
