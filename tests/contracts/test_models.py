@@ -79,13 +79,15 @@ def changed(tensors, before):
     return {name for name, tensor in tensors.items() if not torch.equal(tensor, before[name])}
 
 
-@pytest.mark.parametrize("pool", EVERYWHERE)
-def test_descriptors_are_unit_vectors_of_the_stated_length_whatever_the_batch(backbone, pool):
-    model = model_on(backbone, pool)
+@pytest.fixture(scope="module")
+def features(backbone):
+    """What the whole backbone, frozen, makes of two images and of the first alone; every pooling is held to it."""
+    model = model_on(backbone, trainable="none")
     x = images(model)
-    with torch.inference_mode():
-        together = model(x)
-        alone = model(x[:1])
+    return model.prefix(x), model.prefix(x[:1])
+
+
+def check_descriptors(model, together, alone):
     assert together.shape == (2, model.dim)
     assert together.dtype == torch.float32
     torch.testing.assert_close(together.norm(dim=1), torch.ones(2), atol=1e-5, rtol=0)
@@ -94,19 +96,38 @@ def test_descriptors_are_unit_vectors_of_the_stated_length_whatever_the_batch(ba
 
 
 @pytest.mark.parametrize("pool", EVERYWHERE)
-def test_the_pooling_learns_and_the_frozen_part_does_not(backbone, pool):
-    model = model_on(backbone, pool, "none").train()
-    frozen = {**dict(model.backbone.named_parameters()), **dict(model.backbone.named_buffers())}
+def test_descriptors_are_unit_vectors_of_the_stated_length_whatever_the_batch(backbone, features, pool):
+    model = model_on(backbone, pool, "none")
+    with torch.inference_mode():
+        check_descriptors(model, *map(model.suffix, features))
+
+
+@pytest.mark.parametrize("pool", ["gem", "token"])
+def test_images_give_unit_vectors_whatever_the_batch(backbone, pool):
+    model = model_on(backbone, pool)
+    x = images(model)
+    with torch.inference_mode():
+        check_descriptors(model, model(x), model(x[:1]))
+
+
+def test_poolings_learn_and_the_frozen_part_does_not(backbone, features):
+    frozen = {**dict(backbone.named_parameters()), **dict(backbone.named_buffers())}
     before = copies(frozen)
-    step_on(model, images(model))
+    model = model_on(backbone, "gem", "none").train()
+    step_on(model, model, images(model))
+    for pool in EVERYWHERE:
+        model = model_on(backbone, pool, "none").train()
+        own = dict(model.pool.named_parameters())
+        started = copies(own)
+        step_on(model, model.suffix, features[0])
+        assert {name for name, _ in model.trained_parameters()} == {f"pool.{name}" for name in own}, pool
+        assert changed(own, started) or not own, pool
     assert not changed(frozen, before)
-    assert {name for name, _ in model.trained_parameters()} == {f"pool.{n}" for n, _ in model.pool.named_parameters()}
 
 
 @pytest.mark.parametrize("pool", HEADS)
 def test_published_heads_give_unit_vectors_whatever_the_batch(pool):
-    tiny = backbones.create_backbone("tiny", PIXELS)
-    test_descriptors_are_unit_vectors_of_the_stated_length_whatever_the_batch(tiny, pool)
+    test_images_give_unit_vectors_whatever_the_batch(backbones.create_backbone("tiny", PIXELS), pool)
 
 
 @pytest.mark.parametrize("trainable", TRAINABLE)
@@ -131,7 +152,7 @@ def test_what_learns_is_what_gets_a_gradient_and_frozen_means_frozen(backbone, t
     still = {name for name in state if frozen_by_name(model, name)} - learning
     before = copies(state)
     model.zero_grad(set_to_none=True)
-    step_on(model, images(model))
+    step_on(model, model, images(model))
     got = {name for name, p in model.named_parameters() if p.grad is not None}
     assert got == learning
     moved = changed(model.state_dict(), before)
@@ -147,12 +168,12 @@ def frozen_by_name(model, name):
     return model.config.trainable != "all" and not any(name.startswith(f"backbone.net.{s}.") for s in trained)
 
 
-def step_on(model, x):
+def step_on(model, forward, x):
     parameters = [p for _, p in model.trained_parameters()]
     if not parameters:
         return
     optimiser = torch.optim.SGD(parameters, lr=0.01)
-    descriptors = model(x)
+    descriptors = forward(x)
     (descriptors * torch.linspace(-1, 1, descriptors.shape[1])).sum().backward()
     assert all(torch.isfinite(p.grad).all() for p in parameters if p.grad is not None)
     optimiser.step()
