@@ -33,8 +33,8 @@ browser:  ## Chromium from the system's packages, for the test that looks at a r
 	  || echo "no Chromium here: install it with your system's packages (such as: sudo apt-get install chromium)"
 
 test: $(VENV)/.test browser  ## quick suite first, then the slow one
-	$(BIN)/pytest -n 2 -m "not slow and not drill"
-	$(BIN)/pytest -n 2 -m "slow and not drill"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not drill"
+	$(BIN)/pytest -n 2 --dist loadfile -m "slow and not drill"
 
 drill: $(VENV)/.test  ## long drills: kills, power failures, damage, bad input, load (hours)
 	$(BIN)/pytest -m drill
