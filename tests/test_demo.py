@@ -4,12 +4,11 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 
+import forked
 from covis.demo import verdict
 
 SMALL = ["model.image_size=[32,32]", "batches.size=8", "steps=30", "validations=1", "cache_gb=0.5"]
@@ -17,7 +16,7 @@ SMALL = ["model.image_size=[32,32]", "batches.size=8", "steps=30", "validations=
 
 def command(out, hamlet):
     settings = [part for s in SMALL for part in ("--set", s)]
-    return [sys.executable, "-m", "covis", "demo", "-o", str(out), "--data", str(hamlet), "--workers", "0", *settings]
+    return ["demo", "-o", str(out), "--data", str(hamlet), "--workers", "0", *settings]
 
 
 def environment(tmp_path):
@@ -28,16 +27,19 @@ def environment(tmp_path):
 @pytest.mark.timeout(600)
 def test_killed_at_any_point_it_finishes_without_redoing_what_is_done(hamlet, tmp_path):
     out, env = tmp_path / "demo", environment(tmp_path)
-    whole = subprocess.run([*command(tmp_path / "whole", hamlet), "--json"], env=env, capture_output=True, timeout=300)
-    assert whole.returncode == 0, whole.stderr.decode()
-    for pause in (4.0, 7.0, 10.0):
-        process = subprocess.Popen(command(out, hamlet), env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
-        time.sleep(pause)
+    forked.run(["--version"])  # from here on a start takes no time
+    begun = time.monotonic()
+    whole = forked.run([*command(tmp_path / "whole", hamlet), "--json"], environment=env, timeout=300)
+    took_s = time.monotonic() - begun
+    assert whole.returncode == 0, whole.stderr
+    for share in (0.2, 0.4, 0.6):
+        process = forked.Command(command(out, hamlet), environment=env)
+        time.sleep(share * took_s)
         process.send_signal(signal.SIGKILL)
-        process.wait(timeout=60)
+        process.communicate()
     done = {p: p.stat().st_mtime_ns for p in out.glob("runs/*/result.json")}
-    resumed = subprocess.run([*command(out, hamlet), "--json"], env=env, capture_output=True, timeout=300)
-    assert resumed.returncode == 0, resumed.stderr.decode()
+    resumed = forked.run([*command(out, hamlet), "--json"], environment=env, timeout=300)
+    assert resumed.returncode == 0, resumed.stderr
     assert all(p.stat().st_mtime_ns == when for p, when in done.items())
     first, second = json.loads(whole.stdout), json.loads(resumed.stdout)
     assert first["table"] == second["table"]

@@ -2,25 +2,17 @@
 
 import json
 import os
-import subprocess
-import sys
 
 import pytest
 from PIL import Image
 
+import forked
 from covis.reading.table import read_table
 from layouts import builders
 
 
 def covis(*args, cwd):
-    return subprocess.run(
-        [sys.executable, "-m", "covis", *map(str, args)],
-        cwd=cwd,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return forked.run(args, cwd)
 
 
 @pytest.fixture

@@ -2,16 +2,15 @@
 
 import csv
 import json
-import subprocess
-import sys
 
 import pytest
 
+import forked
 from covis.graph import SimilarityGraph
 
 
 def covis(*args, cwd):
-    return subprocess.run([sys.executable, "-m", "covis", *args], cwd=cwd, capture_output=True, text=True, timeout=120)
+    return forked.run(args, cwd)
 
 
 @pytest.fixture

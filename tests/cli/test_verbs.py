@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import typer
 
+import forked
 from covis.cli import GROUPS, SECTIONS, VERBS, build_app, error_line, main
 from covis.cli.listing import LISTS, START_WITH
 from covis.errors import InputError, WeightsMissing
@@ -20,9 +21,14 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def covis(*args, check=False):
-    return subprocess.run(
-        [sys.executable, "-m", "covis", *args], capture_output=True, text=True, timeout=120, check=check
-    )
+    done = forked.run(args)
+    assert not (check and done.returncode), done.stderr
+    return done
+
+
+def typed(*args):
+    """In an interpreter of its own, as a shell runs it."""
+    return subprocess.run([sys.executable, "-m", "covis", *args], capture_output=True, text=True, timeout=120)
 
 
 def verbs():
@@ -42,7 +48,7 @@ def test_every_verb_has_help_with_examples_and_json(verb):
 def test_help_lists_every_verb_under_a_heading_with_its_whole_summary():
     listed = [verb for names in SECTIONS.values() for verb in names]
     assert sorted(listed) == sorted([*VERBS, *GROUPS])
-    shown = covis("--help", check=True).stdout
+    shown = typed("--help").stdout
     assert [
         line.split()[0] for line in shown.splitlines() if line[2:].split()[:1] and line[2:].split()[0] in listed
     ] == listed
@@ -84,7 +90,7 @@ def test_help_loads_nothing_heavy():
 )
 def test_bad_usage_is_one_line_and_exit_code_2(args, message, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    done = covis(*args)
+    done = typed(*args)
     assert done.returncode == 2
     assert done.stdout == ""
     assert len(done.stderr.strip().splitlines()) == 1, done.stderr
@@ -97,7 +103,7 @@ def test_a_folder_that_is_no_map_is_not_named_as_the_place_for_one(verb, tmp_pat
     """The advice must not write a map into somebody's photos."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "photos").mkdir()
-    done = covis(*verb.split())
+    done = typed(*verb.split())
     assert done.returncode == 2
     assert "photos is not a covis map" in done.stderr
     assert "-o photos" not in done.stderr
@@ -105,7 +111,7 @@ def test_a_folder_that_is_no_map_is_not_named_as_the_place_for_one(verb, tmp_pat
 
 def test_an_output_that_is_a_file_is_refused_before_anything_is_read(tmp_path):
     (tmp_path / "photo.jpg").write_bytes(b"precious")
-    done = covis("index", tmp_path, "-o", tmp_path / "photo.jpg")
+    done = typed("index", tmp_path, "-o", tmp_path / "photo.jpg")
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1
     assert "already exists and is not a folder" in done.stderr
@@ -113,7 +119,7 @@ def test_an_output_that_is_a_file_is_refused_before_anything_is_read(tmp_path):
 
 
 def test_debug_adds_the_traceback():
-    done = covis("train", "town_quik", "-o", "x", "--debug")
+    done = typed("train", "town_quik", "-o", "x", "--debug")
     assert done.returncode == 2
     assert "Traceback" in done.stderr
     assert InputError.__name__ in done.stderr or "unknown recipe" in done.stderr
@@ -188,7 +194,7 @@ def test_the_cache_is_listed_bounded_and_cleared(capsys, tmp_path, monkeypatch):
 
 
 def test_version_and_dry_run():
-    assert covis("--version", check=True).stdout.strip()
+    assert typed("--version").stdout.strip()
     told = json.loads(
         covis("train", "town_quick", "-o", "x", "--dry-run", "--set", "loss.margin=0.7", check=True).stdout
     )
@@ -362,7 +368,7 @@ def test_choices_are_those_of_their_owners():
 
 def test_a_benchmark_in_the_place_of_the_model_is_recognised(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert "the model comes first: covis evaluate MODEL town" in covis("evaluate", "town", "runs").stderr
+    assert "the model comes first: covis evaluate MODEL town" in typed("evaluate", "town", "runs").stderr
 
 
 def test_quiet_leaves_warnings_and_verbose_adds_times(capsys):

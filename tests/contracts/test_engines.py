@@ -3,8 +3,6 @@
 import contextlib
 import json
 import os
-import subprocess
-import sys
 import tempfile
 from dataclasses import replace
 
@@ -13,6 +11,7 @@ import pytest
 from PIL import Image
 from scipy.spatial.transform import Rotation
 
+import forked
 from covis.descriptors import DescriptorStore
 from covis.errors import InputError
 from covis.images import ImageSet
@@ -259,9 +258,7 @@ def test_the_verbs(postgres, photos, tmp_path):
     (tmp_path / "t.csv").write_text("image,lat,lon\n" + "\n".join(rows) + "\n")
 
     def run(*arguments):
-        done = subprocess.run(
-            [sys.executable, "-m", "covis", *map(str, arguments), "--json"], capture_output=True, text=True, timeout=250
-        )
+        done = forked.run([*arguments, "--json"])
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 

@@ -4,8 +4,6 @@ import csv
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import tracemalloc
 from pathlib import Path
@@ -14,6 +12,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import forked
 from covis.cli.model import images_at
 from covis.describing import embedding
 from covis.describing.embedding import embed
@@ -210,10 +209,7 @@ def test_holes_in_the_heap_go_back_to_the_system(model, folder, tmp_path):
 
 
 def covis(*arguments, **environment):
-    return subprocess.Popen(
-        [sys.executable, "-m", "covis", *map(str, arguments)], env={**os.environ, **environment, "OMP_NUM_THREADS": "1"},
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-    )  # fmt: skip
+    return forked.Command(arguments, environment={**os.environ, **environment, "OMP_NUM_THREADS": "1"})
 
 
 @pytest.mark.slow

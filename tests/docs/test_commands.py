@@ -16,6 +16,7 @@ import pytest
 import typer
 from PIL import Image
 
+import forked
 from covis.cli import build_app, main
 from layouts import builders
 
@@ -63,7 +64,7 @@ def shortened(line):
     words = shlex.split(line)
     if words[1] in SHORT and "list" not in words and "--dry-run" not in words:
         words += STEPS + (["--workers", "0"] if "--workers" not in words else [])
-    return [sys.executable, "-m", "covis", *words[1:]]
+    return words[1:]
 
 
 @pytest.fixture
@@ -78,8 +79,7 @@ def place(hamlet, tmp_path):
 
 
 def typed(words, place):
-    folder, environment = place
-    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, timeout=400)
+    return forked.run(words, *place, timeout=400)
 
 
 def with_gps(images, folder):
@@ -163,7 +163,15 @@ def test_the_readmes_python_runs(place):
     [block] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     short = block.replace('covis.recipe("town_quick")', 'dataclasses.replace(covis.recipe("town_quick"), steps=3)')
     assert short != block
-    done = typed([sys.executable, "-c", f"import dataclasses\n{short}"], place)
+    folder, environment = place
+    done = subprocess.run(
+        [sys.executable, "-c", f"import dataclasses\n{short}"],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r"\{1: [\d.]+, 5: [\d.]+", done.stdout)
 

@@ -4,8 +4,6 @@ import ast
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +11,7 @@ import pytest
 from markupsafe import escape
 
 import covis as package
+import forked
 from covis.describing.describers import open_describer
 from covis.errors import InputError
 from covis.evaluation import Evaluation, evaluate, load_benchmark
@@ -36,7 +35,7 @@ def evaluated(hamlet, tmp_path_factory):
 
 
 def covis(*args):
-    return subprocess.run([sys.executable, "-m", "covis", *map(str, args)], capture_output=True, text=True, timeout=120)
+    return forked.run(args)
 
 
 @pytest.mark.slow

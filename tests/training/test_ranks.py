@@ -8,7 +8,9 @@ import sys
 import numpy as np
 import pytest
 import torch
+from torch import distributed
 
+import forked
 from covis.models import PlaceModel
 
 COMMON = [
@@ -18,39 +20,48 @@ COMMON = [
 
 
 def train(run, hamlet, tmp_path, processes, settings):
-    verb = ["-m", "covis", "train", "town_quick", "-o", str(run), "--data", str(hamlet), "--workers", "0"]
-    options = [part for s in [*COMMON, *settings] for part in ("--set", s)]
-    launch = [sys.executable]
-    if processes > 1:
-        launch += [
-            "-m",
-            "torch.distributed.run",
-            "--nproc-per-node",
-            str(processes),
-            "--master-port",
-            "0",
-            "--standalone",
-        ]
+    """Runs to the end, alone, beside another rank, or under `torchrun`; the loss at each step."""
+    words = ["train", "town_quick", "-o", str(run), "--data", str(hamlet), "--workers", "0"]
+    words += [part for s in [*COMMON, *settings] for part in ("--set", s)]
     environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([*launch, *verb, *options], env=environment, capture_output=True, text=True, timeout=240)
-    assert done.returncode == 0, done.stderr
+    if processes == "torchrun":
+        launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
+        launch += ["--standalone", "-m", "covis"]
+        done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr
+    else:
+        for rank in started(words, environment, processes):
+            _, talk = rank.communicate()
+            assert rank.returncode == 0, talk
     with (run / "metrics.csv").open() as handle:
         return [(row["step"], float(row["loss"])) for row in csv.DictReader(handle)]
 
 
+def started(words, environment, processes):
+    """The ranks, told of each other as `torchrun` tells them; the store where they meet is held here until they end."""
+    store = distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
+    told = {"WORLD_SIZE": processes, "LOCAL_WORLD_SIZE": processes, "TORCHELASTIC_RESTART_COUNT": 0}
+    told |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": store.port, "TORCHELASTIC_USE_AGENT_STORE": True}
+    ranks = [{**told, "RANK": rank, "LOCAL_RANK": rank} for rank in range(processes)] if processes > 1 else [{}]
+    yield from [
+        forked.Command(words, environment=environment | {key: str(value) for key, value in rank.items()})
+        for rank in ranks
+    ]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "settings",
+    ("processes", "settings"),
     [
-        ["batches.size=9"],
-        ["batches.size=8", "accumulate=2"],
-        ["batches=all_pairs", "batches.size=17"],
+        ("torchrun", ["batches.size=9"]),
+        (2, ["batches.size=8", "accumulate=2"]),
+        (2, ["batches=all_pairs", "batches.size=17"]),
     ],
     ids=["pairs", "accumulated", "all-pairs"],
 )
-def test_two_processes_follow_one(hamlet, tmp_path, settings):
+def test_two_processes_follow_one(hamlet, tmp_path, processes, settings):
     alone = train(tmp_path / "one", hamlet, tmp_path, 1, settings)
-    together = train(tmp_path / "two", hamlet, tmp_path, 2, settings)
+    together = train(tmp_path / "two", hamlet, tmp_path, processes, settings)
     assert [step for step, _ in alone] == [step for step, _ in together]
     np.testing.assert_allclose([v for _, v in together], [v for _, v in alone], rtol=1e-3, atol=1e-5)
     one, two = (PlaceModel.load(tmp_path / name / "last").state_dict() for name in ("one", "two"))

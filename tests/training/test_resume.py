@@ -3,13 +3,12 @@
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 
 import pytest
 import torch
 
+import forked
 from covis.models import PlaceModel
 
 STOPS = 20
@@ -20,8 +19,8 @@ SETTINGS = [
 
 def command(run, hamlet):
     settings = [part for s in SETTINGS for part in ("--set", s)]
-    code = ["-m", "covis", "train", "town_quick", "-o", str(run), "--data", str(hamlet), "--workers", "0"]
-    return [sys.executable, *code, "--checkpoint-seconds", "0.05", *settings]
+    words = ["train", "town_quick", "-o", str(run), "--data", str(hamlet), "--workers", "0"]
+    return [*words, "--checkpoint-seconds", "0.05", *settings]
 
 
 def environment(tmp_path):
@@ -33,7 +32,8 @@ def weights(run):
 
 
 def run_to_end(run, hamlet, tmp_path):
-    subprocess.run(command(run, hamlet), check=True, env=environment(tmp_path), timeout=240, capture_output=True)
+    done = forked.run(command(run, hamlet), environment=environment(tmp_path))
+    assert done.returncode == 0, done.stderr
     return weights(run)
 
 
@@ -58,13 +58,8 @@ def test_random_kills_change_nothing(hamlet, tmp_path):
     kills = 0
     for _ in range(3 * STOPS):
         run = tmp_path / f"stopped-{kills // 7}"
-        process = subprocess.Popen(
-            command(run, hamlet), env=environment(tmp_path), stderr=subprocess.PIPE, text=True, bufsize=1
-        )
-        assert process.stderr is not None
-        for line in process.stderr:  # the plan is printed when the loop is about to start
-            if line.startswith("plan"):
-                break
+        process = forked.Command(command(run, hamlet), environment=environment(tmp_path))
+        process.wait_for("plan")  # printed when the loop is about to start
         time.sleep(rng.uniform(0.0, 0.7))
         if process.poll() is None:
             kills += 1
@@ -83,7 +78,7 @@ def test_a_polite_stop_checkpoints_and_says_how_to_go_on(hamlet, tmp_path, numbe
     run = tmp_path / "run"
     slow = [c if c != "steps=40" else "steps=4000" for c in command(run, hamlet)]
     slow[slow.index("--checkpoint-seconds") + 1] = "1000"
-    process = subprocess.Popen(slow, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    process = forked.Command(slow, environment=environment(tmp_path))
     deadline = time.monotonic() + 120
     while steps_seen(run) < 10 and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -100,12 +95,12 @@ def test_a_polite_stop_checkpoints_and_says_how_to_go_on(hamlet, tmp_path, numbe
 def test_two_runs_at_once_are_refused_with_the_process_id(hamlet, tmp_path):
     run = tmp_path / "run"
     slow = [c if c != "steps=40" else "steps=4000" for c in command(run, hamlet)]
-    first = subprocess.Popen(slow, env=environment(tmp_path), stderr=subprocess.PIPE, text=True)
+    first = forked.Command(slow, environment=environment(tmp_path))
     deadline = time.monotonic() + 120
     while steps_seen(run) < 1 and time.monotonic() < deadline:
         time.sleep(0.05)
-    second = subprocess.run(slow, env=environment(tmp_path), capture_output=True, text=True, timeout=120)
-    first.kill()
+    second = forked.run(slow, environment=environment(tmp_path))
+    first.send_signal(signal.SIGKILL)
     first.communicate(timeout=60)
     assert second.returncode == 2
     assert f"process {first.pid}" in second.stderr
