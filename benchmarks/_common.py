@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import platform
+import re
 import resource
 import statistics
 import sys
@@ -83,9 +84,21 @@ def operations(work: Callable[[], Any]) -> int:
 
 
 def command() -> str:
-    """How this benchmark was started, from the top of the repository; of folders elsewhere only the last part is told."""
-    told = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *told])
+    """How this benchmark was started, from the top of the repository; no path of this machine is told."""
+    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])])
+
+
+def _portable(argument: str) -> str:
+    """An argument with its absolute paths told from the repository, or by their last part if they lie elsewhere."""
+    top = RESULTS.parents[1].resolve()
+
+    def told(match: re.Match[str]) -> str:
+        path = Path(match[0])
+        if path.is_relative_to(top):
+            return str(path.relative_to(top))
+        return str(Path("..", path.relative_to(top.parent))) if path.is_relative_to(top.parent / "shared") else path.name
+
+    return re.sub(r"(?<![\w.])/[^\s=+,:]+", told, argument)
 
 
 def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None = None) -> None:

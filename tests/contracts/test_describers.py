@@ -30,6 +30,7 @@ def place(tmp_path_factory):
     root = builders.lane(tmp_path_factory.mktemp("describers"), photos=20)
     model = PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=0)
     card = {"recipe": {"loss": {"type": "GeneralizedContrastive", "margin": 0.5}}, "training": {"steps": 1}}
+    card["licence"] = "CC BY 4.0"
     model.save(root / "model", card)
     shutil.copytree(root / "model", root / "run" / "model")
     (root / "run" / "run.json").write_text("{}")
@@ -119,7 +120,7 @@ def test_model_show(kind, describers, capsys):
         assert facts["recipe"]["loss"]["margin"] == 0.5
 
 
-def test_evaluate_compare_and_report(describers, place, tmp_path, capsys):
+def test_evaluate_compare_report_and_leaderboard(describers, place, tmp_path, capsys):
     recalls = {}
     for kind, describer in describers.items():
         target = tmp_path / kind
@@ -134,6 +135,16 @@ def test_evaluate_compare_and_report(describers, place, tmp_path, capsys):
     code, facts, err = run(capsys, "compare", *(tmp_path / kind for kind in KINDS))
     assert code == 0, err
     assert len(facts["comparisons"][0]["rows"]) == 5
+    code, facts, err = run(capsys, "leaderboard", *(tmp_path / kind for kind in KINDS), "-o", tmp_path / "board.html")
+    assert code == 0, err
+    [board] = facts["boards"]
+    rows = {row["model"]: row for row in board["rows"]}
+    for kind in NETWORKS:
+        assert rows[kind]["cost"]["ms_per_photo"] > 0
+        assert rows[kind]["licence"] == "CC BY 4.0"
+    assert rows["onnx"]["cost"]["parameters_m"] is None
+    assert rows["onnx"]["cost"]["model_mb"] == describers["onnx"].stat().st_size / 1e6
+    assert rows["matrix"]["cost"] is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -36,3 +36,16 @@ def test_figures_come_from_results_alone():
     """A ratio in brackets is written by docs/measured.py, which test_site holds to the results, never by hand."""
     written = re.sub(r"<!-- bench .*?<!-- /table -->", "", PAGE, flags=re.DOTALL)
     assert not re.search(r"\d \(\d[\d.,]* to ", written)
+
+
+def test_commands_of_results_hold_no_path_of_a_machine(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import _common
+
+    words = ["--keep", "/elsewhere/kept", f"xfeat={ROOT.parent}/shared/data/xfeat.onnx", f"--data={ROOT}/docs", "local:sift"]
+    monkeypatch.setattr("sys.argv", ["/elsewhere/bench_local.py", *words])
+    told = "--keep kept xfeat=../shared/data/xfeat.onnx --data=docs local:sift"
+    assert _common.command() == f"python benchmarks/bench_local.py {told}"
+    for file in (ROOT / "benchmarks" / "results").glob("*.json"):
+        command = json.loads(file.read_text(encoding="utf-8")).get("command", "")
+        assert not re.search(r"(?<![\w.])/(?!data/)\w", command), file.name

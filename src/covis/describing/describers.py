@@ -110,8 +110,8 @@ def open_describer(
     given = find_describer(path)
     if given.kind in ("store", "matrix"):
         return open_descriptors(path)
-    folder = given.path.resolve() if given.kind == "model" else None
-    return ModelDescriber(open_model(given.path), given.label, batch_size, workers=workers, cache=cache, folder=folder)
+    place = given.path.resolve()
+    return ModelDescriber(open_model(given.path), given.label, batch_size, workers=workers, cache=cache, folder=place)
 
 
 def open_descriptors(path: Path | str) -> StoreDescriber | MatrixDescriber:
@@ -166,7 +166,7 @@ class ModelDescriber:
     workers: int | None = None
     cache: Path | None = None
     folder: Path | None = None
-    """Where the model lies, so that a report can open it again."""
+    """Where the model lies, a folder or an ONNX file, so that a leaderboard can open it again."""
 
     @property
     def facts(self) -> dict[str, Any]:

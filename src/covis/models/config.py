@@ -25,7 +25,7 @@ Facet = Literal["token", "query", "key", "value"]
 
 MODEL_KIND = "model"
 """What the manifest of a model folder says it is."""
-ORIGIN = ("recipe", "seed", "data", "weights")
+ORIGIN = ("recipe", "seed", "data", "weights", "licence")
 """What a model's card says of where it came from."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)

@@ -141,8 +141,10 @@ NOTE = Markup('<p class="note">{}</p>')
 """A remark of the page; `format` escapes what it is given."""
 BEST_ON_BOARD = BEST_RECALL | {"ms per photo": True}
 """Columns of a leaderboard whose best is bold → whether lower is better."""
-TIMED = 3
-"""Images that are timed, after one that is not; the quickest counts."""
+TIMED = range(5, 50)
+"""How many times one photo is timed, after one that is not; the quickest counts."""
+_TIMED_S = 0.5
+"""Once it was timed often enough, no further photo is after so long."""
 
 
 @dataclass(frozen=True)
@@ -151,27 +153,31 @@ class DescribingCost:
 
     ms_per_photo: float
     """Wall time of the network, one photo at a time, on as many cores as torch uses."""
-    parameters_m: float
+    parameters_m: float | None
+    """None: an ONNX file does not tell."""
     model_mb: float
 
 
-def model_cost(folder: Path) -> DescribingCost:
-    """The cost of the model in a folder."""
+def model_cost(path: Path) -> DescribingCost:
+    """The cost of the model in a folder, or of an ONNX file."""
     import torch
 
+    from covis.describing.describers import open_model
     from covis.models import PlaceModel
 
-    model = PlaceModel.load(folder).eval()
+    model = open_model(path).eval()
     pixels = torch.zeros((1, 3, *model.preprocessing.image_size), dtype=torch.uint8)
-    taken = []
+    taken: list[float] = []
     with torch.inference_mode():
-        for _ in range(1 + TIMED):
+        model(model.normalise(pixels))
+        while len(taken) < TIMED.start or (sum(taken) < _TIMED_S and len(taken) < TIMED.stop):
             started = time.perf_counter()
             model(model.normalise(pixels))
             taken.append(time.perf_counter() - started)
-    tensors = list(model.state_dict().values())
-    size = sum(t.nbytes for t in tensors)
-    return DescribingCost(1000 * min(taken[1:]), sum(p.numel() for p in model.parameters()) / 1e6, size / 1e6)
+    if not isinstance(model, PlaceModel):
+        return DescribingCost(1000 * min(taken), None, model.path.stat().st_size / 1e6)
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
+    return DescribingCost(1000 * min(taken), sum(p.numel() for p in model.parameters()) / 1e6, size / 1e6)
 
 
 def leaderboard(evaluations: Sequence[Evaluation], *, timed: bool = True) -> dict[str, Any]:
@@ -205,12 +211,12 @@ def _protocol(evaluation: Evaluation) -> dict[str, Any]:
 
 def _entry(evaluation: Evaluation, costs: dict[str, DescribingCost | None], timed: bool) -> dict[str, Any]:
     subject, figures = evaluation.subject, evaluation.figures
-    folder = _model_folder(subject)
+    path = _model_path(subject)
     cost = None
-    if folder is not None and timed:
-        key = str(subject["fingerprint"])
+    if path is not None and timed:
+        key = f"{subject['fingerprint']} {'onnx' if path.is_file() else 'torch'}"
         if key not in costs:
-            costs[key] = model_cost(folder)
+            costs[key] = model_cost(path)
         cost = costs[key]
     rerank = figures.get("rerank_cost") or {}
     return {
@@ -222,22 +228,31 @@ def _entry(evaluation: Evaluation, costs: dict[str, DescribingCost | None], time
         "image_size": list((subject.get("preprocessing") or {}).get("image_size", ())),
         "cost": None if cost is None else asdict(cost),
         "rerank_ms_per_query": rerank.get("cpu_ms_per_query"),
-        "licence": _licence(subject, folder),
+        "licence": _licence(subject, path),
     }
 
 
-def _model_folder(subject: Mapping[str, Any]) -> Path | None:
-    """Where the model still lies, if it is the one that was evaluated."""
-    folder = Path(str(subject.get("folder") or ""))
-    record = folder / artifacts.MANIFEST
-    if not subject.get("folder") or not record.is_file():
+def _model_path(subject: Mapping[str, Any]) -> Path | None:
+    """Where the model still lies, its folder or its ONNX file, if it is the one that was evaluated."""
+    from covis.describing.describers import open_model
+
+    path = Path(str(subject.get("folder") or ""))
+    record = path / artifacts.MANIFEST
+    if not subject.get("folder"):
         return None
-    return folder if artifacts.read_json(record).get("fingerprint") == subject.get("fingerprint") else None
+    if record.is_file():
+        fingerprint = artifacts.read_json(record).get("fingerprint")
+    else:
+        try:
+            fingerprint = open_model(path).fingerprint()
+        except InputError:  # moved away, or another file since
+            return None
+    return path if fingerprint == subject.get("fingerprint") else None
 
 
-def _licence(subject: Mapping[str, Any], folder: Path | None) -> str:
+def _licence(subject: Mapping[str, Any], path: Path | None) -> str:
     """Of the weights, else of the data that a model learned from, as its card says."""
-    card = artifacts.read_json(folder / "card.json") if folder is not None else subject
+    card = artifacts.read_json(path / "card.json") if path is not None and path.is_dir() else subject
     data = card.get("data")
     of_data = f"data: {data['licence']}" if isinstance(data, Mapping) and data.get("licence") else ""
     return str(card.get("licence") or of_data)
