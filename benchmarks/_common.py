@@ -96,7 +96,9 @@ def _portable(argument: str) -> str:
         path = Path(match[0])
         if path.is_relative_to(top):
             return str(path.relative_to(top))
-        return str(Path("..", path.relative_to(top.parent))) if path.is_relative_to(top.parent / "shared") else path.name
+        return (
+            str(Path("..", path.relative_to(top.parent))) if path.is_relative_to(top.parent / "shared") else path.name
+        )
 
     return re.sub(r"(?<![\w.])/[^\s=+,:]+", told, argument)
 

@@ -42,7 +42,13 @@ def test_commands_of_results_hold_no_path_of_a_machine(monkeypatch):
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     import _common
 
-    words = ["--keep", "/elsewhere/kept", f"xfeat={ROOT.parent}/shared/data/xfeat.onnx", f"--data={ROOT}/docs", "local:sift"]
+    words = [
+        "--keep",
+        "/elsewhere/kept",
+        f"xfeat={ROOT.parent}/shared/data/xfeat.onnx",
+        f"--data={ROOT}/docs",
+        "local:sift",
+    ]
     monkeypatch.setattr("sys.argv", ["/elsewhere/bench_local.py", *words])
     told = "--keep kept xfeat=../shared/data/xfeat.onnx --data=docs local:sift"
     assert _common.command() == f"python benchmarks/bench_local.py {told}"
