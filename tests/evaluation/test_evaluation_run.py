@@ -234,7 +234,7 @@ def test_hidden_truth_gives_a_checked_submission(model, tmp_path, capsys):
     code, other, _ = run(capsys, *command[:-3], "-o", tmp_path / "two", "--json", *reranked)
     assert code == 0
     assert run(capsys, *check, other["submission"], "--data", root, "--json")[1]["problems"] == []
-    assert "there already" in run(capsys, *command)[2]
+    assert "the submission already exists" in run(capsys, *command)[2]
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("nobody nothing\n")
     code, out, err = run(capsys, *check, wrong, "--data", root)
