@@ -135,3 +135,13 @@ def test_a_wrong_file_is_refused_in_one_line(tmp_path, content, says):
         read_recipe(tmp_path / "mine.toml")
     assert "\n" not in str(caught.value)
     assert str(tmp_path / "mine.toml") in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["7scenes_chess_resnet18_gcl", "7scenes_stairs_resnet34_gcl"])
+def test_a_room_whose_views_all_overlap_takes_a_step(name, official, tmp_path, monkeypatch, capsys):
+    """The official miniature's rooms are small: no two frames have ψ = 0, which strategy A asks for."""
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+    recipe = small(experiments.get(name))
+    result = train(recipe, tmp_path / "run", data=official[recipe.dataset], resources=QUIET)
+    assert result["step"] == 1
+    assert "every pair of images overlaps: strategy 'A' draws ψ in (0, 0.5)" in capsys.readouterr().err

@@ -162,6 +162,25 @@ def test_near_pairs_where_few_are_left():
         assert pairs <= {(0, 3), (3, 0)}
 
 
+def small_room(n=12):
+    """One set whose images all overlap, near ones more: nothing in it has ψ = 0."""
+    i, j = np.nonzero(~np.eye(n, dtype=bool))
+    psi = 1 - 0.9 * np.abs(i - j) / n
+    return SimilarityGraph.from_edges(i, j, psi.astype(np.float32), (n, n), {"one_set": True})
+
+
+@pytest.mark.parametrize(("name", "low"), [("A", 8), ("B", 8), ("D", 8)])
+def test_where_all_images_overlap_the_share_of_zero_goes_to_the_least_overlap(name, low, capsys):
+    sampler = PairSampler(small_room(), name, 16)
+    for batch in every(sampler, epochs=3):
+        assert (batch.psi > 0).all()
+        assert (batch.psi < 0.5).sum() == low
+        if name == "B":
+            assert (batch.psi >= 0.75).sum() == 4
+    said = "every pair of images overlaps: strategy" in capsys.readouterr().err
+    assert said == (name != "D"), "D asks for negatives of either kind"
+
+
 def test_errors_name_what_is_wrong():
     w = world(groups=2, within_group=True)
     with pytest.raises(InputError, match="within groups"):

@@ -27,7 +27,7 @@ from covis.sampling.batches import (
     strategy,
 )
 from covis.sampling.kernels import Candidates, Int, RandomKey, Tables, below, epoch_key, permute, pick, pick_zero
-from covis.sampling.pairs import PairBatch, find_candidates, make_tables, pools, tables_of
+from covis.sampling.pairs import PairBatch, find_candidates, make_tables, pools, possible, tables_of
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -211,8 +211,10 @@ class AllPairsSampler:
             raise InputError(
                 f"labels are {self.labels.shape}, the graph is {self.graph.shape}; both must be of one set"
             )
+        tables = self._tables()
+        chosen = possible(chosen, tables)
         object.__setattr__(self, "strategy", chosen)
-        object.__setattr__(self, "candidates", find_candidates(self._tables(), chosen))
+        object.__setattr__(self, "candidates", find_candidates(tables, chosen))
 
     def __len__(self) -> int:
         """Batches an epoch."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_checkable
@@ -69,6 +69,14 @@ class Strategy:
         stored = sorted((b.low, b.high) for b in self.bands if b.high > 0)
         if any(a[1] > b[0] for a, b in pairwise(stored)) or sum(b.zero for b in self.bands) > 1:
             raise InputError(f"the bands of strategy {self.name!r} overlap: {', '.join(map(str, self.bands))}")
+
+    def without_zeros(self) -> Strategy:
+        """The same composition where every two images overlap: the share of ψ = 0 goes to the least other ψ."""
+        zeros = [b for b in self.bands if b.high == 0]
+        others = [b for b in self.bands if b.high > 0]
+        least = min(others, key=lambda b: b.low)
+        grown = replace(least, share=least.share + sum((b.share for b in zeros), Fraction(0)))
+        return Strategy(self.name, tuple(grown if b is least else b for b in others)) if zeros else self
 
     def quota(self, size: int, index: int | NDArray[np.int64]) -> NDArray[np.int64]:
         """(…, bands) how many of `size` pairs come from each band in batch `index` (one, or an array of them).

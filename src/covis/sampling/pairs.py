@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -15,6 +16,7 @@ from covis.fields import at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.rules import LabelRule
+from covis.progress import warn
 from covis.sampling.batches import (
     BATCHES,
     COMPOSED_BY,
@@ -137,12 +139,22 @@ def find_candidates(tables: Tables, strategy: Strategy, required: Sequence[int] 
     for b, band in enumerate(strategy.bands):
         if not len(rows[b]) and (required is None or b in required):
             raise InputError(
-                f"no query has a pair with ψ in {band}, which strategy {strategy.name!r} needs; choose another strategy "
-                "or label with a larger radius"
+                f"no query has a pair with ψ in {band}, which strategy {strategy.name!r} needs; choose another strategy, "
+                "or labels with such pairs"
             )
     start = np.concatenate([[0], np.cumsum([len(r) for r in rows])]).astype(np.int64)
     eligible = np.flatnonzero((counts > 0).any(axis=1)).astype(np.int32)
     return Candidates(tables, order, edges, zeros, counts, eligible, start, np.concatenate(rows))
+
+
+def possible(strategy: Strategy, tables: Tables) -> Strategy:
+    """The strategy, without ψ = 0 where every image overlaps every other, as in a small room; that is said."""
+    if not any(b.high == 0 for b in strategy.bands) or count_zeros(tables).any():
+        return strategy
+    reduced = strategy.without_zeros()
+    least = min(reduced.bands, key=attrgetter("low"))
+    warn(f"every pair of images overlaps: strategy {strategy.name!r} draws ψ in {least} instead of ψ = 0")
+    return reduced
 
 
 def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None) -> Tables:
@@ -331,9 +343,9 @@ class PairSampler(QuerySampler):
             raise InputError(
                 f"labels are {self.labels.shape}, the graph is {self.graph.shape}; both must be of one set"
             )
-        chosen = strategy(self.strategy)
-        object.__setattr__(self, "strategy", chosen)
         tables = make_tables(self.graph, self.queries, self.database)
+        chosen = possible(strategy(self.strategy), tables)
+        object.__setattr__(self, "strategy", chosen)
         object.__setattr__(self, "candidates", find_candidates(tables, chosen))
         object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
 
