@@ -126,7 +126,7 @@ def test_a_file_may_change_a_recipe_that_it_names(tmp_path):
         ("base = 'town_gcl'\n[batches]\nsize = -3", "size is -3"),
         ("epochs = 3", "dataset is not given"),
         ("= 3", "is not TOML"),
-        ("type = 'Radius'", "a Radius is no recipe"),
+        ("type = 'Radius'", "a Radius is not a recipe"),
     ],
 )
 def test_a_wrong_file_is_refused_in_one_line(tmp_path, content, says):
