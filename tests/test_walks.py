@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 import covis
@@ -38,6 +39,22 @@ def everything():
         if module.name != "covis.__main__":
             with contextlib.suppress(ImportError):  # an extra that is not installed
                 importlib.import_module(module.name)
+
+
+@pytest.fixture
+def export_unwatched(monkeypatch):
+    """torch's exporter calls millions of its own functions; watched, each of them, it would take minutes."""
+    export = torch.onnx.export
+
+    def unwatched(*args, **options):
+        watcher = sys.getprofile()
+        sys.setprofile(None)
+        try:
+            return export(*args, **options)
+        finally:
+            sys.setprofile(watcher)
+
+    monkeypatch.setattr(torch.onnx, "export", unwatched)
 
 
 @contextlib.contextmanager
@@ -94,7 +111,7 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
 
 
-def test_a_photo_to_its_answer(tmp_path, cache):
+def test_a_photo_to_its_answer(tmp_path, cache, export_unwatched):
     """From a folder of photos with EXIF to a calibrated map and what it says of a photo: at most 40 files, services included."""
     PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=0).save(tmp_path / "model")
     for w in range(4):
