@@ -72,7 +72,7 @@ def test_same_call_again_is_done_and_another_is_refused(model, folder, tmp_path,
     before = (tmp_path / "s" / "shard-00000.npy").stat().st_mtime_ns
     assert embed(model, images, tmp_path / "s").fingerprint() == first.fingerprint()
     assert (tmp_path / "s" / "shard-00000.npy").stat().st_mtime_ns == before
-    assert "embedded already" in capsys.readouterr().err
+    assert "already embedded" in capsys.readouterr().err
     other = PlaceModel.build(ModelConfig(backbone="tiny", image_size=SIZE), seed=4)
     for change in ({"model": other}, {"images": images.subset(np.arange(44))}, {"dtype": "float16"}):
         with pytest.raises(InputError, match="another embedding"):

@@ -180,7 +180,7 @@ def test_saved_labels_name_their_images(tmp_path, one_set, two_sets):
     ("make", "says"),
     [
         (lambda f: f.create_dataset("sim", data=np.zeros((2, 2))), "has no dataset 'fov'; it has sim"),
-        (lambda f: f.create_dataset("fov", data=np.zeros(4)), "4 values, which is no number of pairs"),
+        (lambda f: f.create_dataset("fov", data=np.zeros(4)), "4 values, which is not n"),
         (lambda f: f.create_dataset("fov", data=[[0.0, 1.5]]), r"pair \(0, 1\) is 1.5; expected 0 to 1"),
         (lambda f: f.create_dataset("fov", data=[[0.0, np.nan]]), r"pair \(0, 1\) is nan"),
         (lambda f: f.create_dataset("fov", data=[[-0.1, 0.0]]), r"pair \(0, 0\) is -0.1"),
