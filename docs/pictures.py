@@ -61,7 +61,7 @@ def run(command: str, work: Path) -> str:
     done = subprocess.run(words, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"{command}\n{done.stdout}")
-    lines = [line for line in done.stdout.splitlines() if " left  " not in line and "embedded already" not in line]
+    lines = [line for line in done.stdout.splitlines() if " left  " not in line and "already embedded" not in line]
     return "\n".join(lines)
 
 

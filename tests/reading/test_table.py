@@ -114,7 +114,7 @@ def test_crlf_byte_order_mark_quotes_and_odd_names(tmp_path):
         ("image,lat,lon\na.jpg,1,2\nb.jpg,1\n", r"row 3 has 2 cells, the header has 3"),
         ("image,lat,lon\na.jpg,1,2\nb.jpg,1,2,3\n", r"row 3 has 4 cells, the header has 3"),
         ("image,lat,lon\na.jpg,1,2\nb.jpg,x,2\n", r"row 3, column 2: 'x' is not a number"),
-        ("image,lat,lon\na.jpg,91,2\n", r"row 2 has lat 91.0, lon 2.0, which is not on Earth"),
+        ("image,lat,lon\na.jpg,91,2\n", r"row 2 has lat 91.0, lon 2.0, which is not a place on Earth"),
         ("image,lat,lon\na.jpg,1,2\nb.jpg,1,\n", r"row 3 has half of lat and lon"),
         ("image,easting,northing\na.jpg,1,inf\n", r"row 2 has half of easting and northing or an infinite"),
         ("image,easting,northing,heading\na.jpg,1,2,inf\n", r"row 2 has an infinite heading"),
@@ -184,6 +184,6 @@ def test_a_table_wider_than_a_local_frame_needs_a_frame(tmp_path, capsys):
         open_images(table, frame=parse_frame("55.7,13.2"))
     table.write_text("image,easting,northing\na.jpg,500000,6200000\n")
     assert open_images(table, frame=parse_frame("EPSG:32633")).poses.latlon().round(1).tolist() == [[55.9, 15.0]]
-    for wrong, cause in (("EPSG:4326", "not in metres"), ("x", "PROJ"), ("95,0", "no place"), ("1.2.3,4", "PROJ")):
+    for wrong, cause in (("EPSG:4326", "not in metres"), ("x", "PROJ"), ("95,0", "not a place"), ("1.2.3,4", "PROJ")):
         with pytest.raises(InputError, match=cause):
             parse_frame(wrong)
