@@ -141,7 +141,7 @@ def test_a_claim_killed_before_its_record_was_whole_can_be_made_again(tmp_path):
     folder = tmp_path / "run"
     folder.mkdir()
     (folder / ".lock").write_text("1")
-    (folder / ".run.json.1.partial").write_text("{")
+    (folder / ".run.json.0123456789abcdef.partial").write_text("{")
     with artifacts.claim(folder, "run", {"seed": 1}):
         assert artifacts.read_json(folder / "run.json")["config"] == {"seed": 1}
 

@@ -169,7 +169,7 @@ def test_a_video_without_a_time_begins_with_its_track(ride, tmp_path, capsys):
     assert told.seconds == pytest.approx(10.0, abs=0.2)
     images, _ = import_video(path, tmp_path / "f", Every.parse("2s"), track=track)
     assert images.columns["time"][0] == track.time_s[0]
-    assert "does not say when it was taken" in capsys.readouterr().err
+    assert "has no recording time" in capsys.readouterr().err
 
 
 def test_frames_come_from_the_key_frame_before(ride):
