@@ -127,6 +127,8 @@ def main() -> None:
     parser.add_argument("--folder", type=Path, help="where descriptors lie; a temporary folder unless given")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     given = parser.parse_args()
+    if given.rows % (4 * DRIVE):
+        parser.error(f"--rows is a multiple of {4 * DRIVE}: four drives of {DRIVE} images share each stretch of street")
     if given.step:
         child(given.step, given.folder, given.rows, given.dims)
         return
