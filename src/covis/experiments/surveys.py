@@ -290,7 +290,7 @@ def transfer() -> Table:
             graded=True,
         ),
     )
-    return Table("One model for several places", rows, against=("fitted on the campus",))
+    return Table("One model for several places", rows, _SEEDS, against=("fitted on the campus",))
 
 
 @TABLES.register("consensus")

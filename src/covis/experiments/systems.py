@@ -158,6 +158,7 @@ def town_systems() -> Table:
 _ALL: dict[str, Callable[[], Recipe]] = {
     "town_sare": lambda: town_tuples(Sare()),
     "town_sare_cauchy": lambda: town_tuples(Sare("cauchy", "independent")),
+    "town_sare_exponential": lambda: town_tuples(Sare("exponential")),
     "town_relocnet": town_relocnet,
     "town_overlap_regression": lambda: town_pairs(OverlapRegression()),
     "town_relaxed_contrastive": lambda: town_lists(RelaxedContrastive()),
