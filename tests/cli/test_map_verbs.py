@@ -81,6 +81,14 @@ def test_k_larger_than_the_map(made, capsys):
     assert len(json.loads(out)[0]["matches"]) == 12
 
 
+def test_one_geopose_file_for_several_photos_is_refused_before_anything_is_written(made, tmp_path, capsys):
+    targets = ["--csv", tmp_path / "found.csv", "--geopose", tmp_path / "pose.json"]
+    code, _, err = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", made / "walk" / "7 é.png", *targets)
+    assert code == 2
+    assert "--geopose FOLDER" in err
+    assert not list(tmp_path.iterdir())
+
+
 def test_near_a_rough_position(made, capsys):
     _, out, _ = run(
         capsys, "locate", made / "map", made / "walk" / "3 é.png", "--near", "55.7016,13.19,30", "--json", "-k", 9

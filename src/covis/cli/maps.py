@@ -321,6 +321,10 @@ def locate(
 
     require_map(map_path, photos)
     files = select_photos(photos)
+    if geopose is not None:
+        from covis.maps.exports import check_geopose_target
+
+        check_geopose_target(geopose, len(files))
     say(f"locating {counted(len(files), 'photo')} in {map_path}")
 
     from covis.maps.calibration import RATE

@@ -195,12 +195,17 @@ def _xml(text: str) -> str:
     return escape("".join(c if c >= " " or c in "\t\n\r" else "\ufffd" for c in text))
 
 
+def check_geopose_target(target: Path, photos: int) -> None:
+    """Refuses a file for several photos, each of which has a GeoPose of its own."""
+    if target.suffix and photos > 1:
+        raise InputError(f"{target} can hold the GeoPose of one photo; for {photos} give --geopose FOLDER")
+
+
 def write_geoposes(target: Path, answers: Sequence[Answer], form: GeoPoseForm) -> tuple[int, int]:
     """One GeoPose file for one photo, a folder of them for several; how many were written, and left out for no heading."""
+    check_geopose_target(target, len(answers))
     posed = [a for a in answers if a.position is not None and a.position.place.heading is not None]
     if target.suffix:
-        if len(answers) > 1:
-            raise InputError(f"{target} can hold the GeoPose of one photo; for {len(answers)} give --geopose FOLDER")
         files = [target]
     else:
         files = _unique(target, [a.photo.with_suffix("").name + ".geopose.json" for a in posed])
