@@ -120,6 +120,15 @@ def test_a_run_folder_is_a_model_for_every_verb(run_folder, tmp_path, capsys):
     assert run(capsys, "model", "show", run_folder, "--json")[0] == 0
 
 
+def test_a_model_to_start_from_needs_no_recipe(run_folder, capsys):
+    code, out, err = run(capsys, "train", "--init", run_folder, "--dry-run")
+    assert code == 0, err
+    assert json.loads(out) == json.loads(run(capsys, "train", "fine_tune", "--init", run_folder, "--dry-run")[1])
+    code, out, err = run(capsys, "train", "-o", "runs/none")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "covis train --init MODEL" in err
+
+
 def test_embed_takes_runs_and_copies_descriptors_that_are_there(run_folder, tmp_path, capsys):
     from layouts import builders
 

@@ -83,7 +83,7 @@ def test_help_loads_nothing_heavy():
         (["list", "datasts"], "did you mean 'datasets'"),
         (["evaluate", "nowhere", "town"], "nowhere"),
         (["train", "town_quick", "-o", "x", "--set", "los.margin=1"], "did you mean 'loss.margin'"),
-        (["train"], "Missing"),
+        (["train"], "give a recipe"),
         (["reproduce", "table99", "-o", "x"], "unknown table"),
     ],
     ids=lambda v: " ".join(v[:2]) if isinstance(v, list) else "",

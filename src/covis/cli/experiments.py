@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 RECIPE_FILES = (".toml", ".json")
 
 
-def _check_recipe(given: str | list[str]) -> str | list[str]:
+def _check_recipe(given: str | list[str] | None) -> str | list[str] | None:
     """Recipes whose names are known or whose files are there, before anything is imported."""
-    for name in [given] if isinstance(given, str) else given:
+    for name in [given] if isinstance(given, str) else given or []:
         if name.endswith(RECIPE_FILES):
             existing(Path(name))
         else:
@@ -58,6 +58,10 @@ def _check_settings(given: list[str] | None) -> list[str] | None:
     return given
 
 
+_FINE_TUNE = "fine_tune"
+"""The recipe of `covis train --init MODEL` alone."""
+
+
 def _check_tables(given: list[str] | None) -> list[str] | None:
     if given != ["list"]:
         named("table")(given or [])
@@ -66,8 +70,12 @@ def _check_tables(given: list[str] | None) -> list[str] | None:
 
 def train(
     recipe: Annotated[
-        str, typer.Argument(callback=_check_recipe, help="A name from `covis list recipes`, or a file (.toml, .json).")
-    ],
+        str | None,
+        typer.Argument(
+            callback=_check_recipe,
+            help="A name from `covis list recipes`, or a file (.toml, .json). [default with --init: fine_tune]",
+        ),
+    ] = None,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Run folder; RUN/model is the trained model.")
     ] = None,
@@ -104,9 +112,12 @@ def train(
       covis train town_gcl -o runs/iou --set labels.measure=iou --set loss.margin=0.7
       covis train town_gcl --set loss=triplet --set batches=tuples --dry-run > mine.json
       covis train mine.json -o runs/mine
-      covis train fine_tune --init megaloc --data photos/ -o runs/mine --set model.adapters=8
+      covis train --init megaloc --data photos/ -o runs/mine --set model.adapters=8
       torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
     """
+    if recipe is None and init is None:
+        raise InputError("give a recipe (`covis list recipes`), or a model to fine-tune: covis train --init MODEL -o RUN")
+    recipe = recipe or _FINE_TUNE
     if output is None and not dry_run:
         raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
     from covis import experiments
