@@ -4,8 +4,11 @@ import os
 import platform
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
+
+from covis.machine import keep_large_blocks
 
 LOOP = """
 import ctypes, resource
@@ -31,6 +34,20 @@ def faults(setup):
 def test_large_blocks_are_allocated_once():
     plain, kept = faults(""), faults("from covis.machine import keep_large_blocks; assert keep_large_blocks()")
     assert kept < plain / 4
+
+
+def test_a_c_library_that_takes_smaller_blocks_keeps_these(monkeypatch):
+    """As glibc did before 2.35."""
+    settings = {}
+
+    def mallopt(name, size):
+        taken = name != -3 or size <= 32 << 20
+        settings.update({name: size} if taken else {})
+        return int(taken)
+
+    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(mallopt=mallopt))
+    assert keep_large_blocks()
+    assert settings == {-3: 32 << 20, -1: (1 << 31) - 1}
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has its own threads on other systems")

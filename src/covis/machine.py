@@ -21,8 +21,10 @@ if TYPE_CHECKING:  # loading it takes longer than telling a typo
 A = TypeVar("A")
 B = TypeVar("B")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES = 1 << 30
-"""Blocks up to this size stay with the process; the largest that the trim threshold can hold is twice that."""
+_KEPT_BYTES = (1 << 30, 32 << 20)
+"""Blocks up to this size stay with the process: the first that the C library takes (glibc before 2.35 takes 32 MB at most)."""
+_TRIM_BYTES = (1 << 31) - 1
+"""The most that its argument holds."""
 MAX_WORKERS = 8
 
 
@@ -41,7 +43,8 @@ def keep_large_blocks() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, _KEPT_BYTES)) and bool(mallopt(_M_TRIM_THRESHOLD, 2 * _KEPT_BYTES - 1))
+    kept = any(mallopt(_M_MMAP_THRESHOLD, size) for size in _KEPT_BYTES)
+    return kept and bool(mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
 
 
 def sleep_while_waiting() -> None:
