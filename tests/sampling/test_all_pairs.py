@@ -113,7 +113,7 @@ def test_composition_by_one_graph_with_labels_of_another():
 
 def test_too_small_a_batch_is_refused():
     w = world()
-    with pytest.raises(InputError, match="at least 8"):
+    with pytest.raises(InputError, match=r"set batches\.size=8 or more"):
         AllPairsSampler(w.graph, "A", 7)
     with pytest.raises(InputError, match="not one of"):
         AllPairsSampler(w.graph, "A", 12).batch(0, 10)

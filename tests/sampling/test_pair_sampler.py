@@ -188,7 +188,7 @@ def test_errors_name_what_is_wrong():
     with pytest.raises(InputError, match="60 database, the image set 59"):
         PairSampler(w.graph, "A", 8, queries=w.queries, database=w.database.subset(np.arange(59)))
     plain = world()
-    with pytest.raises(InputError, match="at least 1"):
+    with pytest.raises(InputError, match="size=1 or more"):
         PairSampler(plain.graph, "A", 0)
     with pytest.raises(InputError, match="position"):
         PairSampler(plain.graph, "A", 8, zeros="near")

@@ -205,7 +205,7 @@ class AllPairsSampler:
         if self.batch_size < least or self.places < 1:
             raise InputError(
                 f"{self.batch_size} images cannot hold {self.places} neighbourhoods and a pair of every band; "
-                f"give batch_size of at least {least}"
+                f"set batches.size={least} or more"
             )
         if self.labels is not None and self.labels.shape != self.graph.shape:
             raise InputError(

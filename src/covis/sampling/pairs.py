@@ -338,7 +338,7 @@ class PairSampler(QuerySampler):
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
-            raise InputError(f"a batch of {self.batch_size} pairs is empty; give batch_size of at least 1")
+            raise InputError(f"a batch of {self.batch_size} pairs is empty; set batches.size=1 or more")
         if self.labels is not None and self.labels.shape != self.graph.shape:
             raise InputError(
                 f"labels are {self.labels.shape}, the graph is {self.graph.shape}; both must be of one set"
