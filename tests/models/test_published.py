@@ -613,6 +613,13 @@ def test_a_missing_checkpoint_says_where_to_get_it(tmp_path, monkeypatch):
         PlaceModel.from_pretrained("boq_resnet50_16384")
     with pytest.raises(InputError, match="did you mean 'megaloc'"):
         PlaceModel.from_pretrained("megalok")
+    with pytest.raises(InputError, match="'123' is no SHA-256"):
+        PlaceModel.from_pretrained("megaloc:123")
+    (tmp_path / "model.onnx").write_bytes(b"")
+    with pytest.raises(InputError, match="is a file; give a model folder"):
+        PlaceModel.from_pretrained(tmp_path / "model.onnx")
+    with pytest.raises(InputError, match="runs/none does not exist; give a model folder"):
+        PlaceModel.from_pretrained("runs/none")
 
 
 class Flat(nn.Module):

@@ -142,11 +142,13 @@ def test_a_folder_for_a_hub_is_read_back_and_other_weights_are_refused(tmp_path)
     card = (tmp_path / "hub" / "README.md").read_text()
     assert card.startswith("---\nlibrary_name: ")
     assert "16 dims" in card
+    assert '\nlicense: "mit"\n' in card
     loaded = torch.hub.load(str(Path(__file__).parents[2]), "place_model", str(tmp_path / "hub"), source="local")
     x = torch.randn(1, 3, 32, 48)
     torch.testing.assert_close(loaded(x), model(x))
     again.save(tmp_path / "own")
-    PlaceModel.build(ModelConfig("tiny", "gem", (32, 48)), seed=2).publish(tmp_path / "other")
+    PlaceModel.build(ModelConfig("tiny", "gem", (32, 48)), seed=2).publish(tmp_path / "other", {"licence": "ask us"})
+    assert '\nlicense: "other"\nlicense_name: "ask us"\n' in (tmp_path / "other" / "README.md").read_text()
     (tmp_path / "hub" / "model.safetensors").write_bytes((tmp_path / "other" / "model.safetensors").read_bytes())
     with pytest.raises(InputError, match="SHA-256 differs"):
         PlaceModel.from_pretrained(tmp_path / "hub")

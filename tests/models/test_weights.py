@@ -209,7 +209,7 @@ def test_pretrained_weights_come_from_the_librarys_cache(monkeypatch, tmp_path):
         built("resnet18.tv_in1k", "pretrained")
     other = hashlib.sha256(file.read_bytes()).hexdigest()
     assert built("resnet18.tv_in1k", f"pretrained:{other}").card["weights"]["sha256"] == other
-    with pytest.raises(InputError, match="names no SHA-256"):
+    with pytest.raises(InputError, match="'latest' is no SHA-256"):
         built("resnet18.tv_in1k", "pretrained:latest")
 
 

@@ -174,7 +174,8 @@ class PlaceModel(nn.Module):
     ) -> PlaceModel:
         """A model folder or a run's, or a model that others published (`covis list models`) from its checkpoint `file`.
 
-        `hub:OWNER/NAME@REVISION` is a model that `publish` wrote, on a hub. Without `file`, the checkpoint is looked for in the cache's `weights` folder and, where it is there, on the hub.
+        `hub:OWNER/NAME@REVISION` is a model that `publish` wrote, on a hub. Without `file`, the checkpoint is looked for in
+        the cache's `weights` folder and, where it is there, on the hub.
         weights_file: the backbone's, where `file` is a vocabulary alone (AnyLoc).
         """
         if str(name_or_path).startswith(published.HUB_PREFIX):
@@ -184,6 +185,11 @@ class PlaceModel(nn.Module):
             return cls._from_hub(folder)
         if file is None and folder.is_dir():
             return read_model(folder / "model" if (folder / "model" / artifacts.MANIFEST).is_file() else folder)
+        if file is None and (folder.exists() or len(folder.parts) > 1):
+            reason = "is a file" if folder.exists() else "does not exist"
+            raise InputError(
+                f"{folder} {reason}; give a model folder, or a published model (`covis list models`) and its checkpoint"
+            )
         entry, path = published.find_published(str(name_or_path), None if file is None else Path(file))
         return published.fill_published(cls.skeleton(entry.config), entry, path, str(weights_file))
 

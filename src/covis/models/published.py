@@ -526,7 +526,7 @@ def _readme(name: str, model: HubModel) -> str:
         "library_name": LIBRARY,
         "tags": ["visual-place-recognition", "image-retrieval", model.config.backbone],
         "pipeline_tag": "image-feature-extraction",
-        **({"license_name": card["licence"], "license": "other"} if card.get("licence") else {}),
+        **_licence(card.get("licence") or ""),
     }
     front = "\n".join(f"{key}: {json.dumps(value, ensure_ascii=False)}" for key, value in head.items())
     dim = model.whitening.dim if model.whitening is not None else card.get("dim", "")
@@ -542,6 +542,17 @@ def _readme(name: str, model: HubModel) -> str:
     rows = markdown_lines([("", ""), *((key, str(value)) for key, value in facts.items() if value)], (False, False))
     use = f'from covis import PlaceModel\n\nmodel = PlaceModel.from_pretrained("{name}")  # this folder, or hub:OWNER/NAME'
     return f"---\n{front}\n---\n\n# {name}\n\n{rows}\n\n```python\n{use}\n```\n"
+
+
+_LICENCES = "mit apache-2.0 bsd-2-clause bsd-3-clause gpl-3.0 cc-by-4.0 cc-by-sa-4.0 cc-by-nc-4.0".split()
+"""Those that hubs know by these names."""
+
+
+def _licence(stated: str) -> dict[str, str]:
+    """A licence as hubs read it: by their own name, or as another one with its own."""
+    if stated.lower() in _LICENCES:
+        return {"license": stated.lower()}
+    return {"license": "other", "license_name": stated} if stated else {}
 
 
 def _recall(told: Any) -> str:

@@ -277,7 +277,7 @@ def fetch(hub_id: str, file: str, pin: str = "") -> Path:
     from huggingface_hub import try_to_load_from_cache
 
     if pin and pin != UNPINNED and not re.fullmatch(r"[0-9a-f]{64}", pin):
-        raise InputError(f"pretrained:{pin} names no SHA-256 (64 digits and a to f); or say pretrained:{UNPINNED}")
+        raise InputError(f"{pin!r} is no SHA-256 (64 characters, 0 to 9 and a to f); give that, or `{UNPINNED}`")
     known = _pins().get(hub_id) or PINS.get(hub_id)
     wanted = known if pin in ("", UNPINNED) else pin
     cached = try_to_load_from_cache(hub_id, file)
