@@ -116,7 +116,7 @@ def train(
       torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
     """
     if recipe is None and init is None:
-        raise InputError("give a recipe (`covis list recipes`), or a model to fine-tune: covis train --init MODEL -o RUN")
+        raise InputError("give a recipe (`covis list recipes`), or a model to fine-tune: covis train --init MODEL")
     recipe = recipe or _FINE_TUNE
     if output is None and not dry_run:
         raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
