@@ -544,7 +544,7 @@ def _readme(name: str, model: HubModel) -> str:
     return f"---\n{front}\n---\n\n# {name}\n\n{rows}\n\n```python\n{use}\n```\n"
 
 
-_LICENCES = "mit apache-2.0 bsd-2-clause bsd-3-clause gpl-3.0 cc-by-4.0 cc-by-sa-4.0 cc-by-nc-4.0".split()
+_LICENCES = ("mit", "apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "cc-by-4.0", "cc-by-nc-4.0")
 """Those that hubs know by these names."""
 
 
