@@ -27,25 +27,21 @@ INLINE: dict[str, Any] = {**SIMD, "forceinline": True}
 
 
 @kernel(**INLINE)
-def upper_angle(x: float, h: float) -> float:
-    """Angle of the point (x, h ≥ 0) in [0, π], to about one unit in the last place."""
-    ax = abs(x)
-    low, high = min(ax, h), max(ax, h)
-    steep = low > 0.41421356237309503 * high
-    z = (low - high if steep else low) / max(high + low if steep else high, _TINY)
+def upper_angle(x: float, h: float, radius: float) -> float:
+    """Angle in [0, π] of the point (x, h ≥ 0) at `radius` > 0 from the origin, to about one unit in the last place.
+
+    It is twice the angle seen from the circle's far end, whose tangent is h ÷ (radius + |x|) ≤ 1.
+    """
+    base = radius + abs(x)
+    steep = h > 0.41421356237309503 * base
+    z = (h - base if steep else h) / (base + h if steep else base)
     y = z * z
-    p = 0.022748939747779046
-    p = p * y - 0.04483218628995374
-    p = p * y + 0.057362969593526145
-    p = p * y - 0.06649607953399717
-    p = p * y + 0.07691054614825647
-    p = p * y - 0.09090852527088297
-    p = p * y + 0.11111109635603796
-    p = p * y - 0.1428571426608229
-    p = p * y + 0.19999999999898324
-    p = p * y - 0.3333333333333325
-    angle = z + z * (y * p) + (0.25 * PI if steep else 0.0)
-    angle = 0.5 * PI - angle if h > ax else angle
+    y2 = y * y
+    y4 = y2 * y2
+    low = (0.3999999999979665 * y - 0.666666666666665) + y2 * (0.22222219271207592 * y - 0.2857142853216458)
+    mid = (0.15382109229651294 * y - 0.18181705054176594) + y2 * (0.11472593918705229 * y - 0.13299215906799434)
+    p = low + y4 * (mid + y4 * (0.045497879495558092 * y - 0.08966437257990748))
+    angle = 2.0 * z + z * (y * p) + (0.5 * PI if steep else 0.0)
     return PI - angle if x < 0.0 else angle
 
 
@@ -99,12 +95,13 @@ def minus_sine(angle: float, sine: float) -> float:
     return series if y < 0.0025 else angle - sine
 
 
-@kernel(**INLINE)
-def forbidden(middle: float, width: float) -> tuple[float, float, float, float]:
-    """What the condition |t − middle| ≤ width (mod 2π) leaves of [−π/2, π/2].
+ArcLimits = tuple[float, float, float, float]
+"""Of an arc: where it begins and ends at most, and an interval (start, end) that is cut out from between."""
 
-    Returns limits (low, high) and one interval to be cut out from between them.
-    """
+
+@kernel(**INLINE)
+def limits(middle: float, width: float) -> ArcLimits:
+    """What the condition |t − middle| ≤ width (mod 2π) leaves of [−π/2, π/2]."""
     lower, upper = middle - width, middle + width
     right = middle >= 0.0
     return (
@@ -116,7 +113,7 @@ def forbidden(middle: float, width: float) -> tuple[float, float, float, float]:
 
 
 @kernel(**INLINE)
-def ordered_intervals(
+def in_order(
     a0: float, pa0: float, a1: float, pa1: float, b0: float, pb0: float, b1: float, pb1: float
 ) -> tuple[float, float, float, float, float, float, float, float]:
     """Two intervals with a value at each end, the one that starts first in front."""
@@ -147,31 +144,21 @@ def up_to(
 
 @kernel(**INLINE)
 def allowed(
-    half: float, plow: float, phigh: float,
-    m1: float, w1: float, pl1: float, pu1: float,
-    m2: float, w2: float, pl2: float, pu2: float,
-    m3: float, w3: float, pl3: float, pu3: float,
+    lo: float, plow: float, hi: float, phigh: float,
+    first: ArcLimits, p: ArcLimits, second: ArcLimits, q: ArcLimits, third: ArcLimits, r: ArcLimits,
 ) -> float:  # fmt: skip
-    """∫ dp over the part of [−half, half] where three conditions |t − m| ≤ w (mod 2π) hold.
-
-    p is known at ±half (plow, phigh) and at each condition's two ends (pl, pu).
-    """
-    l1, u1, a0, a1 = forbidden(m1, w1)
-    l2, u2, b0, b1 = forbidden(m2, w2)
-    l3, u3, c0, c1 = forbidden(m3, w3)
-    lo, hi = -half, half
-    plow, lo = (pl1 if l1 > lo else plow), max(l1, lo)
-    plow, lo = (pl2 if l2 > lo else plow), max(l2, lo)
-    plow, lo = (pl3 if l3 > lo else plow), max(l3, lo)
-    phigh, hi = (pu1 if u1 < hi else phigh), min(u1, hi)
-    phigh, hi = (pu2 if u2 < hi else phigh), min(u2, hi)
-    phigh, hi = (pu3 if u3 < hi else phigh), min(u3, hi)
-    a0, pu1, a1, pl1, b0, pu2, b1, pl2 = ordered_intervals(a0, pu1, a1, pl1, b0, pu2, b1, pl2)
-    a0, pu1, a1, pl1, c0, pu3, c1, pl3 = ordered_intervals(a0, pu1, a1, pl1, c0, pu3, c1, pl3)
-    b0, pu2, b1, pl2, c0, pu3, c1, pl3 = ordered_intervals(b0, pu2, b1, pl2, c0, pu3, c1, pl3)
-    total, cur, pcur = up_to(0.0, lo, plow, hi, phigh, a0, pu1, a1, pl1)
-    total, cur, pcur = up_to(total, cur, pcur, hi, phigh, b0, pu2, b1, pl2)
-    total, cur, pcur = up_to(total, cur, pcur, hi, phigh, c0, pu3, c1, pl3)
+    """∫ dp over the part of [lo, hi] within three limits; p is known at its ends and at all of the limits."""
+    for limit, value in ((first, p), (second, q), (third, r)):
+        plow, lo = (value[0] if limit[0] > lo else plow), max(limit[0], lo)
+        phigh, hi = (value[1] if limit[1] < hi else phigh), min(limit[1], hi)
+    (_, _, a0, a1), (_, _, b0, b1), (_, _, c0, c1) = first, second, third
+    (_, _, pa0, pa1), (_, _, pb0, pb1), (_, _, pc0, pc1) = p, q, r
+    a0, pa0, a1, pa1, b0, pb0, b1, pb1 = in_order(a0, pa0, a1, pa1, b0, pb0, b1, pb1)
+    a0, pa0, a1, pa1, c0, pc0, c1, pc1 = in_order(a0, pa0, a1, pa1, c0, pc0, c1, pc1)
+    b0, pb0, b1, pb1, c0, pc0, c1, pc1 = in_order(b0, pb0, b1, pb1, c0, pc0, c1, pc1)
+    total, cur, pcur = up_to(0.0, lo, plow, hi, phigh, a0, pa0, a1, pa1)
+    total, cur, pcur = up_to(total, cur, pcur, hi, phigh, b0, pb0, b1, pb1)
+    total, cur, pcur = up_to(total, cur, pcur, hi, phigh, c0, pc0, c1, pc1)
     return total + (phigh - pcur if hi > cur else 0.0)
 
 
@@ -183,12 +170,10 @@ def clipped_edge(
     foot = bx * ex + by * ey
     start, end = max(0.0, -foot - chord), min(rb, chord - foot)
     for side in (-1.0, 1.0):
-        across = sine * ex + side * cosine * ey
-        inside = sine * bx + side * cosine * by
-        across = across if abs(across) > _TINY else _TINY
-        limit = -inside / across
-        start = max(start, limit) if across > 0.0 else start
-        end = min(end, limit) if across < 0.0 else end
+        across = sine * ex + side * cosine * ey + _TINY
+        limit = -(sine * bx + side * cosine * by) / across
+        start = max(start, limit if across > 0.0 else 0.0)
+        end = min(end, rb if across > 0.0 else limit)
     return max(0.0, end - start)
 
 
@@ -224,6 +209,16 @@ def arc_value(t: float, origin: float, sine: float, distance: float, rb: float) 
 
 
 @kernel(**INLINE)
+def arc_values(
+    middle: float, width: float, low: float, high: float, origin: float, distance: float, rb: float
+) -> ArcLimits:
+    """The same at the `limits` of a condition, at whose ends the angle τ has the sines `low` and `high`."""
+    lower = arc_value(wrapped(middle - width), origin, low, distance, rb)
+    upper = arc_value(wrapped(middle + width), origin, high, distance, rb)
+    return lower, upper, upper, lower
+
+
+@kernel(**INLINE)
 def convex_area(
     dx: float, dy: float, turn: float,
     ax: float, ay: float, ra: float, fa: float, ca: float, sa: float,
@@ -240,47 +235,41 @@ def convex_area(
     px, py = dx * ax + dy * ay, dy * ax - dx * ay
     c, s = ax * bx + ay * by, ax * by - ay * bx
     turn = wrapped(turn)
-    # both circles: one half chord h for both arcs
+    # meeting points, each once: of both circles (half chord h), of B's edge lines (left, right) with A's circle, of
+    # A's edge lines with B's circle
     d = max(math.sqrt(px * px + py * py), _TINY)
-    q = min(1.0, max(-1.0, (ra - rb) / d))
+    over = 1.0 / (d * rb)
+    over_d = rb * over
+    q = min(1.0, max(-1.0, (ra - rb) * over_d))
     h = 0.5 * math.sqrt(max(0.0, (1.0 - q) * (1.0 + q) * (ra + rb - d) * (ra + rb + d)))
-    bearing = upper_angle(px, abs(py))
-    bearing = -bearing if py < 0.0 else bearing
-    wa = upper_angle(0.5 * (d + q * (ra + rb)), h)
-    wb = upper_angle(0.5 * (d - q * (ra + rb)), h)
-    # B's edges: left and right, unit vectors; their lines' half chords in A's disc serve A's arc as well
     lx, ly = c * cb - s * sb, s * cb + c * sb
     rx, ry = c * cb + s * sb, s * cb - c * sb
     cross_l, cross_r = px * ly - py * lx, px * ry - py * rx
     hl = half_chord(ra, cross_l, px * lx + py * ly, d)
     hr = half_chord(ra, cross_r, px * rx + py * ry, d)
-    edges = cross_r * clipped_edge(px, py, rx, ry, rb, hr, sa, ca) - cross_l * clipped_edge(
-        px, py, lx, ly, rb, hl, sa, ca
-    )
-    ml, wl = wrapped(turn + fb - 0.5 * PI), upper_angle(cross_l, hl)
-    mr, wr = wrapped(turn - fb + 0.5 * PI), upper_angle(-cross_r, hr)
-    arc_a = allowed(
-        fa, -fa, fa,
-        bearing, wa, wrapped(bearing - wa), wrapped(bearing + wa),
-        ml, wl, wrapped(ml - wl), wrapped(ml + wl),
-        mr, wr, wrapped(mr - wr), wrapped(mr + wr),
-    )  # fmt: skip
-    # A's edge lines on B's circle
     nl, nr = sa * px - ca * py, sa * px + ca * py
     gl = half_chord(rb, nl, ca * px + sa * py, d)
     gr = half_chord(rb, nr, ca * px - sa * py, d)
-    tl, vl = wrapped(fa - 0.5 * PI - turn), upper_angle(-nl, gl)
-    tr, vr = wrapped(0.5 * PI - fa - turn), upper_angle(-nr, gr)
-    # sines of the angles between A's apex and every meeting point, seen from B's apex; A's edges mirror each other
-    origin, over_d, over_rb = wrapped(bearing + PI - turn), 1.0 / d, 1.0 / rb
-    sb1, over = h * over_rb, over_d * over_rb
+    # their angles, all together: the processor computes them side by side
+    bearing = upper_angle(px, abs(py), d)
+    bearing = -bearing if py < 0.0 else bearing
+    wa, wb = upper_angle(0.5 * (d + q * (ra + rb)), h, ra), upper_angle(0.5 * (d - q * (ra + rb)), h, rb)
+    wl, wr = upper_angle(cross_l, hl, ra), upper_angle(-cross_r, hr, ra)
+    vl, vr = upper_angle(-nl, gl, rb), upper_angle(-nr, gr, rb)
+    edge_l, edge_r = clipped_edge(px, py, lx, ly, rb, hl, sa, ca), clipped_edge(px, py, rx, ry, rb, hr, sa, ca)
+    # A's arc inside B, where p is the angle itself
+    rim = limits(bearing, wa)
+    left, right = limits(wrapped(turn + fb - 0.5 * PI), wl), limits(wrapped(turn - fb + 0.5 * PI), wr)
+    arc_a = allowed(-fa, -fa, fa, fa, rim, rim, left, left, right, right)
+    # B's arc inside A, with the sines of the angles between A's apex and every meeting point, seen from B's apex
+    tl, tr = wrapped(fa - 0.5 * PI - turn), wrapped(0.5 * PI - fa - turn)
+    origin, sine = wrapped(bearing + PI - turn), h * d * over
     high_l, low_l = line_sines(-nl, ca * px + sa * py, gl, rb, over)
-    low_r, high_r = line_sines(nr, ca * px - sa * py, gr, rb, over)
+    low_r, high_r = line_sines(nr, ca * px - sa * py, gr, rb, over)  # A's edges mirror each other
     arc_b = allowed(
-        fb, arc_value(-fb, origin, -cross_r * over_d, d, rb), arc_value(fb, origin, -cross_l * over_d, d, rb),
-        origin, wb,
-        arc_value(wrapped(origin - wb), origin, -sb1, d, rb), arc_value(wrapped(origin + wb), origin, sb1, d, rb),
-        tl, vl, arc_value(wrapped(tl - vl), origin, low_l, d, rb), arc_value(wrapped(tl + vl), origin, high_l, d, rb),
-        tr, vr, arc_value(wrapped(tr - vr), origin, low_r, d, rb), arc_value(wrapped(tr + vr), origin, high_r, d, rb),
+        -fb, arc_value(-fb, origin, -cross_r * over_d, d, rb), fb, arc_value(fb, origin, -cross_l * over_d, d, rb),
+        limits(origin, wb), arc_values(origin, wb, -sine, sine, origin, d, rb),
+        limits(tl, vl), arc_values(tl, vl, low_l, high_l, origin, d, rb),
+        limits(tr, vr), arc_values(tr, vr, low_r, high_r, origin, d, rb),
     )  # fmt: skip
-    return max(0.0, 0.5 * (ra * ra * arc_a + edges) + arc_b)
+    return max(0.0, 0.5 * (ra * ra * arc_a + cross_r * edge_r - cross_l * edge_l) + arc_b)
