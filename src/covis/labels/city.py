@@ -25,14 +25,15 @@ from covis.labels.fov import (
     Circles,
     Pieces,
     Views,
+    aligned_areas,
     empty_pieces,
     enclosing_circles,
     fill_pieces,
     gather_pieces,
+    repeat_piece,
     similarity,
     view_area,
 )
-from covis.labels.sectors import SIMD, convex_area
 
 # Rules over whole sets, group by group where asked: labelled rows in any order become one compressed sparse graph
 
@@ -384,6 +385,8 @@ class Room(NamedTuple):
     at_wide: Ids
     area: Floats
     more: Floats
+    query: Pieces
+    """One piece, repeated."""
     pieces: Pieces
 
 
@@ -424,7 +427,7 @@ def _room(most: int) -> Room:
     n = most + _LANES
     key, at, camera, wide, at_wide = np.empty((5, n), np.int64)
     area, more = np.empty((2, n))
-    return Room(np.empty(18, np.int64), key, at, camera, wide, at_wide, area, more, empty_pieces(n))
+    return Room(np.empty(18, np.int64), key, at, camera, wide, at_wide, area, more, empty_pieces(n), empty_pieces(n))
 
 
 @kernel()
@@ -468,13 +471,13 @@ def _candidates(a: Circles, i: int, b: Circles, near: int, one_set: bool, room: 
     return n
 
 
-@kernel()
+@kernel(inline="always")
 def _shared(a: Side, i: int, b: Side, n: int, room: Room) -> None:
     """Areas that query i shares with its n candidates, summed over the pieces of wide views, into room.area."""
-    _areas(a.first, i, b.first, room.at, n, room.pieces, room.area)
+    _areas(a.first, i, b.first, room.at, n, room, room.area)
     twice = a.views.fov[i] > 180.0
     if twice:
-        _areas(a.second, i, b.first, room.at, n, room.pieces, room.more)
+        _areas(a.second, i, b.first, room.at, n, room, room.more)
         for k in range(n):
             room.area[k] += room.more[k]
     if len(b.second.x):
@@ -485,26 +488,20 @@ def _shared(a: Side, i: int, b: Side, n: int, room: Room) -> None:
         for k in range(m):
             room.at_wide[k] = room.at[room.wide[k]]
         for piece in range(1 + twice):
-            _areas(a.second if piece else a.first, i, b.second, room.at_wide, m, room.pieces, room.more)
+            _areas(a.second if piece else a.first, i, b.second, room.at_wide, m, room, room.more)
             for k in range(m):
                 room.area[room.wide[k]] += room.more[k]
 
 
-@kernel(**SIMD)
-def _areas(a: Pieces, p: int, b: Pieces, at: Ids, n: int, room: Pieces, out: Floats) -> None:
+@kernel(inline="always")
+def _areas(a: Pieces, p: int, b: Pieces, at: Ids, n: int, room: Room, out: Floats) -> None:
     """Areas that query piece p shares with the database pieces at the first n positions."""
     padded = n + (-n % _LANES)
     for k in range(n, padded):
         at[k] = at[n - 1]
-    gather_pieces(b, at, padded, room)
-    x, y, heading = a.x[p], a.y[p], a.heading[p]
-    ax, ay, radius, half, cosine, sine = a.axis_x[p], a.axis_y[p], a.radius[p], a.half[p], a.cosine[p], a.sine[p]
-    for k in range(padded):
-        out[k] = convex_area(
-            room.x[k] - x, room.y[k] - y, (heading - room.heading[k]) * RADIANS,
-            ax, ay, radius, half, cosine, sine,
-            room.axis_x[k], room.axis_y[k], room.radius[k], room.half[k], room.cosine[k], room.sine[k],
-        )  # fmt: skip
+    repeat_piece(a, p, padded, room.query)
+    gather_pieces(b, at, padded, room.pieces)
+    aligned_areas(room.query, room.pieces, padded, out)
 
 
 @kernel()

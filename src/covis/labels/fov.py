@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from covis.arrays import Floats, Ids
 from covis.compiling import kernel
 from covis.errors import InputError, unknown_name
-from covis.labels.sectors import INLINE, PI, SIMD, convex_area, sine_cosine
+from covis.labels.sectors import INLINE, SIMD, convex_area, sine_cosine
 
 RADIANS = math.pi / 180.0
 
@@ -135,6 +135,15 @@ def piece(heading: float, fov: float, second: bool) -> tuple[float, float]:
     return max(heading, 0.0) + offset, quarter if wide else 0.5 * fov
 
 
+@kernel(**INLINE)
+def all_equal(a: Floats, b: Floats, n: int) -> bool:
+    """Whether the first n > 0 values of both are one and the same number."""
+    differ = 0
+    for k in range(n):
+        differ += (a[k] != a[0]) | (b[k] != a[0])
+    return n > 0 and differ == 0
+
+
 @kernel(**SIMD)
 def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
     """Writes the first (or, of wide views, the second) convex pieces of n views.
@@ -146,12 +155,13 @@ def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
         out.heading[k], out.half[k] = piece(view.heading[k], view.fov[k], second)
     for k in range(n):
         out.axis_x[k], out.axis_y[k] = sine_cosine(out.heading[k])
-    alike = True
-    for k in range(n):
-        alike &= out.half[k] == out.half[0]
-    sine, cosine = sine_cosine(out.half[0]) if n else (0.0, 1.0)
-    for k in range(n):
-        out.sine[k], out.cosine[k] = (sine, cosine) if alike else sine_cosine(out.half[k])
+    if all_equal(out.half, out.half, n):
+        sine, cosine = sine_cosine(out.half[0])
+        for k in range(n):
+            out.sine[k], out.cosine[k] = sine, cosine
+    else:
+        for k in range(n):
+            out.sine[k], out.cosine[k] = sine_cosine(out.half[k])
     for k in range(n):
         out.half[k] *= RADIANS
     for k in range(n):
@@ -168,6 +178,19 @@ def gather_pieces(pieces: Pieces, at: Ids, n: int, out: Pieces) -> None:
         out.x[k], out.y[k], out.heading[k] = pieces.x[i], pieces.y[i], pieces.heading[i]
         out.axis_x[k], out.axis_y[k], out.radius[k] = pieces.axis_x[i], pieces.axis_y[i], pieces.radius[i]
         out.half[k], out.cosine[k], out.sine[k] = pieces.half[i], pieces.cosine[i], pieces.sine[i]
+
+
+@kernel(**SIMD)
+def repeat_piece(pieces: Pieces, i: int, n: int, out: Pieces) -> None:
+    """Writes piece i n times; several loops for the reason given at `fill_pieces`."""
+    x, y, heading, axis_x, axis_y = pieces.x[i], pieces.y[i], pieces.heading[i], pieces.axis_x[i], pieces.axis_y[i]
+    radius, half, cosine, sine = pieces.radius[i], pieces.half[i], pieces.cosine[i], pieces.sine[i]
+    for k in range(n):
+        out.x[k], out.y[k], out.heading[k] = x, y, heading
+    for k in range(n):
+        out.axis_x[k], out.axis_y[k], out.radius[k] = axis_x, axis_y, radius
+    for k in range(n):
+        out.half[k], out.cosine[k], out.sine[k] = half, cosine, sine
 
 
 class Circles(NamedTuple):
@@ -195,15 +218,35 @@ def view_area(view: Views, i: int) -> float:
     return area
 
 
-FourPieces = tuple[Pieces, Pieces, Pieces, Pieces]
-_BLOCK = 512
+class PairBlock(NamedTuple):
+    """Working memory for a block of aligned pairs."""
+
+    a: Views
+    b: Views
+    pieces_a: tuple[Pieces, Pieces]
+    """First, and of wide views second pieces."""
+    pieces_b: tuple[Pieces, Pieces]
+    some_a: Pieces
+    some_b: Pieces
+    gap: Floats
+    area: Floats
+    shared: Floats
+    at: Ids
+
+
+_BLOCK = 2056
+"""Pairs at a time: enough to hide what a call costs; no power of two, whose rows would all fall on the same cache lines."""
 
 
 def similarities(a: Cameras, b: Cameras, measure: int) -> Floats:
     """ψ (N,) of aligned cameras by `fov.MEASURES[measure]`; NaN where a position is unknown."""
     psi = np.empty(len(a.xy))
-    pieces = empty_pieces(_BLOCK), empty_pieces(_BLOCK), empty_pieces(_BLOCK), empty_pieces(_BLOCK)
-    _similarities(a, b, measure, (empty_views(_BLOCK), empty_views(_BLOCK)), pieces, psi)
+    n = min(len(psi), _BLOCK)
+    first_a, second_a, first_b, second_b, some_a, some_b = (empty_pieces(n) for _ in range(6))
+    gap, area, shared = np.empty((3, n))
+    pieces = (first_a, second_a), (first_b, second_b)
+    room = PairBlock(empty_views(n), empty_views(n), *pieces, some_a, some_b, gap, area, shared, np.empty(n, np.int64))
+    _similarities(a, b, measure, room, psi)
     return psi
 
 
@@ -215,25 +258,31 @@ def similarity(shared: float, area_a: float, area_b: float, measure: int) -> flo
 
 
 @kernel()
-def _similarities(
-    given_a: Cameras, given_b: Cameras, measure: int, rooms: tuple[Views, Views], pieces: FourPieces, psi: Floats
-) -> None:
+def _similarities(given_a: Cameras, given_b: Cameras, measure: int, room: PairBlock, psi: Floats) -> None:
     """ψ of aligned cameras, block by block; views wider than 180° are two pieces, whose shares are added."""
-    a, b = rooms
-    shared = np.empty(_BLOCK)
+    a, b = room.a, room.b
     for start in range(0, len(psi), _BLOCK):
         n = min(_BLOCK, len(psi) - start)
-        load_view(given_a, start, n, a)
-        load_view(given_b, start, n, b)
-        wide_a, wide_b = False, False
+        most_a, most_b = _load(given_a, start, n, a, room.pieces_a), _load(given_b, start, n, b, room.pieces_b)
         for k in range(n):
-            shared[k] = 0.0
-            wide_a |= a.fov[k] > 180.0
-            wide_b |= b.fov[k] > 180.0
-        for second_a in range(1 + wide_a):
-            for second_b in range(1 + wide_b):
-                _add_shares(a, b, n, second_a == 1, second_b == 1, pieces, shared)
-        _ratios(shared, a, b, n, measure, psi[start : start + n])
+            room.shared[k] = 0.0
+        for i in range(most_a):
+            for j in range(most_b):
+                _add_shares(room, n, i, j)
+        _ratios(room.shared, a, b, n, measure, psi[start : start + n])
+
+
+@kernel()
+def _load(given: Cameras, start: int, n: int, out: Views, pieces: tuple[Pieces, Pieces]) -> int:
+    """Loads views start … start + n and their pieces; returns how many pieces the widest of them has."""
+    load_view(given, start, n, out)
+    fill_pieces(out, n, False, pieces[0])
+    wide = 0
+    for k in range(n):
+        wide += out.fov[k] > 180.0
+    if wide:
+        fill_pieces(out, n, True, pieces[1])
+    return 2 if wide else 1
 
 
 @kernel()
@@ -246,45 +295,67 @@ def _ratios(shared: Floats, a: Views, b: Views, n: int, measure: int, psi: Float
         psi[k] = psi[k] if known else np.nan
 
 
-@kernel()
-def _add_shares(a: Views, b: Views, n: int, second_a: bool, second_b: bool, pieces: FourPieces, shared: Floats) -> None:
-    """Adds the areas that the first (or second) pieces of aligned views share."""
-    first_a, first_b, some_a, some_b = pieces
-    fill_pieces(a, n, second_a, first_a)
-    fill_pieces(b, n, second_b, first_b)
-    gap, at, area = np.empty(_BLOCK), np.empty(_BLOCK, np.int64), np.empty(_BLOCK)
-    _gaps(first_a, first_b, n, gap)
-    least_a, least_b = (180.0 if second_a else 0.0), (180.0 if second_b else 0.0)
+@kernel(inline="always")
+def _add_shares(room: PairBlock, n: int, i: int, j: int) -> None:
+    """Adds the areas that pieces i (0 or 1) of views A and j of views B share."""
+    a, b, least_a, least_b = room.pieces_a[i], room.pieces_b[j], 180.0 * i, 180.0 * j
+    _gaps(a, b, n, room.gap)
     m = 0
     for k in range(n):
-        at[m] = k
-        m += (gap[k] < 0.0) & (a.fov[k] > least_a) & (b.fov[k] > least_b)
+        room.at[m] = k
+        m += (room.gap[k] < 0.0) & (room.a.fov[k] > least_a) & (room.b.fov[k] > least_b)
     if m == n:
-        aligned_areas(first_a, first_b, n, area)
+        aligned_areas(a, b, n, room.area)
     else:
-        gather_pieces(first_a, at, m, some_a)
-        gather_pieces(first_b, at, m, some_b)
-        aligned_areas(some_a, some_b, m, area)
+        gather_pieces(a, room.at, m, room.some_a)
+        gather_pieces(b, room.at, m, room.some_b)
+        aligned_areas(room.some_a, room.some_b, m, room.area)
     for k in range(m):
-        shared[at[k]] += area[k]
+        room.shared[room.at[k]] += room.area[k]
 
 
 @kernel(**SIMD)
 def _gaps(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
-    """Below 0 where circles around both pieces meet: radius r/√2 up to 90°, r beyond."""
+    """Below 0 where both pieces may meet: their enclosing circles do, and each circle reaches into the other's wedge."""
     for k in range(n):
-        reach_a = a.radius[k] * (0.7071067811865477 if a.half[k] <= 0.25 * PI else 1.0)
-        reach_b = b.radius[k] * (0.7071067811865477 if b.half[k] <= 0.25 * PI else 1.0)
-        ahead_a = reach_a if a.half[k] <= 0.25 * PI else 0.0
-        ahead_b = reach_b if b.half[k] <= 0.25 * PI else 0.0
-        dx = b.x[k] - a.x[k] + ahead_b * b.axis_x[k] - ahead_a * a.axis_x[k]
-        dy = b.y[k] - a.y[k] + ahead_b * b.axis_y[k] - ahead_a * a.axis_y[k]
-        out[k] = dx * dx + dy * dy - (reach_a + reach_b) * (reach_a + reach_b)
+        ahead_a, reach_a = enclosing(a.radius[k], a.cosine[k], a.sine[k])
+        ahead_b, reach_b = enclosing(b.radius[k], b.cosine[k], b.sine[k])
+        dx, dy = b.x[k] - a.x[k], b.y[k] - a.y[k]
+        ux, uy = dx + ahead_b * b.axis_x[k], dy + ahead_b * b.axis_y[k]
+        vx, vy = ahead_a * a.axis_x[k] - dx, ahead_a * a.axis_y[k] - dy
+        wx, wy = ux - ahead_a * a.axis_x[k], uy - ahead_a * a.axis_y[k]
+        apart = wx * wx + wy * wy - (reach_a + reach_b) * (reach_a + reach_b)
+        outside_a = outside_wedge(ux, uy, a.axis_x[k], a.axis_y[k], a.cosine[k], a.sine[k]) - reach_b
+        outside_b = outside_wedge(vx, vy, b.axis_x[k], b.axis_y[k], b.cosine[k], b.sine[k]) - reach_a
+        out[k] = max(apart, max(outside_a, outside_b))
+
+
+@kernel(**INLINE)
+def enclosing(radius: float, cosine: float, sine: float) -> tuple[float, float]:
+    """How far ahead of its apex the centre of a convex sector's smallest enclosing circle lies, and its radius."""
+    narrow = cosine > sine
+    reach = radius * (0.5 / max(cosine, 0.5) if narrow else sine)
+    return reach if narrow else radius * cosine, reach
+
+
+@kernel(**INLINE)
+def outside_wedge(x: float, y: float, axis_x: float, axis_y: float, cosine: float, sine: float) -> float:
+    """How far outside the nearer edge's line of a wedge the point (x, y) lies, as seen from the apex; negative inside."""
+    return cosine * abs(y * axis_x - x * axis_y) - sine * (x * axis_x + y * axis_y)
 
 
 @kernel(**SIMD)
 def aligned_areas(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
-    """Areas that n aligned convex sectors share."""
+    """Areas that n aligned convex sectors share; where all have one shape, the compiler makes a shorter loop of it."""
+    if all_equal(a.radius, b.radius, n) and all_equal(a.half, b.half, n):
+        radius, half, cosine, sine = a.radius[0], a.half[0], a.cosine[0], a.sine[0]
+        for k in range(n):
+            out[k] = convex_area(
+                b.x[k] - a.x[k], b.y[k] - a.y[k], (a.heading[k] - b.heading[k]) * RADIANS,
+                a.axis_x[k], a.axis_y[k], radius, half, cosine, sine,
+                b.axis_x[k], b.axis_y[k], radius, half, cosine, sine,
+            )  # fmt: skip
+        return
     for k in range(n):
         out[k] = convex_area(
             b.x[k] - a.x[k], b.y[k] - a.y[k], (a.heading[k] - b.heading[k]) * RADIANS,
