@@ -293,6 +293,7 @@ index . -o m.map --runtime troch
 locate runs runs --geopose-form quaternoin
 pairs runs -o p.txt --by retreival
 distil runs resnet5O . -o x
+distil runs resnet50 . -o x --trainable lsat2
 list recpies
 cache --clear featurs
 label --dataset twon -o x

@@ -360,6 +360,14 @@ def test_whitening_on_all_map_images_uses_them_all(campus, model):
     assert every.subject["whitening"]["samples"] == len(benchmark.database)
 
 
+def test_a_re_ranker_without_its_weights_is_told_before_any_image_is_read(campus, model, tmp_path, capsys):
+    given = ("evaluate", model, "campus", "--data", campus, "--cache", tmp_path / "cache")
+    code, _, err = run(capsys, *given, "--rerank", "local:xfeat=nowhere.onnx")
+    assert (code, err.count("\n")) == (2, 1)
+    assert "nowhere.onnx does not exist" in err
+    assert not (tmp_path / "cache").exists()
+
+
 def test_several_models_at_once_make_a_leaderboard(campus, model, tmp_path, capsys):
     other = tmp_path / "wide"
     PlaceModel.build(ModelConfig("tiny", image_size=(48, 48)), seed=1).save(other, {"licence": "CC BY 4.0"})

@@ -317,6 +317,7 @@ def evaluate(
         from covis.describing.rerankers import open_reranker
 
         variants = replace(variants, rerank=open_reranker(rerank, rerank_depth))
+        variants.rerank.facts()  # missing weights are an error before the work starts
     if scene is not None and not pose:
         raise InputError("--scene goes with --pose")
     if pose:

@@ -370,7 +370,13 @@ def distil(
     ],
     photos: Annotated[Path, typer.Argument(callback=existing, help="Photos without labels: a folder or a table.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The model folder to write.")],
-    trainable: Annotated[str, typer.Option(help="Blocks of the student to train: last1, last2 or all.")] = "all",
+    trainable: Annotated[
+        str,
+        typer.Option(
+            callback=choice_of("--trainable", ("last1", "last2", "all")),
+            help="Blocks of the student to train: last1, last2 or all.",
+        ),
+    ] = "all",
     image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels, if the student is a backbone.")] = "224x224",
     pool: Annotated[
         str, typer.Option(callback=named("pooling"), help="Pooling, if the student is a backbone.")

@@ -363,7 +363,7 @@ def _onnx(path: Path, outputs: set[str]) -> Any:
     session = open_session(path, remedy="download it again")
     lacking = sorted(outputs - {output.name for output in session.get_outputs()})
     if lacking:
-        raise InputError(f"{path} has no output {lacking[0]!r}; docs/systems.md says which file is meant")
+        raise InputError(f"{path} has no output {lacking[0]!r}; docs/search.md says which file is meant")
     return session
 
 

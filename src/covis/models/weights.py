@@ -107,7 +107,7 @@ def _content(path: Path) -> Any:
     except SafetensorError as error:
         raise InputError(f"{path} is not a safetensors file ({error}); download it again") from None
     except Exception as error:  # torch raises many kinds for files that are broken or would run code
-        cause = " ".join(str(error).split())[:120]
+        cause = re.split(r"(?<=[.:;]) ", " ".join(str(error).split()))[0].rstrip(".:;")[:120]
         raise InputError(f"{path} holds more than weights or is damaged, and was not loaded ({cause})") from None
 
 
