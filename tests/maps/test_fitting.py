@@ -142,6 +142,33 @@ def test_folds_of_many_coordinates_are_whitened_nearly_so(monkeypatch):
         assert np.abs(tried.rankings[i].distances[out][:, :5] - expected.distances).mean() < 0.03
 
 
+def test_walks_of_a_part_of_a_table_fill_every_fold():
+    """Walks keep their codes in a subset; no fold may be empty, or as many fits would lack more walks than thought."""
+    images, descriptors = of_places(1260, 20, 12, decay=0.0)  # 63 walks
+    part = np.random.default_rng(0).permutation(63)[images.group] % 4
+    some = images.subset(part != 0)
+    with moments(descriptors[part != 0], 8) as fitted:
+        across = AcrossWalks(some, fitted, 6, PHOTO_VIEWS)
+    walks = [len(np.unique(across.group[across.fold == fold])) for fold in range(across.folds)]
+    assert len(walks) == 12
+    assert max(walks) - min(walks) <= 1
+
+
+@pytest.mark.parametrize("lonely", [False, True])
+def test_differences_of_a_fold_are_those_of_its_pairs(lonely):
+    """Sums over all photos less a fold's give the mean over every pair without it, and 0 where no pair is left."""
+    images, descriptors = of_places(160, 20, 60, decay=0.5)
+    with moments(descriptors, 40) as fitted:
+        across = AcrossWalks(images, fitted, 30, PHOTO_VIEWS, folds=8)
+        known = across.group == 0 if lonely else across.fold != 3
+        pairs = pair_weights(PHOTO_VIEWS(images.subset(known), images.subset(known)), across.group[known], 6.0)
+        pairs = pairs.tocoo()
+        apart = across.rows[known][pairs.row] - across.rows[known][pairs.col]
+        expected = (apart.T * pairs.data) @ apart / max(pairs.data.sum(), 1.0)
+        assert (pairs.nnz == 0) == lonely
+        assert np.allclose(across._within(known, 6.0), expected, atol=1e-5)
+
+
 def test_labels_of_a_fold_do_not_reach_its_fit():
     """Photos of a fold that are said to stand elsewhere are whitened alike."""
     images, descriptors = of_places(160, 20, 300, decay=0.5)
@@ -155,6 +182,12 @@ def test_labels_of_a_fold_do_not_reach_its_fit():
             assert np.abs(found[0] @ found[0].T - found[1] @ found[1].T).max() < 1e-4
             other = [next(across.whitened(across.fold != 1, (rule,))) for across in (before, after)]
             assert np.abs(other[0] @ other[0].T - other[1] @ other[1].T).max() > 0.05
+
+
+def test_the_small_recipe_sees_more_pixels_than_the_one_of_published_tables():
+    small, table = (experiments.get(name).model for name in ("own_photos_small", "campus_mobilenetv2_depths"))
+    assert min(small.image_size) > max(table.image_size) == 224
+    assert replace(small, image_size=table.image_size) == table
 
 
 def test_an_interrupted_fit_resumes(photos, recipe, tmp_path, monkeypatch):

@@ -268,11 +268,13 @@ def _with_loss(name: str, start: Recipe) -> Recipe:
 
 
 RECOMMENDED, SMALL = "own_photos", "own_photos_small"
+_OWN_MODELS = {"dinov2": DEPTHS["dinov2"], "mobilenetv2": replace(DEPTHS["mobilenetv2"], image_size=(320, 320))}
+"""The small network is shown photos larger than the campus has them: it finds more places, and can afford it."""
 
 
 def own(model: str) -> Recipe:
     """Clusters of a pretrained backbone's features at several depths, fitted to the photos and whitened, then trained."""
-    return replace(depths(model), dataset="photos", split="all")
+    return replace(depths(model), dataset="photos", split="all", model=_OWN_MODELS[model])
 
 
 def fine_tune() -> Recipe:

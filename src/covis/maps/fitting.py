@@ -44,7 +44,7 @@ from covis.reading.decoding import Rejected
 from covis.search import rank
 from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import INITIAL_IMAGES, Resources, start_pooling, train
-from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRule, by_row, moments, pair_weights
+from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRule, moments, pair_weights
 
 # Which whitening suits a map's photos, told by walks that it did not see; and what those walks found
 # Descriptors that learned from the poses of a map's photos flatter it when they are asked of it. So the walks are cut into
@@ -156,14 +156,16 @@ class AcrossWalks:
         """`fitted` has more coordinates than the `dim` that are to be kept (`shared_dims`); `labels` gives ψ of pairs."""
         self.group, self.dim = np.asarray(images.group, np.int64), dim
         self.images, self.moments, self.labels = images, fitted, labels
-        self.folds = min(folds, int(self.group.max()) + 1)
-        self.fold = np.random.default_rng(0).permutation(int(self.group.max()) + 1)[self.group] % self.folds
+        walks, walk = np.unique(self.group, return_inverse=True)  # of a part of a table some codes are missing
+        self.folds = min(folds, len(walks))
+        self.fold = np.random.default_rng(0).permutation(len(walks))[walk] % self.folds
         self.graph, self.positive = labels(images, images), _across(NEAR_ALIKE(images, images), self.group)
         self.answerable = np.diff(self.positive.indptr) > 0
         self.variances = fitted.variances.astype(np.float32)
         self.rows = np.asarray(np.asarray(fitted.coordinates) / np.sqrt(fitted.variances), np.float32)
         """(N, K) coordinates along the leading directions of all photos, each of variance 1."""
         self._pairs: dict[float, csr_matrix] = {}
+        self._sums: dict[float, Descriptors] = {}
 
     def choose(self) -> tuple[CrossFit, CrossFit]:
         """All whitenings as some folds ask them, and the one that these found best as all folds do."""
@@ -209,26 +211,39 @@ class AcrossWalks:
         within: dict[float, Descriptors] = {}
         for rule in rules:
             if rule.labels != "none" and rule.exponent not in within:
-                pairs = by_row(self._weights(rule.exponent)[known][:, known])
-                within[rule.exponent] = _within(self.rows[known], pairs)
+                within[rule.exponent] = self._within(known, rule.exponent)
             scatter = None if rule.labels == "none" else within[rule.exponent]
             white = _apart(rows, covariance, scatter, rule, barred, self.variances)
             white /= np.maximum(np.linalg.norm(white, axis=1, keepdims=True), 1e-12)
             yield white
+
+    def _within(self, known: Bools, exponent: float) -> Descriptors:
+        """(K, K) mean of (z_i − z_j)(z_i − z_j)ᵀ over pairs of `known` photos, each row's weights summing to 1; 0 without any.
+
+        Partners' sums are worked out once, over all photos: a fold takes its own away.
+        """
+        weights, partners = self._weights(exponent).astype(np.float32), self._partners(exponent)
+        inside, out = weights[known][:, known], weights[known][:, ~known]
+        total = np.asarray(inside.sum(axis=1)).ravel()
+        labelled = total > 0
+        if not labelled.any():
+            return np.zeros((self.rows.shape[1],) * 2, np.float32)
+        share = np.divide(1.0, total, out=np.zeros_like(total), where=labelled)
+        rows, sums = self.rows[known], partners[known] - out @ self.rows[~known]
+        degree = labelled + inside.T @ share
+        half = rows.T @ (rows * (degree / 2)[:, None].astype(np.float32) - sums * share[:, None].astype(np.float32))
+        return np.asarray((half + half.T) / np.float32(labelled.sum()))
 
     def _weights(self, exponent: float) -> csr_matrix:
         if exponent not in self._pairs:
             self._pairs[exponent] = pair_weights(self.graph, self.group, exponent)
         return self._pairs[exponent]
 
-
-def _within(rows: Descriptors, weights: csr_matrix) -> Descriptors:
-    """(K, K) mean of (z_i − z_j)(z_i − z_j)ᵀ over weighted pairs of the rows (N, K); 0 where there are none."""
-    pairs = csr_matrix(weights + weights.T).astype(np.float32)
-    degree, total = np.asarray(pairs.sum(axis=1)).ravel(), float(weights.sum())
-    if not total:
-        return np.zeros((rows.shape[1], rows.shape[1]), np.float32)
-    return np.asarray(rows.T @ (rows * degree[:, None] - pairs @ rows) / np.float32(total))
+    def _partners(self, exponent: float) -> Descriptors:
+        """(N, K) the weighted sum of each photo's partners."""
+        if exponent not in self._sums:
+            self._sums[exponent] = self._weights(exponent).astype(np.float32) @ self.rows
+        return self._sums[exponent]
 
 
 def _trailing(covariance: Descriptors, variances: Descriptors, kept: int, others: Descriptors) -> Descriptors:
@@ -240,16 +255,15 @@ def _trailing(covariance: Descriptors, variances: Descriptors, kept: int, others
     """
     size, scale = len(variances), np.sqrt(variances)
     natural = covariance * np.outer(scale, scale)
-    span = np.eye(size, dtype=np.float32)
-    if size > _WHOLE and size - kept + len(others) < size:
-        lead = variances[:kept]
-        start = others[:, :kept].T * scale[:kept, None] / (lead - _SHIFT * lead[-1])[:, None]
-        basis = np.linalg.qr(start / np.maximum(np.linalg.norm(start, axis=0), 1e-12))[0]
-        span = np.zeros((size, basis.shape[1] + size - kept), np.float32)
-        span[:kept, : basis.shape[1]] = basis
-        span[kept:, basis.shape[1] :] = np.eye(size - kept)
-    vectors = np.linalg.eigh(span.T @ natural @ span)[1]
-    return np.asarray(span @ vectors[:, : size - kept])
+    if size <= _WHOLE or len(others) >= kept:
+        return np.asarray(np.linalg.eigh(natural)[1][:, : size - kept])
+    lead = variances[:kept]
+    start = others[:, :kept].T * scale[:kept, None] / (lead - _SHIFT * lead[-1])[:, None]
+    basis = np.linalg.qr(start / np.maximum(np.linalg.norm(start, axis=0), 1e-12))[0]
+    across = natural[kept:, :kept] @ basis
+    inner = np.block([[basis.T @ natural[:kept, :kept] @ basis, across.T], [across, natural[kept:, kept:]]])
+    vectors = np.linalg.eigh(inner)[1][:, : size - kept]
+    return np.concatenate([basis @ vectors[: basis.shape[1]], vectors[basis.shape[1] :]])
 
 
 def _apart(
