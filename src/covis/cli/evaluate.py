@@ -316,8 +316,9 @@ def evaluate(
     if rerank:
         from covis.describing.rerankers import open_reranker
 
-        variants = replace(variants, rerank=open_reranker(rerank, rerank_depth))
-        variants.rerank.facts()  # missing weights are an error before the work starts
+        reranker = open_reranker(rerank, rerank_depth)
+        reranker.facts()  # missing weights are an error before the work starts
+        variants = replace(variants, rerank=reranker)
     if scene is not None and not pose:
         raise InputError("--scene goes with --pose")
     if pose:
