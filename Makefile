@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test browser lint bench docs figures pictures names drill clean
+.PHONY: demo test browser lint bench evidence docs figures pictures names drill clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -44,8 +44,19 @@ lint: $(VENV)/.dev
 	$(BIN)/ruff format --check src tests benchmarks docs/*.py
 	$(BIN)/mypy
 
-bench: $(VENV)/.bench  ## every benchmark, as ratios against a peer in the same run, and their page docs/performance.md
-	for file in benchmarks/bench_*.py; do $(BIN)/python $$file || exit 1; done
+# A benchmark that makes its own data and measures time or memory is in SPEED. One that measures recalls or calibration, or needs
+# photographs that are not public, is in EVIDENCE; without them it says that nothing is measured.
+SPEED := market inference training ranks labels surface sampling losses loading metadata scoring embed search engines \
+         service whitening scale
+EVIDENCE := agreement calibration compass inliers local locate own_map pose
+
+bench: $(VENV)/.bench  ## speed, as ratios against a peer in the same run where there is one, and the pages with its figures (about an hour)
+	for name in $(SPEED); do $(BIN)/python benchmarks/bench_$$name.py || exit 1; done
+	$(BIN)/python docs/measured.py
+
+evidence: $(VENV)/.bench  ## recalls and calibration on photographs, and the pages with their figures (hours)
+	for name in $(EVIDENCE); do $(BIN)/python benchmarks/bench_$$name.py || exit 1; done
+	$(BIN)/python benchmarks/bench_local.py --benchmark town --whiten 0 --topic local_town
 	$(BIN)/python docs/measured.py
 
 docs: $(VENV)/.test

@@ -55,10 +55,13 @@ def gflops(side: int = 1536) -> float:
 def main() -> None:
     """Locates one photo, then some more, for each map."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("maps", nargs="+", type=Path)
-    parser.add_argument("--photos", type=Path, required=True, help="a folder with at least 17 photos")
+    parser.add_argument("maps", nargs="*", type=Path)
+    parser.add_argument("--photos", type=Path, help="a folder with at least 17 photos")
     parser.add_argument("--repeats", type=int, default=7)
     given = parser.parse_args()
+    if not given.maps or given.photos is None:
+        print("not measured: give maps, and --photos, a folder")
+        return
     from covis.machine import cpu_count
     from covis.maps.map import Map
 
