@@ -74,6 +74,8 @@ _SPARE = 1.25
 _WHOLE = 512
 """Up to so many coordinates a fold's own leading directions are worked out exactly."""
 _SHIFT, _BARRED, _FLOOR = 0.9, 1e4, 1e-6
+_SCARCE = 0.5
+"""Below this share of a photo's pairs outside a fold, their sum is worked out directly."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -230,6 +232,8 @@ class AcrossWalks:
             return np.zeros((self.rows.shape[1],) * 2, np.float32)
         share = np.divide(1.0, total, out=np.zeros_like(total), where=labelled)
         rows, sums = self.rows[known], partners[known] - out @ self.rows[~known]
+        scarce = labelled & (total < _SCARCE)  # a small difference of large sums would be noise
+        sums[scarce] = inside[scarce] @ rows
         degree = labelled + inside.T @ share
         half = rows.T @ (rows * (degree / 2)[:, None].astype(np.float32) - sums * share[:, None].astype(np.float32))
         return np.asarray((half + half.T) / np.float32(labelled.sum()))
