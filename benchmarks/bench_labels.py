@@ -1,7 +1,8 @@
 """Field-of-view labels: exactness against integration in extended precision, speed against shapely, scale.
 
 Run: python benchmarks/bench_labels.py [--quick]. CPU seconds of one thread each, in one run. "shapely" is shapely 2,
-vectorised, with 64 points an arc; "prepared" leaves out its polygons and our sines, "from poses" has both.
+vectorised, with 64 points an arc; "prepared" leaves out its polygons and our sines, "from poses" has both. Ratios of
+kernels are medians over rounds that take both in turn.
 """
 
 from __future__ import annotations
@@ -10,17 +11,15 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import shapely
-from _common import cpu_seconds, product_rate, report
+from _common import cpu_seconds, report
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "labels"))
@@ -30,7 +29,7 @@ from sector_families import families, largest_error
 from covis.arrays import Floats
 from covis.images import ImageSet
 from covis.labels import FovOverlap, fov_similarity
-from covis.labels.fov import SIMD, Pieces, aligned_areas, cameras, empty_pieces, fill_pieces, views
+from covis.labels.fov import Pieces, aligned_areas, cameras, empty_pieces, fill_pieces, views
 from covis.poses import Poses
 
 ARC_POINTS = 64
@@ -99,15 +98,23 @@ def one_kernel(name: str, wanted: int, a: Floats, b: Floats, turn: Floats, radiu
     settings: dict[str, Any] = {"radius_m": (radius[0], radius[1]), "fov_deg": (fov[0], fov[1])}
     if uniform:
         settings = {"radius_m": float(radius[0, 0]), "fov_deg": float(fov[0, 0])}
-    build = cpu_seconds(lambda: (polygons(a, turn[0], radius[0], fov[0]), polygons(b, turn[1], radius[1], fov[1])), 3)
-    one, two = polygons(a, turn[0], radius[0], fov[0]), polygons(b, turn[1], radius[1], fov[1])
-    meet = cpu_seconds(lambda: shapely.area(shapely.intersection(one, two)), 3)
+    sides = list(zip(radius, fov, strict=True))
+    one, two = polygons(a, turn[0], *sides[0]), polygons(b, turn[1], *sides[1])
     repeat = 20
     many = [np.tile(v, (repeat, 1)) for v in (a, b)]
     headings = np.tile(turn, repeat)
     if not uniform:
         settings = {k: tuple(np.tile(v, repeat) for v in pair) for k, pair in settings.items()}
-    ours = cpu_seconds(lambda: fov_similarity(many[0], headings[0], many[1], headings[1], **settings), 9) / repeat
+    rounds = np.array([
+        (
+            cpu_seconds(lambda: fov_similarity(many[0], headings[0], many[1], headings[1], **settings), 3) / repeat,
+            cpu_seconds(lambda: (polygons(a, turn[0], *sides[0]), polygons(b, turn[1], *sides[1])), 1),
+            cpu_seconds(lambda: shapely.area(shapely.intersection(one, two)), 1),
+        )
+        for _ in range(1 if QUICK else 5)
+    ])  # fmt: skip
+    ours, build, meet = np.median(rounds, axis=0)
+    ratio = np.median((rounds[:, 1] + rounds[:, 2]) / rounds[:, 0])
     exact = fov_similarity(a, turn[0], b, turn[1], radius_m=(radius[0], radius[1]), fov_deg=(fov[0], fov[1]))
     area = 0.5 * np.minimum(*(radius**2 * np.radians(fov)))
     agrees = float(np.abs(exact - shapely.area(shapely.intersection(one, two)) / area).max())
@@ -122,25 +129,7 @@ def one_kernel(name: str, wanted: int, a: Floats, b: Floats, turn: Floats, radiu
         out = np.empty(len(a))
         prepared = cpu_seconds(lambda: aligned_areas(left, right, len(a), out), 30)
         facts |= {"prepared_ns": prepared / len(a) * 1e9, "ratio_prepared": meet / prepared}
-        least = least_ns(left, right, out)
-        facts |= {"limit_ns": least, "ratio_at_limit": (build + meet) / len(a) / (least * 1e-9)}
-    note(name, f"≥ {wanted}×", f"{(build + meet) / ours:.0f}×", **facts)
-
-
-def least_ns(left: Pieces, right: Pieces, out: Floats) -> float:
-    """Least time for a pair's area: the arithmetic of the compiled loop, four pairs at once, two instructions per cycle.
-
-    Of the two loops, that for sectors of one shape is the shorter. A cycle is what a matrix product in single precision
-    needs for 32 operations, as on processors with AVX2.
-    """
-    compiled = numba.njit(**{"error_model": "numpy", **SIMD})(aligned_areas.py_func)
-    compiled(left, right, len(out), out)
-    (assembly,) = compiled.inspect_asm().values()
-    arithmetic = re.compile(
-        r"^\s+v(?:add|sub|mul|div|sqrt|min|max|cmp|blendv|and|or|xor|fn?m)\w*pd\b.*%ymm", re.MULTILINE
-    )
-    loops = sorted(len(arithmetic.findall(block)) for block in re.split(r"\n(?=\S+:)", assembly))
-    return loops[-2] / 2 / 4 / (product_rate() / 32) * 1e9
+    note(name, f"≥ {wanted}×", f"{ratio:.0f}×", **facts)
 
 
 def streets(n: int, rng: np.random.Generator, metres_an_image: float = 2.0) -> tuple[Floats, Floats]:
