@@ -5,7 +5,9 @@ A table of photos is cut by its groups (walks) into four: each quarter is asked 
 so are left out. Beside the whitening that `index` chose (`chosen`) stand PCA whitening, power 0.75, and learned whitenings
 by yes/no labels and by ψ of 25 m as `index` usually weighs it, all before and after consensus; gains over PCA whitening
 have 95 % intervals over walks and over photos. Beside what new walks find stands what each map thinks of itself
-(`self`), and what fitting costs beside describing the photos. `--labels` compares labels alone, without consensus: none
+(`self`), over several cuts of the walks because one cut moves the difference by some points, and what new walks find of
+maps that lack one walk more, as a map does that asks its own (`fewer`); and what fitting costs beside describing the photos.
+`--labels` compares labels alone, without consensus: none
 (nearest photos of other walks), yes/no, ψ of 50 m and of 25 m to several powers, and ψ of 25 m weighed by how often pairs
 of such ψ look alike on the map's own photos (`measured`).
 
@@ -30,6 +32,8 @@ from _common import report
 from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
 
 FOLDS = 4
+_DEEP = 200
+"""Matches among which some are of another walk than the one that a map is to lack."""
 KS = (1, 5, 10)
 POWERS = (1.0, 2.0, 4.0, 6.0)
 
@@ -43,6 +47,8 @@ class Outcomes:
     walk: list[np.ndarray] = field(default_factory=list)
     itself: list[np.ndarray] = field(default_factory=list)
     """(Q, 5) the same of the map's own photos, of fits that did not see their walk."""
+    fewer: list[tuple[int, int]] = field(default_factory=list)
+    """For each walk of a map: photos that the map finds at rank 1 without it, and photos that it could."""
     chosen: list[str] = field(default_factory=list)
     seconds: list[dict[str, float]] = field(default_factory=list)
     curves: list[dict] = field(default_factory=list)
@@ -68,8 +74,11 @@ def hits(images, asked, ranking, agreed) -> np.ndarray:
     return np.column_stack([*(plain[:, :k].any(axis=1) for k in KS), *(voted[:, :k].any(axis=1) for k in (1, 5))])
 
 
-def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float]):
-    """The choice that `covis index` makes for a map of `known` photos, and all photos' descriptors by each whitening."""
+def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float], *, alone: bool):
+    """The choice that `covis index` makes for a map of `known` photos, and all photos' descriptors by each whitening.
+
+    alone: by the chosen one only.
+    """
     from covis.evaluation.retrieval import affordable, labelled_pairs
     from covis.maps.fitting import USUAL, AcrossWalks, Choice, shared_dims
     from covis.whitening import PCA, WhiteningRule, moments
@@ -78,10 +87,12 @@ def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float
     dim, start = affordable(photos.recipe.whiten, len(images)), clock()
     rules = {"pca": PCA, "power 0.75": WhiteningRule(power=0.75), "yes/no": WhiteningRule("binary"), "graded": USUAL}
     with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
-        basis = fitted.lift(np.eye(len(fitted.variances))[:, :dim]).astype(np.float32)
         seconds["moments"] = clock() - start
-        turned, made = (photos.raw - fitted.mean.astype(np.float32)) @ basis, {}
-        for name, rule in rules.items():
+        made = {}
+        if not alone:
+            basis = fitted.lift(np.eye(len(fitted.variances))[:, :dim]).astype(np.float32)
+            turned = (photos.raw - fitted.mean.astype(np.float32)) @ basis
+        for name, rule in () if alone else rules.items():
             start = clock()
             pairs = None if rule.labels == "none" else labelled_pairs(images, raw, rule, photos.recipe.labels)
             metric = fitted.metric(dim, rule, within=None if pairs is None else fitted.within(pairs))[:dim]
@@ -100,13 +111,13 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
-def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes) -> None:
-    """Makes one map, asks it, and notes what was found."""
+def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes, *, alone: bool = False) -> None:
+    """Makes one map, asks it, and notes what was found by every whitening, or by the chosen one `alone`."""
     from covis.maps.evidence import CONTEXT
     from covis.search import Consensus, rank
 
     images, asked, seconds = as_map(photos.images, known), photos.images.subset(new), {}
-    choice, made = whitened(photos, images, known, seconds)
+    choice, made = whitened(photos, images, known, seconds, alone=alone)
     tried, best, held = choice.tried, choice.tried.rules[choice.tried.best], choice.held_out()
     questions = {rule: tried.held_out(i) for i, rule in enumerate(tried.rules)} | {best: held}
     poses = images.poses
@@ -117,10 +128,29 @@ def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes) -> N
         consensus = agreed.get(rule, agreed[best])  # what no map chooses between votes as the map does
         kept.found.setdefault(name, []).append(hits(images, asked, ranking, consensus(ranking))[answerable])
     kept.walk.append(np.asarray(asked.group)[answerable])
+    white, _ = made["chosen"]
+    kept.fewer += one_walk_fewer(images, asked, rank(white[new], white[known], _DEEP).ids)
     mine = hits(images, images.subset(held.queries), held.ranking, agreed[best](held.ranking))
     kept.itself.append(mine[choice.asked.answerable[held.queries]])
     kept.chosen.append(f"a = {best.total_share:g}, p = {best.exponent:g}")
     kept.seconds.append(seconds)
+
+
+def one_walk_fewer(images, asked, ids: np.ndarray) -> list[tuple[int, int]]:
+    """For each walk of a map, how many of the photos asked it finds at rank 1 without it, and how many it could.
+
+    ids (Q, K): positions of their matches in the whole map.
+    """
+    from covis.evaluation.benchmark import NEAR_ALIKE
+
+    graph, walk = NEAR_ALIKE(asked, images).to_scipy(), np.asarray(images.group, np.int64)
+    by_walk = np.stack([np.asarray((graph[:, walk == one] > 0).sum(axis=1)).ravel() for one in np.unique(walk)], axis=1)
+    near, counts = right(images, asked, ids), []
+    for column, one in enumerate(np.unique(walk)):
+        first = (walk[ids] != one).argmax(axis=1)
+        could = by_walk.sum(axis=1) > by_walk[:, column]
+        counts.append((int(near[np.arange(len(ids)), first][could].sum()), int(could.sum())))
+    return counts
 
 
 def compare_labels(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes) -> None:
@@ -180,27 +210,45 @@ def measured(table: Path, weights: Path, keep: Path, *, labels: bool) -> dict:
     for known, new in folds(photos.images, FOLDS, 0):
         (compare_labels if labels else ask)(photos, known, new, kept)
     curves = {"table": photos.name, "backbone": photos.backbone, "curves": kept.curves}
-    about = curves if labels else map_row(photos, kept)
+    about = curves if labels else {"table": photos.name, "backbone": photos.backbone} | costs(photos, kept)
+    itself = {} if labels else {"cut": compared(kept)}
     plain = {name: [part.astype(int).tolist() for part in found] for name, found in kept.found.items()}
     lists = {"found": plain, "walk": [part.tolist() for part in kept.walk]}
-    return {"map": about, "outcomes": lists}
+    return {"map": about, "outcomes": lists} | itself
 
 
-def map_row(photos: Photos, kept: Outcomes) -> dict:
-    """What the maps think of themselves beside what new walks find, in percent, and what fitting costs."""
+def another_cut(table: Path, weights: Path, keep: Path, *, seed: int) -> dict:
+    """What maps of another cut of the walks found, as JSON."""
+    photos, kept = described(table, weights, keep), Outcomes()
+    for known, new in folds(photos.images, FOLDS, seed):
+        ask(photos, known, new, kept, alone=True)
+    return compared(kept)
+
+
+def compared(kept: Outcomes) -> dict:
+    """Of one cut of the walks: found at rank 1, 5, 10, and by consensus at 1 and 5, of own photos and of new walks, in percent."""
     itself, found = (100 * np.concatenate(part).mean(axis=0) for part in (kept.itself, kept.found["chosen"]))
-    told = {"table": photos.name, "backbone": photos.backbone, "chosen": sorted(set(kept.chosen))}
+    hit, could = np.array(kept.fewer).sum(axis=0)
+    return {"self": itself.tolist(), "new": found.tolist(), "fewer": float(100 * hit / could), "chosen": kept.chosen}
+
+
+def over_cuts(cuts: list[dict]) -> dict:
+    """What the maps think of themselves beside what new walks find: means over cuts, and their difference from cut to cut."""
+    told = {"cuts": len(cuts), "chosen": sorted({rule for cut in cuts for rule in cut["chosen"]})}
     for key, column in (("r1", 0), ("r5", 1), ("consensus_r1", 3)):
-        told |= {f"self_{key}": float(itself[column]), f"new_{key}": float(found[column])}
+        itself, new = (np.array([cut[name][column] for cut in cuts]) for name in ("self", "new"))
+        told |= {f"self_{key}": float(itself.mean()), f"new_{key}": float(new.mean())}
+        told |= {f"gap_{key}": float((new - itself).mean()), f"gap_{key}_each": (new - itself).tolist()}
+    return told | {"fewer_r1": float(np.mean([cut["fewer"] for cut in cuts]))}
+
+
+def costs(photos: Photos, kept: Outcomes) -> dict:
+    """CPU seconds of fitting a map, and in percent of describing its photos."""
     embedding = photos.embedding_s() * (FOLDS - 1) / FOLDS
-    cost = {key: float(np.mean([s[key] for s in kept.seconds])) for key in ("moments", "graded", "choice")}
-    told |= {
-        "embedding_s": embedding,
-        "pca_s": cost["moments"],
-        "learned_s": cost["graded"],
-        "choice_s": cost["choice"],
-    }
-    return told | {f"{key}_share": 100 * told[f"{key}_s"] / embedding for key in ("pca", "learned", "choice")}
+    names = {"pca": "moments", "learned": "graded", "choice": "choice"}
+    spent = {name: float(np.mean([s[key] for s in kept.seconds])) for name, key in names.items()}
+    shares = {f"{name}_share": 100 * seconds / embedding for name, seconds in spent.items()}
+    return {"embedding_s": embedding, **{f"{name}_s": seconds for name, seconds in spent.items()}, **shares}
 
 
 def together(parts: dict[str, Outcomes]) -> Outcomes:
@@ -248,6 +296,7 @@ def main() -> None:
     parser.add_argument("--weights", type=Path, nargs="*", default=WEIGHTS, help="backbones (.safetensors)")
     parser.add_argument("--keep", type=Path, help="folder that keeps descriptors and finished tables for another run")
     parser.add_argument("--labels", action="store_true", help="compare labels alone")
+    parser.add_argument("--cuts", type=int, default=3, help="of the walks, over which maps are compared with new walks")
     parser.add_argument("--plot", type=Path, help="write gains with their intervals as a picture")
     given = parser.parse_args()
     if not all(path.is_file() for path in (*given.table, *given.weights)):
@@ -264,6 +313,10 @@ def main() -> None:
                 kept = parts[table.stem] = Outcomes(**told["outcomes"])
                 rows += rows_of(table.stem, told["map"]["backbone"], kept)
                 maps.append(told["map"])
+                if not given.labels:
+                    cut = partial(another_cut, table, weights, keep)
+                    more = [finished(keep, f"{name}-{n}", partial(cut, seed=n)) for n in range(1, given.cuts)]
+                    maps[-1] |= over_cuts([told["cut"], *more])
             if len(parts) > 1:
                 rows += rows_of("both", maps[-1]["backbone"], together(parts))
     report(topic, rows, {"folds": FOLDS, "maps": maps})
