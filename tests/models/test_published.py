@@ -648,3 +648,7 @@ def test_any_module_can_be_wrapped(tmp_path):
         model.save(tmp_path / "model")
     with pytest.raises(InputError, match="one vector per image"):
         PlaceModel.wrap(nn.Identity(), (32, 48))
+    with pytest.raises(InputError, match="wrap takes a torch module, not function"):
+        PlaceModel.wrap(lambda x: x, (32, 48))
+    with pytest.raises(InputError, match=r"\(height, width\) of at least 16 pixels, not 224"):
+        PlaceModel.wrap(module, 224)

@@ -1,15 +1,18 @@
 """A student that learns a teacher's similarities, and 8-bit exports, each judged by photos that were held out."""
 
 import json
+import signal
 
 import numpy as np
 import pytest
 import torch
 
-from covis import cli
+from covis import cli, open_images
+from covis.describing.describers import ModelDescriber
 from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel
 from covis.models.onnx import OnnxPlaceModel, export_int8
+from covis.training import distillation
 from covis.training.distillation import teacher_agreement
 from layouts import builders
 
@@ -55,6 +58,37 @@ def test_a_student_comes_closer_to_its_teacher(photos, tmp_path, capsys):
     assert told["held_out"] == 9
     assert told["after"]["correlation"] > told["before"]["correlation"]
     assert PlaceModel.load(tmp_path / "small").card["distilled"]["teacher"]["label"] == "teacher"
+    assert not list((tmp_path / "cache" / "distillations").iterdir())
+    for change, code, words in (([], 0, "is done"), (["--seed", 1], 2, "settings.seed: 0 → 1")):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main(list(map(str, command + change)))
+        out, err = capsys.readouterr()
+        assert stopped.value.code == code
+        assert words in err
+        if not change:
+            assert json.loads(out) == told
+
+
+def test_an_interrupted_student_goes_on_and_ends_the_same(photos, tmp_path, monkeypatch):
+    build = lambda seed: PlaceModel.build(ModelConfig("tiny", "gem", SIZE, "all"), seed=seed)  # noqa: E731
+    teacher, images = ModelDescriber(build(0), workers=0), open_images(photos)
+    settings, difference = distillation.Distillation(steps=6, size=16), distillation._difference
+    whole, _ = distillation.distil(teacher, build(1), images, settings, workers=0)
+    calls = []
+
+    def interrupted(*arguments):
+        calls.append(arguments)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGINT)
+        return difference(*arguments)
+
+    monkeypatch.setattr(distillation, "_difference", interrupted)
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a command before this test may have set another
+    with pytest.raises(KeyboardInterrupt):
+        distillation.distil(teacher, build(1), images, settings, workers=0)
+    resumed, _ = distillation.distil(teacher, build(1), images, settings, workers=0)
+    assert len(calls) == 6
+    assert all(torch.equal(value, resumed.state_dict()[key]) for key, value in whole.state_dict().items())
 
 
 def test_eight_bits_are_near_and_told_apart(photos, tmp_path, capsys, caplog):

@@ -26,7 +26,7 @@ from covis.errors import InputError
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
-    from covis.models import Embedder
+    from covis.models import Embedder, PlaceModel
 
 
 def _check_student(given: str) -> str:
@@ -406,10 +406,10 @@ def distil(
     from covis.describing.describers import find_describer, open_describer
 
     find_describer(teacher)
-    if output.exists():
+    if output.exists() and not _holds_model(output):
         raise InputError(f"{output} already exists; choose another output or remove it")
     from covis.models import ModelConfig, PlaceModel
-    from covis.training.distillation import Distillation
+    from covis.training.distillation import Distillation, distillation_facts
     from covis.training.distillation import distil as learn
 
     if Path(student).exists():
@@ -418,9 +418,13 @@ def distil(
         chosen = None if weights == "none" else weights
         values = {"backbone": student, "pool": pool, "image_size": _size(image_size), "weights": chosen}
         pupil = PlaceModel.build(ModelConfig.from_dict({**values, "trainable": trainable}), seed)
-    settings = Distillation(steps, size, rate, seed)
-    model, facts = learn(open_describer(teacher, workers=workers), pupil, images_at(photos), settings, workers=workers)
-    model.save(output, {"distilled": facts})
+    settings, images = Distillation(steps, size, rate, seed), images_at(photos)
+    describer = open_describer(teacher, workers=workers)
+    if output.exists():
+        model = PlaceModel.load(output)
+        facts = _distilled(model, output, distillation_facts(describer, pupil, images, settings))
+    else:
+        model, facts = learn(describer, pupil, images, settings, output=output, workers=workers)
     before, after = facts["before"], facts["after"]
     text = (
         f"{output}: {model.config.backbone}, {model.dim} dims; of {facts['held_out']} held-out photos the teacher's nearest "
@@ -428,6 +432,29 @@ def distil(
         f"{after['among_five']:.1f} %"
     )
     emit({**_facts(model, output), **facts}, json, text, f"covis evaluate {output} BENCHMARK")
+
+
+def _holds_model(path: Path) -> bool:
+    from covis.describing.describers import find_describer
+
+    try:
+        return find_describer(path).kind == "model"
+    except InputError:
+        return False
+
+
+def _distilled(model: PlaceModel, path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
+    """What is known of a student that was distilled in the same way before; another model is refused."""
+    from covis.artifacts import difference
+    from covis.progress import say
+
+    facts: dict[str, Any] = model.card.get("distilled") or {}
+    found = {key: facts.get(key) for key in wanted}
+    if found != wanted:
+        changes = difference(found, wanted) if facts else "it was not distilled"
+        raise InputError(f"{path} already holds another model ({changes}); choose another output or remove it")
+    say(f"{path} is done")
+    return facts
 
 
 def _facts(model: Embedder, path: Path) -> dict[str, Any]:

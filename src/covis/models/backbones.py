@@ -340,12 +340,17 @@ class Backbone(nn.Module):
         return EMBED in self.plan.steps
 
 
+def wrapped_name(module: nn.Module) -> str:
+    """What a module of the user's own is called."""
+    return f"wrapped {type(module).__name__}"
+
+
 class Wrapped(Backbone):
     """A module of the user's own that gives vectors: one step, and a map of a single place."""
 
     def __init__(self, module: nn.Module, image_size: tuple[int, int]) -> None:
         nn.Module.__init__(self)
-        self.name, self.net = f"wrapped {type(module).__name__}", module.eval()
+        self.name, self.net = wrapped_name(module), module.eval()
         self.patch, self.prefix_tokens, self.taps, self.positions = (1, 1), 0, (), "library"
         self.plan = Plan((WHOLE,), ())
         with torch.inference_mode():

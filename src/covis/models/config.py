@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args
@@ -63,10 +63,11 @@ class ModelConfig:
     """What is pooled of a transformer's last block: its tokens, or queries, keys or values of its attention."""
 
     def __post_init__(self) -> None:
+        pair = self.image_size if isinstance(self.image_size, Sequence) else ()
+        if len(pair) != 2 or min(pair) < 16:
+            raise InputError(f"image_size is (height, width) of at least 16 pixels, not {self.image_size}")
         for field in ("image_size", "levels"):
             object.__setattr__(self, field, tuple(int(number) for number in getattr(self, field)))
-        if len(self.image_size) != 2 or min(self.image_size) < 16:
-            raise InputError(f"image_size is (height, width) of at least 16 pixels, not {self.image_size}")
         if self.adapters < 0 or (self.adapters and self.trainable == "none"):
             raise InputError(
                 f"adapters={self.adapters} is the rank of what learns in the trainable blocks: give a rank from 1, and "

@@ -259,10 +259,14 @@ class PlaceModel(nn.Module):
         It embeds, evaluates, makes maps and exports to ONNX like others; only a folder cannot hold it, since covis does
         not know how to build it.
         """
-        backbone = backbones.Wrapped(module, image_size)
-        config = ModelConfig(backbone.name, "avg", image_size, "none")
+        if not isinstance(module, nn.Module):
+            raise InputError(
+                f"wrap takes a torch module, not {type(module).__name__}; call a function in a module's forward"
+            )
+        config = ModelConfig(backbones.wrapped_name(module), "avg", image_size, "none")
+        backbone = backbones.Wrapped(module, config.image_size)
         pool = POOLS["avg"](backbone.channels, lambda: (1, 1))
-        return cls(config, backbone, pool, Preprocessing(image_size, mean, std), {}).eval()
+        return cls(config, backbone, pool, Preprocessing(config.image_size, mean, std), {}).eval()
 
     @property
     def dim(self) -> int:

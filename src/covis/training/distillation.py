@@ -2,12 +2,14 @@
 
 The student learns the teacher's similarities: in each batch the cosine of every two photos is to be what the teacher says.
 Descriptors may differ in length, and those of the two are not interchangeable. Photos that training never sees tell how
-often the student finds what the teacher finds.
+often the student finds what the teacher finds. The same call resumes one that was interrupted, from a checkpoint in the cache.
 """
 
 from __future__ import annotations
 
 import math
+import shutil
+import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -15,8 +17,9 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
-from covis import machine
+from covis import artifacts, machine
 from covis.arrays import Descriptors, Ids
 from covis.describing.features import Features, open_features
 from covis.descriptors import Describer
@@ -25,6 +28,7 @@ from covis.images import ImageSet
 from covis.models import PlaceModel
 from covis.progress import Meter, say
 from covis.training.data import describe_all
+from covis.training.loop import Deferred, latest_checkpoint, save_checkpoint
 
 _LEAST = 64
 """Photos that it takes."""
@@ -32,6 +36,8 @@ _EVERY = 8
 """One photo in so many is held out."""
 _NEAREST = 5
 MOST_HELD = 500
+_CACHE_BYTES = 8 << 30
+_CHECKPOINT_SECONDS = 60.0
 
 
 @dataclass(frozen=True)
@@ -43,7 +49,6 @@ class Distillation:
     """Photos of a batch."""
     learning_rate: float = 1e-4
     seed: int = 0
-    cache_gb: float = 8.0
 
     def __post_init__(self) -> None:
         if self.steps < 1 or self.size < 2 or not self.learning_rate > 0:
@@ -78,17 +83,36 @@ def teacher_agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> 
     )
 
 
+def distillation_facts(
+    teacher: Describer, student: PlaceModel, images: ImageSet, settings: Distillation
+) -> dict[str, Any]:
+    """What decides the result, as JSON knows it."""
+    return {
+        "teacher": {key: teacher.facts.get(key) for key in ("label", "fingerprint")},
+        "student": student.fingerprint(),
+        "trainable": student.config.trainable,
+        "images": images.fingerprint(),
+        "settings": asdict(settings),
+    }
+
+
 def distil(
     teacher: Describer,
     student: PlaceModel,
     images: ImageSet,
     settings: Distillation | None = None,
     *,
+    output: Path | None = None,
     workers: int | None = None,
     cache: Path | None = None,
 ) -> tuple[PlaceModel, dict[str, Any]]:
-    """The student after learning, whitening left out, and what it agrees on before and after, as JSON knows it."""
+    """The student after learning, whitening left out, and what it agrees on before and after, as JSON knows it.
+
+    output: where the model is saved; its checkpoints go once it is there.
+    """
     settings = settings or Distillation()
+    cache = cache or machine.cache_folder()
+    decides = distillation_facts(teacher, student, images, settings)
     wanted, lost = teacher.describe(images)
     images = images.subset(~lost)
     if len(images) < _LEAST:
@@ -97,50 +121,70 @@ def distil(
     student = student.whiten(None).to(device)
     source = open_features(
         student, (images,), seed=settings.seed, workers=machine.workers(workers),
-        cache=cache or machine.cache_folder() / "features", cache_bytes=int(settings.cache_gb * 1e9), device=device,
+        cache=cache / "features", cache_bytes=_CACHE_BYTES, device=device,
     )  # fmt: skip
     held = np.arange(_EVERY - 1, len(images), _EVERY)[:MOST_HELD]
     seen = np.setdiff1d(np.arange(len(images)), held)
     before = teacher_agreement(wanted, describe_all(student, source, 0, len(images)), held)
-    _learn(student, source, np.asarray(wanted, np.float32), seen, settings)
+    folder = cache / "distillations" / artifacts.fingerprint(decides)
+    with artifacts.claim(folder, "distillation", decides):
+        _learn(student, source, np.asarray(wanted, np.float32), seen, settings, folder)
     after = teacher_agreement(wanted, describe_all(student, source, 0, len(images)), held)
     say(f"the teacher's nearest photo is the student's: {before.nearest:.1f} % before, {after.nearest:.1f} % after")
-    facts = {
-        "teacher": {key: teacher.facts.get(key) for key in ("label", "fingerprint")},
-        "photos": len(images),
-        "held_out": len(held),
-        "settings": asdict(settings),
-        "before": asdict(before),
-        "after": asdict(after),
-    }
-    return student.eval(), facts
+    found = {"photos": len(images), "held_out": len(held), "before": asdict(before), "after": asdict(after)}
+    if output is not None:
+        student.save(output, {"distilled": {**decides, **found}})
+    shutil.rmtree(folder)
+    return student, {**decides, **found}
 
 
 def _learn(
-    student: PlaceModel, source: Features, wanted: NDArray[np.float32], seen: Ids, settings: Distillation
+    student: PlaceModel,
+    source: Features,
+    wanted: NDArray[np.float32],
+    seen: Ids,
+    settings: Distillation,
+    folder: Path,
 ) -> None:
-    """Every step draws its own photos from (seed, step)."""
+    """Every step draws its own photos from (seed, step); `folder` keeps checkpoints."""
     learned = [p for _, p in student.trained_parameters()]
     if not learned:
         raise InputError("nothing in the student learns; choose --trainable last1, last2 or all")
     optimiser = torch.optim.AdamW(learned, lr=settings.learning_rate)
+    checkpoint = latest_checkpoint(folder)
+    if checkpoint is not None:
+        student.load_state_dict(checkpoint[1]["student"])
+        optimiser.load_state_dict(checkpoint[1]["optimiser"])
+    first = 0 if checkpoint is None else checkpoint[0]
     size = min(settings.size, len(seen))
     draws = (
         (np.sort(np.random.default_rng((settings.seed, step)).choice(seen, size, replace=False)),)
-        for step in range(settings.steps)
+        for step in range(first, settings.steps)
     )
-    apart = ~torch.eye(size, dtype=torch.bool)
+    saved = time.monotonic()
     student.train()
-    with Meter("distillation", settings.steps, "steps") as meter:
-        for step, fetched in enumerate(source.fetch(draws)):
+    with Meter("distillation", settings.steps, "steps") as meter, Deferred() as signals:
+        meter.start_at(first)
+        for step, fetched in enumerate(source.fetch(draws), first):
             for group in optimiser.param_groups:
                 group["lr"] = settings.learning_rate * 0.5 * (1 + math.cos(math.pi * step / settings.steps))
-            vectors = student.suffix(fetched.features).float()
-            target = torch.from_numpy(wanted[fetched.ids[0]]).to(vectors.device)
-            difference = (vectors @ vectors.T - target @ target.T)[apart.to(vectors.device)]
-            loss = difference.square().mean()
+            loss = _difference(student.suffix(fetched.features).float(), wanted[fetched.ids[0]])
             optimiser.zero_grad(set_to_none=True)
             loss.backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             meter.advance(1, f"loss {float(loss.detach()):.4f}")
+            if signals.received is not None or time.monotonic() - saved > _CHECKPOINT_SECONDS:
+                state = {"student": student.state_dict(), "optimiser": optimiser.state_dict()}
+                save_checkpoint(folder, step + 1, state, {})
+                saved = time.monotonic()
+            if signals.received is not None:
+                break
     student.eval()
+    signals.deliver()
+
+
+def _difference(vectors: Tensor, wanted: NDArray[np.float32]) -> Tensor:
+    """Mean square of what the cosines of every two photos differ by, the student's (B, d) and the teacher's (B, D)."""
+    target = torch.from_numpy(wanted).to(vectors.device)
+    apart = ~torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
+    return (vectors @ vectors.T - target @ target.T)[apart].square().mean()
