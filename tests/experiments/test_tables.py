@@ -15,6 +15,7 @@ from covis.describing.describers import ModelDescriber
 from covis.errors import InputError
 from covis.evaluation.published import COUNTS
 from covis.evaluation.retrieval import PHOTO_VIEWS, Likeness
+from covis.experiments import tables
 from covis.experiments.running import FrozenOnce, cost_table, part_of_training, run_folder, run_rows
 from covis.experiments.surveys import LOOKS_ALIKE
 from covis.experiments.tables import (
@@ -24,6 +25,7 @@ from covis.experiments.tables import (
     Outcome,
     Row,
     Table,
+    compare_rows,
     lacking,
     markdown,
     needs,
@@ -75,6 +77,14 @@ def test_rows_that_differ_in_whitening_or_consensus_share_a_run(rows, hamlet, tm
     ]  # fmt: skip
     evaluations = sorted(path.name for path in (run_folder(tmp_path, rows[0], 0) / "evals").iterdir())
     assert evaluations == ["town", "town-consensus", "town-whiten4-map-consensus"]
+
+
+def test_differences_come_in_the_order_of_rows_and_benchmarks(rows, monkeypatch):
+    monkeypatch.setattr(tables.Evaluation, "open", lambda path: path)
+    monkeypatch.setattr(tables, "paired_differences", lambda first, second: {})
+    names = [f"benchmark {letter}" for letter in "zyxwvutsrq"]
+    outcomes = [Outcome(row, evaluations={name: [] for name in names}) for row in rows]
+    assert [d["benchmark"] for d in compare_rows(outcomes, ["A one"])] == names
 
 
 def test_a_table_compares_its_rows_query_by_query_and_draws_it(rows, hamlet, tmp_path):

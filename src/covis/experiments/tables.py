@@ -210,7 +210,7 @@ def compare_rows(outcomes: Sequence[Outcome], against: Sequence[str]) -> list[di
     found = []
     for first in (by_name[name] for name in against if name in by_name):
         for second in outcomes:
-            for benchmark in first.evaluations.keys() & second.evaluations.keys() if second is not first else ():
+            for benchmark in (b for b in first.evaluations if second is not first and b in second.evaluations):
                 sides = [[Evaluation.open(p) for p in o.evaluations[benchmark]] for o in (first, second)]
                 found.append(
                     {"row": second.row.name, "against": first.row.name, "benchmark": benchmark,
