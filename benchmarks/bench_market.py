@@ -138,12 +138,12 @@ def losses(rounds: int) -> Iterator[Row]:
 @area
 def training(rounds: int) -> Iterator[Row]:
     """A training step of the last two blocks: a plain torch loop."""
-    from bench_training import PAIRS, loops, town_data
+    from bench_training import PAIRS, loops, network, town_data
 
     data = town_data()
     with tempfile.TemporaryDirectory() as folder:
         for backbone in ("mobilenetv2_100",):
-            plain, ours = loops(backbone, data, Path(folder))
+            plain, ours = loops(network(backbone), data, Path(folder))
             for name, step in ours.items():
                 yield row(f"training step, {backbone}, frozen part {name}", "plain torch loop", f"{PAIRS} pairs of 160 × 120",
                           lambda step=step: step().backward(), lambda plain=plain: plain().backward(), rounds)  # type: ignore[misc]  # fmt: skip

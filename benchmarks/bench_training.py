@@ -121,8 +121,13 @@ def town_data() -> TrainingData:
     return TrainingData(split, labels, PairSampler(labels, "A", PAIRS, 0, split.queries, split.database))
 
 
+def network(backbone: str) -> PlaceModel:
+    """What both loops train: the last two blocks under GeM."""
+    return PlaceModel.build(ModelConfig(backbone, "gem", SIZE, "last2"), seed=0).train()
+
+
 def steps(backbone: str, data: TrainingData, cache: Path, rounds: int) -> Iterator[dict[str, Any]]:
-    model = PlaceModel.build(ModelConfig(backbone, "gem", SIZE, "last2"), seed=0).train()
+    model = network(backbone)
     plain, ours = loops(model, data, cache)
     kept = kept_bytes(plain) / 1e6
     for name, step in ours.items():

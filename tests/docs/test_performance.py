@@ -46,6 +46,17 @@ def test_make_bench_runs_what_this_page_shows():
     assert set(SHOWN) <= set(_listed("SPEED"))
 
 
+@pytest.mark.slow
+def test_the_markets_training_step_runs(monkeypatch):
+    """It takes its loops from another script."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import bench_market
+
+    rows = list(bench_market.training(1))
+    assert [row["what"].rpartition(" ")[2] for row in rows] == ["streamed", "cached"]
+    assert all(row["ratio"] > 0 for row in rows)
+
+
 def test_figures_come_from_results_alone():
     """A ratio in brackets is written by docs/measured.py, which test_site holds to the results, never by hand."""
     written = re.sub(r"<!-- bench .*?<!-- /table -->", "", PAGE, flags=re.DOTALL)
