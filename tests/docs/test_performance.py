@@ -57,6 +57,20 @@ def test_the_markets_training_step_runs(monkeypatch):
     assert all(row["ratio"] > 0 for row in rows)
 
 
+@pytest.mark.slow
+def test_engines_are_measured(monkeypatch, tmp_path):
+    pytest.importorskip("pymilvus")
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import bench_engines
+
+    from covis.search import rank
+
+    database, asked = bench_engines.drive(300, 16)
+    facts = {"truth": rank(asked, database, bench_engines.K), "server": None}
+    row = bench_engines.engine_row(f"milvus:{tmp_path}/engine.db", "Milvus Lite", database, asked, **facts)
+    assert row["recall_at_10"] == 1
+
+
 def test_figures_come_from_results_alone():
     """A ratio in brackets is written by docs/measured.py, which test_site holds to the results, never by hand."""
     written = re.sub(r"<!-- bench .*?<!-- /table -->", "", PAGE, flags=re.DOTALL)
