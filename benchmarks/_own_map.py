@@ -54,7 +54,7 @@ def described(table: Path, weights: Path, keep: Path) -> Photos:
     """What `covis index TABLE --weights WEIGHTS` describes, kept in a folder for the next run."""
     from covis.descriptors import DescriptorStore
     from covis.maps.fitting import choose_recipe, fit_model
-    from covis.models import PlaceModel
+    from covis.models import load_fast
     from covis.reading.table import read_table
 
     images, recipe = read_table(table), choose_recipe("", str(weights))
@@ -64,7 +64,7 @@ def described(table: Path, weights: Path, keep: Path) -> Photos:
     rows = store.rows(images.names)
     images = images.subset(rows >= 0)
     raw = np.asarray(store[rows[rows >= 0]], np.float32)
-    model = PlaceModel.load(run / "clusters")
+    model = load_fast(run / "clusters", len(images), keep=run)  # as the fit describes them
     return Photos(table.stem, recipe.model.backbone, images, raw, recipe, model)
 
 

@@ -78,7 +78,10 @@ def replacing(path: Path | str, *, durable: bool = True, mode: int = 0o666) -> I
     path.parent.mkdir(parents=True, exist_ok=True)
     clear_partials(path)
     partial = partial_name(path, path.suffix)
-    handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
+    try:
+        handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
+    except OSError as error:  # of a name that nobody asked for
+        raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with naming(path):
             _hold(handle)

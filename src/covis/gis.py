@@ -80,11 +80,16 @@ def _cell(value: Any) -> Any:
     )
 
 
+def check_layers_target(path: Path) -> None:
+    """Refuses a name that tells no format."""
+    if path.suffix.lower() not in _SUFFIXES:
+        raise InputError(f"{path} must end in {', '.join(_SUFFIXES)}")
+
+
 def write_layers(path: Path | str, layers: Sequence[Layer]) -> None:
     """`.gpkg` with all layers, or `.parquet` with one; the old file stays until the new one is whole."""
     path = Path(path)
-    if path.suffix.lower() not in _SUFFIXES:
-        raise InputError(f"{path} must end in {', '.join(_SUFFIXES)}")
+    check_layers_target(path)
     if path.suffix.lower() != ".gpkg" and len(layers) != 1:
         raise InputError(f"{path}: a Parquet file holds one layer, and there are {len(layers)}; write a .gpkg")
     with replacing(path) as partial:

@@ -133,7 +133,8 @@ class Poses:
         wrong = (np.abs(lat) > 90) | (np.abs(lon) > 360)
         if wrong.any():
             bad = int(np.flatnonzero(wrong)[0])
-            raise InputError(f"row {bad}: latitude {lat[bad]}, longitude {lon[bad]} is not on Earth; expected degrees")
+            named = f"position {bad + 1} of {len(lat)}: latitude {lat[bad]}, longitude {lon[bad]}"
+            raise InputError(f"{named} is not on Earth; expected degrees")
         frame = frame or local_frame(lat, lon)
         angle = np.full(len(lat), np.nan) if heading is None else np.asarray(heading, np.float64)
         height = None if z is None else np.asarray(z, np.float64)
@@ -257,7 +258,8 @@ def _check_reach(frame: str, xy: Floats) -> None:
     """Refuses positions so far from the middle of a local frame that its metres are none any more."""
     if np.isinf(xy).any():
         row = int(np.flatnonzero(np.isinf(xy).any(axis=1))[0])
-        raise InputError(f"row {row} lies outside the area that the frame {frame} covers; choose another --frame")
+        named = f"position {row + 1} of {len(xy)}"
+        raise InputError(f"{named} lies outside the area that the frame {frame} covers; choose another --frame")
     if not (frame.startswith("+proj=tmerc") and "+x_0=0 " in frame and len(xy)):
         return
     east = np.abs(np.where(np.isnan(xy[:, 0]), 0.0, xy[:, 0]))
@@ -265,8 +267,8 @@ def _check_reach(frame: str, xy: Floats) -> None:
     if far.any():
         row = int(np.flatnonzero(far)[0])
         raise InputError(
-            f"the positions span more than one local frame holds (row {row} lies {east[row] / 1000:.0f} km east or west of "
-            f"the middle, where metres are off by more than 1 %); use one table and one map per city or region, "
+            f"the positions span more than one local frame holds (position {row + 1} of {len(xy)} lies "
+            f"{east[row] / 1000:.0f} km east or west of the middle, where metres are off by more than 1 %); use one table and one map per city or region, "
             "or choose the frame with --frame EPSG:CODE (covis index, label, evaluate)"
         )
 

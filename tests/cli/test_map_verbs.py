@@ -273,3 +273,90 @@ def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
         xy = Poses.from_latlon([truth.lat, found["lat"]], [truth.lon, found["lon"]]).xy
         near += np.hypot(*(xy[0] - xy[1])) < 40
     assert near >= 5
+
+
+def test_outputs_that_cannot_be_are_refused_before_the_work(place, capsys):
+    """A folder for a file, a file for a folder, the photo or table that is read, and settings out of range."""
+    photo, table = place / "walk" / "3 é.png", place / "walk" / "photos.csv"
+    before = photo.read_bytes(), table.read_text(encoding="utf-8")
+    cases = {
+        ("--html", place): "is a folder; give a file",
+        ("--exif", table): "is a file; give a folder",
+        ("--exif", photo.parent): "holds the original",
+        ("--html", photo): "would overwrite a file that is read",
+        ("--csv", table): "would overwrite a file that is read",
+        ("--gis", place / "x.foo"): "must end in .gpkg",
+        ("--html", place / "x.html", "--tiles", "http://tiles"): "--tiles is an address with {z}, {x} and {y}",
+        ("--rate", 1.5): "--rate is a share between 0 and 1 such as 0.9, not 1.5",
+    }
+    for options, cause in cases.items():
+        code, out, err = run(capsys, "locate", place / "map", photo, table, *options)
+        assert (code, out, cause in err, "locating" in err) == (2, "", True, False), err
+    assert (photo.read_bytes(), table.read_text(encoding="utf-8")) == before
+
+
+def test_an_output_that_cannot_be_written_is_named_as_given(made, capsys):
+    """Not by the name of a temporary file; the folder /proc takes no files."""
+    code, _, err = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "--csv", "/proc/found.csv")
+    assert (code, "/proc/found.csv" in err, "partial" in err) == (2, True, False)
+
+
+def test_the_next_command_can_be_pasted(made, tmp_path, capsys):
+    """Also where the map's name has a space."""
+    code, _, err = run(
+        capsys, "index", made / "walk" / "photos.csv", "-o", tmp_path / "my town", "--model", made / "model",
+        "--runtime", "torch",
+    )  # fmt: skip
+    named = f"'{tmp_path / 'my town'}'"
+    assert (code, f"next: covis locate {named} PHOTO, or covis serve {named}" in err) == (0, True)
+
+
+def test_merged_and_imported_maps_say_what_they_promise(place, capsys):
+    later = ("index", place / "later" / "photos.csv", "-o", place / "later.map", "--model", place / "model")
+    assert run(capsys, *later, "--runtime", "torch")[0] == 0
+    _, out, _ = run(capsys, "map", "merge", place / "map", place / "later.map", "-o", place / "both.map")
+    assert "both.map: 15 photos" in out
+    assert "not calibrated: the map has only 15 photos" in out
+    assert run(capsys, "map", "export", place / "map", place / "map.covis")[0] == 0
+    _, out, _ = run(capsys, "map", "import", place / "map.covis", "-o", place / "copy.map", "--json")
+    told = json.loads(out)
+    assert (told["photos"], told["promised_precision"]) == (12, None)
+    code, _, err = run(capsys, "map", "import", place / "walk", "-o", place / "none.map")
+    assert (code, "walk is a folder; give a file" in err) == (2, True)
+
+
+def test_copies_with_gps_say_how_many_positions_are_doubtful(place, capsys):
+    _, _, err = run(capsys, "locate", place / "map", place / "later", "--exif", place / "out")
+    assert "wrote 3 photos with GPS to" in err
+    assert "3 of the positions not confident" in err
+
+
+def test_a_table_that_was_refused_can_be_fixed_and_indexed(place, capsys):
+    """Into the same output: what was refused before the work started owns nothing."""
+    table = place / "walk" / "photos.csv"
+    right = table.read_text(encoding="utf-8")
+    command = ("index", table, "-o", place / "fixed.map", "--model", place / "model", "--runtime", "torch")
+    for wrong in (f"{right}\n3 é.png,55.9,13.19,0", f"{right}\nabsent.png,55.7,13.19,0"):
+        table.write_text(wrong, encoding="utf-8")
+        code, _, err = run(capsys, *command)
+        assert (code, "given twice" in err or "absent.png" in err) == (2, True)
+        assert not (place / "fixed.map" / "map.json").exists()
+    table.write_text(right, encoding="utf-8")
+    code, out, _ = run(capsys, *command)
+    assert (code, "fixed.map: 12 photos" in out) == (0, True)
+
+
+def test_other_photos_into_the_same_map_are_refused_in_words(place, capsys):
+    command = ("index", place / "later" / "photos.csv", "-o", place / "map", "--model", place / "model")
+    code, _, err = run(capsys, *command, "--runtime", "torch")
+    (line,) = (line for line in err.splitlines() if "error" in line)
+    assert code == 2
+    assert re.search(r"map is a map of other photos or positions of .*walk; choose another output, or add photos", line)
+    assert f"covis add {place / 'map'} PHOTOS" in line
+
+
+def test_photos_of_the_map_itself_are_pointed_out(made, capsys):
+    _, _, err = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", made / "later")
+    assert "warning: 1 of 4 photos already in the map, such as" in err
+    _, _, err = run(capsys, "locate", made / "map", made / "later")
+    assert "already in the map" not in err

@@ -9,7 +9,7 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.errors import InputError
 from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
-from covis.maps.evidence import Logistic, expected_calibration_error, gather
+from covis.maps.evidence import Logistic, conformal_radius, expected_calibration_error, gather
 from covis.maps.map import Map
 from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking
@@ -303,3 +303,16 @@ def test_photos_seen_are_counted_on_when_maps_travel(tmp_path):
         assert merged.state.calibration["seen"] == 170
         assert merged.state.calibration["changes"] == 40
         assert set(map_.images.names[10:]) == set(merged.images.names[merged.state.rows < 170])
+
+
+def test_sure_answers_of_few_walks_borrow_the_errors_of_less_sure_ones():
+    """The surest answers come from five walks, too few for 90 %: their radius counts the answers below them too."""
+    walk = np.repeat(np.arange(20), 20)
+    probability = np.where(walk < 5, 0.99, 0.5)
+    error_m = np.where(walk < 5, 1.0, 10.0) + walk / 100
+    held = np.column_stack([probability, np.ones(len(walk)), error_m, walk])
+    sure, unsure = Calibration(400, None, None, held_out=held).radius_m(np.array([0.99, 0.5]), 0.9)
+    assert sure == conformal_radius(error_m, 0.9, walk)
+    assert unsure == conformal_radius(error_m[walk >= 5], 0.9, walk[walk >= 5])
+    few = Calibration(400, None, None, held_out=held[walk < 8]).radius_m(np.array([0.99, 0.5]), 0.9)
+    assert np.isnan(few).all(), "eight walks promise no radius at 90 %"

@@ -1,10 +1,12 @@
 """Answers as files, each read back by a library that covis does not use to write it."""
 
+import csv
 import io
 import json
 import math
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +23,7 @@ SOUTH_WEST = Place(-5.0, -6.0, None, -33.456789, -70.654321)
 
 def answer(name="a <b> & \x01.jpg", place=PLACE, probability=0.893, radius_m=12.0):
     match = Match("walk/1.jpg", Path("/photos/walk/1.jpg"), SOUTH_WEST, "walk", 0.4, 0.6, 0.8)
-    note = "a precision of 95 % needs 93 %"
+    note = "a precision of 95 % needs a probability above 93 %"
     return Answer(Path(name), (match,), Position(place, radius_m, 0.9, 1), probability, False, note)
 
 
@@ -36,10 +38,11 @@ def answers():
 
 def test_an_answer_leads_with_what_is_known():
     assert answer("p.jpg").verdict == (
-        "likely at 55.704660, 13.191007 (89 %), within 12 m; not confident: a precision of 95 % needs 93 %"
+        "likely at 55.704660, 13.191007 (89 %), within 12 m; not confident: a precision of 95 % needs a probability above 93 %"
     )
     assert [in_words(least) for least, _ in WORDS] == [word for _, word in WORDS]
     assert in_words(0.0) == "unlikely"
+    assert [in_words(p) for p in (0.494, 0.496, 0.7496, 0.9496)] == ["unlikely", "possibly", "likely", "very likely"]
     assert "100 %" not in answer("p.jpg", probability=0.99999).verdict
 
 
@@ -47,7 +50,9 @@ def test_geojson_is_read_by_geopandas(answers, tmp_path):
     geopandas = pytest.importorskip("geopandas")
     write_answers_as(tmp_path / "a.geojson", "geojson", answers)
     frame = geopandas.read_file(tmp_path / "a.geojson")
-    assert frame["kind"].tolist() == ["position", "radius", "match", "line"] * 2
+    first = ["position", "radius", "match", "line"]
+    assert frame["kind"].tolist() == first + first[:3]  # the second photo stands where its match does
+    assert frame.is_valid.all()
     ring = frame[frame["kind"] == "radius"].iloc[:1]
     assert ring.is_valid.all()
     area = float(ring.to_crs(ring.estimate_utm_crs()).area.iloc[0])
@@ -69,6 +74,33 @@ def test_kml_is_read_by_pyogrio(answers, tmp_path):
     meta, _, shapes, columns = pyogrio.raw.read(tmp_path / "a.kml")
     assert len(shapes) == 3  # position, ring, match
     assert "likely" in columns[list(meta["fields"]).index("Name")].tolist()
+
+
+def test_kml_draws_a_line_to_each_match(answers, tmp_path):
+    geopandas = pytest.importorskip("geopandas")
+    write_answers_as(tmp_path / "a.kml", "kml", answers[:1])
+    frame = geopandas.read_file(tmp_path / "a.kml")
+    assert "80 % likely correct" in str(frame.iloc[-1].to_dict())
+    point, line = frame.geometry.iloc[-1].geoms
+    assert (point.geom_type, line.geom_type) == ("Point", "LineString")
+    ends = [(PLACE.lon, PLACE.lat), (SOUTH_WEST.lon, SOUTH_WEST.lat)]
+    assert [end[:2] for end in line.coords] == ends
+    assert (point.x, point.y) == ends[1]
+    assert frame.is_valid.all()
+
+
+def test_tables_and_layers_have_as_many_digits_as_json():
+    exact = answer(probability=0.10579237112649324, radius_m=12.3456789, place=replace(PLACE, lat=55.70466012345678))
+    (row,) = csv.DictReader(io.StringIO(TEXTS["csv"]([exact])))
+    feature = json.loads(TEXTS["geojson"]([exact]))["features"][0]
+    assert (row["probability"], row["lat"], row["radius_m"]) == ("0.10579", "55.70466012", "12.35")
+    assert feature["geometry"]["coordinates"] == [13.191007, 55.70466012]
+    assert [feature["properties"][key] for key in ("probability", "radius_m")] == [0.10579, 12.35]
+
+
+def test_a_name_with_a_line_end_stays_on_one_line():
+    first = answer("two\nlines \x1b[31m.jpg").lines()[0]
+    assert first.startswith("two\\nlines \\x1b[31m.jpg: likely at")
 
 
 def test_csv_is_read_by_pandas(answers):
@@ -222,3 +254,32 @@ def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
         found = read_photo(tmp_path / "out" / name)
         assert (found.lat, found.lon) == pytest.approx((PLACE.lat, PLACE.lon), abs=1e-7)
         assert (found.heading, found.reference) == (123.25, "true")
+
+
+def test_copies_never_overwrite_a_photo(tmp_path):
+    """Neither the original, nor another photo of the same name; a copy of before is replaced."""
+    photo, other = tmp_path / "new" / "p.jpg", tmp_path / "p.jpg"
+    photo.parent.mkdir()
+    for file in (photo, other):
+        file.write_bytes(jpeg())
+    link = tmp_path / "links" / "p.jpg"
+    link.parent.mkdir()
+    link.symlink_to(photo)
+    before = photo.read_bytes()
+    for file, folder in ((photo, photo.parent), (link, photo.parent), (link, link.parent)):
+        with pytest.raises(InputError, match="holds the original"):
+            write_exif(folder, [answer(str(file))])
+    with pytest.raises(InputError, match=r"p\.jpg already exists and was not written by covis"):
+        write_exif(tmp_path, [answer(str(photo))])
+    assert photo.read_bytes() == other.read_bytes() == before
+    for _ in range(2):
+        assert write_exif(tmp_path / "out", [answer(str(photo))]) == (1, 0, [])
+
+
+def test_numbered_copies_do_not_take_another_photos_name(tmp_path):
+    files = [tmp_path / name for name in ("a/p.jpg", "b/p.jpg", "a/p-2.jpg", "c/p.jpg")]
+    for file in files:
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(jpeg())
+    assert write_exif(tmp_path / "out", [answer(str(file)) for file in files]) == (4, 0, [])
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["p-2.jpg", "p-3.jpg", "p-4.jpg", "p.jpg"]

@@ -54,7 +54,9 @@ def test_a_whitening_is_learned_from_the_walks(photos, recipe, tmp_path, capsys)
     assert not fitted.trained
     assert fitted.seen == len(photos)
     assert set(fitted.held_out) >= {"pca", "learned, a = 0.3, p = 2", TAKEN}
-    assert "walks that the fit did not see" in capsys.readouterr().err
+    told = capsys.readouterr().err
+    assert "place clusters: " in told
+    assert "walks that the fit did not see" in told
     model = PlaceModel.load(fitted.model)
     assert model.dim == fitted.whitening["dim"] <= len(photos) // 2
     assert model.whitening.facts["fit"] == "map"
@@ -66,7 +68,7 @@ def test_a_whitening_is_learned_from_the_walks(photos, recipe, tmp_path, capsys)
         fit_model(photos, recipe, tmp_path / "run", seed=1, resources=QUIET)
 
 
-def test_photos_that_a_model_learned_from_promise_nothing(photos, recipe, tmp_path, monkeypatch):
+def test_photos_that_a_model_learned_from_promise_nothing(photos, recipe, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(fitting, "FEW_RULES", (PCA, USUAL))
     monkeypatch.setattr(fitting.CrossFit, "best", property(lambda tried: tried.rules.index(USUAL)))
     fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
@@ -79,6 +81,9 @@ def test_photos_that_a_model_learned_from_promise_nothing(photos, recipe, tmp_pa
     images, store, _ = fitted.described(photos)
     asked = Map.create(tmp_path / "asked.map", images, model, descriptors=store, held=fitted.questions())
     assert "these photos" not in asked.calibration.note
+    assert "promises too much" not in capsys.readouterr().err
+    Map.create(tmp_path / "some.map", photos.subset(np.arange(60)), model, descriptors=store)
+    assert "promises too much" in capsys.readouterr().err
 
 
 def of_places(n, places, dims, decay):
@@ -150,9 +155,10 @@ def test_walks_of_a_part_of_a_table_fill_every_fold():
     some = images.subset(part != 0)
     with moments(descriptors[part != 0], 8) as fitted:
         across = AcrossWalks(some, fitted, 6, PHOTO_VIEWS)
-    walks = [len(np.unique(across.group[across.fold == fold])) for fold in range(across.folds)]
-    assert len(walks) == 12
-    assert max(walks) - min(walks) <= 1
+    for fold, parts in ((across.fold, 30), (across.walk % 12, 12)):
+        walks = [len(np.unique(across.group[fold == part])) for part in range(fold.max() + 1)]
+        assert len(walks) == parts
+        assert max(walks) - min(walks) <= 1
 
 
 @pytest.mark.parametrize("left", ["many", "hardly any", "none"])

@@ -253,7 +253,7 @@ def test_the_same_index_call_is_done_and_another_is_refused(small, tmp_path, mod
     given = store(tmp_path / "again", images, vectors, model.fingerprint())
     assert Map.create(map_.path, images, model, descriptors=given).version == 1
     assert "already exists" in capsys.readouterr().err
-    with pytest.raises(InputError, match="another map"):
+    with pytest.raises(InputError, match="map of other photos"):
         Map.create(map_.path, images.subset(np.arange(29)), model, descriptors=given)
     with pytest.raises(InputError, match="another map"):
         Map.create(map_.path, images, tiny(seed=3), descriptors=given)

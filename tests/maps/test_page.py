@@ -33,7 +33,7 @@ def answer(images: ImageSet, i: int, confident: bool) -> Answer:
         Match(images.name(j), images.path(j), places[j], "", 0.3 + 0.1 * j, 0.5, 0.8 - 0.1 * j)
         for j in (i, i + 1, i + 2)
     )
-    note = "" if confident else "a precision of 90 % needs 84 %"
+    note = "" if confident else "a precision of 90 % needs a probability above 84 %"
     return Answer(images.path(i), matches, Position(places[i], 14.0, 0.9, 2), 0.89, confident, note)
 
 
@@ -76,6 +76,7 @@ def centre(page):
 
 def test_overview_first_then_drag_zoom_and_a_match(opened):
     page = opened()
+    assert page.locator("header p").inner_text() == "3 of 4 photos located in a map of 12 photos; 2 answers confident."
     assert page.locator("#list button").count() == 4
     assert page.locator(".legend").is_visible()
     assert page.locator(".leaflet-control-scale-line").is_visible()
@@ -197,3 +198,33 @@ def test_a_strangers_map_shows_no_pictures_of_other_folders(tmp_path, monkeypatc
     assert f"--pictures {tmp_path / 'private'}" in capsys.readouterr().err
     write_answers(tmp_path / "a.html", asked, replace(private, root=theirs), pictures=[tmp_path / "private"])
     assert (tmp_path / "a.html").read_text().count("data:image/jpeg") == 5
+
+
+def test_the_keyboard_goes_from_the_list_to_the_matches_and_back(opened):
+    """What had the focus is hidden; the focus goes on where the reader does."""
+    page = opened()
+    page.locator("#list button").nth(1).focus()
+    page.keyboard.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "overview"
+    for _ in range(5):  # previous, next, two links, the first match
+        page.keyboard.press("Tab")
+    assert page.evaluate("document.activeElement.textContent").startswith("1. 4.jpg")
+    page.keyboard.press("Escape")
+    assert page.evaluate("document.activeElement.dataset.entry") == "1"
+
+
+def test_photos_on_both_sides_of_the_antimeridian_lie_together(browser, tmp_path):
+    poses = Poses.from_latlon([-16.5, -16.5], [179.9999, -179.9999], [0.0, 0.0])
+    files = np.array([os.fsencode(tmp_path / f"{i}.jpg") for i in range(2)])
+    images = ImageSet.of(tmp_path, ["0.jpg", "1.jpg"], poses, columns={"file": files})
+    write_map(tmp_path / "map.html", images, "Fiji", {})
+    page = browser.new_page()
+    page.goto((tmp_path / "map.html").as_uri())
+    apart = page.evaluate("covisMap.map.distance(covisMap.pins[0].getLatLng(), covisMap.pins[1].getLatLng())")
+    east, west = page.evaluate("(b => [b.getEast(), b.getWest()])(covisMap.map.getBounds())")
+    page.evaluate("covisMap.select(1)")
+    address = page.locator("#links a").first.get_attribute("href")
+    page.close()
+    assert apart == pytest.approx(21.3, abs=0.3)
+    assert east - west < 0.01
+    assert "mlon=-179.999900" in address

@@ -1,11 +1,16 @@
 """Walks: the cheapest chain by trying all, and weak photos carried by strong ones."""
 
 import itertools
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from covis.maps.locating import STEP_M, best_chain
+from covis.images import ImageSet
+from covis.maps.calibration import Calibration
+from covis.maps.locating import STEP_M, Judge, best_chain, locate_walk
+from covis.poses import Poses
+from covis.ranking import Ranking
 
 
 def chain_cost(chain, xy, distances):
@@ -34,3 +39,17 @@ def test_photos_without_matches_do_not_break_the_chain():
     assert best_chain(xy, distances, found, STEP_M)[[0, 2]].tolist() == [0, 0]
     assert best_chain(np.zeros((0, 2, 2)), np.zeros((0, 2)), np.zeros((0, 2), bool), STEP_M).shape == (0,)
     assert best_chain(np.zeros((2, 0, 2)), np.zeros((2, 0)), np.zeros((2, 0), bool), STEP_M).tolist() == [0, 0]
+
+
+def test_a_walk_of_one_photo_is_answered_as_the_photo_alone():
+    """The agreed match counts, although another looks more alike: there is no walk that leads elsewhere."""
+    poses = Poses(np.array([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0], [900.0, 0.0], [500.0, 0.0]]), np.zeros(5))
+    images = ImageSet.of(Path(), [f"{i}.jpg" for i in range(5)], poses, columns={"file": np.array([b"a"] * 5)})
+    nearest = Ranking(np.array([[3, 0, 1, 2, 4]]), np.array([[0.50, 0.51, 0.52, 0.53, 1.4]], np.float32))
+    judge = Judge(images, lambda vectors, k: nearest, Calibration(5, None, None), None, 0.9)
+    query = np.zeros((1, 8), np.float32)
+    (alone,) = judge.answers([Path("q.jpg")], query, {}, 4)
+    walk = locate_walk(judge, [Path("q.jpg")], query, {}, 4)
+    assert alone.matches[0].place.x < 10
+    assert walk.answers == (alone,)
+    assert walk.agreement == 1.0

@@ -9,6 +9,7 @@ from covis.errors import InputError
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx, load_fast
 from covis.whitening import Whitening
 
+onnx = pytest.importorskip("onnx")
 pytest.importorskip("onnxscript")
 pytest.importorskip("onnxruntime")
 
@@ -52,6 +53,10 @@ def test_the_fast_runtime_is_made_once_and_stands_in_for_the_model(tmp_path, mon
     assert "once" in capsys.readouterr().err
     agree(model, fast)
     assert fast.dim == 32
+    whitening = [
+        list(weight.dims) for weight in onnx.load(fast.path).graph.initializer if weight.dims[-2:] == [256, 32]
+    ]
+    assert whitening == [[1, 256, 32]], "ONNX Runtime would copy a plain matrix each time it opens the file"
     assert fast.fingerprint() == model.fingerprint()
     assert fast.preprocessing == model.preprocessing
     photo = rng.integers(0, 256, (100, 100, 3), dtype=np.uint8)
@@ -67,11 +72,28 @@ def test_the_fast_runtime_is_made_once_and_stands_in_for_the_model(tmp_path, mon
         fast.to("cuda")
 
 
-def test_transformers_stay_in_torch(tmp_path, monkeypatch):
+@pytest.mark.slow
+def test_a_descriptor_depends_on_no_other_photo_and_on_no_number_of_threads(tmp_path):
+    model = PlaceModel.build(ModelConfig("vit_tiny_patch16_224", "gem", (64, 64)), seed=1).eval()
+    model.save(tmp_path / "model")
+    fast = [load_fast(tmp_path / "model", threads=threads, keep=tmp_path / "kept") for threads in (1, 3)]
+    assert [file.suffix for file in (tmp_path / "kept").iterdir()] == [".onnx"]
+    images = pixels(model, 5)
+    alone = torch.cat([fast[0](image[None]) for image in images])
+    assert all(torch.equal(one(images), alone) for one in fast)
+    assert fast[1](images[:0]).shape == (0, model.dim)
+    agree(model, fast[1])
+
+
+@pytest.mark.parametrize(("backbone", "images"), [("tiny", 2000), ("resnet18", 800)])
+def test_an_export_must_be_worth_its_time(backbone, images, tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
-    PlaceModel.build(ModelConfig("vit_tiny_patch16_224", "gem", (64, 64))).save(tmp_path / "model")
-    assert isinstance(load_fast(tmp_path / "model"), PlaceModel)
+    PlaceModel.build(ModelConfig(backbone, "gem", (64, 64))).save(tmp_path / "model")
+    assert isinstance(load_fast(tmp_path / "model", images - 1), PlaceModel)
     assert not (tmp_path / "cache").exists()
+    monkeypatch.setattr("covis.models.onnx.export_onnx", lambda *_: (_ for _ in ()).throw(RuntimeError("tried")))
+    assert isinstance(load_fast(tmp_path / "model", images), PlaceModel)
+    assert "runs in torch instead: tried" in capsys.readouterr().err
 
 
 def embedded_alike(model, folder, rng):
@@ -116,7 +138,7 @@ def test_evaluation_runs_in_the_fast_runtime_and_an_export_that_fails_stays_in_t
     from covis.poses import Poses
 
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(onnx, "WORTH_EXPORTING", 3)
+    monkeypatch.setattr(onnx, "_WORTH_EXPORTING", {0: 3})
     rng = np.random.default_rng(0)
     for name in ("a.jpg", "b.jpg", "c.jpg"):
         Image.fromarray(rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)).save(tmp_path / name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -9,7 +10,8 @@ import typer
 
 from covis.cli.common import Json, emit, existing, existing_map, require_map
 from covis.cli.maps import PicturesOption
-from covis.errors import InputError
+from covis.errors import InputError, visible
+from covis.tables import counted
 
 MapPath = Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")]
 
@@ -30,7 +32,7 @@ def check(map_path: MapPath, json: Json = False) -> None:
     )  # fmt: skip
     if problems:
         raise InputError(
-            f"{map_path} has {len(problems)} damaged parts; drop them and rebuild the rest with: covis map repair {map_path}"
+            f"{map_path} has {counted(len(problems), 'damaged part')}; drop what is damaged and rebuild the rest with: covis map repair {map_path}"
         )
 
 
@@ -50,8 +52,8 @@ def repair(map_path: MapPath, json: Json = False) -> None:
         lines = [f"dropped {name}" for name in outcome["dropped"][:20]]
         lines += [f"… and {count - 20} more"] if count > 20 else []
         listed = f", listed in {map_path / DROPPED}; add them again with covis add" if count else ""
-        lines.append(f"{map_path} is repaired, with {outcome['photos']} photos; {count} dropped{listed}")
-    emit(outcome, json, "\n".join(lines), f"covis map check {map_path}")
+        lines.append(f"{map_path} is repaired, with {counted(outcome['photos'], 'photo')}; {count} dropped{listed}")
+    emit(outcome, json, "\n".join(lines), f"covis map check {shlex.quote(str(map_path))}")
 
 
 def calibrate(map_path: MapPath, json: Json = False) -> None:
@@ -138,7 +140,7 @@ def export(
         {"file": str(target), "bytes": size},
         json,
         f"{target}: {size / 1e6:.1f} MB",
-        f"covis map import {target} -o MAP, on any machine",
+        f"covis map import {shlex.quote(str(target))} -o MAP, on any machine",
     )
 
 
@@ -160,11 +162,10 @@ def import_(
       covis map import town.covis -o town.map
       covis map import town.covis -o town.map --photos photos/
     """
+    from covis.cli.maps import report_map
     from covis.maps.care import import_map
 
-    made = import_map(source, output, photos=photos)
-    emit({"map": str(output), "photos": len(made), "model": made.model_fingerprint}, json,
-         f"{output}: {len(made)} photos", f"covis locate {output} PHOTO")  # fmt: skip
+    report_map(import_map(source, output, photos=photos), json, {})
 
 
 def merge(
@@ -180,15 +181,13 @@ def merge(
     Examples:
       covis map merge north.map south.map -o town.map --prefix south/
     """
+    from covis.cli.maps import report_map
     from covis.maps.care import merge_maps
     from covis.maps.map import Map
 
     if output.exists():
         raise InputError(f"{output} already exists; choose another output or remove it")
-    made = merge_maps(Map.open(first), Map.open(second), output, prefix=prefix)
-    emit(
-        {"map": str(output), "photos": len(made)}, json, f"{output}: {len(made)} photos", f"covis locate {output} PHOTO"
-    )
+    report_map(merge_maps(Map.open(first), Map.open(second), output, prefix=prefix), json, {})
 
 
 def diff(
@@ -206,11 +205,12 @@ def diff(
     from covis.maps.map import Map
 
     changes = diff_maps(Map.open(first), Map.open(second))
-    lines = [f"{first}: {changes['photos'][0]} photos, {second}: {changes['photos'][1]} photos"]
+    before, after = (counted(count, "photo") for count in changes["photos"])
+    lines = [f"{first}: {before}, {second}: {after}"]
     if not changes["same_model"]:
         lines.append(f"models differ: {changes['models'][0]}, {changes['models'][1]}; descriptors are not compared")
     for key, label in (("only_first", f"only in {first}"), ("only_second", f"only in {second}"),
                        ("moved", "moved"), ("described_otherwise", "other descriptor")):  # fmt: skip
-        some = list(changes[key])
+        some = list(map(visible, changes[key]))
         lines += [f"{label}: {len(some)} ({', '.join(some[:5])}{', …' if len(some) > 5 else ''})"] if some else []
     emit(changes, json, "\n".join(lines if len(lines) > 1 else [*lines, "no difference"]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -319,12 +320,16 @@ def locate(
         raise InputError("--inliers treats photos one by one; leave out --sequence")
     from covis.progress import say
 
+    if rate is not None and not 0 < rate < 1:
+        raise InputError(f"--rate is a share between 0 and 1 such as 0.9, not {rate:g}")
     require_map(map_path, photos)
     files = select_photos(photos)
-    if geopose is not None:
-        from covis.maps.exports import check_geopose_target
+    texts = {"csv": csv, "geojson": geojson, "kml": kml, "gpx": gpx}
+    _check_targets({**texts, "html": html, "gis": gis, "geopose": geopose, "exif": exif}, files, photos)
+    if html is not None and tiles:
+        from covis.maps.exports import check_tiles
 
-        check_geopose_target(geopose, len(files))
+        check_tiles(tiles)
     say(f"locating {counted(len(files), 'photo')} in {map_path}")
 
     from covis.maps.calibration import RATE
@@ -332,7 +337,6 @@ def locate(
 
     opened = Map.open(map_path, verify=verify)
     points = _points(opened, scene) if pose else None
-    texts = {"csv": csv, "geojson": geojson, "kml": kml, "gpx": gpx}
     on_earth = [name for name, target in {**texts, "geopose": geopose, "exif": exif, "gis": gis}.items() if target]
     _need_earth(opened, [name for name in on_earth if name != "csv"])
     shares: dict[str, Any] = {"precision": wanted, "rate": RATE if rate is None else rate}
@@ -344,6 +348,7 @@ def locate(
     unusable = [a for a in answers if a.unusable]
     if len(unusable) == len(files):
         raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
+    _warn_of_own([a for a in answers if a.in_map], len(answers))
     poses = [{}] * len(answers) if points is None else _poses(answers, opened, points)
     _write_files(answers, {name: target for name, target in texts.items() if target}, geopose, form, exif)
     _write_gis(answers, gis)
@@ -357,13 +362,51 @@ def locate(
         from covis.maps.locating import ORDER
 
         lines.append(f"({ORDER})")
-    then = f"open {html} in a browser" if html else f"the same with --html found.html, or covis serve {map_path}"
+    then = (
+        f"open {html} in a browser"
+        if html
+        else f"the same with --html found.html, or covis serve {shlex.quote(str(map_path))}"
+    )
     if walk is None:
         emit([a.to_dict() | p for a, p in zip(answers, poses, strict=True)], json, "\n".join(lines), then)
     else:
         verdict = "confident" if walk.confident else f"not confident: {walk.note}"
         lines.append(f"the walk: {verdict}; {100 * walk.agreement:.0f} % of its photos agree")
         emit(walk.to_dict(), json, "\n".join(lines), then)
+
+
+def _warn_of_own(own: list[Answer], asked: int) -> None:
+    """One warning where photos are asked of a map that has them already."""
+    if own:
+        from covis.maps.locating import printable
+        from covis.progress import warn
+
+        first = printable(own[0].photo)
+        warn(
+            f"{len(own)} of {counted(asked, 'photo')} already in the map, such as {first}; probabilities are for new photos"
+        )
+
+
+def _check_targets(targets: dict[str, Path | None], files: list[Path], given: list[Path]) -> None:
+    """Refuses, before the work, what cannot be written or would overwrite what is read."""
+    wanted = {option: target for option, target in targets.items() if target is not None}
+    if not wanted:
+        return
+    from covis.gis import check_layers_target
+    from covis.maps.exports import check_exif_target, check_geopose_target
+
+    sources = [path for path in (*files, *given) if path.is_file()]
+    for option, target in wanted.items():
+        if option == "exif":
+            check_exif_target(target, files)
+        elif option == "geopose":
+            check_geopose_target(target, len(files))
+        elif target.is_dir():
+            raise InputError(f"--{option} {target} is a folder; give a file")
+        if option == "gis":
+            check_layers_target(target)
+        if target.is_file() and any(map(target.samefile, sources)):
+            raise InputError(f"--{option} {target} would overwrite a file that is read; give another output")
 
 
 def _precision(text: str) -> float | None:
@@ -386,7 +429,9 @@ def _form(text: str) -> GeoPoseForm:
 def _need_earth(opened: Map, outputs: list[str]) -> None:
     if outputs and not opened.frame:
         named = ", ".join(f"--{name}" for name in outputs)
-        raise InputError(f"{opened.path} is in metres without a place on Earth; {named} need a map of lat and lon")
+        raise InputError(
+            f"{opened.path} is in metres without a place on Earth, which {named} cannot show; use --html, --csv or --json"
+        )
 
 
 def _write_files(
@@ -409,7 +454,9 @@ def _write_files(
     if exif:
         written, beside, left_out = write_exif(exif, answers)
         inside = f"; {beside} not in JPEG, PNG or WebP: an XMP file beside the copy" if beside else ""
-        say(f"wrote {counted(written, 'photo')} with GPS to {exif}{inside}")
+        doubted = sum(not a.confident for a in answers if a.position is not None)
+        doubt = f"; {doubted} of the positions not confident" if doubted else ""
+        say(f"wrote {counted(written, 'photo')} with GPS to {exif}{inside}{doubt}")
         if left_out:
             warn(
                 f"{counted(len(left_out), 'photo')} left out because no position could be written, such as {left_out[0]}"
@@ -511,9 +558,10 @@ def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, A
             **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
     changed = "".join(f", {value} {key.replace('_', ' ')}" for key, value in facts.items())
     text = f"{made.path}: {counted(len(made), 'photo')}, version {made.version}{changed}\n{_promise(promised, summary)}"
-    then = f"covis locate {made.path} PHOTO, or covis serve {made.path}"
+    path = shlex.quote(str(made.path))
+    then = f"covis locate {path} PHOTO, or covis serve {path}"
     if not made.network:
-        then = f"covis locate {made.path} PHOTO --descriptors STORE, made by the same model"
+        then = f"covis locate {path} PHOTO --descriptors STORE, made by the same model"
     emit(data, json, text, then if len(made) else "")
 
 

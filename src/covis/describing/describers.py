@@ -141,7 +141,7 @@ def open_model(path: Path | str, runtime: RuntimeName = "torch", images: int | N
     loaded = load_fast(given.path, images if runtime == "auto" else None)
     if runtime == "onnx" and not isinstance(loaded, OnnxPlaceModel):
         raise InputError(
-            "ONNX Runtime is for convolutional networks on a CPU (pip install 'covis[onnx]'); run this one in torch"
+            "ONNX Runtime needs a CPU, the extra covis[onnx] and a network that can be exported; run this one in torch"
         )
     return loaded
 

@@ -270,10 +270,19 @@ class Calibration:
             return np.full(len(probability), np.nan)
         edges = self._edges()
         bins = np.searchsorted(edges, self.held_out[:, 0], side="right")
-        alike = [self.held_out[bins == b, 2:] for b in range(len(edges) + 1)]
-        radii = [conformal_radius(error_m, rate, walk.astype(np.int64)) for error_m, walk in (a.T for a in alike)]
+        radii = [self._radius_among(bins, b, rate) for b in range(len(edges) + 1)]
         known = np.array([np.nan if r is None else r for r in radii])
         return known[np.searchsorted(edges, probability, side="right")]
+
+    def _radius_among(self, bins: Ids, alike: int, rate: float) -> float | None:
+        """Of the answers whose bin (Q,) is `alike`; of too few walks, with as many bins of lower P, whose errors are larger."""
+        assert self.held_out is not None
+        for lowest in range(alike, -1, -1):
+            error_m, walk = self.held_out[(bins >= lowest) & (bins <= alike), 2:].T
+            radius = conformal_radius(error_m, rate, walk.astype(np.int64))
+            if radius is not None:
+                return radius
+        return None
 
     def _edges(self) -> Floats:
         """Borders of P between answers whose errors are counted apart."""

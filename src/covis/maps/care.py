@@ -443,7 +443,8 @@ def _entry(data: bytes | Path) -> dict[str, Any]:
 def _unpacked(source: Path, folder: Path) -> dict[str, Any]:
     """What the file says of itself, after its content was written into `folder` and compared with that."""
     if not source.is_file():
-        raise InputError(f"{source} does not exist; write it with: covis map export MAP {source}")
+        what = "is a folder" if source.is_dir() else "does not exist"
+        raise InputError(f"{source} {what}; give a file, written with: covis map export MAP FILE")
     try:
         with zipfile.ZipFile(source) as archive:
             facts = _listing(source, archive)

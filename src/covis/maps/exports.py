@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -25,7 +26,7 @@ import numpy as np
 from covis.errors import InputError
 from covis.files import write_bytes, write_text
 from covis.images import ImageSet
-from covis.maps.locating import Answer, Match, Place, Position, match_facts, percent, places_of, printable
+from covis.maps.locating import Answer, Match, Place, Position, match_facts, percent, places_of, printable, significant
 from covis.maps.storage import Pictures, text_of
 from covis.progress import warn
 from covis.reading.decoding import Reject, decode
@@ -89,13 +90,13 @@ def to_csv(answers: Sequence[Answer]) -> str:
     writer.writeheader()
     for answer in answers:
         row: dict[str, Any] = {"photo": printable(answer.photo), "verdict": answer.word, "confident": answer.confident}
-        row |= {"probability": answer.probability, "note": answer.note}
+        row |= {"probability": significant(answer.probability), "note": answer.note}
         if answer.position is not None:
             row |= {key: value for key, value in answer.position.to_dict().items() if key in _CSV}
         if answer.matches:
             best = answer.matches[0]
             row |= {"match": best.image, "match_distance": round(best.distance, 6)}
-            row |= {"match_probability": best.probability}
+            row |= {"match_probability": significant(best.probability)}
         writer.writerow(row)
     return buffer.getvalue()
 
@@ -108,30 +109,37 @@ def to_geojson(answers: Sequence[Answer]) -> dict[str, Any]:
 def _features(answer: Answer) -> Iterator[dict[str, Any]]:
     photo, position = printable(answer.photo), answer.position
     if position is not None:
-        facts = {"photo": photo, "confident": answer.confident, "probability": answer.probability}
-        facts |= {"verdict": answer.word, "radius_m": position.radius_m, "rate": position.rate}
+        facts = {"photo": photo, "confident": answer.confident, "probability": significant(answer.probability)}
+        facts |= {"verdict": answer.word, **{key: position.to_dict()[key] for key in ("radius_m", "rate")}}
         point = _point(position.place)
         yield _feature({"type": "Point", "coordinates": point}, facts | {"kind": "position"}, position.place)
         ring = _ring(position)
         if ring:
             yield _feature({"type": "Polygon", "coordinates": [ring]}, facts | {"kind": "radius"})
     for rank, match in enumerate(answer.matches, 1):
-        facts = {"photo": photo, "rank": rank, "image": match.image, "distance": match.distance}
-        facts |= {"overlap": match.overlap, "probability": match.probability}
-        end = _point(match.place)
-        yield _feature({"type": "Point", "coordinates": end}, facts | {"kind": "match"}, match.place)
-        if position is not None:
-            line = {"type": "LineString", "coordinates": [_point(position.place), end]}
-            yield _feature(line, facts | {"kind": "line"})
+        known = match.to_dict()
+        facts = {"photo": photo, "rank": rank}
+        facts |= {key: known[key] for key in ("image", "distance", "overlap", "probability")}
+        yield _feature({"type": "Point", "coordinates": _point(match.place)}, facts | {"kind": "match"}, match.place)
+        ends = _ends(position, match)
+        if ends:
+            yield _feature({"type": "LineString", "coordinates": ends}, facts | {"kind": "line"})
 
 
 def _feature(geometry: dict[str, Any], facts: dict[str, Any], place: Place | None = None) -> dict[str, Any]:
-    heading = {} if place is None else {"heading": place.heading}
+    heading = {} if place is None else {"heading": place.to_dict()["heading"]}
     return {"type": "Feature", "geometry": geometry, "properties": facts | heading}
 
 
 def _point(place: Place) -> list[float | None]:
-    return [place.lon, place.lat]
+    known = place.to_dict()
+    return [known.get("lon"), known.get("lat")]
+
+
+def _ends(position: Position | None, match: Match) -> list[list[float | None]]:
+    """The line from a position to a match; empty where both are one point, which is no valid line."""
+    ends = [] if position is None else [_point(position.place), _point(match.place)]
+    return [] if ends and ends[0] == ends[1] else ends
 
 
 def _ring(position: Position) -> list[list[float]]:
@@ -149,7 +157,7 @@ def _ring(position: Position) -> list[list[float]]:
 
 
 def to_kml(answers: Sequence[Answer]) -> str:
-    """A folder for each photo: its position, a ring of the radius, its matches."""
+    """A folder for each photo: its position, its radius, its matches and a line to each."""
     folders = "".join(_folder(answer) for answer in answers)
     return (
         '<?xml version="1.0" encoding="UTF-8"?>\n<kml xmlns="http://www.opengis.net/kml/2.2"><Document>'
@@ -158,30 +166,45 @@ def to_kml(answers: Sequence[Answer]) -> str:
 
 
 def _folder(answer: Answer) -> str:
-    marks = [_mark(f"{i}. {m.image}", f"distance {m.distance:.3f}", m.place) for i, m in enumerate(answer.matches, 1)]
-    if answer.position is not None:
-        marks.insert(0, _mark(answer.word or "best guess", answer.verdict, answer.position.place))
-        marks.insert(1, _outline(answer.position))
+    position, matches = answer.position, answer.matches
+    marks = []
+    if position is not None:
+        marks = [_mark(answer.word or "best guess", answer.verdict, _spot(position.place)), _outline(position)]
+    for i, match in enumerate(matches):
+        ends = _ends(position, match)
+        shape = f"<MultiGeometry>{_spot(match.place)}{_line(ends)}</MultiGeometry>" if ends else _spot(match.place)
+        marks.append(_mark(f"{i + 1}. {match.image}", ", ".join(match_facts(matches, i)), shape))
     return f"<Folder><name>{_xml(printable(answer.photo))}</name>{''.join(marks)}</Folder>"
 
 
-def _mark(name: str, text: str, place: Place) -> str:
-    point = f"<Point><coordinates>{place.lon},{place.lat}</coordinates></Point>"
-    return f"<Placemark><name>{_xml(name)}</name><description>{_xml(text)}</description>{point}</Placemark>"
+def _mark(name: str, text: str, shape: str) -> str:
+    return f"<Placemark><name>{_xml(name)}</name><description>{_xml(text)}</description>{shape}</Placemark>"
+
+
+def _spot(place: Place) -> str:
+    return f"<Point>{_coordinates([_point(place)])}</Point>"
+
+
+def _line(points: Sequence[Sequence[float | None]]) -> str:
+    return f"<LineString><tessellate>1</tessellate>{_coordinates(points)}</LineString>"
+
+
+def _coordinates(points: Sequence[Sequence[float | None]]) -> str:
+    return f"<coordinates>{' '.join(f'{lon},{lat}' for lon, lat in points)}</coordinates>"
 
 
 def _outline(position: Position) -> str:
-    corners = " ".join(f"{lon},{lat}" for lon, lat in _ring(position))
-    if not corners:
+    ring = _ring(position)
+    if not ring:
         return ""
     name = f"{position.rate:.0%} within {position.radius_m:.0f} m"
-    return f"<Placemark><name>{name}</name><LineString><coordinates>{corners}</coordinates></LineString></Placemark>"
+    return f"<Placemark><name>{name}</name>{_line(ring)}</Placemark>"
 
 
 def to_gpx(answers: Sequence[Answer]) -> str:
     """A waypoint for each photo that has a position, GPX 1.1."""
     points = [
-        f'<wpt lat="{a.position.place.lat}" lon="{a.position.place.lon}"><name>{_xml(a.photo.name)}</name>'
+        f'<wpt lat="{_point(a.position.place)[1]}" lon="{_point(a.position.place)[0]}"><name>{_xml(a.photo.name)}</name>'
         f"<cmt>{_xml(a.verdict)}</cmt><desc>{_xml(printable(a.photo))}</desc></wpt>"
         for a in answers
         if a.position is not None
@@ -216,6 +239,16 @@ def write_geoposes(target: Path, answers: Sequence[Answer], form: GeoPoseForm) -
     return len(posed), len(answers) - len(posed)
 
 
+def check_exif_target(folder: Path, photos: Sequence[Path]) -> None:
+    """Refuses the folder of the photos themselves, which their copies would overwrite."""
+    if folder.is_file():
+        raise InputError(f"{folder} is a file; give a folder for the copies with GPS")
+    within = folder.resolve()
+    original = next((p for p in photos if within in (p.parent.resolve(), p.resolve().parent)), None)
+    if original is not None:
+        raise InputError(f"{folder} holds the original {original}, which stays unchanged; give another folder")
+
+
 def write_exif(folder: Path, answers: Sequence[Answer]) -> tuple[int, int, list[str]]:
     """Copies of the photos with the position in their EXIF block, pixels untouched.
 
@@ -224,8 +257,12 @@ def write_exif(folder: Path, answers: Sequence[Answer]) -> tuple[int, int, list[
     """
     located = [a for a in answers if a.position is not None and a.position.place.lat is not None]
     left_out = [printable(a.photo) for a in answers if a not in located]
-    beside = 0
-    for answer, file in zip(located, _unique(folder, [a.photo.name for a in located]), strict=True):
+    check_exif_target(folder, [a.photo for a in located])
+    files, beside = _unique(folder, [a.photo.name for a in located]), 0
+    foreign = next((file for file in files if file.exists() and not _is_copy(file)), None)
+    if foreign is not None:
+        raise InputError(f"{foreign} already exists and was not written by covis; give another folder for the copies")
+    for answer, file in zip(located, files, strict=True):
         data = answer.photo.read_bytes()
         folder.mkdir(parents=True, exist_ok=True)
         placed = with_position(data, answer)
@@ -235,6 +272,12 @@ def write_exif(folder: Path, answers: Sequence[Answer]) -> tuple[int, int, list[
             _write(file.with_name(f"{file.name}.xmp"), to_xmp(answer))
             beside += 1
     return len(located), beside, left_out
+
+
+def _is_copy(file: Path) -> bool:
+    """Whether `write_exif` wrote a file before: it, or the XMP file beside it, says so."""
+    written = (file, file.with_name(f"{file.name}.xmp"))
+    return any(part.is_file() and _METHOD.encode() in part.read_bytes() for part in written)
 
 
 def with_position(data: bytes, answer: Answer) -> bytes | None:
@@ -366,7 +409,10 @@ def _gps(answer: Answer) -> dict[int, Any]:
 def _method(answer: Answer) -> str:
     """How the position came about, and how likely it is right."""
     sure = "" if answer.probability is None else f", {percent(answer.probability)} likely"
-    return f"covis visual place recognition{sure}"
+    return f"{_METHOD}{sure}"
+
+
+_METHOD = "covis visual place recognition"
 
 
 def _degrees(value: float) -> tuple[float, float, float]:
@@ -376,13 +422,16 @@ def _degrees(value: float) -> tuple[float, float, float]:
 
 
 def _unique(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Files in `folder`, numbered where two have one name."""
-    seen: dict[str, int] = {}
+    """Files in `folder`, numbered where two have one name, by numbers that no other has in its name."""
+    taken, seen = set(names), set[str]()
     files = []
     for name in names:
-        seen[name] = count = seen.get(name, 0) + 1
         stem, dot, ending = name.partition(".")
-        files.append(folder / (name if count == 1 else f"{stem}-{count}{dot}{ending}"))
+        numbered = (f"{stem}-{count}{dot}{ending}" for count in itertools.count(2))
+        own = name if name not in seen else next(other for other in numbered if other not in taken)
+        seen.add(name)
+        taken.add(own)
+        files.append(folder / own)
     return files
 
 
@@ -426,8 +475,9 @@ def write_answers(
     Pictures of the map's photos are shown where they lie in folders that were given to the map on this machine, or in
     one of `pictures`.
     """
-    sure = sum(a.confident for a in answers)
-    lead = f"{counted(len(answers), 'photo')} located in a map of {counted(len(images), 'photo')}; {counted(sure, 'answer')} confident."
+    sure, located = sum(a.confident for a in answers), sum(a.position is not None for a in answers)
+    of = f"{located} of " if located < len(answers) else ""
+    lead = f"{of}{counted(len(answers), 'photo')} located in a map of {counted(len(images), 'photo')}; {counted(sure, 'answer')} confident."
     files = {match.file for answer in answers for match in answer.matches}
     earth = bool(images.poses.frame)
     entries = [_entry(answer, earth) for answer in answers]
@@ -471,8 +521,7 @@ def _write_page(
     facts: Mapping[str, Any] | None = None,
     tiles: str = "",
 ) -> None:
-    if tiles and not all(part in tiles for part in ("{z}", "{x}", "{y}")):
-        raise InputError(f"--tiles is an address with {{z}}, {{x}} and {{y}} in it, not {tiles!r}")
+    check_tiles(tiles)
     data = {
         "earth": bool(images.poses.frame), "tiles": tiles, "photos": _dots(images), "entries": entries,
         "thumbnails": thumbnails or {},
@@ -490,6 +539,12 @@ def _write_page(
     )  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     write_text(path, page)
+
+
+def check_tiles(address: str) -> None:
+    """Refuses an address that no tile can be asked from."""
+    if address and not all(part in address for part in ("{z}", "{x}", "{y}")):
+        raise InputError(f"--tiles is an address with {{z}}, {{x}} and {{y}} in it, not {address!r}")
 
 
 def _environment() -> jinja2.Environment:

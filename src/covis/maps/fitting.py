@@ -37,7 +37,7 @@ from covis.images import ImageSet, Split
 from covis.maps.calibration import MIN_QUERIES, HeldOut, photos_key
 from covis.maps.evidence import CONTEXT
 from covis.maps.storage import listed
-from covis.models import PlaceModel
+from covis.models import PlaceModel, load_fast
 from covis.progress import say, track
 from covis.ranking import Ranking
 from covis.reading.decoding import Rejected
@@ -52,11 +52,13 @@ from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRu
 # they find tells which whitening to take, and calibrates the map (`covis.maps.calibration`).
 
 
-_FOLDS = 12
-"""Parts that the walks are cut into. Fits that lack a twelfth of the walks are nearly what the map will have; those that lack
-a quarter find 2 points less."""
+_FOLDS = 30
+"""Parts that the walks are cut into, for promises: a fit that lacks one is nearly what the map will have. With 12 parts, maps of 28
+walks thought 3.6 points too little of themselves; with a part for each walk, 2.6."""
+_COARSE = 12
+"""Parts that choose between whitenings, which the share that a fit lacks makes equally worse."""
 _CHOOSING = 400
-"""Photos, in whole folds, that choose between whitenings; all are asked of the chosen one, as promises need many."""
+"""Photos, in whole parts, that choose between whitenings; all are asked of the chosen one, as promises need many."""
 _WALKS = 4
 """Walks that it takes to ask across them."""
 ALONE = WhiteningRule(power=0.75)
@@ -114,14 +116,6 @@ class CrossFit:
         walk, fold = self.walk[queries], self.fold[queries]
         return HeldOut(queries, ranking.ids, ranking.distances, "groups", walk, fold, seen=len(self.walk))
 
-    def only(self, i: int, more: CrossFit) -> CrossFit:
-        """Rule i alone, by these questions and by `more`, in which other folds asked it."""
-        mine, ranking, (rest,) = self.asked[:, None], self.rankings[i], more.rankings
-        joined = Ranking(np.where(mine, ranking.ids, rest.ids), np.where(mine, ranking.distances, rest.distances))
-        near = np.where(mine, self.near[i], more.near[0])
-        asked, answerable = self.asked | more.asked, self.answerable | more.answerable
-        return CrossFit((self.rules[i],), (joined,), (near,), asked, answerable, self.fold, self.walk)
-
 
 @dataclass(frozen=True, eq=False)
 class Choice:
@@ -159,8 +153,8 @@ class AcrossWalks:
         self.group, self.dim = np.asarray(images.group, np.int64), dim
         self.images, self.moments, self.labels = images, fitted, labels
         walks, walk = np.unique(self.group, return_inverse=True)  # of a part of a table some codes are missing
-        self.folds = min(folds, len(walks))
-        self.fold = np.random.default_rng(0).permutation(len(walks))[walk] % self.folds
+        self.walk = np.random.default_rng(0).permutation(len(walks))[walk]
+        self.fold = self.walk % folds
         self.graph, self.positive = labels(images, images), _across(NEAR_ALIKE(images, images), self.group)
         self.answerable = np.diff(self.positive.indptr) > 0
         self.variances = fitted.variances.astype(np.float32)
@@ -170,10 +164,12 @@ class AcrossWalks:
         self._sums: dict[float, Descriptors] = {}
 
     def choose(self) -> tuple[CrossFit, CrossFit]:
-        """All whitenings as some folds ask them, and the one that these found best as all folds do."""
-        some = max(1, min(self.folds, round(self.folds * _CHOOSING / len(self.fold))))
-        tried = self.ask(_RULES if len(self.rows) >= FEW else FEW_RULES, range(some))
-        return tried, tried.only(tried.best, self.ask((tried.rules[tried.best],), range(some, self.folds)))
+        """All whitenings as some photos ask them, and the one that these found best as all photos do."""
+        coarse = self.walk % _COARSE
+        parts = int(coarse.max()) + 1
+        some = max(1, min(parts, round(parts * _CHOOSING / len(coarse))))
+        tried = self.ask(_RULES if len(self.rows) >= FEW else FEW_RULES, range(some), coarse)
+        return tried, self.ask((tried.rules[tried.best],))
 
     def whitening(self, rule: WhiteningRule) -> Whitening:
         """The one of a rule, fitted to all photos."""
@@ -184,22 +180,28 @@ class AcrossWalks:
         facts |= {"pairs": int(pairs.nnz), "label_rule": str(self.labels)}
         return self.moments.whitening(self.dim, rule, within=self.moments.within(pairs), facts=facts)
 
-    def ask(self, rules: Sequence[WhiteningRule], parts: Sequence[int] | None = None) -> CrossFit:
-        """Each photo of the folds `parts` (None: all) of all photos of other walks, by each rule fitted without its fold."""
-        parts = range(self.folds) if parts is None else parts
+    def ask(
+        self, rules: Sequence[WhiteningRule], parts: Sequence[int] | None = None, fold: Ids | None = None
+    ) -> CrossFit:
+        """Each photo of the folds `parts` (None: all) of all photos of other walks, by each rule fitted without its fold.
+
+        fold (N,) of each photo: those of this object unless given.
+        """
+        fold = self.fold if fold is None else fold
+        parts = range(int(fold.max()) + 1) if parts is None else parts
         shape = (len(self.rows), CONTEXT)
         ids = [np.full(shape, -1, np.int64) for _ in rules]
         distances = [np.full(shape, np.inf, np.float32) for _ in rules]
         for part in track(parts, "cross-fit", len(parts), "folds"):
-            known = self.fold != part
+            known = fold != part
             out = np.flatnonzero(~known)
             for i, white in enumerate(self.whitened(known, rules)):
                 found = rank(white[out], white, CONTEXT, self.group[out], self.group, "other")
                 ids[i][out, : found.k], distances[i][out, : found.k] = found.ids, found.distances
-        asked = np.isin(self.fold, parts)
+        asked = np.isin(fold, parts)
         near = tuple(_near(self.positive, found) for found in ids)
         rankings = tuple(Ranking(i, d) for i, d in zip(ids, distances, strict=True))
-        return CrossFit(tuple(rules), rankings, near, asked, asked & self.answerable, self.fold, self.group)
+        return CrossFit(tuple(rules), rankings, near, asked, asked & self.answerable, fold, self.group)
 
     def whitened(self, known: Bools, rules: Sequence[WhiteningRule]) -> Iterator[Descriptors]:
         """(N, ≤ K) unit descriptors of all photos by each rule, fitted to the `known` ones alone."""
@@ -331,7 +333,7 @@ OVERHEAD_S = 30.0
 _PROBE = 4
 _QUESTION_FIELDS = ("queries", "ids", "distances", "walk", "fold")
 _KIND, _RESULT, _QUESTIONS = "fit", "fitted.json", "held_out.npz"
-_MODEL, _STORE, _RAW, _LATER = "model", "descriptors", "raw", "later"
+_CLUSTERS, _MODEL, _STORE, _RAW, _LATER = "clusters", "model", "descriptors", "raw", "later"
 
 
 @dataclass(frozen=True)
@@ -441,7 +443,9 @@ def fit_model(
         if fine_tune and overlapping >= enough:
             tuned, recalls = _fine_tuned(images, recipe, run / TUNED, seed, resources)
         model = _started(images, recipe, run, seed) if tuned is None else tuned.whiten(None)
-        raw = embed(model, _drawn(images), run / _RAW)
+        drawn = _drawn(images)
+        fast = model if tuned is not None else load_fast(run / _CLUSTERS, len(drawn), model=model, keep=run)
+        raw = embed(fast, drawn, run / _RAW)
         known = images.subset(_positions(images, raw))
         asked = None if tuned is None else np.isin(known.names, held_out_walks(images).queries.names)
         note, seen, recalls = _whiten(model, known, raw, recipe, run, asked, recalls)
@@ -518,7 +522,7 @@ def _told(tried: CrossFit, asked: CrossFit, dim: int) -> str:
 
 def _started(images: ImageSet, recipe: Recipe, run: Path, seed: int) -> PlaceModel:
     """The pretrained network, its clusters placed by some of the photos."""
-    folder = run / "clusters"
+    folder = run / _CLUSTERS
     if (folder / artifacts.MANIFEST).is_file():
         return PlaceModel.load(folder)
     model = PlaceModel.build(recipe.model, seed)
@@ -559,7 +563,8 @@ def _described(model: PlaceModel, images: ImageSet, known: ImageSet, raw: Descri
         store = store.append(raw.names[start : start + 1024], white, model=store.model)
     rest = ~np.isin(images.names, _drawn(images).names)
     if rest.any():
-        later = embed(model, images.subset(rest), run / _LATER)
+        fast = load_fast(run / _MODEL, int(rest.sum()), model=model, keep=run)
+        later = embed(fast, images.subset(rest), run / _LATER)
         store.append(later.names, np.asarray(later[:], np.float32), model=store.model)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.arrays import Floats, Ids
-from covis.errors import InputError
+from covis.errors import InputError, visible
 from covis.images import ImageSet
 from covis.maps.calibration import Calibration
 from covis.maps.evidence import CONTEXT, INLIER_MATCHES, Fused, fuse, gather, weights
@@ -61,7 +61,7 @@ class Match:
         """As JSON knows it."""
         return {
             "image": self.image, "distance": round(self.distance, 6), "overlap": _rounded(self.overlap, 4),
-            "probability": _significant(self.probability), **self.place.to_dict(), "group": self.group, "file": printable(self.file) if self.file.name else "",
+            "probability": significant(self.probability), **self.place.to_dict(), "group": self.group, "file": printable(self.file) if self.file.name else "",
         }  # fmt: skip
 
 
@@ -101,7 +101,7 @@ class Answer:
     def to_dict(self) -> dict[str, Any]:
         """As JSON knows it."""
         return {
-            "photo": printable(self.photo), "confident": self.confident, "probability": _significant(self.probability),
+            "photo": printable(self.photo), "confident": self.confident, "probability": significant(self.probability),
             "verdict": self.verdict, "position": None if self.position is None else self.position.to_dict(),
             "matches": [match.to_dict() for match in self.matches], "note": self.note,
         }  # fmt: skip
@@ -130,12 +130,21 @@ class Answer:
             f"  {i}. {match.image}  {', '.join(match_facts(self.matches, i - 1))}"
             for i, match in enumerate(self.matches, 1)
         ]
-        return [f"{printable(self.photo)}: {self.verdict}", *rows]
+        return [visible(line) for line in (f"{printable(self.photo)}: {self.verdict}", *rows)]
 
     @property
     def reordered(self) -> bool:
         """Whether agreement, not descriptor distance, put the first match first."""
         return any(match.distance < self.matches[0].distance for match in self.matches[1:])
+
+    @property
+    def in_map(self) -> bool:
+        """Whether the map has this very picture, of which a probability for new photos says nothing."""
+        return any(match.distance < _SAME_PICTURE for match in self.matches)
+
+
+_SAME_PICTURE = 1e-3
+"""Distance of descriptors below which two pictures are one; float32 knows that of a picture to itself to 5e-4."""
 
 
 ORDER = (
@@ -146,8 +155,8 @@ ORDER = (
 
 
 def in_words(probability: float) -> str:
-    """A probability as a word of `WORDS`."""
-    return next(word for least, word in WORDS if probability >= least)
+    """A probability as a word of `WORDS`, by the whole percent that is printed beside it."""
+    return next(word for least, word in WORDS if round(100 * probability) >= 100 * least)
 
 
 def percent(share: float) -> str:
@@ -184,7 +193,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
     return None if value is None or not math.isfinite(value) else round(value, digits)
 
 
-def _significant(value: float | None) -> float | None:
+def significant(value: float | None) -> float | None:
     """To five digits, of which a difference between two matches keeps the last."""
     return None if value is None else float(f"{value:.5g}")
 
@@ -313,7 +322,7 @@ def doubt(calibration: Calibration | None, probability: float | None, precision:
     if threshold is None:
         return f"the map finds too few of its own photos to promise a precision of {100 * wanted:g} %"
     if probability < threshold:
-        return f"a precision of {100 * wanted:g} % needs {100 * threshold:.0f} %"
+        return f"a precision of {100 * wanted:g} % needs a probability above {100 * threshold:.0f} %"
     return ""
 
 
@@ -391,6 +400,8 @@ def locate_walk(
     ids, poses = judged.ranking.ids, judge.images.poses
     xy = poses.xy[ids] if len(poses) else np.zeros((*ids.shape, 2))
     chain = best_chain(xy, judged.ranking.distances.astype(np.float64), ids >= 0, step_m)
+    if len(vectors) == 1:  # one photo leads nowhere: its own answer counts
+        chain[:] = 0
     answers: list[Answer] = []
     own_place: list[bool] = []
     torn = False

@@ -76,7 +76,7 @@ Photos = Path | str | Sequence[Path | str]
 """One photo, or several."""
 INLIER_PHOTOS = 400
 """Photos that tell what inliers of local features say."""
-_WORTH_REPACKING = 16
+_WORTH_REPACKING = 8
 """Photos that repacked weights earn the time back with."""
 _IN_PIECES = 500
 """Queries up to which a search is cut into pieces."""
@@ -84,6 +84,17 @@ _MAX_SEGMENTS = 16
 _DEAD_SHARE = 0.5
 _MERGE_FROM = 64
 """Rows below which removed ones are not worth winning back."""
+
+
+def _of_another_fit(images: ImageSet, learned: str) -> HeldOut | None:
+    """What photos may tell of a model that learned from poses: nothing if from theirs, else what they find."""
+    if learned == photos_key(images):
+        return HeldOut.empty(len(images))
+    warn(
+        "the model learned from the positions of its own photos; if some of them are indexed now, the map promises too much: "
+        "index without --model"
+    )
+    return None
 
 
 def added(
@@ -97,7 +108,7 @@ def added(
 ) -> Map:
     """The map with `images`, under `prefix` + name; `held` are questions that they were asked already."""
     table = replace(
-        images, poses=reframed(images.poses, now.frame, str(images.root)),
+        images, poses=reframed(images.poses, now.frame, str(images.root.resolve())),
         columns={**kept_columns(images), "file": files_of(images)}, root=now.path,
         names=encode_names([os.fsencode(prefix) + bytes(n) for n in images.names]),
     )  # fmt: skip
@@ -175,6 +186,7 @@ def _made_remote(
     own = artifacts.fingerprint(str(path.resolve()), images.fingerprint(), identity)
     config = {"model": identity, "dim": dim, "images": images.fingerprint(), "frame": images.poses.frame,
               "root": os.fsencode(images.root.resolve()).hex(), "engine": public(engine), "table": f"covis_{own}"}  # fmt: skip
+    storage.require_photos(path, config)
     with artifacts.claim(path, storage.MAP_KIND, config):
         if (path / storage.CURRENT).is_file():
             say(f"{path}: the map already exists")
@@ -418,22 +430,24 @@ class Map:
         note_images(path, images)
         whitening: Whitening | None = getattr(model, "whitening", None)
         learned = {} if whitening is None else whitening.facts
-        if held is None and learned.get("labels", "none") != "none" and learned.get("images") == photos_key(images):
-            held = HeldOut.empty(len(images))
+        if held is None and learned.get("labels", "none") != "none" and "images" in learned:
+            held = _of_another_fit(images, learned["images"])
         if engine:
             return _made_remote(cls, path, images, model, engine, descriptors, list(rejects), calibrate, held)
         identity, dim = _identity(model, descriptors)
         choose(index, len(images), dim, max_ram)  # what cannot be built is said before the work
         config = {"model": identity, "dim": dim, "index": index, "images": images.fingerprint(),
                   "root": os.fsencode(images.root.resolve()).hex(), **({} if max_ram is None else {"max_ram": max_ram})}  # fmt: skip
+        storage.require_photos(path, config)
         with artifacts.claim(path, storage.MAP_KIND, config):
             if (path / storage.CURRENT).is_file():
                 say(f"{path}: the map already exists")
                 return cls.open(path)
-            _keep_model(path / storage.MODEL, model, descriptors)
-            start = State(0, storage.empty_table(path, images.poses.frame), (), index, max_ram)
-            first = cls(path, start, (), identity, dim)
-            return added(first, images, "", descriptors, rejects, calibrate, held)
+            with storage.founding(path):
+                _keep_model(path / storage.MODEL, model, descriptors)
+                start = State(0, storage.empty_table(path, images.poses.frame), (), index, max_ram)
+                first = cls(path, start, (), identity, dim)
+                return added(first, images, "", descriptors, rejects, calibrate, held)
 
     # Looking
 
@@ -499,8 +513,8 @@ class Map:
 
     @cached_property
     def runtime(self) -> Runtime:
-        """What describes new photos: the map's own ONNX file where it has one that can be run, else torch."""
-        return self._open_runtime()
+        """What describes new photos, many of them: the map's own ONNX file where it has one that can be run, else torch."""
+        return self._open_runtime(repack=True)
 
     @property
     def network(self) -> str:

@@ -40,6 +40,7 @@ from covis.reading.cameras import LENS, calibration, camera_table, with_cameras
 from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.search import LocalIndex
 from covis.search.engines import Engine, Pointer, Rows, open_engine
+from covis.tables import counted
 
 # What a map takes in: images in its own frame, their files, where those may be shown from, and what is left out
 
@@ -170,7 +171,7 @@ def list_rejects(path: Path, rejects: list[Rejected]) -> None:
     """Writes what was left out, and says so; nothing where all were taken."""
     if rejects:
         write_rejects(path, rejects)
-        say(f"{len(rejects)} photos left out, listed in {path}")
+        say(f"{counted(len(rejects), 'photo')} left out, listed in {path}")
 
 
 def nearest_name(name: str, images: ImageSet) -> str:
@@ -239,6 +240,36 @@ def current_version(path: Path) -> int:
         raise InputError(f"{path} is not a covis map (no {CURRENT}); make one with: covis index PHOTOS -o MAP")
     version = files.read_record(path / CURRENT, {"version": int}, f"repair it with: covis map repair {path}")["version"]
     return int(version)
+
+
+def require_photos(path: Path, config: Mapping[str, Any]) -> None:
+    """Refuses to make a map of one config where there is one, finished or not, of other photos."""
+    if not (path / RECORD).is_file() or not any((path / part).exists() for part in (MODEL, CURRENT)):
+        return
+    record = files.read_record(path / RECORD, {"config": dict}, f"choose another output folder or remove {path}")
+    found = record["config"]
+    if all(found.get(key) == config[key] for key in ("images", "root")):
+        return
+    try:
+        of = f" of {os.fsdecode(bytes.fromhex(found['root']))}"
+    except (KeyError, TypeError, ValueError):
+        of = ""
+    remedy = f"choose another output or remove {path}"
+    if (path / CURRENT).is_file():
+        remedy = f"choose another output, or add photos to it with: covis add {path} PHOTOS"
+    raise InputError(f"{path} is a map of other photos or positions{of}; {remedy}")
+
+
+@contextlib.contextmanager
+def founding(path: Path) -> Iterator[None]:
+    """While a map is made: input that is refused before a photo is described leaves nothing behind."""
+    try:
+        yield
+    except InputError:
+        if all(files.is_passing(file) for file in (path / SEGMENTS).rglob("*") if not file.is_dir()):
+            for part in (SEGMENTS, MODEL):
+                shutil.rmtree(path / part, ignore_errors=True)
+        raise
 
 
 def check_folders(path: Path) -> None:

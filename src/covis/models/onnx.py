@@ -1,4 +1,4 @@
-"""A model as one ONNX file, and place recognition through ONNX Runtime, the fastest on a CPU for convolutions.
+"""A model as one ONNX file, and place recognition through ONNX Runtime, the fastest on a CPU.
 
 The file takes (batch, 3, H, W) uint8 RGB pixels of the model's size and gives unit descriptors: normalisation is
 inside, so that whoever runs it cannot get that wrong. What else a reader needs travels in its metadata.
@@ -14,6 +14,7 @@ import logging
 import tempfile
 import warnings
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,8 @@ _FLOAT_CONVOLUTIONS = 3
 """Convolutions next to the pixels that an 8-bit export leaves in single precision: few weights, and the most is lost there."""
 _BESIDE_BYTES = 1 << 10
 """Smaller weights stay in the ONNX file itself."""
-WORTH_EXPORTING = 2000
-"""An export takes ten to twenty CPU seconds; ResNets and MobileNets earn them back with so many images."""
+_WORTH_EXPORTING = {10_000_000: 800, 0: 2000}
+"""Weights of a network → images that earn its export back, which takes 15 to 30 CPU seconds (ViT-S and ResNets; MobileNets)."""
 
 
 class _FromPixels(nn.Module):
@@ -72,7 +73,8 @@ def export_onnx(model: PlaceModel, path: Path | str, weights: str = "") -> float
             with torch.inference_mode():
                 expected = model(model.normalise(pixels))
             exported = OnnxSession.open(partial, torch.get_num_threads(), verified=bool(weights))
-            difference = float((torch.from_numpy(exported.describe(pixels.numpy())) - expected).abs().max())
+            (batch,) = exported.session.run([OUTPUT], {INPUT: pixels.numpy()})
+            difference = float((torch.from_numpy(batch) - expected).abs().max())
             if not difference <= PARITY_TOLERANCE:
                 raise RuntimeError(f"the exported {model.config.backbone} differs from torch by {difference:.2g}")
     finally:
@@ -217,8 +219,9 @@ def _metadata(model: Embedder) -> dict[str, Any]:
 class OnnxPlaceModel:
     """An exported model in ONNX Runtime, called like a `PlaceModel`: `model(model.normalise(uint8 batch))`."""
 
-    def __init__(self, session: OnnxSession, path: Path) -> None:
-        self._session, self.path = session, path
+    def __init__(self, session: OnnxSession, path: Path, threads: int = 1) -> None:
+        """`session` keeps one core busy; so many `threads` describe photos side by side."""
+        self._session, self.path, self._threads = session, path, threads
         self.dim, self.facts = session.dim, session.facts
         self.signed = "sha256" in session.facts
         self.preprocessing = Preprocessing(**session.facts["preprocessing"])
@@ -226,7 +229,7 @@ class OnnxPlaceModel:
     @classmethod
     def open(cls, path: Path | str, threads: int | None = None) -> OnnxPlaceModel:
         """Opens a file that `export_onnx` wrote; `threads` as torch has them unless given."""
-        return cls(OnnxSession.open(path, threads or torch.get_num_threads()), Path(path))
+        return cls(OnnxSession.open(path, 1), Path(path), threads or torch.get_num_threads())
 
     def preprocess(self, image: Any) -> Tensor:
         """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W), ready for the model."""
@@ -238,7 +241,9 @@ class OnnxPlaceModel:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 → (B, dim), unit norm."""
-        return torch.from_numpy(self._session.describe(pixels.numpy()))
+        with ThreadPoolExecutor(self._threads) as pool:
+            parts = pool.map(self._session.describe, pixels.numpy()[:, None])
+            return torch.from_numpy(np.concatenate([np.zeros((0, self.dim), np.float32), *parts]))
 
     def to(self, device: torch.device | str) -> OnnxPlaceModel:
         """Stays on the CPU, and says so if it is wanted elsewhere."""
@@ -275,19 +280,23 @@ Embedder = PlaceModel | OnnxPlaceModel
 
 
 def load_fast(
-    path: Path | str, images: int | None = None, threads: int | None = None, model: PlaceModel | None = None
+    path: Path | str,
+    images: int | None = None,
+    threads: int | None = None,
+    *,
+    model: PlaceModel | None = None,
+    keep: Path | None = None,
 ) -> Embedder:
-    """The model directory at `path` in the fastest runtime: ONNX Runtime for convolutional networks on a CPU, else torch.
+    """The model directory at `path` in the fastest runtime: ONNX Runtime on a CPU (benchmarks/bench_inference.py), else torch.
 
-    The ONNX file is made once and kept in the cache; not for fewer `images` than it takes to earn that time back. A
-    network that cannot be exported, or whose export differs from torch by more than `PARITY_TOLERANCE`, stays in torch.
-    Transformers stay in torch, whose attention is faster on batches (benchmarks/bench_inference.py). `model`: what lies
-    at `path`, where it is loaded already.
+    The ONNX file is made once and kept in the folder `keep`, by default in the cache; not for fewer `images` than it takes
+    to earn that time back. A network that cannot be exported, or whose export differs from torch by more than
+    `PARITY_TOLERANCE`, stays in torch. `model`: what lies at `path`, where it is loaded already.
     """
     if device() != "cpu" or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
         return model or PlaceModel.load(path)
     manifest = open_manifest(path, MODEL_KIND)
-    file = cache_folder() / "onnx" / f"{manifest['fingerprint']}.onnx"
+    file = (keep or cache_folder() / "onnx") / f"{manifest['fingerprint']}.onnx"
     if file.is_file():
         try:
             kept = OnnxPlaceModel.open(file, threads)
@@ -297,7 +306,7 @@ def load_fast(
         except Damaged as error:
             say(f"{error}; made again")
     model = model or PlaceModel.load(path)
-    if model.backbone.tokens or (images is not None and images < WORTH_EXPORTING):
+    if images is not None and images < _worth_exporting(model):
         return model
     say(f"preparing {path} for ONNX Runtime, once")
     try:
@@ -306,3 +315,9 @@ def load_fast(
         say(f"{model.config.backbone} runs in torch instead: {first_line(error)}")
         return model
     return OnnxPlaceModel.open(file, threads)
+
+
+def _worth_exporting(model: PlaceModel) -> int:
+    """Images that earn the time of an export back."""
+    size = sum(weight.numel() for weight in model.parameters())
+    return next(images for least, images in _WORTH_EXPORTING.items() if size >= least)

@@ -325,9 +325,14 @@ class PlaceModel(nn.Module):
             vectors = _unit(self.pool(token.transpose(1, 2)[..., None], token[:, 0]))
         else:
             vectors = _unit(self.pool(*self.backbone.to_map(self.backbone.run(features, start, end, grid), grid)))
-        if self.whitening is not None:
-            vectors = _unit((vectors - self._centre) @ self._projection)
-        return vectors
+        return self._whitened(vectors)
+
+    def _whitened(self, vectors: Tensor) -> Tensor:
+        """(B, pooled) unit vectors → (B, dim), by the whitening if there is one."""
+        if self.whitening is None:
+            return vectors
+        # A batch of one: ONNX Runtime would copy a plain matrix of 100 MB and more each time it opens an exported file.
+        return _unit(torch.bmm((vectors - self._centre)[None], self._projection)[0])
 
     def _token_step(self) -> int:
         """The last block, where only its class token is pooled and it can be computed alone; else the end of the chain."""
@@ -350,10 +355,7 @@ class PlaceModel(nn.Module):
         space, summary = self.backbone.to_map(features, grid)
         parts = [space[:, :, rows, columns] for rows, columns in _regions(*space.shape[-2:])]
         own = [summary if self.backbone.tokens else part.mean((-2, -1)) for part in parts]
-        vectors = torch.stack([_unit(self.pool(part, s)) for part, s in zip(parts, own, strict=True)], 1)
-        if self.whitening is not None:
-            vectors = _unit((vectors - self._centre) @ self._projection)
-        return vectors
+        return torch.stack([self._whitened(_unit(self.pool(part, s))) for part, s in zip(parts, own, strict=True)], 1)
 
     def local_features(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) normalised → the map (B, C, h, w) that the pooling sees."""
@@ -398,7 +400,7 @@ class PlaceModel(nn.Module):
             raise ValueError(f"whitening of {len(whitening.mean)} dims for descriptors of {self.pool.dim}")
         self.whitening = whitening
         device = self._mean.device
-        centre, projection = (None, None) if whitening is None else (whitening.mean, whitening.projection)
+        centre, projection = (None, None) if whitening is None else (whitening.mean, whitening.projection[None])
         for name, value in (("_centre", centre), ("_projection", projection)):
             setattr(self, name, None if value is None else torch.as_tensor(value, dtype=torch.float32, device=device))
         return self

@@ -26,7 +26,7 @@ from covis.fields import JsonValues
 from covis.files import first_line, sha256
 from covis.images import ImageSet, Split
 from covis.models import PlaceModel
-from covis.progress import duration, say
+from covis.progress import Meter, duration, say
 from covis.sampling import Sampler
 from covis.training.data import Data, Validator, describe_all, make_miner, needed, prepare, weighted_loss
 from covis.training.loop import METRICS, RESULT, Loop, Ranks
@@ -382,8 +382,14 @@ def start_pooling(
         requests = ((*others, ids[start : start + 32]) for start in range(0, len(ids), 32))
         model.initialise_pool((fetched.features for fetched in features.fetch(requests)), seed)
         return
-    batches = image_batches(images, ids, model.config.image_size, 32, workers)
-    model.initialise_pool((pixels for _, pixels in batches), seed)
+    with Meter("place clusters", len(ids), "images") as meter:
+
+        def seen() -> Iterator[Tensor]:
+            for _, pixels in image_batches(images, ids, model.config.image_size, 32, workers):
+                yield pixels
+                meter.advance(len(pixels))
+
+        model.initialise_pool(seen(), seed)
 
 
 def open_sampler(run: Path, data: Path | None = None) -> Sampler:

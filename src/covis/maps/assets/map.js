@@ -1,6 +1,13 @@
 "use strict";
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
+  if (data.earth && data.photos.length) {
+    // Photos on both sides of the antimeridian lie together: longitudes count on beyond 180 degrees.
+    const middle = data.photos[0][1];
+    const nearby = (at) => (at[1] -= 360 * Math.round((at[1] - middle) / 360));
+    data.photos.forEach(nearby);
+    for (const entry of data.entries) [entry, ...entry.matches].forEach((one) => one.at && nearby(one.at));
+  }
   const byId = (id) => document.getElementById(id);
   const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -92,11 +99,14 @@
     const all = spots.length ? spots : data.photos.map((p) => [p[0], p[1]]);
     return all.length ? L.latLngBounds(all) : L.latLngBounds([[0, 0], [1, 1]]);
   };
+  const within = (id) => byId(id).contains(document.activeElement);
   const overview = () => {
+    const back = within("detail") && document.querySelector(`#list button[data-entry="${current}"]`);
     current = -1;
     focus.clearLayers();
     byId("detail").hidden = true;
     byId("list").hidden = false;
+    if (back) back.focus(); // what had the focus is hidden
     mark();
     map.fitBounds(everywhere().pad(0.15), { maxZoom: data.earth ? 18 : 3, animate: false });
   };
@@ -158,15 +168,18 @@
   };
   const select = (i) => {
     const entry = data.entries[i];
+    const onward = entry.kind === "answer" && within("list");
     current = i;
     byId("detail").hidden = false;
     byId("list").hidden = entry.kind === "answer";
+    if (onward) byId("overview").focus({ preventScroll: true });
     byId("name").textContent = entry.name;
     byId("verdict").textContent = entry.verdict;
     byId("verdict").className = entry.tone;
     const links = [];
     if (entry.at && data.earth) {
-      const [lat, lon] = entry.at.map((v) => v.toFixed(6));
+      const { lat: y, lng: x } = L.latLng(entry.at).wrap();
+      const [lat, lon] = [y, x].map((v) => v.toFixed(6));
       links.push(link("OpenStreetMap", `https://www.openstreetmap.org/?mlat=${lat}&mlon=${lon}#map=18/${lat}/${lon}`));
       links.push(link("geo: link", `geo:${lat},${lon}`));
     }
