@@ -333,19 +333,22 @@ def open_regular(path: Path | str | bytes) -> IO[bytes]:
 def read_bounded(path: Path | str | bytes, limit: int) -> bytes:
     """The content of a regular file of at most `limit` bytes; one that is larger raises `OSError` (EFBIG)."""
     with open_regular(path) as handle:
-        if os.fstat(handle.fileno()).st_size <= limit:
-            content = _read(handle, limit + 1)
+        size = os.fstat(handle.fileno()).st_size
+        if size <= limit:
+            content = _read(handle, size, limit + 1)
             if len(content) <= limit:
                 return content
     raise OSError(errno.EFBIG, f"File larger than {limit >> 20} MiB", os.fspath(path))
 
 
-def _read(handle: IO[bytes], limit: int) -> bytes:
+def _read(handle: IO[bytes], size: int, limit: int) -> bytes:
+    """At most `limit` bytes, of which `size` are expected: room is made for no more than these at first."""
     pieces: list[bytes] = []
-    left = limit
-    while left > 0 and (piece := handle.read(min(left, 1 << 26))):
+    left, wanted = limit, size + 1
+    while left > 0 and (piece := handle.read(min(left, wanted))):
         pieces.append(piece)
         left -= len(piece)
+        wanted = 1 << 16
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

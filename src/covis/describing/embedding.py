@@ -7,10 +7,11 @@ depends neither on where an earlier run stopped nor on how many ranks share the 
 from __future__ import annotations
 
 import ctypes
+import functools
 import math
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -332,9 +333,16 @@ def _in_memory(
 
 def _return_free_memory() -> None:
     """Gives the heap's holes back to the system: glibc keeps them, and between batches they grow, to 100 MB and more."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # other C libraries have none, and less need of it
+    trim = _heap_trimmer()
     if trim is not None:
         trim(0)
+
+
+@functools.cache
+def _heap_trimmer() -> Callable[[int], int] | None:
+    """glibc's `malloc_trim`; other C libraries have none, and less need of it."""
+    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    return trim
 
 
 @dataclass(frozen=True, eq=False)
