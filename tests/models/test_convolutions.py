@@ -1,10 +1,12 @@
 """Convolution by fewer products, held to torch's own in double precision."""
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from covis.models import ModelConfig, PlaceModel, convolutions
+from covis.models.convolutions import Transform, cut, join
 
 
 def made(ins: int, outs: int, bias: bool = True) -> torch.nn.Sequential:
@@ -14,7 +16,7 @@ def made(ins: int, outs: int, bias: bool = True) -> torch.nn.Sequential:
     return net
 
 
-@pytest.mark.parametrize("shape", [(12, 128, 15, 20), (16, 160, 9, 12), (3, 128, 23, 29)])
+@pytest.mark.parametrize("shape", [(12, 128, 15, 20), (16, 160, 9, 12), (3, 128, 23, 29), (8, 64, 16, 13)])
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_values_and_gradients_are_those_of_a_convolution(shape, layout):
     net = made(shape[1], 136)
@@ -30,6 +32,43 @@ def test_values_and_gradients_are_those_of_a_convolution(shape, layout):
     assert maps.is_contiguous(memory_format=torch.channels_last)
     for mine, right in ((maps, exact), *zip(*both, strict=True)):
         assert (mine - right).abs().max() < 2e-5 * right.abs().max()
+
+
+MATRICES = {  # as the method's authors print them
+    Transform.INPUT: [[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0],
+                      [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]],
+    Transform.OUTPUT: [[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]],
+    Transform.KERNEL: [[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6],
+                       [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("transform", list(Transform))
+@pytest.mark.parametrize("channels", [3, 128, 200])
+def test_a_tile_is_transformed_by_its_matrix_from_both_sides(transform, channels):
+    torch.manual_seed(0)
+    rows = MATRICES[transform] if transform in MATRICES else np.transpose(MATRICES[Transform(transform - 1)])
+    matrix = torch.tensor(np.array(rows, np.float64))
+    before, after = transform.sides
+    tile = torch.randn(2, before, before, channels)
+    exact = torch.einsum("pi,bijc,qj->bpqc", matrix, tile.double(), matrix)
+    mine = cut(tile, transform, (1, 1))
+    assert (mine.view(after, after, 2, channels).permute(2, 0, 1, 3) - exact).abs().max() < 1e-5 * exact.abs().max()
+    tiles = tile.permute(1, 2, 0, 3).reshape(before**2, 2, 1, 1, channels)
+    joined = join(tiles, transform, (after, after))
+    assert (joined - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+def test_tiles_are_the_same_on_any_number_of_threads():
+    torch.manual_seed(0)
+    maps, before = torch.randn(5, 7, 9, 130), torch.get_num_threads()
+    found = []
+    for threads in (1, 2, 8):
+        torch.set_num_threads(threads)
+        tiles = cut(maps, Transform.INPUT, (2, 3), margin=1)
+        found.append((tiles, join(tiles, Transform.INPUT_T, (7, 9), margin=1)))
+    torch.set_num_threads(before)
+    assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 
 
 @pytest.mark.parametrize(("side", "stride"), [(1, 1), (1, 2), (3, 1), (3, 2)])
@@ -74,11 +113,11 @@ def test_no_gradient_is_computed_that_nobody_asks_for(monkeypatch):
         torch.nn.Conv2d(128, 128, 3, padding=1, groups=2),
         torch.nn.Conv2d(128, 128, 3, padding=1, padding_mode="reflect"),
         torch.nn.Conv2d(128, 128, 1),
-        torch.nn.Conv2d(128, 64, 3, padding=1),
+        torch.nn.Conv2d(64, 64, 3, padding=1),
         torch.nn.Conv2d(512, 512, 1, padding=1),
         torch.nn.Conv2d(512, 512, 3, padding=1, dilation=2),
         torch.nn.Conv2d(512, 512, 5, padding=2),
-        torch.nn.Conv2d(256, 256, 1),
+        torch.nn.Conv2d(128, 256, 1),
     ],
 )
 def test_other_convolutions_are_left_alone(conv):

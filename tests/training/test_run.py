@@ -104,6 +104,29 @@ def test_a_cached_frozen_prefix_does_not_change_the_result(quick, hamlet, tmp_pa
         torch.testing.assert_close(value, second[name], rtol=1e-4, atol=1e-5)
 
 
+def test_a_cache_in_half_precision_is_half_as_large_and_changes_little(quick, hamlet, tmp_path):
+    recipe = replace(quick, model=replace(quick.model, trainable="last1"), validation="")
+    sizes = []
+    for name, half in (("full", False), ("half", True)):
+        cache = tmp_path / f"{name} cache"
+        train(replace(recipe, cache_half=half), tmp_path / name, data=hamlet, resources=replace(QUIET, cache=cache))
+        sizes.append(sum(file.stat().st_size for file in cache.rglob("rows.npy")))
+    assert sizes[0] > 1.9 * sizes[1] > 0
+    full, half_ = weights(tmp_path / "full"), weights(tmp_path / "half")
+    assert not same(full, half_)
+    for name, value in full.items():
+        assert (value - half_[name]).float().norm() <= 0.1 * value.float().norm(), name
+
+
+def test_features_beyond_half_precision_are_refused(quick, hamlet, tmp_path, monkeypatch):
+    prefix = PlaceModel.prefix
+    monkeypatch.setattr(PlaceModel, "prefix", lambda self, pixels: prefix(self, pixels) * 1e6)
+    recipe = replace(quick, model=replace(quick.model, trainable="last1"), validation="", cache_half=True)
+    with pytest.raises(InputError, match="exceed half precision; set cache_half=false"):
+        train(recipe, tmp_path / "run", data=hamlet, resources=replace(QUIET, cache=tmp_path / "cache"))
+    assert not list((tmp_path / "cache").rglob("rows.npy"))
+
+
 def test_accumulated_batches_equal_one_large_batch(quick, hamlet, tmp_path):
     model = replace(quick.model, batchnorm="frozen")
     one = replace(quick, model=model, validation="", steps=1, batches=replace(quick.batches, size=16))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import shutil
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -70,14 +72,24 @@ class Cached:
         self.rows, self.replaced, self.model, self.device = rows, replaced, model, device
 
     def fetch(self, requests: Iterable[Request]) -> Iterator[Fetched]:
-        """Answers each request, in order."""
-        for request in requests:
-            ids = tuple(self.replaced[which][part] for which, part in enumerate(request))
-            rows = np.concatenate([self.rows[which][part] for which, part in enumerate(ids)])
-            features = torch.from_numpy(rows).to(self.device)
-            yield Fetched(
-                ids, frozen_features(self.model, features, self.device) if rows.dtype == np.uint8 else features
-            )
+        """Answers each request, in order; the next one is read from disk meanwhile."""
+        reading: deque[Future[tuple[Request, NDArray[Any]]]] = deque()
+        with ThreadPoolExecutor(1) as pool:
+            for request in requests:
+                reading.append(pool.submit(self._read, request))
+                if len(reading) > 1:
+                    yield self._answer(*reading.popleft().result())
+            while reading:
+                yield self._answer(*reading.popleft().result())
+
+    def _read(self, request: Request) -> tuple[Request, NDArray[Any]]:
+        ids = tuple(self.replaced[which][part] for which, part in enumerate(request))
+        return ids, np.concatenate([self.rows[which][part] for which, part in enumerate(ids)])
+
+    def _answer(self, ids: Request, rows: NDArray[Any]) -> Fetched:
+        kept = _channels_first(torch.from_numpy(rows).to(self.device))
+        decoded = rows.dtype == np.uint8
+        return Fetched(ids, frozen_features(self.model, kept, self.device) if decoded else kept.float())
 
 
 def open_features(
@@ -89,13 +101,14 @@ def open_features(
     cache: Path | None,
     cache_bytes: int,
     device: torch.device,
+    half: bool = False,
 ) -> Features:
-    """A cached source where everything fits into `cache_bytes`, else a streamed one."""
+    """A cached source where everything fits into `cache_bytes`, else a streamed one; `half`: features in half precision."""
     streamed = Streamed(model, sets, seed, workers, device)
     if cache is None or not cache_bytes or not all(len(s) for s in sets):
         return streamed
     probe = next(iter(streamed.fetch([tuple(np.arange(1 if k == 0 else 0) for k in range(len(sets)))])))
-    row_shape, kind = _row(model, probe.features)
+    row_shape, kind = _row(model, probe.features, half)
     needed = sum(len(s) for s in sets) * int(np.prod(row_shape)) * np.dtype(kind).itemsize
     if needed > cache_bytes:
         return streamed
@@ -111,11 +124,21 @@ def frozen_features(model: PlaceModel, pixels: Tensor, device: torch.device) -> 
     return features
 
 
-def _row(model: PlaceModel, features: Tensor) -> tuple[tuple[int, ...], str]:
+def _row(model: PlaceModel, features: Tensor, half: bool) -> tuple[tuple[int, ...], str]:
     """Shape and type of one cached row: pixels where nothing is frozen, features elsewhere."""
     if model.config.trainable == "all":
-        return (3, *model.config.image_size), "uint8"
-    return tuple(features.shape[1:]), "float32"
+        return (*model.config.image_size, 3), "uint8"
+    return tuple(_channels_last(features).shape[1:]), "float16" if half else "float32"
+
+
+def _channels_last(maps: Tensor) -> Tensor:
+    """(B, C, H, W) → (B, H, W, C), as convolutions have maps in memory and the cache on disk; tokens as they are."""
+    return maps.permute(0, 2, 3, 1) if maps.ndim == 4 else maps
+
+
+def _channels_first(rows: Tensor) -> Tensor:
+    """What `_channels_last` was given, with the same memory."""
+    return rows.permute(0, 3, 1, 2) if rows.ndim == 4 else rows
 
 
 def _fill(
@@ -145,7 +168,7 @@ def _fill(
 def _folder(model: PlaceModel, images: ImageSet, cache: Path, row_shape: tuple[int, ...], kind: str) -> Path:
     """Where the features of a set are kept."""
     frozen = "pixels" if kind == "uint8" else model.prefix_fingerprint()
-    return cache / artifacts.fingerprint(frozen, content(images), list(row_shape), kind)
+    return cache / artifacts.fingerprint(frozen, content(images), list(row_shape), kind, "channels last")
 
 
 def share_features(source: Cached, images: ImageSet, ids: ArrayLike, cache: Path) -> None:
@@ -180,7 +203,10 @@ def _compute(
         batches = image_batches(images, None, model.config.image_size, _CHUNK, workers, on_reject="replace", seed=0)
         for start, (ids, pixels) in zip(range(0, len(images), _CHUNK), batches, strict=True):
             part = slice(start, start + len(ids))
-            rows[part] = pixels.numpy() if kind == "uint8" else frozen_features(model, pixels, device).cpu().numpy()
+            features = pixels if kind == "uint8" else frozen_features(model, pixels, device)
+            if kind == "float16" and not features.abs().amax() <= np.finfo(np.float16).max:
+                raise InputError(f"features of {model.config.backbone} exceed half precision; set cache_half=false")
+            rows[part] = _channels_last(features).cpu().numpy()
             replaced[part] = ids
             meter.advance(len(ids))
     rows.flush()

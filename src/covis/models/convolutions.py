@@ -4,41 +4,37 @@ Gray, 2016), and gradients by matrix products.
 Tiles of 6 × 6 pixels and the kernel are transformed, multiplied place by place, and transformed back to tiles of 4 × 4: 36
 products instead of 144. Its backward pass is the same three transforms the other way round. On processors torch has no such
 convolution, and its direct one already runs at the speed of a matrix product, so that only fewer products make it faster:
-2.4 to 2.9 times here for the large maps of VGG and ResNet, forward and backward. Rounding differs by about 1e-5 of the
+twice to three times here for the large maps of VGG and ResNet, forward and backward. Rounding differs by about 1e-5 of the
 largest value; so that descriptors stay what they are, networks that only describe images convolve directly.
 
 Where tiles do not pay, on small maps of many channels, torch's gradient of the weight runs at a third to two thirds of the
-speed of a matrix product: there it is one, for each place of the kernel, and a convolution of 1 × 1 is one altogether.
+speed of a matrix product: there it is one, for each place of the kernel, as is the gradient of the input where the kernel
+skips pixels. A convolution of 1 × 1 is a product altogether.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from enum import IntEnum
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from covis.compiling import kernel
+
 _OUT, _IN = 4, 6
 """Sides of a tile of the output and of the input."""
-_LEAST_CHANNELS, _LEAST_TILES, _LEAST_SAVED = 128, 96, 2.4
-"""Below, the transforms cost what the fewer products save, as measured by `benchmarks/bench_training.py`."""
-_LEAST_WEIGHTS = 1 << 17
+_LEAST_PRODUCTS, _LEAST_TILES, _LEAST_SAVED = 42, 96, 2.4
+"""Products per transformed channel, tiles, and how many times fewer products: below, the transforms cost what the fewer products save, as measured by `benchmarks/bench_training.py`."""
+_LEAST_WEIGHTS = 1 << 16
 """Channels in times channels out from which on a weight's gradient by matrix products is faster, measured likewise."""
-
-
-def _both_sides(rows: list[list[float]]) -> Tensor:
-    """The matrix that transforms the rows and the columns of a flattened tile."""
-    return torch.from_numpy(np.kron(rows, rows).astype(np.float32))
-
-
-_INPUT = _both_sides([[4, 0, -5, 0, 1, 0], [0, -4, -4, 1, 1, 0], [0, 4, -4, -1, 1, 0],
-                      [0, -2, -1, 2, 1, 0], [0, 2, -1, -2, 1, 0], [0, 4, 0, -5, 0, 1]])  # fmt: skip
-_KERNEL = _both_sides([[1 / 4, 0, 0], [-1 / 6, -1 / 6, -1 / 6], [-1 / 6, 1 / 6, -1 / 6],
-                       [1 / 24, 1 / 12, 1 / 6], [1 / 24, -1 / 12, 1 / 6], [0, 0, 1]])  # fmt: skip
-_OUTPUT = _both_sides([[1, 1, 1, 1, 1, 0], [0, 1, -1, 2, -2, 0], [0, 1, 1, 4, 4, 0], [0, 1, -1, 8, -8, 1]])
 
 
 class TrainedConvolution(nn.Conv2d):
@@ -69,7 +65,8 @@ def train_convolutions(module: nn.Module, on: bool) -> None:
 
 
 def _fits(part: nn.Conv2d) -> bool:
-    wide = min(part.in_channels, part.out_channels) >= _LEAST_CHANNELS
+    ins, outs = part.in_channels, part.out_channels
+    wide = ins * outs >= _LEAST_PRODUCTS * (ins + outs)
     return _plain(part) and part.kernel_size == (3, 3) and part.stride == (1, 1) and wide
 
 
@@ -84,10 +81,9 @@ def _plain(part: nn.Conv2d) -> bool:
 
 
 def _pays(x: Tensor) -> bool:
-    images, _, height, width = x.shape
-    tiles = -(-height // _OUT) * -(-width // _OUT)
-    saved = 9 * height * width / (_IN * _IN * tiles)
-    return images * tiles >= _LEAST_TILES and saved >= _LEAST_SAVED
+    tiles = math.prod(_grid(x))
+    saved = 9 * x.shape[2] * x.shape[3] / (_IN * _IN * tiles)
+    return len(x) * tiles >= _LEAST_TILES and saved >= _LEAST_SAVED
 
 
 class _ByProducts(torch.autograd.Function):
@@ -110,81 +106,269 @@ class _ByProducts(torch.autograd.Function):
         outputs = gradient.permute(0, 2, 3, 1).reshape(-1, len(weight))
         to_input = to_weight = None
         if ctx.needs_input_grad[1]:
-            padded = functional.pad(x.permute(0, 2, 3, 1), (0, 0, *4 * (side // 2,)))
+            pixels = x.permute(0, 2, 3, 1)
+            padded = functional.pad(pixels, (0, 0, 1, 1, 1, 1)) if side > 1 else pixels
             to_weight = torch.empty_like(weight)
             for i, j in np.ndindex(side, side):
-                stop = (i + stride[0] * (gradient.shape[2] - 1) + 1, j + stride[1] * (gradient.shape[3] - 1) + 1)
-                seen = padded[:, i : stop[0] : stride[0], j : stop[1] : stride[1]].reshape(-1, x.shape[1])
-                to_weight[:, :, i, j] = outputs.T @ seen
-        if ctx.needs_input_grad[0] and side > 1:
+                seen = _seen(padded, (i, j), stride, gradient.shape[2:])
+                torch.mm(outputs.T, seen.reshape(-1, x.shape[1]), out=to_weight[:, :, i, j])
+        if ctx.needs_input_grad[0] and stride == (1, 1) == (side, side):
+            to_input = (outputs @ weight.flatten(1)).view(*x.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
+        elif ctx.needs_input_grad[0] and stride == (1, 1):
             to_input = torch.ops.aten.convolution_backward(
                 gradient, x, weight, None, stride, [1, 1], [1, 1], False, [0, 0], 1, [True, False, False]
             )[0]
         elif ctx.needs_input_grad[0]:
-            spread = (outputs @ weight.flatten(1)).view(*gradient.shape[:1], *gradient.shape[2:], -1)
-            to_input = spread.permute(0, 3, 1, 2)
-            if stride != (1, 1):
-                to_input = torch.zeros_like(x)
-                to_input[..., :: stride[0], :: stride[1]] = spread.permute(0, 3, 1, 2)
+            margin = side // 2
+            images, ins, height, width = x.shape
+            padded = x.new_zeros(images, height + 2 * margin, width + 2 * margin, ins)
+            for i, j in np.ndindex(side, side):
+                seen = _seen(padded, (i, j), stride, gradient.shape[2:])
+                seen += (outputs @ weight[:, :, i, j]).view(seen.shape)
+            to_input = padded[:, margin : margin + height, margin : margin + width].permute(0, 3, 1, 2)
         return to_input, to_weight, None
+
+
+def _seen(padded: Tensor, place: tuple[int, int], stride: tuple[int, int], size: torch.Size) -> Tensor:
+    """The pixels of (B, H, W, C) that one place of a kernel sees, for a map of `size`."""
+    rows, columns = (slice(p, p + s * (n - 1) + 1, s) for p, s, n in zip(place, stride, size, strict=True))
+    return padded[:, rows, columns]
 
 
 class _Winograd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         """(B, C, H, W), (O, C, 3, 3) → (B, O, H, W), with one pixel of padding, channels last in memory."""
-        outs, ins = weight.shape[:2]
-        images, _, height, width = x.shape
-        rows, columns = -(-height // _OUT), -(-width // _OUT)
-        kernels = (_KERNEL @ weight.permute(2, 3, 0, 1).reshape(9, -1)).view(-1, outs, ins)
-        tiles = (_INPUT @ _tiles(x, rows, columns)).view(_IN * _IN, -1, ins)
+        kernels = cut(weight.permute(0, 2, 3, 1), Transform.KERNEL, (1, 1)).flatten(1, 3)
+        tiles = cut(x.permute(0, 2, 3, 1), Transform.INPUT, _grid(x), margin=1)
         ctx.save_for_backward(tiles, kernels)
-        ctx.shape = (images, height, width, rows, columns)
-        products = torch.bmm(tiles, kernels.transpose(1, 2))
-        out = (_OUTPUT @ products.view(_IN * _IN, -1)).view(_OUT, _OUT, images, rows, columns, outs)
-        maps = out.permute(2, 3, 0, 4, 1, 5).reshape(images, _OUT * rows, _OUT * columns, outs)
-        return maps[:, :height, :width].contiguous().permute(0, 3, 1, 2)
+        ctx.size = x.shape[2:]
+        products = torch.bmm(tiles.flatten(1, 3), kernels.transpose(1, 2))
+        return join(products.view(*tiles.shape[:4], -1), Transform.OUTPUT, ctx.size).permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of the input and of the weight, each if it is asked for."""
         tiles, kernels = ctx.saved_tensors
-        images, height, width, rows, columns = ctx.shape
-        outs, ins = kernels.shape[1:]
-        padded = gradient.new_zeros(images, _OUT * rows, _OUT * columns, outs)
-        padded[:, :height, :width] = gradient.permute(0, 2, 3, 1)
-        parts = padded.view(images, rows, _OUT, columns, _OUT, outs).permute(2, 4, 0, 1, 3, 5)
-        products = (_OUTPUT.T @ parts.reshape(_OUT * _OUT, -1)).view(_IN * _IN, -1, outs)
+        products = cut(gradient.permute(0, 2, 3, 1), Transform.OUTPUT_T, tiles.shape[2:4])
         to_input = to_weight = None
         if ctx.needs_input_grad[1]:
-            kernel = _KERNEL.T @ torch.bmm(products.transpose(1, 2), tiles).view(_IN * _IN, -1)
-            to_weight = kernel.view(3, 3, outs, ins).permute(2, 3, 0, 1)
+            kernel = torch.bmm(products.flatten(1, 3).transpose(1, 2), tiles.flatten(1, 3))
+            to_weight = join(kernel[:, :, None, None], Transform.KERNEL_T, (3, 3)).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[0]:
-            spread = (_INPUT.T @ torch.bmm(products, kernels).view(_IN * _IN, -1)).view(-1, images, rows, columns, ins)
-            whole = gradient.new_zeros(images, _OUT * rows + 2, _OUT * columns + 2, ins)
-            for at, part in zip(_places(rows, columns), spread, strict=True):
-                whole[at] += part
-            to_input = whole[:, 1 : height + 1, 1 : width + 1].permute(0, 3, 1, 2)
+            spread = torch.bmm(products.flatten(1, 3), kernels).view(tiles.shape)
+            to_input = join(spread, Transform.INPUT_T, ctx.size, margin=1).permute(0, 3, 1, 2)
         return to_input, to_weight
 
 
-def _tiles(x: Tensor, rows: int, columns: int) -> Tensor:
-    """(B, C, H, W) → (36, tiles · C): each pixel of every tile, with zeros around the image."""
-    images, channels, height, width = x.shape
-    padded = x.new_zeros(images, _OUT * rows + 2, _OUT * columns + 2, channels)
-    padded[:, 1 : height + 1, 1 : width + 1] = x.permute(0, 2, 3, 1)
-    tiles = x.new_empty(_IN * _IN, images, rows, columns, channels)
-    for tile, at in zip(tiles, _places(rows, columns), strict=True):
-        tile.copy_(padded[at])
-    return tiles.view(_IN * _IN, -1)
+def _grid(x: Tensor) -> tuple[int, int]:
+    """Rows and columns of tiles of an image."""
+    return -(-x.shape[2] // _OUT), -(-x.shape[3] // _OUT)
 
 
-def _places(rows: int, columns: int) -> list[tuple[slice, slice, slice]]:
-    """Where in padded images (B, H, W, C) the pixels of all tiles lie, from the tiles' first to their last."""
-    lasts = _OUT * (rows - 1) + 1, _OUT * (columns - 1) + 1
-    return [
-        (slice(None), slice(i, i + lasts[0], _OUT), slice(j, j + lasts[1], _OUT))
-        for i in range(_IN)
-        for j in range(_IN)
-    ]
+# Transforms of tiles. Each multiplies a tile's columns and then its rows by one matrix. Channels go in parts that stay in
+# the processor's cache; there pixel (i, j) lies at (6 i + j) · 128 whatever the tile's size, and a pass transposes the tile.
+
+_PART = 128
+_ROW = _IN * _PART
+_2, _4, _5, _8 = map(np.float32, (2, 4, 5, 8))
+_QUARTER, _SIXTH, _TWELFTH, _TWENTY_FOURTH = map(np.float32, (1 / 4, 1 / 6, 1 / 12, 1 / 24))
+_Values = NDArray[np.float32]
+
+
+class Transform(IntEnum):
+    """Matrices of F(4 × 4, 3 × 3), each with its transpose, which its gradient needs."""
+
+    INPUT = 0
+    INPUT_T = 1
+    OUTPUT = 2
+    OUTPUT_T = 3
+    KERNEL = 4
+    KERNEL_T = 5
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Sides of a tile before and after."""
+        return ((6, 6), (6, 6), (6, 4), (4, 6), (3, 6), (6, 3))[self]
+
+
+def cut(maps: Tensor, transform: Transform, grid: tuple[int, int], margin: int = 0) -> Tensor:
+    """(B, H, W, C) → (pixels, B, rows, columns, C): transformed tiles of a grid that begins `margin` outside the image."""
+    maps = maps.contiguous()
+    tiles = maps.new_empty(transform.sides[1] ** 2, len(maps), *grid, maps.shape[-1])
+    _by_images(_cut, maps, tiles, transform, margin)
+    return tiles
+
+
+def join(tiles: Tensor, transform: Transform, size: tuple[int, int], margin: int = 0) -> Tensor:
+    """(pixels, B, rows, columns, C) → (B, H, W, C): the sum of transformed tiles, laid out as `cut` does."""
+    maps = tiles.new_empty(tiles.shape[1], *size, tiles.shape[-1])
+    _by_images(_join, maps, tiles, transform, margin)
+    return maps
+
+
+def _by_images(work: Callable[..., None], maps: Tensor, tiles: Tensor, transform: Transform, margin: int) -> None:
+    threads = min(torch.get_num_threads(), len(maps))
+    fixed: tuple[Any, ...] = (maps.numpy(), tiles.numpy(), int(transform), *transform.sides, margin)
+    if threads <= 1:
+        work(*fixed, 0, len(maps))
+        return
+    ends = np.linspace(0, len(maps), threads + 1).astype(int).tolist()
+    with ThreadPoolExecutor(threads) as pool:
+        list(pool.map(lambda first, last: work(*fixed, first, last), ends[:-1], ends[1:]))
+
+
+@kernel()
+def _cut(
+    maps: _Values, tiles: _Values, transform: int, before: int, after: int, margin: int, first: int, last: int
+) -> None:
+    """Tiles of images first … last − 1."""
+    _, height, width, channels = maps.shape
+    _, _, rows, columns, _ = tiles.shape
+    pixels, half = np.zeros(_IN * _ROW, np.float32), np.zeros(_IN * _ROW, np.float32)
+    for b in range(first, last):
+        for r in range(rows):
+            for k in range(columns):
+                for start in range(0, channels, _PART):
+                    stop = min(start + _PART, channels)
+                    for i in range(before):
+                        y = _OUT * r + i - margin
+                        for j in range(before):
+                            x = _OUT * k + j - margin
+                            room = pixels[i * _ROW + j * _PART :]
+                            if 0 <= y < height and 0 <= x < width:
+                                _copy(maps[b, y, x, start:stop], room)
+                            else:
+                                room[:_PART] = 0
+                    _pass(transform, pixels, half, before)
+                    _pass(transform, half, pixels, after)
+                    for i in range(after):
+                        for j in range(after):
+                            _copy(pixels[i * _ROW + j * _PART :], tiles[i * after + j, b, r, k, start:stop])
+
+
+@kernel()
+def _join(
+    maps: _Values, tiles: _Values, transform: int, before: int, after: int, margin: int, first: int, last: int
+) -> None:
+    """Images first … last − 1 of their tiles."""
+    _, height, width, channels = maps.shape
+    _, _, rows, columns, _ = tiles.shape
+    pixels, half = np.zeros(_IN * _ROW, np.float32), np.zeros(_IN * _ROW, np.float32)
+    for b in range(first, last):
+        if after > _OUT:
+            maps[b] = 0
+        for r in range(rows):
+            for k in range(columns):
+                for start in range(0, channels, _PART):
+                    stop = min(start + _PART, channels)
+                    for i in range(before):
+                        for j in range(before):
+                            _copy(tiles[i * before + j, b, r, k, start:stop], pixels[i * _ROW + j * _PART :])
+                    _pass(transform, pixels, half, before)
+                    _pass(transform, half, pixels, after)
+                    for i in range(after):
+                        y = _OUT * r + i - margin
+                        for j in range(after):
+                            x = _OUT * k + j - margin
+                            if 0 <= y < height and 0 <= x < width:
+                                pixel, total = pixels[i * _ROW + j * _PART :], maps[b, y, x, start:stop]
+                                if after > _OUT:  # neighbours overlap
+                                    for c in range(len(total)):
+                                        total[c] += pixel[c]
+                                else:
+                                    _copy(pixel, total)
+
+
+@kernel()
+def _copy(source: _Values, target: _Values) -> None:
+    """As much as there is on the shorter side."""
+    for c in range(min(len(source), len(target))):
+        target[c] = source[c]
+
+
+@kernel()
+def _pass(transform: int, source: _Values, target: _Values, columns: int) -> None:
+    """Transforms each column of a tile into a row."""
+    for j in range(columns):
+        s, t = source[j * _PART :], target[j * _ROW :]
+        if transform == 0:
+            _input(s, t)
+        elif transform == 1:
+            _input_t(s, t)
+        elif transform == 2:
+            _output(s, t)
+        elif transform == 3:
+            _output_t(s, t)
+        elif transform == 4:
+            _kernel(s, t)
+        else:
+            _kernel_t(s, t)
+
+
+@kernel()
+def _input(s: _Values, t: _Values) -> None:
+    for c in range(_PART):
+        a, b, d, e, f, g = s[c], s[_ROW + c], s[2 * _ROW + c], s[3 * _ROW + c], s[4 * _ROW + c], s[5 * _ROW + c]
+        t[c] = _4 * a - _5 * d + f
+        t[_PART + c] = f + e - _4 * (d + b)
+        t[2 * _PART + c] = f - e - _4 * (d - b)
+        t[3 * _PART + c] = f - d + _2 * (e - b)
+        t[4 * _PART + c] = f - d - _2 * (e - b)
+        t[5 * _PART + c] = _4 * b - _5 * e + g
+
+
+@kernel()
+def _input_t(s: _Values, t: _Values) -> None:
+    for c in range(_PART):
+        a, b, d, e, f, g = s[c], s[_ROW + c], s[2 * _ROW + c], s[3 * _ROW + c], s[4 * _ROW + c], s[5 * _ROW + c]
+        t[c] = _4 * a
+        t[_PART + c] = _4 * (d - b + g) - _2 * (e - f)
+        t[2 * _PART + c] = -_5 * a - _4 * (b + d) - e - f
+        t[3 * _PART + c] = b - d + _2 * (e - f) - _5 * g
+        t[4 * _PART + c] = a + b + d + e + f
+        t[5 * _PART + c] = g
+
+
+@kernel()
+def _output(s: _Values, t: _Values) -> None:
+    for c in range(_PART):
+        a, b, d, e, f, g = s[c], s[_ROW + c], s[2 * _ROW + c], s[3 * _ROW + c], s[4 * _ROW + c], s[5 * _ROW + c]
+        t[c] = a + b + d + e + f
+        t[_PART + c] = b - d + _2 * (e - f)
+        t[2 * _PART + c] = b + d + _4 * (e + f)
+        t[3 * _PART + c] = b - d + _8 * (e - f) + g
+
+
+@kernel()
+def _output_t(s: _Values, t: _Values) -> None:
+    for c in range(_PART):
+        a, b, d, e = s[c], s[_ROW + c], s[2 * _ROW + c], s[3 * _ROW + c]
+        t[c] = a
+        t[_PART + c] = a + b + d + e
+        t[2 * _PART + c] = a - b + d - e
+        t[3 * _PART + c] = a + _2 * b + _4 * d + _8 * e
+        t[4 * _PART + c] = a - _2 * b + _4 * d - _8 * e
+        t[5 * _PART + c] = e
+
+
+@kernel()
+def _kernel(s: _Values, t: _Values) -> None:
+    for c in range(_PART):
+        a, b, d = s[c], s[_ROW + c], s[2 * _ROW + c]
+        t[c] = _QUARTER * a
+        t[_PART + c] = -_SIXTH * (a + b + d)
+        t[2 * _PART + c] = -_SIXTH * (a - b + d)
+        t[3 * _PART + c] = _TWENTY_FOURTH * a + _TWELFTH * b + _SIXTH * d
+        t[4 * _PART + c] = _TWENTY_FOURTH * a - _TWELFTH * b + _SIXTH * d
+        t[5 * _PART + c] = d
+
+
+@kernel()
+def _kernel_t(s: _Values, t: _Values) -> None:
+    for c in range(_PART):
+        a, b, d, e, f, g = s[c], s[_ROW + c], s[2 * _ROW + c], s[3 * _ROW + c], s[4 * _ROW + c], s[5 * _ROW + c]
+        t[c] = _QUARTER * a - _SIXTH * (b + d) + _TWENTY_FOURTH * (e + f)
+        t[_PART + c] = _SIXTH * (d - b) + _TWELFTH * (e - f)
+        t[2 * _PART + c] = _SIXTH * (e + f - b - d) + g

@@ -21,7 +21,7 @@ from torch.nn.utils import parametrize
 from covis import artifacts
 from covis.artifacts import fingerprint
 from covis.errors import InputError
-from covis.models import backbones, convolutions, published, weights
+from covis.models import backbones, published, weights
 from covis.models.backbones import Backbone
 from covis.models.config import (
     IMAGENET_MEAN,
@@ -416,6 +416,8 @@ class PlaceModel(nn.Module):
         super().train(False)
         self.training = mode
         if mode != self._trains:
+            from covis.models import convolutions  # loads numba, which only training needs
+
             convolutions.train_convolutions(self.backbone, mode)
             self._trains = mode
         self.pool.train(mode)

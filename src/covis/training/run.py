@@ -274,16 +274,16 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
     recipe = replace(recipe, model=model.config)
     workers = machine.workers(resources.workers)
     cache = resources.cache or machine.cache_folder() / "features"
-    common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device}
-    bound = int(recipe.cache_gb * 1e9)
-    source = _first_then_all(ranks, lambda: open_features(model, training.sets, cache_bytes=bound, **common))
+    common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device,
+                              "cache_bytes": int(recipe.cache_gb * 1e9), "half": recipe.cache_half}  # fmt: skip
+    source = _first_then_all(ranks, lambda: open_features(model, training.sets, **common))
     images, cached = training.split.database, source if isinstance(source, Cached) else None
     start_pooling(model, images, seed, workers, cached, among=starting(images, recipe.start_on))
     validator = None
     if recipe.validation:
         benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
         sets = Validator.sets(benchmark)
-        opened = _first_then_all(ranks, lambda: open_features(model, sets, cache_bytes=bound, **common))
+        opened = _first_then_all(ranks, lambda: open_features(model, sets, **common))
         validator = Validator(benchmark, opened)
     miner = make_miner(recipe, training)
     return Loop(
