@@ -6,7 +6,7 @@ output), each image once, in the layout that convolutions like. Both run in turn
 the memory allocator that covis sets; `system_share` is our share of CPU time in the kernel. `limit` is the ratio at which the
 operations of the trained part, or of the whole network where it is streamed, would run as fast as a matrix product, with
 every convolution computed directly and nothing else to do; `own_limit` is the same with the fewer operations of our
-convolutions. Memory is what a step keeps for its backward pass. `--recall` measures instead the time that both losses need to
+convolutions. `profile` in the results tells where a step's time goes. Memory is what a step keeps for its backward pass. `--recall` measures instead the time that both losses need to
 reach a recall on the town.
 """
 
@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import os
 import tempfile
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from _common import operations, product_rate, report, versus
+from _common import cpu_seconds, operations, product_rate, report, versus
 from PIL import Image
 from torch import Tensor
 
@@ -147,6 +148,52 @@ def steps(backbone: str, data: TrainingData, cache: Path, rounds: int) -> Iterat
         }  # fmt: skip
 
 
+PRODUCTS = (
+    "aten::mm",
+    "aten::bmm",
+    "aten::mkldnn_convolution",
+    "aten::convolution_backward",
+    "aten::_slow_conv2d_forward",
+)
+KINDS = {
+    **dict.fromkeys(PRODUCTS, "products"), "_Winograd": "transforms of tiles", "_WinogradBackward": "transforms of tiles",
+    "aten::native_batch_norm": "normalisation", "aten::native_batch_norm_backward": "normalisation",
+    "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__": "decoding",
+}  # fmt: skip
+
+
+def profile(backbone: str, data: TrainingData, cache: Path, count: int = 8) -> Iterator[dict[str, Any]]:
+    """Where the time of a step goes, in percent, and what a step of a whole run takes beside that of the loop alone."""
+    model = network(backbone)
+    _, ours = loops(model, data, cache)
+    for name, step in ours.items():
+        for _ in range(WARM_UP):
+            step().backward()
+        with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
+            for _ in range(count):
+                step().backward()
+        times = dict.fromkeys([*dict.fromkeys(KINDS.values()), "all else"], 0.0)
+        for event in profiler.key_averages():
+            times[KINDS.get(event.key, "all else")] += event.self_cpu_time_total
+        alone = cpu_seconds(lambda step=step: step().backward(), count)  # type: ignore[misc]
+        whole = step_of_a_run(model.config, cache, count, 8.0 if name == "cached" else 0.0)
+        shares = {kind: 100 * spent / sum(times.values()) for kind, spent in times.items()}
+        yield {"model": f"{backbone}, last two blocks", "loop": name, **shares, "step s": alone, "in a run s": whole}
+
+
+def step_of_a_run(model: ModelConfig, cache: Path, count: int, cache_gb: float) -> float:
+    """CPU seconds that a run takes for each further step: sampling, fetching, optimiser and records included."""
+    base = experiments.get("town_gcl")
+    spent = []
+    for steps in (count, count, 3 * count):  # the first run fills the cache
+        recipe = replace(base, model=model, batches=replace(base.batches, size=PAIRS), steps=steps, validation="", cache_gb=cache_gb)  # fmt: skip
+        started = time.process_time()
+        with tempfile.TemporaryDirectory() as folder:
+            train(recipe, Path(folder) / "run", resources=Resources(0, cache, tensorboard=False, plan=False))
+        spent.append(time.process_time() - started)
+    return (spent[2] - spent[1]) / (2 * count)
+
+
 def limit(model: PlaceModel, step: Callable[[], Tensor], plain_s: float) -> dict[str, float]:
     """The ratios at which a step's products, by direct convolutions and by ours, would be all of it and run at full speed."""
     if any(isinstance(part, torch.nn.Conv2d) and part.groups > 1 for part in model.modules()):
@@ -200,7 +247,8 @@ def main() -> None:
     data = town_data()
     with tempfile.TemporaryDirectory() as folder:
         rows = [row for case in CASES for row in steps(case, data, Path(folder), args.rounds)]
-    report("training", rows, {"pairs a step": PAIRS, "image size": SIZE})
+        profiles = list(profile("resnet50", data, Path(folder)))
+    report("training", rows, {"pairs a step": PAIRS, "image size": SIZE, "profile": profiles})
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from covis.models import ModelConfig, PlaceModel, convolutions
-from covis.models.convolutions import Transform, cut, join
+from covis.models.convolutions import Transform, cut_tiles, join_tiles
 
 
 def made(ins: int, outs: int, bias: bool = True) -> torch.nn.Sequential:
@@ -52,10 +52,10 @@ def test_a_tile_is_transformed_by_its_matrix_from_both_sides(transform, channels
     before, after = transform.sides
     tile = torch.randn(2, before, before, channels)
     exact = torch.einsum("pi,bijc,qj->bpqc", matrix, tile.double(), matrix)
-    mine = cut(tile, transform, (1, 1))
+    mine = cut_tiles(tile, transform, (1, 1))
     assert (mine.view(after, after, 2, channels).permute(2, 0, 1, 3) - exact).abs().max() < 1e-5 * exact.abs().max()
     tiles = tile.permute(1, 2, 0, 3).reshape(before**2, 2, 1, 1, channels)
-    joined = join(tiles, transform, (after, after))
+    joined = join_tiles(tiles, transform, (after, after))
     assert (joined - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
@@ -65,8 +65,8 @@ def test_tiles_are_the_same_on_any_number_of_threads():
     found = []
     for threads in (1, 2, 8):
         torch.set_num_threads(threads)
-        tiles = cut(maps, Transform.INPUT, (2, 3), margin=1)
-        found.append((tiles, join(tiles, Transform.INPUT_T, (7, 9), margin=1)))
+        tiles = cut_tiles(maps, Transform.INPUT, (2, 3), margin=1)
+        found.append((tiles, join_tiles(tiles, Transform.INPUT_T, (7, 9), margin=1)))
     torch.set_num_threads(before)
     assert all(torch.equal(a, b) for other in found[1:] for a, b in zip(found[0], other, strict=True))
 

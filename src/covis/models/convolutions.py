@@ -139,26 +139,26 @@ class _Winograd(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
         """(B, C, H, W), (O, C, 3, 3) → (B, O, H, W), with one pixel of padding, channels last in memory."""
-        kernels = cut(weight.permute(0, 2, 3, 1), Transform.KERNEL, (1, 1)).flatten(1, 3)
-        tiles = cut(x.permute(0, 2, 3, 1), Transform.INPUT, _grid(x), margin=1)
+        kernels = cut_tiles(weight.permute(0, 2, 3, 1), Transform.KERNEL, (1, 1)).flatten(1, 3)
+        tiles = cut_tiles(x.permute(0, 2, 3, 1), Transform.INPUT, _grid(x), margin=1)
         ctx.save_for_backward(tiles, kernels)
         ctx.size = x.shape[2:]
         products = torch.bmm(tiles.flatten(1, 3), kernels.transpose(1, 2))
-        return join(products.view(*tiles.shape[:4], -1), Transform.OUTPUT, ctx.size).permute(0, 3, 1, 2)
+        return join_tiles(products.view(*tiles.shape[:4], -1), Transform.OUTPUT, ctx.size).permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
         """Gradients of the input and of the weight, each if it is asked for."""
         tiles, kernels = ctx.saved_tensors
-        products = cut(gradient.permute(0, 2, 3, 1), Transform.OUTPUT_T, tiles.shape[2:4])
+        products = cut_tiles(gradient.permute(0, 2, 3, 1), Transform.OUTPUT_T, tiles.shape[2:4])
         to_input = to_weight = None
         if ctx.needs_input_grad[1]:
             kernel = torch.bmm(products.flatten(1, 3).transpose(1, 2), tiles.flatten(1, 3))
-            to_weight = join(kernel[:, :, None, None], Transform.KERNEL_T, (3, 3)).permute(0, 3, 1, 2)
+            to_weight = join_tiles(kernel[:, :, None, None], Transform.KERNEL_T, (3, 3)).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[0]:
             spread = torch.bmm(products.flatten(1, 3), kernels).view(tiles.shape)
-            to_input = join(spread, Transform.INPUT_T, ctx.size, margin=1).permute(0, 3, 1, 2)
+            to_input = join_tiles(spread, Transform.INPUT_T, ctx.size, margin=1).permute(0, 3, 1, 2)
         return to_input, to_weight
 
 
@@ -193,7 +193,7 @@ class Transform(IntEnum):
         return ((6, 6), (6, 6), (6, 4), (4, 6), (3, 6), (6, 3))[self]
 
 
-def cut(maps: Tensor, transform: Transform, grid: tuple[int, int], margin: int = 0) -> Tensor:
+def cut_tiles(maps: Tensor, transform: Transform, grid: tuple[int, int], margin: int = 0) -> Tensor:
     """(B, H, W, C) → (pixels, B, rows, columns, C): transformed tiles of a grid that begins `margin` outside the image."""
     maps = maps.contiguous()
     tiles = maps.new_empty(transform.sides[1] ** 2, len(maps), *grid, maps.shape[-1])
@@ -201,8 +201,8 @@ def cut(maps: Tensor, transform: Transform, grid: tuple[int, int], margin: int =
     return tiles
 
 
-def join(tiles: Tensor, transform: Transform, size: tuple[int, int], margin: int = 0) -> Tensor:
-    """(pixels, B, rows, columns, C) → (B, H, W, C): the sum of transformed tiles, laid out as `cut` does."""
+def join_tiles(tiles: Tensor, transform: Transform, size: tuple[int, int], margin: int = 0) -> Tensor:
+    """(pixels, B, rows, columns, C) → (B, H, W, C): the sum of transformed tiles, laid out as `cut_tiles` does."""
     maps = tiles.new_empty(tiles.shape[1], *size, tiles.shape[-1])
     _by_images(_join, maps, tiles, transform, margin)
     return maps
