@@ -61,6 +61,29 @@ def test_geojson_is_read_by_geopandas(answers, tmp_path):
     assert frame["photo"].iloc[0] == "a <b> & \x01.jpg"
 
 
+@pytest.mark.parametrize("kind", ["geojson", "kml"])
+@pytest.mark.parametrize(("lon", "other"), [(179.9999, -179.9995), (-179.9999, 179.9995)])
+def test_shapes_are_cut_at_the_antimeridian(tmp_path, lon, other, kind):
+    """Uncut, a program would draw them around the world."""
+    geopandas = pytest.importorskip("geopandas")
+    here = answer(place=replace(PLACE, lon=lon), radius_m=30.0)
+    there = replace(here.matches[0], place=replace(SOUTH_WEST, lat=PLACE.lat, lon=other))
+    write_answers_as(tmp_path / f"a.{kind}", kind, [replace(here, matches=(there,))])
+    frame = geopandas.read_file(tmp_path / f"a.{kind}")
+    assert frame.is_valid.all()
+    west, _, east, _ = frame.total_bounds
+    assert -180 <= west < east <= 180
+    ring, last = frame.geometry.iloc[1], frame.geometry.iloc[-1]
+    parts = [part for part in last.geoms if part.geom_type == "LineString"]
+    assert sum(part.length for part in parts) == pytest.approx(6e-4, abs=1e-9)
+    sides = ring.geoms
+    assert len(sides) == len(parts) == 2
+    if kind == "geojson":
+        metres = [111_320 * math.cos(math.radians(PLACE.lat)), 110_574]
+        area = sum(side.area for side in sides) * math.prod(metres)
+        assert area == pytest.approx(math.pi * 30**2, rel=0.02)
+
+
 def test_gpx_is_read_by_gpxpy(answers):
     gpxpy = pytest.importorskip("gpxpy")
     points = gpxpy.parse(TEXTS["gpx"](answers)).waypoints

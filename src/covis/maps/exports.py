@@ -79,6 +79,8 @@ def basic_ypr(answer: Answer) -> dict[str, Any] | None:
 
 
 _RING_DEG = 10
+_Point = list[Any]
+"""Longitude and latitude, as GeoJSON has them."""
 _CSV = ("photo", "verdict", "probability", "confident", "lat", "lon", "easting", "northing", "heading", "radius_m",
         "rate", "match", "match_distance", "match_probability", "note")  # fmt: skip
 
@@ -115,7 +117,8 @@ def _features(answer: Answer) -> Iterator[dict[str, Any]]:
         yield _feature({"type": "Point", "coordinates": point}, facts | {"kind": "position"}, position.place)
         ring = _ring(position)
         if ring:
-            yield _feature({"type": "Polygon", "coordinates": [ring]}, facts | {"kind": "radius"})
+            parts = [[part] for part in _sides(ring)]
+            yield _feature(_geometry("Polygon", parts), facts | {"kind": "radius"})
     for rank, match in enumerate(answer.matches, 1):
         known = match.to_dict()
         facts = {"photo": photo, "rank": rank}
@@ -123,7 +126,7 @@ def _features(answer: Answer) -> Iterator[dict[str, Any]]:
         yield _feature({"type": "Point", "coordinates": _point(match.place)}, facts | {"kind": "match"}, match.place)
         ends = _ends(position, match)
         if ends:
-            yield _feature({"type": "LineString", "coordinates": ends}, facts | {"kind": "line"})
+            yield _feature(_geometry("LineString", _sides(ends)), facts | {"kind": "line"})
 
 
 def _feature(geometry: dict[str, Any], facts: dict[str, Any], place: Place | None = None) -> dict[str, Any]:
@@ -131,18 +134,51 @@ def _feature(geometry: dict[str, Any], facts: dict[str, Any], place: Place | Non
     return {"type": "Feature", "geometry": geometry, "properties": facts | heading}
 
 
-def _point(place: Place) -> list[float | None]:
+def _geometry(kind: str, parts: Sequence[Any]) -> dict[str, Any]:
+    """One part, or several."""
+    if len(parts) == 1:
+        return {"type": kind, "coordinates": parts[0]}
+    return {"type": f"Multi{kind}", "coordinates": list(parts)}
+
+
+def _point(place: Place) -> _Point:
     known = place.to_dict()
     return [known.get("lon"), known.get("lat")]
 
 
-def _ends(position: Position | None, match: Match) -> list[list[float | None]]:
+def _sides(points: Sequence[_Point]) -> list[list[_Point]]:
+    """A line, or a convex ring whose first point is also its last, cut at the antimeridian: a part for each side of it."""
+    turns = [360 * round((lon - points[0][0]) / 360) for lon, _ in points]
+    beyond = [lon - turn for (lon, _), turn in zip(points, turns, strict=True)]  # counted on from the first one's side
+    edge = math.copysign(180, max(beyond, key=abs))
+    if max(map(abs, beyond)) <= 180:
+        return [list(points)]
+    near, far = list[_Point](), list[_Point]()
+    known = list(zip(beyond, (lat for _, lat in points), strict=True))
+    for k, (lon, lat) in enumerate(known):
+        before = known[k - 1] if k else (lon, lat)
+        if (abs(before[0]) > 180) != (abs(lon) > 180):
+            share = (edge - before[0]) / (lon - before[0])
+            crossing = before[1] + share * (lat - before[1])
+            near.append([edge, crossing])
+            far.append([-edge, crossing])
+        if abs(lon) > 180:
+            far.append([lon - 2 * edge, lat])
+        else:
+            near.append([lon, lat])
+    closed = points[0] == points[-1] and len(points) > 2
+    return [near, [*far, far[0]] if closed else far]
+
+
+def _ends(position: Position | None, match: Match) -> list[_Point]:
     """The line from a position to a match; empty where both are one point, which is no valid line."""
-    ends = [] if position is None else [_point(position.place), _point(match.place)]
-    return [] if ends and ends[0] == ends[1] else ends
+    if position is None or position.place.lat is None:
+        return []
+    ends = [_point(position.place), _point(match.place)]
+    return [] if ends[0] == ends[1] else ends
 
 
-def _ring(position: Position) -> list[list[float]]:
+def _ring(position: Position) -> list[_Point]:
     """The radius around a position: longitudes and latitudes, counter-clockwise, the first again at the end."""
     if position.radius_m is None or position.radius_m <= 0 or position.place.lat is None:
         return []
@@ -172,7 +208,9 @@ def _folder(answer: Answer) -> str:
         marks = [_mark(answer.word or "best guess", answer.verdict, _spot(position.place)), _outline(position)]
     for i, match in enumerate(matches):
         ends = _ends(position, match)
-        shape = f"<MultiGeometry>{_spot(match.place)}{_line(ends)}</MultiGeometry>" if ends else _spot(match.place)
+        shape = _several(
+            [_spot(match.place), *(_line(part) for part in _sides(ends))] if ends else [_spot(match.place)]
+        )
         marks.append(_mark(f"{i + 1}. {match.image}", ", ".join(match_facts(matches, i)), shape))
     return f"<Folder><name>{_xml(printable(answer.photo))}</name>{''.join(marks)}</Folder>"
 
@@ -185,11 +223,11 @@ def _spot(place: Place) -> str:
     return f"<Point>{_coordinates([_point(place)])}</Point>"
 
 
-def _line(points: Sequence[Sequence[float | None]]) -> str:
+def _line(points: Sequence[_Point]) -> str:
     return f"<LineString><tessellate>1</tessellate>{_coordinates(points)}</LineString>"
 
 
-def _coordinates(points: Sequence[Sequence[float | None]]) -> str:
+def _coordinates(points: Sequence[_Point]) -> str:
     return f"<coordinates>{' '.join(f'{lon},{lat}' for lon, lat in points)}</coordinates>"
 
 
@@ -198,7 +236,12 @@ def _outline(position: Position) -> str:
     if not ring:
         return ""
     name = f"{position.rate:.0%} within {position.radius_m:.0f} m"
-    return f"<Placemark><name>{name}</name>{_line(ring)}</Placemark>"
+    return f"<Placemark><name>{name}</name>{_several([_line(part) for part in _sides(ring)])}</Placemark>"
+
+
+def _several(shapes: Sequence[str]) -> str:
+    """One shape, or several as one."""
+    return shapes[0] if len(shapes) == 1 else f"<MultiGeometry>{''.join(shapes)}</MultiGeometry>"
 
 
 def to_gpx(answers: Sequence[Answer]) -> str:
