@@ -29,15 +29,15 @@ def area(function: Callable[[int], Iterator[Row]]) -> Callable[[int], Iterator[R
     return function
 
 
-def row(what: str, peer: str, size: str, ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int) -> Row:
-    """One line, told at once because the whole takes minutes."""
-    found = {"what": what, "instead of": peer, "size": size, **versus(ours, theirs, rounds)}
-    print(
-        f"… {what}, {peer}: {found['ratio']:.2f} ({found['low']:.2f} to {found['high']:.2f})",
-        file=sys.stderr,
-        flush=True,
-    )
-    return found
+def row(
+    what: str, peer: str, size: str, ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int, repeat: int = 1
+) -> Row:
+    """One line, told at once because the whole takes minutes; `ours` does the work `repeat` times."""
+    found = versus(ours, theirs, rounds)
+    found |= {key: found[key] * repeat for key in ("ratio", "low", "high")} | {"ours_s": found["ours_s"] / repeat}
+    spread = f"{found['ratio']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+    print(f"… {what}, {peer}: {spread}", file=sys.stderr, flush=True)
+    return {"what": what, "instead of": peer, "size": size, **found}
 
 
 @area
@@ -62,9 +62,8 @@ def labels(rounds: int) -> Iterator[Row]:
 
     many = [np.concatenate([v] * repeat) for v in some]
     assert np.abs(shapely_pairs() - fov_similarity(*some)).max() < 1e-2
-    once = row("graded labels of overlapping pairs", "shapely 2, vectorised", f"{len(met):,} pairs",
-               lambda: fov_similarity(*many), shapely_pairs, rounds)  # fmt: skip
-    yield {**once, **{key: once[key] * repeat for key in ("ratio", "low", "high")}, "ours_s": once["ours_s"] / repeat}
+    yield row("graded labels of overlapping pairs", "shapely 2, vectorised", f"{len(met):,} pairs",
+              lambda: fov_similarity(*many), shapely_pairs, rounds, repeat)  # fmt: skip
     xy, heading = streets(6_000, np.random.default_rng(2))
     queries, database = images(xy[:2_000], heading[:2_000]), images(xy[2_000:], heading[2_000:])
 
@@ -98,9 +97,8 @@ def sampling(rounds: int) -> Iterator[Row]:
     sampler = PairSampler(graph, "A", 32)
     pairs = 5_000
     repeat = 40
-    once = row("pairs of an epoch", "scan of dense label rows (the method's loader, restated)", f"{pairs:,} pairs, map of 20,000",
-               lambda: draw(sampler, repeat * pairs), lambda: scan_rows(dense, pairs, 1), rounds)  # fmt: skip
-    yield {**once, **{key: once[key] * repeat for key in ("ratio", "low", "high")}, "ours_s": once["ours_s"] / repeat}
+    yield row("pairs of an epoch", "scan of dense label rows (the method's loader, restated)", f"{pairs:,} pairs, map of 20,000",
+              lambda: draw(sampler, repeat * pairs), lambda: scan_rows(dense, pairs, 1), rounds, repeat)  # fmt: skip
 
 
 @area
@@ -291,13 +289,8 @@ def scoring(rounds: int) -> Iterator[Row]:
         ("membership loop of VPR evaluators, restated", lambda: list_loop(lists, ids)),
     ):
         assert all(np.isclose(work()[k], ours[k]) for k in KS)
-        once = row("recall at 9 ranks", name, f"{LOOPED} queries × {relevant.shape[1]:,}",
-                   lambda: [recall_at_k(ids, part, KS) for _ in range(repeat)], work, rounds)  # fmt: skip
-        yield {
-            **once,
-            **{key: once[key] * repeat for key in ("ratio", "low", "high")},
-            "ours_s": once["ours_s"] / repeat,
-        }
+        yield row("recall at 9 ranks", name, f"{LOOPED} queries × {relevant.shape[1]:,}",
+                  lambda: [recall_at_k(ids, part, KS) for _ in range(repeat)], work, rounds, repeat)  # fmt: skip
 
 
 def main() -> None:

@@ -19,7 +19,7 @@ def made(ins: int, outs: int, bias: bool = True) -> torch.nn.Sequential:
 @pytest.mark.parametrize("shape", [(12, 128, 15, 20), (16, 160, 9, 12), (3, 128, 23, 29), (8, 64, 16, 13)])
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
 def test_values_and_gradients_are_those_of_a_convolution(shape, layout):
-    net = made(shape[1], 136)
+    net = made(shape[1], 136).to(memory_format=layout)
     x = torch.randn(shape).relu().contiguous(memory_format=layout).requires_grad_()
     assert convolutions._pays(x)
     maps = net(x)
@@ -76,7 +76,7 @@ def test_tiles_are_the_same_on_any_number_of_threads():
 def test_gradients_by_products_are_those_of_a_convolution(side, stride, layout):
     torch.manual_seed(0)
     net = torch.nn.Sequential(torch.nn.Conv2d(256, 520, side, stride=stride, padding=side // 2))
-    convolutions.train_convolutions(net, True)
+    convolutions.train_convolutions(net.to(memory_format=layout), True)
     x = torch.randn(2, 256, 5, 6).contiguous(memory_format=layout).requires_grad_()
     maps = net(x)
     assert "ByProducts" in str(maps.grad_fn.next_functions[0][0])
