@@ -98,7 +98,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     torch.set_num_threads(1)
     rates = learning(3)
-    rows = inference(CASES[:2] if quick else CASES, 3)
+    rows = inference(CASES[:2] if quick else CASES, 7)
     report("inference", rows, {"threads": 1, "batch": BATCH, "tiny_learning_images_per_second": rates})
     print("tiny, forward and backward:", ", ".join(f"{rate:.0f} images/s at {side}" for side, rate in rates.items()))
 

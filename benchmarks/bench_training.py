@@ -238,7 +238,7 @@ def time_to_recall(output: Path) -> list[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--recall", action="store_true", help="train both on the town instead, several minutes")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=9)
     args = parser.parse_args()
     if args.recall:
         with tempfile.TemporaryDirectory() as folder:

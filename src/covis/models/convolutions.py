@@ -32,7 +32,8 @@ from covis.compiling import kernel
 _OUT, _IN = 4, 6
 """Sides of a tile of the output and of the input."""
 _LEAST_PRODUCTS, _LEAST_TILES, _LEAST_SAVED = 42, 96, 2.4
-"""Products per transformed channel, tiles, and how many times fewer products: below, the transforms cost what the fewer products save, as measured by `benchmarks/bench_training.py`."""
+"""Products per transformed channel, tiles, and how many times fewer products: below, the transforms cost what these save, as
+measured by `benchmarks/bench_training.py`."""
 _LEAST_WEIGHTS = 1 << 16
 """Channels in times channels out from which on a weight's gradient by matrix products is faster, measured likewise."""
 
@@ -112,7 +113,7 @@ class _ByProducts(torch.autograd.Function):
             for i, j in np.ndindex(side, side):
                 seen = _seen(padded, (i, j), stride, gradient.shape[2:])
                 torch.mm(outputs.T, seen.reshape(-1, x.shape[1]), out=to_weight[:, :, i, j])
-        if ctx.needs_input_grad[0] and stride == (1, 1) == (side, side):
+        if ctx.needs_input_grad[0] and stride == (1, 1) and side == 1:
             to_input = (outputs @ weight.flatten(1)).view(*x.permute(0, 2, 3, 1).shape).permute(0, 3, 1, 2)
         elif ctx.needs_input_grad[0] and stride == (1, 1):
             to_input = torch.ops.aten.convolution_backward(
