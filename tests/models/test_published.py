@@ -397,9 +397,10 @@ def test_transvpr(tmp_path):
     low, high = masks.amin(1, keepdim=True), masks.amax(1, keepdim=True)
     joint = ((masks - low) / (high - low)).sum(-1)
     joint = (joint - joint.amin(1, keepdim=True)) / (joint.amax(1, keepdim=True) - joint.amin(1, keepdim=True))
-    clear = (joint - 0.02).abs() > 0.02  # at the threshold itself, rounding decides, which stretching multiplies
+    clear = (joint - 0.02).abs() > 0.008  # at the threshold itself, rounding decides, which stretching multiplies
     assert torch.equal(counts.flatten(1)[clear], joint[clear] > 0.02)
     assert clear.float().mean() > 0.9
+    assert (joint[clear] < 0.02).any()
     assert not counts.all()
     model.save(tmp_path / "model")
     assert PlaceModel.load(tmp_path / "model").fingerprint() == model.fingerprint()
