@@ -25,12 +25,13 @@ import functools
 import itertools
 import math
 from collections.abc import Callable, Sequence
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from covis.errors import InputError
@@ -128,9 +129,33 @@ class GeneralizedMean(Pool):
     def forward(self, space: Tensor, summary: Tensor) -> Tensor:
         with torch.autocast(space.device.type, enabled=False):
             x = space.float().clamp(min=_GEM_FLOOR).flatten(2)
-            p = self.p.float().clamp(*GEM_RANGE)
-            largest = x.detach().amax(-1, keepdim=True)
-            return largest.squeeze(-1) * (x / largest).pow(p).mean(-1).pow(1 / p)
+            means: Tensor = _PowerMean.apply(x, self.p.float().clamp(*GEM_RANGE))  # type: ignore[no-untyped-call]
+            return means
+
+
+class _PowerMean(torch.autograd.Function):
+    """(mean of x^p)^(1/p) over the last dimension; its gradient takes the powers of the forward pass, the costly part."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, p: Tensor) -> Tensor:
+        largest = x.amax(-1, keepdim=True)
+        shares = (x / largest).clamp_(min=torch.finfo(x.dtype).tiny)  # of which there is a logarithm
+        powers = shares.pow(p)
+        means = powers.mean(-1)
+        ctx.save_for_backward(shares, powers, means, largest.squeeze(-1), p)
+        return largest.squeeze(-1) * means.pow(1 / p)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        shares, powers, means, largest, p = ctx.saved_tensors
+        to_x = to_p = None
+        if ctx.needs_input_grad[0]:
+            to_x = (powers / shares).mul_((gradient * means.pow(1 / p - 1) / shares.shape[-1])[..., None])
+        if ctx.needs_input_grad[1]:
+            slope = torch.linalg.vecdot(powers, shares.log()) / (shares.shape[-1] * means) - means.log() / p
+            to_p = (gradient * largest * means.pow(1 / p) * slope / p).sum()[None]
+        return to_x, to_p
 
 
 @POOLS.register("token")
