@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional
 
 from covis.models import ModelConfig, PlaceModel, convolutions
-from covis.models.convolutions import Transform, cut_tiles, join_tiles
+from covis.models.convolutions import Tiles, Transform, cheapest_tiles, cut_tiles, join_tiles
 
 
 def made(ins: int, outs: int, bias: bool = True) -> torch.nn.Sequential:
@@ -16,12 +16,18 @@ def made(ins: int, outs: int, bias: bool = True) -> torch.nn.Sequential:
     return net
 
 
-@pytest.mark.parametrize("shape", [(12, 128, 15, 20), (16, 160, 9, 12), (3, 128, 23, 29), (8, 64, 16, 13)])
+SQUARE = [(12, 128, 15, 20), (16, 160, 9, 12), (3, 128, 23, 29), (8, 64, 16, 13)]
+FLAT = [(16, 160, 4, 5), (100, 130, 4, 1), (48, 130, 8, 1), (18, 200, 4, 5)]
+
+
+@pytest.mark.parametrize(
+    ("shape", "tiles"), [*((shape, Tiles.SQUARE) for shape in SQUARE), *((shape, Tiles.FLAT) for shape in FLAT)]
+)
 @pytest.mark.parametrize("layout", [torch.channels_last, torch.contiguous_format])
-def test_values_and_gradients_are_those_of_a_convolution(shape, layout):
+def test_values_and_gradients_are_those_of_a_convolution(shape, tiles, layout):
     net = made(shape[1], 136).to(memory_format=layout)
     x = torch.randn(shape).relu().contiguous(memory_format=layout).requires_grad_()
-    assert convolutions._pays(x)
+    assert cheapest_tiles(x, 136) is tiles
     maps = net(x)
     exact = functional.conv2d(x.double(), net[0].weight.double(), net[0].bias.double(), padding=1)
     weights = torch.randn(maps.shape)
@@ -56,6 +62,19 @@ def test_a_tile_is_transformed_by_its_matrix_from_both_sides(transform, channels
     assert (mine.view(after, after, 2, channels).permute(2, 0, 1, 3) - exact).abs().max() < 1e-5 * exact.abs().max()
     tiles = tile.permute(1, 2, 0, 3).reshape(before**2, 2, 1, 1, channels)
     joined = join_tiles(tiles, transform, (after, after))
+    assert (joined - exact).abs().max() < 1e-5 * exact.abs().max()
+
+
+@pytest.mark.parametrize("transform", list(Transform))
+def test_flat_tiles_are_transformed_by_their_matrix_from_one_side(transform):
+    torch.manual_seed(0)
+    rows = MATRICES[transform] if transform in MATRICES else np.transpose(MATRICES[Transform(transform - 1)])
+    before, after = transform.sides
+    columns = torch.randn(2, before, 3, 130)
+    exact = torch.einsum("pi,bijc->bpjc", torch.tensor(np.array(rows, np.float64)), columns.double())
+    mine = cut_tiles(columns, transform, (1, 3), flat=True)
+    assert (mine[:, :, 0].transpose(0, 1) - exact).abs().max() < 1e-5 * exact.abs().max()
+    joined = join_tiles(columns.transpose(0, 1)[:, :, None].contiguous(), transform, (after, 3), flat=True)
     assert (joined - exact).abs().max() < 1e-5 * exact.abs().max()
 
 
@@ -134,7 +153,7 @@ def test_a_model_convolves_so_while_it_trains_and_directly_when_it_describes(mon
     assert torch.equal(mine, model(x)), "the same bits each time"
     assert list(model.state_dict()) == names
     with monkeypatch.context() as patch:
-        patch.setattr(convolutions, "_pays", lambda x: False)
+        patch.setattr(convolutions, "cheapest_tiles", lambda x, outs: Tiles.NONE)
         patch.setattr(convolutions, "_wide", lambda part: False)
         direct = model(x)
     assert 0 < (mine - direct).abs().max() < 1e-5

@@ -7,14 +7,14 @@ convolution, and its direct one already runs at the speed of a matrix product, s
 twice to three times here for the large maps of VGG and ResNet, forward and backward. Rounding differs by about 1e-5 of the
 largest value; so that descriptors stay what they are, networks that only describe images convolve directly.
 
-Where tiles do not pay, on small maps of many channels, torch's gradient of the weight runs at a third to two thirds of the
+Maps of few pixels leave most of the work to the kernel's transforms. There tiles are one pixel wide: 18 products instead of 36
+for four pixels in a column, and half of the transforms. Where that does not pay either, torch's gradient of the weight runs at a third to two thirds of the
 speed of a matrix product: there it is one, for each place of the kernel, as is the gradient of the input where the kernel
 skips pixels. A convolution of 1 × 1 is a product altogether.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from enum import IntEnum
@@ -31,9 +31,13 @@ from covis.compiling import kernel
 
 _OUT, _IN = 4, 6
 """Sides of a tile of the output and of the input."""
-_LEAST_PRODUCTS, _LEAST_TILES, _LEAST_SAVED = 42, 96, 2.4
-"""Products per transformed channel, tiles, and how many times fewer products: below, the transforms cost what these save, as
-measured by `benchmarks/bench_training.py`."""
+_LEAST_PRODUCTS = 42
+"""Products per transformed channel: below, maps are so large that transforms cost what these save."""
+_KERNEL_COST, _PIXEL_COST = 200, 120
+"""To transform one entry of a kernel, and one of a map, forward and backward, in operations of a matrix product: fitted to times
+of 256 and 512 channels on maps of 4 × 5 to 8 × 10, which it tells to a tenth."""
+_LEAST_GAIN = 0.9
+"""Of the direct convolution's cost; the rest is what this reckoning may be wrong by."""
 _LEAST_WEIGHTS = 1 << 16
 """Channels in times channels out from which on a weight's gradient by matrix products is faster, measured likewise."""
 
@@ -48,8 +52,9 @@ class TrainedConvolution(nn.Conv2d):
             return super().forward(input)
         if torch.is_autocast_enabled("cpu"):
             return super().forward(input)
-        if _fits(self) and _pays(input):
-            maps = _Winograd.apply(input, self.weight)  # type: ignore[no-untyped-call]
+        tiles = cheapest_tiles(input, self.out_channels) if _fits(self) else Tiles.NONE
+        if tiles:
+            maps = _Winograd.apply(input, self.weight, tiles is Tiles.FLAT)  # type: ignore[no-untyped-call]
         elif _wide(self) and self.weight.requires_grad and torch.is_grad_enabled():
             maps = _ByProducts.apply(input, self.weight, self.stride)  # type: ignore[no-untyped-call]
         else:
@@ -81,10 +86,32 @@ def _plain(part: nn.Conv2d) -> bool:
     return kept and part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
 
 
-def _pays(x: Tensor) -> bool:
-    tiles = math.prod(_grid(x))
-    saved = 9 * x.shape[2] * x.shape[3] / (_IN * _IN * tiles)
-    return len(x) * tiles >= _LEAST_TILES and saved >= _LEAST_SAVED
+class Tiles(IntEnum):
+    """What a convolution of 3 × 3 is cut into."""
+
+    NONE = 0
+    SQUARE = 1
+    FLAT = 2
+
+
+def cheapest_tiles(x: Tensor, outs: int) -> Tiles:
+    """The cheapest way to convolve (B, C, H, W) 3 × 3 to `outs` channels.
+
+    Flat tiles are one pixel wide and save half of the products instead of three quarters, but a map of few tiles, where most of
+    the work is in the kernel's transforms, has less of that.
+    """
+    images, ins, height, width = x.shape
+    rows, columns = _grid(x)
+
+    def cost(entries: int, tiles: int) -> float:
+        return entries * (6 * tiles + _KERNEL_COST + _PIXEL_COST * tiles * (1 / ins + 1 / outs))
+
+    costs = {
+        Tiles.NONE: _LEAST_GAIN * 6 * 9 * images * height * width,
+        Tiles.SQUARE: cost(_IN * _IN, images * rows * columns),
+        Tiles.FLAT: cost(_IN * 3, images * rows * width),
+    }
+    return min(costs, key=costs.__getitem__)
 
 
 class _ByProducts(torch.autograd.Function):
@@ -138,29 +165,53 @@ def _seen(padded: Tensor, place: tuple[int, int], stride: tuple[int, int], size:
 
 class _Winograd(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor) -> Tensor:
-        """(B, C, H, W), (O, C, 3, 3) → (B, O, H, W), with one pixel of padding, channels last in memory."""
-        kernels = cut_tiles(weight.permute(0, 2, 3, 1), Transform.KERNEL, (1, 1)).flatten(1, 3)
-        tiles = cut_tiles(x.permute(0, 2, 3, 1), Transform.INPUT, _grid(x), margin=1)
+    def forward(ctx: Any, x: Tensor, weight: Tensor, flat: bool) -> Tensor:
+        """(B, C, H, W), (O, C, 3, 3) → (B, O, H, W), with one pixel of padding, channels last in memory.
+
+        flat: tiles of one column, whose pixels have the channels of their neighbours in the row beside their own.
+        """
+        pixels, kernels = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
+        if flat:
+            pixels, kernels = _beside(pixels), kernels.flatten(2)[:, :, None]
+        kernels = cut_tiles(kernels, Transform.KERNEL, (1, 1), flat=flat).flatten(1, 3)
+        tiles = cut_tiles(pixels, Transform.INPUT, (_grid(x)[0], x.shape[3]) if flat else _grid(x), margin=1, flat=flat)
         ctx.save_for_backward(tiles, kernels)
-        ctx.size = x.shape[2:]
+        ctx.size, ctx.flat = x.shape[2:], flat
         products = torch.bmm(tiles.flatten(1, 3), kernels.transpose(1, 2))
-        return join_tiles(products.view(*tiles.shape[:4], -1), Transform.OUTPUT, ctx.size).permute(0, 3, 1, 2)
+        maps = join_tiles(products.view(*tiles.shape[:4], -1), Transform.OUTPUT, ctx.size, flat=flat)
+        return maps.permute(0, 3, 1, 2)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
         """Gradients of the input and of the weight, each if it is asked for."""
         tiles, kernels = ctx.saved_tensors
-        products = cut_tiles(gradient.permute(0, 2, 3, 1), Transform.OUTPUT_T, tiles.shape[2:4])
+        products = cut_tiles(gradient.permute(0, 2, 3, 1), Transform.OUTPUT_T, tiles.shape[2:4], flat=ctx.flat)
         to_input = to_weight = None
         if ctx.needs_input_grad[1]:
-            kernel = torch.bmm(products.flatten(1, 3).transpose(1, 2), tiles.flatten(1, 3))
-            to_weight = join_tiles(kernel[:, :, None, None], Transform.KERNEL_T, (3, 3)).permute(0, 3, 1, 2)
+            kernel = torch.bmm(products.flatten(1, 3).transpose(1, 2), tiles.flatten(1, 3))[:, :, None, None]
+            to_weight = join_tiles(kernel, Transform.KERNEL_T, (3, 1 if ctx.flat else 3), flat=ctx.flat)
+            to_weight = to_weight.reshape(len(to_weight), 3, 3, -1).permute(0, 3, 1, 2)
         if ctx.needs_input_grad[0]:
             spread = torch.bmm(products.flatten(1, 3), kernels).view(tiles.shape)
-            to_input = join_tiles(spread, Transform.INPUT_T, ctx.size, margin=1).permute(0, 3, 1, 2)
-        return to_input, to_weight
+            to_input = join_tiles(spread, Transform.INPUT_T, ctx.size, margin=1, flat=ctx.flat)
+            to_input = (_sum_beside(to_input) if ctx.flat else to_input).permute(0, 3, 1, 2)
+        return to_input, to_weight, None
+
+
+def _beside(pixels: Tensor) -> Tensor:
+    """(B, H, W, C) → (B, H, W, 3 C): with the pixel to the left before and the one to the right behind."""
+    padded = functional.pad(pixels, (0, 0, 1, 1))
+    return torch.cat([padded[:, :, j : j + pixels.shape[2]] for j in range(3)], -1)
+
+
+def _sum_beside(pixels: Tensor) -> Tensor:
+    """The transpose of `_beside`: (B, H, W, 3 C) → (B, H, W, C)."""
+    left, own, right = pixels.chunk(3, -1)
+    total = own.contiguous()
+    total[:, :, :-1] += left[:, :, 1:]
+    total[:, :, 1:] += right[:, :, :-1]
+    return total
 
 
 def _grid(x: Tensor) -> tuple[int, int]:
@@ -194,24 +245,31 @@ class Transform(IntEnum):
         return ((6, 6), (6, 6), (6, 4), (4, 6), (3, 6), (6, 3))[self]
 
 
-def cut_tiles(maps: Tensor, transform: Transform, grid: tuple[int, int], margin: int = 0) -> Tensor:
-    """(B, H, W, C) → (pixels, B, rows, columns, C): transformed tiles of a grid that begins `margin` outside the image."""
+def cut_tiles(maps: Tensor, transform: Transform, grid: tuple[int, int], margin: int = 0, flat: bool = False) -> Tensor:
+    """(B, H, W, C) → (pixels, B, rows, columns, C): transformed tiles of a grid that begins `margin` outside the image.
+
+    flat: tiles are one pixel wide, and only the rows have a margin.
+    """
     maps = maps.contiguous()
-    tiles = maps.new_empty(transform.sides[1] ** 2, len(maps), *grid, maps.shape[-1])
-    _by_images(_cut, maps, tiles, transform, margin)
+    tiles = maps.new_empty(transform.sides[1] ** (1 if flat else 2), len(maps), *grid, maps.shape[-1])
+    _by_images(_cut, maps, tiles, transform, margin, flat)
     return tiles
 
 
-def join_tiles(tiles: Tensor, transform: Transform, size: tuple[int, int], margin: int = 0) -> Tensor:
+def join_tiles(
+    tiles: Tensor, transform: Transform, size: tuple[int, int], margin: int = 0, flat: bool = False
+) -> Tensor:
     """(pixels, B, rows, columns, C) → (B, H, W, C): the sum of transformed tiles, laid out as `cut_tiles` does."""
     maps = tiles.new_empty(tiles.shape[1], *size, tiles.shape[-1])
-    _by_images(_join, maps, tiles, transform, margin)
+    _by_images(_join, maps, tiles, transform, margin, flat)
     return maps
 
 
-def _by_images(work: Callable[..., None], maps: Tensor, tiles: Tensor, transform: Transform, margin: int) -> None:
+def _by_images(
+    work: Callable[..., None], maps: Tensor, tiles: Tensor, transform: Transform, margin: int, flat: bool
+) -> None:
     threads = min(torch.get_num_threads(), len(maps))
-    fixed: tuple[Any, ...] = (maps.numpy(), tiles.numpy(), int(transform), *transform.sides, margin)
+    fixed: tuple[Any, ...] = (maps.numpy(), tiles.numpy(), int(transform), *transform.sides, margin, flat)
     if threads <= 1:
         work(*fixed, 0, len(maps))
         return
@@ -222,12 +280,22 @@ def _by_images(work: Callable[..., None], maps: Tensor, tiles: Tensor, transform
 
 @kernel()
 def _cut(
-    maps: _Values, tiles: _Values, transform: int, before: int, after: int, margin: int, first: int, last: int
+    maps: _Values,
+    tiles: _Values,
+    transform: int,
+    before: int,
+    after: int,
+    margin: int,
+    flat: bool,
+    first: int,
+    last: int,
 ) -> None:
     """Tiles of images first … last − 1."""
     _, height, width, channels = maps.shape
     _, _, rows, columns, _ = tiles.shape
     pixels, half = np.zeros(_IN * _ROW, np.float32), np.zeros(_IN * _ROW, np.float32)
+    done, down = (half, _PART) if flat else (pixels, _ROW)
+    wide, across, step, left = (1, 1, 1, 0) if flat else (before, after, _OUT, margin)
     for b in range(first, last):
         for r in range(rows):
             for k in range(columns):
@@ -235,28 +303,39 @@ def _cut(
                     stop = min(start + _PART, channels)
                     for i in range(before):
                         y = _OUT * r + i - margin
-                        for j in range(before):
-                            x = _OUT * k + j - margin
+                        for j in range(wide):
+                            x = step * k + j - left
                             room = pixels[i * _ROW + j * _PART :]
                             if 0 <= y < height and 0 <= x < width:
                                 _copy(maps[b, y, x, start:stop], room)
                             else:
                                 room[:_PART] = 0
-                    _pass(transform, pixels, half, before)
-                    _pass(transform, half, pixels, after)
+                    _pass(transform, pixels, half, wide)
+                    if not flat:
+                        _pass(transform, half, pixels, after)
                     for i in range(after):
-                        for j in range(after):
-                            _copy(pixels[i * _ROW + j * _PART :], tiles[i * after + j, b, r, k, start:stop])
+                        for j in range(across):
+                            _copy(done[i * down + j * _PART :], tiles[i * across + j, b, r, k, start:stop])
 
 
 @kernel()
 def _join(
-    maps: _Values, tiles: _Values, transform: int, before: int, after: int, margin: int, first: int, last: int
+    maps: _Values,
+    tiles: _Values,
+    transform: int,
+    before: int,
+    after: int,
+    margin: int,
+    flat: bool,
+    first: int,
+    last: int,
 ) -> None:
     """Images first … last − 1 of their tiles."""
     _, height, width, channels = maps.shape
     _, _, rows, columns, _ = tiles.shape
     pixels, half = np.zeros(_IN * _ROW, np.float32), np.zeros(_IN * _ROW, np.float32)
+    done, down = (half, _PART) if flat else (pixels, _ROW)
+    wide, across, step, left = (1, 1, 1, 0) if flat else (before, after, _OUT, margin)
     for b in range(first, last):
         if after > _OUT:
             maps[b] = 0
@@ -265,16 +344,17 @@ def _join(
                 for start in range(0, channels, _PART):
                     stop = min(start + _PART, channels)
                     for i in range(before):
-                        for j in range(before):
-                            _copy(tiles[i * before + j, b, r, k, start:stop], pixels[i * _ROW + j * _PART :])
-                    _pass(transform, pixels, half, before)
-                    _pass(transform, half, pixels, after)
+                        for j in range(wide):
+                            _copy(tiles[i * wide + j, b, r, k, start:stop], pixels[i * _ROW + j * _PART :])
+                    _pass(transform, pixels, half, wide)
+                    if not flat:
+                        _pass(transform, half, pixels, after)
                     for i in range(after):
                         y = _OUT * r + i - margin
-                        for j in range(after):
-                            x = _OUT * k + j - margin
+                        for j in range(across):
+                            x = step * k + j - left
                             if 0 <= y < height and 0 <= x < width:
-                                pixel, total = pixels[i * _ROW + j * _PART :], maps[b, y, x, start:stop]
+                                pixel, total = done[i * down + j * _PART :], maps[b, y, x, start:stop]
                                 if after > _OUT:  # neighbours overlap
                                     for c in range(len(total)):
                                         total[c] += pixel[c]
