@@ -184,14 +184,20 @@ def test_levels_that_cannot_be_joined_are_errors(levels, reason):
 def test_a_class_token_alone_is_what_the_whole_last_block_gives(trainable):
     model = PlaceModel.build(ModelConfig("vit_tiny_patch16_224", "token", (48, 64), trainable), seed=3)
     x = torch.randn(2, 3, 48, 64, generator=torch.Generator().manual_seed(0))
+    for layer in model.backbone.net.blocks[-1].modules():
+        if getattr(layer, "bias", None) is not None:  # they start as zeros
+            layer.bias.data = torch.randn(layer.bias.shape, generator=torch.Generator().manual_seed(2))
     expected = functional.normalize(model.backbone.net.forward_features(x)[:, 0])
     torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
     torch.testing.assert_close(model.suffix(model.prefix(x)), expected, rtol=0, atol=1e-6)
     if trainable == "last2":
-        weight = model.backbone.net.blocks[-1].attn.qkv.weight
+        layer = model.backbone.net.blocks[-1].attn.qkv
         direction = torch.randn(expected.shape, generator=torch.Generator().manual_seed(1))
-        ours, whole = (torch.autograd.grad((out * direction).sum(), weight)[0] for out in (model(x), expected))
-        torch.testing.assert_close(ours, whole, rtol=1e-4, atol=1e-6)
+        both = [
+            torch.autograd.grad((out * direction).sum(), (layer.weight, layer.bias)) for out in (model(x), expected)
+        ]
+        for ours, whole in zip(*both, strict=True):
+            torch.testing.assert_close(ours, whole, rtol=1e-4, atol=1e-6)
 
 
 def test_blocks_whose_tokens_meet_outside_the_attention_are_run_whole():

@@ -181,27 +181,27 @@ def gives_token_alone(block: nn.Module) -> bool:
     if parts != (library.Block, library.Attention, library.Mlp):
         return False
     attention: Any = block.attn
-    return hasattr(attention, "norm") and getattr(attention, "gate", None) is None
+    plain = hasattr(attention, "norm") and getattr(attention, "gate", None) is None
+    return plain and isinstance(attention.k_norm, nn.Identity)
 
 
 def token_alone(block: Any, tokens: Tensor) -> Tensor:
-    """(B, N, C) → (B, 1, C): what a block makes of the first token, a sixth of its multiplications.
+    """(B, N, C) → (B, 1, C): what a block makes of the first token, with hardly a multiplication for the others.
 
-    Keys and values are of all tokens; queries, projection and MLP of the first.
+    One query needs no keys and values: its products with the keys are those of the tokens with a vector, and the mean of the
+    values is the value of a mean. A key's bias adds the same to all of a head's products, which their softmax takes away again.
     """
     attention, normed = block.attn, block.norm1(tokens)
     weight, bias = attention.qkv.weight, attention.qkv.bias
-    parts = (attention.num_heads, attention.head_dim)
-    width = weight.shape[0] // 3
-    query = functional.linear(normed[:, :1], weight[:width], None if bias is None else bias[:width])
-    both = functional.linear(normed, weight[width:], None if bias is None else bias[width:])
-    key, value = both.view(tokens.shape[0], -1, 2, *parts).permute(2, 0, 3, 1, 4)
-    mixed = functional.scaled_dot_product_attention(
-        attention.q_norm(query.view(tokens.shape[0], -1, *parts).transpose(1, 2)),
-        attention.k_norm(key),
-        value,
-        dropout_p=attention.attn_drop.p if attention.training else 0.0,
-    )
-    mixed = attention.proj_drop(attention.proj(attention.norm(mixed.transpose(1, 2).flatten(2))))
+    width, heads = weight.shape[0] // 3, (attention.num_heads, attention.head_dim)
+    query = functional.linear(normed[:, 0], weight[:width], None if bias is None else bias[:width])
+    of_key, of_value = weight[width:].view(2, *heads, -1)
+    towards = torch.einsum("bhd,hdc->bhc", attention.q_norm(query.view(-1, *heads)), of_key)
+    shares = attention.attn_drop((attention.scale * towards @ normed.transpose(1, 2)).softmax(-1))
+    mixed = torch.einsum("bhc,hdc->bhd", shares @ normed, of_value)
+    if bias is not None:
+        mixed = mixed + bias[2 * width :].view(heads) * shares.sum(-1, keepdim=True)
+    mixed = mixed.flatten(1)[:, None]
+    mixed = attention.proj_drop(attention.proj(attention.norm(mixed)))
     token = tokens[:, :1] + block.drop_path1(block.ls1(mixed))
     return cast(Tensor, token + block.drop_path2(block.ls2(block.mlp(block.norm2(token)))))
