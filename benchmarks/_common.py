@@ -7,6 +7,7 @@ import platform
 import re
 import resource
 import statistics
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -27,22 +28,60 @@ def cpu_seconds(work: Callable[[], Any], repeats: int = 5) -> float:
     return best
 
 
-def versus(ours: Callable[[], Any], peer: Callable[[], Any], rounds: int = 3) -> dict[str, float]:
+def versus(
+    ours: Callable[[], Any], peer: Callable[[], Any], rounds: int = 3, apart: Apart | None = None
+) -> dict[str, float]:
     """CPU seconds of both, taken in turn `rounds` times after one that is not counted, and how often faster ours is.
 
-    The ratio is the median over rounds, with the least and the most; `system` is our share of time in the kernel.
+    The ratio is the median over rounds, with the least and the most; `system_share` is our share of time in the kernel.
+    apart: the peer in a process without covis, measured in the same rounds.
     """
-    ours(), peer()
-    spent: list[tuple[float, float, float]] = []
+    ours(), peer(), apart and apart.spent()
+    mine, systems, theirs, alone = [], [], [], []
     for _ in range(rounds):
-        (mine, system), (theirs, _unused) = _spent(ours), _spent(peer)
-        spent.append((mine, theirs, system))
-    ratios = [theirs / mine for mine, theirs, _ in spent]
-    mine, theirs = (statistics.median(row[k] for row in spent) for k in (0, 1))
-    return {
-        "ours_s": mine, "peer_s": theirs, "ratio": statistics.median(ratios), "low": min(ratios), "high": max(ratios),
-        "system_share": statistics.median(system / mine for mine, _, system in spent), "rounds": rounds,
-    }  # fmt: skip
+        for work, times in ((ours, mine), (peer, theirs)):
+            spent, system = _spent(work)
+            times.append(spent)
+            systems.append(system / spent)
+        if apart:
+            alone.append(apart.spent())
+    found = {"ours_s": statistics.median(mine), "peer_s": statistics.median(theirs), **_ratio(theirs, mine)}
+    found |= {"system_share": statistics.median(systems[::2]), "rounds": rounds}
+    return found if not apart else found | _ratio(alone, mine, " without covis")
+
+
+def _ratio(theirs: list[float], ours: list[float], what: str = "") -> dict[str, float]:
+    ratios = [a / b for a, b in zip(theirs, ours, strict=True)]
+    return {f"ratio{what}": statistics.median(ratios), f"low{what}": min(ratios), f"high{what}": max(ratios)}
+
+
+class Apart:
+    """A peer as a program without covis runs it: in a process of its own, where the C library allocates as it always does.
+
+    `maker` is a function of a benchmark that takes strings and returns the work.
+    """
+
+    def __init__(self, maker: Callable[..., Callable[[], Any]], *arguments: str) -> None:
+        name = Path(maker.__code__.co_filename).stem
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("apart.py")), name, maker.__name__, *arguments],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def __enter__(self) -> Apart:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.stdin.close()  # type: ignore[union-attr]
+        self._process.wait(60)
+
+    def spent(self) -> float:
+        """CPU seconds of a call."""
+        to, back = self._process.stdin, self._process.stdout
+        assert to is not None
+        assert back is not None
+        print(file=to, flush=True)
+        return float(back.readline())
 
 
 def _spent(work: Callable[[], Any]) -> tuple[float, float]:

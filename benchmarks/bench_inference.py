@@ -1,7 +1,8 @@
 """Descriptors a second of one core: eager torch in both layouts, TorchScript, ONNX Runtime; and learning speed of `tiny`.
 
 The peer is torch in its own default layout, the way most place recognition code runs; every runtime gets the same
-pixels and normalises them itself. `of product` is the rate of its operations beside that of a matrix product in the same run:
+pixels and normalises them itself. In `ratio` the peer has the memory allocator that covis sets; `ratio without covis` is against
+the same pass in a program of its own, where the C library allocates as it does by default. `of product` is the rate of its operations beside that of a matrix product in the same run:
 what is left of it is the most that any runtime could gain with this arithmetic. Run: python benchmarks/bench_inference.py [--quick]
 """
 
@@ -14,7 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from _common import cpu_seconds, operations, product_rate, report, versus
+from _common import Apart, cpu_seconds, operations, product_rate, report, versus
 
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
 
@@ -29,24 +30,43 @@ BATCH = 8
 PEER = "torch, default layout"
 
 
-def runtimes(model: PlaceModel, pixels: torch.Tensor, folder: Path) -> dict[str, Callable[[], torch.Tensor]]:
-    """Name → one batch of descriptors."""
+def case(backbone: str) -> tuple[PlaceModel, torch.Tensor]:
+    """A network of `CASES` and a batch of pixels, always the same."""
+    pool, size = next((pool, size) for name, pool, size in CASES if name == backbone)
+    pixels = torch.randint(0, 256, (BATCH, 3, *size), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+    return PlaceModel.build(ModelConfig(backbone, pool, size, "none")), pixels
+
+
+def plain_pass(model: PlaceModel, pixels: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """One batch in torch's default layout, every block whole."""
     plain = PlaceModel.build(model.config)
     plain.load_state_dict(model.state_dict())
     for parameter in plain.parameters():
         parameter.data = parameter.data.contiguous()
-    traced = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, model.normalise(pixels))))
-    export_onnx(model, folder / "model.onnx")
-    onnx = OnnxPlaceModel.open(folder / "model.onnx", threads=1)
 
-    def default_layout() -> torch.Tensor:
+    def describe() -> torch.Tensor:
         grid = plain.backbone.grid(pixels.shape[-2:])
         x = plain.normalise(pixels).contiguous()
         features = plain.backbone.run(x, 0, len(plain.backbone.plan.steps), grid)
         return torch.nn.functional.normalize(plain.pool(*plain.backbone.to_map(features, grid)), dim=-1)
 
+    return describe
+
+
+def plain_program(backbone: str) -> Callable[[], torch.Tensor]:
+    """The plain pass for a process of its own."""
+    torch.set_num_threads(1)
+    return torch.inference_mode()(plain_pass(*case(backbone)))
+
+
+def runtimes(model: PlaceModel, pixels: torch.Tensor, folder: Path) -> dict[str, Callable[[], torch.Tensor]]:
+    """Name → one batch of descriptors."""
+    traced = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, model.normalise(pixels))))
+    export_onnx(model, folder / "model.onnx")
+    onnx = OnnxPlaceModel.open(folder / "model.onnx", threads=1)
+
     return {
-        PEER: default_layout,
+        PEER: plain_pass(model, pixels),
         "torch, channels last": lambda: model(model.normalise(pixels)),
         "TorchScript, frozen": lambda: traced(model.normalise(pixels)),
         "ONNX Runtime": lambda: onnx(onnx.normalise(pixels)),
@@ -56,14 +76,16 @@ def runtimes(model: PlaceModel, pixels: torch.Tensor, folder: Path) -> dict[str,
 def inference(cases: tuple[tuple[str, str, tuple[int, int]], ...], repeats: int) -> list[dict[str, object]]:
     """One row per network and runtime, with the ratio to the peer."""
     rows: list[dict[str, object]] = []
-    for backbone, pool, size in cases:
-        model = PlaceModel.build(ModelConfig(backbone, pool, size, "none"))
-        pixels = torch.randint(0, 256, (BATCH, 3, *model.config.image_size), dtype=torch.uint8)
-        with tempfile.TemporaryDirectory() as folder, torch.inference_mode(), warnings.catch_warnings():
+    for backbone, _, size in cases:
+        model, pixels = case(backbone)
+        with (
+            tempfile.TemporaryDirectory() as folder, torch.inference_mode(), warnings.catch_warnings(),
+            Apart(plain_program, backbone) as apart,
+        ):  # fmt: skip
             warnings.simplefilter("ignore")
             ways = runtimes(model, pixels, Path(folder))
             expected = ways[PEER]()
-            rounds = {name: versus(work, ways[PEER], repeats) for name, work in ways.items()}
+            rounds = {name: versus(work, ways[PEER], repeats, apart) for name, work in ways.items()}
             difference = {name: float((work() - expected).abs().max()) for name, work in ways.items()}
             rate, needed = product_rate(), operations(ways[PEER])
         for name, spent in rounds.items():

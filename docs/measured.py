@@ -86,8 +86,9 @@ def _cell(row: dict[str, Any], name: str) -> Any:
 
 def _shown(row: dict[str, Any], name: str) -> str:
     found = _cell(row, name)
-    if name == "ratio" and "low" in row:
-        return f"**{_number(found)}** ({_number(row['low'])} to {_number(row['high'])})"
+    of = name.removeprefix("ratio")
+    if name.startswith("ratio") and f"low{of}" in row:
+        return f"**{_number(found)}** ({_number(row[f'low{of}'])} to {_number(row[f'high{of}'])})"
     low, high = (_cell(row, f"{name} {end}") for end in ("low", "high"))
     if low != "":
         return _gain({"difference": found, "low": low, "high": high}, 1)
