@@ -62,7 +62,7 @@ def plain_program(backbone: str) -> Callable[[], torch.Tensor]:
 def runtimes(model: PlaceModel, pixels: torch.Tensor, folder: Path) -> dict[str, Callable[[], torch.Tensor]]:
     """Name → one batch of descriptors."""
     traced = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, model.normalise(pixels))))
-    export_onnx(model, folder / "model.onnx")
+    export_onnx(model, folder / "model.onnx", portable=False)
     onnx = OnnxPlaceModel.open(folder / "model.onnx", threads=1)
 
     return {

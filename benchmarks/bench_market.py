@@ -165,7 +165,7 @@ def embedding(rounds: int) -> Iterator[Row]:
             (root / f"{i:03d}.jpg").write_bytes(photo(i % 16, (480, 640)))
         images = images_at(root)
         model = PlaceModel.build(ModelConfig("mobilenetv2_100", "gem", (224, 224), "none"))
-        export_onnx(model, Path(folder) / "m.onnx")
+        export_onnx(model, Path(folder) / "m.onnx", portable=False)
         fast = OnnxPlaceModel.open(Path(folder) / "m.onnx", threads=1)
         loop = plain_embedding("mobilenetv2_100", model, root)
         assert np.abs(embed(fast, images, workers=0) - loop()).max() < 0.05  # Pillow's resizing is another one

@@ -31,12 +31,18 @@ def agree(model, exported):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backbone", "pool"),
-    [("tiny", "transport16"), ("vit_tiny_patch16_224", "netvlad16"), ("vit_tiny_patch16_224", "token")],
+    ("backbone", "pool", "portable"),
+    [
+        ("tiny", "transport16", False),
+        ("vit_tiny_patch16_224", "netvlad16", True),
+        ("vit_tiny_patch16_224", "token", False),
+    ],
 )
-def test_families_and_poolings_export(backbone, pool, tmp_path):
+def test_families_and_poolings_export(backbone, pool, portable, tmp_path):
     model = PlaceModel.build(ModelConfig(backbone, pool, (64, 80)), seed=1).train()
-    assert export_onnx(model, tmp_path / "m.onnx") < 1e-5
+    assert export_onnx(model, tmp_path / "m.onnx", portable=portable) < 1e-5
+    operators = {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
+    assert ("Attention" in operators) == (backbone.startswith("vit") and not portable)
     assert model.training, "exporting leaves the model as it was"
     agree(model.eval(), OnnxPlaceModel.open(tmp_path / "m.onnx"))
 

@@ -565,7 +565,8 @@ class Map:
 
         facts = {"model": self.model_fingerprint}
         with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
-            draft.facts["difference"] = export_onnx(self._place_model(), draft.path / ONNX_FILE, _BESIDE_FILE)
+            file = draft.path / ONNX_FILE
+            draft.facts["difference"] = export_onnx(self._place_model(), file, _BESIDE_FILE, portable=False)
         return True
 
     def keep_scene(self, path: Path | str) -> None:

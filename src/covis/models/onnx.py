@@ -40,6 +40,8 @@ _FLOAT_CONVOLUTIONS = 3
 """Convolutions next to the pixels that an 8-bit export leaves in single precision: few weights, and the most is lost there."""
 _BESIDE_BYTES = 1 << 10
 """Smaller weights stay in the ONNX file itself."""
+_OWN_OPSET = 23
+"""The first in which attention is one operator."""
 _WORTH_EXPORTING = {10_000_000: 800, 0: 2000}
 """Weights of a network → images that earn its export back, which takes 15 to 30 CPU seconds (ViT-S and ResNets; MobileNets)."""
 
@@ -54,10 +56,11 @@ class _FromPixels(nn.Module):
         return descriptors
 
 
-def export_onnx(model: PlaceModel, path: Path | str, weights: str = "") -> float:
+def export_onnx(model: PlaceModel, path: Path | str, weights: str = "", *, portable: bool = True) -> float:
     """Writes `model` as one ONNX file; returns the largest difference from torch, seen on three random images.
 
     It is traced with two, so that a graph fixed to that number fails the comparison.
+    portable: by operators that most runtimes know; otherwise by newer ones, faster in the ONNX Runtime that covis asks for.
     weights: the name of a file beside it that takes the weights, so that they can be mapped into memory; a manifest must
     then tell whether both are whole.
     """
@@ -66,7 +69,7 @@ def export_onnx(model: PlaceModel, path: Path | str, weights: str = "") -> float
     pixels = torch.randint(0, 256, (3, 3, *model.preprocessing.image_size), dtype=torch.uint8)
     try:
         with replacing(path) as partial:
-            program = _program(_FromPixels(model.eval()), pixels[:2])
+            program = _program(_FromPixels(model.eval()), pixels[:2], None if portable else _OWN_OPSET)
             program.model.metadata_props[METADATA] = json.dumps(_metadata(model))
             _save(program, partial, weights)
             partial.write_bytes(signed(partial.read_bytes()))
@@ -160,7 +163,7 @@ def export_int8(model: Embedder, path: Path | str, photos: Tensor) -> EightBitLo
     return EightBitLoss(len(before), float(cosine.mean()), float(cosine.min()), same, *sizes)
 
 
-def _program(module: nn.Module, pixels: Tensor) -> Any:
+def _program(module: nn.Module, pixels: Tensor, opset: int | None) -> Any:
     try:
         import onnxscript  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
     except ImportError:
@@ -172,6 +175,7 @@ def _program(module: nn.Module, pixels: Tensor) -> Any:
             input_names=[INPUT],
             output_names=[OUTPUT],
             dynamic_shapes={"pixels": {0: torch.export.Dim("batch", min=1, max=1 << 20)}},
+            opset_version=opset,
             dynamo=True,
             verbose=False,
         )
@@ -310,7 +314,7 @@ def load_fast(
         return model
     say(f"preparing {path} for ONNX Runtime, once")
     try:
-        export_onnx(model, file)
+        export_onnx(model, file, portable=False)
     except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:  # the exporter's own have no other base
         say(f"{model.config.backbone} runs in torch instead: {first_line(error)}")
         return model
