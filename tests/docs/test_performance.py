@@ -71,6 +71,16 @@ def test_engines_are_measured(monkeypatch, tmp_path):
     assert row["recall_at_10"] == 1
 
 
+def test_a_peer_without_covis_runs_in_a_process_of_its_own(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    from _common import Apart, versus
+    from bench_inference import plain_program
+
+    with Apart(plain_program, "tiny") as apart:
+        found = versus(lambda: None, lambda: None, 2, apart)
+    assert found["ratio without covis"] >= found["low without covis"] > 1, "describing takes longer than nothing"
+
+
 def test_figures_come_from_results_alone():
     """A ratio in brackets is written by docs/measured.py, which test_site holds to the results, never by hand."""
     written = re.sub(r"<!-- bench .*?<!-- /table -->", "", PAGE, flags=re.DOTALL)

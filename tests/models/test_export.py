@@ -97,7 +97,7 @@ def test_an_export_must_be_worth_its_time(backbone, images, tmp_path, monkeypatc
     PlaceModel.build(ModelConfig(backbone, "gem", (64, 64))).save(tmp_path / "model")
     assert isinstance(load_fast(tmp_path / "model", images - 1), PlaceModel)
     assert not (tmp_path / "cache").exists()
-    monkeypatch.setattr("covis.models.onnx.export_onnx", lambda *_: (_ for _ in ()).throw(RuntimeError("tried")))
+    monkeypatch.setattr("covis.models.onnx.export_onnx", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("tried")))
     assert isinstance(load_fast(tmp_path / "model", images), PlaceModel)
     assert "runs in torch instead: tried" in capsys.readouterr().err
 

@@ -225,7 +225,8 @@ class OnnxPlaceModel:
 
     def __init__(self, session: OnnxSession, path: Path, threads: int = 1) -> None:
         """`session` keeps one core busy; so many `threads` describe photos side by side."""
-        self._session, self.path, self._threads = session, path, threads
+        self._session, self.path = session, path
+        self._map = ThreadPoolExecutor(threads).map if threads > 1 else map
         self.dim, self.facts = session.dim, session.facts
         self.signed = "sha256" in session.facts
         self.preprocessing = Preprocessing(**session.facts["preprocessing"])
@@ -245,9 +246,8 @@ class OnnxPlaceModel:
 
     def __call__(self, pixels: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 → (B, dim), unit norm."""
-        with ThreadPoolExecutor(self._threads) as pool:
-            parts = pool.map(self._session.describe, pixels.numpy()[:, None])
-            return torch.from_numpy(np.concatenate([np.zeros((0, self.dim), np.float32), *parts]))
+        parts = self._map(self._session.describe, pixels.numpy()[:, None])
+        return torch.from_numpy(np.concatenate([np.zeros((0, self.dim), np.float32), *parts]))
 
     def to(self, device: torch.device | str) -> OnnxPlaceModel:
         """Stays on the CPU, and says so if it is wanted elsewhere."""
