@@ -37,16 +37,10 @@ def versus(
     apart: the peer in a process without covis, measured in the same rounds.
     """
     ours(), peer(), apart and apart.spent()
-    mine, systems, theirs, alone = [], [], [], []
-    for _ in range(rounds):
-        for work, times in ((ours, mine), (peer, theirs)):
-            spent, system = _spent(work)
-            times.append(spent)
-            systems.append(system / spent)
-        if apart:
-            alone.append(apart.spent())
+    rows = [(*seconds(ours), seconds(peer)[0], apart.spent() if apart else 0.0) for _ in range(rounds)]
+    mine, systems, theirs, alone = map(list, zip(*rows, strict=True))
     found = {"ours_s": statistics.median(mine), "peer_s": statistics.median(theirs), **_ratio(theirs, mine)}
-    found |= {"system_share": statistics.median(systems[::2]), "rounds": rounds}
+    found |= {"system_share": statistics.median(s / m for s, m in zip(systems, mine, strict=True)), "rounds": rounds}
     return found if not apart else found | _ratio(alone, mine, " without covis")
 
 
@@ -84,7 +78,7 @@ class Apart:
         return float(back.readline())
 
 
-def _spent(work: Callable[[], Any]) -> tuple[float, float]:
+def seconds(work: Callable[[], Any]) -> tuple[float, float]:
     """CPU seconds of a call, finished children included, and those of them that the kernel took."""
     before = _used()
     work()

@@ -6,7 +6,7 @@ It answers with CPU seconds. What the benchmark imports from covis leaves the C 
 import importlib
 import sys
 
-from _common import _spent
+from _common import seconds
 
 from covis import machine
 
@@ -16,4 +16,4 @@ if __name__ == "__main__":
     _, module, function, *arguments = sys.argv
     work = getattr(importlib.import_module(module), function)(*arguments)
     for _ in sys.stdin:
-        print(_spent(work)[0], flush=True)
+        print(seconds(work)[0], flush=True)

@@ -2,8 +2,9 @@
 
 The peer is torch in its own default layout, the way most place recognition code runs; every runtime gets the same
 pixels and normalises them itself. In `ratio` the peer has the memory allocator that covis sets; `ratio without covis` is against
-the same pass in a program of its own, where the C library allocates as it does by default. `of product` is the rate of its operations beside that of a matrix product in the same run:
-what is left of it is the most that any runtime could gain with this arithmetic. Run: python benchmarks/bench_inference.py [--quick]
+the same pass in a program of its own, where the C library allocates as it does by default. `of product` is the rate of its
+operations beside that of a matrix product in the same run: what is left of it is the most that any runtime could gain with this
+arithmetic. Run: python benchmarks/bench_inference.py [--quick]
 """
 
 from __future__ import annotations

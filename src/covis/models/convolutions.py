@@ -294,7 +294,6 @@ def _cut(
     _, height, width, channels = maps.shape
     _, _, rows, columns, _ = tiles.shape
     pixels, half = np.zeros(_IN * _ROW, np.float32), np.zeros(_IN * _ROW, np.float32)
-    done, down = (half, _PART) if flat else (pixels, _ROW)
     wide, across, step, left = (1, 1, 1, 0) if flat else (before, after, _OUT, margin)
     for b in range(first, last):
         for r in range(rows):
@@ -310,12 +309,10 @@ def _cut(
                                 _copy(maps[b, y, x, start:stop], room)
                             else:
                                 room[:_PART] = 0
-                    _pass(transform, pixels, half, wide)
-                    if not flat:
-                        _pass(transform, half, pixels, after)
+                    _transformed(transform, pixels, half, wide, after, flat)
                     for i in range(after):
                         for j in range(across):
-                            _copy(done[i * down + j * _PART :], tiles[i * across + j, b, r, k, start:stop])
+                            _copy(pixels[i * _ROW + j * _PART :], tiles[i * across + j, b, r, k, start:stop])
 
 
 @kernel()
@@ -334,7 +331,6 @@ def _join(
     _, height, width, channels = maps.shape
     _, _, rows, columns, _ = tiles.shape
     pixels, half = np.zeros(_IN * _ROW, np.float32), np.zeros(_IN * _ROW, np.float32)
-    done, down = (half, _PART) if flat else (pixels, _ROW)
     wide, across, step, left = (1, 1, 1, 0) if flat else (before, after, _OUT, margin)
     for b in range(first, last):
         if after > _OUT:
@@ -346,15 +342,13 @@ def _join(
                     for i in range(before):
                         for j in range(wide):
                             _copy(tiles[i * wide + j, b, r, k, start:stop], pixels[i * _ROW + j * _PART :])
-                    _pass(transform, pixels, half, wide)
-                    if not flat:
-                        _pass(transform, half, pixels, after)
+                    _transformed(transform, pixels, half, wide, after, flat)
                     for i in range(after):
                         y = _OUT * r + i - margin
                         for j in range(across):
                             x = step * k + j - left
                             if 0 <= y < height and 0 <= x < width:
-                                pixel, total = done[i * down + j * _PART :], maps[b, y, x, start:stop]
+                                pixel, total = pixels[i * _ROW + j * _PART :], maps[b, y, x, start:stop]
                                 if after > _OUT:  # neighbours overlap
                                     for c in range(len(total)):
                                         total[c] += pixel[c]
@@ -367,6 +361,17 @@ def _copy(source: _Values, target: _Values) -> None:
     """As much as there is on the shorter side."""
     for c in range(min(len(source), len(target))):
         target[c] = source[c]
+
+
+@kernel()
+def _transformed(transform: int, pixels: _Values, half: _Values, wide: int, after: int, flat: bool) -> None:
+    """Transforms a tile in its place, a flat one from one side alone."""
+    _pass(transform, pixels, half, wide)
+    if not flat:
+        _pass(transform, half, pixels, after)
+        return
+    for i in range(after):
+        _copy(half[i * _PART : (i + 1) * _PART], pixels[i * _ROW :])
 
 
 @kernel()
