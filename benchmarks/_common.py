@@ -15,6 +15,9 @@ from pathlib import Path
 from typing import Any
 
 RESULTS = Path(__file__).parent / "results"
+_PRODUCT_SIDE = 2048
+PRODUCT_OPERATIONS = 2 * _PRODUCT_SIDE**3
+"""Multiplications and additions of `matrix_product`, a fifth of a second of a core."""
 
 
 def cpu_seconds(work: Callable[[], Any], repeats: int = 5) -> float:
@@ -29,18 +32,31 @@ def cpu_seconds(work: Callable[[], Any], repeats: int = 5) -> float:
 
 
 def versus(
-    ours: Callable[[], Any], peer: Callable[[], Any], rounds: int = 3, apart: Apart | None = None
+    ours: Callable[[], Any],
+    peer: Callable[[], Any],
+    rounds: int = 3,
+    apart: Apart | None = None,
+    product: Callable[[], Any] | None = None,
 ) -> dict[str, float]:
     """CPU seconds of both, taken in turn `rounds` times after one that is not counted, and how often faster ours is.
 
     The ratio is the median over rounds, with the least and the most; `system_share` is our share of time in the kernel.
     apart: the peer in a process without covis, measured in the same rounds.
+    product: that of `matrix_product`, measured in the same rounds too; `ours_product_GFLOP` and `peer_product_GFLOP` are what
+    it would have computed in the time of each side.
     """
-    ours(), peer(), apart and apart.spent()
-    rows = [(*seconds(ours), seconds(peer)[0], apart.spent() if apart else 0.0) for _ in range(rounds)]
-    mine, systems, theirs, alone = map(list, zip(*rows, strict=True))
+    ours(), peer(), apart and apart.spent(), product and product()
+    rows = [
+        (*seconds(ours), seconds(product)[0] if product else 0.0, seconds(peer)[0], apart.spent() if apart else 0.0)
+        for _ in range(rounds)
+    ]
+    mine, systems, products, theirs, alone = map(list, zip(*rows, strict=True))
     found = {"ours_s": statistics.median(mine), "peer_s": statistics.median(theirs), **_ratio(theirs, mine)}
     found |= {"system_share": statistics.median(s / m for s, m in zip(systems, mine, strict=True)), "rounds": rounds}
+    if product:
+        for name, spent in (("ours", mine), ("peer", theirs)):
+            times = statistics.median(s / p for s, p in zip(spent, products, strict=True))
+            found[f"{name}_product_GFLOP"] = times * PRODUCT_OPERATIONS / 1e9
     return found if not apart else found | _ratio(alone, mine, " without covis")
 
 
@@ -98,12 +114,12 @@ def peak_mb() -> float:
     return float(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024
 
 
-def product_rate(side: int = 1024, repeats: int = 5) -> float:
-    """Operations per second of a matrix product in single precision, the most that a network can hope for here."""
+def matrix_product() -> Callable[[], Any]:
+    """`PRODUCT_OPERATIONS` of a matrix product in single precision, whose speed is the most that a network can hope for here."""
     import torch
 
-    matrix = torch.rand(side, side)
-    return 2 * side**3 / cpu_seconds(lambda: matrix @ matrix, repeats)
+    matrix = torch.rand(_PRODUCT_SIDE, _PRODUCT_SIDE)
+    return lambda: matrix @ matrix
 
 
 def operations(work: Callable[[], Any]) -> int:

@@ -3,8 +3,9 @@
 The peer is torch in its own default layout, the way most place recognition code runs; every runtime gets the same
 pixels and normalises them itself. In `ratio` the peer has the memory allocator that covis sets; `ratio without covis` is against
 the same pass in a program of its own, where the C library allocates as it does by default. `of product` is the rate of its
-operations beside that of a matrix product in the same run: what is left of it is the most that any runtime could gain with this
-arithmetic. Run: python benchmarks/bench_inference.py [--quick]
+operations beside that of a matrix product in the same rounds: what is left of it is the most that any runtime could gain with
+this arithmetic. `limit` is the ratio of a runtime that does the operations of the plain pass at the speed of that product, and
+nothing else. Run: python benchmarks/bench_inference.py [--quick]
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from _common import Apart, cpu_seconds, operations, product_rate, report, versus
+from _common import Apart, cpu_seconds, matrix_product, operations, report, versus
 
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
 
@@ -86,15 +87,17 @@ def inference(cases: tuple[tuple[str, str, tuple[int, int]], ...], repeats: int)
             warnings.simplefilter("ignore")
             ways = runtimes(model, pixels, Path(folder))
             expected = ways[PEER]()
-            rounds = {name: versus(work, ways[PEER], repeats, apart) for name, work in ways.items()}
+            product = matrix_product()
+            rounds = {name: versus(work, ways[PEER], repeats, apart, product) for name, work in ways.items()}
             difference = {name: float((work() - expected).abs().max()) for name, work in ways.items()}
-            rate, needed = product_rate(), operations(ways[PEER])
+            needed = operations(ways[PEER]) / 1e9
         for name, spent in rounds.items():
             rows.append(
                 {
                     "backbone": backbone, "pixels": "×".join(map(str, size)), "runtime": name,
                     "images/s": BATCH / spent["ours_s"], **spent, "largest difference": difference[name],
-                    "GFLOP/s": needed / spent["ours_s"] / 1e9, "of product": needed / spent["ours_s"] / rate,
+                    "GFLOP/s": needed / spent["ours_s"], "of product": needed / spent["ours_product_GFLOP"],
+                    "limit": spent["peer_product_GFLOP"] / needed,
                 }
             )  # fmt: skip
     return rows

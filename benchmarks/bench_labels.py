@@ -21,7 +21,7 @@ from typing import Any
 import numba
 import numpy as np
 import shapely
-from _common import cpu_seconds, product_rate, report
+from _common import PRODUCT_OPERATIONS, cpu_seconds, matrix_product, report
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "labels"))
@@ -149,7 +149,7 @@ def least_ns(left: Pieces, right: Pieces, out: Floats) -> float:
         r"^\s+v(?:add|sub|mul|div|sqrt|min|max|cmp|blendv|and|or|xor|fn?m)\w*pd\b.*%ymm", re.MULTILINE
     )
     loops = sorted(len(arithmetic.findall(block)) for block in re.split(r"\n(?=\S+:)", assembly))
-    return loops[-2] / 4 / 4 / (product_rate() / 32) * 1e9
+    return loops[-2] / 4 / 4 * cpu_seconds(matrix_product()) / (PRODUCT_OPERATIONS / 32) * 1e9
 
 
 def streets(n: int, rng: np.random.Generator, metres_an_image: float = 2.0) -> tuple[Floats, Floats]:

@@ -6,8 +6,8 @@ output), each image once, in the layout that convolutions like. Both run in turn
 the memory allocator that covis sets; `system_share` is our share of CPU time in the kernel. `limit` is the ratio at which the
 operations of the trained part, or of the whole network where it is streamed, would run as fast as a matrix product, with
 every convolution computed directly and nothing else to do; `own_limit` is the same with the fewer operations of our
-convolutions. `profile` in the results tells where a step's time goes. Memory is what a step keeps for its backward pass. `--recall` measures instead the time that both losses need to
-reach a recall on the town.
+convolutions. Both are taken in the rounds of the ratio. `profile` in the results tells where a step's time goes. Memory is what
+a step keeps for its backward pass. `--recall` measures instead the time that both losses need to reach a recall on the town.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 import torch
-from _common import cpu_seconds, operations, product_rate, report, versus
+from _common import cpu_seconds, matrix_product, operations, report, versus
 from PIL import Image
 from torch import Tensor
 
@@ -136,14 +136,14 @@ def network(backbone: str) -> PlaceModel:
 def steps(backbone: str, data: TrainingData, cache: Path, rounds: int) -> Iterator[dict[str, Any]]:
     model = network(backbone)
     plain, ours = loops(model, data, cache)
-    kept = kept_bytes(plain) / 1e6
+    kept, product = kept_bytes(plain) / 1e6, matrix_product()
     for name, step in ours.items():
         for _ in range(WARM_UP):
             step().backward()
-        found = versus(lambda step=step: step().backward(), lambda: plain().backward(), rounds)  # type: ignore[misc]
+        found = versus(lambda step=step: step().backward(), lambda: plain().backward(), rounds, product=product)  # type: ignore[misc]
         yield {
             "model": f"{backbone}, last two blocks", "loop": name, "pairs/s": PAIRS / found["ours_s"],
-            "plain pairs/s": PAIRS / found["peer_s"], **found, **limit(model, step, found["peer_s"]),
+            "plain pairs/s": PAIRS / found["peer_s"], **found, **limit(model, step, found["peer_product_GFLOP"]),
             "kept MB": kept_bytes(step) / 1e6, "plain kept MB": kept,
         }  # fmt: skip
 
@@ -194,16 +194,18 @@ def step_of_a_run(model: ModelConfig, cache: Path, count: int, cache_gb: float) 
     return (spent[2] - spent[1]) / (2 * count)
 
 
-def limit(model: PlaceModel, step: Callable[[], Tensor], plain_s: float) -> dict[str, float]:
-    """The ratios at which a step's products, by direct convolutions and by ours, would be all of it and run at full speed."""
+def limit(model: PlaceModel, step: Callable[[], Tensor], plain_product: float) -> dict[str, float]:
+    """The ratios at which a step's products, by direct convolutions and by ours, would be all of it and run at full speed.
+
+    plain_product: GFLOP that a matrix product computes in the time of a plain step.
+    """
     if any(isinstance(part, torch.nn.Conv2d) and part.groups > 1 for part in model.modules()):
         return {}  # torch counts their backward pass wrongly
-    own, rate = operations(lambda: step().backward()), product_rate()
+    own = operations(lambda: step().backward()) / 1e9
     convolutions.train_convolutions(model, False)
-    direct = operations(lambda: step().backward())
+    direct = operations(lambda: step().backward()) / 1e9
     convolutions.train_convolutions(model, True)
-    limits = {"limit": plain_s * rate / direct, "own_limit": plain_s * rate / own}
-    return limits | {"GFLOP": direct / 1e9, "own_GFLOP": own / 1e9, "product GFLOP/s": rate / 1e9}
+    return {"limit": plain_product / direct, "own_limit": plain_product / own, "GFLOP": direct, "own_GFLOP": own}
 
 
 def time_to_recall(output: Path) -> list[dict[str, Any]]:
