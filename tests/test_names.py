@@ -54,6 +54,21 @@ def test_what_is_exported_at_the_top_is_defined_once():
     assert not set(covis.__all__) & set(defined_twice())
 
 
+ROLES = {"found", "told", "here"}
+"""Names of the part that a value plays in a sentence, instead of what it is."""
+
+
+def test_locals_are_named_by_content():
+    by_role = [
+        f"{file.relative_to(SOURCE)}:{node.lineno}"
+        for file in SOURCE.rglob("*.py")
+        for node in ast.walk(ast.parse(file.read_text(encoding="utf-8")))
+        if (isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store) and node.id in ROLES)
+        or (isinstance(node, ast.arg) and node.arg in ROLES)
+    ]
+    assert not by_role
+
+
 def test_the_file_of_names_is_that_of_the_registries():
     from covis.cli.listing import all_names
 

@@ -37,7 +37,7 @@ _SCHEMA = 2
 """Since 2 a manifest carries a checksum of itself."""
 _READ = (1, _SCHEMA)
 SMALL_BYTES = 1 << 20
-"""Smaller files are read against their checksum on every open, larger ones when they have changed since they were."""
+"""Smaller files are checked against their checksum on every open, larger ones only if changed since the last check."""
 _SETTLED_S = 2.0
 """A file that was written less than this ago may change again without a new time stamp."""
 _TRACKED = ("numpy", "numba", "scipy", "torch", "timm", "faiss-cpu")
@@ -62,9 +62,9 @@ def create(
 ) -> Iterator[Draft]:
     """Writes an artefact of `kind` at `path`: all of it, or nothing.
 
-    Raises `InputError` if `path` exists, unless `replace` (the old one then stays until the new one is whole). What
-    can be made again at will and has thousands of files need not be `durable`: it is then not forced onto the disk
-    file by file, and only after a power failure `open_manifest` may find it damaged.
+    Raises `InputError` if `path` exists, unless `replace` (the old one then stays until the new one is whole). An
+    artefact that is easy to make again and has thousands of files need not be `durable`: its files are then not synced
+    to disk one by one, and only after a power failure may `open_manifest` find it damaged.
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114
     files.heal(path)
@@ -102,7 +102,7 @@ def write_manifest(path: Path, kind: str, facts: Mapping[str, Any], entries: Map
 
 
 def file_entry(path: Path) -> dict[str, Any]:
-    """What a manifest says of a file."""
+    """The entry of a file in a manifest."""
     return {"sha256": files.sha256(path), "bytes": path.stat().st_size}
 
 
@@ -121,9 +121,9 @@ def open_manifest(
 ) -> dict[str, Any]:
     """The manifest of the artefact at `path`, after checking its kind, its `facts` (key → type) and its files.
 
-    With `verify` every file is read against its checksum; without, the small ones, and those larger ones that have
-    changed since they were read last on this machine. `written`: this process wrote it just now, only sizes are
-    compared. Without `links`, whatever is a link inside it is refused. Files in folders of `skip` are not looked at.
+    With `verify` every file is checked against its checksum; without it, only small files, and larger ones that
+    changed since they were last read on this machine. `written`: this process has just written it, so only sizes are
+    compared. Without `links`, any link inside it is refused. Files in the folders `skip` are not checked.
     """
     path = Path(path)
     files.heal(path)
@@ -175,7 +175,7 @@ def _refuse_links(path: Path) -> None:
 
 
 def _hashed(file: Path, remember: bool) -> str:
-    """SHA-256 of a file, noted with its stamp where that is worth it."""
+    """SHA-256 of a file; with `remember` it is noted together with the file's stamp, unless that may still change."""
     before = files.stamp(file)
     digest = files.sha256(file)
     if remember and files.stamp(file) == before and abs(time.time() - before.mtime_ns / 1e9) > _SETTLED_S:
@@ -185,7 +185,7 @@ def _hashed(file: Path, remember: bool) -> str:
 
 
 def _remembered(file: Path) -> str | None:
-    """SHA-256 that a file of this stamp had when it was read last; None if it was not, or the note is not whole."""
+    """The SHA-256 noted for a file with this stamp; None if there is no such note, or it cannot be read."""
     try:
         note = files.read_json(_note(file))
     except InputError:
@@ -202,7 +202,7 @@ def _note(file: Path) -> Path:
 def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Path]:
     """Holds the living directory at `path` for this process and this `config`; the same config resumes it.
 
-    A claim under which nothing was written binds nobody: another config may take the folder over.
+    A claim under which nothing was written is not binding: another config may take over the folder.
     """
     path = Path(path)
     record = path / f"{kind}.json"
@@ -215,9 +215,9 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
         wanted = json.loads(json.dumps(config))
         if record.exists() and not _unused(path, record):
             remedy = f"choose another output folder or remove {path}"
-            found = files.read_record(record, {"config": dict}, remedy)["config"]
-            if found != wanted:
-                changes = difference(found, wanted)
+            stored = files.read_record(record, {"config": dict}, remedy)["config"]
+            if stored != wanted:
+                changes = difference(stored, wanted)
                 raise InputError(f"{path} belongs to another {kind} ({changes}); choose another output folder")
         else:
             write_json(record, {"kind": kind, "config": wanted, "versions": versions(), "command": command()})
@@ -235,18 +235,18 @@ def _unused(path: Path, record: Path) -> bool:
 
 
 _SHOWN, _SHOWN_CHARACTERS = 6, 60
-"""So many fields of a difference are printed, and so much of each value."""
+"""How many fields of a difference are printed, and how many characters of each value."""
 _RECIPE = "recipe."
-"""Not printed before a field of a recipe, so that its name is the one that `--set` takes."""
+"""Prefix that is not printed before the fields of a recipe, so that their names are those that `--set` takes."""
 
 
-def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
-    """The fields in which two configurations differ, for people.
+def difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """The fields in which two configurations differ, as readable text.
 
     >>> difference({"model": {"backbone": "vgg16", "weights": "pretrained"}}, {"model": {"backbone": "vgg16"}, "seed": 1})
     'model.weights: pretrained → –, seed: – → 1'
     """
-    other = differences([found, wanted])
+    other = differences([stored, wanted])
     changes = [
         f"{name.removeprefix(_RECIPE)}: {_short(before)} → {_short(now)}"
         for name, (before, now) in list(other.items())[:_SHOWN]
@@ -280,7 +280,7 @@ def fingerprint(*parts: Any) -> str:
     for part in parts:
         if hasattr(part, "tobytes"):
             digest.update(f"{part.dtype}{part.shape}".encode())
-            digest.update(part.ravel().view("u1"))  # a copy only of scattered arrays
+            digest.update(part.ravel().view("u1"))  # copies only arrays that are not contiguous
         else:
             digest.update(part if isinstance(part, bytes) else json.dumps(part, sort_keys=True, default=str).encode())
         digest.update(b"\0")

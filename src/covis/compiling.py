@@ -1,4 +1,4 @@
-"""How numeric kernels are compiled: once for each state of their package's sources, never at each start."""
+"""How numeric kernels are compiled: once per version of their package's sources, not at each start."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ def kernel(**options: Any) -> Callable[[_F], _F]:
     """A decorator like `numba.njit(cache=True, nogil=True, error_model="numpy", **options)`.
 
     numba's own cache overlooks changes in functions called from other files; this one is keyed by every source of the
-    function's package. Where that folder cannot be written numba keeps its files in the user's cache folder, and
-    where there is none of that either, kernels are compiled at each start.
+    function's package. If its folder is not writable, numba keeps its files in the user's cache folder; if
+    there is none either, kernels are compiled at each start.
     """
 
     def decorate(function: _F) -> _F:
@@ -38,6 +38,6 @@ def kernel(**options: Any) -> Callable[[_F], _F]:
 
 @functools.cache
 def _folder(package: Path) -> str:
-    """Where a package's kernels are kept: another folder for any change in any of its sources."""
+    """The folder of a package's compiled kernels; any change in the package's sources gives another folder."""
     digest = hashlib.sha256(b"".join(file.read_bytes() for file in sorted(package.glob("*.py"))))
     return str(package / "__pycache__" / f"kernels-{digest.hexdigest()[:12]}")

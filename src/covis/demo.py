@@ -1,9 +1,9 @@
-"""The main job on the embedded default: the simulated town, contrastive against generalised contrastive loss.
+"""The main comparison on built-in data: contrastive against generalised contrastive loss in the simulated town.
 
     DIR/untrained              the network before training
-    DIR/runs/LOSS-seed-N       a training run each
+    DIR/runs/LOSS-seed-N       one training run per loss and seed
     DIR/evals/…                their evaluations on the town's unseen streets
-    DIR/report.html            all of it to look at
+    DIR/report.html            all results on one page
 
 Every step is kept when it is done, so a killed demo resumes.
 """
@@ -58,7 +58,7 @@ def run_demo(
         report = output / "report.html"
         title = "The town: contrastive against generalised contrastive loss"
         write_report(report, evaluations, benchmark, runs=runs, data=data, title=title)
-        table = [summarise(name, found) for name, found in evaluations.items()]
+        table = [summarise(name, results) for name, results in evaluations.items()]
         return {
             "table": table,
             "report": str(report),
@@ -92,7 +92,7 @@ def summarise(name: str, evaluations: Sequence[Evaluation]) -> dict[str, Any]:
 
 
 def verdict(table: Sequence[Mapping[str, Any]]) -> str:
-    """What the table says about the method, in a sentence, whichever way it went."""
+    """One sentence that says whether GCL beats CL in the table, or not."""
     by_name = {row["model"]: row for row in table}
     gain = {k: by_name["GCL"][f"recall@{k}"] - by_name["CL"][f"recall@{k}"] for k in COMPARED_KS}
     gains = ", ".join(f"{g:+.1f} at {k}" for k, g in gain.items())

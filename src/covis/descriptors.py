@@ -47,12 +47,12 @@ class Matrix(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Stacked:
-    """Several matrices as one above the other, without copying them."""
+    """Several matrices, stacked vertically without copying them."""
 
     parts: tuple[Matrix, ...]
     dim: int
     dtype: Any = np.float32
-    """What an empty answer has; others keep the type of their part."""
+    """Type of an empty result; other results keep the type of their part."""
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -87,7 +87,7 @@ class Stacked:
 
     @cached_property
     def borders(self) -> NDArray[np.int64]:
-        """Rows where parts begin, and the end: a slice between two that follow each other is a view."""
+        """Rows where parts begin, and the end: a slice between two consecutive ones is a view."""
         inner = [
             getattr(p, "borders", np.array([0, len(p)])) + low for p, low in zip(self.parts, self._starts, strict=False)
         ]
@@ -213,7 +213,7 @@ class DescriptorStore:
 
     @property
     def dim(self) -> int:
-        """Numbers a descriptor."""
+        """Numbers per descriptor."""
         return self.shape[1]
 
     def __len__(self) -> int:
@@ -277,14 +277,14 @@ def write_shard(
 def write_part(
     path: Path, number: int, names: Iterable[str | bytes], descriptors: ArrayLike, dim: int, dtype: Any, *, facts: Any
 ) -> None:
-    """A shard of a store that is not finished yet, and last its record: checksums of its files, and `facts` (JSON)."""
+    """Writes a shard of an unfinished store, and last its record: checksums of its files, and `facts` (JSON)."""
     written = write_shard(path, number, names, descriptors, dim, dtype)
     entries = {file.name: artifacts.file_entry(file) for file in written}
     artifacts.write_json(path / part_name(number), {"files": entries, "facts": facts})
 
 
 def read_part(path: Path, number: int) -> dict[str, Any] | None:
-    """The record of a shard of an unfinished store, its files read against it; None where there is no whole shard."""
+    """The record of a shard of an unfinished store, after checking its files; None where there is no whole shard."""
     try:
         record = read_record(path / part_name(number), {"files": dict, "facts": (dict, list)})
         sound = all(artifacts.file_entry(path / name) == entry for name, entry in record["files"].items())
@@ -333,7 +333,7 @@ def shard_name(number: int) -> str:
 
 
 def part_name(number: int | Literal["*"]) -> str:
-    """The record of a shard of an unfinished store: where it is whole, the shard is."""
+    """The record of a shard of an unfinished store: if the record is whole, so is the shard."""
     return f"part-{number if number == '*' else f'{number:05d}'}.json"
 
 
@@ -368,11 +368,11 @@ def _check(matrix: NDArray[Any], names: NDArray[np.bytes_], dim: int) -> None:
 
 
 class Describer(Protocol):
-    """What gives descriptors."""
+    """Anything that describes images."""
 
     @property
     def facts(self) -> dict[str, Any]:
-        """What it is, for the evaluation's record; `label` names it, `fingerprint` tells it from others."""
+        """Its description for the evaluation's record; `label` names it, `fingerprint` distinguishes it from others."""
         ...
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:

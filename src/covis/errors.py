@@ -13,11 +13,11 @@ class InputError(ValueError):
 
 
 class Damaged(InputError):  # noqa: N818 - a state of affairs, read as one
-    """A file that is not what was written: a lost bit, a cut, another hand."""
+    """A file that is not what was written: corrupted, cut short or edited."""
 
 
 class WeightsMissing(InputError):  # noqa: N818 - a state of affairs, read as one
-    """Pretrained weights that cannot be had; what remains is to give a file, by the option of the verb in use."""
+    """Pretrained weights are not available; the user can give a file instead, by an option that the command names."""
 
     PYTHON = "ModelConfig(weights='FILE.safetensors')"
 
@@ -26,12 +26,12 @@ class WeightsMissing(InputError):  # noqa: N818 - a state of affairs, read as on
         super().__init__(self.told(self.PYTHON))
 
     def told(self, option: str) -> str:
-        """The error with the option that takes the file."""
+        """The message with the option that takes the file."""
         return f"{self.reason}: {option}"
 
 
 def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
-    """An error for a name that does not exist, with the nearest one that is.
+    """An error for an unknown name that suggests the nearest known one.
 
     >>> str(unknown_name("recipe", "town_quik", ["town_quick", "town_gcl"]))
     "unknown recipe 'town_quik'; did you mean 'town_quick'?"
@@ -43,14 +43,14 @@ def unknown_name(kind: str, name: str, known: Iterable[str]) -> InputError:
 
 
 def visible(text: str) -> str:
-    """Text for a terminal: control characters and bytes that are no UTF-8 are spelt out, so that none takes effect."""
+    """Text for a terminal: control characters and bytes that are not UTF-8 are spelt out, so that none takes effect."""
     if text.isprintable():
         return text
     return "".join(c.encode("unicode_escape").decode("ascii") if category(c) in _UNSEEN else c for c in text)
 
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
-"""Unicode's categories of control and format characters, halves of pairs, and line ends."""
+"""Unicode's categories of control and format characters, surrogates, and line ends."""
 
 
 def near_path(path: Path) -> str:

@@ -1,6 +1,6 @@
 """Frozen values with named fields: checked against their types, stated as JSON, varied by FIELD=VALUE, read back.
 
-A value is a frozen dataclass whose fields are numbers, texts, tuples, None or such values again. All changes of one call
+A value is a frozen dataclass whose fields are numbers, texts, tuples, None or nested values. All changes of one call
 are made before anything is checked, so that fields that depend on each other can change together.
 """
 
@@ -57,21 +57,21 @@ def describe(value: Any) -> Any:
     return value
 
 
-def restore(told: Mapping[str, Any], kinds: Kinds) -> Any:
-    """Back from `describe`, with the classes of `kinds` by name; fields that are not told take their default."""
-    return _merged(None, told, kinds, "").close("")
+def restore(described: Mapping[str, Any], kinds: Kinds) -> Any:
+    """The inverse of `describe`, with the classes of `kinds` by name; missing fields take their default."""
+    return _merged(None, described, kinds, "").close("")
 
 
-def merge(value: _T, told: Mapping[str, Any], kinds: Kinds) -> _T:
-    """`value` with the fields that `told` names; a part with a `type` is made anew, one without changes what is there."""
-    changed: _T = _merged(_draft(value), told, kinds, "").close("")
+def merge(value: _T, changes: Mapping[str, Any], kinds: Kinds) -> _T:
+    """`value` with the fields in `changes`; a nested value with a `type` is made anew, one without is updated."""
+    changed: _T = _merged(_draft(value), changes, kinds, "").close("")
     return changed
 
 
 def apply(value: _T, settings: Iterable[str], choices: Mapping[str, Kinds]) -> _T:
     """`value` with each `FIELD=VALUE`; FIELD may be dotted, VALUE is JSON or plain text (`none`, `480,640`).
 
-    `choices` names by dotted field the classes that may stand for all of it, such as {"loss": {"contrastive": Contrastive}}.
+    `choices`: dotted field → classes that may replace its whole value, such as {"loss": {"contrastive": Contrastive}}.
     """
     draft = _draft(value)
     for setting in settings:
@@ -172,16 +172,16 @@ class _Draft:
             raise unknown_name("field", full, [before + k for k in known])
 
 
-def _merged(draft: _Draft | None, told: Mapping[str, Any], kinds: Kinds, path: str) -> _Draft:
-    """`draft` changed as `told` says, or a new one where `told` names its type."""
-    name = told.get("type")
+def _merged(draft: _Draft | None, values: Mapping[str, Any], kinds: Kinds, path: str) -> _Draft:
+    """`draft` with the fields in `values`, or a new one where `values` names its type."""
+    name = values.get("type")
     if name is not None:
         if name not in kinds:
             raise unknown_name("class", str(name), kinds)
         draft = _Draft(kinds[name], {})
     if draft is None:
         raise InputError(f"{path or 'the value'} has no type; write type = NAME")
-    for field, value in told.items():
+    for field, value in values.items():
         if field == "type":
             continue
         draft._require(field, f"{path}." if path else "", _joined(path, field))
@@ -227,7 +227,7 @@ def _check(kind: type, values: Mapping[str, Any], path: str) -> None:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Whether a value is of a type; numbers must be finite, truth values are no numbers."""
+    """Whether a value is of a type; numbers must be finite, booleans are not numbers."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return value in inner
@@ -257,7 +257,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _words(hint: Any) -> str:
-    """A type as a message says it."""
+    """A type in words, for messages."""
     origin, inner = get_origin(hint), get_args(hint)
     if origin is Literal:
         return ", ".join(map(str, inner[:-1])) + f" or {inner[-1]}" if len(inner) > 1 else str(inner[0])
@@ -303,7 +303,7 @@ def _tupled(value: Any) -> Any:
 
 
 def _widened(value: Any, hint: Any) -> Any:
-    """Whole numbers as floats where the field is one, `none` as None where a file cannot say it otherwise."""
+    """Whole numbers as floats where the field is one, `none` as None, for files that have no other way to write it."""
     if value == "none" and _fits(None, hint):
         return None
     if isinstance(value, int) and not isinstance(value, bool) and not _fits_whole(hint):

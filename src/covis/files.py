@@ -2,7 +2,7 @@
 
 `replacing` is the only way in which covis puts a file in place: an exclusive temporary file beside it, synced, renamed,
 and the folder synced, so that a reader or a power failure sees the old file or the new one. Foreign files are opened
-by `open_regular`, arrays by `load_array` and `load_arrays`, JSON by `read_json`: whatever is wrong with them becomes an
+by `open_regular`, arrays by `load_array` and `load_arrays`, JSON by `read_json`: any fault in them becomes an
 `InputError` that names the file.
 """
 
@@ -35,7 +35,7 @@ from covis.errors import Damaged, InputError
 MAX_JSON_BYTES = 1 << 30
 """Larger JSON files are refused before they are read."""
 _NAME_BYTES = 180
-"""So much of a name goes into the name of its temporary file: file systems allow 255 bytes."""
+"""How much of a name goes into the name of its temporary file: file systems allow 255 bytes."""
 _LOCK = ".lock"
 _PARTIAL = re.compile(r"^\..+\.[0-9a-f]{16}\.partial(\.\w+)?$")
 BAD_ARRAY = (
@@ -54,7 +54,7 @@ class InUse(InputError):  # noqa: N818 - a state of affairs, read as one
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Has errors of writing that name no file (a full disk, numpy's short writes) name `path`."""
+    """Makes write errors that name no file (a full disk, numpy's short writes) name `path`."""
     try:
         yield
     except OSError as error:
@@ -80,7 +80,7 @@ def replacing(path: Path | str, *, durable: bool = True, mode: int = 0o666) -> I
     partial = partial_name(path, path.suffix)
     try:
         handle = os.open(partial, os.O_RDWR | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0), mode)
-    except OSError as error:  # of a name that nobody asked for
+    except OSError as error:  # it names the temporary file, which means nothing to the user
         raise OSError(error.errno, error.strerror, str(path)) from error
     try:
         with naming(path):
@@ -135,10 +135,10 @@ def writing_hdf5(path: Path | str, **options: Any) -> Iterator[Any]:
 
 
 def replace_folder(source: Path, target: Path) -> None:
-    """Puts the folder `source` at `target`, in one stroke also where there is one already, which is then cleared away.
+    """Moves the folder `source` to `target` atomically, also over an existing folder, which is then removed.
 
     Where the system cannot exchange two names, the old folder waits as `.NAME.old` between two renames, and `heal`
-    puts it back should the process die there.
+    puts it back if the process dies in between.
     """
     if not target.exists():
         source.rename(target)
@@ -168,20 +168,18 @@ def _old(target: Path) -> Path:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swaps two names in one stroke; False where the system cannot."""
+    """Swaps two names atomically; False where the system cannot."""
     if sys.platform != "linux":
         return False
     with contextlib.suppress(AttributeError):
-        here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
-        status: int = ctypes.CDLL(None, use_errno=True).renameat2(
-            here, os.fsencode(one), here, os.fsencode(other), swap
-        )
+        cwd, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+        status: int = ctypes.CDLL(None, use_errno=True).renameat2(cwd, os.fsencode(one), cwd, os.fsencode(other), swap)
         return status == 0
     return False
 
 
 def partial_name(path: Path, suffix: str = "") -> Path:
-    """A new name for what is going to be `path`."""
+    """A new temporary name for what will become `path`."""
     short = os.fsdecode(os.fsencode(path.name)[:_NAME_BYTES])
     return path.with_name(f".{short}.{secrets.token_hex(8)}.partial{suffix if len(suffix) < 16 else ''}")
 
@@ -192,17 +190,17 @@ def is_partial(path: Path) -> bool:
 
 
 def is_passing(path: Path) -> bool:
-    """Whether a file is a lock or a temporary one: all that a process leaves that was killed before it wrote anything."""
+    """Whether a file is a lock or a temporary one: all that is left by a process killed before it wrote anything."""
     return path.name == _LOCK or is_partial(path)
 
 
 def clear_partials(path: Path) -> None:
-    """Clears away what processes that died have left of writing `path`; what is being written now stays."""
+    """Removes what dead processes left behind while writing `path`; what is being written now stays."""
     start = f".{os.fsdecode(os.fsencode(path.name)[:_NAME_BYTES])}."
     with contextlib.suppress(OSError), os.scandir(path.parent) as entries:
         stale = [Path(e.path) for e in entries if e.name.startswith(start) and _PARTIAL.match(e.name)]
         for partial in stale:
-            if partial.name[len(start) :].count(".") <= 2:  # not that of another file whose name begins alike
+            if partial.name[len(start) :].count(".") <= 2:  # not that of another file whose name begins the same way
                 clear_partial(partial)
 
 
@@ -342,7 +340,7 @@ def read_bounded(path: Path | str | bytes, limit: int) -> bytes:
 
 
 def _read(handle: IO[bytes], size: int, limit: int) -> bytes:
-    """At most `limit` bytes, of which `size` are expected: room is made for no more than these at first."""
+    """At most `limit` bytes; `size` are expected, and memory is first allocated for no more than these."""
     pieces: list[bytes] = []
     left, wanted = limit, size + 1
     while left > 0 and (piece := handle.read(min(left, wanted))):
@@ -367,7 +365,7 @@ def read_foreign(path: Path | str, limit: int = MAX_TEXT_BYTES) -> bytes:
 
 
 def read_foreign_text(path: Path | str, limit: int = MAX_TEXT_BYTES) -> str:
-    """Like `read_foreign`, as UTF-8; bytes that are none are kept as surrogates."""
+    """Like `read_foreign`, as UTF-8; invalid bytes are kept as surrogates."""
     return read_foreign(path, limit).decode("utf-8-sig", "surrogateescape")
 
 
@@ -383,9 +381,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def foreign(what: str) -> Callable[[_F], _F]:
-    """A reader of files that others wrote (its first argument): whatever breaks it is an `InputError` naming the file.
+    """Decorates a reader of files that others wrote (its first argument): any failure is an `InputError` with the path.
 
-    Readers say what is wrong as well as they can; this is for what nobody thought of. `--debug` shows the cause.
+    Readers report what is wrong as well as they can; this is for unforeseen failures. `--debug` shows the cause.
     """
 
     def decorate(reader: _F) -> _F:
@@ -397,7 +395,7 @@ def foreign(what: str) -> Callable[[_F], _F]:
                 raise
             except Exception as error:
                 if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the system's own word, with the path; libraries raise others for what is in a file
+                    raise  # the system's own message, with the path; errors about a file's content have no errno
                 reason = f"{type(error).__name__}: {first_line(error)}"
                 raise InputError(f"{path} cannot be read as {what} ({reason}); check the file") from error
 
@@ -486,8 +484,8 @@ def load_arrays(
     try:
         with open_regular(path):
             pass
-        with np.load(path, allow_pickle=False) as found:
-            arrays = {name: found[name] for name in kinds}
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = {name: archive[name] for name in kinds}
     except (*BAD_ARRAY, AttributeError) as error:
         raise Damaged(f"{path} cannot be read as arrays ({first_line(error)}); {remedy}") from None
     return {name: _fitting(path, name, arrays[name], *kinds[name], remedy) for name in kinds}
@@ -514,7 +512,7 @@ def first_line(error: BaseException) -> str:
     return text or type(error).__name__
 
 
-# Listings: names in folders instead of a million questions to the file system
+# Listings: names in folders instead of a million queries to the file system
 
 SWAPPED = {".jpg": (".jpg", ".png", ".jpeg"), ".png": (".png", ".jpg", ".jpeg")}
 """Endings to try where a list says one and the disk has another."""
@@ -548,7 +546,7 @@ class Listing:
 def existing_names(root: Path, names: Sequence[str], folders: Iterable[str] = ()) -> list[str]:
     """`names` as they are on disk: with another ending, or below one of `folders`; as listed where nothing is found.
 
-    The folder is settled once for the whole list, by its first name that is found; the ending for each name.
+    The folder is chosen once for the whole list, by its first name that is found; the ending for each name.
     """
     listing = Listing(root)
     prefixes = ["", *(f"{folder}/" for folder in folders)]

@@ -1,4 +1,4 @@
-"""Layers for GIS: GeoParquet (pyarrow) and GeoPackage (pyogrio, extra `gis`), out and in.
+"""Layers for GIS: GeoParquet (pyarrow) and GeoPackage (pyogrio, extra `gis`), written and read.
 
 Geometries are WGS84 longitude and latitude. A GeoPackage holds several layers and, for QGIS, how they are drawn.
 """
@@ -81,7 +81,7 @@ def _cell(value: Any) -> Any:
 
 
 def check_layers_target(path: Path) -> None:
-    """Refuses a name that tells no format."""
+    """Refuses a name whose ending is of no known format."""
     if path.suffix.lower() not in _SUFFIXES:
         raise InputError(f"{path} must end in {', '.join(_SUFFIXES)}")
 
@@ -109,7 +109,7 @@ def _table(layer: Layer) -> Any:
 
 
 def _arrow(values: Any) -> Any:
-    """Text that is no UTF-8 is spelt out; NaN becomes empty."""
+    """Text that is not UTF-8 is spelt out; NaN becomes empty."""
     if isinstance(values, list) and any(isinstance(v, str) for v in values):
         return [
             v.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") if isinstance(v, str) else v

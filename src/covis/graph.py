@@ -59,7 +59,7 @@ class SimilarityGraph:
             self._validate()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A read-only mapping does not travel to worker processes by itself.
+        # A read-only mapping cannot be pickled, so it could not be sent to worker processes.
         return type(self), (self.indptr, self.indices, self.values, self.shape, dict(self.facts))
 
     def _validate(self) -> None:

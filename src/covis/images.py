@@ -1,4 +1,4 @@
-"""A set of images: where the files are, how they are called, where they were taken."""
+"""A set of images: where the files are, what they are called, where they were taken."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from covis.poses import Poses
 from covis.tables import card, counted
 
 WINDOW = "window"
-"""The column (N, frames) of image names that an item of several frames in a row is made of."""
+"""The column (N, frames) of the image names that make up an item of several consecutive frames."""
 _PIECE = 1 << 16
 
 
@@ -59,7 +59,7 @@ class ImageSet:
             raise InputError(f"group codes go to {self.group.max()}, but there are {len(self.group_names)} group names")
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # A read-only mapping does not travel to worker processes by itself.
+        # A read-only mapping cannot be pickled, so it could not be sent to worker processes.
         fields = (self.root, self.names, self.poses, self.group, self.group_names, self.intrinsics, dict(self.columns))
         return type(self), fields
 
@@ -157,7 +157,7 @@ def concatenate(parts: Sequence[ImageSet]) -> ImageSet:
 
 
 def trimmed(names: NDArray[np.bytes_]) -> NDArray[np.bytes_]:
-    """The same names in the least width, so that equal ones have equal bytes; a copy only where there is room to spare."""
+    """The same names in the least width, so that equal ones have equal bytes; copied only if the width changes."""
     pieces = (names[start : start + _PIECE] for start in range(0, len(names), _PIECE))
     width = max((int(np.char.str_len(piece).max()) for piece in pieces), default=1)
     return names.astype(f"S{max(1, width)}", copy=False)
@@ -171,7 +171,7 @@ def encode_names(names: Iterable[str | bytes] | NDArray[np.bytes_]) -> NDArray[n
 
 
 class Split(NamedTuple):
-    """Queries and the map that they are matched against; one object twice where a set is matched with itself."""
+    """Queries and the map that they are matched against; the same object twice where a set is matched with itself."""
 
     queries: ImageSet
     database: ImageSet

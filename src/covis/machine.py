@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from covis.errors import InputError
 
-if TYPE_CHECKING:  # loading it takes longer than telling a typo
+if TYPE_CHECKING:  # importing it takes longer than reporting a typo
     from concurrent.futures import Future, ProcessPoolExecutor
 
 A = TypeVar("A")
 B = TypeVar("B")
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
 _KEPT_BYTES = (1 << 30, 32 << 20)
-"""Blocks up to this size stay with the process: the first that the C library takes (glibc before 2.35 takes 32 MB at most)."""
+"""Blocks up to this size stay with the process: the first that the C library accepts (glibc before 2.35: ≤ 32 MB)."""
 _TRIM_BYTES = (1 << 31) - 1
-"""The most that its argument holds."""
+"""The largest value that the argument of `mallopt` can have."""
 MAX_WORKERS = 8
 
 
@@ -37,7 +37,7 @@ def keep_large_blocks() -> bool:
     """Tells the C library to reuse large blocks instead of giving them back to the system after each use.
 
     Networks allocate the same feature maps for every batch; fetching them anew costs a page fault per 4 kB, half of the
-    processor time of embedding. Returns whether the C library took it (glibc does; others are left as they are).
+    processor time of embedding. Returns whether the C library accepted it (glibc does; others are left as they are).
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
@@ -48,7 +48,7 @@ def keep_large_blocks() -> bool:
 
 
 def sleep_while_waiting() -> None:
-    """Has threads that wait for each other sleep instead of spin, unless OMP_WAIT_POLICY is set; before torch is imported.
+    """Makes waiting threads sleep instead of spin, unless OMP_WAIT_POLICY is set; call before torch is imported.
 
     Beside other work, a spinning thread takes the core from the one it waits for: steps of two threads took 4 to 5 times
     as long, and 3.7 times the CPU time, on two cores that others used too.
@@ -58,7 +58,7 @@ def sleep_while_waiting() -> None:
 
 
 def workers(wanted: int | None = None) -> int:
-    """Processes that decode or compute beside this one: one per core, at most `MAX_WORKERS`, unless `wanted` says."""
+    """Processes that decode or compute beside this one: one per core, at most `MAX_WORKERS`, or `wanted` if given."""
     return min(MAX_WORKERS, cpu_count()) if wanted is None else wanted
 
 
@@ -80,7 +80,7 @@ _chosen_device: str | None = None
 
 
 def use_device(name: str | None) -> None:
-    """Has `device` answer `name` in this process; None: as the machine is."""
+    """Makes `device` return `name` in this process; None: chosen by what the machine has."""
     global _chosen_device
     _chosen_device = name
 
@@ -138,7 +138,7 @@ def apart(function: Callable[[A], B], argument: A) -> B | None:
 
 
 def _pool(processes: int) -> ProcessPoolExecutor:
-    """Worker processes; children of a plain fork start at once, need no importable main module, only decode and hash."""
+    """Worker processes, which only decode and hash; forked ones start at once and need no importable main module."""
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 

@@ -75,7 +75,7 @@ class Poses:
 
     @property
     def metric(self) -> bool:
-        """Whether positions are in metres; else their unit is unknown, and whatever needs metres refuses them."""
+        """Whether positions are in metres; if not, their unit is unknown, and code that needs metres refuses them."""
         return self.frame != UNSCALED
 
     @property
@@ -190,7 +190,7 @@ class Poses:
         up: Axis = "z",
         frame: str = "",
     ) -> Poses:
-        """Poses from (N, 4) quaternions and (N, 3) translations; order and direction must be said."""
+        """Poses from (N, 4) quaternions and (N, 3) translations; order and direction must be given."""
         q, t = np.asarray(quaternions, np.float64), np.asarray(positions, np.float64)
         if q.ndim != 2 or q.shape[1] != 4 or t.shape != (len(q), 3):
             raise InputError(f"quaternions {q.shape} and positions {t.shape}; expected (N, 4) and (N, 3)")
@@ -218,12 +218,12 @@ def true_headings(poses: Poses) -> Floats:
     """(N,) degrees from true north where the frame is on Earth, otherwise from its own north."""
     if not poses.frame or not poses.metric:
         return poses.heading
-    turned: Floats = (poses.heading + np.nan_to_num(grid_north(poses))) % 360.0  # a heading without a place stays
+    turned: Floats = (poses.heading + np.nan_to_num(grid_north(poses))) % 360.0  # a heading without position stays
     return turned
 
 
 def turned_to_true(poses: Poses, rotation: Floats, way: Literal[1, -1] = 1) -> Floats:
-    """Rotations (N, 3, 3) from the frame's north to true north, or back (`way` −1); as they are in frames not on Earth."""
+    """Rotations (N, 3, 3) from the frame's north to true north, or back (`way` −1); unchanged if not on Earth."""
     if not poses.frame or not poses.metric:
         return rotation
     angle = np.radians(np.nan_to_num(way * grid_north(poses)))
@@ -255,7 +255,7 @@ REACH_M = 900_000.0
 
 
 def _check_reach(frame: str, xy: Floats) -> None:
-    """Refuses positions so far from the middle of a local frame that its metres are none any more."""
+    """Refuses positions so far from the middle of a local frame that its metres are too far off."""
     if np.isinf(xy).any():
         row = int(np.flatnonzero(np.isinf(xy).any(axis=1))[0])
         named = f"position {row + 1} of {len(xy)}"

@@ -10,7 +10,7 @@ from typing import TypeVar
 _T = TypeVar("_T")
 _PLAIN_INTERVAL_S, _LONGEST_SILENCE_S = 10.0, 120.0
 _PLAIN_SHARE = 20
-"""A log gets a line for each of so many parts of the work, at most every 10 s and at least every two minutes."""
+"""A log gets a line for each of this many parts of the work, at most every 10 s and at least every two minutes."""
 _WARM_UP_S = 2.0
 """A first item that takes longer (something was compiled or opened for it) does not count for the time left."""
 
@@ -21,7 +21,7 @@ _begun = time.monotonic()
 
 
 def set_level(level: int) -> None:
-    """How much is said: `QUIET` (warnings alone), `NORMAL`, or `VERBOSE` (every line with the seconds since start)."""
+    """What to print: `QUIET` (warnings alone), `NORMAL`, or `VERBOSE` (every line with the seconds since start)."""
     global _level
     _level = level
 
@@ -118,7 +118,7 @@ def track(items: Iterable[_T], label: str, total: int | None = None, unit: str =
 
 
 def duration(seconds: float) -> str:
-    """Seconds for people.
+    """Seconds as readable text.
 
     >>> duration(75.2), duration(3725)
     ('1 min 15 s', '1 h 2 min')

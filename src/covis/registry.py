@@ -23,13 +23,13 @@ def _listed() -> dict[str, dict[str, str]]:
 
 
 def known_names(kind: str) -> dict[str, str]:
-    """Name → what it is, of a kind of registered things, without importing them; with those registered in this process."""
+    """Name → what it is, for a kind of registered things, without importing them; includes those of this process."""
     live = _made.get(kind, ())
     return {**_listed().get(kind, {}), **{name: "" for name in live if name not in _listed().get(kind, {})}}
 
 
 def is_loaded(kind: str) -> bool:
-    """Whether the things of a kind are imported, so that they can be asked themselves."""
+    """Whether the things of a kind are imported, so that their registry can be used."""
     return kind in _made
 
 

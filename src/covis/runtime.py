@@ -1,4 +1,4 @@
-"""Photos → descriptors through whatever runs the model; ONNX Runtime is here, which starts at once and without torch.
+"""Photos → descriptors through any runtime; ONNX Runtime is defined here, since it starts at once and without torch.
 
 A map that carries an ONNX file of its model answers without importing torch, which takes some seconds.
 """
@@ -25,7 +25,7 @@ from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
 INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 """Names inside an exported file: its input, its output, and the metadata that says what a reader needs."""
 WEIGHTS_FILE, ONNX_FILE = "weights.safetensors", "model.onnx"
-"""What a model folder holds its network as; with neither of them it names the model of descriptors from elsewhere."""
+"""The network's file in a model folder; a folder with neither names a model whose descriptors come from elsewhere."""
 INSTALL = "install it with: pip install 'covis[onnx]'"
 _MAX_BYTES = 1 << 31
 """ONNX files cannot be larger."""
@@ -48,7 +48,7 @@ class Runtime(Protocol):
 
     @property
     def one_core(self) -> bool:
-        """Whether a call keeps one core busy, so that as many as there are cores go side by side."""
+        """Whether a call keeps one core busy, so that one call per core can run at the same time."""
         ...
 
     def describe(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -57,7 +57,7 @@ class Runtime(Protocol):
 
 
 CHECKSUM = b'"sha256": "'
-"""Where an exported file carries the SHA-256 of itself, which was worked out with zeros in its place."""
+"""Where an exported file carries the SHA-256 of itself, which was computed with zeros in its place."""
 
 
 def signed(content: bytes) -> bytes:
@@ -88,7 +88,7 @@ def open_session(
     """ONNX Runtime's session of a file, on the CPU; `threads`: all cores unless given.
 
     verified: the file, and the weights beside it, were compared with a manifest already. Weights are then mapped into
-    memory and used as they lie there unless they shall be `repack`ed: of ViT-S that takes half as long as to describe a
+    memory and used in place, without repacking, unless `repack`: for ViT-S repacking takes half as long as describing a
     photo, and makes each photo a tenth quicker.
     """
     try:
@@ -155,7 +155,7 @@ class OnnxSession:
 
 
 class Described(NamedTuple):
-    """Photos through a network."""
+    """The outcome of describing photos."""
 
     vectors: NDArray[np.float32]
     """(Q, dim) descriptors of the photos that can be used."""
@@ -193,7 +193,7 @@ def _batches(
     unusable: dict[int, str],
     then: Callable[[Pixels], NDArray[np.float32]] | None,
 ) -> Iterator[tuple[list[int], NDArray[Any]]]:
-    """Ids and pixels (B, H, W, 3) of photos that can be decoded, or what comes of them by `then`, in the same thread."""
+    """Ids and pixels (B, H, W, 3) of photos that can be decoded, or `then` of the pixels, from the same thread."""
 
     def read(photo: Path) -> NDArray[Any] | str:
         try:

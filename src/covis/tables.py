@@ -8,7 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # tables of text are printed by verbs that load nothing
+if TYPE_CHECKING:  # text tables are printed by commands that import nothing heavy
     from covis.arrays import Floats
 
 
@@ -44,7 +44,7 @@ _CARD = """\
 
 
 def _sketch(xy: Floats) -> tuple[list[tuple[float, float]], float]:
-    """Positions as points of a square drawing, and the metres that it is wide."""
+    """Positions as points of a square drawing, and its width in metres."""
     import numpy as np
 
     xy = xy[np.isfinite(xy).all(axis=1)]
@@ -101,9 +101,9 @@ def markdown_table(rows: Sequence[TableRow], best: Mapping[str, bool] | None = N
 
 
 def markdown_lines(lines: Sequence[Sequence[str]], right: Sequence[bool] | None = None) -> str:
-    """Lines of cells, the first of them headings; columns that are set to the `right` (all but the first if None)."""
+    """Lines of cells, the first of them headings; `right`: which columns align right (all but the first if None)."""
     to_right = [i > 0 for i in range(len(lines[0]))] if right is None else right
-    rule = ["---:" if here else "---" for here in to_right]
+    rule = ["---:" if is_right else "---" for is_right in to_right]
     head, *body = ([cell.replace("|", "\\|") for cell in line] for line in lines)
     return "\n".join(f"| {' | '.join(line)} |" for line in (head, rule, *body))
 
@@ -153,7 +153,7 @@ def best_row(rows: Sequence[TableRow], key: str, lower_is_better: bool = False) 
 
 
 def _best_cells(rows: Sequence[TableRow], best: Mapping[str, bool] | None) -> set[tuple[int, str]]:
-    """(row, column) of what is bold."""
+    """(row, column) of the bold cells."""
     return {(best_row(rows, key, lower), key) for key, lower in (best or {}).items() if key in rows[0]}
 
 

@@ -1,8 +1,8 @@
-"""Whitening of descriptors: PCA, or learned in closed form from pairs that poses say show one place.
+"""Whitening of descriptors: PCA, or learned in closed form from pairs that show one place according to their poses.
 
 Descriptors f are projected by C^(−1/2) and scaled to unit norm, where C = (1 − a)·C_S + a·C_T. C_T is their total
-covariance, C_S the mean of (f_i − f_j)(f_i − f_j)ᵀ over pairs of one place, weighted by how much their views share. So
-directions count less the more two views of one place differ in them. a = 1 is PCA whitening.
+covariance, C_S the mean of (f_i − f_j)(f_i − f_j)ᵀ over pairs of one place, weighted by how much their views share.
+Directions therefore count less the more two views of one place differ in them. a = 1 is PCA whitening.
 
 A fit reads its descriptors in blocks: a memory-mapped matrix of a million rows is never copied whole, and a fit that has
 a folder for its state resumes there.
@@ -28,7 +28,7 @@ from covis.arrays import Floats
 from covis.artifacts import read_json, write_json
 from covis.errors import InputError
 
-if TYPE_CHECKING:  # what finds a model imports this file, and need not wait for scipy
+if TYPE_CHECKING:  # code that looks up a model imports this file, and need not wait for scipy
     from scipy.sparse import csr_matrix
 
     from covis.graph import SimilarityGraph
@@ -36,19 +36,19 @@ if TYPE_CHECKING:  # what finds a model imports this file, and need not wait for
 RANK_TOLERANCE = 1e-10
 """Directions whose variance is below this share of the largest hold rounding noise and are dropped."""
 SINGLE_RANK_TOLERANCE = 1e-6
-"""The same where products were worked out in single precision."""
+"""The same where products were computed in single precision."""
 SAMPLES_PER_DIM = 2
-"""A whitening needs at least so many descriptors per dimension to be of use on others."""
+"""A whitening needs at least this many descriptors per dimension to be of use on others."""
 GRAM_ROWS = 4096
-"""Up to so many descriptors that are longer than that, the matrix of their inner products is worked out."""
+"""Up to this many descriptors, if their length is no less than their number, their inner products are computed."""
 COVARIANCE_DIMS = 8192
-"""Up to this length, the covariance matrix is; beyond both, leading directions are found by subspace iteration."""
+"""Else, up to this length, the covariance matrix is; beyond both, leading directions come from subspace iteration."""
 _PASSES = 4
 _OVERSAMPLED = 1.125
 _BLOCK_BYTES = 64 << 20
 _IN_MEMORY_BYTES = 512 << 20
 _SINGLE_FROM = 2e10
-"""Products of so many multiplications are worked out in single precision, block by block, and summed in double."""
+"""Products of more multiplications than this are computed in single precision, block by block, and summed in double."""
 _SAVE_S = 30.0
 
 PairLabels = Literal["none", "graded", "measured", "binary", "nearest"]
@@ -65,7 +65,7 @@ class DescriptorRows(Protocol):
 
 @dataclass(frozen=True)
 class WhiteningRule:
-    """How a whitening is worked out, beside its dims; the defaults are PCA whitening."""
+    """How a whitening is computed, apart from its dims; the defaults are PCA whitening."""
 
     labels: PairLabels = "none"
     """Pairs whose differences are made small: `graded` by ψ, `measured` by how often pairs of such ψ look alike, `binary`
@@ -86,7 +86,7 @@ class WhiteningRule:
             raise InputError(f"power is in [0, 1] and exponent above 0, not {self.power} and {self.exponent}")
 
     def facts(self) -> dict[str, Any]:
-        """What decides the result, as JSON knows it."""
+        """What decides the result, as JSON values."""
         if self.labels == "none":
             return {"labels": "none", "power": self.power}
         return {key: value for key, value in asdict(self).items() if key != "exponent" or self.labels == "graded"}
@@ -134,7 +134,7 @@ class Whitening:
 
         pairs: (N, N) weights of labelled pairs (`pair_weights`), where the rule wants labels. `shrinkage` in [0, 1]
         moves every variance towards their mean by that share, which tames directions that few samples have hardly seen.
-        state: a folder where an interrupted fit resumes; it is removed when the fit is whole.
+        state: a folder where an interrupted fit resumes; it is removed when the fit is complete.
         """
         if not 0 <= shrinkage <= 1:
             raise InputError(f"whitening shrinkage is a share in [0, 1], not {shrinkage}")
@@ -187,14 +187,14 @@ def across_groups(weights: csr_matrix, group: NDArray[Any] | None) -> csr_matrix
 
 
 def by_row(weights: csr_matrix) -> csr_matrix:
-    """The same with rows that sum to 1; rows without any stay so."""
+    """The same with rows that sum to 1; empty rows stay empty."""
     from scipy.sparse import csr_matrix, diags_array
 
     total = np.asarray(weights.sum(axis=1)).ravel()
     return csr_matrix(diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)) @ weights)
 
 
-# What is worked out from descriptors
+# What is computed from descriptors
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,7 +213,7 @@ class Moments:
     lift: Callable[[Floats], Floats]
     """Coordinates as columns (k, m) → vectors (D, m) in the space of descriptors."""
     project: Callable[[], DescriptorRows]
-    """Works out `coordinates`."""
+    """Computes `coordinates`."""
     progress: Progress
 
     @cached_property
@@ -256,7 +256,7 @@ class Moments:
         """The whitening in the `dim` leading directions; `within` is C_S, where the rule wants labels."""
         turned = self.metric(dim, rule, within=within, shrinkage=shrinkage)
         projection = self.lift(turned)
-        projection *= np.where(projection.max(axis=0) >= -projection.min(axis=0), 1.0, -1.0)  # one of two equal turns
+        projection *= np.where(projection.max(axis=0) >= -projection.min(axis=0), 1.0, -1.0)  # fixes each sign
         record = {"samples": self.samples, "rank": self.rank, "shrinkage": shrinkage, **rule.facts()}
         return Whitening(self.mean, projection, {**record, **(facts or {})})
 
@@ -286,19 +286,19 @@ def moments(
     """Mean and `dim` leading directions of (N, D) descriptors, read in blocks; resumed in `state`, if given.
 
     fewer: where descriptors span fewer directions, give those instead of an error. single: work in single precision
-    (None: where there is much to do); it moves distances by about 1e-5.
+    (None: where the products are large); it moves distances by about 1e-5.
     """
     n, d = _checked_shape(descriptors, dim)
     with _progress(state, descriptors, dim) as progress:
         mean = _mean(descriptors, progress)
         single = min(n, d) * float(n) * d > _SINGLE_FROM if single is None else single
         if n <= d and n <= GRAM_ROWS:
-            found = _by_gram(descriptors, mean, single)
+            decomposition = _by_gram(descriptors, mean, single)
         elif d <= COVARIANCE_DIMS:
-            found = _by_covariance(descriptors, mean, single, progress)
+            decomposition = _by_covariance(descriptors, mean, single, progress)
         else:
-            found = _by_iteration(descriptors, mean, dim, progress)
-        values, vectors, total, lift = found
+            decomposition = _by_iteration(descriptors, mean, dim, progress)
+        values, vectors, total, lift = decomposition
         tolerance = SINGLE_RANK_TOLERANCE if single else RANK_TOLERANCE
         rank = int((values > tolerance * values[0]).sum()) if values[0] > 0 else 0
         if fewer:
@@ -431,7 +431,7 @@ def _blocks(count: int, bytes_per_row: int) -> list[slice]:
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """Sums over blocks that survive an interruption where they have a folder."""
+    """Sums over blocks, which survive an interruption if they have a folder."""
 
     folder: Path | None
     scratch: Path

@@ -105,7 +105,7 @@ _EVERYWHERE = "-q (warnings only), -v (with timestamps) and --debug (tracebacks)
 
 
 def build_app(verb: str | None = None, *, listed: bool = False) -> typer.Typer:
-    """The application with every verb, or with that one alone where it is known: its module is all that is imported.
+    """The application with every verb, or only with `verb` if it is known; then only its module is imported.
 
     `listed` leaves out the options of verbs, for a help page that shows names and summaries only: parsing options is slow.
     """
@@ -179,7 +179,7 @@ UsageError: Any = typer.BadParameter.__base__
 
 
 class Stopped(BaseException):
-    """Ctrl-C or SIGTERM, unwound so that whatever runs can leave its state whole."""
+    """Ctrl-C or SIGTERM as an exception, so that running code can leave its state whole."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -214,12 +214,12 @@ def _run(args: list[str], debug: bool) -> int:
     """Runs a command; returns its exit code. Raises `BrokenPipeError` where nobody reads its results any more."""
     try:
         verb = next(iter(args), None)
-        if verb == "locate":  # a few photos: what several threads would win is less than it takes to start them
+        if verb == "locate":  # a few photos: several threads would save less time than it takes to start them
             os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         known = verb in VERBS or verb in GROUPS or "_COVIS_COMPLETE" in os.environ
         code = build_app(verb, listed=not known)(args, standalone_mode=False)
         return code if isinstance(code, int) else 0
-    except SystemExit as left:  # typer's own way with a pipe that was closed
+    except SystemExit as left:  # typer exits this way when a pipe is closed
         raise left.__context__ if isinstance(left.__context__, BrokenPipeError) else left from None
     except (Exception, Stopped) as error:
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb
@@ -235,7 +235,7 @@ def _run(args: list[str], debug: bool) -> int:
 
 
 _WEIGHTS_OPTION = {"index": "--weights FILE.safetensors"}
-"""How a verb takes a weights file; those that are not here run recipes and take --set."""
+"""How a verb takes a weights file; verbs that are not listed run recipes and take --set."""
 
 
 def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:

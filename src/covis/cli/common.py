@@ -40,7 +40,7 @@ AXES = ("x", "y", "z", "-x", "-y", "-z")
 
 
 def existing(given: PathOrPaths) -> PathOrPaths:
-    """The path or paths of an argument, before anything heavy is imported; an error where one does not exist."""
+    """Checks that the path or paths of an argument exist, before anything heavy is imported."""
     for path in (given,) if isinstance(given, Path) else given or ():
         if not path.exists():
             raise InputError(f"{path} does not exist{near_path(path)}; check the path")
@@ -48,7 +48,7 @@ def existing(given: PathOrPaths) -> PathOrPaths:
 
 
 def existing_model(path: Path | None) -> Path | None:
-    """The path of a model, before anything heavy is imported."""
+    """Checks that the path of a model exists, before anything heavy is imported."""
     if path is not None and not path.exists():
         hint = "give a model folder, a run folder, an ONNX file or a descriptor store"
         raise InputError(f"{path} does not exist{near_path(path)}; {hint}")
@@ -56,28 +56,28 @@ def existing_model(path: Path | None) -> Path | None:
 
 
 def existing_weights(given: str) -> str:
-    """Weights that are no file (`pretrained`, `none`), or a file that exists, before anything heavy is imported."""
+    """Checks that weights are a name (`pretrained`, `none`) or an existing file, before anything heavy is imported."""
     if given and given.partition(":")[0] not in ("pretrained", "none", "null"):
         existing(Path(given))
     return given
 
 
 def existing_map(path: Path) -> Path:
-    """The path of a map, before anything heavy is imported."""
+    """Checks that the path of a map exists, before anything heavy is imported."""
     if not path.exists():
         raise InputError(f"{path} does not exist{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
     return path
 
 
 def some_existing(photos: list[Path]) -> list[Path]:
-    """Photos, folders and patterns of which at least one is there; `-` stands for a list that is yet to be read."""
+    """Checks that at least one of the photos, folders and patterns exists; `-` stands for a list that is read later."""
     if not any(path.exists() or re.search(r"[*?[]", str(path)) or str(path) == "-" for path in photos):
         existing(photos[0])
     return photos
 
 
 def named(kind: str) -> Callable[[Any], Any]:
-    """A check of an argument, or a list of them, that names registered things of a kind; nothing is imported for it."""
+    """A check that an argument, or each of a list, is a registered name of a kind; it imports nothing."""
 
     def check(given: Any) -> Any:
         for name in given if isinstance(given, list) else [given]:
@@ -89,7 +89,7 @@ def named(kind: str) -> Callable[[Any], Any]:
 
 
 def backbones() -> list[str]:
-    """Every backbone's name: ours, and timm's as its source declares them, for importing it takes seconds."""
+    """Every backbone's name: ours, and timm's as its source declares them, since importing it takes seconds."""
     spec = importlib.util.find_spec("timm")
     names = set(known_names("backbone"))
     for file in Path(str(spec.origin)).parent.glob("models/*.py") if spec is not None else ():
@@ -124,7 +124,7 @@ def choice_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:
 
 
 def _check_data(given: list[str] | None) -> list[str] | None:
-    """Entries of --data whose datasets are known and whose paths are there."""
+    """Checks that the datasets in --data are known and that their paths exist."""
     for entry in given or ():
         name, equals, path = entry.partition("=")
         known = known_names("dataset")
@@ -147,7 +147,7 @@ Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 
 
 def _use_device(name: str | None) -> str | None:
-    """Has this process run networks on the device of that name."""
+    """Makes this process run networks on the device of that name."""
     if name is not None:
         if not re.fullmatch(r"cpu|cuda(:\d+)?|mps", name):
             raise InputError(f"--device is cpu, cuda, cuda:N or mps, not {name!r}")
@@ -182,7 +182,7 @@ def emit(data: Any, as_json: bool, text: str = "", then: str = "") -> None:
 
 
 def _plain(value: Any) -> Any:
-    """numpy scalars and arrays, and paths, as JSON knows them."""
+    """numpy scalars and arrays, and paths, as values for JSON."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
 
 
@@ -260,7 +260,7 @@ def did_you_mean(path: Path) -> str:
 
 
 def require_map(path: Path, others: Sequence[Path], pointer: str = "CURRENT") -> None:
-    """Says what is wrong where `path` is no map: not there, a photo, or given in the place of another argument."""
+    """Raises an error if `path` is no map, and says why: missing, a photo, or swapped with another argument."""
     if (path / pointer).is_file() or (path / "map.json").is_file():
         return
     swapped = next((other for other in others if (other / pointer).is_file()), None)

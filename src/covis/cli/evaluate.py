@@ -160,7 +160,7 @@ SWEEP, _PLAIN, _ALL = "sweep", "none", "all"
 
 
 def _check_model(path: Path) -> Path | None:
-    """A model that is there; where a benchmark stands in its place, that is said."""
+    """Checks that the model exists; an error says so if a benchmark was given in its place."""
     if str(path) in known_names("benchmark") and not path.exists():
         raise InputError(f"{path} is a benchmark; the model comes first: covis evaluate MODEL {path}")
     return existing_model(path)
@@ -182,7 +182,7 @@ def _check_sizes(given: list[str] | None) -> list[str] | None:
 
 
 def _check_benchmarks(given: list[str]) -> list[str]:
-    """Names of benchmarks, or further models before them, known before anything is imported."""
+    """Checks that these are benchmarks, with paths of further models before them, before anything is imported."""
     known = known_names("benchmark")
     for name in given:
         if name not in known and not Path(name).exists():
@@ -356,7 +356,7 @@ def evaluate(
 
 
 def _report_command(sources: list[Path], benchmarks: list[str]) -> str:
-    """What makes a report of evaluations, on the first of their benchmarks where they are of several."""
+    """The command for a report of evaluations, on the first of their benchmarks if there are several."""
     chosen = f" --benchmark {benchmarks[0]}" if len(set(benchmarks)) > 1 else ""
     return f"covis report {' '.join(map(str, sources))} -o report.html{chosen}"
 
@@ -447,7 +447,7 @@ def submission_check(
 
 
 def _models_and_benchmarks(model: Path, names: list[str], benchmarks: Collection[str]) -> tuple[list[Path], list[str]]:
-    """The models, and the benchmarks that stand behind them: what is no benchmark's name but lies on disk is a model."""
+    """The models, and the benchmarks after them: an existing path that is no benchmark's name is a model."""
     models = [model]
     while names and names[0] not in benchmarks and Path(names[0]).exists():
         models.append(Path(names[0]))

@@ -26,7 +26,7 @@ RECIPE_FILES = (".toml", ".json")
 
 
 def _check_recipe(given: str | list[str] | None) -> str | list[str] | None:
-    """Recipes whose names are known or whose files are there, before anything is imported."""
+    """Checks that recipes are known names or existing files, before anything is imported."""
     for name in [given] if isinstance(given, str) else given or []:
         if name.endswith(RECIPE_FILES):
             existing(Path(name))
@@ -46,7 +46,7 @@ _NAMED_FIELDS = {
 
 
 def _check_settings(given: list[str] | None) -> list[str] | None:
-    """FIELD=VALUE whose fields and names are known; recipes that are loaded already are asked themselves later."""
+    """Checks fields and names in FIELD=VALUE; recipes that are loaded already check them themselves later."""
     for setting in given or () if not is_loaded("recipe") else ():
         field, equals, value = (part.strip() for part in setting.partition("="))
         if equals:
@@ -147,7 +147,7 @@ def train(
 
 
 def _benchmark_of(dataset: str, data: list[str] | None) -> str:
-    """A benchmark of a dataset whose truth is there, as `covis evaluate` takes it."""
+    """A benchmark of a dataset, with ground truth that is not hidden, as arguments of `covis evaluate`."""
     from covis.evaluation import BENCHMARKS
 
     known = [name for name in BENCHMARKS if BENCHMARKS[name].dataset == dataset and not BENCHMARKS[name].hidden]
@@ -156,7 +156,7 @@ def _benchmark_of(dataset: str, data: list[str] | None) -> str:
 
 
 def _given_model(path: Path) -> tuple[ModelConfig, Path]:
-    """What the model of --init is made of, and its folder."""
+    """The configuration of the model of --init, and its folder."""
     from covis.artifacts import read_json
     from covis.describing.describers import find_describer
     from covis.models import ModelConfig
@@ -338,7 +338,7 @@ def _inputs(
     scores: Path | None = None,
     models: Sequence[str] = (),
 ) -> Inputs:
-    """What the rows run on; an error where none of them can."""
+    """What the rows run on; an error if none of them can run."""
     from covis.datasets import given_paths
     from covis.evaluation.submissions import Scores
     from covis.experiments.tables import Inputs, lacking, needs
@@ -413,7 +413,7 @@ def _measured(name: str, table: Table, inputs: Inputs, changed: bool) -> dict[st
 
 
 def _drawn(name: str, table: Table, outcomes: Sequence[Outcome], inputs: Inputs) -> list[str]:
-    """The table's picture, one for each benchmark that has evaluations; what cannot be drawn is said."""
+    """The table's picture, one for each benchmark that has evaluations; warns of what cannot be drawn."""
     from covis.evaluation import BENCHMARKS
     from covis.evaluation.result import Evaluation
     from covis.progress import warn

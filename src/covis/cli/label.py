@@ -144,7 +144,7 @@ def _sides(option: str, text: str | None) -> float | tuple[float, float] | None:
 
 
 def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings: list[str]) -> LabelRule:
-    """The rule of that name, or the dataset's own, with what was given; an option that it does not have is an error."""
+    """The rule of that name, or the dataset's own, with the given options; one that it does not have is an error."""
     from dataclasses import fields
 
     from covis.datasets import DATASETS
@@ -220,7 +220,7 @@ def _opened(paths: list[Path], frame: str) -> tuple[ImageSet, ...]:
 
 
 def _warn_of_shared_files(queries: ImageSet, database: ImageSet) -> None:
-    """A file on both sides is its own perfect match, which is seldom meant."""
+    """Warns of files on both sides: each is its own perfect match, which is rarely intended."""
     from covis.progress import warn
 
     if queries is database or queries.root.resolve() != database.root.resolve():
@@ -272,7 +272,7 @@ def _finished(
 
 
 def _made(output: Path, rule: LabelRule, queries: ImageSet, database: ImageSet, uint8: bool) -> SimilarityGraph:
-    """Labels with an estimate before and progress meanwhile, saved."""
+    """Computes and saves labels, with an estimate before and progress meanwhile."""
     from covis.labels.exchange import Labels, save_labels
     from covis.progress import Meter, duration, say
 

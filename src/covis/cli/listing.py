@@ -141,12 +141,12 @@ class Entry(NamedTuple):
     """Seconds since the epoch."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """As plain values for JSON."""
         return {"kind": self.kind, "name": self.path.name, "bytes": self.size, "days": round(self.days, 2)}
 
     @property
     def days(self) -> float:
-        """Since it was last written or read."""
+        """Days since it was last written or read."""
         return max(0.0, time.time() - self.used) / 86400
 
 
@@ -188,7 +188,7 @@ def _delete(path: Path) -> None:
 
 
 def _listing(folder: Path, kept: list[Entry], doomed: list[Entry]) -> str:
-    """One line per kind: entries themselves have fingerprints for names, which tell a person nothing."""
+    """One line per kind: the names of entries are fingerprints, which mean nothing to people."""
     rows = []
     for kind, contents in CACHED.items():
         alike = [entry for entry in kept if entry.kind == kind]
@@ -275,7 +275,7 @@ def check(
 
 
 def _after_check(name: str, path: Path) -> str:
-    """What a whole dataset is for: recipes that train on it, else the benchmark that it is scored by."""
+    """The next command for a complete dataset: training on it if a recipe does, else its benchmark."""
     from covis.evaluation import BENCHMARKS
 
     if any(about.startswith(f"{name}: ") for about in known_names("recipe").values()):
@@ -362,10 +362,10 @@ LISTS = {
     "indexes": ("kinds of index (covis search build --kind, covis index --kind)", "kind of index"),
     "tables": ("tables and figures that covis reproduce makes", "table"),
 }
-"""What can be listed → what that is, and the kind that its registry has."""
+"""What can be listed → its description, and the kind of its registry."""
 
 
-# What `covis list` shows, and what names are checked against, is read from the things themselves by `make names`.
+# `make names` collects from the registries what `covis list` shows and what names are checked against.
 
 
 def all_names() -> dict[str, dict[str, str]]:
@@ -490,7 +490,7 @@ def _some(names: Sequence[str], most: int = 8) -> list[str]:
 
 
 def write_names() -> None:
-    """Writes the file of names anew; a test holds it to the registries."""
+    """Rewrites the file of names; a test compares it with the registries."""
     from covis.files import write_text
 
     path = Path(str(resources.files("covis"))) / NAMES_FILE

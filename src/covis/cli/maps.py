@@ -376,7 +376,7 @@ def locate(
 
 
 def _warn_of_own(own: list[Answer], asked: int) -> None:
-    """One warning where photos are asked of a map that has them already."""
+    """Warns once if photos to be located are already in the map."""
     if own:
         from covis.maps.locating import printable
         from covis.progress import warn
@@ -501,10 +501,10 @@ def _poses(answers: list[Answer], opened: Map, scene: Path) -> list[dict[str, An
     return poses
 
 
-def _pose_lines(found: dict[str, Any]) -> list[str]:
-    if "pose" not in found:
+def _pose_lines(facts: dict[str, Any]) -> list[str]:
+    if "pose" not in facts:
         return []
-    pose = found["pose"]
+    pose = facts["pose"]
     if pose is None:
         return ["  no 6DOF pose: its features agree with the scene no better than chance"]
     x, y, z = pose["centre"]
@@ -540,7 +540,7 @@ def _given(path: Path | None, images: ImageSet, model: str, dim: int, map_path: 
 
 
 def _looked_up(path: Path, photos: list[Path], opened: Map) -> Described:
-    """The descriptors at `path` of photos that a map is asked for."""
+    """The descriptors at `path` of photos that are to be located in a map."""
     from covis.describing.describers import look_up, open_descriptors
 
     computed = open_descriptors(path)
@@ -549,7 +549,7 @@ def _looked_up(path: Path, photos: list[Path], opened: Map) -> Described:
 
 
 def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
-    """What a verb made of a map, and what the map promises."""
+    """Prints what a verb did to a map, and what the map promises."""
     calibration = made.calibration
     promised = None if calibration is None else calibration.promised()
     summary = None if calibration is None else calibration.summary()

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 
 def _check_student(given: str) -> str:
-    """A folder that is there, or a backbone's name."""
+    """Checks that the student is an existing folder or a backbone's name."""
     return given if Path(given).exists() else known_backbone(given)
 
 
@@ -109,7 +109,7 @@ def embed(
 
 
 def _copied(source: Path, images: ImageSet, output: Path, dtype: Literal["float32", "float16"]) -> DescriptorStore:
-    """A store of descriptors that are there already: another store's, or another tool's."""
+    """A store of descriptors that exist already: another store's, or another tool's."""
     from covis.describing.describers import open_describer
     from covis.descriptors import DescriptorStore
 
@@ -122,7 +122,7 @@ def _copied(source: Path, images: ImageSet, output: Path, dtype: Literal["float3
 
 
 def images_at(path: Path) -> ImageSet:
-    """What `open_images` opens; of a plain folder of photos the names alone, for a descriptor needs no position."""
+    """Images as `open_images` reads them; of a plain folder only the names, as descriptors need no positions."""
     import numpy as np
 
     from covis.files import walk_images
@@ -338,7 +338,7 @@ def export_model(
 
 
 MOST_PHOTOS = 400
-"""Photos that --int8 uses at most, evenly spread over those given."""
+"""Most photos that --int8 uses, evenly spread over those given."""
 
 
 def _export_int8(model: Embedder, onnx: Path, photos: Path, json: bool) -> None:
@@ -444,14 +444,14 @@ def _holds_model(path: Path) -> bool:
 
 
 def _distilled(model: PlaceModel, path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """What is known of a student that was distilled in the same way before; another model is refused."""
+    """The facts about a student that was distilled in the same way before; another model is refused."""
     from covis.artifacts import difference
     from covis.progress import say
 
     facts: dict[str, Any] = model.card.get("distilled") or {}
-    found = {key: facts.get(key) for key in wanted}
-    if found != wanted:
-        changes = difference(found, wanted) if facts else "it was not distilled"
+    recorded = {key: facts.get(key) for key in wanted}
+    if recorded != wanted:
+        changes = difference(recorded, wanted) if facts else "it was not distilled"
         raise InputError(f"{path} already holds another model ({changes}); choose another output or remove it")
     say(f"{path} is done")
     return facts

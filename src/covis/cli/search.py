@@ -202,11 +202,11 @@ def _rows(ranking: Ranking, queries: DescriptorStore, store: DescriptorStore) ->
 WAYS = ("retrieval", "overlap", "both")
 STREAM = Path("-")
 _BLOCK = 64
-"""Images that are described at a time while loop closures are given out."""
+"""Images that are described at a time while loop closures are printed."""
 
 
 class PairSide(NamedTuple):
-    """Images and, where there is something to describe them with, their descriptors by ids."""
+    """Images and, if something describes them, their descriptors by ids."""
 
     images: ImageSet
     describe: Callable[[NDArray[np.int64]], Descriptors] | None
@@ -377,7 +377,7 @@ def _by_retrieval(queries: PairSide, database: PairSide, per_image: int) -> Imag
 
 
 def _overlap(queries: PairSide, database: PairSide) -> SimilarityGraph:
-    """ψ by a model's tracks where the images are its own, else by fields of view."""
+    """ψ by the tracks of a COLMAP model if the images are its own, else by fields of view."""
     from covis.labels import FovOverlap, TrackOverlap
     from covis.labels.clouds import read_tracks
     from covis.reading.colmap import find_model
@@ -434,7 +434,7 @@ def _emit(
 
 
 def _loop_fit(path: Path, side: PairSide) -> LoopFit:
-    """What another recording told, which must have been described alike."""
+    """What was learned from another recording, whose descriptors must be of the same model."""
     from covis.field.pairing import LoopFit
 
     fit = LoopFit.open(path)
@@ -521,7 +521,7 @@ def _times_rows(side: PairSide, order: NDArray[np.int64]) -> Iterator[Descriptor
 
 
 def _times(side: PairSide) -> NDArray[np.float64]:
-    """Seconds of each image, from the column `time`: a number, or a time as ISO 8601 has it."""
+    """Seconds of each image, from the column `time`: a number, or a time in ISO 8601."""
     from datetime import UTC, datetime
 
     import numpy as np

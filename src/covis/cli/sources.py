@@ -1,4 +1,4 @@
-"""`covis data import`, `export`, `coverage`: from whatever holds images to a table, from a table to layers."""
+"""`covis data import`, `export`, `coverage`: from anything that holds images to a table, from a table to layers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ BAG, VIDEO, _PHOTOS = "a bag", "a video", "a folder of photos"
 
 
 class Options(NamedTuple):
-    """What was given beside source and output; None and empty for what was not."""
+    """Options other than source and output; None or empty where not given."""
 
     track: Path | None
     utc_offset: str | None
@@ -40,7 +40,7 @@ class Options(NamedTuple):
     crop_size: str
 
     def only(self, kind: str, *allowed: str) -> None:
-        """An error for an option that this kind of source has no use for."""
+        """Raises an error for an option that this kind of source does not use."""
         for name, value in self._asdict().items():
             if value not in (None, "", False, 0) and name not in allowed:
                 raise InputError(f"--{name.replace('_', '-')} does not belong to {kind}; leave it out")
@@ -127,7 +127,7 @@ def import_(
 
 
 def _gathered(source: Path, output: Path, options: Options) -> Gathered | None:
-    """Images of anything but a plain folder of photos, for which it gives None."""
+    """Images of any source except a plain folder of photos, for which it returns None."""
     from covis.reading.sources import is_bag, is_video
 
     folder = options.frames or output.with_suffix(".frames")

@@ -1,4 +1,7 @@
-"""Datasets by name: official layout on disk → image sets, one file per dataset or family of them; the simulated town is a package of its own."""
+"""Datasets by name: official layout on disk → image sets.
+
+One module per dataset or family of datasets; the simulated town is a package of its own.
+"""
 
 from covis.datasets import (
     cmu,

@@ -204,7 +204,7 @@ def load_tm(path: Path, split: str) -> Split:
 
 
 def _tokyo_cutouts(path: Path, names: list[str], xy: Floats, columns: dict[str, NDArray[Any]]) -> ImageSet:
-    """Cut-outs of panoramas; where their folder is one level down (`images/`, `tokyoTM/`), names say so."""
+    """Cut-outs of panoramas; names include their folder where it is one level down (`images/`, `tokyoTM/`)."""
     parts = [_TOKYO_NAME.match(name) for name in names]
     columns = {
         **columns,

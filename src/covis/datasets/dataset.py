@@ -1,4 +1,4 @@
-"""What there is to know of a dataset before its files are read, and the registry of them."""
+"""What is known about a dataset before its files are read, and the registry of datasets."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from covis.registry import Registry
 
 @dataclass(frozen=True)
 class Dataset:
-    """What there is to know of a dataset before its files are read."""
+    """What is known about a dataset before its files are read."""
 
     name: str
     load: Callable[[Path, str], Split]
@@ -23,19 +23,19 @@ class Dataset:
     splits: tuple[str, ...]
     licence: str
     optional: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """Split that no recipe or benchmark needs → the files of which one must be there to have it."""
+    """Split that no recipe or benchmark needs → files, at least one of which must exist for the split to be there."""
     published: dict[str, int] = field(default_factory=dict)
     """Counts to check against, such as {"val/queries": 740}."""
     at_least: dict[str, int] = field(default_factory=dict)
-    """The same where only a server counts exactly: fewer images are a part, more may still be one."""
+    """Lower bounds where only a server knows the exact count: fewer images are a partial copy, more may still be."""
     volume: Callable[[str], str] | None = None
     """Image name → the download that holds it, to say what is missing."""
     left_out: Callable[[Path, str], list[str]] | None = None
     """(path, split) → panoramas that the split leaves out, for `covis data check` to list."""
     positive_radius_m: float | None = PLACE_M
-    """Within which a map image answers a query, for `covis data check`; None where distance alone does not tell."""
+    """Map images this near answer a query, for `covis data check`; None where distance alone does not decide."""
     groups: Mapping[str, int] = field(default_factory=dict)
-    """Split → how many groups (cities) its whole has, to tell a part from it."""
+    """Split → how many groups (cities) it has when complete, to recognise a partial copy."""
     groups_apart: bool = True
     """Whether each group (city, slice) has a frame of its own, so that only images of one group are compared."""
     rule: LabelRule = field(default_factory=FovOverlap)
@@ -53,7 +53,7 @@ def load(name: str, path: Path | str | None, split: str) -> Split:
 
 
 def data_path(name: str, path: Path | str | None) -> Path:
-    """Where dataset `name` lies: at `path`, or where an embedded one does without it."""
+    """Where dataset `name` lies: at `path`, or without one in the default place of an embedded dataset."""
     default = DATASETS[name].default
     if path is not None:
         return Path(path)

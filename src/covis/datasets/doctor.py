@@ -1,6 +1,6 @@
 """The dataset check: what is there, what is missing or damaged, what looks wrong, and the terms of use.
 
-Files are decoded in several processes, resumable."""
+Files are decoded in several processes; an interrupted check can be resumed."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from covis.reading.decoding import REASONS, REJECTS, Reject, Rejected, decode_by
 REPORT = "report.json"
 _SIDES = ("queries", "database")
 STUCK_MIN = 20
-"""A compass that gives one value for this many images of a group, and for all of them, is called stuck."""
+"""A compass is called stuck if all known headings of a group, at least this many, have the same value."""
 MANY_UNKNOWN = 0.2
 Findings = list[dict[str, str]]
 
@@ -39,7 +39,7 @@ def check(
 ) -> dict[str, Any]:
     """Examines dataset `name` at `path`; writes `rejects.csv` and `report.json` to `out` and returns the report.
 
-    Interrupted, the same call resumes it. With `quick`, files are looked at but not decoded.
+    The same call resumes an interrupted check. With `quick`, files are looked at but not decoded.
     """
     dataset, root, folder = DATASETS[name], Path(path), Path(out)
     if not root.exists():
@@ -128,7 +128,7 @@ def _split(
     verified: Verified,
     findings: Findings,
 ) -> dict[str, Any]:
-    """Facts of one split; what is odd about images that an earlier split has too was said there (`seen`)."""
+    """Facts of one split; oddities of images that an earlier split has too (`seen`) were reported there."""
     one_set = split.queries is split.database
     sides = {"queries": split.queries} if one_set else dict(zip(_SIDES, split, strict=True))
     facts: dict[str, Any] = {}
@@ -258,7 +258,7 @@ class Verified:
     bad: NDArray[np.bool_]
     """(N,) which names are among the rejects."""
     digests: NDArray[np.uint64]
-    """(N,) equal for files of equal content; 0 where a file could not be read or was not."""
+    """(N,) equal for files of equal content; 0 where a file was not, or could not be, read."""
     notes: Counter[str]
     """How often a decoder had to convert, rescale or turn an image."""
 

@@ -69,7 +69,7 @@ def load(path: Path, split: str, *, panoramas: bool = False) -> Split:
 def panoramas_of(path: Path, split: str) -> list[str]:
     """Names of the panoramas that `load` leaves out."""
     cities = CITIES.get(split, (split,))
-    sides = read_cities(path, _present(path, cities, complete=split != "train", told=True), panoramas=True)
+    sides = read_cities(path, _present(path, cities, complete=split != "train", warned=True), panoramas=True)
     return [side.name(int(i)) for side in sides for i in np.flatnonzero(side.columns["pano"])]
 
 
@@ -91,10 +91,10 @@ def _without_panoramas(images: ImageSet) -> ImageSet:
     return images.subset(~panorama) if panorama.any() else images
 
 
-def _present(path: Path, cities: Iterable[str], complete: bool, told: bool = False) -> tuple[str, ...]:
+def _present(path: Path, cities: Iterable[str], complete: bool, warned: bool = False) -> tuple[str, ...]:
     """The cities whose metadata is there; a benchmark needs all of them, training takes what there is.
 
-    What is missing is said once: not again where the caller has `told` it.
+    Missing cities are reported once: not again if the caller has already `warned` of them.
     """
     wanted = tuple(cities)
     present = tuple(city for city in wanted if (path / _volume(city) / city / "query" / "seq_info.csv").is_file())
@@ -104,7 +104,7 @@ def _present(path: Path, cities: Iterable[str], complete: bool, told: bool = Fal
             f"{path / _volume(missing[0]) / missing[0]} has no query/seq_info.csv (missing: {', '.join(missing)}); "
             "unpack metadata.zip of MSLS there"
         )
-    if missing and not told:
+    if missing and not warned:
         warn(f"{path} lacks {len(missing)} of {len(wanted)} cities: {', '.join(missing)}")
     return present
 
@@ -117,7 +117,7 @@ def _city(path: Path, city: str, side: str) -> ImageSet:
     """One side of one city."""
     folder = path / _volume(city) / city / side
     test = city in CITIES["test"]
-    truth = not test or all((folder / name).is_file() for name in POSITIONS)  # some have those of the test cities
+    truth = not test or all((folder / name).is_file() for name in POSITIONS)  # some have the test cities' positions
     cells = _columns(folder, located=truth)
     n = len(cells["key"])
     if test:  # the server asks for panoramas too
@@ -150,10 +150,10 @@ def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
     return cells
 
 
-def _misaligned(expected: Column, found: Column) -> str:
-    if len(expected) != len(found):
-        return f"{len(found)} rows, but seq_info.csv has {len(expected)}"
-    ours, theirs = name_bytes(expected), name_bytes(found)
+def _misaligned(expected: Column, actual: Column) -> str:
+    if len(expected) != len(actual):
+        return f"{len(actual)} rows, but seq_info.csv has {len(expected)}"
+    ours, theirs = name_bytes(expected), name_bytes(actual)
     at = int(np.flatnonzero(ours != theirs)[0])
     return f"row {at + 2} is {os.fsdecode(theirs[at])}, seq_info.csv has {os.fsdecode(ours[at])}"
 

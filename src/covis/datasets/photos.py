@@ -14,7 +14,7 @@ from covis.reading.table import read_table
 
 SPLIT, KNOWN, NEW = "all", "known_walks", "new_walks"
 _EVERY = 4
-"""One walk in so many is held out."""
+"""One walk in this many is held out."""
 
 
 def held_out_walks(images: ImageSet) -> Split:
@@ -62,7 +62,7 @@ _WITHOUT = "without_"
 _WALKS = ("known_walks", "new_walks")
 _SPLITS = ("train", "west", *_HELD_OUT, *(_WITHOUT + part for part in _HELD_OUT), *_WALKS)
 _GAP_M = 30.0
-"""As far as `west` lies from `train`, photos to train on stay from a part that is held out."""
+"""Distance that training photos keep from a held-out part: as far as `west` lies from `train`."""
 
 
 def load(path: Path, split: str) -> Split:

@@ -73,7 +73,7 @@ def _images(path: Path, listed: list[str], poses: Poses) -> ImageSet:
 
 
 def _full_names(path: Path, listed: list[str]) -> list[str]:
-    """`images/<condition>/<camera>/<stamp>.jpg`; where a list leaves the condition out, the disk tells it."""
+    """`images/<condition>/<camera>/<stamp>.jpg`; where a list leaves out the condition, it is looked up on disk."""
     plain = [str(PurePosixPath(name).with_suffix(".jpg")) for name in listed]
     wrong = [name for name in plain if name.count("/") not in (1, 2) or not PurePosixPath(name).stem.isdigit()]
     if wrong:

@@ -1,11 +1,12 @@
 """Street views of Cambridge and two days on a race track: a table `train.csv` and a table `val.csv` of another part.
 
 Cambridge's groups are panoramas, each with four views of 90° at exact headings: one panorama's views never match each
-other. The race track's groups are laps, and `day` is a column: day 2 asks, day 1 is the map. A part of `train` is held
-out to choose settings on (`held_out`, and `without_held_out` to train on), so that `val` is left for the end.
+other. The race track's groups are laps, and `day` is a column: day 2 is matched against day 1, the map. A part of
+`train` is held out to choose settings on (`held_out`, and `without_held_out` to train on), so that `val` is left for
+the end.
 
-`photo_sets` is the training photos of the campus, of Cambridge and of the track as one set, for a model that is to serve
-elsewhere too: the folders `campus`, `cambridge` and `racetrack` side by side.
+`photo_sets` is the training photos of the campus, of Cambridge and of the track as one set, for a model that should
+also work elsewhere: the folders `campus`, `cambridge` and `racetrack` side by side.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from covis.reading.table import read_table
 HELD_OUT, WITHOUT = "held_out", "without_held_out"
 _SPLITS = ("train", "val", HELD_OUT, WITHOUT)
 _GAP_M = 60.0
-"""As far as `val` lies from `train`, about, photos to train on stay from the part that is held out."""
+"""Distance that training photos keep from the held-out part: about as far as `val` lies from `train`."""
 DAY = "day"
 NO_LICENCE = "no licence stated: testing only, not to be published"
 
@@ -40,7 +41,7 @@ class Survey:
     """0: the held-out part lies beyond `beyond_m` to the east; 1: to the north."""
     beyond_m: float
     by_day: bool = False
-    """Whether the second day asks and the first is the map; otherwise a set is matched with itself."""
+    """Whether the second day is the queries and the first the map; otherwise a set is matched with itself."""
 
     def load(self, path: Path, split: str) -> Split:
         """The images of `split`."""
@@ -101,7 +102,7 @@ for _survey, _counts in _COUNTS.items():
 JOINED = "photo_sets"
 PARTS = ("campus", "cambridge", "racetrack")
 _APART_M = 10_000.0
-"""The parts are moved so far from each other: their frames have nothing to do with each other."""
+"""The parts are moved this far from each other, because their frames are unrelated."""
 
 
 def load_joined(path: Path, split: str) -> Split:

@@ -30,7 +30,7 @@ _ONE_SET = {"w16_train": "W16", "w17_train": "W17", "w18_all": "W18"}
 
 
 def load(path: Path, split: str) -> Split:
-    """`w17_w18`: queries W18, map W17; `w18`: its published halves; `w17_train` and alike: a set with itself."""
+    """`w17_w18`: queries W18, map W17; `w18`: its published halves; `w17_train` and the like: a set with itself."""
     if split in _ONE_SET:
         images = read_set(path, _ONE_SET[split])
         return Split(images, images)

@@ -42,7 +42,7 @@ def load(path: Path, split: str) -> Split:
 
 
 def read_names(root: Path, lists: Sequence[Sequence[str]]) -> list[ImageSet]:
-    """One image set a list of names below `root`, all in one frame."""
+    """One image set for each list of names below `root`, all in one frame."""
     fields = [_fields(root, names) for names in lists]
     frame = _frame(fields)
     return [_images(root, names, f, frame) for names, f in zip(lists, fields, strict=True)]

@@ -1,4 +1,4 @@
-"""What gives descriptors of images, and the one opener of it for every verb.
+"""Sources of image descriptors, and the one function by which every verb opens them.
 
 A describer is a model folder, a run folder (its model), an ONNX file, a descriptor store, or another tool's matrix
 (`FILE.npy` beside `FILE.txt`). Finding out which one lies at a path imports nothing heavy.
@@ -49,7 +49,7 @@ class GivenModel:
 
 
 def find_describer(path: Path | str) -> GivenModel:
-    """What lies at `path`; an error in one line where it is nothing that gives descriptors."""
+    """What lies at `path`; an error of one line if it cannot give descriptors."""
     path = Path(path)
     if path.suffix in (".npy", ".onnx"):
         if not path.is_file():
@@ -73,7 +73,7 @@ def find_describer(path: Path | str) -> GivenModel:
 
 
 def _of_folder(folder: Path, label: str) -> GivenModel:
-    """A model folder by what it holds its network as."""
+    """A model folder, by the form in which it holds its network."""
     parts = _manifest(folder).get("files", {})
     if ONNX_FILE in parts:
         return GivenModel("onnx", folder / ONNX_FILE, label)
@@ -86,12 +86,12 @@ def _of_folder(folder: Path, label: str) -> GivenModel:
 
 
 def _called(folder: Path) -> str:
-    """The folder's name, with the row above it where the name says no more than the seed."""
+    """The folder's name, with that of the folder above it if the name is only a seed."""
     return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"seed[-_]?\d+", folder.name) else folder.name
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
-    """What a folder says that it is; empty where it says nothing."""
+    """The manifest of a folder; empty where it has none."""
     record = folder / artifacts.MANIFEST
     manifest = artifacts.read_json(record) if record.is_file() else None
     return manifest if isinstance(manifest, dict) else {}
@@ -115,7 +115,7 @@ def open_describer(
 
 
 def open_descriptors(path: Path | str) -> StoreDescriber | MatrixDescriber:
-    """Descriptors that are there already: a store, or a matrix with names."""
+    """Descriptors that exist already: a store, or a matrix with names."""
     given = find_describer(path)
     if given.kind == "store":
         return StoreDescriber(DescriptorStore.open(given.path))
@@ -127,7 +127,7 @@ def open_descriptors(path: Path | str) -> StoreDescriber | MatrixDescriber:
 def open_model(path: Path | str, runtime: RuntimeName = "torch", images: int | None = None) -> Embedder:
     """The network at `path`: of a model or run folder, or of an ONNX file.
 
-    runtime "auto": the fastest for so many `images`; "onnx": ONNX Runtime; an ONNX file always runs there.
+    runtime "auto": the fastest for this number of `images`; "onnx": ONNX Runtime; an ONNX file always runs there.
     """
     from covis.models import OnnxPlaceModel, PlaceModel, load_fast
 
@@ -158,7 +158,7 @@ def open_place_model(path: Path | str) -> PlaceModel:
 
 @dataclass(frozen=True, eq=False)
 class ModelDescriber:
-    """A model that embeds what is asked for, through the cache."""
+    """A model that embeds images on request, through the cache."""
 
     model: Embedder
     label: str = "model"
@@ -190,7 +190,7 @@ class ModelDescriber:
         return _rows(store, images)
 
     def _runtime(self, images: int) -> Embedder:
-        """What runs the model fastest for so many images; the descriptors are the same to `PARITY_TOLERANCE`."""
+        """What runs the model fastest for this number of images; the descriptors are the same to `PARITY_TOLERANCE`."""
         from covis.models import PlaceModel, load_fast
 
         if self.folder is None or not isinstance(self.model, PlaceModel):
@@ -229,7 +229,7 @@ class StoreDescriber:
         return np.asarray(self.store[ids], np.float32)
 
     def require(self, model: str, dim: int, of: Path | str) -> None:
-        """Refuses descriptors of another model than that `of` something."""
+        """Refuses descriptors of a model other than `model`, the one that `of` uses."""
         if self.store.model != model:
             raise InputError(
                 f"{of} holds descriptors of model {model}, {self.store.path} of model {self.store.model}; embed with one model"
@@ -272,18 +272,18 @@ class MatrixDescriber:
         return unit_rows(self.path, self._content[0][ids], lambda i: os.fsdecode(self.names[ids[i]]))
 
     def require(self, model: str, dim: int, of: Path | str) -> None:
-        """Refuses descriptors of another length; whose model they are, a matrix does not tell."""
+        """Refuses descriptors of another length; a matrix does not say which model made it."""
         length = self._content[0].shape[1]
         if length != dim:
             raise InputError(f"{of} holds descriptors of {dim} numbers, {self.path} of {length}; use one model")
 
 
 Computed = StoreDescriber | MatrixDescriber
-"""Descriptors that are there already."""
+"""Descriptors that exist already."""
 
 
 def known_descriptors(path: Path | str, images: ImageSet) -> tuple[ImageSet, DescriptorStore, list[Rejected]]:
-    """The images that have descriptors at `path`, these in the images' order, and the few that have none."""
+    """The images that have descriptors at `path`, those descriptors in the same order, and the few images without."""
     computed = open_descriptors(path)
     vectors, lost = computed.describe(images)
     kept, label = images.subset(~lost), str(computed.facts["label"])

@@ -103,7 +103,7 @@ def joint_batches(
     """For each request (one array of ids for each set) the images of each set, in order of request.
 
     With `replace`, a bad image is always replaced by the same other one of its set, drawn from (seed, set, id), and
-    `ids` says so: look its similarities up again. `requests` is consumed lazily, at most `prefetch` batches a worker
+    `ids` names it: look up its similarities again. `requests` is consumed lazily, at most `prefetch` batches per worker
     ahead.
     """
     files = _Files(tuple(sets), size, on_reject, seed)
@@ -151,7 +151,7 @@ def _buffer(shape: tuple[int, ...]) -> torch.Tensor:
 
 
 class _Files(Dataset[_Answer]):
-    """Decodes one request at a time; what a worker process holds."""
+    """Decodes one request at a time; each worker process holds one."""
 
     def __init__(self, sets: tuple[ImageSet, ...], size: Size, on_reject: OnReject, seed: int) -> None:
         self.sets, self.size, self.on_reject, self.seed = sets, size, on_reject, seed
@@ -167,10 +167,10 @@ class _Files(Dataset[_Answer]):
         pixels = _buffer((len(ids), *self.size, 3))
         kept: list[int] = []
         for i in ids.tolist():
-            found = self._usable(which, i, bad)
-            if found is not None:
-                pixels.numpy()[len(kept)] = found[1]
-                kept.append(found[0])
+            usable = self._usable(which, i, bad)
+            if usable is not None:
+                pixels.numpy()[len(kept)] = usable[1]
+                kept.append(usable[0])
         return Loaded(np.array(kept, np.int64), pixels[: len(kept)].permute(0, 3, 1, 2))
 
     def _usable(self, which: int, i: int, bad: list[BadFile]) -> tuple[int, Pixels] | None:
@@ -218,7 +218,7 @@ class Runner:
 
     @classmethod
     def choose(cls, device: str | None = None, half: bool | None = None) -> Runner:
-        """The GPU of this rank, in half precision, or the CPU in single precision, unless told otherwise."""
+        """As given; by default the GPU of this rank in half precision, or the CPU in single precision."""
         chosen = torch.device(device or machine.device())
         return cls(chosen, chosen.type == "cuda" if half is None else half)
 
@@ -319,16 +319,16 @@ def decoders(workers: int | None, count: int) -> int:
 def _in_memory(
     model: Embedder, images: ImageSet, ids: NDArray[np.int64], runner: Runner, batch_size: int, workers: int
 ) -> NDArray[np.float32]:
-    found = np.empty((len(ids), model.dim), np.float32)
+    vectors = np.empty((len(ids), model.dim), np.float32)
     done = 0
     with Meter("embed", len(ids), "images") as meter:
         for loaded in image_batches(
             images, ids, model.preprocessing.image_size, batch_size, workers, on_reject="raise"
         ):
-            found[done : done + len(loaded.ids)] = runner.describe(model, loaded.images).cpu().numpy()
+            vectors[done : done + len(loaded.ids)] = runner.describe(model, loaded.images).cpu().numpy()
             done += len(loaded.ids)
             meter.advance(len(loaded.ids))
-    return found
+    return vectors
 
 
 def _return_free_memory() -> None:
@@ -378,7 +378,7 @@ class _Plan:
         }
 
     def run(self, workers: int) -> DescriptorStore:
-        """Does this rank's missing shards; the first rank claims the folder, and finishes it when all are there."""
+        """Embeds this rank's missing shards; the first rank claims the folder, and finishes it when all exist."""
         if not len(self.images):
             raise InputError(f"no images under {self.images.root}; give a folder or table with some")
         config = self.config()
@@ -397,7 +397,7 @@ class _Plan:
             return self._finish(config, workers)
 
     def _embed(self, workers: int) -> None:
-        """Embeds the shards of this rank that are not there yet, or not as they were written."""
+        """Embeds the shards of this rank that are missing or damaged."""
         mine = range(self.rank, self.shards, self.world)
         missing = [s for s in mine if read_part(self.path, s) is None]
         damaged = [s for s in missing if (self.path / part_name(s)).exists()]
@@ -439,7 +439,7 @@ class _Plan:
         return (ids[start : start + self.batch_size] for start in range(0, len(ids), self.batch_size))
 
     def _write(self, shard: int, ids: NDArray[np.int64], rows: NDArray[np.float32], bad: Sequence[BadFile]) -> None:
-        """Writes a shard, and with it what was left out of it."""
+        """Writes a shard, together with the list of images left out of it."""
         sound = np.abs(norms(rows) - 1) <= NORM_TOLERANCE
         rejects = [Rejected(self.images.name(b.id), b.reason, b.detail) for b in bad]
         rejects += [Rejected(self.images.name(int(i)), "no-descriptor", "its norm is not 1") for i in ids[~sound]]
@@ -452,7 +452,7 @@ class _Plan:
         while not all((self.path / part_name(s)).exists() for s in range(self.shards)):
             time.sleep(_POLL_S)
         damaged = [s for s in range(self.shards) if s % self.world and read_part(self.path, s) is None]
-        self._embed_shards(damaged, workers)  # those of other ranks, which may not have come to them yet
+        self._embed_shards(damaged, workers)  # those of other ranks, which may not have reached them yet
         parts = [read_part(self.path, s) for s in range(self.shards)]
         whole = [part for part in parts if part is not None]
         if len(whole) < self.shards:
@@ -466,14 +466,14 @@ class _Plan:
         return seal(self.path, whole, model, dim, dtype, facts=config, others=listing)
 
     def _wait_for_claim(self, config: dict[str, Any]) -> None:
-        """Until the first rank holds the folder for the same work."""
+        """Waits until the first rank has claimed the folder for the same work."""
         record = self.path / f"{_KIND}.json"
         while not record.exists():
             time.sleep(_POLL_S)
-        found = artifacts.read_json(record)["config"]
-        if found != config:
-            told = artifacts.difference(found, config)
-            raise InputError(f"{self.path} belongs to another {_KIND} ({told}); choose another output folder")
+        claimed = artifacts.read_json(record)["config"]
+        if claimed != config:
+            changes = artifacts.difference(claimed, config)
+            raise InputError(f"{self.path} belongs to another {_KIND} ({changes}); choose another output folder")
 
     def _wait_for_store(self) -> DescriptorStore:
         while not (self.path / artifacts.MANIFEST).exists():

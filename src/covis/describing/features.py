@@ -1,4 +1,4 @@
-"""Where the trained part's input comes from: images decoded on the way, or the frozen part's output from a cache."""
+"""Where the trained part's input comes from: images decoded on the fly, or the frozen part's output from a cache."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Fetched(NamedTuple):
     """The answer to a request."""
 
     ids: Request
-    """Other ids than asked for where a file was bad."""
+    """As requested, except where a bad file was replaced."""
     features: Tensor
     """(images, …) of all sets, one after another: what `PlaceModel.suffix` takes."""
 
@@ -55,7 +55,7 @@ class Streamed:
         self.rejects: list[BadFile] = []
 
     def fetch(self, requests: Iterable[Request]) -> Iterator[Fetched]:
-        """Answers each request, in order; a bad file is replaced by the same other one of its set each time."""
+        """Answers each request, in order; a bad file is always replaced by the same other one of its set."""
         size = self.model.config.image_size
         batches = joint_batches(self.sets, requests, size, self.workers, seed=self.seed, rejects=self.rejects)
         for parts in batches:
@@ -125,19 +125,19 @@ def frozen_features(model: PlaceModel, pixels: Tensor, device: torch.device) -> 
 
 
 def _row(model: PlaceModel, features: Tensor, half: bool) -> tuple[tuple[int, ...], str]:
-    """Shape and type of one cached row: pixels where nothing is frozen, features elsewhere."""
+    """Shape and type of one cached row: pixels where nothing is frozen, features otherwise."""
     if model.config.trainable == "all":
         return (*model.config.image_size, 3), "uint8"
     return tuple(_channels_last(features).shape[1:]), "float16" if half else "float32"
 
 
 def _channels_last(maps: Tensor) -> Tensor:
-    """(B, C, H, W) → (B, H, W, C), as convolutions have maps in memory and the cache on disk; tokens as they are."""
+    """(B, C, H, W) → (B, H, W, C), the layout in which convolutions and the cache store maps; tokens are unchanged."""
     return maps.permute(0, 2, 3, 1) if maps.ndim == 4 else maps
 
 
 def _channels_first(rows: Tensor) -> Tensor:
-    """What `_channels_last` was given, with the same memory."""
+    """The inverse of `_channels_last`, in the same memory."""
     return rows.permute(0, 3, 1, 2) if rows.ndim == 4 else rows
 
 
@@ -172,7 +172,7 @@ def _folder(model: PlaceModel, images: ImageSet, cache: Path, row_shape: tuple[i
 
 
 def share_features(source: Cached, images: ImageSet, ids: ArrayLike, cache: Path) -> None:
-    """Puts the features of images[ids], which the first set of `source` has, into the cache as those of a set."""
+    """Caches the features of images[ids], taken from the first set of `source`, as a set of their own."""
     rows, chosen, part = source.rows[0], np.asarray(ids, np.int64), images.subset(ids)
     folder = _folder(source.model, part, cache, rows.shape[1:], rows.dtype.name)
     if folder.exists():

@@ -4,7 +4,7 @@
     local:model=transvpr   local:model=selavpr,none   local:h5=FEATURES.h5
 
 Weights are a file of the user's (`NAME=FILE`), or lie under that name in `COVIS_WEIGHTS` or the cache's `weights` folder.
-`model` is a model folder whose pooling tells patches to match with, `h5` a file of features that any tool made.
+`model` is a model folder whose pooling provides patches to match, `h5` a file of features that any tool made.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ from covis.search.rerank import (
 _MOST = 1024
 """Features of a picture, the strongest first."""
 SIDE = 640
-"""Pictures are scaled so that their longer side has so many pixels, small ones up to twice their size."""
+"""Pictures are scaled so that their longer side has this many pixels, small ones to at most twice their size."""
 _CELL = 32
 _IN_MEMORY = 512
 """Pictures whose features stay in memory: at most about 0.3 GB."""
@@ -63,7 +63,7 @@ class Extractor(Protocol):
     """Finds features in pictures."""
 
     def facts(self) -> dict[str, Any]:
-        """What decides them, as JSON knows it."""
+        """All that decides the features, as plain values for JSON."""
         ...
 
     def __call__(self, path: Path) -> LocalFeatures: ...
@@ -165,7 +165,7 @@ class AlikeNetwork(nn.Module):
 
     @classmethod
     def of(cls, state: Mapping[str, Tensor], source: Path) -> AlikeNetwork:
-        """The network whose sizes the tensors have."""
+        """The network of the sizes that the tensors have."""
         try:
             channels = tuple(state[f"block{stage}.conv1.weight"].shape[0] for stage in range(1, 5))
             net = cls(channels, state["convhead2.weight"].shape[1])
@@ -184,8 +184,8 @@ class AlikeNetwork(nn.Module):
             x = self.get_submodule(f"block{stage}")(functional.max_pool2d(x, shrink) if shrink > 1 else x)
             part = functional.relu(self.get_submodule(f"conv{stage}")(x))
             parts.append(functional.interpolate(part, size, mode="bilinear", align_corners=True) if stage > 1 else part)
-        found = self.convhead2(torch.cat(parts, 1))
-        return torch.sigmoid(found[:, -1]), functional.normalize(found[:, :-1], dim=1)
+        outputs = self.convhead2(torch.cat(parts, 1))
+        return torch.sigmoid(outputs[:, -1]), functional.normalize(outputs[:, :-1], dim=1)
 
 
 class _Stage(nn.Module):
@@ -383,7 +383,7 @@ class PictureFiles:
 
 @dataclass(frozen=True, eq=False)
 class KeptFeatures:
-    """Features of images by id: from memory, from the cache, else found now and kept there.
+    """Features of images by id: from memory, from the cache, else extracted now and kept in both.
 
     A file of the cache belongs to one state of one image file and to one extractor; a damaged one is made again.
     """
@@ -412,16 +412,16 @@ class KeptFeatures:
                 )
             except Damaged as error:
                 say(str(error))
-        found = self.extractor(path)
+        features = self.extractor(path)
         file.parent.mkdir(parents=True, exist_ok=True)
         with replacing(file, durable=False) as partial, partial.open("wb") as handle:
             np.savez(
                 handle,
-                xy=found.xy.astype(np.float32),
-                descriptors=found.descriptors.astype(np.float16),
-                size=np.array(found.size, np.int64),
+                xy=features.xy.astype(np.float32),
+                descriptors=features.descriptors.astype(np.float16),
+                size=np.array(features.size, np.int64),
             )
-        return LocalFeatures(found.xy, found.descriptors.astype(np.float16).astype(np.float32), found.size)
+        return LocalFeatures(features.xy, features.descriptors.astype(np.float16).astype(np.float32), features.size)
 
     def file(self, path: Path) -> Path:
         """Where the features of a picture are kept."""
@@ -456,13 +456,13 @@ class LocalReranking:
                 for i in ids:
                     kept(i)
                     meter.advance()
-        found = cpu_seconds()
+        extracted = cpu_seconds()
         result = LocalRerank(self.queries, self.database, self.depth, self.matcher, self.geometry, self.max_error)(
             ranking
         )
         self.cost |= {
-            "cpu_ms_per_image": 1000 * (found - started) / max(1, images),
-            "cpu_ms_per_pair": 1000 * (cpu_seconds() - found) / max(1, int((head >= 0).sum())),
+            "cpu_ms_per_image": 1000 * (extracted - started) / max(1, images),
+            "cpu_ms_per_pair": 1000 * (cpu_seconds() - extracted) / max(1, int((head >= 0).sum())),
         }
         return result
 
@@ -508,8 +508,8 @@ class ByLocal:
     def facts(self) -> dict[str, Any]:
         """Depth, features, matcher, geometry; weights by their checksum."""
         extractor, glue = self._parts
-        told = "mutual nearest" if glue is None else glue.facts()
-        return {"depth": self.depth, **extractor.facts(), "matcher": told, "geometry": self.geometry}
+        matcher = "mutual nearest" if glue is None else glue.facts()
+        return {"depth": self.depth, **extractor.facts(), "matcher": matcher, "geometry": self.geometry}
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
         """Needs the pictures themselves; any descriptors will do."""

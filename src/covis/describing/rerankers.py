@@ -104,7 +104,7 @@ class PatchReranking:
 
 @dataclass(frozen=True, eq=False)
 class _Cutter:
-    """Images → patches, all in one manner."""
+    """Images → patches, all cut in the same way."""
 
     model: PlaceModel
     side: int
@@ -174,11 +174,11 @@ class _Cutter:
 
 
 RERANKERS: Registry[MakeReranker] = Registry("re-ranker")
-"""Name → function from what stands behind the colon and the depth (None = its own) to the re-ranker."""
+"""Name → function from the text after the colon and the depth (None = its own) to the re-ranker."""
 
 
 class MakeReranker(Protocol):
-    """What is registered."""
+    """The function that is registered."""
 
     def __call__(self, argument: str, depth: int | None) -> Reranker: ...
 
@@ -191,7 +191,7 @@ def open_reranker(name: str, depth: int | None = None) -> Reranker:
 
 @dataclass(frozen=True)
 class ByConsensus:
-    """Puts the result first whose place the other results agree with; needs the map's positions only."""
+    """Puts first the result whose place the other results agree with; needs only the map's positions."""
 
     depth: int = rerank.HEARD_DEPTH
     name: ClassVar[str] = "consensus"
@@ -201,7 +201,7 @@ class ByConsensus:
         return {"depth": self.depth, "angle_deg": PLACE_TURN_DEG}
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
-        """Asks the map's poses."""
+        """Needs only the map's poses."""
         return rerank.Consensus(database.poses, self.depth)
 
 

@@ -1,4 +1,4 @@
-"""A protocol as a value: queries, map, what is relevant, what may match, and over which queries a mean goes."""
+"""A protocol as a value: queries, map, relevant images, allowed matches, and the queries that means are taken over."""
 
 from __future__ import annotations
 
@@ -52,19 +52,19 @@ class Benchmark:
     similarity: SimilarityGraph | None = None
     """Graded ψ for the figures that use grades, where `relevance` itself has none."""
     groups: Groups = "any"
-    """Which map images a query may be matched with, by group: any, of its own (a city), of others (another walk)."""
+    """Which map images a query may match, by group: any, only its own (a city), or only others (another walk)."""
     apart: str = ""
     """A column of both sets: images of equal values never match (TokyoTM's time stamp)."""
     fold: str = ""
-    """A column of the map: of images of equal values only the best is kept (cut-outs of a panorama)."""
+    """A column of the map: among images with equal values only the best is kept (cut-outs of a panorama)."""
     search_factor: int = 1
-    """How many times deeper to search than `ks` go, to make up for what `apart` and `fold` take away."""
+    """How many times deeper than the largest k to search, to make up for results that `apart` and `fold` remove."""
     denominator: Denominator = "answerable"
     """Whether the headline divides by the queries that have a relevant image, or by all."""
     ks: tuple[int, ...] = KS
     stricter: Mapping[str, SimilarityGraph] = field(default_factory=dict)
-    """Stricter truths by name, such as within 5 m, whose recalls stand beside the headline's: each over the queries that
-    it can answer."""
+    """Stricter truths by name, such as within 5 m; their recalls are reported beside the headline's, each over the
+    queries that it can answer."""
     thresholds: tuple[tuple[float, float], ...] = ()
     """(metres, degrees) within which the best match's pose counts as localised."""
     radii_m: tuple[float, ...] = _RADII_M
@@ -84,7 +84,7 @@ class Benchmark:
     split: str = ""
     """The split of that dataset."""
     frame: str = ""
-    """The metres that the user chose for its positions; empty where they follow from the data."""
+    """The metric frame that the user chose for the positions; empty where it follows from the data."""
 
     def __post_init__(self) -> None:
         shape = (len(self.queries), len(self.database))
@@ -129,7 +129,7 @@ class Benchmark:
 
     @cached_property
     def group_codes(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-        """Groups of queries and map, in one numbering whatever order each side names them in."""
+        """Group codes of queries and map in one numbering, whatever the order in which each side names its groups."""
         if self.one_set:
             return self.queries.group, self.database.group
         code = {name: i for i, name in enumerate(sorted({*self.queries.group_names, *self.database.group_names}))}
@@ -151,10 +151,10 @@ class Benchmark:
         return allowed
 
     def settle(self, ranking: Ranked) -> tuple[Ids, NDArray[np.float32]]:
-        """A raw ranking as the protocol wants it: forbidden and repeated images taken out, cut at the largest k.
+        """Applies the protocol to a raw ranking: removes forbidden and repeated images and cuts it at the largest k.
 
-        Returns ids (Q, max k), −1 where fewer are left, and distances (NaN where none were given). Doing it twice
-        changes nothing.
+        Returns ids (Q, max k), −1 where fewer are left, and distances (NaN where none were given). Settling a
+        settled ranking changes nothing.
         """
         ids = ranked_ids(ranking, len(self.queries))
         if ids.size and int(ids.max()) >= len(self.database):
@@ -200,7 +200,7 @@ class Benchmark:
         return positives(self.relevance)
 
     def without(self, queries: NDArray[np.bool_], database: NDArray[np.bool_], why: str) -> Benchmark:
-        """The benchmark without the images where a mask (Q,), (M,) holds: another protocol, and its notes say so."""
+        """The benchmark without the images of two masks (Q,) and (M,): another protocol, and its notes say so."""
         if self.one_set:
             queries = database = queries | database
         lost = int(queries.sum()) + (0 if self.one_set else int(database.sum()))
@@ -249,7 +249,7 @@ class Benchmark:
         return fingerprint(facts, *self._pairs(), *columns, *fold)
 
     def _pairs(self) -> list[NDArray[Any]]:
-        """The relevant pairs, and grades that no stated rule made."""
+        """Arrays of the relevant pairs, and of grades that come from no stated rule."""
         certain = [] if self.relevance is None else [self.positives]
         unstated = [g for g in (self.relevance, self.similarity) if g is not None and not g.facts]
         parts: list[NDArray[Any]] = [part for graph in certain for part in (graph.indptr, graph.indices)]
@@ -263,7 +263,7 @@ def _measure(graph: SimilarityGraph | None) -> dict[str, Any]:
 
 
 def _identity(images: ImageSet, with_poses: bool) -> str:
-    """Names (those of all frames of sequences) and groups of images, and poses where figures are made of them."""
+    """Fingerprint of names (of all frames, for sequences) and groups of images, and of poses where figures use them."""
     width = max(1, int(np.char.str_len(images.names).max(initial=1)))
     groups = np.array(images.group_names)[images.group]
     window = [images.columns[WINDOW]] if WINDOW in images.columns else []
@@ -301,7 +301,7 @@ class Protocol:
     """Whether the truth is on a server, so that a submission file is written instead of figures."""
 
     def __call__(self, path: Path | None, frame: str = "") -> Benchmark:
-        """The benchmark on the data at `path`; a table's positions in the metres of `frame`, where it is given."""
+        """The benchmark on the data at `path`; the positions of a table are in the metres of `frame`, if given."""
         if frame and self.dataset != "table":
             raise InputError("--frame goes with benchmark table; other datasets bring their own metres")
         chosen = {"frame": frame} if frame else {}
@@ -325,9 +325,9 @@ def register(
 
 
 def load_benchmark(name: str, data: Path | str | Mapping[str, Path] | None = None, *, frame: str = "") -> Benchmark:
-    """Benchmark `name` on the data at a path, or on that of its dataset where paths are given by dataset.
+    """Benchmark `name` on the data at a path; given several paths by dataset, on the one of its own dataset.
 
-    frame: for benchmark `table`, the metres that positions shall be in (EPSG code or PROJ text).
+    frame: for benchmark `table`, the metric frame of the positions (EPSG code or PROJ text).
     """
     protocol = BENCHMARKS[name]
     path = data.get(protocol.dataset) if isinstance(data, Mapping) else data
@@ -351,6 +351,6 @@ NEAR_ALIKE_RULE = f"within {PLACE_M:g} m and, where both headings are known, {PL
 
 
 def by_rule(name: str, sides: Split | tuple[ImageSet, ImageSet], rule: LabelRule, words: str, **more: Any) -> Benchmark:
-    """A benchmark whose truth is a rule on poses, with whatever else its protocol says."""
+    """A benchmark whose truth is a rule on poses; `more` are its other fields."""
     queries, database = sides
     return Benchmark(name, queries, database, rule(queries, database), words, **more)

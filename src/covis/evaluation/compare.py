@@ -22,12 +22,12 @@ from covis.evaluation.result import Evaluation
 _OF_A_RUN = ("label", "fingerprint", "seed", "path", "folder", "versions", "code", "store", "data")
 """What differs between the seeds of one configuration, or says where something lies."""
 _FITTED = ("rank", "samples", "shrinkage")
-"""What a fit found out."""
+"""Values that a fit determines."""
 _SEED = re.compile(r"(?:(?P<row>.*?)[-_/ ])?seed[-_ ]?\d+")
 
 
 def configuration(evaluation: Evaluation) -> dict[str, Any]:
-    """All that decides what was evaluated, but its seed; a model that no recipe made is its own configuration."""
+    """Everything that decides what was evaluated except the seed; a model without a recipe is its own configuration."""
     subject = dict(evaluation.subject)
     kept = {key: value for key, value in subject.items() if key not in _OF_A_RUN}
     for key in ("whitening", "model_whitening"):
@@ -55,7 +55,7 @@ def _row(folder: Path) -> str:
 
 
 def grouped(evaluations: Sequence[Evaluation]) -> dict[str, list[Evaluation]]:
-    """Evaluations by the name of their configuration; several of a name are seeds of that one configuration."""
+    """Evaluations by the name of their configuration; those under one name are its seeds."""
     groups: list[list[Evaluation]] = []
     settings: list[dict[str, Any]] = []
     for evaluation in evaluations:
@@ -74,18 +74,18 @@ def _model(evaluation: Evaluation) -> object:
 
 
 def unique_names(evaluations: Sequence[Evaluation]) -> list[str]:
-    """A name for each evaluation that no other has: its configuration's, and its seed where there are several."""
-    found: dict[int, str] = {}
+    """A unique name for each evaluation: that of its configuration, with the seed where there are several."""
+    names_by_id: dict[int, str] = {}
     for name, group in grouped(evaluations).items():
         for evaluation in group:
             seed = evaluation.subject.get("seed")
-            found[id(evaluation)] = f"{name}, seed {seed}" if len(group) > 1 and seed is not None else name
-    named = [found.get(id(evaluation), evaluation.label) for evaluation in evaluations]
+            names_by_id[id(evaluation)] = f"{name}, seed {seed}" if len(group) > 1 and seed is not None else name
+    named = [names_by_id.get(id(evaluation), evaluation.label) for evaluation in evaluations]
     return [f"{name} ({named[:i].count(name) + 1})" if named.count(name) > 1 else name for i, name in enumerate(named)]
 
 
 def _names(groups: Sequence[Sequence[Evaluation]], settings: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Base names, with what differs where two configurations share one."""
+    """Base names, followed by what differs where two configurations share one."""
     plain = [base_name(group[0]) for group in groups]
     out = []
     for i, name in enumerate(plain):
@@ -93,13 +93,13 @@ def _names(groups: Sequence[Sequence[Evaluation]], settings: Sequence[Mapping[st
         if len(alike) == 1:
             out.append(name)
             continue
-        told = _difference(settings[i], [settings[j] for j in alike if j != i])
-        out.append(f"{name} ({told})" if told else f"{name} ({alike.index(i) + 1})")
+        difference = _difference(settings[i], [settings[j] for j in alike if j != i])
+        out.append(f"{name} ({difference})" if difference else f"{name} ({alike.index(i) + 1})")
     return [n if out.count(n) == 1 else f"{n} #{out[:i].count(n) + 1}" for i, n in enumerate(out)]
 
 
 def _difference(own: Mapping[str, Any], others: Sequence[Mapping[str, Any]]) -> str:
-    """The setting that tells a configuration from its namesakes best, such as `loss GeneralizedContrastive`."""
+    """The setting that best distinguishes a configuration from its namesakes, such as `loss GeneralizedContrastive`."""
     mine, theirs = flat(own), [flat(other) for other in others]
     differing = [key for key, value in mine.items() if any(other.get(key) != value for other in theirs)]
     differing.sort(key=lambda key: (not key.startswith("recipe.loss"), not key.startswith("recipe."), len(key)))
@@ -119,7 +119,7 @@ _PLACES = ("path", "folder")
 def compare(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
     """Ranks evaluations of one protocol, each against the first; several protocols are compared one by one.
 
-    Refuses evaluations that share a name but not a protocol, and sets without two figures that can be compared.
+    Refuses evaluations whose benchmarks share a name but not a protocol, and sets in which no two can be compared.
     """
     if len(evaluations) < 2:
         raise InputError("only one evaluation was given; give two or more")
@@ -143,10 +143,10 @@ def _refuse_namesakes(protocols: Mapping[str, Sequence[Evaluation]]) -> None:
         if first.benchmark in seen:
             other = seen[first.benchmark]
             what = subject_differences([_protocol(other), _protocol(first)])
-            told = "; ".join(f"{key}: {a} against {b}" for key, (a, b) in list(what.items())[:3])
+            differences = "; ".join(f"{key}: {a} against {b}" for key, (a, b) in list(what.items())[:3])
             raise InputError(
                 f"{other.label} and {first.label} were both scored on {first.benchmark!r}, but not on the same protocol "
-                f"({told or 'different relevant pairs'}); evaluate both on the same data with the same covis"
+                f"({differences or 'different relevant pairs'}); evaluate both on the same data with the same covis"
             )
         seen[first.benchmark] = first
 
@@ -171,7 +171,7 @@ def _compared(group: Sequence[Evaluation]) -> dict[str, Any]:
 
 
 def _rows(group: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """One row per evaluation: its figures, and the test of each k against the first, raised for the number of models."""
+    """One row per evaluation: its figures, and the test of each k against the first, corrected for several models."""
     first = group[0]
     ks = [k for k in COMPARED_KS if all(k in e.recall for e in group)]
     rows: list[dict[str, Any]] = [
@@ -206,16 +206,16 @@ def _outcomes(
 
 
 def subject_differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
-    """The values that are not the same everywhere, by dotted name, one each of `facts`; None where absent."""
+    """Values that differ between the `facts`, by dotted name: one for each of the `facts`, None where absent."""
     return {name: values for name, values in artifacts.differences(facts).items() if name not in _PLACES}
 
 
 # Over queries and seeds
 
 ORDER_FIGURES = ("ndcg@10", "median_error_m", "spearman_psi_distance_similar")
-"""Figures of how well results are ordered by overlap; the first gets larger, the others smaller as they get better."""
+"""Figures of how well results are ordered by overlap; larger is better for the first, smaller for the others."""
 SQUARE_M = 25.0
-"""Queries in one square of this side stand and fall together when they are drawn."""
+"""Side of the squares by which queries are drawn: all queries in one square are drawn together."""
 _DRAWS = 1000
 
 
@@ -224,8 +224,8 @@ def paired_differences(
 ) -> dict[str, dict[str, float]]:
     """second − first of every figure over grades, with its 95 % interval, for seeds of two models on the same queries.
 
-    Queries are drawn by place (squares of `SQUARE_M`), seeds by themselves; both sides are drawn alike, so what is hard for
-    both cancels. A side of one seed (nothing was trained) stands for all.
+    Queries are drawn by place (squares of `SQUARE_M`), seeds independently of them. Both sides get the same draws, so
+    queries that are hard for both cancel out. A side of one seed (nothing was trained) stands for all seeds.
     """
     if len({e.fingerprint for e in (*first, *second)}) != 1:
         raise InputError("evaluations of different protocols cannot be compared query by query")
@@ -244,7 +244,7 @@ def paired_differences(
 
 
 def place_codes(evaluation: Evaluation) -> NDArray[np.int64]:
-    """(Q,) the square of `SQUARE_M` that each query stands in; one of its own for a query without a position."""
+    """(Q,) the square of `SQUARE_M` that each query stands in; a query without a position gets one of its own."""
     xy = np.asarray(evaluation.arrays["query_xy"], np.float64)
     known = np.asarray(np.isfinite(xy).all(axis=1))
     cells = np.column_stack(
@@ -260,7 +260,7 @@ def _drawn_figures(
     each = [_weighted_figures(e, places, weight) for e in evaluations]
     if len(each) == 1:
         return each[0]
-    return {key: np.einsum("ds,sd->d", drawn, np.stack([found[key] for found in each])) for key in each[0]}
+    return {key: np.einsum("ds,sd->d", drawn, np.stack([figures[key] for figures in each])) for key in each[0]}
 
 
 def _weighted_figures(evaluation: Evaluation, places: NDArray[np.int64], weight: Floats) -> dict[str, Floats]:

@@ -1,7 +1,7 @@
 """Metrics of rankings: recall, average precision, nDCG; one look-up of relevance for all of them.
 
 A ranking is (Q, K) map ids, best first, −1 where a search gave fewer. A map image is relevant to a query where
-ψ ≥ `covis.graph.POSITIVE`. Queries without a relevant image count nowhere, unless a function says so.
+ψ ≥ `covis.graph.POSITIVE`. Queries without a relevant image are left out, unless a function says otherwise.
 """
 
 from __future__ import annotations
@@ -149,12 +149,12 @@ def ndcg_at_k(ranking: Ranked, graph: SimilarityGraph, k: int) -> NDArray[np.flo
     place = np.arange(len(rows)) - graph.indptr[rows]
     ideal_gain = np.where(place < k, psi[order] * discount[np.minimum(place, k - 1)], 0.0)
     ideal = np.bincount(rows, ideal_gain, minlength=graph.shape[0])
-    found = gain @ discount[: gain.shape[1]]
-    return np.where(ideal > 0, found / np.where(ideal > 0, ideal, 1.0), np.nan)
+    dcg = gain @ discount[: gain.shape[1]]
+    return np.where(ideal > 0, dcg / np.where(ideal > 0, ideal, 1.0), np.nan)
 
 
 def repeated(ids: Ids) -> NDArray[np.bool_]:
-    """(Q, K) where an id stood further left in its row already."""
+    """(Q, K) mask of the ids that already occur further left in their row."""
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(ids, order, axis=1)
     again = np.zeros(ids.shape, bool)
@@ -185,11 +185,11 @@ def _checked(ks: Sequence[int]) -> Sequence[int]:
 
 PoseLimits = Sequence[tuple[float, float]]
 _BLOCK = 1 << 20
-"""Neighbours looked at in one go."""
+"""Neighbours looked up at a time."""
 LONG_TERM_LIMITS = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
 """(metres, degrees): high, medium and coarse precision of the long-term visual localisation benchmark."""
 POSE_LIMITS = ((0.05, 5.0), *LONG_TERM_LIMITS)
-"""For estimated poses where a benchmark has no limits of its own: 5 cm and 5° too, the measure of indoor scenes."""
+"""For estimated poses where a benchmark has no limits of its own; adds 5 cm and 5°, the usual limit indoors."""
 
 
 def pose_errors(queries: Poses, database: Poses, match: Ids) -> tuple[Floats, Floats]:
@@ -197,7 +197,7 @@ def pose_errors(queries: Poses, database: Poses, match: Ids) -> tuple[Floats, Fl
 
     In space with full rotations where both sides have them, otherwise on the ground with headings.
     """
-    found = np.asarray(match) >= 0
+    matched = np.asarray(match) >= 0
     at = np.maximum(match, 0)
     spatial = queries.rotation is not None and database.rotation is not None
     if spatial and queries.z is not None and database.z is not None:
@@ -208,7 +208,7 @@ def pose_errors(queries: Poses, database: Poses, match: Ids) -> tuple[Floats, Fl
         degrees = rotation_angles(queries.rotation, database.rotation[at])
     else:
         degrees = angle_between(queries.heading, database.heading[at])
-    return np.where(found, metres, np.nan), np.where(found, degrees, np.nan)
+    return np.where(matched, metres, np.nan), np.where(matched, degrees, np.nan)
 
 
 def rotation_angles(first: Floats, second: Floats) -> Floats:
@@ -280,13 +280,13 @@ def nearest_admissible(
     return out
 
 
-# How sure a figure is: intervals over queries, paired tests between two models, and what a mixture of pairs consists of
+# How certain a figure is: intervals over queries, paired tests of two models, and what a mixture of pairs consists of
 
 
 RESAMPLES = 2000
 LEVEL = 0.95
 _DRAWN = 1 << 22
-"""Weights drawn in one go."""
+"""Weights drawn at a time."""
 
 
 def bootstrap_interval(
@@ -299,7 +299,7 @@ def bootstrap_interval(
 ) -> Floats:
     """(M, 2) percentile interval of the mean of each column of `outcomes` (Q, M), queries drawn with replacement.
 
-    With `clusters` (Q,) whole clusters are drawn: frames of one drive are no independent witnesses.
+    With `clusters` (Q,) whole clusters are drawn, because frames of one drive are not independent.
     """
     sums, sizes = _by_cluster(_columns(outcomes), clusters)
     n = len(sizes)
@@ -315,7 +315,7 @@ def bootstrap_interval(
 
 @dataclass(frozen=True)
 class PairedTest:
-    """The difference of two models on one outcome: b − a, its interval and how likely chance alone makes it."""
+    """The difference b − a of two models on one outcome, its interval, and how likely chance alone causes it."""
 
     difference: float
     low: float
@@ -329,7 +329,7 @@ class PairedTest:
 
     @property
     def significant(self) -> bool:
-        """At the level of the interval."""
+        """Whether the difference is significant at the level of the interval."""
         return self.p_value < 1.0 - LEVEL
 
 
@@ -360,7 +360,7 @@ def paired_test(
 
 
 def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided exact p-value that the queries only one model solved fall evenly on both."""
+    """Two-sided exact p-value of the hypothesis that the queries solved by one model only split evenly between both."""
     from scipy.stats import binomtest
 
     total = only_first + only_second
@@ -368,7 +368,7 @@ def mcnemar(only_first: int, only_second: int) -> float:
 
 
 def sign_flip(gaps: Floats, resamples: int = RESAMPLES, seed: int = 0) -> float:
-    """Two-sided p-value of a mean as far from 0 as that of `gaps` (n,) under random signs; never below 1 in resamples."""
+    """p-value (two-sided) of a mean as far from 0 as that of `gaps` (n,) under random signs; ≥ 1 / (resamples + 1)."""
     gaps = gaps[gaps != 0]
     if not len(gaps):
         return 1.0
@@ -382,7 +382,7 @@ def sign_flip(gaps: Floats, resamples: int = RESAMPLES, seed: int = 0) -> float:
 
 
 def holm(p_values: ArrayLike) -> Floats:
-    """p-values of several comparisons, raised so that all of them together keep the level (Holm)."""
+    """p-values of several comparisons, raised so that together they keep the level (Holm)."""
     p = np.asarray(p_values, np.float64)
     order = np.argsort(p)
     raised = np.maximum.accumulate(p[order] * (len(p) - np.arange(len(p))))
@@ -410,10 +410,10 @@ def _by_cluster(values: Floats, clusters: ArrayLike | None) -> tuple[Floats, Flo
 
 @dataclass(frozen=True, eq=False)
 class Agreement:
-    """How descriptor distances tell pairs that look alike from pairs that do not: two histograms.
+    """Descriptor distances of pairs that look alike and of pairs that do not, as two histograms.
 
-    The distances of some pairs are taken for a mixture of the two, so the share of pairs that look alike can be read off
-    without deciding on any single one of them.
+    The distances of other pairs are treated as a mixture of the two. This gives the share of pairs that look alike
+    without a decision on any single pair.
     """
 
     edges: Floats

@@ -41,11 +41,11 @@ from covis.ranking import Groups
 
 # Mapillary Street-Level Sequences: images and sequences, validation and the server's test.
 #
-# Official: a query is searched in its own city, 25 m in UTM are relevant whatever the heading, queries without a
-# relevant image are dropped. `msls_val` counts 740 queries that way.
+# Officially, a query is searched in its own city, map images within 25 m (UTM) are relevant at any heading, and queries
+# without a relevant image are dropped. `msls_val` counts 740 queries that way.
 #
-# As the official evaluator counts: an item is searched in its own city, and two items match where any frame of one lies
-# within 25 m of any frame of the other. An item's subtask is that of its middle frame.
+# Sequences are scored as by the official evaluator: an item is searched in its own city, and two items match where any
+# frame of one lies within 25 m of any frame of the other. An item's subtask is that of its middle frame.
 
 
 def validation(path: Path | None, name: str, subtask: str) -> Benchmark:
@@ -196,7 +196,7 @@ def _items(path: Path | None, split: str, task: str, length: int) -> tuple[Split
 
 
 def as_sequences(images: ImageSet, length: int) -> ImageSet:
-    """The items of `images`: each whose `length` // 2 neighbours on both sides are there, in one sequence.
+    """The items of `images`: each image that has `length` // 2 neighbours on both sides in its sequence.
 
     An item is its middle image; its column `window` (N, length) holds the names of its frames.
     """
@@ -221,9 +221,9 @@ def _relevance(frames: Split, items: tuple[ImageSet, ImageSet]) -> SimilarityGra
     """ψ = 1 for items with frames near each other."""
     near = NEAR_IN_CITY(*frames)
     queries, database = (_membership(i, side) for i, side in zip(items, frames, strict=True))
-    found = (queries @ csr_array(near.to_scipy()) @ database.T).tocoo()
+    pairs = (queries @ csr_array(near.to_scipy()) @ database.T).tocoo()
     return SimilarityGraph.from_edges(
-        found.row, found.col, np.ones(found.nnz), found.shape, {**near.facts, "of": "items"}
+        pairs.row, pairs.col, np.ones(pairs.nnz), pairs.shape, {**near.facts, "of": "items"}
     )
 
 
@@ -244,9 +244,9 @@ for _task in TASKS:
 # Public datasets beside MSLS: streets by 25 m, seasons by the best match's pose, gardens and rooms by shared view
 
 
-# The gardens of TB-Places and the rooms of 7Scenes. Relevant is ψ ≥ 0.5: field of view of 3.5 m and 90° in the garden,
-# surface seen by both cameras in the rooms. The method's authors divide by all queries and also report average
-# precision over all pairs.
+# The gardens of TB-Places and the rooms of 7Scenes. Pairs with ψ ≥ 0.5 are relevant: ψ is the shared field of view of
+# 3.5 m and 90° in the garden, and the surface seen by both cameras in the rooms. The method's authors divide by all
+# queries and also report average precision over all pairs.
 
 GARDEN_VIEW = FovOverlap(radius_m=3.5, fov_deg=90.0)
 _KS = (1, 2, 3, 4, 5, 10, 15, 20, 25)
@@ -348,10 +348,10 @@ def tokyotm_val(path: Path | None) -> Benchmark:
     )
 
 
-# RobotCar Seasons v2 and Extended CMU Seasons: the best match's pose is the query's; the server knows the truth.
+# RobotCar Seasons v2 and Extended CMU Seasons: the best match's pose is taken as the query's; the server has the truth.
 #
 # Figures are the share localised within 0.25 m/2°, 0.5 m/5° and 5 m/10°, by condition and by surroundings. Where query
-# poses are published (the training parts), the same figures are made here.
+# poses are published (the training parts), the same figures are computed here.
 
 
 _CAMERA = "rear"
@@ -428,7 +428,7 @@ def _cmu(name: str, path: Path | None, *, groups: Groups, note: str) -> Benchmar
 def _hidden(
     name: str, sides: Sequence[ImageSet], breakdown: dict[str, np.ndarray], training: Callable[[], ImageSet]
 ) -> Benchmark:
-    """A benchmark of which only the server knows the query poses."""
+    """A benchmark whose query poses only the server knows."""
     return Benchmark(
         name,
         sides[0],
@@ -505,7 +505,7 @@ def photos_new_walks(path: Path | None) -> Benchmark:
 def survey(path: Path | None, dataset: str, split: str, radii_m: tuple[float, ...]) -> Benchmark:
     """Street views against other panoramas, or a second day of drives against the first: 25 m and 40°, and stricter.
 
-    A model may be trained on the rest of the dataset: on `train` for its `val`, on what lies apart for a held-out part.
+    A model may be trained on the rest of the dataset: on `train` for `val`, on what lies apart for a held-out part.
     """
     sides = datasets.load(dataset, path, split)
     training = partial(datasets.load, dataset, path, "train" if split == "val" else surveys.WITHOUT)
@@ -531,7 +531,7 @@ def _alike(name: str, sides: Split, **more: Any) -> Benchmark:
 
 
 def leave_one_group_out(name: str, images: ImageSet, training: Callable[[], ImageSet] | None = None) -> Benchmark:
-    """A set matched with itself, photos of one group never with each other; photos without a position are left out."""
+    """A set matched with itself, but never within a group; photos without a position are left out."""
     known = images.poses.known
     groups: Groups = "other" if len(images.group_names) > 1 else "any"
     notes = () if groups == "other" else ("no groups are named, so photos of one walk may match each other",)

@@ -1,7 +1,7 @@
-"""Figures as people read them: one table of names and one ±; `covis.tables` sets them as text, Markdown and LaTeX.
+"""Figures for people: their names and the one meaning of ±; `covis.tables` writes text, Markdown and LaTeX.
 
-± is always the half-width of the 95 % interval of the mean over seeds (Student's t), from three seeds on; two seeds show
-their values. Intervals in square brackets are over the queries of one evaluation.
+± is always the half-width of the 95 % interval of the mean over seeds (Student's t), for three seeds or more; for two
+seeds both values are shown. Intervals in square brackets are over the queries of one evaluation.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ NAMES: Mapping[str, Name] = {
 }
 """Single figures of an evaluation, by key, in the order in which they are shown."""
 _AMONG_SIMILAR = {"spearman_psi_distance_similar": Name("Spearman ρ where ψ > 0", "", 3, lower_is_better=True)}
-"""Said in tables alone: how distances follow grades among pairs that share something."""
+"""Shown in tables only: how distances follow grades among pairs that share something."""
 SEARCHED = {"any": "whole", "same": "the query's own group", "other": "other groups"}
 """Which part of the map a query is matched with, in words."""
 
@@ -206,7 +206,7 @@ BEST_RECALL = {name_of(f"recall@{k}").heading: False for k in COMPARED_KS}
 
 
 def beside_table(line: str, dress: str) -> str:
-    """A line above or below a table: in LaTeX a comment, so that all of it can be pasted."""
+    """A line above or below a table; in LaTeX it is a comment, so that the whole output can be pasted."""
     return f"% {line}" if dress == "latex" else line
 
 

@@ -1,4 +1,4 @@
-"""An evaluation: its figures, and what became of every query, so that two of them can be compared query by query."""
+"""An evaluation: its figures and the outcome of every query, so that two of them can be compared query by query."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Figures(JsonValues):
 
     @property
     def queries(self) -> int:
-        """In the headline's denominator."""
+        """Queries in the headline's denominator."""
         return int(self["queries"])
 
     @property
@@ -52,7 +52,7 @@ class Figures(JsonValues):
 
     @property
     def queries_without_positive(self) -> int:
-        """Queries that no map image answers."""
+        """Queries without a relevant map image."""
         return int(self["queries_without_positive"])
 
     @property
@@ -97,8 +97,8 @@ class Figures(JsonValues):
     @property
     def posed(self) -> Mapping[str, Any]:
         """Estimated 6DOF poses: `queries`, `estimated`, `localised`, medians; empty where none were asked for."""
-        found: Mapping[str, Any] = self.get("posed", {})
-        return found
+        posed: Mapping[str, Any] = self.get("posed", {})
+        return posed
 
     @property
     def breakdown(self) -> dict[str, dict[str, Part]]:
@@ -116,8 +116,8 @@ class Figures(JsonValues):
     @property
     def by_radius(self) -> RadiusCurve | None:
         """Recall@1 against radius; None where positions are unknown."""
-        found = self.get("recall_by_radius")
-        return None if found is None else RadiusCurve(found["radius_m"], found["recall"], found["possible"])
+        curve = self.get("recall_by_radius")
+        return None if curve is None else RadiusCurve(curve["radius_m"], curve["recall"], curve["possible"])
 
     @property
     def notes(self) -> list[str]:
@@ -181,7 +181,7 @@ class Evaluation:
 
     @property
     def fingerprint(self) -> str:
-        """The protocol's fingerprint: figures compare only where it is the same."""
+        """The protocol's fingerprint: figures can be compared only where it is the same."""
         return str(self.figures["fingerprint"])
 
     @property
@@ -250,12 +250,12 @@ def find_evaluations(path: Path | str) -> list[Path]:
     folders = sorted((p.parent for p in below.glob(f"*/{artifacts.MANIFEST}")), key=_natural) if below.is_dir() else []
     if is_run and _is_evaluation(below):
         folders = [below]
-    found = [folder for folder in folders if _is_evaluation(folder)]
-    if not found:
+    evaluations = [folder for folder in folders if _is_evaluation(folder)]
+    if not evaluations:
         what = "does not exist" if not path.exists() else "holds no evaluation"
         model, target = (path, below / "BENCHMARK") if is_run else ("MODEL", "FOLDER")
         raise InputError(f"{path} {what}; make one with: covis evaluate {model} BENCHMARK -o {target}")
-    return found
+    return evaluations
 
 
 def _is_evaluation(folder: Path) -> bool:

@@ -1,4 +1,4 @@
-"""From descriptors to figures: search as the protocol says, score, and sweep descriptor sizes; any tool's descriptors."""
+"""From descriptors of any tool to figures: search as the protocol says, score, and sweep descriptor sizes."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ from covis.whitening import (
 )
 
 PHOTO_VIEWS = FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True)
-"""ψ of photos taken on foot. Their views share what stands near: on the campus photos, ψ of 25 m squared follows the share
-of pairs that look alike; ψ of 50 m promises far more than phones see."""
+"""ψ of photos taken on foot, whose views share what is near: on the campus photos, ψ of 25 m squared follows the share
+of pairs that look alike; ψ of 50 m is far above what phones see."""
 NEAREST = 3
-"""Images of other groups that stand for an image's place where poses are not asked."""
+"""Images of other groups that are taken to show an image's place where labels do not come from poses."""
 _SMALLEST_DIM = 32
 _SAME_M, _SAME_DEG, _FAR_M = 4.0, 10.0, 150.0
 """Pairs that surely look alike, and pairs that surely do not."""
@@ -75,7 +75,7 @@ def fit_sizes(
     state: Path | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Iterator[Whitening]:
-    """Whitenings to several dims from one fit; an interrupted one resumes in the folder `state`."""
+    """Whitenings to several dims from one fit; an interrupted fit resumes from the folder `state`."""
     pairs = None if rule.labels == "none" else labelled_pairs(images, descriptors, rule, labels)
     record = {**(facts or {}), **({} if pairs is None else _label_facts(rule, labels, pairs))}
     with moments(descriptors, max(sizes), state=state) as fitted:
@@ -91,7 +91,7 @@ def labelled_pairs(
 ) -> csr_matrix:
     """(N, N) weights of the pairs that a rule takes for one place; rows sum to 1.
 
-    Pairs are of different groups (walks), unless there is one group, or labels that match inside groups (cities).
+    Pairs join different groups (walks), unless there is only one group or the labels match within groups (cities).
     """
     cities = bool(getattr(labels, "within_group", False))
     group = None if cities or len(images.group_names) < 2 else np.asarray(images.group, np.int64)
@@ -109,7 +109,7 @@ def labelled_pairs(
 
 @dataclass(frozen=True)
 class Likeness:
-    """The share of pairs that look alike, by their ψ: straight lines between what was measured, never falling."""
+    """The share of pairs that look alike as a function of ψ: linear between measured points, never falling."""
 
     psi: tuple[float, ...]
     share: tuple[float, ...]
@@ -119,12 +119,12 @@ class Likeness:
         return np.asarray(np.interp(psi, (0.0, *self.psi), (0.0, *self.share)))
 
     def curve(self, steps: int = 10) -> tuple[float, ...]:
-        """At equal steps of ψ, as `FovOverlap.curve` takes it: labels that promise what photos keep."""
+        """The share at equal steps of ψ, as `FovOverlap.curve` takes it: labels that match what photos show."""
         return tuple(np.round(self(np.linspace(0, 1, steps + 1)), 4).tolist())
 
 
 def likeness(images: ImageSet, descriptors: Descriptors, graph: SimilarityGraph) -> Likeness:
-    """What the ψ of `graph` (N, N) is worth on some images: how often pairs of each grade look alike.
+    """How often pairs of each grade ψ of `graph` (N, N) look alike, measured on some images.
 
     Pairs of different groups at one place that face the same way surely look alike, pairs far apart surely do not, and
     the descriptor distances of all others are a mixture of the two (`covis.evaluation.metrics.Agreement`).
@@ -148,30 +148,30 @@ def likeness(images: ImageSet, descriptors: Descriptors, graph: SimilarityGraph)
         )
     agreement = Agreement.fit(distance[same], pair_distances(white, white, far[0], far[1]))
     bins = np.minimum((grade * _GRADES).astype(int), _GRADES - 1)
-    some = [here for here in (bins == k for k in range(_GRADES)) if here.sum() >= _FEWEST]
-    shares = np.maximum.accumulate([agreement.share(distance[here]) for here in some])
-    return Likeness(tuple(float(grade[here].mean()) for here in some), tuple(shares.tolist()))
+    some = [mask for mask in (bins == k for k in range(_GRADES)) if mask.sum() >= _FEWEST]
+    shares = np.maximum.accumulate([agreement.share(distance[mask]) for mask in some])
+    return Likeness(tuple(float(grade[mask].mean()) for mask in some), tuple(shares.tolist()))
 
 
 def _white(descriptors: Descriptors, dim: int = 256) -> Descriptors:
-    """PCA-whitened to as many of `dim` dims as there are descriptors for."""
+    """The descriptors PCA-whitened to `dim` dims, or to fewer where there are not enough descriptors to fit them."""
     most = min(dim, descriptors.shape[1], max(1, len(descriptors) // SAMPLES_PER_DIM))
     return Whitening.fit(descriptors, most)(descriptors)
 
 
 def nearest_pairs(descriptors: Descriptors, group: Ids | None) -> csr_matrix:
-    """Each image's `NEAREST` of other groups (N,) by PCA-whitened descriptors, equally weighted."""
+    """(N, N) equal weights of each image's `NEAREST` in other groups (N,), by PCA-whitened descriptors."""
     white = _white(descriptors)
     itself = np.arange(len(white))
-    found = rank(white, white, NEAREST, group, group, "any" if group is None else "other", exclude=itself)
-    rows, columns = np.nonzero(found.ids >= 0)
-    count = np.maximum((found.ids >= 0).sum(axis=1), 1)
+    ranking = rank(white, white, NEAREST, group, group, "any" if group is None else "other", exclude=itself)
+    rows, columns = np.nonzero(ranking.ids >= 0)
+    count = np.maximum((ranking.ids >= 0).sum(axis=1), 1)
     shape = (len(white), len(white))
-    return csr_matrix((1.0 / count[rows], (rows, found.ids[rows, columns])), shape=shape)
+    return csr_matrix((1.0 / count[rows], (rows, ranking.ids[rows, columns])), shape=shape)
 
 
 def affordable(dim: int, samples: int) -> int:
-    """`dim`, or as many as the samples suffice for; 0 (none) where that is too few to be of use."""
+    """`dim`, or as many as the samples suffice for; 0 (none) where that is too few to be useful."""
     dim = min(dim, samples // SAMPLES_PER_DIM)
     return dim if dim >= _SMALLEST_DIM else 0
 
@@ -181,7 +181,7 @@ def _label_facts(rule: WhiteningRule, labels: Labeller, pairs: csr_matrix) -> di
     return {"pairs": int(pairs.nnz), **({} if source is None else {"label_rule": str(source)})}
 
 
-# From descriptors to figures: search as the protocol says, score, and sweep descriptor sizes; any tool's descriptors.
+# From descriptors of any tool to figures: search as the protocol says, score, and sweep descriptor sizes.
 
 
 SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
@@ -218,7 +218,7 @@ def evaluate_descriptors(
 
 
 def check_pair(queries: Descriptors, database: Descriptors, benchmark: Benchmark) -> None:
-    """Refuses descriptors that are not one unit vector per image, or of two sizes."""
+    """Refuses descriptors that are not one unit vector per image, or differ in size between queries and map."""
     check_descriptors(queries, benchmark.queries, "queries")
     if database is not queries:
         check_descriptors(database, benchmark.database, "map")
@@ -264,7 +264,7 @@ def check_descriptors(descriptors: Descriptors, images: ImageSet, side: str) -> 
 
 
 def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = True) -> Descriptors:
-    """Descriptors that another tool wrote: `FILE.npy` (N, dim) beside `FILE.txt`, one image name a line, any order.
+    """Descriptors that another tool wrote: `FILE.npy` (N, dim) beside `FILE.txt`, one image name per line, any order.
 
     Names are matched with the images' own by their whole path or, where that is unambiguous, by file name.
     """
@@ -288,7 +288,7 @@ def open_matrix(path: Path) -> tuple[NDArray[Any], NDArray[np.bytes_]]:
 
 
 def unit_rows(path: Path, rows: NDArray[Any], name: Callable[[int], str]) -> Descriptors:
-    """Rows of a matrix scaled to unit length; one that has none is an error that tells its `name`."""
+    """Rows of a matrix scaled to unit length; a row that is zero or not finite is an error that gives its `name`."""
     rows = np.asarray(rows, np.float32)
     length = np.linalg.norm(rows, axis=1, keepdims=True)
     if not np.isfinite(length).all() or (length == 0).any():

@@ -1,9 +1,9 @@
-"""Export, then score: how a model becomes figures, on one page and without torch.
+"""Export, then score: how a model becomes figures, in one module and without torch.
 
     describer ─export→ descriptors ─(whiten)→ search ─(re-rank)→ Ranking ─score→ Evaluation, or a submission file
 
 A describer is anything that gives descriptors: a model, a store, another tool's matrix. A re-ranker is a function
-`Ranking -> Ranking`. An evaluation that is saved already is opened, not computed again.
+`Ranking -> Ranking`. A saved evaluation is opened, not computed again.
 """
 
 from __future__ import annotations
@@ -37,26 +37,26 @@ from covis.whitening import PCA, Whitening, WhiteningRule
 Fit = Literal["map", "train"]
 SUBMISSION_KIND = "submission"
 MIN_WALKS = 4
-"""Groups that a map needs to be asked across them."""
+"""Groups that a map needs for its own images to serve as queries across groups."""
 FITTED_QUERIES = 2000
 _FOLDS = 4
 
 
 class Reranker(Protocol):
-    """A way to re-rank, before it knows the images; `describing.rerankers.RERANKERS` has those that have a name."""
+    """A way to re-rank, not yet bound to images; `describing.rerankers.RERANKERS` has the named ones."""
 
     @property
     def name(self) -> str:
-        """As the command line knows it."""
+        """Its name on the command line."""
         ...
 
     @property
     def depth(self) -> int:
-        """Results per query that it wants to see."""
+        """Results per query that it needs."""
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What it is, as JSON knows it."""
+        """Its description as JSON values."""
         ...
 
     def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
@@ -73,7 +73,7 @@ class Poser(Protocol):
         ...
 
     def facts(self) -> dict[str, Any]:
-        """What it is, as JSON knows it."""
+        """Its description as JSON values."""
         ...
 
     def estimate(self, ids: Ids, queries: ImageSet, database: ImageSet) -> tuple[Floats, Floats]:
@@ -97,7 +97,7 @@ class Variants:
     whitening: WhiteningRule = PCA
     rerank: Reranker | None = None
     pose: Poser | None = None
-    """Estimates full poses from the results, which are scored beside them."""
+    """Estimates full poses from the results; they are scored beside the results."""
 
     @property
     def single(self) -> bool:
@@ -105,7 +105,7 @@ class Variants:
         return len(set(self.sizes)) == 1 and not self.sweep
 
     def facts(self, size: int | None) -> dict[str, Any]:
-        """What tells the variant of this size from plain descriptors, as JSON knows it."""
+        """What distinguishes the variant of this size from plain descriptors, as JSON values."""
         facts: dict[str, Any] = {"rerank": _rerank_facts(self.rerank)} if self.rerank else {}
         facts |= {"pose": self.pose.facts()} if self.pose else {}
         if size is None:
@@ -120,12 +120,12 @@ class Variants:
         return f"{benchmark}{whitened}{'' if self.rerank is None else '-' + self.rerank.name.replace(':', '-')}"
 
     def label(self, label: str, size: int | None) -> str:
-        """What the variant of this size is called, for what is called `label`."""
+        """The label of the variant of this size, where plain descriptors are called `label`."""
         whitened = "" if size is None else f", whitened {size} ({' '.join([self.fit, *self._rule_words()])})"
         return f"{label}{whitened}{'' if self.rerank is None else f', by {self.rerank.name}'}"
 
     def _rule_words(self) -> list[str]:
-        """What tells the whitening from PCA's, in words."""
+        """What distinguishes the whitening from PCA's, in words."""
         rule = self.whitening
         power = [] if rule.power == 1 else [f"power{rule.power:g}"]
         return [*([] if rule.labels == "none" else [rule.labels]), *power]
@@ -160,7 +160,7 @@ class Exported:
         return replace(self, queries=queries, database=queries if one else whitening(self.database))
 
     def ranking(self, describer: Describer, rerank: Reranker | None = None) -> tuple[Ranking, dict[str, Any]]:
-        """The search as the protocol says, re-ranked if asked; and what the re-ranking cost."""
+        """The search as the protocol says, re-ranked if `rerank` is given, and the cost of the re-ranking."""
         ranking = rank_descriptors(
             self.queries, self.database, self.benchmark, depth=0 if rerank is None else rerank.depth
         )
@@ -178,9 +178,9 @@ class Exported:
         return ranking, {"cpu_ms_per_query": 1000 * took / max(1, len(ranking)), **own, **settings}
 
     def _fitted(self, consensus: Consensus, ranking: Ranking) -> tuple[list[Consensus], Callable[[Ranking], Ranking]]:
-        """The consensus that suits the map, told by its own images asked across walks; as it is for a map of one group.
+        """The consensus fitted to the map, by searching its own images across walks; unchanged for a map of few groups.
 
-        Where the queries are the map, each fold of walks is judged by what the others say.
+        Where the queries are the map, each fold of walks is re-ranked by a consensus fitted on the other folds.
         """
         images, depth = self.benchmark.database, consensus.depth
         group = np.asarray(images.group, np.int64)
@@ -216,7 +216,7 @@ def export(describer: Describer, benchmark: Benchmark) -> Exported:
 
 
 def _described(describer: Describer, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
-    """Unit descriptors of images, or of sequences: the mean of their frames' (none where a frame has none)."""
+    """Unit descriptors of images, or of sequences: the mean over their frames (missing where a frame has none)."""
     window = images.columns.get(WINDOW)
     if window is None:
         return describer.describe(images)
@@ -235,7 +235,7 @@ def _described(describer: Describer, images: ImageSet) -> tuple[Descriptors, NDA
 
 
 def evaluations(describer: Describer, benchmark: Benchmark, variants: Variants | None = None) -> Iterator[Evaluation]:
-    """Export once, then score each variant: plain descriptors where they are asked for, then each whitened size."""
+    """Export once, then score each variant: plain descriptors if requested, then each whitened size."""
     variants = variants or Variants()
     exported = export(describer, benchmark)
     if None in variants.sizes or variants.sweep:
@@ -288,7 +288,7 @@ def _posed(
 
 
 def _noted(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:
-    """The benchmark, with what a re-ranking of sequences looks at said in its notes (no part of its fingerprint)."""
+    """The benchmark with a note on what a re-ranking of sequences looks at (notes are not part of its fingerprint)."""
     if rerank is None or not any(WINDOW in side.columns for side in (benchmark.queries, benchmark.database)):
         return benchmark
     note = f"sequences are ranked by all their frames; the re-ranking ({rerank.name}) sees their middle frames"
@@ -296,7 +296,7 @@ def _noted(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:
 
 
 def fit_whitenings(describer: Describer, exported: Exported, variants: Variants) -> Iterator[Whitening]:
-    """The whitenings that are asked for, all from one fit, smallest first."""
+    """The requested whitenings, all from one fit, smallest first."""
     sizes = {size for size in variants.sizes if size is not None}
     if not sizes and not variants.sweep:
         return
@@ -309,7 +309,7 @@ def fit_whitenings(describer: Describer, exported: Exported, variants: Variants)
 
 
 def _sample(describer: Describer, exported: Exported, variants: Variants) -> tuple[ImageSet, Descriptors]:
-    """Up to `fit_images` images of the map or for training with their descriptors, drawn once for all sizes."""
+    """Up to `fit_images` map or training images with their descriptors, drawn once for all sizes."""
     rng = np.random.default_rng(0)
     if variants.fit == "map":
         if exported.benchmark.one_set and variants.whitening.labels in ("graded", "binary"):
@@ -404,7 +404,7 @@ def submit(
 def _opened(
     output: Path, benchmark: Benchmark, variants: Variants, config: dict[str, Any], alone: bool
 ) -> list[Evaluation]:
-    """The evaluations of an earlier run of the same command; none where one is missing or a sweep was asked for."""
+    """The evaluations of an earlier run of the same command; empty if one is missing or a sweep was requested."""
     sizes = dict.fromkeys(variants.sizes)
     targets = {size: output if alone else output / variants.folder(benchmark.name, size) for size in sizes}
     for size, target in targets.items():
@@ -420,7 +420,7 @@ def _is_there(target: Path) -> bool:
 
 
 def _same(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> None:
-    found = manifest["config"]
-    if found != config:
-        told = artifacts.difference(found, config)
-        raise InputError(f"{target} holds another evaluation ({told}); choose another output folder")
+    stored = manifest["config"]
+    if stored != config:
+        difference = artifacts.difference(stored, config)
+        raise InputError(f"{target} holds another evaluation ({difference}); choose another output folder")

@@ -39,7 +39,7 @@ _BLOCK = 1 << 24
 
 @dataclass(frozen=True, eq=False)
 class PrecisionRecall:
-    """Precision and recall when every match up to a distance is accepted; one point a distinct distance."""
+    """Precision and recall when every match up to a distance is accepted; one point per distinct distance."""
 
     distance: Floats
     precision: Floats
@@ -70,14 +70,14 @@ def precision_recall(distance: ArrayLike, correct: ArrayLike, possible: int | No
     order = np.argsort(d, kind="stable")
     d = d[order]
     last = np.flatnonzero(np.append(np.diff(d) > 0, len(d) > 0))
-    found = np.cumsum(hit[order])[last]
-    return PrecisionRecall(d[last], found / (last + 1.0), found / possible)
+    hits = np.cumsum(hit[order])[last]
+    return PrecisionRecall(d[last], hits / (last + 1.0), hits / possible)
 
 
 def average_precision(queries: Floats32, database: Floats32, relevant: SimilarityGraph, *, one_set: bool) -> float:
     """Average precision over all pairs of unit descriptors (Q, dim), (M, dim), ranked by distance; in [0, 1].
 
-    `relevant` holds the positive pairs alone. Exact at any size in bounded memory: the pairs are never sorted, each
+    `relevant` holds only the positive pairs. Exact at any size in bounded memory: the pairs are never sorted, each
     is counted at the first positive distance that accepts it. With `one_set` no image is paired with itself.
     """
     if not relevant.pairs:
@@ -98,13 +98,13 @@ def _levels(
     q: Floats32, d: Floats32, relevant: SimilarityGraph
 ) -> tuple[Floats32, NDArray[np.int64], NDArray[np.int64]]:
     """Distinct positive distances, the level of each positive pair and how many positives each level holds."""
-    found = np.empty(relevant.pairs, np.float32)
+    distances = np.empty(relevant.pairs, np.float32)
     # The same arithmetic as in the counting pass: a positive must be found at exactly its own level.
     for start, block in distance_blocks(q, d):
         part = slice(int(relevant.indptr[start]), int(relevant.indptr[start + len(block)]))
         rows = np.repeat(np.arange(len(block)), np.diff(relevant.indptr[start : start + len(block) + 1]))
-        found[part] = block[rows, relevant.indices[part]]
-    levels, inverse, counts = np.unique(found, return_inverse=True, return_counts=True)
+        distances[part] = block[rows, relevant.indices[part]]
+    levels, inverse, counts = np.unique(distances, return_inverse=True, return_counts=True)
     return levels, inverse, counts
 
 
@@ -143,9 +143,9 @@ def sample_pairs(
     admissible: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]] | None = None,
     seed: int = 0,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Floats32]:
-    """Query ids, map ids and ψ of up to `count` pairs: half of them similar (ψ > 0, any of them), half at random.
+    """Query ids, map ids and ψ of up to `count` pairs: half drawn from those with ψ > 0, half from all pairs.
 
-    Random ones that are not `admissible` are left out: an image beside itself has no ψ, but is not dissimilar either.
+    Random ones that are not `admissible` are left out: an image with itself has no ψ, but is not dissimilar either.
     """
     rng = np.random.default_rng(seed)
     stored = np.sort(rng.choice(graph.pairs, min(count // 2, graph.pairs), replace=False))
@@ -176,8 +176,8 @@ def evaluate(
 ) -> Evaluation:
     """Scores a raw or settled ranking (Q, K) of the benchmark's map for each of its queries.
 
-    `subject` says what made the ranking; `further` figures (such as average precision over pairs) and arrays (such as
-    `samples` of pairs) travel along.
+    `subject` says what made the ranking. `further` figures (such as average precision over pairs) and arrays (such as
+    `samples` of pairs) are kept with the evaluation.
     """
     ids, distances = benchmark.settle(ranking)
     arrays = _outcomes(ids, distances, benchmark)
@@ -194,7 +194,7 @@ def evaluate(
 
 
 def _outcomes(ids: Ids, distances: NDArray[np.float32], benchmark: Benchmark) -> Arrays:
-    """What became of each query; raises where none has a relevant image."""
+    """The outcome of each query; raises where none has a relevant image."""
     graph = benchmark.positives
     answerable(graph)
     metres, degrees = pose_errors(benchmark.queries.poses, benchmark.database.poses, ids[:, 0])
@@ -271,7 +271,7 @@ def _stricter(name: str, benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]
 
 
 def _clustered(benchmark: Benchmark) -> bool:
-    """Whether groups are walks or drives, whose frames stand and fall together."""
+    """Whether groups are walks or drives, whose frames are not independent."""
     return benchmark.groups == "other" and len(np.unique(benchmark.queries.group)) > 1
 
 
@@ -335,15 +335,15 @@ def _breakdown(benchmark: Benchmark, arrays: Arrays) -> dict[str, dict[str, dict
 
 
 def _warnings(benchmark: Benchmark, ids: Ids) -> list[str]:
-    """What a reader should know of this ranking and these images."""
-    found = []
+    """What a reader should know about this ranking and these images."""
+    warnings = []
     short = int((ids[:, min(max(benchmark.ks), len(benchmark.database)) - 1] < 0).sum())
     if short:
-        found.append(f"{short} queries have fewer than {max(benchmark.ks)} results")
+        warnings.append(f"{short} queries have fewer than {max(benchmark.ks)} results")
     twice = _in_both(benchmark)
     if twice:
-        found.append(f"{twice} queries may find the very file that was asked about: the same image is in the map")
-    return found
+        warnings.append(f"{twice} queries may find the very file that was asked about: the same image is in the map")
+    return warnings
 
 
 def _in_both(benchmark: Benchmark) -> int:

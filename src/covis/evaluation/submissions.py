@@ -35,9 +35,9 @@ def write_submission(ranking: Ranked, benchmark: Benchmark, path: Path | str) ->
             queries, database = keys(benchmark.queries), keys(benchmark.database)
             write_msls(partial, queries, [[database[i] for i in row if i >= 0] for row in ids])
         elif benchmark.submission == LONG_TERM:
-            names, found = submission_names(benchmark.queries), ids[:, 0] >= 0
-            poses = benchmark.database.poses.subset(ids[found, 0])
-            write_poses(partial, [n for n, ok in zip(names, found, strict=True) if ok], poses)
+            names, matched = submission_names(benchmark.queries), ids[:, 0] >= 0
+            poses = benchmark.database.poses.subset(ids[matched, 0])
+            write_poses(partial, [n for n, ok in zip(names, matched, strict=True) if ok], poses)
         problems = check_submission(partial, benchmark)
         if problems:
             raise InputError(f"{path}: {problems[0]}" + (f" (and {len(problems) - 1} more)" if problems[1:] else ""))
@@ -45,7 +45,7 @@ def write_submission(ranking: Ranked, benchmark: Benchmark, path: Path | str) ->
 
 
 def check_submission(path: Path | str, benchmark: Benchmark) -> list[str]:
-    """What is wrong with a file for the benchmark's server, one line a problem; empty if nothing is."""
+    """What is wrong with a file for the benchmark's server, one line per problem; empty if nothing is."""
     if benchmark.submission == MSLS:
         return check_msls(path, keys(benchmark.queries), keys(benchmark.database))
     if benchmark.submission == LONG_TERM:
@@ -54,7 +54,7 @@ def check_submission(path: Path | str, benchmark: Benchmark) -> list[str]:
 
 
 def server_figures(benchmark: Benchmark) -> list[str]:
-    """The figures that the benchmark's server answers with."""
+    """The figures that the benchmark's server returns."""
     if benchmark.submission == MSLS:
         return [f"recall@{k}" for k in (1, 5, 10)]
     return [f"localised@{limit_name(limit)}" for limit in benchmark.thresholds]
@@ -71,7 +71,7 @@ class Scores:
 
     @classmethod
     def read(cls, *paths: Path | str) -> Scores:
-        """From CSV files `submission,figure,value`, later ones first; an empty value is awaited."""
+        """From CSV files `submission,figure,value`; later files override earlier ones, an empty value is awaited."""
         scores = cls()
         for path in map(Path, paths):
             with path.open(encoding="utf-8-sig", newline="") as file:
@@ -101,7 +101,7 @@ class Scores:
         return known
 
     def write(self, path: Path) -> None:
-        """As a file to fill in."""
+        """Writes the scores as a file to fill in."""
         lines = [[s, f, "" if v is None else f"{v:g}"] for (s, f), v in sorted(self.values.items())]
         with path.open("w", encoding="utf-8", newline="") as file:
             csv.writer(file).writerows([SCORE_COLUMNS, *lines])
@@ -114,7 +114,7 @@ def keys(images: ImageSet) -> list[str]:
 
 
 def write_msls(path: Path, queries: Sequence[str], predictions: Sequence[Sequence[str]], k: int | None = None) -> None:
-    """A prediction file: `query db1 db2 …` a line, equal columns; a `.zip` holds it as its one csv.
+    """A prediction file: lines `query db1 db2 …` of equal length; a `.zip` holds it as its only csv.
 
     Keys of a sequence are joined by commas. Rows are cut at `k`, or at the shortest row.
     """
@@ -134,7 +134,7 @@ def write_msls(path: Path, queries: Sequence[str], predictions: Sequence[Sequenc
 
 
 def check_msls(path: Path | str, queries: Iterable[str], database: Iterable[str]) -> list[str]:
-    """What is wrong with an MSLS prediction file, one line a problem; empty if nothing is."""
+    """What is wrong with an MSLS prediction file, one line per problem; empty if nothing is."""
     path = Path(path)
     text, problems = _msls_text(path)
     rows = [(n, line.split(" ")) for n, line in enumerate(text.split("\n"), 1) if line and not line.startswith("#")]
@@ -224,9 +224,9 @@ def world_to_camera(poses: Poses) -> tuple[Floats, Floats]:
 
 
 def check_poses(path: Path | str, queries: Iterable[str], centres: NDArray[np.float64] | None = None) -> list[str]:
-    """What is wrong with a long-term localisation file, one line a problem; empty if nothing is.
+    """What is wrong with a long-term localisation file, one line per problem; empty if nothing is.
 
-    With `centres` (M, 3) of the map, poses far outside of it are named: mostly a camera centre written as translation.
+    With `centres` (M, 3) of the map, poses far outside it are reported: mostly a camera centre written as translation.
     """
     wanted = list(queries)
     rows = [(n, line.split()) for n, line in enumerate(read_foreign_text(path).split("\n"), 1) if line]
@@ -261,7 +261,7 @@ def _is_finite(text: str) -> bool:
         return False
 
 
-def _listed(found: Sequence[object], template: str) -> list[str]:
+def _listed(values: Sequence[object], template: str) -> list[str]:
     """The first few problems of one kind, and how many more there are."""
-    more = [f"… and {len(found) - _SHOWN} more like the line before"] if len(found) > _SHOWN else []
-    return [*(template.format(v) for v in found[:_SHOWN]), *more]
+    more = [f"… and {len(values) - _SHOWN} more like the line before"] if len(values) > _SHOWN else []
+    return [*(template.format(v) for v in values[:_SHOWN]), *more]

@@ -3,8 +3,8 @@
 Nothing is validated while training: the other part of the campus is kept for the end. Give the backbone's weights with
 `--set model.weights=FILE` where timm cannot fetch them.
 
-Every row is scored on `campus_west` as it is and whitened on `train`, the best also by consensus; the trained rows of a
-table see as many images.
+Every row is scored on `campus_west` as it is and whitened on `train`, the best also by consensus; all trained rows of a
+table see the same number of images.
 """
 
 from __future__ import annotations
@@ -38,23 +38,23 @@ _MODELS = {
     "dinov2": ModelConfig("vit_small_patch14_reg4_dinov2", "avg", (224, 224), "last1", "pretrained", blocks=8),
 }
 _STEPS = {"dinov2": 40}
-"""What two processor cores can afford; 125 (4,000 pairs) elsewhere."""
+"""Steps that two processor cores can afford; 125 (4,000 pairs) for the other models."""
 _GENTLE = Optimiser("adamw", learning_rate=5e-5, weight_decay=1e-4, schedule="cosine", warmup=0.1)
-"""For transformers, and for clusters that start from what they are to find."""
+"""For transformers, and for clusters that are fitted to the photos before training."""
 _PLACES = {
     "mobilenetv2": replace(_MODELS["mobilenetv2"], pool="netvlad64", blocks=5, image_size=(224, 224)),
     "dinov2": replace(_MODELS["dinov2"], pool="netvlad32"),
 }
-"""Clusters of the features of the middle blocks, which find places better than the last, untrained."""
+"""Clusters of features of the middle blocks, which find places better than the last block does without training."""
 DEPTHS = {
     model: replace(_PLACES[model], blocks=0, levels=levels, trainable="none")
     for model, levels in {"mobilenetv2": (4, 5), "dinov2": (6, 8, 10)}.items()
 }
-"""Clusters at several depths, each by itself: what finds places best."""
+"""Clusters at several depths, each clustered separately: these find places best."""
 
 
 def campus_base(model: str) -> Recipe:
-    """What these recipes share: phones point anywhere, so labels weigh how much two cameras face each other."""
+    """What these recipes share; phones point anywhere, so labels reduce ψ of cameras that look at each other."""
     return Recipe(
         dataset="campus",
         model=_MODELS[model],
@@ -81,8 +81,8 @@ def all_pairs(model: str) -> Recipe:
 def places(model: str) -> Recipe:
     """Clusters of middle features, fitted to the photos and whitened; GCL over all pairs of sixteen places.
 
-    The distances of such descriptors start around 1.2, so the margin is as wide; fields of view reach as far as
-    positives do.
+    The distances of such descriptors start around 1.2, so that is the margin; fields of view reach as far as positives
+    do.
     """
     return replace(
         campus_base(model),
@@ -97,7 +97,7 @@ def places(model: str) -> Recipe:
 
 
 def depths(model: str) -> Recipe:
-    """Clusters of features at several depths; training moves the clusters alone."""
+    """Clusters of features at several depths; training moves only the clusters."""
     return replace(places(model), model=DEPTHS[model])
 
 
@@ -138,7 +138,7 @@ _WIDE = 1.0
 """A margin above the distances that a pretrained network starts from."""
 GRADED = "GCL, graded batches"
 MIDDLE, DEPTH_ROWS = "middle features in clusters", "several depths in clusters"
-"""One label for one recipe: tables that are run into one folder share its runs."""
+"""One label per recipe: tables that are run into one folder share its runs."""
 
 
 def both(label: str, recipe: Recipe, whiten: int = _WHITENED) -> tuple[Row, Row]:
@@ -149,7 +149,7 @@ def both(label: str, recipe: Recipe, whiten: int = _WHITENED) -> tuple[Row, Row]
 
 
 def agreed(label: str, recipe: Recipe, whiten: int) -> tuple[Row, ...]:
-    """`both`, and each with its results asked where they were taken."""
+    """`both`, and each of them re-ranked by the consensus of its results' poses."""
     plain, whitened = both(label, recipe, whiten)
     return plain, replace(plain, rerank="consensus"), whitened, replace(whitened, rerank="consensus")
 
@@ -264,23 +264,23 @@ def _with_loss(name: str, start: Recipe) -> Recipe:
     return replace(start, loss=loss, batches=Tuples(8, negatives=6, mined=True, refresh=25, pool=400))
 
 
-# Recipes for one's own photos: what did best on campus photographs, at two prices.
+# Recipes for one's own photos: what did best on campus photographs, at two levels of cost.
 
 
 RECOMMENDED, SMALL = "own_photos", "own_photos_small"
 _OWN_MODELS = {"dinov2": DEPTHS["dinov2"], "mobilenetv2": replace(DEPTHS["mobilenetv2"], image_size=(320, 320))}
-"""The small network is shown photos larger than the campus has them: it finds more places, and can afford it."""
+"""The small network gets larger photos than in the campus recipes: it finds more places that way and can afford it."""
 
 
 def own(model: str) -> Recipe:
-    """Clusters of a pretrained backbone's features at several depths, fitted to the photos and whitened, then trained."""
+    """Clusters of a pretrained backbone's features at several depths: fitted to the photos, whitened, then trained."""
     return replace(depths(model), dataset="photos", split="all", model=_OWN_MODELS[model])
 
 
 def fine_tune() -> Recipe:
-    """Any model on one's own photos (`covis train fine_tune --init MODEL`): graded pairs of three walks of four.
+    """Any model on one's own photos (`covis train fine_tune --init MODEL`): graded pairs of three of four walks.
 
-    The others tell whether it helped: the model is kept as it was where it did not.
+    The other walks decide whether training helped; if it did not, the model is kept as it was.
     """
     return replace(
         depths("mobilenetv2"),

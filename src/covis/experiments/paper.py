@@ -1,4 +1,4 @@
-"""The method's tables and figures as experiments, and the same questions asked of the town."""
+"""The method's tables and figures as experiments, and the same questions on the town."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _AVG_DIMS = {
 }  # fmt: skip
 NETVLAD_DIM = 4096
 OFF_THE_SHELF = "netvlad"
-"""The name under which NetVLAD as its authors trained it is given (`--model netvlad=FOLDER`)."""
+"""The name for NetVLAD as its authors trained it (`--model netvlad=FOLDER`)."""
 HOURS = {"vgg16": 5.0, "resnet50": 6.0, "resnet152": 14.0, "resnext": 28.0}
 """The published hours of one epoch of MSLS on one GPU, by backbone (Table 5)."""
 HOURS_NETVLAD = {"netvlad16": 24.0, "netvlad64": 36.0}
@@ -157,13 +157,13 @@ def _by_parts(table: str, benchmarks: tuple[str, ...]) -> tuple[Row, ...]:
 
 def _all_models() -> list[tuple[str, Recipe, int]]:
     """Printed name, recipe and whitened size of the models of Tables 3 and 9."""
-    found = []
+    models = []
     for short, name in _NAMES.items():
         for pool, shown in (("avg", "avg"), ("gem", "GeM")):
             for loss in ("cl", "gcl"):
                 dim = _GEM_DIMS[short] if pool == "gem" else _AVG_DIMS[short][loss]
-                found.append((f"{name}-{shown}-{loss.upper()}", RECIPES[f"msls_{short}_{pool}_{loss}"](), dim))
-    return found
+                models.append((f"{name}-{shown}-{loss.upper()}", RECIPES[f"msls_{short}_{pool}_{loss}"](), dim))
+    return models
 
 
 @TABLES.register("table8")
@@ -218,7 +218,7 @@ def table11() -> Table:
     return Table("Table 11: average precision, 7Scenes", tuple(rows), mean_over=tuple(SCENES), published_means=means)
 
 
-# Figures that are made of runs
+# Figures that are drawn from runs
 
 
 @TABLES.register("figure_whitening")
@@ -332,10 +332,10 @@ def _on_town(name: str, pairs: Recipe, images: int) -> Recipe:
 
 
 def _figures(table: str, method: str, loss: str = "", whitened: bool | None = None) -> tuple[Published, ...]:
-    """What was printed for a method, likely misprints included (they are told apart by `doubtful`)."""
+    """What was printed for a method, including likely misprints (which are marked `doubtful`)."""
     wanted = method.casefold()
-    found = (p for p in published() if p.table == table and p.method.casefold().removesuffix("*") == wanted)
-    return tuple(p for p in found if p.loss in ("", loss) and p.whitened == whitened)
+    figures = (p for p in published() if p.table == table and p.method.casefold().removesuffix("*") == wanted)
+    return tuple(p for p in figures if p.loss in ("", loss) and p.whitened == whitened)
 
 
 def _pair(

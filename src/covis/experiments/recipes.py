@@ -22,7 +22,7 @@ SAME_PLACE = Radius(PLACE_M, max_angle_deg=PLACE_TURN_DEG)
 
 
 def get(name: str) -> Recipe:
-    """The recipe of that name, or of a file (.toml, .json); an unknown one suggests the nearest.
+    """The recipe of that name, or of a file (.toml, .json); the error for an unknown name suggests the nearest.
 
     >>> get("town_quick").dataset
     'town'
@@ -148,10 +148,10 @@ RECIPES.update(_INDOOR)
 
 # Recipes on the simulated town: the small network from scratch, everything trained.
 #
-# Streets are driven in both directions, so cameras that look at each other abound: labels weigh how much they face.
-# Houses end the view early: fields of view reach 30 m, which did better on the validation streets than 50 m or 80 m.
-# Networks start from scratch, where 500 steps of SGD get less far (at rates of 0.5, 2 and 6 with momentum they found 32, 39
-# and 45 % of the validation streets' queries at rank 1, and seeds differed by a factor of two) than AdamW (54 %).
+# Streets are driven in both directions, so many cameras look at each other: labels reduce their ψ. Houses block the
+# view: fields of view reach 30 m, which did better on the validation streets than 50 m or 80 m. Networks start from
+# scratch, where 500 steps of SGD do worse than AdamW: at rates of 0.5, 2 and 6 with momentum they found 32, 39 and 45 %
+# of the validation streets' queries at rank 1, and seeds differed by a factor of two; AdamW found 54 %.
 
 
 @RECIPES.register("town_gcl")

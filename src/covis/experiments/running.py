@@ -52,7 +52,7 @@ COST = "cost.json"
 
 
 def run_rows(rows: Sequence[Row], inputs: Inputs, seeds: Iterable[int]) -> list[Outcome]:
-    """Runs what the data allows, row by row; a row that cannot be run or fails is said, and the others go on."""
+    """Runs what the data allows, row by row; a row that cannot be run or fails is reported, and the others go on."""
     seeds, outcomes = list(seeds), []
     for row in rows:
         sizes = tuple(dict.fromkeys(other.whiten for other in rows if other.shares_descriptors(row)))
@@ -116,7 +116,7 @@ def _remark(outcome: Outcome, text: str) -> None:
 
 
 def run_folder(output: Path, row: Row, seed: int) -> Path:
-    """Where the run of a row's recipe lies: the same for every table that has the recipe, whatever its rows' names."""
+    """The folder of the run of a row's recipe: the same for every table with the recipe, whatever its rows' names."""
     known = sorted((output / RUNS).glob(f"*-{row.key}"))
     return (known[0] if known else output / RUNS / f"{row.slug}-{row.key}") / f"seed-{seed}"
 
@@ -166,7 +166,7 @@ class FrozenOnce(ModelDescriber):
     model: PlaceModel
 
     def describe(self, images: ImageSet) -> tuple[NDArray[np.float32], NDArray[np.bool_]]:
-        """Through cached features if every image can be read and has its place there, else as any model does."""
+        """Uses cached features if every image can be read and is in the cache, else describes as any model does."""
         if torch.cuda.is_available():
             return super().describe(images)
         cache = cache_folder() / "features"
@@ -182,21 +182,21 @@ def headline(evaluation: Evaluation, parts: bool = False) -> dict[str, float]:
     """The figures that a table shows, recall over the queries that the published figures divide by."""
     over = DENOMINATORS.get(evaluation.benchmark)
     recall = evaluation.figures[f"recall_over_{over}"] if over else evaluation.recall
-    found = {f"recall@{k}": float(recall[k]) for k in recall if int(k) in TABLE_KS}
-    found |= {f"localised@{k}": v for k, v in evaluation.figures.get("localised", {}).items()}
+    shown = {f"recall@{k}": float(recall[k]) for k in recall if int(k) in TABLE_KS}
+    shown |= {f"localised@{k}": v for k, v in evaluation.figures.get("localised", {}).items()}
     if evaluation.figures.get("average_precision") is not None:
-        found["average_precision"] = evaluation.figures["average_precision"]
+        shown["average_precision"] = evaluation.figures["average_precision"]
     for values in evaluation.figures.get("breakdown", {}).values() if parts else ():
         for part, figures in values.items():
-            found |= {f"{part} localised@{k}": v for k, v in figures.get("localised", {}).items()}
-    return found
+            shown |= {f"{part} localised@{k}": v for k, v in figures.get("localised", {}).items()}
+    return shown
 
 
 def _ordered(evaluation: Evaluation) -> dict[str, float]:
-    """How well results are ordered by overlap: stricter radii, nDCG over ψ, metres at rank 1, Spearman of ψ and distance."""
-    found = {f"recall@1 {name}": part.recall[1] for name, part in evaluation.figures.stricter.items() if part.recall}
+    """Order of results by overlap: stricter radii, nDCG over ψ, metres at rank 1, Spearman of ψ and distance."""
+    recalls = {f"recall@1 {name}": part.recall[1] for name, part in evaluation.figures.stricter.items() if part.recall}
     single = {key: evaluation.figures.single(key) for key in ORDER_FIGURES}
-    return found | {key: value for key, value in single.items() if value is not None}
+    return recalls | {key: value for key, value in single.items() if value is not None}
 
 
 def measure_rows(rows: Sequence[Row], inputs: Inputs, *, steps: int = COST_STEPS) -> list[dict[str, Any]]:
@@ -237,14 +237,14 @@ def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
 
 @cache
 def part_of_training(dataset: str, split: str, path: Path | None) -> str:
-    """In what a training split is not the published one, by its counts and groups; empty if it is the whole."""
+    """How a training split differs from the published one, by its counts and groups; empty if it is the whole."""
     facts, images = datasets.DATASETS[dataset], datasets.load(dataset, path, split).queries
     queries, groups = facts.published.get(f"{split}/queries"), facts.groups.get(split)
     if queries in (None, len(images)) and groups in (None, len(images.group_names)):
         return ""
     whole = " and ".join(f"{n:,} {what}" for n, what in ((queries, "queries"), (groups, "groups")) if n is not None)
-    here = f"{len(images):,} queries of {len(images.group_names)} groups"
-    return f"other protocol: trained on {here} of {dataset} {split}, the whole has {whole}"
+    actual = f"{len(images):,} queries of {len(images.group_names)} groups"
+    return f"other protocol: trained on {actual} of {dataset} {split}, the whole has {whole}"
 
 
 def cost_table(entries: Sequence[dict[str, Any]], differs: str) -> str:
@@ -274,9 +274,11 @@ def cost_table(entries: Sequence[dict[str, Any]], differs: str) -> str:
         ]
         cells += [f"{e['pairs_per_epoch']:,}", f"{e['hours_per_epoch']:.2f}", str(e["epochs"])]
         cells.append(f"{e['hours_per_epoch'] * e['epochs']:.2f}")
-        told = printed.get(e["row"], {})
+        published = printed.get(e["row"], {})
         cells += (
-            [told.get(k, "") for k in ("gpu_memory", "epochs", "time_per_epoch", "time_to_converge")] if printed else []
+            [published.get(k, "") for k in ("gpu_memory", "epochs", "time_per_epoch", "time_to_converge")]
+            if printed
+            else []
         )
         lines.append([e["row"], *cells])
     table = markdown_lines(lines)

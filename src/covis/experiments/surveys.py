@@ -1,8 +1,8 @@
 """Experiments on street views and drives with exact poses, and on campus walks: every pair of a batch counts.
 
 Sixty steps over all pairs of 48 images from 12 places train the last two blocks with AdamW. The margin is 1, as wide as
-the distances that a pretrained network starts from; each loss has the rate that suited it best on the part of `train` that
-is held out (tables `cambridge_rates`, `racetrack_rates`). `val` is scored at the end alone.
+the distances that a pretrained network starts from. Each loss has the rate that suited it best on the held-out part of
+`train` (tables `cambridge_rates`, `racetrack_rates`). `val` is scored only at the end.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _BATCHES = AllPairs(size=48, places=12, partners="other_groups")
 MARGIN = 1.0
 _STEPS = 60
 PHOTO_GRADES = replace(PHOTO_VIEWS, exponent=2.0)
-"""25 m, squared: what follows the share of pairs that look alike, on all three sets (`benchmarks/bench_agreement.py`)."""
+"""25 m, squared: follows the share of pairs that look alike on all three sets (`benchmarks/bench_agreement.py`)."""
 METHOD = FovOverlap(radius_m=50.0, fov_deg=90.0)
 GRADES = {"cambridge": METHOD, "racetrack": METHOD, "campus": PHOTO_GRADES}
-"""The method's own field of view for its own kind of data, street views and drives; that of photos for photos."""
+"""The method's field of view for its own kind of data (street views and drives), that of photos for photos."""
 LOOKS_ALIKE = {
     "cambridge": (0.0, 0.09, 0.11, 0.15, 0.25, 0.33, 0.37, 0.42, 0.75, 0.98, 0.98),
     "racetrack": (0.0, 0.05, 0.11, 0.2, 0.3, 0.4, 0.54, 0.7, 0.85, 0.97, 1.0),
@@ -46,8 +46,8 @@ BEST = {
     "racetrack": {"CL": 1e-4, "GCL": 1e-4, "listwise": 1e-4, "listwise yes/no": 3e-5},
     "campus": {"CL": 3e-5, "GCL": 3e-4, "listwise": 3e-4, "listwise yes/no": 3e-4},
 }
-"""Dataset → loss → the rate that found most on the held-out part: by Recall@1, 5 and 10 on average; on the race track, where
-those are all 100 %, by Recall@1 within 2, 5 and 10 m. Those of the campus are of an earlier trial on other parts of it."""
+"""Dataset → loss → its best rate on the held-out part, by the mean of Recall@1, 5 and 10; on the race track, where
+those are all 100 %, by Recall@1 within 2, 5 and 10 m. The campus rates are of an earlier trial on other parts of it."""
 
 
 def survey_base(dataset: str, loss: Loss, rate: float) -> Recipe:
@@ -64,7 +64,7 @@ def survey_base(dataset: str, loss: Loss, rate: float) -> Recipe:
 
 
 def survey_gcl(dataset: str, strategy: str = "A") -> Recipe:
-    """GCL; batches weighed by grades as strategy A, B, C or D says."""
+    """GCL; batches weighted by grade as strategy A, B, C or D says."""
     recipe = survey_base(dataset, GeneralizedContrastive(margin=MARGIN), BEST[dataset]["GCL"])
     return replace(recipe, batches=replace(_BATCHES, strategy=strategy))
 
@@ -81,7 +81,7 @@ def survey_cl(dataset: str) -> Recipe:
 
 
 def survey_cl_graded(dataset: str) -> Recipe:
-    """CL with batches weighed by grades; one place is ψ of at least 0.5."""
+    """CL with batches weighted by grade; pairs with ψ of at least 0.5 are one place."""
     return survey_base(dataset, Contrastive(margin=MARGIN), BEST[dataset]["CL"])
 
 
@@ -114,7 +114,7 @@ STATISTICS, YES_NO = "batch statistics alone", "CL, binary batches"
 LISTS_YES_NO = "list-wise softmax, yes/no"
 PAIRS_BY_PSI, LISTS_BY_PSI = "GCL, binary batches, ψ", "list-wise softmax, ψ"
 RATED = {"CL": survey_cl, "GCL": survey_gcl, "listwise": listwise, "listwise yes/no": listwise_binary}
-"""Losses whose rate is chosen, each with the batches that are its own."""
+"""Losses whose rate is chosen, each with its own batches."""
 
 
 def at_rate(recipe: Recipe, rate: float) -> Recipe:
@@ -123,7 +123,7 @@ def at_rate(recipe: Recipe, rate: float) -> Recipe:
 
 
 def tried_rates(dataset: str, recipes: Mapping[str, Recipe]) -> Table:
-    """Each recipe at several rates, trained on what lies apart from the held-out part of `train` and scored there."""
+    """Each recipe at several rates, trained on what lies apart from `train`'s held-out part, scored on that part."""
     held = (f"{dataset}_held_out",)
     rows = [
         Row(f"{name}, rate {rate:g}", replace(at_rate(recipe, rate), split=WITHOUT), held, graded=True)
@@ -205,7 +205,7 @@ TABLES.register("campus_measured")(partial(measured, "campus"))
 
 
 def listwise_stopped() -> Recipe:
-    """The list-wise softmax on three walks of four of the campus; the others tell where to stop, or not to train at all."""
+    """The list-wise softmax on three of four campus walks; the others decide when to stop, or not to train at all."""
     return replace(listwise("campus"), split="known_walks", validation="campus_walks", keep_better=True)
 
 
@@ -213,7 +213,7 @@ RECIPES.register("campus_all_pairs_listwise_stopped")(listwise_stopped)
 
 
 _VGG16 = ModelConfig("vgg16", "gem", (96, 96), "last1", "pretrained")
-"""As much of the method's own backbone as two cores train in minutes: small images, its last block, half of the steps."""
+"""The method's own backbone as far as two cores train it in minutes: small images, last block, half of the steps."""
 VGG16_RATES = {"CL": 1e-4, "GCL": 3e-5}
 """Loss → its best rate, by table `cambridge_vgg16_rates`."""
 
@@ -264,7 +264,7 @@ def campus_all_pairs() -> Table:
 
 
 def fitted_on_all() -> Recipe:
-    """Clusters at several depths of MobileNetV2, placed by campus photos, and a whitening by grades of three sets at once."""
+    """Clusters at several depths of MobileNetV2, fitted to campus photos, and a whitening by grades of three sets."""
     recipe = campus.depths("mobilenetv2")
     rule = WhiteningRule(labels="graded")
     return replace(recipe, dataset=JOINED, labels=PHOTO_VIEWS, steps=0, whitening=rule, start_on="campus/")

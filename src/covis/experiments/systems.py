@@ -1,7 +1,7 @@
-"""Systems that the method is compared with, as recipes: their losses and labels in the shape of the house.
+"""Systems that the method is compared with, as recipes: their losses and labels in the terms of this package.
 
-On MSLS and Pittsburgh with the networks of their papers, on 7Scenes for RelocNet, and on the town, where all of them see
-as many images as `town_gcl` does.
+They run on MSLS and Pittsburgh with the networks of their papers, on 7Scenes for RelocNet, and on the town, where all
+of them see as many images as `town_gcl` does.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from covis.sampling import AllPairs, Classes, Pairs, Tuples
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 TUPLE_RATE = Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001)
-"""As NetVLAD and those that build on it are trained."""
+"""The optimiser of NetVLAD and of systems that build on it."""
 _IMAGES = 64
 """Images per step of the town's recipes: 32 pairs."""
 
@@ -70,7 +70,7 @@ def town_sfrs() -> Recipe:
 
 
 def sfrs(start: Recipe) -> Recipe:
-    """As published: the nearest positive, ten mined negatives and ten further positives; four generations of five epochs."""
+    """As published: the nearest positive, ten mined negatives, ten further positives; four generations of 5 epochs."""
     batches = Tuples(4, negatives=10, mined=True, further=10)
     return replace(start, loss=RegionSimilarity(), batches=batches, optimiser=TUPLE_RATE, epochs=20, generations=4)
 
@@ -98,19 +98,20 @@ def cosplace(start: Recipe, batches: Classes) -> Recipe:
 
 
 def town_cosplace(batches: Classes) -> Recipe:
-    """Cells of the town's few streets, each a class from four images on."""
+    """Cells of the town's few streets; a cell with four images or more is a class."""
     recipe = cosplace(recipes.town_base(), replace(batches, least=4, size=_IMAGES))
     return replace(recipe, optimiser=replace(recipes.town_base().optimiser, head_rate=2.0))
 
 
 FOCAL = Classes(cell_m=15.0, angle_deg=90.0, axis="focal", apart=3, turns_apart=2)
-"""EigenPlaces: classes of images that face one of four points 10 m from the middle of a cell; along streets and across in turns."""
+"""EigenPlaces: classes of images that face one of four points 10 m from the middle of a cell; along streets and across
+in turns."""
 CELLS = Classes(angle_deg=360.0)
 """CosPlace where headings are unknown."""
 
 
 def pitts(backbone: str, pool: str) -> Recipe:
-    """Pittsburgh 30k as NetVLAD and those after it use it: positives within 10 m, headings unknown."""
+    """Pittsburgh 30k as NetVLAD and later systems use it: positives within 10 m, headings unknown."""
     return Recipe(
         dataset="pitts30k",
         model=ModelConfig(backbone, pool, image_size=(480, 640), trainable="last2", weights="pretrained"),

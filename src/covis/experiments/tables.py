@@ -86,7 +86,7 @@ class Row:
 
     @property
     def key(self) -> str:
-        """What tells the run from others: the recipe, whatever the row is called."""
+        """What identifies the run: the recipe, whatever the row is called."""
         return artifacts.fingerprint(self.model if self.recipe is None else describe_recipe(self.recipe))[:8]
 
 
@@ -108,7 +108,7 @@ class Table:
     against: tuple[str, ...] = ()
     """Rows that every other row is compared with, query by query (`evaluation.compare.paired_differences`)."""
     mean_over: tuple[str, ...] = ()
-    """Labels begin with one of these (scenes): rows that are alike otherwise get a mean."""
+    """Scenes that labels begin with: rows that differ only in the scene get a mean."""
     published_means: tuple[Published, ...] = ()
     """What was published for those means; `method` is the label without its scene."""
 
@@ -131,7 +131,7 @@ class Inputs:
 
 @dataclass
 class Outcome:
-    """What became of a row: figures of each seed, costs, what was left out, or why it was not run."""
+    """The outcome of a row: figures of each seed, costs, what was left out, or why it was not run."""
 
     row: Row
     figures: dict[str, dict[str, list[float]]] = field(default_factory=dict)
@@ -145,7 +145,7 @@ class Outcome:
     """What was left out, and why."""
     missing: str = ""
     differs: str = ""
-    """In what its training set, or the scenes of a mean, are not the published ones; empty if they are."""
+    """How its training set, or the scenes of a mean, differ from the published ones; empty if they do not."""
     runs: list[Path] = field(default_factory=list)
     evaluations: dict[str, list[Path]] = field(default_factory=dict)
 
@@ -155,7 +155,7 @@ class Outcome:
             self.figures.setdefault(benchmark, {}).setdefault(key, []).append(value)
 
     def published(self, benchmark: str) -> tuple[dict[str, Published], str]:
-        """Published figures that count as ours do, by figure; or none, and in what the protocol differs."""
+        """Published figures that are counted as ours are, by figure; or none, and how the protocol differs."""
         printed = {p.key: p for p in self.row.published if p.benchmark == benchmark and not p.doubtful}
         if not printed:
             return {}, ""
@@ -166,16 +166,16 @@ class Outcome:
     def to_dict(self) -> dict[str, Any]:
         """Means and intervals as JSON."""
         columns = {}
-        for name, found in self.figures.items():
+        for name, figures in self.figures.items():
             printed, reason = self.published(name)
             columns[name] = {
                 "queries": self.counts.get(name, (0, 0))[0],
                 "database": self.counts.get(name, (0, 0))[1],
-                "figures": {k: summary(v) for k, v in found.items()},
-                "published": {k: p.value for k, p in printed.items() if k in found},
+                "figures": {k: summary(v) for k, v in figures.items()},
+                "published": {k: p.value for k, p in printed.items() if k in figures},
                 "other_protocol": reason,
             }
-        told = {
+        record = {
             "row": self.row.name,
             "figures": {name: column["figures"] for name, column in columns.items()},
             "benchmarks": columns,
@@ -184,7 +184,7 @@ class Outcome:
             "remarks": self.remarks,
             "runs": [str(run) for run in self.runs],
         }
-        return told | ({"missing": self.missing} if self.missing else {})
+        return record | ({"missing": self.missing} if self.missing else {})
 
 
 def summary(values: Sequence[float]) -> dict[str, Any]:
@@ -205,26 +205,26 @@ def choose_rows(rows: Sequence[Row], patterns: Sequence[str]) -> list[Row]:
 
 
 def compare_rows(outcomes: Sequence[Outcome], against: Sequence[str]) -> list[dict[str, Any]]:
-    """Every row less each row of `against`, on each benchmark that both were scored on."""
+    """Differences of every row to each row of `against`, on each benchmark that both were scored on."""
     by_name = {o.row.name: o for o in outcomes}
-    found = []
+    differences = []
     for first in (by_name[name] for name in against if name in by_name):
         for second in outcomes:
             for benchmark in (b for b in first.evaluations if second is not first and b in second.evaluations):
                 sides = [[Evaluation.open(p) for p in o.evaluations[benchmark]] for o in (first, second)]
-                found.append(
+                differences.append(
                     {"row": second.row.name, "against": first.row.name, "benchmark": benchmark,
                      "figures": paired_differences(*sides)}
                 )  # fmt: skip
-    return found
+    return differences
 
 
 def needs(row: Row) -> dict[str, str]:
     """Dataset → what a row needs it for."""
-    found = {} if row.recipe is None else {row.recipe.dataset: "training"}
+    purposes = {} if row.recipe is None else {row.recipe.dataset: "training"}
     for name in row.benchmarks:
-        found.setdefault(BENCHMARKS[name].dataset, f"benchmark {name}")
-    return found
+        purposes.setdefault(BENCHMARKS[name].dataset, f"benchmark {name}")
+    return purposes
 
 
 def lacking(row: Row, inputs: Inputs) -> str:
@@ -250,10 +250,10 @@ def with_means(outcomes: Sequence[Outcome], table: Table) -> list[Outcome]:
         if scene in table.mean_over:
             methods.setdefault(method, []).append(outcome)
     means = []
-    for method, found in methods.items():
-        scored = [o for o in found if o.figures]
+    for method, group in methods.items():
+        scored = [o for o in group if o.figures]
         printed = tuple(p for p in table.published_means if p.method == method)
-        mean = Outcome(replace(found[0].row, label=f"mean {method}", published=printed))
+        mean = Outcome(replace(group[0].row, label=f"mean {method}", published=printed))
         mean.remarks.append(f"mean over {len(scored)} of {len(table.mean_over)} scenes")
         mean.differs = _differing(scored, len(table.mean_over))
         mean.missing = "" if scored else "none of its scenes was scored"
@@ -266,7 +266,7 @@ def with_means(outcomes: Sequence[Outcome], table: Table) -> list[Outcome]:
 
 
 def _differing(scored: Sequence[Outcome], scenes: int) -> str:
-    """Why a published mean does not stand beside the mean of these outcomes; empty where it may."""
+    """Why a published mean cannot be compared with the mean of these outcomes; empty where it can."""
     reasons = [o.published(benchmark)[1] for o in scored for benchmark in o.figures]
     part = "" if len(scored) == scenes else f"other protocol: the published mean is over {scenes} scenes"
     return next(filter(None, [part, *reasons]), "")
@@ -278,7 +278,7 @@ def write_outcomes(
 ) -> dict[str, Any]:  # fmt: skip
     """Writes NAME.json and NAME.md; returns what NAME.json holds."""
     compared = compare_rows(outcomes, against)
-    told = {
+    record = {
         "title": title,
         "seeds": list(seeds),
         "command": artifacts.command(),
@@ -288,32 +288,32 @@ def write_outcomes(
         **({"differences": compared} if compared else {}),
     }
     output.mkdir(parents=True, exist_ok=True)
-    artifacts.write_json(output / f"{name}.json", told, sealed=False)
+    artifacts.write_json(output / f"{name}.json", record, sealed=False)
     body = "\n\n".join([markdown(outcomes, notes), *([compared_markdown(compared)] if compared else [])])
-    text = f"# {title}\n\n{body}\n\n`{told['command']}`, seeds {', '.join(map(str, seeds))}\n"
+    text = f"# {title}\n\n{body}\n\n`{record['command']}`, seeds {', '.join(map(str, seeds))}\n"
     write_text(output / f"{name}.md", text)
-    return told
+    return record
 
 
 def markdown(outcomes: Sequence[Outcome], notes: Sequence[str] = ()) -> str:
-    """The outcomes as a Markdown table: mean ± half interval, published figures in brackets; below it what was left out."""
-    columns = list(dict.fromkeys((b, k) for o in outcomes for b, found in o.figures.items() for k in found))
+    """The outcomes as a Markdown table: mean ± half interval, published figures in brackets; omissions below."""
+    columns = list(dict.fromkeys((b, k) for o in outcomes for b, figures in o.figures.items() for k in figures))
     costs = [(key, name, digits) for key, name, digits in _COSTS if any(key in o.costs for o in outcomes)]
     head = ["row", *(f"{b}: {name_of(k).heading}" for b, k in columns), *(name for _, name, _ in costs)]
     lines = [head]
     for o in outcomes:
         cells = [_cell(o, b, k) for b, k in columns]
-        told = [_number(o.costs.get(key, ()), digits) for key, _, digits in costs]
+        cost_cells = [_number(o.costs.get(key, ()), digits) for key, _, digits in costs]
         if o.missing and not any(cells):
             cells = [f"not run: {o.missing}", *cells[1:]]
-        lines.append([o.row.name, *cells, *told][: len(head)] if len(head) > 1 else [o.row.name])
+        lines.append([o.row.name, *cells, *cost_cells][: len(head)] if len(head) > 1 else [o.row.name])
     table = markdown_lines(lines)
     below = [*notes, *_remarks(outcomes)]
     return table + ("\n\n" + "\n".join(f"- {text}" for text in below) if below else "")
 
 
 def compared_markdown(compared: Sequence[Mapping[str, Any]]) -> str:
-    """Differences as Markdown, a table for each row that others are compared with; those whose interval leaves out 0 are bold."""
+    """Differences as Markdown, one table per row that others are compared with; bold where the interval excludes 0."""
     blocks = []
     for against, benchmark in dict.fromkeys((c["against"], c["benchmark"]) for c in compared):
         mine = [c for c in compared if (c["against"], c["benchmark"]) == (against, benchmark)]
@@ -339,24 +339,26 @@ _COSTS = (
 
 
 def _remarks(outcomes: Sequence[Outcome]) -> list[str]:
-    """What was left out and which published figures are of another protocol, once each, with the rows it is about."""
-    told: dict[str, list[str]] = {}
+    """What was left out and which published figures are of another protocol, each once, with the rows concerned."""
+    rows_by_text: dict[str, list[str]] = {}
     for o in outcomes:
         reasons = [o.published(b)[1] for b in o.figures]
         lines = [text.splitlines()[-1] for text in o.remarks]
         files = [f"{b}: {path}" for b, paths in o.submissions.items() for path in paths if b not in o.figures]
         waiting = [f"to upload, then fill in scores.csv — {file}" for file in files]
         for text in dict.fromkeys([*filter(None, reasons), *lines, *waiting, *_doubts(o)]):
-            told.setdefault(text, []).append(o.row.name)
+            rows_by_text.setdefault(text, []).append(o.row.name)
         if o.missing:
-            told.setdefault(f"not run: {o.missing}", []).append(o.row.name)
-    return [f"{', '.join(rows) if len(rows) < 4 else f'{len(rows)} rows'}: {text}" for text, rows in told.items()]
+            rows_by_text.setdefault(f"not run: {o.missing}", []).append(o.row.name)
+    return [
+        f"{', '.join(rows) if len(rows) < 4 else f'{len(rows)} rows'}: {text}" for text, rows in rows_by_text.items()
+    ]
 
 
 def _doubts(outcome: Outcome) -> list[str]:
     """Published figures that are likely misprints, so that nobody looks for them."""
-    found = [p for p in outcome.row.published if p.doubtful and p.benchmark in outcome.figures]
-    return [f"published {p.benchmark} {p.key} {p.value:g} is likely a misprint and left out" for p in found]
+    misprints = [p for p in outcome.row.published if p.doubtful and p.benchmark in outcome.figures]
+    return [f"published {p.benchmark} {p.key} {p.value:g} is likely a misprint and left out" for p in misprints]
 
 
 def _number(values: Sequence[float], digits: int) -> str:

@@ -1,4 +1,4 @@
-"""Where a map has photos, which ways they look, where answers fail, and so where to photograph next."""
+"""Where a map has photos, which ways they look, where answers fail, and therefore where to photograph next."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from covis.poses import Poses
 SECTORS = ("N", "NE", "E", "SE", "S", "SW", "W", "NW")
 """Headings in eighths; bit k of `Coverage.headings` is the k-th."""
 _CELL_M = 25.0
-"""As far as a match may lie away and still be right."""
+"""The distance up to which a match is right."""
 _MOST_CELLS = 4_000_000
 
 
@@ -35,19 +35,19 @@ class Coverage:
     unknown: NDArray[np.int64]
     """Photos of unknown heading."""
     neighbours: NDArray[np.int64]
-    """Of the eight cells around, those with photos."""
+    """How many of the eight cells around have photos."""
     failures: NDArray[np.int64]
     """Answers that were wrong or not confident here."""
 
     @property
     def missing(self) -> NDArray[np.int64]:
-        """(C,) eighths that no photo looks into; 0 where headings are unknown, which may look anywhere."""
+        """(C,) number of eighths that no photo looks into; 0 where a heading is unknown, since it may be any."""
         present = np.unpackbits(self.headings[:, None], axis=1).sum(axis=1).astype(np.int64)
         return np.where(self.unknown > 0, 0, len(SECTORS) - present)
 
     @property
     def need(self) -> Floats:
-        """(C,) how much photos are wanted: failures first, then gaps in a covered street, then missing headings.
+        """(C,) how much new photos are needed: failures first, then gaps in a covered street, then missing headings.
 
         A failure counts 1 (at most 5), an empty cell its covered neighbours ÷ 8, a covered one its missing share ÷ 2.
         """
@@ -68,7 +68,7 @@ class Coverage:
         return [name for k, name in enumerate(SECTORS) if not self.headings[cell] >> k & 1]
 
     def summary(self, most: int = 10) -> dict[str, Any]:
-        """Counts and the places to photograph next, as JSON knows it."""
+        """Counts and the places to photograph next, as JSON values."""
         covered = self.photos > 0
         middle = self.corner + 0.5 * self.cell_m
         degrees = Poses(middle, np.full(len(middle), np.nan), frame=self.frame).latlon() if self.frame else None

@@ -1,4 +1,4 @@
-"""Pairs of images that structure from motion shall match, and what else its tools read: features, pose priors.
+"""Pairs of images that structure from motion should match, and what else its tools read: features, pose priors.
 
 Files are those of hloc (`pairs.txt`, `global-feats.h5`) and COLMAP (match lists, databases).
 """
@@ -22,20 +22,20 @@ from covis.images import ImageSet
 from covis.poses import PLACE_M
 
 GAP_S = 30.0
-"""Images less far apart in time are neighbours, not loops."""
+"""Images closer in time than this are neighbours, not loops."""
 _WINDOW = 5
-"""How many images before must lead to the same place."""
+"""How many preceding images are checked for leading to the same place."""
 KEPT = 3
-"""Nearest images that are kept of each frame for that."""
+"""How many nearest images of each frame are kept for that check."""
 LEAST_OLDER = 20
-"""With fewer older images it cannot be told what stands out."""
+"""With fewer older images it is not known what stands out."""
 STANDS_OUT = 2.5
-"""Robust standard deviations that a match must be nearer than older images usually are."""
+"""By how many robust standard deviations a match must be nearer than older images usually are."""
 LEAST_AGREEMENT = 0.8
 LEAST_KNOWN = 10
-"""Candidates known to be right, and as many known to be wrong, from which on probabilities are fitted."""
+"""Probabilities are fitted once this many candidates are known to be right, and as many known to be wrong."""
 REFIT = 25
-"""Candidates after which a stream fits again."""
+"""A stream fits again after this many candidates."""
 _USUAL = np.array([-9.2, 2.8, 3.0])
 """Fitted on a car's camera over 18 rounds of a race track on two days (MobileNetV2; 1,558 candidates, of any agreement). On
 another stretch of it, whose candidates are easier, 99.9 % of those called at least 90 % likely were right within 25 m."""
@@ -50,9 +50,9 @@ class LoopClosure(NamedTuple):
     distance: float
     """Between descriptors."""
     agreement: float
-    """Share of the frames before that lead to the same place, forwards or backwards."""
+    """Share of the preceding frames that lead to the same place, forwards or backwards."""
     stands_out: float = float("nan")
-    """Robust standard deviations that it is nearer than older images usually are."""
+    """By how many robust standard deviations it is nearer than older images usually are."""
 
 
 def loop_closures(
@@ -63,7 +63,7 @@ def loop_closures(
     window: int = _WINDOW,
     least_agreement: float = LEAST_AGREEMENT,
 ) -> Iterator[LoopClosure]:
-    """Candidates of descriptors (D,) of unit norm, frame by frame; times ascend."""
+    """Candidates from descriptors (D,) of unit norm, frame by frame; times must ascend."""
     if len(time_s) > 1 and (np.diff(time_s) < 0).any():
         at = int(np.flatnonzero(np.diff(time_s) < 0)[0]) + 1
         raise InputError(f"time goes backwards at image {at}; sort the images by time, or cut the recording there")
@@ -101,9 +101,9 @@ def nearness(distance: NDArray[np.floating]) -> Floats:
 
 
 def lead_up_share(match: int, before: Iterable[NDArray[np.int64]]) -> float:
-    """Share of the frames before whose own nearest images lead up to `match`, one way or the other.
+    """Share of the preceding frames whose own nearest images lead up to `match`, forwards or backwards.
 
-    A frame s steps before may have moved on by nothing to twice as much, because speeds differ.
+    The match of a frame s steps earlier may lie 0 to 2 s steps from `match`, because speeds differ.
     """
     frames = list(before)
     if not frames:
@@ -133,16 +133,16 @@ class LoopFit:
     candidates: int = 0
     right: int = 0
     model: str = ""
-    """Fingerprint of what described the images: distances of another mean something else."""
+    """Fingerprint of the model that described the images: distances of another model mean something else."""
     held_out: dict[str, Any] | None = None
-    """Judged by the other half of the recording: how far off the probabilities were; None where a half told too little."""
+    """How far off probabilities were, each half judged by a fit on the other; None where a half is too small to fit."""
 
     def __call__(self, loop: LoopClosure) -> float:
         """The probability of one candidate."""
         return float(_logistic(self.weights @ (1.0, loop.stands_out, loop.agreement)))
 
     def save(self, path: Path) -> None:
-        """Writes it for other recordings of the same model."""
+        """Writes the fit, for other recordings described by the same model."""
         write_json(path, {**asdict(self), "weights": self.weights.tolist(), "kind": _FIT})
 
     @classmethod
@@ -160,7 +160,7 @@ class LoopFit:
 
 _FIT = "loop-fit"
 usual_probability = LoopFit(_USUAL)
-"""That a candidate is right, where nothing is known of this recording."""
+"""The probability that a candidate is right, where nothing is known about the recording."""
 
 
 def fit_loops(loops: Sequence[LoopClosure], xy: Floats, *, right_m: float = PLACE_M, model: str = "") -> LoopFit:
@@ -202,7 +202,7 @@ def _weights(loops: Sequence[LoopClosure], right: Floats) -> Floats | None:
 
 
 def _calibration(chance: Floats, right: Floats) -> dict[str, Any]:
-    """Mean distance of probability and share of right ones over ten bins, and what becomes of those called 90 % likely."""
+    """Mean gap between probability and share of right ones over ten bins, and how many called 90 % likely are right."""
     bins = np.minimum((chance * 10).astype(int), 9)
     gaps = [abs(float(chance[bins == b].mean() - right[bins == b].mean())) * (bins == b).sum() for b in np.unique(bins)]
     likely = chance >= 0.9
@@ -211,7 +211,7 @@ def _calibration(chance: Floats, right: Floats) -> dict[str, Any]:
 
 
 def fitted_probability(loops: Sequence[LoopClosure], xy: Floats, right_m: float = PLACE_M) -> Judgement | None:
-    """One of this recording alone, in distance and agreement; None where too few positions are known for it."""
+    """A fit on this recording alone, by distance and agreement; None where too few positions are known for it."""
     used, right = _known(loops, xy, right_m)
     if min((right == 1).sum(), (right == 0).sum()) < LEAST_KNOWN:
         return None
@@ -246,12 +246,12 @@ class LoopJudge:
     """The probability of each candidate as it comes, from those that came before it."""
 
     def __init__(self, xy: Floats, usual: Judgement = usual_probability) -> None:
-        """xy: (N, 2) positions of the frames, NaN where unknown. usual: what counts before they tell enough."""
+        """xy: (N, 2) positions of the frames, NaN where unknown. usual: used until enough of them are known."""
         self._xy, self._usual, self._seen, self._next = xy, usual, list[LoopClosure](), 2 * LEAST_KNOWN
         self._fitted: Judgement | None = None
 
     def __call__(self, loop: LoopClosure) -> float:
-        """By what is known of this recording so far, else by what is usual."""
+        """By a fit on this recording so far, or by `usual` before there is one."""
         if len(self._seen) >= self._next:
             self._fitted, self._next = fitted_probability(self._seen, self._xy), len(self._seen) + REFIT
         self._seen.append(loop)
@@ -259,12 +259,12 @@ class LoopJudge:
 
 
 def line(loop: LoopClosure, names: tuple[str, str], times: tuple[float, float], probability: float) -> str:
-    """One candidate as text, as `HEADER` tells."""
+    """One candidate as text, in the columns of `HEADER`."""
     start = f"{times[0]:.6f} {times[1]:.6f} {names[0]} {names[1]}"
     return f"{start} {loop.distance:.5f} {loop.agreement:.2f} {probability:.4f}"
 
 
-# Pairs of images that structure from motion shall match, and what else its tools read: features, pose priors.
+# Pairs of images that structure from motion should match, and what else its tools read: features, pose priors.
 #
 # Files are those of hloc (`pairs.txt`, `global-feats.h5`) and COLMAP (match lists, databases).
 
@@ -272,7 +272,7 @@ def line(loop: LoopClosure, names: tuple[str, str], times: tuple[float, float], 
 ImagePairs = NDArray[np.int64]
 """(P, 2) ids of images, best first for each image."""
 EXHAUSTIVE = 30
-"""Sets of up to so many images are paired exhaustively: 435 pairs."""
+"""Sets of up to this many images are paired exhaustively: 435 pairs."""
 DESCRIPTOR = "global_descriptor"
 """hloc's name of the global feature of an image."""
 
@@ -288,7 +288,7 @@ def exhaustive(queries: int, database: int | None = None) -> ImagePairs:
 def by_ranking(
     ids: NDArray[np.int64], per_image: int, *, one_set: bool, skip: NDArray[np.bool_] | None = None
 ) -> ImagePairs:
-    """Each image with its first `per_image` of a ranking (N, K), −1 for none; in one set itself is none.
+    """Each image with its first `per_image` of a ranking (N, K), −1 for none; within one set, no image with itself.
 
     skip: (N, K) results that do not count, such as those of the image's own group.
     """

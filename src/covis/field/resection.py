@@ -26,12 +26,12 @@ from covis.reading.georeference import Similarity
 from covis.search.rerank import LocalFeatures, match, open_pycolmap, sift
 
 NEAR_PX = 4.0
-"""A feature takes the point of a model's keypoint within so many pixels."""
+"""A feature takes the point of a model's keypoint within this many pixels."""
 MAX_ERROR_PX = 8.0
 LEAST_INLIERS = 12
 MOST_BY_CHANCE = -12.0
-"""log10 of how many poses chance may support as well as the one that was found. Features that repeat (steps, windows) go down to
-−6 where the map does not show the photo's place at all; right poses lie hundreds below."""
+"""Upper limit of log10 of the number of poses that chance supports as well as the one found. Repeating features (steps,
+windows) go down to −6 where the map does not show the photo's place at all; right poses lie hundreds below."""
 EXIF_FOCAL_SHARE = 0.02
 """Standard deviation of EXIF's focal length, as a share of it: whole millimetres on film, and focus changes it."""
 _REMEMBERED = 64
@@ -78,7 +78,7 @@ class Resected:
         return float(np.degrees(np.sqrt(np.linalg.eigvalsh(self.covariance[:3, :3]).max())))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it; the quaternion turns camera axes (x right, y down, z forward) into the map's."""
+        """As JSON values; the quaternion turns camera axes (x right, y down, z forward) into the map's."""
         from scipy.spatial.transform import Rotation
 
         x, y, z, w = Rotation.from_matrix(self.rotation).as_quat(canonical=True)
@@ -169,7 +169,7 @@ def resect(
     max_error_px: float = MAX_ERROR_PX,
     seed: int = 0,
 ) -> Resected | None:
-    """The pose that shows `points` (M, 3) at `xy` (M, 2); None where too few agree, or no more than may by chance."""
+    """The pose that shows `points` (M, 3) at `xy` (M, 2); None where too few agree, or no more than could by chance."""
     pycolmap = open_pycolmap("a 6DOF pose")
     if len(xy) < LEAST_INLIERS:
         return None
@@ -229,21 +229,23 @@ def _log_binomial(n: int, k: int) -> float:
 
 
 def _dependence(jacobian: Floats, residual: Floats, support: Support) -> float:
-    """By how much the pose varies more than with independent errors, at least 1: matches of one feature err together, and so
-    do those of one map image, whose own pose and depth are not exact (variance clustered both ways)."""
+    """Factor, at least 1, by which the pose varies more than with independent errors (variance clustered both ways).
+
+    Matches of one feature err together, and so do those of one map image, whose own pose and depth are not exact.
+    """
     inverse = np.linalg.pinv(jacobian.T @ jacobian)
     spread = float((residual**2).sum() / max(1, residual.size - 6))
     if spread <= 0.0:
         return 1.0
     pull = np.einsum("mkd,mk->md", jacobian.reshape(-1, 2, 6), residual)  # (M, 6)
     clustered = _clustered(pull, support.feature)
-    if len(np.unique(support.image)) > 1:  # one image alone tells nothing of its own error
+    if len(np.unique(support.image)) > 1:  # one image alone says nothing about its own error
         clustered = clustered + _clustered(pull, support.image) - pull.T @ pull
     return max(1.0, float(np.trace(inverse @ clustered) / (6.0 * spread)))
 
 
 def _clustered(pull: Floats, labels: Ids) -> Floats:
-    """(6, 6) sum of the outer products of what each cluster pulls at."""
+    """(6, 6) sum of the outer products of the pull of each cluster, itself summed over its matches."""
     _, code = np.unique(labels, return_inverse=True)
     count = int(code.max()) + 1
     total = np.zeros((count, 6))
@@ -275,7 +277,7 @@ def _jacobian(lens: Any, rotation: Floats, centre: Floats, points: Floats) -> Fl
 
 
 def _covariance(jacobian: Floats, spread: float, focal: Focal, lens: Any) -> Floats:
-    """(6, 6) of the pose. A focal length that was estimated too trades against distance; EXIF's brings its own error."""
+    """(6, 6) of the pose. An estimated focal length trades off against distance; EXIF's brings its own error."""
     if focal == "estimated":
         return np.asarray(np.linalg.pinv(jacobian.T @ jacobian)[:6, :6] * spread, np.float64)
     pose, by_focal = jacobian[:, :6], jacobian[:, 6]
@@ -287,7 +289,7 @@ def _covariance(jacobian: Floats, spread: float, focal: Focal, lens: Any) -> Flo
 
 
 def query_camera(path: Path, images: ImageSet | None = None, at: int = 0) -> tuple[Camera, Focal]:
-    """The camera of a photo and where its focal length is from: that of `images`, EXIF's, or a guess to begin with."""
+    """The camera of a photo and where its focal length comes from: that of `images`, EXIF's, or an initial guess."""
     from PIL import Image
 
     camera = None if images is None else camera_of(images, at)
@@ -350,7 +352,7 @@ class PosedScene(NamedTuple):
 
 
 def open_scene(path: Path, images: ImageSet) -> PosedScene:
-    """A COLMAP model, or images with depth maps, in the frame of a map's `images` where three of them are in it."""
+    """A COLMAP model, or images with depth maps, in the frame of a map's `images` if it has three or more of them."""
     from covis.reading.colmap import find_model, nearest_up, read_reconstruction
     from covis.reading.georeference import LEAST, known_positions, placed
     from covis.reading.sources import open_images
@@ -401,7 +403,7 @@ class ByResection:
     """Results per query whose features are matched."""
 
     def facts(self) -> dict[str, Any]:
-        """What tells it from another."""
+        """What distinguishes it from others."""
         return {"depth": self.depth, "scene": None if self.scene is None else str(self.scene), "features": "sift"}
 
     def estimate(self, ids: Ids, queries: ImageSet, database: ImageSet) -> tuple[Floats, Floats]:

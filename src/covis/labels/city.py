@@ -106,7 +106,7 @@ def _mirrored(upper: SparseRows) -> SparseRows:
 
 
 Advance = Callable[[int], None] | None
-"""Called with the number of queries that were labelled since it was called before."""
+"""Called with the number of queries labelled since the previous call."""
 Members = NDArray[np.int32] | None
 """Ids of one group's images; None for all images."""
 
@@ -179,7 +179,7 @@ class Grid(NamedTuple):
 
 
 def build_grid(x: Floats, y: Floats, cell: float) -> Grid:
-    """A grid over the points (x, y) with `cell` metres a side; at most about four cells a point."""
+    """A grid over the points (x, y) with cells of `cell` metres a side; at most about four cells per point."""
     left, bottom = float(x.min(initial=np.inf)), float(y.min(initial=np.inf))
     if not len(x):
         left = bottom = 0.0
@@ -356,7 +356,7 @@ class LabelOptions(NamedTuple):
     max_angle_deg: float
     """Pairs whose known headings differ by more are left out."""
     facing: bool
-    """Weigh pairs that look at each other down."""
+    """Give less weight to pairs that look at each other."""
     zero_below: float
     """Smaller ψ counts as none."""
     one_set: bool

@@ -165,7 +165,7 @@ def read_points(path: Path | str, *, up: Axis = "z", max_points: int | None = MA
     """A cloud from `.ply` or `.npz`/`.npy` (an array `points`, or the only one), thinned evenly to `max_points`.
 
     `up` is the file's axis that points away from the ground, as in `Poses.from_matrices`: points and poses of one
-    scene take the same.
+    scene need the same one.
     """
     path = Path(path)
     readers = {".ply": read_ply, ".npz": _read_npz, ".npy": _read_npz}
@@ -199,7 +199,7 @@ def _turned(xyz: Floats, up: Axis) -> Floats:
 
 
 def thin(xyz: ArrayLike, max_points: int, least_m: float = 0.0) -> Floats:
-    """At most `max_points` of them, even over the surface: one a voxel, as small as the number and `least_m` allow."""
+    """At most `max_points` points, evenly spread: one per voxel, as small as `max_points` and `least_m` allow."""
     points = np.asarray(xyz, np.float64)
     points = points[np.isfinite(points).all(axis=1)]
     if len(points) <= max_points and not least_m:
@@ -228,8 +228,10 @@ def fuse_depth(
     voxel_m: float = 0.02,
     max_points: int = MAX_POINTS,
 ) -> PointCloud:
-    """A cloud from the depth maps that the images' column `depth` names: `frames` of them, every `step_px` pixels,
-    one point a voxel: near surfaces would count more than far ones otherwise.
+    """A cloud from `frames` of the depth maps that the images' column `depth` names.
+
+    Every `step_px`-th pixel is read. One point per voxel is kept, because near surfaces would otherwise count more than
+    far ones.
     """
     if any("depth" not in images.columns for images in sets):
         raise InputError("these images name no depth maps; give a point cloud (PLY or NPZ)")

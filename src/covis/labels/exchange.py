@@ -21,7 +21,7 @@ from covis.poses import Poses
 
 _ARRAYS = ("names", "xy", "heading")
 NUMBERS = ("row", "rows")
-"""Columns of images whose released labels also count images that are left out: line in its list, lines of the list."""
+"""Columns for released labels, which also count left-out images: an image's line, and the lines of its list."""
 
 
 class Labels(NamedTuple):
@@ -50,7 +50,7 @@ def _arrays(images: ImageSet) -> dict[str, NDArray[Any]]:
 
 
 def open_labels(path: Path | str) -> Labels:
-    """Opens what `save_labels` wrote; one object twice where a set was matched with itself."""
+    """Opens what `save_labels` wrote; the same object twice where a set was matched with itself."""
     path = Path(path)
     graph = SimilarityGraph.open(path)
     queries = _side(path, "queries", graph.shape[0])
@@ -117,7 +117,7 @@ def _write_parquet(graph: SimilarityGraph, labels: Labels, path: Path) -> None:
 
 
 def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, most: int | None = None) -> int:
-    """`query.jpg map.jpg` a line for ψ ≥ `least`, the `most` similar ones of each query first; returns how many."""
+    """Lines `query.jpg map.jpg` for ψ ≥ `least`, at most `most` per query, best first; returns how many."""
     graph = labels.graph.band(least, 1.0) if least > 0 else labels.graph
     for images in (labels.queries, labels.database):
         spaced = [n for n in images.names.tolist() if len(n.split()) != 1]
@@ -325,7 +325,7 @@ def _condensed(i: NDArray[np.int64] | int, n: int) -> Any:
 def read_h5(path: Path | str, key: str = "fov", *, one_set: bool = False) -> SimilarityGraph:
     """A matrix (queries × map) or a condensed vector (one set with itself): `fov` is graded, `sim` binary.
 
-    A vector is always condensed; one that was stored as a row (1, n(n−1)/2) is, if `one_set` says so.
+    A vector is always condensed; a row (1, n(n−1)/2) is taken as condensed if `one_set`.
     """
     with _dataset(Path(path), key) as data:
         return _read_condensed(Path(path), data, key) if _is_condensed(data, one_set) else _read(Path(path), data, key)
@@ -354,7 +354,7 @@ def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: 
             graph = _read_condensed(path, data, key) if condensed else _read(path, data, key)
     sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
     facts = {"rule": "released", "measure": f"released-{key}", "source": path.name, "one_set": one_set, **sides}
-    facts |= {"within_group": True} if by_group else {}  # pairs of two cities were never looked at
+    facts |= {"within_group": True} if by_group else {}  # pairs of two cities were never compared
     graph = replace(graph, facts=facts)
     return graph.keep(graph.rows != graph.indices) if one_set else graph
 

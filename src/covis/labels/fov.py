@@ -45,7 +45,7 @@ class Pieces(NamedTuple):
 
 
 class Cameras(NamedTuple):
-    """What a user gives, in shape and range but otherwise as it came."""
+    """Cameras as the user gave them, checked for shape and range but not changed."""
 
     xy: Floats
     """(N, 2) metres; NaN = unknown."""
@@ -83,10 +83,10 @@ def _per_camera(value: ArrayLike, n: int, name: str, most: float, expected: str)
 @kernel()
 def infinite(values: Floats) -> bool:
     """Whether any value is infinite; NaN is not."""
-    found = False
+    any_infinite = False
     for value in values:
-        found |= abs(value) == np.inf
-    return found
+        any_infinite |= abs(value) == np.inf
+    return any_infinite
 
 
 def views(given: Cameras) -> Views:
@@ -235,7 +235,7 @@ class PairBlock(NamedTuple):
 
 
 _BLOCK = 2056
-"""Pairs at a time: enough to hide what a call costs; no power of two, whose rows would all fall on the same cache lines."""
+"""Pairs per block: enough to hide a call's cost; no power of two, or rows would all fall on the same cache lines."""
 
 
 def similarities(a: Cameras, b: Cameras, measure: int) -> Floats:
@@ -396,7 +396,7 @@ def fov_similarity(
 
 
 def check_measure(measure: str) -> None:
-    """An error for a measure that there is not."""
+    """Raises an error for an unknown measure."""
     if measure not in MEASURES:
         raise unknown_name("measure", measure, MEASURES)
 

@@ -47,7 +47,7 @@ _BYTES_A_PAIR = {False: 8, True: 5}
 
 
 class Estimate(NamedTuple):
-    """What to expect."""
+    """The expected cost of labelling."""
 
     pairs: int
     seconds: float
@@ -55,18 +55,18 @@ class Estimate(NamedTuple):
 
     @classmethod
     def of(cls, pairs: float, seconds: float, quantised: bool) -> Estimate:
-        """With the size on disk that so many pairs have."""
+        """An estimate with the size on disk of that many pairs."""
         return cls(round(pairs), seconds, pairs * _BYTES_A_PAIR[quantised] / 1e6)
 
 
 @runtime_checkable
 class LabelRule(Protocol):
-    """What decides ψ of every pair; a subclass need only say how it labels."""
+    """Decides ψ of every pair; a subclass need only define `__call__`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
-        """Labels of every pair; `advance` is called with the number of queries labelled since it was called before."""
+        """Labels of every pair; `advance` is called with the number of queries labelled since the previous call."""
         ...
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
@@ -92,7 +92,7 @@ def estimated(
     some, one = _sample(queries, sample), queries.subset([0])
     rule(one, database)
     start = time.perf_counter()
-    rule(one, database)  # what does not grow with the queries
+    rule(one, database)  # measures the time that does not grow with the queries
     fixed = time.perf_counter() - start
     start = time.perf_counter()
     graph = rule(some, database)
@@ -103,7 +103,7 @@ def estimated(
 
 
 def of_images(queries: ImageSet, database: ImageSet) -> dict[str, Any]:
-    """The facts that say which images a graph is of."""
+    """The facts that identify the images of a graph."""
     mine = queries.fingerprint()
     return {
         "one_set": queries is database,
@@ -132,14 +132,14 @@ class FovOverlap(LabelRule):
     max_angle_deg: float | None = None
     """Leave out pairs whose headings differ by more; unknown headings pass."""
     facing: bool = False
-    """Times min(1, 1 + cos Δheading): cameras that look at each other share space but hardly a surface."""
+    """Multiply ψ by min(1, 1 + cos Δheading): cameras that look at each other share space but hardly a surface."""
     zero_below: float = 1e-9
     """ψ below this counts as 0; the kernel is exact to about 1e-11."""
     exponent: float = 1.0
     """ψ is the overlap to this power: 2 where near and far views of one place soon look different, as in photos."""
     curve: tuple[float, ...] = later(())
-    """ψ is read off this curve, given at equal steps of that from 0 to 1: the share of pairs that look alike, as measured
-    (`covis.evaluation.retrieval.likeness`); empty = ψ itself."""
+    """Maps that ψ to the measured share of pairs that look alike (`covis.evaluation.retrieval.likeness`), given at
+    equal steps of ψ from 0 to 1; empty: ψ is not mapped."""
 
     def __post_init__(self) -> None:
         for radius_m, fov_deg in zip(sides(self.radius_m), sides(self.fov_deg), strict=True):
@@ -154,10 +154,12 @@ class FovOverlap(LabelRule):
         _check_gate(self.max_angle_deg)
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
-        """What travels with the graph; an exponent of 1 and no curve go without saying, as before they could be set."""
-        told = super().facts(queries, database)
+        """What travels with the graph; an exponent of 1 and an empty curve are left out, as before they existed."""
+        all_facts = super().facts(queries, database)
         unsaid = {"exponent": 1.0, "curve": ()}
-        return {key: value for key, value in told.items() if key not in unsaid or getattr(self, key) != unsaid[key]}
+        return {
+            key: value for key, value in all_facts.items() if key not in unsaid or getattr(self, key) != unsaid[key]
+        }
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
@@ -228,12 +230,12 @@ class SurfaceOverlap(LabelRule):
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
         """What travels with the graph; a cloud that is fused while labelling is described then."""
-        told, cloud = super().facts(queries, database), self.points
+        all_facts, cloud = super().facts(queries, database), self.points
         described = {} if cloud is None else {"cloud": cloud.describe()}
-        return {k: v for k, v in told.items() if k != "cloud"} | described
+        return {k: v for k, v in all_facts.items() if k != "cloud"} | described
 
     def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
-        """Fusing grows with the depth maps, looking with the images, comparing with the pairs."""
+        """Fusing takes time per depth map, finding visible points per image, comparing per pair."""
         pairs, seconds = _surface_cost(self, queries, database) if len(queries) and len(database) else (0.0, 0.0)
         return Estimate.of(pairs, seconds, quantised)
 
@@ -244,7 +246,7 @@ class TrackOverlap(LabelRule):
     """ψ = how many points of a sparse model two of its images both see, ÷ points. Needs neither depth nor metres."""
 
     tracks: Tracks | str
-    """Which points each image sees, or the path of the COLMAP model that says it."""
+    """Which points each image sees, or the path of the COLMAP model that has them."""
     measure: Measure = "overlap"
     """Shared points ÷ those of the one that sees fewer (`overlap`), of the query, of either (`iou`)."""
     within_group: bool = False
@@ -282,7 +284,7 @@ class GraphFile(LabelRule):
     """ψ as a file holds it: a folder of `covis label`, an edge list, a pair list, or the authors' HDF5."""
 
     path: str
-    """Folder, .csv, .parquet, .txt (hloc), .h5; or a folder of one `<group>_gt.h5` a city, as the authors released."""
+    """Folder, .csv, .parquet, .txt (hloc), .h5; or a folder of the authors' `<group>_gt.h5`, one per city."""
     key: str = "fov"
     """HDF5: `fov` (graded) or `sim` (binary)."""
 
@@ -290,14 +292,14 @@ class GraphFile(LabelRule):
         object.__setattr__(self, "path", str(self.path))
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
-        """The labels of these images; an error where the file is of other ones."""
+        """The labels of these images; an error where the file is for other images."""
         graph = self._read(Path(self.path), queries, database)
         if advance is not None:
             advance(len(queries))
         return dataclasses.replace(graph, facts={**graph.facts, **self._source(), **of_images(queries, database)})
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
-        """Which file of which images; the graph adds what its maker said of it."""
+        """The file and the images; the graph that is read adds its own facts."""
         return {**self._source(), **of_images(queries, database)}
 
     def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
@@ -343,7 +345,7 @@ def _of_these(path: Path, queries: ImageSet, database: ImageSet) -> SimilarityGr
 
 
 def require_positions(*sets: ImageSet, metres: bool = False) -> None:
-    """An error that counts and names images without a position; labelling them 0 would be a lie.
+    """Raises an error that counts and names images without a position; labelling them 0 would be wrong.
 
     With `metres`, positions of unknown scale are refused too.
     """
@@ -359,7 +361,7 @@ def require_positions(*sets: ImageSet, metres: bool = False) -> None:
 
 
 def _check_gate(max_angle_deg: float | None) -> None:
-    """An error for a heading gate that is none."""
+    """Raises an error for an invalid heading gate."""
     if max_angle_deg is not None and not 0 <= max_angle_deg <= 180:
         raise InputError(f"max_angle_deg is {max_angle_deg}; expected degrees from 0 to 180, or None")
 
@@ -444,7 +446,7 @@ def _sample(images: ImageSet, most: int) -> ImageSet:
     return images.subset(np.unique(np.linspace(0, len(images) - 1, min(most, len(images))).astype(np.int64)))
 
 
-# Overlap of viewing frustums: which share of the space before one camera another camera sees too
+# Overlap of viewing frustums: which share of the space in front of one camera another camera sees too
 # A grid of rays of each camera, each with points at several depths, is projected into the other. Needs 6DOF poses and
 # intrinsics, but neither depth maps nor a cloud.
 
@@ -458,11 +460,11 @@ class FrustumOverlap(LabelRule):
     """ψ = how much the viewing frustums of two cameras with 6DOF poses and intrinsics share (RelocNet's label)."""
 
     near_m: float = 0.1
-    """Where a frustum begins, in metres before the camera."""
+    """Where a frustum begins, in metres in front of the camera."""
     far_m: float = 4.0
     """Where it ends."""
     measure: Measure = "overlap"
-    """`overlap`: mean of the shares of either frustum; `query_overlap`: the query's; `iou`: from that mean s, s / (2 − s)."""
+    """`overlap`: mean share of both frustums; `query_overlap`: the query's; `iou`: from that mean s, s / (2 − s)."""
     samples: tuple[int, int, int] = (8, 6, 8)
     """Points across, down and along the depth of a frustum."""
     within_group: bool = False
@@ -533,7 +535,7 @@ class FrustumOverlap(LabelRule):
         return np.asarray((inside & (u >= 0) & (u <= width) & (v >= 0) & (v <= height)).mean(axis=1))
 
     def _points(self, intrinsics: Floats) -> Floats:
-        """(K, P, 3) points before cameras, spread evenly over the volume: densest where a frustum is widest."""
+        """(K, P, 3) points in front of cameras, spread evenly over the volume: densest where a frustum is widest."""
         across, down, along = ((np.arange(n) + 0.5) / n for n in self.samples)
         cubes = self.near_m**3 + along * (self.far_m**3 - self.near_m**3)
         x, y, z = (grid.ravel() for grid in np.meshgrid(across, down, np.cbrt(cubes), indexing="ij"))

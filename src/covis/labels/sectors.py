@@ -8,7 +8,7 @@ The error, as a share of the smaller sector, is below 3e-14 ÷ w, where w is the
 share of the larger radius: below 1e-10 for openings from 1° and radii up to 1 : 50.
 
 Inside the kernels x is forward along A's axis, y to its left, angles are radians counter-clockwise, and sectors are
-convex. There are no branches and no calls except the square root, so that the compiler makes SIMD of the loops.
+convex. There are no branches and no calls except the square root, so that the compiler vectorises the loops.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def minus_sine(angle: float, sine: float) -> float:
 
 
 ArcLimits = tuple[float, float, float, float]
-"""Of an arc: where it begins and ends at most, and an interval (start, end) that is cut out from between."""
+"""Limits of an arc: its earliest start, its latest end, and an interval (start, end) that is cut out between them."""
 
 
 @kernel(**INLINE)
@@ -179,7 +179,7 @@ def clipped_edge(
 
 @kernel(**INLINE)
 def half_chord(radius: float, off: float, foot: float, distance: float) -> float:
-    """Half of what a circle cuts from a line `off` its centre.
+    """Half of the chord that a circle cuts from a line at distance `off` from its centre.
 
     A point of the line lies `foot` from the chord's middle and `distance` from the centre. Where the line touches the
     circle near that point, its distance decides, so that both edges of a sector agree on which side their apex lies.
@@ -193,9 +193,9 @@ def half_chord(radius: float, off: float, foot: float, distance: float) -> float
 def line_sines(off: float, foot: float, chord: float, rb: float, over: float) -> tuple[float, float]:
     """Sines of the angles at B's apex from A's apex to both points where a line through A's apex meets B's circle.
 
-    The line passes `off` B's apex; `foot` leads from A's apex to its chord's middle; over = 1 ÷ (d rb). A line that
-    misses the circle gets the arc's point nearest to it: such a line cuts nothing from the arc, but where its empty
-    cut falls on the arc's end, rounding can leave one end of the cut outside, and the other's value then counts.
+    The line passes B's apex at distance `off`; `foot` leads from A's apex to its chord's middle; over = 1 ÷ (d rb). A
+    line that misses the circle gets the arc's point nearest to it: such a line cuts nothing from the arc, but where its
+    empty cut falls on the arc's end, rounding can leave one end of the cut outside, and the other's value then counts.
     """
     off = min(rb, max(-rb, off)) * over
     return off * foot + off * chord, off * foot - off * chord

@@ -1,7 +1,7 @@
 """Surface overlap: which points of a cloud every image sees, as bits, and how many any two images share.
 
 Points lie along a space-filling curve, so that 64 of them, one word of bits, are close together: a word whose
-enclosing sphere is wholly inside or outside a view needs no look at its points. Shared points are counted by AND and
+enclosing sphere is wholly inside or outside a view needs no test of its points. Shared points are counted by AND and
 population count over the blocks of words that neither image has empty.
 """
 
@@ -241,7 +241,7 @@ def surface_graph(
         points = arrange(scene)
         seen_a = seen_points(points, a, occlusion)
         seen_b = seen_a if one_set else seen_points(points, b, occlusion)
-        _tell_of_blind(*([seen_a] if one_set else [seen_a, seen_b]))
+        _warn_of_blind(*([seen_a] if one_set else [seen_a, seen_b]))
         yield from surface_rows(seen_a, seen_b, MEASURES.index(measure), facts["zero_below"], mirror)
 
     graph = build_graph(queries, database, label, facts=facts, mirror=mirror, advance=advance)
@@ -257,8 +257,8 @@ def arrange(cloud: PointCloud) -> Cloud:
     words = np.concatenate([xyz, np.broadcast_to(xyz[:, -1:], (3, empty))], axis=1).reshape(3, -1, WORD)
     centre = 0.5 * (words.min(axis=2) + words.max(axis=2))
     reach = np.sqrt(((words - centre[:, :, None]) ** 2).sum(axis=0).max(axis=1))
-    here = np.arange(len(cloud) + empty).reshape(-1, WORD) < len(cloud)
-    full = (here.astype(np.uint64) << np.arange(WORD, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
+    is_point = np.arange(len(cloud) + empty).reshape(-1, WORD) < len(cloud)
+    full = (is_point.astype(np.uint64) << np.arange(WORD, dtype=np.uint64)).sum(axis=1, dtype=np.uint64)
     points = np.concatenate([xyz, np.full((3, empty), np.nan)], axis=1)
     x, y, z = points
     return Cloud(x, y, z, middle, centre[0], centre[1], centre[2], reach, full)
@@ -287,7 +287,7 @@ def seen_points(points: Cloud, images: ImageSet, occlusion: str) -> Seen:
     return Seen(words, _occupied(words), bit_counts(words))
 
 
-def _tell_of_blind(*sides: Seen) -> None:
+def _warn_of_blind(*sides: Seen) -> None:
     count = np.concatenate([side.number for side in sides])
     if (count == 0).any():
         warn(f"{int((count == 0).sum())} of {len(count)} images see no point of the cloud; check poses and axes")

@@ -1,7 +1,7 @@
-"""What every loss is, the distances that losses are made of, and losses of graded pairs: (za, zb, psi) → one loss per pair.
+"""The base of every loss, the distances that losses use, and losses of graded pairs: (za, zb, psi) → one loss per pair.
 
-A new loss is a frozen dataclass with defaults for all its fields and `@LOSSES.register("name")` above it, in any module of
-this package that `covis.losses` imports.
+A new loss is a frozen dataclass with defaults for all its fields and `@LOSSES.register("name")` above it, in any module
+of this package that `covis.losses` imports.
 
 za, zb: (B, D) descriptors, unit norm. psi: (B,) similarity in [0, 1]. d is the Euclidean distance of a pair, τ the
 margin. Half-precision descriptors are compared in float32.
@@ -31,10 +31,10 @@ class Loss(ABC):
     """What it is called on: pairs, tuples, …; batches say which shapes they offer."""
 
     regions: ClassVar[bool] = False
-    """Whether it compares regions of images too, and with those of the model of an earlier generation."""
+    """Whether it also compares regions of images, including those by the model of an earlier generation."""
 
     def head(self, sampler: Any, dim: int) -> nn.Module | None:
-        """What learns beside the model and is thrown away after training, such as descriptors of classes; mostly nothing."""
+        """A module trained beside the model and then discarded, such as descriptors of classes; usually None."""
         return None
 
     def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
@@ -42,7 +42,7 @@ class Loss(ABC):
         return self  # type: ignore[return-value]
 
     def in_generation(self, number: int) -> Loss:
-        """The loss in the run's generation `number`, from 0; mostly the same in all."""
+        """The loss in the run's generation `number`, from 0; usually the same in all."""
         return self
 
 
@@ -51,7 +51,7 @@ LOSSES: Registry[type[Loss]] = Registry("loss")
 
 
 def common_dtype(a: Tensor, b: Tensor) -> torch.dtype:
-    """What both fit into, at least float32."""
+    """The type that both fit into, at least float32."""
     import torch
 
     return torch.promote_types(torch.promote_types(a.dtype, b.dtype), torch.float32)
@@ -64,7 +64,7 @@ def descriptor_difference(za: Tensor, zb: Tensor) -> Tensor:
 
 
 def distance(za: Tensor, zb: Tensor) -> Tensor:
-    """(…,) Euclidean distance over the last axis, at least in float32; its gradient is 0, not infinite, at equal ones."""
+    """(…,) Euclidean distance over the last axis, at least in float32; where both are equal, its gradient is 0."""
     import torch
 
     norm: Tensor = torch.linalg.vector_norm(descriptor_difference(za, zb), dim=-1)

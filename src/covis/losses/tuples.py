@@ -134,7 +134,7 @@ class TripletHuber(TupleLoss):
 class LogRatio(TupleLoss):
     """Meanₙ (log D(a, p)/D(a, n) − log L(p)/L(n))²: ratios of distances follow ratios of label distances.
 
-    L = (1−ψ)² is the label distance. ε is added to each D and L: a ψ of 1 then asks for a small distance, not for
+    L = (1−ψ)² is the label distance. ε is added to each D and L: a ψ of 1 then demands a small distance, not
     minus infinity, and identical descriptors have a finite gradient.
     """
 
@@ -159,7 +159,7 @@ class LogRatio(TupleLoss):
 class MultiSimilarity(TupleLoss):
     """1/α · log(1 + e^(−α(s(p) − λ))) + 1/β · log(1 + Σₙ e^(β(s(n) − λ))), s the cosine with the anchor.
 
-    With a `mining_gap` ε only pairs that teach count: negatives with s(n) > s(p) − ε, and the positive if
+    With a `mining_gap` ε only informative pairs count: negatives with s(n) > s(p) − ε, and the positive if
     s(p) < maxₙ s(n) + ε.
     """
 
@@ -226,7 +226,7 @@ class RegionLoss(Loss):
     second_negative: ClassVar[bool] = False
 
     def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
-        """What a batch calls: descriptors (…, models, regions, D) of the student and, from the second generation, its teacher."""
+        """What a batch calls: descriptors (…, models, regions, D) of student and, from generation 2 on, teacher."""
         return self._of_regions
 
     def _of_regions(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor, zf: Tensor | None = None) -> Tensor:
@@ -236,9 +236,10 @@ class RegionLoss(Loss):
 
     @abstractmethod
     def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, zf: Tensor, taught: Tensor | None = None) -> Tensor:
-        """(B,) losses; za, zp (B, D) whole images, zn (B, n, R, D) negatives and zf (B, k, R, D) further positives by region.
+        """(B,) losses of whole images za, zp (B, D) and of regions zn (B, n, R, D), zf (B, k, R, D).
 
-        taught: (B, k, R) the teacher's similarity of the query with each region of the further positives, if there is one.
+        zn: negatives. zf: further positives. taught: (B, k, R) the teacher's similarity of the query with each region
+        of the further positives, if there is a teacher.
         """
 
 
@@ -248,8 +249,8 @@ class RegionSimilarity(RegionLoss):
     """Tells positive from negatives, and follows a teacher's similarities with regions of hard positives (SFRS, Ge et al. 2020).
 
     Meanₙ log(1 + e^((s(n) − s(p))/T)), plus w · −Σ softmax(taught/Tₜ) · log softmax(s(f)/T) over all regions of the
-    further positives f. s is the cosine with the query. Without a teacher, the first generation, n is the whole negative
-    and the second term is absent; after it n is the region of the negative that resembles the query most.
+    further positives f. s is the cosine with the query. In the first generation, which has no teacher, n is the whole
+    negative and the second term is absent; later, n is the region of the negative that resembles the query most.
     """
 
     temperature: float = 0.07
@@ -322,7 +323,7 @@ class ClassLoss(Loss):
     shape: ClassVar[str] = "classes"
 
     def head(self, sampler: Any, dim: int) -> nn.Module | None:
-        """A descriptor for each class of the sampler, `weight` (classes, dim); no part of the model that is saved."""
+        """A descriptor for each class of the sampler, `weight` (classes, dim); not part of the saved model."""
         from torch import nn
 
         proxies: nn.Module = nn.utils.skip_init(nn.Linear, dim, sampler.classes, bias=False)  # type: ignore[no-untyped-call]
@@ -369,8 +370,8 @@ class LargeMarginCosine(ClassLoss):
 
 # Losses of lists: each query against all other images of a batch → one loss per query.
 #
-# za: (N, D), zb: (M, D) descriptors, unit norm; psi: (N, M) similarity; known: (N, M) which pairs are labelled at all (all,
-# where it is not given): an image with itself, or pairs of two cities, are not. s is the cosine, d the Euclidean distance.
+# za: (N, D), zb: (M, D) descriptors, unit norm; psi: (N, M) similarity; known: (N, M) which pairs are labelled
+# (default: all); an image with itself is not, nor is a pair from two cities. s is the cosine, d the Euclidean distance.
 # A query without a positive or without any known pair has no loss.
 
 
@@ -430,8 +431,8 @@ class SoftSupervisedContrastive(ListLoss):
 class AveragePrecision(ListLoss):
     """1 − average precision of the list, with ranks by a histogram of similarities (Revaud et al. 2019).
 
-    Similarities fall softly into `bins` from 1 down to −1; precision and recall accumulate bin by bin. Pairs with ψ of at
-    least 0.5 are relevant.
+    Similarities are softly assigned to `bins` from 1 down to −1; precision and recall accumulate bin by bin. Pairs with
+    ψ of at least 0.5 are relevant.
     """
 
     bins: int = 20
@@ -450,9 +451,9 @@ class AveragePrecision(ListLoss):
         falls = (1 - (similarity.clamp(-1, 1).unsqueeze(-1) - centres).abs() / width).clamp_min(0)
         hits, all_ = (falls * relevant.unsqueeze(-1)).sum(1), (falls * known.unsqueeze(-1)).sum(1)
         precision = hits.cumsum(1) / all_.cumsum(1).clamp_min(1e-12)
-        found = relevant.sum(1)
-        loss = 1 - (precision * hits).sum(1) / found.clamp_min(1)
-        return loss.clamp_min(0) * (found > 0)
+        count = relevant.sum(1)
+        loss = 1 - (precision * hits).sum(1) / count.clamp_min(1)
+        return loss.clamp_min(0) * (count > 0)
 
 
 @LOSSES.register("relaxed_contrastive")

@@ -1,15 +1,16 @@
-"""How far a map's answers can be trusted, learned from its own photos asked as if they were new.
+"""How far a map's answers can be trusted, learned by querying it with its own photos as if they were new.
 
 A photo's own group (one walk, one drive) is left out where photos of other groups stand near enough to answer;
-otherwise the photos next to it in the order of their names are.
+otherwise the photos next to it in the order of their names are left out.
 
-Four things are fitted: how far matches are heard when they vote for a place; ψ̂, how much two views share, from their
-descriptor distance; P, the probability that a match stands within `PLACE_M` of the photo, from distances, votes and
-walks (`covis.maps.evidence`), falling along the ranking; and the radius that the fused position stays within, by rank of
-the errors seen (conformal), among answers of similar P. Photos of one walk are right or wrong together, so what is
-promised counts walks: reports of P and the bar of confident answers come from walks that a fit did not see, and the
-radius allows for one bad walk more. Where the map's model learned from the poses of its photos, they are asked of fits
-that did not see their walk (`covis.maps.fitting`), and photos that it saw are never asked again.
+Four things are fitted: within what radius, and with what weights, matches vote for a place; ψ̂, how much two views
+share, from their descriptor distance; P, the probability that a match stands within `PLACE_M` of the photo, from
+distances, votes and walks (`covis.maps.evidence`), falling along the ranking; and the radius that the fused position
+stays within, by rank of the errors seen (conformal), among answers of similar P. Photos of one walk are right or wrong
+together, so promises are made over walks: reports of P and the threshold of confident answers come from walks that a
+fit did not see, and the radius allows for one more bad walk. Where the map's model learned from the poses of its
+photos, they are queries to fits that did not see their walk (`covis.maps.fitting`), and photos that it saw are never
+queries again.
 """
 
 from __future__ import annotations
@@ -48,19 +49,19 @@ from covis.search import Consensus, rank, rerank
 from covis.tables import counted
 
 _VERSION = 2
-"""Of the record that a map keeps; 1 had no votes."""
+"""Version of the record that a map keeps; version 1 had no votes."""
 _QUERIES = 2000
-"""So many photos are asked at most."""
+"""Most photos that are used as queries."""
 NEIGHBOURS = 2
 """Photos before and after in a walk that are left out with a photo, where no other walk can answer."""
 STRETCHES = 20
-"""Parts of a lonely walk that stand for walks."""
+"""Parts into which a single walk is cut, each treated as a walk."""
 MIN_QUERIES = 50
 
 
 @dataclass(frozen=True, eq=False)
 class HeldOut:
-    """Photos asked of their own map, and what it found."""
+    """Photos used as queries to their own map, and the results."""
 
     queries: Ids
     """(Q,) positions in the map's images."""
@@ -78,7 +79,7 @@ class HeldOut:
 
     @classmethod
     def empty(cls, seen: int) -> HeldOut:
-        """Nothing: a model that learned from the poses of all `seen` photos, and no fit without some of them to ask."""
+        """No queries: the model learned from the poses of all `seen` photos, and no fit lacks some of them."""
         none, no_matches = np.zeros(0, np.int64), np.zeros((0, CONTEXT), np.int64)
         return cls(none, no_matches, no_matches.astype(np.float32), "groups", none, none, seen)
 
@@ -88,22 +89,22 @@ class HeldOut:
         return Ranking(self.ids, self.distances)
 
     def some(self, most: int) -> HeldOut:
-        """At most so many of the photos, evenly spread."""
+        """At most `most` of the photos, evenly spread."""
         at = np.unique(np.linspace(0, len(self.queries) - 1, min(most, len(self.queries))).astype(np.int64))
         kept = {name: getattr(self, name)[at] for name in ("queries", "ids", "distances", "walk", "fold")}
         return replace(self, **kept)
 
 
 def photos_key(images: ImageSet) -> str:
-    """What a whitening keeps of the photos whose poses it learned from: their fingerprint, in the order of names."""
+    """Identifies the photos whose poses a whitening learned from: their fingerprint, in the order of names."""
     return images.subset(np.argsort(images.names, kind="stable")).fingerprint()
 
 
 def hold_out(images: ImageSet, descriptors: Matrix, folds: int = 5, *, seen: int = 0) -> HeldOut:
-    """Asks up to `_QUERIES` photos of a map; the same photos each time.
+    """Queries a map with up to `_QUERIES` of its photos; the same photos each time.
 
     The descriptor of images[i] is the row `images.columns["row"][i]` (ascending) of `descriptors`, which may hold more.
-    The first `seen` rows are of photos whose poses the model learned from: they answer, but are not asked.
+    The first `seen` rows are of photos whose poses the model learned from: they can be matches, but not queries.
     """
     count = len(images)
     rng = np.random.default_rng(0)
@@ -121,29 +122,29 @@ def hold_out(images: ImageSet, descriptors: Matrix, folds: int = 5, *, seen: int
 
 
 def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
-    """How many photos have one of another group near enough to be right."""
+    """How many queries have a photo of another group near enough to be right."""
     from scipy.spatial import cKDTree
 
     if len(np.unique(group)) < 2:
         return 0
     near = cKDTree(xy).query_ball_point(xy[queries], PLACE_M)
-    return sum(bool((group[found] != group[q]).any()) for q, found in zip(queries, near, strict=True))
+    return sum(bool((group[neighbours] != group[q]).any()) for q, neighbours in zip(queries, near, strict=True))
 
 
 def _without_group(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:
     rows, group = images.columns["row"], np.asarray(images.group, np.int64)
     codes = np.full(len(descriptors), -1, np.int64)
     codes[rows] = group
-    found = rank(descriptors[rows[queries]], descriptors, CONTEXT, group[queries], codes, "other", allowed=rows)
-    ids = np.where(found.ids >= 0, np.searchsorted(rows, np.maximum(found.ids, 0)), -1)
-    return Ranking(ids, found.distances)
+    ranking = rank(descriptors[rows[queries]], descriptors, CONTEXT, group[queries], codes, "other", allowed=rows)
+    ids = np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1)
+    return Ranking(ids, ranking.distances)
 
 
 def _without_neighbours(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:
     """Searches a little deeper, then takes out the photos next to each in its walk."""
     rows = images.columns["row"]
-    found = rank(descriptors[rows[queries]], descriptors, CONTEXT + 2 * NEIGHBOURS + 1, allowed=rows)
-    ids = np.where(found.ids >= 0, np.searchsorted(rows, np.maximum(found.ids, 0)), -1)
+    ranking = rank(descriptors[rows[queries]], descriptors, CONTEXT + 2 * NEIGHBOURS + 1, allowed=rows)
+    ids = np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1)
     place = np.empty(len(images), np.int64)
     place[_walk_order(images)] = np.arange(len(images))
     group = np.asarray(images.group)
@@ -152,7 +153,7 @@ def _without_neighbours(images: ImageSet, descriptors: Matrix, queries: Ids) -> 
     order = np.argsort(barred, axis=1, kind="stable")[:, :CONTEXT]
     barred = np.take_along_axis(barred, order, 1)
     ids = np.where(barred, -1, np.take_along_axis(ids, order, 1))
-    return Ranking(ids, np.where(barred, np.inf, np.take_along_axis(found.distances, order, 1)))
+    return Ranking(ids, np.where(barred, np.inf, np.take_along_axis(ranking.distances, order, 1)))
 
 
 def _walk_order(images: ImageSet) -> Ids:
@@ -163,9 +164,9 @@ def _walk_order(images: ImageSet) -> Ids:
 PROMISES = (0.99, 0.95, 0.9, 0.8)
 """Precisions that a map may promise, the highest first."""
 RATE = 0.9
-"""Share of photos whose true position shall lie within the stated radius."""
+"""Share of photos whose true position should lie within the stated radius."""
 MIN_LATER = 300
-"""Photos that a model has not seen, from which on they alone tell how far its map can be trusted."""
+"""Photos that a model has not seen; from this number on, its map is calibrated on them alone."""
 _FOLDS = 5
 _MIN_CLASS = 10
 _MIN_PAIRS = 200
@@ -173,7 +174,7 @@ _BIN_QUERIES = 40
 _MAX_BINS = 5
 _RECALIBRATE_SHARE = 0.1
 _STEP = 1 - 1e-4
-"""Of P from one match to the next, at least."""
+"""P falls at least by this factor from one match to the next."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ class Calibration:
     others: Logistic | None = None
     """P of the matches behind it, from `Evidence.about_others`."""
     relative: bool = True
-    """Whether `others` is a share of the first match's P, as fitted now; else P itself, which the first's caps."""
+    """Whether `others` is a share of the first match's P, as in new fits; else P itself, capped by the first's."""
     radius_of_agreement_m: float = PLACE_M
     sharpness: float = rerank.SHARPNESS
     """How the map's matches vote (`covis.search.Consensus`)."""
@@ -225,15 +226,15 @@ class Calibration:
 
     def judge(self, evidence: Evidence) -> tuple[Ids, Floats]:
         """(Q, K) the order of the matches by P, and P in that order, falling; NaN where there is no match."""
-        found = evidence.found
+        matched = evidence.found
         assert self.probability is not None
         best = self.probability(evidence.first)
-        p = np.broadcast_to(best[:, None], found.shape).copy()
-        if self.others is not None and found.shape[1] > 1:
+        p = np.broadcast_to(best[:, None], matched.shape).copy()
+        if self.others is not None and matched.shape[1] > 1:
             others = self.others(evidence.about_others(best)[:, 1:])
             p[:, 1:] = best[:, None] * others if self.relative else np.minimum(best[:, None], others)
-        p[~found] = np.nan
-        order = np.argsort(np.where(found, -p, np.inf), axis=1, kind="stable")
+        p[~matched] = np.nan
+        order = np.argsort(np.where(matched, -p, np.inf), axis=1, kind="stable")
         p = np.take_along_axis(p, order, 1)
         for j in range(1, p.shape[1]):  # two copies of a photo are equally likely, yet one is named first
             p[:, j] = np.minimum(p[:, j], _STEP * p[:, j - 1])
@@ -261,7 +262,7 @@ class Calibration:
 
     @cached_property
     def _thresholds(self) -> dict[float, float | None]:
-        """Those asked for so far: every photo of a call asks for the same."""
+        """Thresholds computed so far: all photos of a call need the same one."""
         return {}
 
     def radius_m(self, probability: Floats, rate: float = RATE) -> Floats:
@@ -275,7 +276,10 @@ class Calibration:
         return known[np.searchsorted(edges, probability, side="right")]
 
     def _radius_among(self, bins: Ids, alike: int, rate: float) -> float | None:
-        """Of the answers whose bin (Q,) is `alike`; of too few walks, with as many bins of lower P, whose errors are larger."""
+        """Of the answers in bin `alike` of `bins` (Q,).
+
+        If these are of too few walks, answers of bins with lower P, whose errors are larger, are added.
+        """
         assert self.held_out is not None
         for lowest in range(alike, -1, -1):
             error_m, walk = self.held_out[(bins >= lowest) & (bins <= alike), 2:].T
@@ -285,7 +289,7 @@ class Calibration:
         return None
 
     def _edges(self) -> Floats:
-        """Borders of P between answers whose errors are counted apart."""
+        """Borders of P between bins of answers, each with errors of its own."""
         assert self.held_out is not None
         count, known = len(self.held_out), np.sort(self.held_out[:, 0])
         bins = int(np.clip(count // _BIN_QUERIES, 1, _MAX_BINS))
@@ -294,16 +298,16 @@ class Calibration:
         return np.array(sorted(set(edges.tolist())))
 
     def summary(self, precision: float | None = None) -> dict[str, Any]:
-        """For reports, as JSON knows it; `precision` None: the highest that is promised, or the lowest on offer."""
+        """For reports, as plain values for JSON; `precision` None: the highest promised, else the lowest."""
         held = self.held_out
         precision = precision or self.promised() or PROMISES[-1]
         threshold = self.threshold(precision)
-        told: dict[str, Any] = {"calibrated": held is not None, "note": self.note, "method": self.method or None,
-                                "overlap": None if self.overlap is None else _overlap_facts(self.overlap)}  # fmt: skip
+        facts: dict[str, Any] = {"calibrated": held is not None, "note": self.note, "method": self.method or None,
+                                 "overlap": None if self.overlap is None else _overlap_facts(self.overlap)}  # fmt: skip
         if held is None:
-            return told
+            return facts
         confident = held[:, 0] >= (2.0 if threshold is None else threshold)
-        return told | {
+        return facts | {
             "queries": len(held), "right_within_m": PLACE_M, "right": float(held[:, 1].mean()),
             "expected_calibration_error": self.calibration_error, "reliability": self.reliability(),
             "precision": precision, "threshold": threshold, "confident": float(confident.mean()),
@@ -312,40 +316,43 @@ class Calibration:
         }  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As plain values for JSON."""
         return asdict(self) | {
             "version": _VERSION,
             "held_out": None if self.held_out is None else self.held_out.tolist(),
         }
 
     @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> Calibration:
+    def from_dict(cls, record: Mapping[str, Any]) -> Calibration:
         """Back from `to_dict`; of a record of another version only ψ̂ is kept."""
-        overlap = told["overlap"]
+        overlap = record["overlap"]
         if overlap is not None:
             fitted = overlap["fitted"]
             curve = None if fitted is None else Falling(tuple(fitted["x"]), tuple(fitted["y"]))
             overlap = Overlap(overlap["margin"], curve, overlap["mean_error"])
-        if told.get("version") != _VERSION:
+        if record.get("version") != _VERSION:
             note = (
                 "the map was calibrated by another version of covis; calibrate it again with: covis map calibrate MAP"
             )
-            return cls(told["photos"], overlap, None, note=note, changes=told["changes"])
-        first, others = (None if told[k] is None else Logistic.from_dict(told[k]) for k in ("probability", "others"))
-        held = None if told["held_out"] is None else np.array(told["held_out"], np.float64)
+            return cls(record["photos"], overlap, None, note=note, changes=record["changes"])
+        first, others = (
+            None if record[k] is None else Logistic.from_dict(record[k]) for k in ("probability", "others")
+        )
+        held = None if record["held_out"] is None else np.array(record["held_out"], np.float64)
         plain = ("photos", "radius_of_agreement_m", "sharpness", "method", "note", "changes", "seen")
         return cls(
-            overlap=overlap, probability=first, others=others, relative=told.get("relative", False), held_out=held,
-            **{key: told[key] for key in plain},
+            overlap=overlap, probability=first, others=others, relative=record.get("relative", False), held_out=held,
+            **{key: record[key] for key in plain},
         )  # fmt: skip
 
 
 def refreshed(
     old: Mapping[str, Any] | None, changes: int, images: ImageSet, descriptors: Matrix, margin: float | None
 ) -> dict[str, Any]:
-    """A map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` are the latest.
+    """A map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` counts the latest.
 
-    Where the model learned from the poses of photos, only later ones can tell; until there are enough, it stands.
+    Where the model learned from the poses of photos, only later photos can be queries; until there are enough, the old
+    calibration stands.
     """
     if old is not None and old.get("version") == _VERSION and old["photos"] >= MIN_QUERIES:
         changed, seen = old["changes"] + changes, old["seen"]
@@ -356,11 +363,11 @@ def refreshed(
     return calibrate(images, descriptors, margin).to_dict()
 
 
-def compacted(told: Mapping[str, Any] | None, rows: Ids) -> dict[str, Any] | None:
-    """The record of a map whose descriptors, now in `rows` (N,) ascending, move together without gaps."""
-    if told is None:
+def compacted(record: Mapping[str, Any] | None, rows: Ids) -> dict[str, Any] | None:
+    """The calibration record after the descriptors in `rows` (N,), ascending, were moved together without gaps."""
+    if record is None:
         return None
-    return {**told, **({"seen": int((rows < told["seen"]).sum())} if told.get("seen") else {})}
+    return {**record, **({"seen": int((rows < record["seen"]).sum())} if record.get("seen") else {})}
 
 
 def calibrate(
@@ -374,7 +381,7 @@ def calibrate(
 ) -> Calibration:
     """Fits all that the photos of a map allow; `images` and `descriptors` as `hold_out` takes them, `margin` is GCL's τ.
 
-    held: questions that were asked already, of fits that did not see them. seen: rows that the model learned from.
+    held: results of queries to fits that did not see them, if known already. seen: rows that the model learned from.
     inliers: from photos (Q,) and their matches (Q, K) to local features in common, which P then takes into account.
     """
     seen = seen if held is None else held.seen
@@ -454,13 +461,13 @@ def gcl_margin(model: Path) -> float | None:
 
 
 def fit_overlap(poses: Poses, held: HeldOut, margin: float | None) -> Overlap | None:
-    """ψ̂ by GCL's line, or fitted where headings tell the true ψ of enough held-out matches; None otherwise."""
+    """ψ̂ by GCL's line, or fitted where headings give the true ψ of enough held-out matches; None otherwise."""
     from covis.labels import fov_similarity  # numba takes half a second to load, and only fitting needs it
 
-    found = held.ids >= 0
-    near, asked = held.ids[found], np.broadcast_to(held.queries[:, None], held.ids.shape)[found]
+    matched = held.ids >= 0
+    near, asked = held.ids[matched], np.broadcast_to(held.queries[:, None], held.ids.shape)[matched]
     known = ~np.isnan(poses.heading[near]) & ~np.isnan(poses.heading[asked])
-    distances, near, asked = held.distances[found][known].astype(np.float64), near[known], asked[known]
+    distances, near, asked = held.distances[matched][known].astype(np.float64), near[known], asked[known]
     line = None if margin is None else Overlap(margin)
     if len(near) < _MIN_PAIRS:
         return line
@@ -475,11 +482,11 @@ def _overlap_facts(overlap: Overlap) -> dict[str, Any]:
 
 
 def _tell(result: Calibration) -> None:
-    told = result.summary()
+    facts = result.summary()
     sure = "no precision of 80 % or more can be promised"
-    if told["threshold"] is not None:
-        sure = f"{100 * told['confident']:.0f} % of answers are confident at a precision of {100 * told['precision']:.0f} %"
+    if facts["threshold"] is not None:
+        sure = f"{100 * facts['confident']:.0f} % of answers are confident at a precision of {100 * facts['precision']:.0f} %"
     say(
-        f"calibrated on {told['queries']} held-out photos: {100 * told['right']:.1f} % correct within {PLACE_M:g} m, "
-        f"expected calibration error {told['expected_calibration_error']:.3f}, {sure}"
+        f"calibrated on {facts['queries']} held-out photos: {100 * facts['right']:.1f} % correct within {PLACE_M:g} m, "
+        f"expected calibration error {facts['expected_calibration_error']:.3f}, {sure}"
     )

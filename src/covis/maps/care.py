@@ -33,8 +33,8 @@ from covis.poses import Poses
 from covis.progress import say
 from covis.search import Exact
 
-# Checking a map against every checksum, and making one whole again that lost parts: it stands apart from `map`, which
-# never sees damage.
+# Checking a map against every checksum, and repairing one that lost parts; kept apart from `map`, which never handles
+# damage.
 
 
 DROPPED = "dropped.csv"
@@ -87,9 +87,9 @@ def repair_map(path: Path | str) -> dict[str, Any]:
             _cleared(path / RUNTIME)
     if RUNTIME in parts:
         Map.open(path).carry_runtime()
-    told = [{"part": p.part, "cause": p.cause} for p in problems]
+    damage = [{"part": p.part, "cause": p.cause} for p in problems]
     photos = len(Map.open(path, verify=True))
-    return {"map": str(path), "repaired": bool(problems), "photos": photos, **outcome, "problems": told}
+    return {"map": str(path), "repaired": bool(problems), "photos": photos, **outcome, "problems": damage}
 
 
 def _cleared(folder: Path) -> None:
@@ -101,7 +101,7 @@ def _cleared(folder: Path) -> None:
 
 
 def _rebuilt(path: Path) -> dict[str, Any]:
-    """Writes a new state of the parts that are whole: its number, and the names of the photos that were dropped."""
+    """Writes a new state of the parts that are whole; returns its number, and the names of dropped photos."""
     fingerprint, dim = _facts(path)
     state = _newest_state(path)
     kept, stores, rows = _whole_segments(path, state, fingerprint)
@@ -126,7 +126,7 @@ def _existing(path: Path | str) -> Path:
 
 
 def _try(problems: list[Damage], part: Path, call: Any) -> Any:
-    """What `call` gives; None where the part is damaged, which is noted."""
+    """The result of `call`; None where the part is damaged, which is added to `problems`."""
     try:
         return call()
     except (InputError, OSError) as error:
@@ -140,7 +140,7 @@ _GROUPED = (storage.SEGMENTS, storage.VERSIONS)
 
 
 def _facts(path: Path) -> tuple[str, int]:
-    """Fingerprint and length of the map's descriptors; by its model where `map.json` is lost, which is written anew."""
+    """Fingerprint and length of the map's descriptors; from its model where `map.json` is damaged, then rewritten."""
     try:
         manifest = storage.read_model_manifest(path)
     except InputError as error:
@@ -207,7 +207,7 @@ def _whole_segments(path: Path, state: State, model: str) -> tuple[Bools, tuple[
 
 
 def _rows_of(segment: Path) -> int | None:
-    """How many rows a damaged segment had, by its manifest or by its files; None if neither tells."""
+    """How many rows a damaged segment had, by its manifest or by its files; None if neither can be read."""
     try:
         return int(json.loads((segment / artifacts.MANIFEST).read_text(encoding="utf-8"))["rows"])
     except (OSError, ValueError, KeyError, TypeError):
@@ -249,11 +249,11 @@ _NAME = re.compile(r"(covis\.json|calibration\.json|arrays/[a-z_]+\.npy|(model|r
 _MAX_LISTING = 1 << 20
 _CHUNK = 1 << 20
 _ALIKE = 1e-3
-"""Difference of descriptors, in any number, that half precision and another runtime make."""
+"""Largest difference in any entry of a descriptor that half precision and another runtime cause."""
 
 
 def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
-    """Writes the map as one file, without the places of its photos on this disk unless asked; returns its bytes."""
+    """Writes the map as one file, without the paths of its photos unless `with_paths`; returns its bytes."""
     map_ = _whole(map_)
     poses, images = map_.images.poses, map_.images
     files = images.columns["file"] if with_paths else np.zeros(len(images), "S1")
@@ -283,7 +283,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
 
 @foreign("a map file")
 def import_map(source: Path, target: Path, *, photos: Path | None = None) -> Map:
-    """The map of a file that `export_map` wrote, every byte checked; `photos` is where its photos lie, if they do."""
+    """The map of a file that `export_map` wrote, every byte checked; `photos` is the folder of its photos, if any."""
     if target.exists():
         raise InputError(f"{target} already exists; choose another output or remove it")
     target.parent.mkdir(parents=True, exist_ok=True)
@@ -300,7 +300,7 @@ def import_map(source: Path, target: Path, *, photos: Path | None = None) -> Map
 
 
 def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Map:
-    """One map of the photos of two that have one model; `prefix` goes before the names of the second."""
+    """One map of the photos of two maps of the same model; `prefix` goes before the names of the second."""
     first, second = _whole(first), _whole(second)
     if first.model_fingerprint != second.model_fingerprint:
         raise InputError(
@@ -319,7 +319,7 @@ def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Ma
     halves = [(_bare(first.images), first.descriptors[first.state.rows])]
     halves.append((_bare(moved.subset(new)), second.descriptors[second.state.rows[new]]))
     learned = next((m for m in (first, second) if (m.state.calibration or {}).get("seen")), None)
-    told = (
+    calibration = (
         None
         if learned is None
         else compacted(learned.state.calibration, learned.state.rows[new if learned is second else slice(None)])
@@ -330,21 +330,21 @@ def merge_maps(first: Map, second: Map, target: Path, *, prefix: str = "") -> Ma
     parts = Parts(photos, rows, first.path, first.state.index, first.state.max_ram)
     origin = {"merged": [first.path.name, second.path.name]}
     note_folders(target, Pictures.of(first.path).folders | Pictures.of(second.path).folders)
-    return _made(target, parts, first.model_fingerprint, told, origin, changes=len(halves[1][0]))
+    return _made(target, parts, first.model_fingerprint, calibration, origin, changes=len(halves[1][0]))
 
 
 def _same_photos(first: Map, second: Map, mine: Ids, others: Bools) -> Bools:
-    """Whether photos of one name are one photo: of one file or, where an export told no files, described alike."""
+    """Whether photos of one name are the same: the same file or, where an export left paths out, described alike."""
     files = first.images.columns["file"][mine], second.images.columns["file"][others]
-    untold = (files[0] == b"") | (files[1] == b"")
+    unknown = (files[0] == b"") | (files[1] == b"")
     same = files[0] == files[1]
-    if untold.any():
-        same = np.where(untold, _described_alike(first, second, mine, np.flatnonzero(others)), same)
+    if unknown.any():
+        same = np.where(unknown, _described_alike(first, second, mine, np.flatnonzero(others)), same)
     return np.asarray(same)
 
 
 def _described_alike(first: Map, second: Map, a: Ids, b: Ids) -> Bools:
-    """Whether photos at positions a of one map and b of another of the same model have one descriptor."""
+    """Whether photos at positions a of one map and b of another of the same model have the same descriptor."""
     vectors = [m.descriptors[m.state.rows[ids]].astype(np.float32) for m, ids in ((first, a), (second, b))]
     return np.asarray(np.abs(vectors[0] - vectors[1]).max(axis=1) <= _ALIKE)
 
@@ -402,8 +402,8 @@ def _made(target: Path, parts: Parts, model: str, calibration: Any, origin: Mapp
         draft = Map(target, state, (store,), model, dim)
         if calibration is None or changes:
             margin = gcl_margin(target / storage.MODEL)
-            told = refreshed(calibration, changes or count, state.images, draft.descriptors, margin)
-            state = replace(state, calibration=told)
+            renewed = refreshed(calibration, changes or count, state.images, draft.descriptors, margin)
+            state = replace(state, calibration=renewed)
         index = next_index(replace(draft, state=state), None)
         storage.write_state(target, state, None if isinstance(index, Exact) else index)
     return Map.open(target)
@@ -420,7 +420,7 @@ def _whole(map_: Map) -> Map:
 
 
 def _bare(images: ImageSet) -> ImageSet:
-    """Without rows and under one root, so that photos of two maps join."""
+    """The photos without rows and under one root, so that those of two maps can be joined."""
     return replace(images, root=Path(), columns={k: v for k, v in kept_columns(images).items() if k != "row"})
 
 
@@ -441,7 +441,7 @@ def _entry(data: bytes | Path) -> dict[str, Any]:
 
 
 def _unpacked(source: Path, folder: Path) -> dict[str, Any]:
-    """What the file says of itself, after its content was written into `folder` and compared with that."""
+    """The file's list of contents, after these were written into `folder` and compared with it."""
     if not source.is_file():
         what = "is a folder" if source.is_dir() else "does not exist"
         raise InputError(f"{source} {what}; give a file, written with: covis map export MAP FILE")

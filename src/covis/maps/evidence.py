@@ -1,7 +1,7 @@
-"""What speaks for the matches of a photo, and the probabilities that are made of it.
+"""Evidence for the matches of a photo, and the probabilities that are derived from it.
 
-Scores become probabilities by logistic and by monotone regression; how well those hold is measured beside them.
-The numbers here are told the same way when a map calibrates itself and when it answers, so that a probability learned
+Scores become probabilities by logistic and by monotone regression; how well these hold is measured here as well.
+The evidence is computed in the same way when a map calibrates itself and when it answers, so that a probability learned
 from the one holds for the other.
 """
 
@@ -24,12 +24,12 @@ _STEPS = 50
 BINS = 10
 _SPARE = 0.05
 _ERRORS = 0.75
-"""Standard errors over walks that a promise keeps in hand: the least of 0.5, 0.75 and 1 that kept every promise, to 0.2
+"""Margin of a promise in standard errors over walks: the smallest of 0.5, 0.75 and 1 that kept every promise, to 0.2
 points, on the part of the campus photos that it was chosen on (`train`)."""
 _CEILING_PRIOR = (20.0, 1.0)
-"""As if so many sure answers had been seen right and wrong."""
+"""Prior of the ceiling: as if this many sure answers had been seen right and wrong."""
 _PROMISED_SHARE = 0.25
-"""Answers that a promise must hold for, at least."""
+"""Share of answers that a promise must cover at least."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class Logistic:
     mean: tuple[float, ...]
     scale: tuple[float, ...]
     ceiling: float = 1.0
-    """P of what nothing speaks against: below 1 where some positions are wrong, whatever a photo shows."""
+    """P of a match with perfect evidence: below 1 where some positions are wrong, whatever the photos show."""
 
     @classmethod
     def fit(cls, features: Floats, right: NDArray[Any]) -> Logistic:
@@ -64,9 +64,9 @@ class Logistic:
 
     @classmethod
     def fit_ceiling(cls, features: Floats, right: NDArray[Any], walk: Ids) -> Logistic:
-        """`fit` with a ceiling, which a few walks with a poor position fix lower; by maximum likelihood.
+        """`fit` with a ceiling, which a few walks with a poor position fix make lower; by maximum likelihood.
 
-        walk (N,): each counts the same, however many photos it has, as the next photo will be of yet another.
+        walk (N,): all walks count the same, however many photos they have, since the next photo will be of a new walk.
         """
         from scipy.optimize import minimize  # only fitting needs it
 
@@ -86,7 +86,7 @@ class Logistic:
 
     @classmethod
     def fit_below(cls, features: Floats, right: NDArray[Any], cap: Floats) -> Logistic:
-        """What `cap` (N,), a probability that is not exceeded, is to be multiplied by; by maximum likelihood."""
+        """The factor by which `cap` (N,), a probability that is not exceeded, is multiplied; by maximum likelihood."""
         from scipy.optimize import minimize  # only fitting needs it
 
         start = cls.fit(features, right)
@@ -116,7 +116,7 @@ class Logistic:
 
 
 def _by_walk(walk: Ids) -> Floats:
-    """(N,) weights of photos, 1 in the mean, that give each walk (N,) the same sum."""
+    """(N,) weights of photos, 1 on average, that give each walk (N,) the same sum."""
     _, position, count = np.unique(walk, return_inverse=True, return_counts=True)
     return np.asarray(len(walk) / (len(count) * count[position]))
 
@@ -124,7 +124,7 @@ def _by_walk(walk: Ids) -> Floats:
 def _capped_loss(
     w: Floats, x: Floats, y: Floats, cap: Floats | float, weight: Floats | float = 1.0
 ) -> tuple[float, Floats, float]:
-    """Of P = cap · σ(x·w): its negative log-likelihood with the ridge, the slope by w, and the slope by the cap."""
+    """For P = cap · σ(x·w): its negative log-likelihood with the ridge, the slope by w, and the slope by the cap."""
     s = _sigmoid(x @ w)
     p = np.clip(cap * s, 1e-9, 1 - 1e-9)
     value = -np.sum(weight * (y * np.log(p) + (1 - y) * np.log(1 - p))) + _RIDGE / 2 * np.sum(w[:-1] ** 2)
@@ -182,12 +182,13 @@ def expected_calibration_error(probability: Floats, right: NDArray[Any], bins: i
 
 
 def threshold_for(precision: float, probability: Floats, right: NDArray[Any], walk: NDArray[np.int64]) -> float | None:
-    """The probability (N,) from which on answers are right at `precision` on walks not seen; None if none is.
+    """The probability from which on answers are right at `precision` on unseen walks; None if there is none.
 
-    It is the lowest above which enough answers were right, with one wrong one to come, and enough are expected to be
-    by their probabilities, which chance moves less. As it was picked because it reached them, both aim a little higher.
-    Wrong answers come many at once, from one walk: the precision must also be reached with three quarters of a standard
-    error over walks (N,) to spare. And a promise for a handful of photos is none.
+    probability, right, walk (N,): of answers. The threshold is the lowest above which enough answers were right,
+    counting one more wrong one, and enough are expected to be right by their probabilities, which vary less by chance.
+    As it is picked for reaching the precision, both aim a little higher. Wrong answers come many at once, from one
+    walk, so the precision must also be reached with three quarters of a standard error over walks to spare. And it
+    must cover a quarter of the answers, since a promise for a handful of photos is worthless.
     """
     if not len(probability):
         return None
@@ -198,15 +199,15 @@ def threshold_for(precision: float, probability: Floats, right: NDArray[Any], wa
     aim = precision + _SPARE * (1 - precision)
     enough = (hit.cumsum() / (count + 1) >= aim) & (p.cumsum() / count >= aim) & (count >= _PROMISED_SHARE * len(p))
     enough &= share - _ERRORS * _standard_error(hit, share, walk[order]) >= precision
-    # Answers of one probability stand or fall together.
+    # Answers of equal probability are accepted or rejected together.
     at = np.flatnonzero(enough & np.append(np.diff(p) != 0, True))
     return float(p[at[-1]]) if len(at) else None
 
 
 def _standard_error(hit: Floats, share: Floats, walk: NDArray[np.int64]) -> Floats:
-    """(N,) of the share of hits among the first n answers, n = 1 … N, whole walks drawn together."""
+    """(N,) standard error of the share of hits among the first n answers, n = 1 … N, whole walks drawn together."""
     variance = np.zeros(len(hit))
-    for one in set(walk.tolist()):  # numpy's own would load masked arrays, for a tenth of a second
+    for one in set(walk.tolist()):  # np.unique would load masked arrays, for a tenth of a second
         mine = walk == one
         variance += ((mine * hit).cumsum() - share * mine.cumsum()) ** 2
     return np.sqrt(variance) / np.arange(1, len(hit) + 1)
@@ -215,8 +216,8 @@ def _standard_error(hit: Floats, share: Floats, walk: NDArray[np.int64]) -> Floa
 def conformal_radius(errors: Floats, rate: float, walk: NDArray[np.int64]) -> float | None:
     """The radius that an error on the next walk stays within at `rate`, by the rank of past ones; None if too few.
 
-    errors (N,) metres, walk (N,). Errors of one walk are alike, so not one photo more but one walk more is counted as
-    outside: 90 % takes at least nine walks.
+    errors (N,) metres, walk (N,). Errors of one walk are alike, so one more walk, not one more photo, is counted as
+    outside: 90 % needs at least nine walks.
     """
     if not len(errors):
         return None
@@ -239,7 +240,7 @@ class Fused:
     xy: Floats
     """(Q, 2) metres; NaN where a query has no match."""
     heading: Floats
-    """(Q,) degrees, the weighted mean direction; NaN where no match at the place knows its own."""
+    """(Q,) degrees, the weighted mean direction; NaN where no match at the place has one."""
     count: NDArray[np.int64]
     """(Q,) matches that each was fused from."""
 
@@ -251,12 +252,12 @@ def weights(distances: Floats, overlap: Floats | None) -> Floats:
     return np.asarray(1.0 / np.maximum(distances, _DISTANCE_FLOOR) ** 2)
 
 
-def fuse(xy: Floats, heading: Floats, weight: Floats, found: NDArray[np.bool_]) -> Fused:
-    """Fuses each query's matches: xy (Q, K, 2), heading (Q, K), weight (Q, K), found (Q, K), best first."""
+def fuse(xy: Floats, heading: Floats, weight: Floats, matched: NDArray[np.bool_]) -> Fused:
+    """Fuses each query's matches: xy (Q, K, 2), heading (Q, K), weight (Q, K), matched (Q, K), best first."""
     if not xy.shape[1]:
         empty = np.full((len(xy), 2), np.nan)
         return Fused(empty, empty[:, 0].copy(), np.zeros(len(xy), np.int64))
-    used = found & at_place(xy, found)
+    used = matched & at_place(xy, matched)
     share = np.where(used, weight, 0.0)
     total = share.sum(axis=1)
     with np.errstate(invalid="ignore", divide="ignore"):
@@ -270,10 +271,10 @@ def fuse(xy: Floats, heading: Floats, weight: Floats, found: NDArray[np.bool_]) 
     return Fused(mean, direction, used.sum(axis=1))
 
 
-def at_place(xy: Floats, found: NDArray[np.bool_]) -> NDArray[np.bool_]:
+def at_place(xy: Floats, matched: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """(Q, K) which matches lie at the place of the first."""
     offset = xy - xy[:, :1]
-    return np.asarray(found & found[:, :1] & (np.hypot(offset[..., 0], offset[..., 1]) <= PLACE_M))
+    return np.asarray(matched & matched[:, :1] & (np.hypot(offset[..., 0], offset[..., 1]) <= PLACE_M))
 
 
 # What an answer is judged by
@@ -284,7 +285,7 @@ CONTEXT = 20
 INLIER_MATCHES = 5
 """Matches of a photo whose local features are compared with its own, where that is asked for."""
 HEARD = 0.7
-"""Sharpness of the votes that a place is judged by: here all voices count, whoever goes first."""
+"""Sharpness of the votes that a place is judged by: all matches count, whichever comes first."""
 _SHARE_FLOOR = 0.02
 _FAR = 2.0
 """Distance of a match that does not exist: no two unit vectors are farther apart."""
@@ -292,7 +293,7 @@ _FAR = 2.0
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The first `CONTEXT` matches of photos, the agreed one in front, and what speaks for each."""
+    """The first `CONTEXT` matches of photos, the agreed one first, and the evidence for each."""
 
     ranking: Ranking
     """(Q, K)"""
@@ -313,13 +314,13 @@ class Evidence:
         return np.asarray(self.ranking.ids >= 0)
 
     def with_inliers(self, counts: Ids) -> Evidence:
-        """With what local features tell, (Q, K) inliers of the first K matches: log of the most at its place, and elsewhere."""
+        """Adds inliers `counts` (Q, K) of the first K matches: log of the most at the first's place, and elsewhere."""
         looked, same = self.found[:, : counts.shape[1]], at_place(self.xy, self.found)[:, : counts.shape[1]]
         most = [np.where(where, counts, 0).max(axis=1, initial=0) for where in (same, looked & ~same)]
         return replace(self, first=np.column_stack([self.first, *np.log1p(most)]))
 
     def about_others(self, probability: Floats) -> Floats:
-        """(Q, K, 7) `other` with the log-odds of the first match's P (Q,), apart for its place and for others."""
+        """(Q, K, 7) `other` with the log-odds of the first match's P (Q,), separately for its place and for others."""
         odds = np.broadcast_to(log_odds(probability, 1e-4)[:, None], self.other.shape[:2])
         same = self.other[..., 0]
         return np.concatenate([self.other, np.stack([same * odds, (1 - same) * odds], axis=2)], axis=2)
@@ -328,23 +329,23 @@ class Evidence:
 def gather(consensus: Consensus, ranking: Ranking, group: Ids) -> Evidence:
     """The evidence for a search's results: positions in a map whose photos have the poses of `consensus` and `group`."""
     agreed = consensus(ranking.top(CONTEXT))
-    poses, ids, found = consensus.poses, agreed.ids, agreed.ids >= 0
+    poses, ids, matched = consensus.poses, agreed.ids, agreed.ids >= 0
     if not len(poses) or not agreed.k:
         q, k = ids.shape
         return Evidence(agreed, np.zeros((q, k, 2)), np.zeros((q, k)), np.zeros((q, 7)), np.zeros((q, k, 5)))
-    xy, d = poses.xy[ids], np.where(found, agreed.distances, _FAR).astype(np.float64)
+    xy, d = poses.xy[ids], np.where(matched, agreed.distances, _FAR).astype(np.float64)
     gap = np.hypot(*np.moveaxis(xy[:, :, None] - xy[:, None], 3, 0))
-    together = (gap <= PLACE_M) & found[:, None] & found[:, :, None]
+    together = (gap <= PLACE_M) & matched[:, None] & matched[:, :, None]
     weight, alike = _votes(consensus, agreed)
     heard = np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
     share = log_odds((together * weight[:, None]).sum(axis=2) / heard, _SHARE_FLOOR)
     votes = log_odds((alike * weight[:, None]).sum(axis=2) / heard, _SHARE_FLOOR)
     nearest = np.where(together, d[:, None], _FAR).min(axis=2)
     # Where all matches are at one place, the next other place is at least as far as the last of them.
-    last = np.where(found, d, 0.0).max(axis=1)
-    beyond = np.where(found[:, None] & ~together, d[:, None], _FAR).min(axis=2)
+    last = np.where(matched, d, 0.0).max(axis=1)
+    beyond = np.where(matched[:, None] & ~together, d[:, None], _FAR).min(axis=2)
     lead = np.minimum(beyond[:, 0], last) ** 2 - nearest[:, 0] ** 2
-    spread = last**2 - np.where(found, d, _FAR).min(axis=1) ** 2
+    spread = last**2 - np.where(matched, d, _FAR).min(axis=1) ** 2
     walks = np.log(np.maximum(_walks(together[:, 0], group[ids]), 1))
     first = [nearest[:, 0], lead, np.sqrt(lead.clip(min=0)), share[:, 0], votes[:, 0], walks, spread]
     same = together[:, 0].astype(np.float64)

@@ -135,7 +135,7 @@ def _feature(geometry: dict[str, Any], facts: dict[str, Any], place: Place | Non
 
 
 def _geometry(kind: str, parts: Sequence[Any]) -> dict[str, Any]:
-    """One part, or several."""
+    """A geometry of one part, or the Multi… form for several."""
     if len(parts) == 1:
         return {"type": kind, "coordinates": parts[0]}
     return {"type": f"Multi{kind}", "coordinates": list(parts)}
@@ -149,7 +149,7 @@ def _point(place: Place) -> _Point:
 def _sides(points: Sequence[_Point]) -> list[list[_Point]]:
     """A line, or a convex ring whose first point is also its last, cut at the antimeridian: a part for each side of it."""
     turns = [360 * round((lon - points[0][0]) / 360) for lon, _ in points]
-    beyond = [lon - turn for (lon, _), turn in zip(points, turns, strict=True)]  # counted on from the first one's side
+    beyond = [lon - turn for (lon, _), turn in zip(points, turns, strict=True)]  # continued from the first point's side
     edge = math.copysign(180, max(beyond, key=abs))
     if max(map(abs, beyond)) <= 180:
         return [list(points)]
@@ -268,7 +268,7 @@ def check_geopose_target(target: Path, photos: int) -> None:
 
 
 def write_geoposes(target: Path, answers: Sequence[Answer], form: GeoPoseForm) -> tuple[int, int]:
-    """One GeoPose file for one photo, a folder of them for several; how many were written, and left out for no heading."""
+    """A GeoPose file for one photo, a folder for several; returns how many were written, how many lack a heading."""
     check_geopose_target(target, len(answers))
     posed = [a for a in answers if a.position is not None and a.position.place.heading is not None]
     if target.suffix:
@@ -295,8 +295,8 @@ def check_exif_target(folder: Path, photos: Sequence[Path]) -> None:
 def write_exif(folder: Path, answers: Sequence[Answer]) -> tuple[int, int, list[str]]:
     """Copies of the photos with the position in their EXIF block, pixels untouched.
 
-    JPEG, PNG and WebP carry it inside; beside the copy of another format (HEIC, TIFF) lies an XMP file of its name. How
-    many were written, how many of those have such a file, and which photos have no position.
+    JPEG, PNG and WebP carry it inside; copies of other formats (HEIC, TIFF) get an XMP file of their name beside them.
+    Returns how many were written, how many of those have such a file, and which photos have no position.
     """
     located = [a for a in answers if a.position is not None and a.position.place.lat is not None]
     left_out = [printable(a.photo) for a in answers if a not in located]
@@ -368,7 +368,7 @@ def _exif_block(before: bytes, answer: Answer) -> bytes:
 
 
 _OF_A_FIX = (*range(8, 12), 16, 17, 27, 28, 30, 31)
-"""GPS tags about the position before: satellites, status, mode, DOP, direction, method, area, differential, error."""
+"""GPS tags about the previous position: satellites, status, mode, DOP, direction, method, area, differential, error."""
 _EXIF_HEAD, _PNG = b"Exif\0\0", b"\x89PNG\r\n\x1a\n"
 
 
@@ -382,7 +382,7 @@ def _put_jpeg(jpeg: bytes, answer: Answer) -> bytes:
 
 
 def _exif_segment(jpeg: bytes) -> tuple[int, int]:
-    """Where a JPEG's EXIF segment begins and ends; an empty span behind the head where it has none."""
+    """Where a JPEG's EXIF segment begins and ends; an empty span after the header where it has none."""
     at = 2
     while at + 4 <= len(jpeg) and jpeg[at] == 0xFF and jpeg[at + 1] != 0xDA:
         size = int.from_bytes(jpeg[at + 2 : at + 4], "big") + 2
@@ -465,7 +465,7 @@ def _degrees(value: float) -> tuple[float, float, float]:
 
 
 def _unique(folder: Path, names: Sequence[str]) -> list[Path]:
-    """Files in `folder`, numbered where two have one name, by numbers that no other has in its name."""
+    """Files in `folder`; where a name occurs again, a number that makes it unique is added."""
     taken, seen = set(names), set[str]()
     files = []
     for name in names:
@@ -498,16 +498,16 @@ def write_answers_as(path: Path, kind: str, answers: Sequence[Answer]) -> None:
 
 
 # Answers, or a whole map, as one self-contained page: a map that one can drag, photos side by side
-# Nothing is loaded from anywhere unless map tiles are asked for.
+# Nothing is loaded over the network unless map tiles are requested.
 
 
 _THUMBNAIL = 400
 _ROUGH = 2.0
 """Photos are decoded at up to this times the thumbnail's size, then scaled down."""
 _PLACES = 20_000
-"""Photos of the map that a page shows as dots at most."""
+"""Most photos of the map that a page shows as dots."""
 _PICTURES = 400
-"""Photos of a whole map that are shown with a picture at most."""
+"""Most photos of a whole map that are shown with a picture."""
 
 
 def write_answers(
@@ -585,7 +585,7 @@ def _write_page(
 
 
 def check_tiles(address: str) -> None:
-    """Refuses an address that no tile can be asked from."""
+    """Refuses an address that tiles cannot be requested from."""
     if address and not all(part in address for part in ("{z}", "{x}", "{y}")):
         raise InputError(f"--tiles is an address with {{z}}, {{x}} and {{y}} in it, not {address!r}")
 
@@ -627,14 +627,14 @@ def _match(matches: Sequence[Match], i: int, earth: bool) -> dict[str, Any]:
 
 
 def _at(place: Place, earth: bool) -> tuple[float, float]:
-    """As Leaflet counts: latitude and longitude, or north and east in metres."""
+    """In Leaflet's order: latitude and longitude, or north and east in metres."""
     if earth and place.lat is not None and place.lon is not None:
         return round(place.lat, 8), round(place.lon, 8)
     return round(place.y, 3), round(place.x, 3)
 
 
 def _dots(images: ImageSet) -> list[tuple[float, float, float | None, str]]:
-    """Position, heading and name of the map's photos, every n-th where they are many."""
+    """Position, heading and name of the map's photos, every n-th if there are many."""
     some = images.subset(np.arange(0, len(images), max(1, -(-len(images) // _PLACES))))
     earth = bool(images.poses.frame)
     return [
@@ -644,7 +644,7 @@ def _dots(images: ImageSet) -> list[tuple[float, float, float | None, str]]:
 
 
 class _Thumbnails:
-    """Small pictures of a map's photos that may be shown; how many may not is told once."""
+    """Small pictures of a map's photos that may be shown; how many may not is reported once."""
 
     def __init__(self, map_path: Path, pictures: Sequence[Path]) -> None:
         self.pictures = Pictures.of(map_path, pictures)

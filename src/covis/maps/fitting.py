@@ -1,7 +1,7 @@
-"""A model for one's own photos: clusters and whitening fitted to them, and told how well by walks that no fit saw.
+"""A model for the user's own photos: clusters and whitening fitted to them, and measured on walks that no fit saw.
 
-Poses pay where new photos are asked of the same places, in the whitening (`covis.whitening`). Gradient training on the
-photos is an option; it is kept where it finds held-out walks better.
+Poses help where new photos are taken at the same places; the whitening learns from them (`covis.whitening`). Gradient
+training on the photos is an option; it is kept where it finds held-out walks better.
 """
 
 from __future__ import annotations
@@ -46,35 +46,37 @@ from covis.training.recipe import Recipe, describe_recipe
 from covis.training.run import INITIAL_IMAGES, Resources, start_pooling, train
 from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRule, moments, pair_weights
 
-# Which whitening suits a map's photos, told by walks that it did not see; and what those walks found
-# Descriptors that learned from the poses of a map's photos flatter it when they are asked of it. So the walks are cut into
-# folds, each whitening is fitted without one, and the photos of that one are asked against those of all other walks. What
-# they find tells which whitening to take, and calibrates the map (`covis.maps.calibration`).
+# Which whitening suits a map's photos, judged by walks that it did not see, and the results of those walks.
+# Descriptors that learned from the poses of a map's photos look too good when these photos are the queries. So the
+# walks are cut into folds, each whitening is fitted without one fold, and the photos of that fold are searched for
+# among those of all other walks. The results decide which whitening to take, and calibrate the map
+# (`covis.maps.calibration`).
 
 
 _FOLDS = 30
-"""Parts that the walks are cut into, for promises: a fit that lacks one is nearly what the map will have. With 12 parts, maps of 28
-walks thought 3.6 points too little of themselves; with a part for each walk, 2.6."""
+"""Parts that the walks are cut into, for promises: a fit without one part is nearly the fit that the map will have.
+With 12 parts, maps of 28 walks underestimated themselves by 3.6 points; with a part for each walk, by 2.6."""
 _COARSE = 12
-"""Parts that choose between whitenings, which the share that a fit lacks makes equally worse."""
+"""Parts for choosing between whitenings: leaving more photos out of a fit makes all whitenings equally worse."""
 _CHOOSING = 400
-"""Photos, in whole parts, that choose between whitenings; all are asked of the chosen one, as promises need many."""
+"""Queries, in whole parts, for choosing between whitenings; all photos query the chosen one, as promises need many."""
 _WALKS = 4
-"""Walks that it takes to ask across them."""
+"""Walks that are needed to search across them."""
 ALONE = WhiteningRule(power=0.75)
-"""Where poses cannot tell: variances that few photos have hardly seen are not blown up."""
+"""Where poses cannot decide: small variances, which few photos determine poorly, are not blown up."""
 FEW = 700
 """Photos below which labels count little beside the total covariance."""
 USUAL = WhiteningRule("graded", exponent=6.0, total_share=0.1)
-"""ψ to a high power: a photo is compared with those of other walks that see nearly the same. With MobileNetV2 6 finds one to two
-points more of new walks at rank 1 than 2, and as many at rank 5; small maps do better with 2."""
+"""ψ to a high power: a photo is compared with those of other walks that see nearly the same. With MobileNetV2, the
+power 6 finds one to two points more of new walks at rank 1 than 2 does, and as many at rank 5; small maps do better
+with 2."""
 _GENTLE = WhiteningRule("graded", total_share=0.3)
 FEW_RULES = (PCA, WhiteningRule(power=0.75), _GENTLE)
 _RULES = (PCA, _GENTLE, USUAL, replace(USUAL, total_share=0.03), replace(USUAL, exponent=2.0))
 _SPARE = 1.25
 """Coordinates that folds share, as a multiple of the dims that are kept, so that a fold has others for those it drops."""
 _WHOLE = 512
-"""Up to so many coordinates a fold's own leading directions are worked out exactly."""
+"""Up to this many coordinates, a fold's own leading directions are worked out exactly."""
 _SHIFT, _BARRED, _FLOOR = 0.9, 1e4, 1e-6
 _SCARCE = 0.5
 """Below this share of a photo's pairs outside a fold, their sum is worked out directly."""
@@ -82,17 +84,17 @@ _SCARCE = 0.5
 
 @dataclass(frozen=True, eq=False)
 class CrossFit:
-    """What photos found across walks, by each whitening that was tried."""
+    """Results of photos searched for across walks, by each whitening that was tried."""
 
     rules: tuple[WhiteningRule, ...]
     rankings: tuple[Ranking, ...]
-    """(N, CONTEXT) for each rule: positions among the photos; −1 where a photo was not asked."""
+    """(N, CONTEXT) for each rule: positions among the photos; −1 where a photo was not a query."""
     near: tuple[Bools, ...]
     """(N, CONTEXT) for each rule: whether a match is within 25 m and 40°."""
     asked: Bools
-    """(N,) photos of the folds that were asked."""
+    """(N,) photos of the folds that were queries."""
     answerable: Bools
-    """(N,) those of them that one of another walk answers so."""
+    """(N,) those of them that have such a match in another walk."""
     fold: Ids
     walk: Ids
 
@@ -103,14 +105,14 @@ class CrossFit:
     @property
     def best(self) -> int:
         """The rule that finds most at rank 1 and 5; the usual one unless another is better by more than chance."""
-        found = np.stack([near[:, :1].any(axis=1) * 1.0 + near[:, :5].any(axis=1) for near in self.near])
+        hits = np.stack([near[:, :1].any(axis=1) * 1.0 + near[:, :5].any(axis=1) for near in self.near])
         usual = self.rules.index(USUAL if USUAL in self.rules else _GENTLE)
-        gain = (found - found[usual])[:, self.answerable]
+        gain = (hits - hits[usual])[:, self.answerable]
         scores = gain.mean(axis=1) - 2 * gain.std(axis=1) / np.sqrt(gain.shape[1])
         return int(scores.argmax()) if scores.max() > 0 else usual
 
     def held_out(self, i: int, which: Bools | None = None) -> HeldOut:
-        """The questions of rule i, of the photos (N,) that may be asked."""
+        """The queries and results of rule i, for the photos `which` (N,) that may be queries."""
         queries = np.flatnonzero(self.asked if which is None else self.asked & which)
         ranking = self.rankings[i].subset(queries)
         walk, fold = self.walk[queries], self.fold[queries]
@@ -119,23 +121,23 @@ class CrossFit:
 
 @dataclass(frozen=True, eq=False)
 class Choice:
-    """The whitening that suits a map, and what told so."""
+    """The whitening that suits a map, and the results that it was chosen by."""
 
     whitening: Whitening
     tried: CrossFit | None = None
-    """All whitenings, asked by the photos of some folds; None where poses could not tell."""
+    """All whitenings, with the photos of some folds as queries; None where poses could not decide."""
     asked: CrossFit | None = None
-    """The chosen one, asked by more."""
+    """The chosen one, with more queries."""
 
     def held_out(self, which: Bools | None = None) -> HeldOut | None:
-        """What photos (N,) found of fits that did not see their walk; None where poses could not tell."""
+        """Results of photos `which` (N,) by fits that did not see their walk; None where poses could not decide."""
         return None if self.asked is None else self.asked.held_out(0, which)
 
 
 def choose_whitening(images: ImageSet, fitted: Moments, dim: int, labels: Labeller) -> Choice:
     """The whitening to `dim` dims that finds most across walks, fitted to all photos; `fitted` has `shared_dims`.
 
-    labels: ψ of pairs. With few walks, or few photos that others answer, variances alone tell.
+    labels: ψ of pairs. With few walks, or few photos that have a match in another walk, variances alone decide.
     """
     walks = len(np.unique(images.group))
     across = AcrossWalks(images, fitted, dim, labels) if walks >= _WALKS else None
@@ -146,13 +148,13 @@ def choose_whitening(images: ImageSet, fitted: Moments, dim: int, labels: Labell
 
 
 class AcrossWalks:
-    """A map's photos, asked of whitenings that did not see their walks."""
+    """A map's photos as queries to whitenings that did not see their walks."""
 
     def __init__(self, images: ImageSet, fitted: Moments, dim: int, labels: Labeller, folds: int = _FOLDS) -> None:
         """`fitted` has more coordinates than the `dim` that are to be kept (`shared_dims`); `labels` gives ψ of pairs."""
         self.group, self.dim = np.asarray(images.group, np.int64), dim
         self.images, self.moments, self.labels = images, fitted, labels
-        walks, walk = np.unique(self.group, return_inverse=True)  # of a part of a table some codes are missing
+        walks, walk = np.unique(self.group, return_inverse=True)  # a part of a table may lack some codes
         self.walk = np.random.default_rng(0).permutation(len(walks))[walk]
         self.fold = self.walk % folds
         self.graph, self.positive = labels(images, images), _across(NEAR_ALIKE(images, images), self.group)
@@ -164,7 +166,7 @@ class AcrossWalks:
         self._sums: dict[float, Descriptors] = {}
 
     def choose(self) -> tuple[CrossFit, CrossFit]:
-        """All whitenings as some photos ask them, and the one that these found best as all photos do."""
+        """All whitenings with some photos as queries, and the best of them with all photos."""
         coarse = self.walk % _COARSE
         parts = int(coarse.max()) + 1
         some = max(1, min(parts, round(parts * _CHOOSING / len(coarse))))
@@ -172,7 +174,7 @@ class AcrossWalks:
         return tried, self.ask((tried.rules[tried.best],))
 
     def whitening(self, rule: WhiteningRule) -> Whitening:
-        """The one of a rule, fitted to all photos."""
+        """The whitening of a rule, fitted to all photos."""
         facts: dict[str, Any] = {"fit": "map", "images": photos_key(self.images)}
         if rule.labels == "none":
             return self.moments.whitening(self.dim, rule, facts=facts)
@@ -183,9 +185,9 @@ class AcrossWalks:
     def ask(
         self, rules: Sequence[WhiteningRule], parts: Sequence[int] | None = None, fold: Ids | None = None
     ) -> CrossFit:
-        """Each photo of the folds `parts` (None: all) of all photos of other walks, by each rule fitted without its fold.
+        """Searches photos of other walks for each photo of some folds, by each rule fitted without its fold.
 
-        fold (N,) of each photo: those of this object unless given.
+        parts: folds whose photos are queries (None: all). fold (N,): the fold of each photo; by default `self.fold`.
         """
         fold = self.fold if fold is None else fold
         parts = range(int(fold.max()) + 1) if parts is None else parts
@@ -196,19 +198,19 @@ class AcrossWalks:
             known = fold != part
             out = np.flatnonzero(~known)
             for i, white in enumerate(self.whitened(known, rules)):
-                found = rank(white[out], white, CONTEXT, self.group[out], self.group, "other")
-                ids[i][out, : found.k], distances[i][out, : found.k] = found.ids, found.distances
+                ranking = rank(white[out], white, CONTEXT, self.group[out], self.group, "other")
+                ids[i][out, : ranking.k], distances[i][out, : ranking.k] = ranking.ids, ranking.distances
         asked = np.isin(fold, parts)
-        near = tuple(_near(self.positive, found) for found in ids)
+        near = tuple(_near(self.positive, matches) for matches in ids)
         rankings = tuple(Ranking(i, d) for i, d in zip(ids, distances, strict=True))
         return CrossFit(tuple(rules), rankings, near, asked, asked & self.answerable, fold, self.group)
 
     def whitened(self, known: Bools, rules: Sequence[WhiteningRule]) -> Iterator[Descriptors]:
         """(N, ≤ K) unit descriptors of all photos by each rule, fitted to the `known` ones alone."""
         out, n = np.flatnonzero(~known), int(known.sum())
-        mean = -self.rows[out].sum(axis=0) / n  # that of all is 0
+        mean = -self.rows[out].sum(axis=0) / n  # the mean of all photos is 0
         covariance = -(self.rows[out].T @ self.rows[out]) - n * np.outer(mean, mean)
-        covariance.flat[:: len(mean) + 1] += len(known) - 1  # what all photos have: variances of 1
+        covariance.flat[:: len(mean) + 1] += len(known) - 1  # all photos have variances of 1
         covariance /= max(1, n - 1)
         rows, kept = self.rows - mean, min(affordable(self.dim, n) or 1, len(mean))
         barred = _trailing(covariance, self.variances, kept, rows[out])
@@ -224,7 +226,7 @@ class AcrossWalks:
     def _within(self, known: Bools, exponent: float) -> Descriptors:
         """(K, K) mean of (z_i − z_j)(z_i − z_j)ᵀ over pairs of `known` photos, each row's weights summing to 1; 0 without any.
 
-        Partners' sums are worked out once, over all photos: a fold takes its own away.
+        Partners' sums are worked out once, over all photos; a fold subtracts its own.
         """
         weights, partners = self._weights(exponent).astype(np.float32), self._partners(exponent)
         inside, out = weights[known][:, known], weights[known][:, ~known]
@@ -255,9 +257,9 @@ class AcrossWalks:
 def _trailing(covariance: Descriptors, variances: Descriptors, kept: int, others: Descriptors) -> Descriptors:
     """(K, K − kept) orthonormal directions in which the fit's photos vary least: a fit to them alone would not have them.
 
-    covariance (K, K) is of the fit's photos, in coordinates of which all photos have variance 1; `variances` (K,) are those
-    before. The fit lacks `others` alone, so beside the last coordinates these directions lie near its photos': they are
-    searched in the span of both, and everywhere where K is small.
+    covariance (K, K) is of the fit's photos, in coordinates in which all photos have variance 1; `variances` (K,) are
+    those before. The fit lacks only `others`, so these directions lie near the last coordinates and near those photos:
+    they are searched in the span of both, or in all of the space if K is small.
     """
     size, scale = len(variances), np.sqrt(variances)
     natural = covariance * np.outer(scale, scale)
@@ -280,9 +282,9 @@ def _apart(
     barred: Descriptors,
     variances: Descriptors,
 ) -> Descriptors:
-    """(N, ≤ K) coordinates as far apart as `rule` wants, without the directions `barred`; turned, which is cheaper.
+    """(N, ≤ K) coordinates whitened by `rule`, without the directions `barred`, and up to a rotation, which is cheaper.
 
-    With C = L·Lᵀ, L⁻¹z and C^(−1/2)z differ by a rotation, which distances do not see.
+    With C = L·Lᵀ, L⁻¹z and C^(−1/2)z differ by a rotation, which does not change distances.
     """
     scale = np.sqrt(variances)
     if rule.power != 1:
@@ -321,15 +323,15 @@ def _near(positive: csr_matrix, ids: Ids) -> Bools:
 ENOUGH = 300
 """Photos that share half of their view with one of another group, from which on training is tried."""
 FITTED_PHOTOS = 10_000
-"""A fit takes so many photos at most, whole walks of them; the rest is only described."""
+"""A fit takes at most this many photos, in whole walks; the rest are only described."""
 _CLUSTER_SHARE = 0.25
-"""Of the photos at most are looked at first, to place clusters."""
+"""At most this share of the photos is used first, to place clusters."""
 FROZEN, TUNED = "frozen", "fine-tuned"
 """Models that fine-tuning compares."""
 TAKEN = "taken"
-"""The whitening of the map, asked by more photos than those that were tried."""
+"""The whitening of the map, measured with more queries than those that were only tried."""
 OVERHEAD_S = 30.0
-"""What a map takes however few its photos are, most of it for the ONNX file."""
+"""Time that a map takes however few photos it has, most of it for the ONNX file."""
 _PROBE = 4
 _QUESTION_FIELDS = ("queries", "ids", "distances", "walk", "fold")
 _KIND, _RESULT, _QUESTIONS = "fit", "fitted.json", "held_out.npz"
@@ -338,7 +340,7 @@ _CLUSTERS, _MODEL, _STORE, _RAW, _LATER = "clusters", "model", "descriptors", "r
 
 @dataclass(frozen=True)
 class Fitted:
-    """What became of a user's photos."""
+    """The result of a fit to a user's photos."""
 
     model: Path
     descriptors: Path
@@ -359,21 +361,21 @@ class Fitted:
         return asdict(self) | {"model": str(self.model), "descriptors": str(self.descriptors)}
 
     def questions(self) -> HeldOut | None:
-        """What photos found of fits that did not see their walks; None where the fit knows no poses."""
+        """Results of photos by fits that did not see their walks; None where the fit did not learn from poses."""
         file = self.model.parent / _QUESTIONS
         if not self.seen:
             return None
         with np.load(file) as kept:
-            found = {name: kept[name] for name in _QUESTION_FIELDS}
-            return HeldOut(method=str(kept["method"]), seen=self.seen, **found)
+            arrays = {name: kept[name] for name in _QUESTION_FIELDS}
+            return HeldOut(method=str(kept["method"]), seen=self.seen, **arrays)
 
     def described(self, images: ImageSet) -> tuple[ImageSet, DescriptorStore, list[Rejected]]:
         """The photos that have a descriptor, in the order of the store, the store, and why the others have none."""
         store = DescriptorStore.open(self.descriptors)
         without = images.subset(~np.isin(images.names, store.names))
         lost = [Rejected(without.name(i), "no-descriptor", "") for i in range(len(without))]
-        told = {r.image: r for r in (*listed(self.model.parent / _RAW), *listed(self.model.parent / _LATER))}
-        return images.subset(_positions(images, store)), store, [told.get(r.image, r) for r in lost]
+        reasons = {r.image: r for r in (*listed(self.model.parent / _RAW), *listed(self.model.parent / _LATER))}
+        return images.subset(_positions(images, store)), store, [reasons.get(r.image, r) for r in lost]
 
 
 def choose_recipe(name: str, weights: str) -> Recipe:
@@ -408,7 +410,7 @@ def choose_recipe(name: str, weights: str) -> Recipe:
 
 
 def estimate_s(recipe: Recipe, count: int) -> float:
-    """Seconds that a map of so many photos takes, without fine-tuning, by a few blank images through the network."""
+    """Seconds that a map of `count` photos takes, without fine-tuning, by a few blank images through the network."""
     model = PlaceModel.build(replace(recipe.model, weights=None), 0).eval()
     pixels = torch.zeros((_PROBE, 3, *model.config.image_size), dtype=torch.uint8)
     model.prefix(model.normalise(pixels[:1]))
@@ -429,9 +431,9 @@ def fit_model(
 ) -> Fitted:
     """Fits `recipe`'s pooling and a whitening to the photos, in the folder `run`; the same call resumes.
 
-    The whitening is learned from poses where there are walks to tell how well: chosen by cross-fitting over them. With
-    `fine_tune`, the recipe is trained on the photos first, where `enough` of them overlap, and kept if that finds every
-    fourth walk better; then only those walks are asked. Each photo passes the network at most 1.25 times otherwise.
+    The whitening is learned from poses if there are enough walks to choose it by cross-fitting over them. With
+    `fine_tune`, the recipe is trained on the photos first, if `enough` of them overlap, and kept if that finds every
+    fourth walk better; then only those walks are queries. Otherwise each photo passes the network at most 1.25 times.
     """
     run = Path(run)
     config = {"recipe": describe_recipe(recipe), "images": images.fingerprint(), "seed": seed, "fine_tune": fine_tune}
@@ -468,8 +470,8 @@ def fit_model(
 
 
 def _opened(run: Path) -> Fitted:
-    told = artifacts.read_json(run / _RESULT)
-    return Fitted(**{**told, "model": run / _MODEL, "descriptors": run / _STORE})
+    record = artifacts.read_json(run / _RESULT)
+    return Fitted(**{**record, "model": run / _MODEL, "descriptors": run / _STORE})
 
 
 # The whitening
@@ -484,7 +486,7 @@ def _whiten(
     asked: Bools | None,
     recalls: dict[str, dict[str, float]],
 ) -> tuple[str, int, dict[str, dict[str, float]]]:
-    """Whitens the model by what the photos say; a note, how many photos' poses it learned from, and what was found."""
+    """Whitens the model; returns a note, the number of photos whose poses it learned from, and recalls."""
     dim = affordable(recipe.whiten, len(images))
     if not dim:
         return f"{len(images)} photos are too few to whiten: the pretrained network is used unchanged", 0, recalls
@@ -499,7 +501,7 @@ def _whiten(
         return note, 0, recalls
     np.savez(run / _QUESTIONS, **{name: getattr(held, name) for name in _QUESTION_FIELDS}, method=held.method)
     recalls = {**recalls, **{_named(rule): choice.tried.recall(i) for i, rule in enumerate(choice.tried.rules)}}
-    return _told(choice.tried, choice.asked, dim), len(images), {**recalls, TAKEN: choice.asked.recall(0)}
+    return _recall_note(choice.tried, choice.asked, dim), len(images), {**recalls, TAKEN: choice.asked.recall(0)}
 
 
 def _named(rule: WhiteningRule) -> str:
@@ -508,7 +510,7 @@ def _named(rule: WhiteningRule) -> str:
     return f"learned, a = {rule.total_share:g}, p = {rule.exponent:g}"
 
 
-def _told(tried: CrossFit, asked: CrossFit, dim: int) -> str:
+def _recall_note(tried: CrossFit, asked: CrossFit, dim: int) -> str:
     plain, best = tried.recall(tried.rules.index(PCA))["1"], tried.recall(tried.best)["1"]
     return (
         f"photos of walks that the fit did not see are found at rank 1: {asked.recall(0)['1']:.1f} % with the whitening "
@@ -580,12 +582,12 @@ def _fine_tuned(
     if frozen is not None:
         for part in (new, known):
             share_features(frozen, images, np.flatnonzero(np.isin(images.names, part.names)), _cache(resources))
-    recipe, found = replace(recipe, whiten=affordable(recipe.whiten, len(known))), {}
+    recipe, recalls = replace(recipe, whiten=affordable(recipe.whiten, len(known))), {}
     for name, tried in ((FROZEN, replace(recipe, steps=0)), (TUNED, recipe)):
         train(tried, run / name, data=Split(known, known), seed=seed, resources=resources)
-        found[name] = _recall(PlaceModel.load(run / name / "model"), new, known)
-    better = found[TUNED]["1"] > found[FROZEN]["1"]
-    return PlaceModel.load(run / TUNED / "model") if better else None, found
+        recalls[name] = _recall(PlaceModel.load(run / name / "model"), new, known)
+    better = recalls[TUNED]["1"] > recalls[FROZEN]["1"]
+    return PlaceModel.load(run / TUNED / "model") if better else None, recalls
 
 
 def _cache(resources: Resources | None) -> Path:
@@ -593,7 +595,7 @@ def _cache(resources: Resources | None) -> Path:
 
 
 def _frozen_features(images: ImageSet, recipe: Recipe, seed: int, resources: Resources | None) -> Cached | None:
-    """What the frozen part gives for each photo, computed once; None where it is too large, or a photo is bad."""
+    """The frozen part's output for each photo, computed once; None where it is too large, or a photo is bad."""
     model = PlaceModel.build(recipe.model, seed).eval()
     source = open_features(
         model, (images,), seed=seed, workers=machine.workers(None if resources is None else resources.workers),

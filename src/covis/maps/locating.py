@@ -37,7 +37,7 @@ class Place:
     lon: float | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As plain values for JSON."""
         degrees = {} if self.lat is None or self.lon is None else {"lat": round(self.lat, 8), "lon": round(self.lon, 8)}
         heading = None if self.heading is None else round(self.heading, 2)
         return {**degrees, "easting": round(self.x, 3), "northing": round(self.y, 3), "heading": heading}
@@ -55,10 +55,10 @@ class Match:
     overlap: float | None
     """Estimated ψ: the share of the view in common."""
     probability: float | None
-    """That the photo was taken here, as near as the calibration calls right."""
+    """That the query was taken at this place, within the distance that the calibration counts as right."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As plain values for JSON."""
         return {
             "image": self.image, "distance": round(self.distance, 6), "overlap": _rounded(self.overlap, 4),
             "probability": significant(self.probability), **self.place.to_dict(), "group": self.group, "file": printable(self.file) if self.file.name else "",
@@ -77,7 +77,7 @@ class Position:
     """Matches that it was fused from."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As plain values for JSON."""
         radius = _rounded(self.radius_m, 2)
         return {**self.place.to_dict(), "radius_m": radius, "rate": self.rate, "fused": self.fused}
 
@@ -99,7 +99,7 @@ class Answer:
     """Whether the file gave no descriptor."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As plain values for JSON."""
         return {
             "photo": printable(self.photo), "confident": self.confident, "probability": significant(self.probability),
             "verdict": self.verdict, "position": None if self.position is None else self.position.to_dict(),
@@ -139,12 +139,12 @@ class Answer:
 
     @property
     def in_map(self) -> bool:
-        """Whether the map has this very picture, of which a probability for new photos says nothing."""
+        """Whether the map has this very picture; probabilities hold only for new photos."""
         return any(match.distance < _SAME_PICTURE for match in self.matches)
 
 
 _SAME_PICTURE = 1e-3
-"""Distance of descriptors below which two pictures are one; float32 knows that of a picture to itself to 5e-4."""
+"""Distance of descriptors below which two pictures are one; in float32, that of a picture to itself is up to 5e-4."""
 
 
 ORDER = (
@@ -194,7 +194,7 @@ def _rounded(value: float | None, digits: int) -> float | None:
 
 
 def significant(value: float | None) -> float | None:
-    """To five digits, of which a difference between two matches keeps the last."""
+    """To five digits, the last of which still shows a difference between two matches."""
     return None if value is None else float(f"{value:.5g}")
 
 
@@ -211,14 +211,14 @@ Search = Callable[[NDArray[np.float32], int], Ranking]
 
 @dataclass(frozen=True, eq=False)
 class Judged:
-    """The matches of queries with all that is thought of them."""
+    """The matches of queries with all estimates about them."""
 
     ranking: Ranking
     """(Q, K) positions in the map's images: the agreed one, then by P where it is known, then by distance."""
     overlap: Floats | None
     """(Q, K) ψ̂."""
     probability: Floats | None
-    """(Q, K) P of the first `CONTEXT` matches, falling; NaN behind them."""
+    """(Q, K) P of the first `CONTEXT` matches, falling; NaN for those after them."""
     fused: Fused
     radius_m: Floats
 
@@ -232,9 +232,9 @@ class Judge:
     search: Search
     calibration: Calibration | None
     precision: float | None
-    """Share of confident answers that shall be right; None: the highest that the map can promise."""
+    """Share of confident answers that should be right; None: the highest that the map can promise."""
     rate: float
-    """Share of true positions that shall lie within the radius."""
+    """Share of true positions that should lie within the radius."""
     inliers: Callable[[Ids], Ids] | None = None
     """Matches (Q, K) of the queries → local features in common, for a calibration that counts them."""
 
@@ -244,7 +244,7 @@ class Judge:
                 raise InputError(f"{name} is {value}; it must lie between 0 and 1")
 
     def __call__(self, vectors: NDArray[np.float32], k: int) -> Judged:
-        """Searches for (Q, dim) descriptors and judges what is found."""
+        """Searches for (Q, dim) descriptors and judges the results."""
         calibration = self.calibration or Calibration(len(self.images), None, None)
         ranking = self.search(vectors, max(k, CONTEXT))
         group = np.asarray(self.images.group, np.int64)
@@ -337,7 +337,7 @@ def places_of(poses: Poses) -> list[Place]:
 
 
 def _reach(poses: Poses) -> str:
-    """From where to where positions reach, in words."""
+    """The extent of positions, in words."""
     corners = poses.latlon() if poses.frame else poses.xy
     (south, west), (north, east) = np.nanmin(corners, axis=0), np.nanmax(corners, axis=0)
     if poses.frame:
@@ -352,14 +352,14 @@ def _cell(values: Floats | None, q: int, j: int) -> float | None:
 # A walk as one query: the chain of places that looks right photo by photo and can be walked from one to the next.
 #
 # Each photo proposes its matches. A chain pays for the descriptor distance of each match, and for every metre that two
-# photos in a row lie further apart than a step; the cheapest chain is found exactly (Viterbi). Photos that see little
-# are so carried by those that see much.
+# photos in a row lie further apart than a step; the cheapest chain is found exactly (Viterbi). This way,
+# photos that show little are placed by those that show much.
 
 
 STEP_M = 50.0
 """How far two photos of a walk in a row may lie apart without being doubted."""
 _JUMP_COST = 0.25
-"""Descriptor distance that one step too far weighs as much as; further jumps cost no more than twice this."""
+"""Cost of one step too far, as a descriptor distance; longer jumps cost at most twice this."""
 
 
 @dataclass(frozen=True)
@@ -374,7 +374,7 @@ class Walk:
     """Share of photos whose own best match stands at the chain's place."""
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it: the place of the last photo, and each photo's own answer under `photos`."""
+        """As plain values for JSON: the place of the last photo, and each photo's own answer under `photos`."""
         last = self.answers[-1].to_dict()
         return {
             "photo": last["photo"], "confident": self.confident, "probability": last["probability"], "position": last["position"],
@@ -394,7 +394,7 @@ def locate_walk(
 ) -> Walk:
     """Locates photos that were taken one after the other, from (Q, dim) descriptors of those that are not `bad`.
 
-    The walk is confident where a photo on the chain is so by itself, and no photo is confident of another place.
+    The walk is confident where a photo on the chain is confident by itself, and no photo is confident of another place.
     """
     judged = judge(vectors, max(k, CONTEXT))
     ids, poses = judged.ranking.ids, judge.images.poses
@@ -447,13 +447,13 @@ def _walk(answers: list[Answer], own_place: list[bool], torn: bool) -> Walk:
     return Walk(tuple(answers), sure and not torn, note, agreement)
 
 
-def best_chain(xy: Floats, distances: Floats, found: NDArray[np.bool_], step_m: float) -> NDArray[np.int64]:
-    """(Q,) the match of each photo on the cheapest chain: xy (Q, K, 2), distances (Q, K), found (Q, K)."""
+def best_chain(xy: Floats, distances: Floats, matched: NDArray[np.bool_], step_m: float) -> NDArray[np.int64]:
+    """(Q,) the match of each photo on the cheapest chain: xy (Q, K, 2), distances (Q, K), matched (Q, K)."""
     count, k = distances.shape
     if not count or not k:
         return np.zeros(count, np.int64)
-    cost = np.where(found, distances, np.inf)
-    cost[~found.any(axis=1)] = 0.0  # a photo without any match leaves the chain as it is
+    cost = np.where(matched, distances, np.inf)
+    cost[~matched.any(axis=1)] = 0.0  # a photo without any match leaves the chain as it is
     total = cost[0]
     came = np.zeros((count, k), np.int64)
     for t in range(1, count):

@@ -1,10 +1,9 @@
 """A map of photos that tells where new ones were taken: create, open, add, remove, search, locate.
 
-The caller holds the map's lock and gives the newest state; what comes back is written already.
-
 A `Map` is one state, as it was when it was opened; `add` and `remove` give the next. Changes are atomic and kept as
-versions (see `covis.maps.storage`): any number of processes may read while one writes. torch is imported only where
-the model itself is needed.
+versions (see `covis.maps.storage`): any number of processes may read while one writes. The functions that make the next
+state expect the caller to hold the map's lock and to pass the newest state; what they return is already written. torch
+is imported only where the model itself is needed.
 """
 
 from __future__ import annotations
@@ -75,19 +74,19 @@ _BESIDE_FILE = "model.weights"
 Photos = Path | str | Sequence[Path | str]
 """One photo, or several."""
 INLIER_PHOTOS = 400
-"""Photos that tell what inliers of local features say."""
+"""Photos from which a map learns what inliers of local features mean."""
 _WORTH_REPACKING = 8
-"""Photos that repacked weights earn the time back with."""
+"""Photos from which on repacking the weights saves time."""
 _IN_PIECES = 500
 """Queries up to which a search is cut into pieces."""
 _MAX_SEGMENTS = 16
 _DEAD_SHARE = 0.5
 _MERGE_FROM = 64
-"""Rows below which removed ones are not worth winning back."""
+"""Rows below which it is not worth reclaiming removed ones."""
 
 
 def _of_another_fit(images: ImageSet, learned: str) -> HeldOut | None:
-    """What photos may tell of a model that learned from poses: nothing if from theirs, else what they find."""
+    """For a model that learned from poses: no queries if from those of `images`, else None: queries as usual."""
     if learned == photos_key(images):
         return HeldOut.empty(len(images))
     warn(
@@ -106,7 +105,7 @@ def added(
     calibrate: bool,
     held: HeldOut | None = None,
 ) -> Map:
-    """The map with `images`, under `prefix` + name; `held` are questions that they were asked already."""
+    """The map with `images`, under `prefix` + name; `held`: results of these photos as queries, if known already."""
     table = replace(
         images, poses=reframed(images.poses, now.frame, str(images.root.resolve())),
         columns={**kept_columns(images), "file": files_of(images)}, root=now.path,
@@ -126,8 +125,8 @@ def added(
         after = _loaded(now.remote, table, vectors, first=now.version == 0)
         if held is not None:
             asked = replace(table, columns={**table.columns, "row": np.arange(len(table))})
-            told = calibrate_by(asked, vectors, gcl_margin(now.path / storage.MODEL), held=held)
-            artifacts.write_json(now.path / storage.CALIBRATION, told.to_dict())
+            calibration = calibrate_by(asked, vectors, gcl_margin(now.path / storage.MODEL), held=held)
+            artifacts.write_json(now.path / storage.CALIBRATION, calibration.to_dict())
         changes = len(table) if calibrate and held is None else None
         moved = _of_remote(type(now), after, now.model_fingerprint, now.state.calibration, changes)
         storage.clear_segment(now.path, key)
@@ -171,9 +170,9 @@ def _of_remote(
     calibration: Mapping[str, Any] | None = None,
     changes: int | None = None,
 ) -> Map:
-    """A map over an engine; with `changes` its calibration is looked at anew, else it is the folder's."""
-    told = remote.calibration() if changes is None else remote.recalibrate(calibration, changes)
-    state = State(remote.pointer.version, storage.empty_table(remote.path, remote.frame), (), calibration=told)
+    """A map over an engine; with `changes`, its calibration is brought up to date, else it is the folder's."""
+    record = remote.calibration() if changes is None else remote.recalibrate(calibration, changes)
+    state = State(remote.pointer.version, storage.empty_table(remote.path, remote.frame), (), calibration=record)
     return kind(remote.path, state, (), model, remote.engine.dim, remote)
 
 
@@ -181,7 +180,7 @@ def _made_remote(
     kind: type[Map], path: Path, images: ImageSet, model: Embedder | None, engine: str,
     descriptors: DescriptorStore | None, rejects: list[Rejected], calibrate: bool, held: HeldOut | None,
 ) -> Map:  # fmt: skip
-    """Makes a map over an engine; stopped, the same call resumes."""
+    """Makes a map over an engine; the same call resumes an interrupted one."""
     identity, dim = _identity(model, descriptors)
     own = artifacts.fingerprint(str(path.resolve()), images.fingerprint(), identity)
     config = {"model": identity, "dim": dim, "images": images.fingerprint(), "frame": images.poses.frame,
@@ -212,7 +211,7 @@ def _identity(model: Embedder | None, descriptors: DescriptorStore | None) -> tu
 
 
 def _keep_model(folder: Path, model: Embedder | None, descriptors: DescriptorStore | None) -> None:
-    """Writes what describes photos into a map that does not have it yet; of descriptors alone, what they are called."""
+    """Writes the model into a map that does not have it yet; without a model, only the name of the descriptors."""
     if (folder / artifacts.MANIFEST).is_file():
         return
     if model is not None:
@@ -291,14 +290,14 @@ def _written(
     if changes is not None:
         margin = gcl_margin(now.path / storage.MODEL)
         if held is None:
-            told = refreshed(state.calibration, changes, state.images, draft.descriptors, margin)
+            calibration = refreshed(state.calibration, changes, state.images, draft.descriptors, margin)
         else:
-            told = calibrate_by(state.images, draft.descriptors, margin, held=held).to_dict()
-        state = replace(state, calibration=told)
+            calibration = calibrate_by(state.images, draft.descriptors, margin, held=held).to_dict()
+        state = replace(state, calibration=calibration)
     index = next_index(draft, None if merged else now)
     storage.write_state(now.path, state, None if isinstance(index, Exact) else index)
     after = replace(draft, state=state)
-    after.__dict__["index"] = index  # it is there already; the property need not build it again
+    after.__dict__["index"] = index  # it is built already; the property need not do it again
     return after
 
 
@@ -358,7 +357,7 @@ def _xy(map_: Map, rows: Ids) -> NDArray[np.float64]:
 
 
 def read_runtime(path: Path, *, verify: bool = False) -> dict[str, Any]:
-    """What the map at `path` says of its ONNX file, which is compared with its checksum if it changed, or to `verify` it."""
+    """The manifest of the map's ONNX file, which is compared with its checksum if it changed, or with `verify`."""
     return artifacts.open_manifest(path / RUNTIME, RUNTIME, facts={"model": str}, verify=verify, links=False)
 
 
@@ -421,10 +420,11 @@ class Map:
     ) -> Map:
         """Makes a map of `images` with known positions; the same call resumes an interrupted one.
 
-        model: what describes photos, which the map keeps; None: nothing does, and `descriptors` are all it has. index: `auto`, `exact` or a kind of approximate search, which may take `max_ram` bytes beside the descriptors.
-        descriptors: those of the images, by name, if there are some already. engine: where photos and descriptors shall
-        live instead of the folder, `milvus:URI` or `postgresql://…`. held: what the photos, which the model learned from,
-        found of fits that did not see them (`covis.maps.fitting`); they are not asked again.
+        model: describes photos, and is kept in the map; None: the map has only `descriptors`. index: `auto`, `exact` or
+        a kind of approximate search, which may take `max_ram` bytes beside the descriptors. descriptors: those of the
+        images, by name, if there are some already. engine: where photos and descriptors live instead of the folder,
+        `milvus:URI` or `postgresql://…`. held: if the model learned from these photos, their results by fits that did
+        not see them (`covis.maps.fitting`); they are not queries again.
         """
         path = Path(path)
         note_images(path, images)
@@ -435,7 +435,7 @@ class Map:
         if engine:
             return _made_remote(cls, path, images, model, engine, descriptors, list(rejects), calibrate, held)
         identity, dim = _identity(model, descriptors)
-        choose(index, len(images), dim, max_ram)  # what cannot be built is said before the work
+        choose(index, len(images), dim, max_ram)  # an index that cannot be built is an error before the work starts
         config = {"model": identity, "dim": dim, "index": index, "images": images.fingerprint(),
                   "root": os.fsencode(images.root.resolve()).hex(), **({} if max_ram is None else {"max_ram": max_ram})}  # fmt: skip
         storage.require_photos(path, config)
@@ -471,7 +471,7 @@ class Map:
 
     @property
     def images(self) -> ImageSet:
-        """The photos; their files are in the column `file`. Of an engine they are fetched once, all of them."""
+        """The photos; their files are in the column `file`. From an engine, all of them are fetched once."""
         return self.state.images if self.remote is None else self._fetched
 
     @cached_property
@@ -518,7 +518,7 @@ class Map:
 
     @property
     def network(self) -> str:
-        """What describes new photos: `torch`, `onnx`, or nothing where the map was made of descriptors alone."""
+        """What describes new photos: `torch`, `onnx`, or empty where the map was made of descriptors alone."""
         model = self.path / storage.MODEL
         if (self.path / RUNTIME).is_dir() or (model / ONNX_FILE).is_file():
             return "onnx"
@@ -548,7 +548,7 @@ class Map:
         from covis.models import PlaceModel
 
         model = self.model
-        assert isinstance(model, PlaceModel)  # an ONNX file has been taken before
+        assert isinstance(model, PlaceModel)  # a map that was made with an ONNX file does not come here
         return model
 
     def carry_runtime(self) -> bool:
@@ -576,7 +576,7 @@ class Map:
 
     @property
     def scene(self) -> Path | None:
-        """Where the points of the photos lie, if the map was told; they are not in the map itself."""
+        """Where the points of the photos lie, if that was given; they are not in the map itself."""
         file = self.path / storage.SCENE
         if not file.is_file():
             return None
@@ -595,16 +595,18 @@ class Map:
         if held is None and (self.state.calibration or {}).get("seen"):
             raise InputError(f"the model of {self.path} learned from its photos; give --inliers to covis index")
         held = (hold_out(self.images, self.descriptors) if held is None else held).some(most)
-        told = calibrate_by(
+        calibration = calibrate_by(
             self.images, self.descriptors, gcl_margin(self.path / storage.MODEL), held=held,
             inliers=lambda asked, ids: chosen.count([files_[q] for q in asked], files_, ids),
         )  # fmt: skip
-        if told.probability is None:
-            warn(f"{self.path} could not calibrate inliers: {told.note}")
-            return told
+        if calibration.probability is None:
+            warn(f"{self.path} could not calibrate inliers: {calibration.note}")
+            return calibration
         with artifacts.lock(self.path):
-            artifacts.write_json(self.path / storage.INLIERS, {"features": features, "calibration": told.to_dict()})
-        return told
+            artifacts.write_json(
+                self.path / storage.INLIERS, {"features": features, "calibration": calibration.to_dict()}
+            )
+        return calibration
 
     def _with_inliers(self, judge: Judge, photos: Sequence[Path]) -> Judge:
         """A judge that also counts local features which `photos` have in common with their matches."""
@@ -617,8 +619,8 @@ class Map:
 
         record = files.read_record(file, {"features": str, "calibration": dict}, f"remove {file} and index again")
         chosen, database = ByLocal.parse(record["features"]), [self.file(i) for i in range(len(self))]
-        told = Calibration.from_dict(record["calibration"])
-        return replace(judge, calibration=told, inliers=lambda ids: chosen.count(photos, database, ids))
+        calibration = Calibration.from_dict(record["calibration"])
+        return replace(judge, calibration=calibration, inliers=lambda ids: chosen.count(photos, database, ids))
 
     @cached_property
     def backbone(self) -> str:
@@ -646,24 +648,26 @@ class Map:
             rows = order[np.searchsorted(self.images.names, np.array(hits.rows.names), sorter=order) % len(order)]
             ids = hits.ranking.ids
             return Ranking(np.where(ids >= 0, rows[np.maximum(ids, 0)], -1), hits.ranking.distances)
-        found = self._searched(queries, k, area)
-        places = np.searchsorted(self.state.rows, np.maximum(found.ids, 0))
-        return Ranking(np.where(found.ids >= 0, places, -1), found.distances)
+        ranking = self._searched(queries, k, area)
+        places = np.searchsorted(self.state.rows, np.maximum(ranking.ids, 0))
+        return Ranking(np.where(ranking.ids >= 0, places, -1), ranking.distances)
 
     def _searched(self, queries: Matrix, k: int, area: Area | None) -> Ranking:
-        """What the index finds; some hundred photos a few at a time, which takes less than to load a compiled kernel."""
+        """Searches the index; a few hundred queries go in pieces, which is faster than loading a compiled kernel."""
         if not PLAIN_QUERIES < len(queries) <= _IN_PIECES:
             return self.index.search(queries, k, area=area)
         starts = range(0, len(queries), PLAIN_QUERIES)
-        found = [self.index.search(queries[start : start + PLAIN_QUERIES], k, area=area) for start in starts]
-        ids, distances = (np.concatenate([getattr(f, name) for f in found]) for name in ("ids", "distances"))
+        rankings = [self.index.search(queries[start : start + PLAIN_QUERIES], k, area=area) for start in starts]
+        ids, distances = (
+            np.concatenate([getattr(ranking, name) for ranking in rankings]) for name in ("ids", "distances")
+        )
         return Ranking(ids, distances)
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """What the map knows of its own answers; None where it was never asked to find out."""
-        told = self.state.calibration
-        return None if told is None else Calibration.from_dict(told)
+        """What the map knows of its own answers; None where it was never calibrated."""
+        record = self.state.calibration
+        return None if record is None else Calibration.from_dict(record)
 
     def judge(self, *, area: Area | None = None, precision: float | None = None, rate: float = RATE) -> Judge:
         """What turns descriptors into answers; see `locate`."""
@@ -678,7 +682,7 @@ class Map:
         precision: float | None = None,
         rate: float = RATE,
     ) -> Judge:
-        """Like `judge`, for (Q, dim) descriptors only: of an engine just the photos that it finds are fetched."""
+        """Like `judge`, for (Q, dim) descriptors only: from an engine, just the photos that it finds are fetched."""
         if self.remote is None:
             return self.judge(area=area, precision=precision, rate=rate)
         hits = self.remote.engine.search(vectors, max(k, CONTEXT), area) if len(vectors) else None
@@ -707,10 +711,10 @@ class Map:
     ) -> list[Answer]:
         """Where photos were taken: one answer each, with up to k matches, best first.
 
-        photos: one path or several. area: where they may be at most. precision: share of confident answers that shall be
-        right; None is the highest that the map can promise. rate: share of true positions that shall lie within the radius.
-        inliers: probabilities also count local features in common, in a map that has learned what they tell. described:
-        the photos' descriptors, where they are known already.
+        photos: one path or several. area: limits the places searched. precision: share of confident answers that should
+        be right; None is the highest that the map can promise. rate: share of true positions that should lie within the
+        radius. inliers: probabilities also count local features in common, in a map that has learned what they mean.
+        described: the photos' descriptors, if they are known already.
 
         >>> Map.open("town.map").locate("IMG_2041.jpg")[0].verdict  # doctest: +SKIP
         'likely at 55.70470, 13.19100 (89 %), within 12 m'
@@ -733,7 +737,7 @@ class Map:
         step_m: float = STEP_M,
         described: Described | None = None,
     ) -> Walk:
-        """Where photos were taken that belong to one walk, in order; as `locate`."""
+        """Where photos of one walk, given in order, were taken; other parameters as in `locate`."""
         paths = _listed(photos)
         vectors, bad = self.describe(paths) if described is None else described
         judge = self.judge_for(vectors, k, area=area, precision=precision, rate=rate)
@@ -761,10 +765,10 @@ class Map:
             return removed(now, names, calibrate)
 
     def recalibrate(self) -> Map:
-        """The map with what it knows of its own answers learned anew from its photos."""
+        """The map with its calibration learned again from its photos."""
         with self._writing() as now:
-            told = now.state.calibration
-            if told is not None and told.get("seen"):
+            record = now.state.calibration
+            if record is not None and record.get("seen"):
                 raise InputError(
                     f"the model of {now.path} learned from the poses of its photos, so they cannot be used as queries "
                     "again; its calibration is kept (to redo both: covis index PHOTOS --train -o ANOTHER_MAP)"

@@ -70,7 +70,7 @@ class Pictures:
     """Folders whose photos may be shown: a map that someone else made must not put private files into a page.
 
     They are those that were given to the map on this machine, noted outside of it (in the cache folder), and those that
-    the user names besides.
+    the user names in addition.
     """
 
     folders: frozenset[str]
@@ -148,18 +148,18 @@ def _filled(images: ImageSet, turned: bool, calibrated: bool) -> ImageSet:
 
 def stamps(files: NDArray[np.bytes_]) -> NDArray[np.int64]:
     """(N, 2) size and time of files, so that a changed photo is embedded again."""
-    found = []
+    sizes_and_times = []
     for file in files:
         try:
             status = os.stat(bytes(file))  # noqa: PTH116 - names may be bytes
-            found.append((status.st_size, status.st_mtime_ns))
+            sizes_and_times.append((status.st_size, status.st_mtime_ns))
         except OSError:
-            found.append((-1, -1))
-    return np.array(found, np.int64).reshape(-1, 2)
+            sizes_and_times.append((-1, -1))
+    return np.array(sizes_and_times, np.int64).reshape(-1, 2)
 
 
 def listed(store: Path) -> list[Rejected]:
-    """What a store's folder says was left out of it."""
+    """The images that were left out of a store, by the list in its folder."""
     listing = store / REJECTS
     if not listing.is_file():
         return []
@@ -243,15 +243,15 @@ def current_version(path: Path) -> int:
 
 
 def require_photos(path: Path, config: Mapping[str, Any]) -> None:
-    """Refuses to make a map of one config where there is one, finished or not, of other photos."""
+    """Refuses to make a map where there is one of other photos, finished or not."""
     if not (path / RECORD).is_file() or not any((path / part).exists() for part in (MODEL, CURRENT)):
         return
     record = files.read_record(path / RECORD, {"config": dict}, f"choose another output folder or remove {path}")
-    found = record["config"]
-    if all(found.get(key) == config[key] for key in ("images", "root")):
+    earlier = record["config"]
+    if all(earlier.get(key) == config[key] for key in ("images", "root")):
         return
     try:
-        of = f" of {os.fsdecode(bytes.fromhex(found['root']))}"
+        of = f" of {os.fsdecode(bytes.fromhex(earlier['root']))}"
     except (KeyError, TypeError, ValueError):
         of = ""
     remedy = f"choose another output or remove {path}"
@@ -296,7 +296,7 @@ def read_state(path: Path, *, verify: bool = False) -> tuple[State, tuple[Descri
 
 
 def read_engine(path: Path) -> dict[str, Any] | None:
-    """What the map's record says of the engine that holds its photos; None where the folder does."""
+    """What the map's record says of the engine that holds its photos; None where the folder holds them."""
     check_folders(path)
     if not (path / RECORD).is_file():
         return None
@@ -310,7 +310,7 @@ def read_engine(path: Path) -> dict[str, Any] | None:
 
 
 def read_facts(path: Path, stores: tuple[DescriptorStore, ...]) -> tuple[str, int]:
-    """Fingerprint of the map's model and the length of its descriptors, which those of every segment have."""
+    """Fingerprint of the map's model and length of its descriptors; every segment must have the same."""
     record = files.read_record(path / RECORD, {"config": dict}, f"repair it with: covis map repair {path}")
     config = files.checked(path / RECORD, record["config"], {"model": str, "dim": int})
     for store in stores:
@@ -323,7 +323,7 @@ def read_facts(path: Path, stores: tuple[DescriptorStore, ...]) -> tuple[str, in
 
 
 def read_model_manifest(path: Path, *, verify: bool = True) -> dict[str, Any]:
-    """What the model folder of a map says of itself, its files read against it (or, without `verify`, if they changed)."""
+    """The manifest of a map's model folder, its files checked against it (without `verify`, only if they changed)."""
     facts = {"fingerprint": str, "dim": int}
     return artifacts.open_manifest(path / MODEL, "model", facts=facts, verify=verify, links=False)
 
@@ -350,7 +350,7 @@ def segment_folder(path: Path, key: str) -> Path:
 
 
 def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
-    """Makes `state` the map, in one stroke. `index` is kept with it where it takes time to build."""
+    """Makes `state` the current state of the map, atomically; `index` is kept with it if it takes time to build."""
     folder = version_folder(path, state.version)
     poses = state.images.poses
     more: dict[str, Any] = full_arrays(state.images)
@@ -378,14 +378,14 @@ def read_version(path: Path, version: int, *, verify: bool = False, index: bool 
     remedy = f"repair it with: covis map repair {path}"
     full = manifest.get("full", [])  # maps of older versions keep no rotations and no cameras
     kinds = _photo_arrays(manifest["photos"])
-    found = files.load_arrays(
+    arrays = files.load_arrays(
         folder / _PHOTOS, kinds | {k: v for k, v in full_kinds(manifest["photos"]).items() if k in full}, remedy
     )
-    poses = Poses(found["xy"], found["heading"], found["z"], found.get("rotation"), frame=manifest["frame"])
-    columns = {"row": found["row"], "file": found["path"]}
-    groups = tuple(os.fsdecode(g) for g in found["group_names"])  # folders, whose names may be any bytes
+    poses = Poses(arrays["xy"], arrays["heading"], arrays["z"], arrays.get("rotation"), frame=manifest["frame"])
+    columns = {"row": arrays["row"], "file": arrays["path"]}
+    groups = tuple(os.fsdecode(g) for g in arrays["group_names"])  # folders, whose names may be any bytes
     images = with_full(
-        ImageSet(path, found["names"], poses, found["group"], groups, None, columns), found, str(folder / _PHOTOS)
+        ImageSet(path, arrays["names"], poses, arrays["group"], groups, None, columns), arrays, str(folder / _PHOTOS)
     )
     calibration = files.read_json(folder / CALIBRATION, remedy)
     if not isinstance(calibration, dict | None):
@@ -411,7 +411,7 @@ def _photo_arrays(count: int) -> dict[str, tuple[str, tuple[int | None, ...]]]:
 
 
 def full_arrays(images: ImageSet) -> dict[str, NDArray[Any]]:
-    """What is known beyond places and headings, as arrays: rotations, and cameras, each once; those that are known."""
+    """Rotations, and cameras (each once), as arrays; only those that are known."""
     arrays: dict[str, NDArray[Any]] = {}
     rotation = images.poses.rotation
     if rotation is not None and not np.isnan(rotation).all():
@@ -428,14 +428,14 @@ def full_kinds(count: int) -> dict[str, tuple[str, tuple[int | None, ...]]]:
 
 
 def with_full(images: ImageSet, arrays: Mapping[str, NDArray[Any]], where: str) -> ImageSet:
-    """Images with the cameras of such arrays; rotations belong to their poses."""
+    """Images with the cameras of these arrays; rotations belong to their poses."""
     if "camera" not in arrays or "cameras" not in arrays:
         return images
     return with_cameras(images, arrays["camera"], [os.fsdecode(text) for text in arrays["cameras"].tolist()], where)
 
 
 def merge_segments(path: Path, state: State, stores: tuple[DescriptorStore, ...], key: str) -> State:
-    """The same photos over one new segment without gaps: it wins back removed rows and many small files."""
+    """The same photos over one new segment without gaps: reclaims removed rows and replaces many small files."""
     from covis.descriptors import Stacked
 
     first = stores[0]
@@ -484,7 +484,7 @@ def clear_segment(path: Path, key: str) -> Path:
 
 
 def _is_ours(folder: Path, kind: str) -> bool:
-    """Whether a folder of a map is a part of it: it has a manifest of `kind`, or is an embedding begun or unfinished."""
+    """Whether a folder of a map is a part of it: it has a manifest of `kind`, or is an unfinished embedding."""
     if folder.is_symlink() or not folder.is_dir():
         return False
     if (
@@ -492,7 +492,7 @@ def _is_ours(folder: Path, kind: str) -> bool:
         and re.fullmatch("[0-9a-f]{16}", folder.name)
         and all(map(files.is_passing, folder.iterdir()))
     ):
-        return True  # killed at its first steps, before it said what it is: it holds nothing
+        return True  # killed at the start, before it was claimed: it holds nothing
     if (folder / "embedding.json").is_file() or folder.name.endswith(_GONE):
         return kind == STORE_KIND or folder.name.endswith(_GONE)
     try:
@@ -502,7 +502,7 @@ def _is_ours(folder: Path, kind: str) -> bool:
 
 
 def _discard(folder: Path) -> None:
-    """Takes a folder's name away first, so that a part of it is never taken for the whole."""
+    """Deletes a folder; renames it first, so that a partly deleted one is never taken for a whole one."""
     gone = folder if folder.name.endswith(_GONE) else folder.with_name(f".{folder.name}{_GONE}")
     if gone != folder:
         shutil.rmtree(gone, ignore_errors=True)
@@ -526,7 +526,7 @@ def text_of(name: bytes) -> str:
 #     MAP/calibration.json  what the map knows of its own answers
 #     MAP/CURRENT           that it is whole; the version that counts is the engine's
 #
-# COVIS_ENGINE, where it is set, is asked instead of the address in the folder, which carries no password.
+# COVIS_ENGINE, where it is set, replaces the address in the folder, which carries no password.
 
 
 ENGINE = "COVIS_ENGINE"
@@ -598,7 +598,7 @@ class Remote:
         return replace(self, pointer=self.engine.change(self.pointer, rows, gone))
 
     def load(self, table: ImageSet, vectors: NDArray[np.float32]) -> Remote:
-        """The first photos of a map, in random order (graphs built along a drive lose recall); resumed behind the last."""
+        """The first photos of a map, in random order (graphs built along a drive lose recall); it can be resumed."""
         order = np.random.default_rng(0).permutation(len(table))
         now = self
         with Meter(f"load {self.engine.kind}", len(table), "photos") as meter:
@@ -620,7 +620,7 @@ class Remote:
         return replace(self, pointer=self.engine.change(self.pointer, None, gone))
 
     def calibration(self) -> Any:
-        """As the folder tells it; a whole map's folder tells it, be it that there is none."""
+        """The folder's calibration record, which may be None; warns where a finished map has no such file."""
         file = self.path / CALIBRATION
         if file.is_file():
             return artifacts.read_json(file, f"delete it, then run: covis map calibrate {self.path}")
@@ -629,15 +629,15 @@ class Remote:
         return None
 
     def recalibrate(self, old: Any, changes: int) -> Any:
-        """Writes and gives the calibration after `changes` photos came or went."""
+        """Writes and returns the calibration after `changes` photos came or went."""
         if old is not None and (self.pointer.photos > CALIBRATED_UP_TO or old.get("seen")):
-            told = dict(old) | {"changes": old["changes"] + changes}
+            record = dict(old) | {"changes": old["changes"] + changes}
         else:
             rows = self.engine.all_rows(vectors=True)
             assert rows.vectors is not None
-            told = refreshed(old, changes, self.image_set(rows), rows.vectors, gcl_margin(self.path / MODEL))
-        artifacts.write_json(self.path / CALIBRATION, told)
-        return told
+            record = refreshed(old, changes, self.image_set(rows), rows.vectors, gcl_margin(self.path / MODEL))
+        artifacts.write_json(self.path / CALIBRATION, record)
+        return record
 
 
 def views_of(images: ImageSet) -> list[str]:
@@ -661,11 +661,11 @@ def _views_read(views: list[str], where: str) -> tuple[Floats | None, NDArray[np
         if not view:
             continue
         try:
-            told = json.loads(view)
-            if told["rotation"] is not None:
-                rotation[i] = told["rotation"]
-            if told["camera"]:
-                codes[i] = texts.setdefault(str(told["camera"]), len(texts))
+            parsed = json.loads(view)
+            if parsed["rotation"] is not None:
+                rotation[i] = parsed["rotation"]
+            if parsed["camera"]:
+                codes[i] = texts.setdefault(str(parsed["camera"]), len(texts))
         except (ValueError, KeyError, TypeError):
             raise Damaged(
                 f"{where}: the engine's row {i} has a view that cannot be read; index the photos again"

@@ -36,9 +36,9 @@ sleep_while_waiting()
 def __getattr__(name: str) -> Any:
     if name not in _NAMES:
         raise AttributeError(f"module 'covis.models' has no attribute {name!r}")
-    found = getattr(importlib.import_module(f"covis.models.{_NAMES[name]}"), name)
-    globals()[name] = found
-    return found
+    member = getattr(importlib.import_module(f"covis.models.{_NAMES[name]}"), name)
+    globals()[name] = member
+    return member
 
 
 __all__ = [

@@ -72,7 +72,7 @@ _COMPILER = ("torch._dynamo", "torch._dynamo.utils")
 def _compiler_when_asked() -> Iterator[None]:
     """Keeps torchvision and timm from importing torch's compiler, 1.5 s that only `torch.compile` needs.
 
-    Both ask it one thing while they are imported; stand-ins answer, and the compiler itself is there as soon as it is used.
+    Each calls one of its functions while being imported, which stand-ins provide; the compiler is loaded on first use.
     """
     if any(name in sys.modules for name in _COMPILER):
         yield
@@ -92,7 +92,7 @@ def _compiler_when_asked() -> Iterator[None]:
 
 
 def _disable(function: Any, recursive: bool = True, **_options: Any) -> Any:
-    return cast(Any, torch)._disable_dynamo(function, recursive)  # asks the compiler when it is called
+    return cast(Any, torch)._disable_dynamo(function, recursive)  # loads the compiler only when it is called
 
 
 def _is_compile_supported(device_type: str) -> bool:
@@ -160,7 +160,7 @@ def is_transformer(net: nn.Module) -> bool:
 
 
 def plan_of(net: nn.Module) -> Plan:
-    """The chain that the structure of `net` suggests; whether it is right, the adapter checks."""
+    """The chain that the structure of `net` suggests; the adapter checks whether it is right."""
     if is_transformer(net):
         blocks = [f"blocks.{name}" for name, _ in cast(Any, net).blocks.named_children()]
         return Plan((EMBED, *blocks, "norm"), tuple(range(1, 1 + len(blocks))))
@@ -207,7 +207,7 @@ def _features_plan(features: nn.Module) -> Plan:
 
 _CHECK_PIXELS = 64
 _SMALL_HEAD = 1 / 4096
-"""Share of a VGG's usual head, 120 M parameters that would be drawn only to be dropped."""
+"""Size of a VGG's head relative to the usual one, whose 120 M parameters would be drawn only to be dropped."""
 
 
 @dataclass(frozen=True)
@@ -229,14 +229,14 @@ VARIANTS = {
     **{f"vit_{size}_patch14_cricavpr": Variant(f"vit_{size}_patch14_dinov2", change=adapt_as_cricavpr)
        for size in ("small", "base")},
 }  # fmt: skip
-"""Names that timm does not have. `tiny`: 1.2 M parameters, learns from nothing on a processor; others of published systems."""
+"""Names that timm lacks. `tiny`: 1.2 M parameters, trains from scratch on a processor; others: published systems."""
 
 RECOMMENDED_BACKBONES = (
     "tiny", "vgg16", "resnet18", "resnet34", "resnet50", "resnet152", "resnext101_32x8d", "densenet161",
     "mobilenetv2_100", "mobilenetv3_small_100", "efficientnet_b0", "convnext_atto",
     "vit_small_patch14_reg4_dinov2", "vit_small_patch14_dinov2", "vit_tiny_patch16_224", "vit_small_patch16_dinov3",
 )  # fmt: skip
-"""Backbones whose blocks are defined here for certain: every one of them is held to the model contract by tests."""
+"""Backbones whose blocks are known to be right: tests check each of them against the model contract."""
 
 
 class Backbone(nn.Module):
@@ -323,7 +323,7 @@ class Backbone(nn.Module):
         return features, features.mean((-2, -1))
 
     def step_modules(self, start: int, stop: int) -> list[nn.Module]:
-        """The modules of steps `start` … `stop` − 1; those of the embedding step are all that no other step has."""
+        """The modules of steps `start` … `stop` − 1, without those of the embedding step."""
         names = self.plan.steps[start:stop]
         if WHOLE in names:
             return [self.net]
@@ -421,7 +421,7 @@ def _drop_end(name: str, net: nn.Module) -> None:
 def stretched_positions(positions: Tensor, grid: tuple[int, int], prefix_tokens: int) -> Tensor:
     """Position embeddings (1, prefix + side², C) for another `grid`, as DINOv2's published code stretches them.
 
-    Bicubic without antialiasing, by a factor that is a tenth of a patch too large: what its networks were run with.
+    Bicubic without antialiasing, by a factor that is a tenth of a patch too large, as its networks were run.
     """
     prefix, patches = positions[:, :prefix_tokens], positions[:, prefix_tokens:]
     side = math.isqrt(patches.shape[1])
@@ -471,7 +471,7 @@ def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
         options = {**options, "mlp_ratio": _SMALL_HEAD}
     config = timm.get_pretrained_cfg(library_name)
     attempts: list[dict[str, Any]] = [{}]
-    if config is not None and config.fixed_input_size:  # transformers: any size at call, else the size at birth
+    if config is not None and config.fixed_input_size:  # transformers: any size at each call, else a size fixed here
         attempts = [{"dynamic_img_size": True}, {"img_size": image_size}, {}]
     for size_options in attempts:
         try:
@@ -483,7 +483,7 @@ def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
             if getattr(net, "dynamic_img_size", False) or "dynamic_img_size" not in size_options:
                 if variant.change is not None:
                     variant.change(net)
-                return net  # some networks swallow the option and stay at their size
+                return net  # some networks accept the option but keep their size
     raise AssertionError("unreachable")
 
 
@@ -543,7 +543,7 @@ def _probe(backbone: Backbone, image_size: tuple[int, int]) -> tuple[Tensor, Ten
 
 
 def _shorten(backbone: Backbone, blocks: tuple[int, ...], image_size: tuple[int, int]) -> None:
-    """Ends the chain after the last of `blocks`; the channels of each of them are asked of the network."""
+    """Ends the chain after the last of `blocks`; the network is run to find the channels of each."""
     whole = backbone.plan
     if list(blocks) != sorted(set(blocks)) or min(blocks) < 1:
         raise InputError(f"levels={blocks}: name blocks from 1 on, each once, in their order")

@@ -24,9 +24,9 @@ Positions = Literal["library", "original"]
 Facet = Literal["token", "query", "key", "value"]
 
 MODEL_KIND = "model"
-"""What the manifest of a model folder says it is."""
+"""The kind that the manifest of a model folder states."""
 ORIGIN = ("recipe", "seed", "data", "weights", "licence")
-"""What a model's card says of where it came from."""
+"""Entries of a model's card that say where it came from."""
 IMAGENET_MEAN = (0.485, 0.456, 0.406)
 IMAGENET_STD = (0.229, 0.224, 0.225)
 
@@ -54,7 +54,7 @@ class ModelConfig:
     batchnorm: BatchNormStatistics = "with_block"
     """Running statistics: frozen in frozen blocks and live in trained ones, or `frozen` everywhere."""
     adapters: int = 0
-    """Rank of low-rank additions (LoRA) that learn in the place of the trainable blocks' weights; 0 = the weights learn."""
+    """Rank of low-rank additions (LoRA) that learn instead of the trainable blocks' weights; 0 = the weights learn."""
     positions: Positions = "library"
     """How a transformer stretches its position embeddings to another image size: timm's way, or that of DINOv2's authors."""
     final_norm: bool = True
@@ -87,7 +87,7 @@ class ModelConfig:
                 raise unknown_name(field, str(getattr(self, field)), get_args(kind))
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As plain values for JSON."""
         return asdict(self) | {"image_size": list(self.image_size), "levels": list(self.levels)}
 
     @classmethod
@@ -140,7 +140,7 @@ def write_without_weights(
 ) -> None:
     """Writes a model folder whose network is an ONNX file or, without one, lies elsewhere; all or nothing.
 
-    card: what is known of the model, its `backbone` (a name for people) at least.
+    card: what is known of the model, at least its `backbone` (a name for people).
     """
     with artifacts.create(path, MODEL_KIND, {"fingerprint": fingerprint, "dim": dim}, replace=replace) as draft:
         if network is not None:

@@ -1,16 +1,18 @@
-"""Convolutions for training on processors: 3 × 3 by a quarter of the multiplications (Winograd's F(4 × 4, 3 × 3); Lavin and
-Gray, 2016), and gradients by matrix products.
+"""Faster convolutions for training on processors: Winograd's tiles for 3 × 3, and gradients by matrix products.
 
-Tiles of 6 × 6 pixels and the kernel are transformed, multiplied place by place, and transformed back to tiles of 4 × 4: 36
-products instead of 144. Its backward pass is the same three transforms the other way round. On processors torch has no such
-convolution, and its direct one already runs at the speed of a matrix product, so that only fewer products make it faster:
-twice to three times here for the large maps of VGG and ResNet, forward and backward. Rounding differs by about 1e-5 of the
-largest value; so that descriptors stay what they are, networks that only describe images convolve directly.
+A convolution of 3 × 3 takes a quarter of the multiplications (Winograd's F(4 × 4, 3 × 3); Lavin and Gray, 2016). Tiles
+of 6 × 6 pixels and the kernel are transformed, multiplied element by element, and transformed back to tiles of 4 × 4:
+36 products instead of 144. The backward pass uses the transposes of the same three transforms. On processors torch has
+no such convolution, and its direct one already runs at the speed of a matrix product, so that only fewer products make
+it faster: two to three times for the large maps of VGG and ResNet, forward and backward. Rounding differs by about
+1e-5 of the largest value; networks that only describe images convolve directly, so that their descriptors do not
+change.
 
-Maps of few pixels leave most of the work to the kernel's transforms. There tiles are one pixel wide: 18 products instead of 36
-for four pixels in a column, and half of the transforms. Where that does not pay either, torch's gradient of the weight runs at a third to two thirds of the
-speed of a matrix product: there it is one, for each place of the kernel, as is the gradient of the input where the kernel
-skips pixels. A convolution of 1 × 1 is a product altogether.
+On maps of few pixels, most of the work is in the kernel's transforms. There tiles are one pixel wide: 18 products
+instead of 36 for four pixels in a column, and half of the transforms. Where that does not pay either, only the
+gradients are computed differently: torch's gradient of the weight runs at a third to two thirds of the speed of a
+matrix product, so it becomes one matrix product for each place of the kernel, as does the gradient of the input where
+the convolution has a stride. A convolution of 1 × 1 is a matrix product as a whole.
 """
 
 from __future__ import annotations
@@ -32,14 +34,14 @@ from covis.compiling import kernel
 _OUT, _IN = 4, 6
 """Sides of a tile of the output and of the input."""
 _LEAST_PRODUCTS = 42
-"""Products per transformed channel: below, maps are so large that transforms cost what these save."""
+"""Products per transformed channel; below this number, the transforms of a large map cost as much as the tiles save."""
 _KERNEL_COST, _PIXEL_COST = 200, 120
-"""To transform one entry of a kernel, and one of a map, forward and backward, in operations of a matrix product: fitted to times
-of 256 and 512 channels on maps of 4 × 5 to 8 × 10, which it tells to a tenth."""
+"""Cost of transforming one entry of a kernel, and one of a map, forward and backward, in operations of a matrix
+product; fitted to times of 256 and 512 channels on maps of 4 × 5 to 8 × 10, which it predicts to a tenth."""
 _LEAST_GAIN = 0.9
-"""Of the direct convolution's cost; the rest is what this reckoning may be wrong by."""
+"""Tiles must cost less than this share of the direct convolution, since the estimate may be off by the rest."""
 _LEAST_WEIGHTS = 1 << 16
-"""Channels in times channels out from which on a weight's gradient by matrix products is faster, measured likewise."""
+"""Input times output channels from which on matrix products give a weight's gradient faster; measured as well."""
 
 
 class TrainedConvolution(nn.Conv2d):
@@ -63,7 +65,7 @@ class TrainedConvolution(nn.Conv2d):
 
 
 def train_convolutions(module: nn.Module, on: bool) -> None:
-    """Has the convolutions of `module` that can be computed faster for training be so, or no longer."""
+    """Switches the faster computation on or off for all convolutions of `module` that have one."""
     before, after = (nn.Conv2d, TrainedConvolution) if on else (TrainedConvolution, nn.Conv2d)
     for part in module.modules():
         if type(part) is before and (_fits(part) or _wide(part)):
@@ -81,7 +83,7 @@ def _wide(part: nn.Conv2d) -> bool:
 
 
 def _plain(part: nn.Conv2d) -> bool:
-    """Of 3 × 3 or 1 × 1, padded so that the map keeps its size but for a stride."""
+    """Whether the kernel is 3 × 3 or 1 × 1, padded so that the map keeps its size except for a stride."""
     kept = (part.kernel_size, part.padding) in (((3, 3), (1, 1)), ((1, 1), (0, 0)))
     return kept and part.groups == 1 and part.dilation == (1, 1) and part.padding_mode == "zeros"
 
@@ -97,8 +99,8 @@ class Tiles(IntEnum):
 def cheapest_tiles(x: Tensor, outs: int) -> Tiles:
     """The cheapest way to convolve (B, C, H, W) 3 × 3 to `outs` channels.
 
-    Flat tiles are one pixel wide and save half of the products instead of three quarters, but a map of few tiles, where most of
-    the work is in the kernel's transforms, has less of that.
+    Flat tiles are one pixel wide and save half of the products instead of three quarters. They also halve the kernel's
+    transforms, which are most of the work on a map of few tiles.
     """
     images, ins, height, width = x.shape
     rows, columns = _grid(x)
@@ -128,7 +130,7 @@ class _ByProducts(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Gradients of the input and of the weight, each if it is asked for."""
+        """Gradients of the input and of the weight, each only if it is needed."""
         x, weight = ctx.saved_tensors
         stride, side = ctx.stride, weight.shape[-1]
         outputs = gradient.permute(0, 2, 3, 1).reshape(-1, len(weight))
@@ -168,7 +170,7 @@ class _Winograd(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, weight: Tensor, flat: bool) -> Tensor:
         """(B, C, H, W), (O, C, 3, 3) → (B, O, H, W), with one pixel of padding, channels last in memory.
 
-        flat: tiles of one column, whose pixels have the channels of their neighbours in the row beside their own.
+        flat: tiles are one column wide, and each pixel also carries the channels of its neighbours in the row.
         """
         pixels, kernels = x.permute(0, 2, 3, 1), weight.permute(0, 2, 3, 1)
         if flat:
@@ -184,7 +186,7 @@ class _Winograd(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, Tensor | None, None]:
-        """Gradients of the input and of the weight, each if it is asked for."""
+        """Gradients of the input and of the weight, each only if it is needed."""
         tiles, kernels = ctx.saved_tensors
         products = cut_tiles(gradient.permute(0, 2, 3, 1), Transform.OUTPUT_T, tiles.shape[2:4], flat=ctx.flat)
         to_input = to_weight = None
@@ -200,7 +202,7 @@ class _Winograd(torch.autograd.Function):
 
 
 def _beside(pixels: Tensor) -> Tensor:
-    """(B, H, W, C) → (B, H, W, 3 C): with the pixel to the left before and the one to the right behind."""
+    """(B, H, W, C) → (B, H, W, 3 C): each pixel's channels between those of its left and its right neighbour."""
     padded = functional.pad(pixels, (0, 0, 1, 1))
     return torch.cat([padded[:, :, j : j + pixels.shape[2]] for j in range(3)], -1)
 
@@ -327,7 +329,7 @@ def _join(
     first: int,
     last: int,
 ) -> None:
-    """Images first … last − 1 of their tiles."""
+    """Images first … last − 1, from their tiles."""
     _, height, width, channels = maps.shape
     _, _, rows, columns, _ = tiles.shape
     pixels, half = np.zeros(_IN * _ROW, np.float32), np.zeros(_IN * _ROW, np.float32)
@@ -358,14 +360,14 @@ def _join(
 
 @kernel()
 def _copy(source: _Values, target: _Values) -> None:
-    """As much as there is on the shorter side."""
+    """Copies as many values as the shorter array has."""
     for c in range(min(len(source), len(target))):
         target[c] = source[c]
 
 
 @kernel()
 def _transformed(transform: int, pixels: _Values, half: _Values, wide: int, after: int, flat: bool) -> None:
-    """Transforms a tile in its place, a flat one from one side alone."""
+    """Transforms a tile in place; a flat one only along its column."""
     _pass(transform, pixels, half, wide)
     if not flat:
         _pass(transform, half, pixels, after)

@@ -1,6 +1,6 @@
 """Networks that timm does not have: TransVPR's, and what SelaVPR, CricaVPR and AnyLoc change in a vision transformer.
 
-And the last block of a transformer of which only the class token is asked.
+Also the last block of a transformer, computed for the class token alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from covis.errors import InputError
 from covis.models.config import Facet
 
 ADAPTER_SHARE = 0.2
-"""How much an adapter beside an MLP counts (SelaVPR, CricaVPR)."""
+"""Weight of an adapter beside an MLP (SelaVPR, CricaVPR)."""
 _FACETS = ("query", "key", "value")
 
 
@@ -71,7 +71,7 @@ def _halving(before: int, now: int) -> nn.Sequential:
 
 
 class _TransVprBlock(nn.Module):
-    """Attention behind a norm; the norm before the MLP is part of the path that goes on."""
+    """Attention after a norm; the norm before the MLP is part of the residual path."""
 
     def __init__(self, width: int, heads: int, hidden: int) -> None:
         super().__init__()
@@ -91,7 +91,7 @@ class _TransVprBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """SelaVPR's adapter: half as many channels and back, added to what comes in where it is `serial`."""
+    """SelaVPR's adapter: half as many channels and back, added to its input if it is `serial`."""
 
     def __init__(self, width: int, *, serial: bool) -> None:
         super().__init__()
@@ -104,7 +104,7 @@ class Bottleneck(nn.Module):
 
 
 class Scales(nn.Module):
-    """CricaVPR's adapter: half as many channels, in which patches see 1, 3 and 5 neighbours across, and back."""
+    """CricaVPR's adapter: half as many channels, convolutions 1, 3 and 5 patches wide, and back."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -130,7 +130,7 @@ def _normed(before: int, now: int, side: int) -> nn.Sequential:
 
 
 class Beside(nn.Module):
-    """A layer, and an adapter of the same input that counts `ADAPTER_SHARE`."""
+    """A layer plus an adapter of the same input, which has the weight `ADAPTER_SHARE`."""
 
     def __init__(self, inner: nn.Module, adapter: nn.Module) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ class FacetOfBlock(nn.Module):
 
 
 def gives_token_alone(block: nn.Module) -> bool:
-    """Whether `token_alone` knows this block: timm's own, in which tokens meet in the attention alone."""
+    """Whether `token_alone` knows this block: timm's own, in which tokens interact only in the attention."""
     library: Any = importlib.import_module("timm.models.vision_transformer")
     parts = (type(block), type(getattr(block, "attn", None)), type(getattr(block, "mlp", None)))
     if parts != (library.Block, library.Attention, library.Mlp):
@@ -186,10 +186,11 @@ def gives_token_alone(block: nn.Module) -> bool:
 
 
 def token_alone(block: Any, tokens: Tensor) -> Tensor:
-    """(B, N, C) → (B, 1, C): what a block makes of the first token, with hardly a multiplication for the others.
+    """(B, N, C) → (B, 1, C): a block's output for the first token, with hardly any multiplication for the others.
 
-    One query needs no keys and values: its products with the keys are those of the tokens with a vector, and the mean of the
-    values is the value of a mean. A key's bias adds the same to all of a head's products, which their softmax takes away again.
+    One query needs no keys and values: its products with the keys are the tokens' products with one vector, and the
+    mean of the values is the value of the tokens' mean. A key's bias adds the same number to all products of a head,
+    which the softmax cancels.
     """
     attention, normed = block.attn, block.norm1(tokens)
     weight, bias = attention.qkv.weight, attention.qkv.bias

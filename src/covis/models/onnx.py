@@ -43,7 +43,7 @@ _BESIDE_BYTES = 1 << 10
 _OWN_OPSET = 23
 """The first in which attention is one operator."""
 _WORTH_EXPORTING = {10_000_000: 800, 0: 2000}
-"""Weights of a network → images that earn its export back, which takes 15 to 30 CPU seconds (ViT-S and ResNets; MobileNets)."""
+"""Weights → images from which on an export pays; it takes 15 to 30 CPU seconds (ViT-S and ResNets; MobileNets)."""
 
 
 class _FromPixels(nn.Module):
@@ -59,10 +59,10 @@ class _FromPixels(nn.Module):
 def export_onnx(model: PlaceModel, path: Path | str, weights: str = "", *, portable: bool = True) -> float:
     """Writes `model` as one ONNX file; returns the largest difference from torch, seen on three random images.
 
-    It is traced with two, so that a graph fixed to that number fails the comparison.
-    portable: by operators that most runtimes know; otherwise by newer ones, faster in the ONNX Runtime that covis asks for.
-    weights: the name of a file beside it that takes the weights, so that they can be mapped into memory; a manifest must
-    then tell whether both are whole.
+    It is traced with two images, so that a graph fixed to that number fails the comparison.
+    portable: use operators that most runtimes know; else newer ones, faster in the ONNX Runtime that covis requires.
+    weights: the name of a file beside it for the weights, so that they can be mapped into memory; a manifest must then
+    vouch for both files.
     """
     path = Path(path)
     training = model.training
@@ -87,11 +87,11 @@ def export_onnx(model: PlaceModel, path: Path | str, weights: str = "", *, porta
 
 @dataclass(frozen=True)
 class EightBitLoss:
-    """What whole numbers cost a model, told by photos that the ranges were not taken from."""
+    """What 8 bits cost a model, measured on photos that the ranges were not taken from."""
 
     photos: int
     mean_cosine: float
-    """Of a photo's descriptor in whole numbers with its descriptor in floating point."""
+    """Between the descriptors that the 8-bit model and the floating-point model give a photo."""
     least_cosine: float
     same_nearest: float
     """Percent of the photos whose nearest other photo stays the same."""
@@ -100,7 +100,7 @@ class EightBitLoss:
 
 
 def copy_onnx(model: OnnxPlaceModel, path: Path | str) -> None:
-    """Writes the ONNX file of a model anew, after it was read against the checksum that it carries."""
+    """Copies the ONNX file of a model to `path`, after checking it against the checksum that it carries."""
     content = checked_content(model.path)
     with replacing(Path(path)) as partial:
         partial.write_bytes(content)
@@ -109,8 +109,8 @@ def copy_onnx(model: OnnxPlaceModel, path: Path | str) -> None:
 def export_int8(model: Embedder, path: Path | str, photos: Tensor) -> EightBitLoss:
     """Writes `model` as an ONNX file whose convolutions and matrices are 8-bit, and measures what that costs.
 
-    photos (N, 3, H, W) uint8 of the model's size: even ones give the ranges of values, odd ones judge. Its descriptors
-    have a fingerprint of their own: they are near the model's, not interchangeable with them.
+    photos (N, 3, H, W) uint8 of the model's size: even ones give the ranges of values, odd ones measure the
+    loss. The descriptors have a fingerprint of their own: they are close to the model's, but not interchangeable.
     """
     try:
         from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
@@ -182,7 +182,7 @@ def _program(module: nn.Module, pixels: Tensor, opset: int | None) -> Any:
 
 
 def _save(program: Any, path: Path, weights: str) -> None:
-    """Writes the exported graph, large weights into the file `weights` beside it, if that is named."""
+    """Writes the exported graph; if `weights` is given, large weights go into that file beside it."""
     if not weights:
         program.save(str(path), external_data=False)
         return
@@ -193,7 +193,7 @@ def _save(program: Any, path: Path, weights: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """The exporter's messages go nowhere: stdout carries results alone, and its warnings are about its own insides."""
+    """Discards the exporter's messages: stdout is for results only, and its warnings concern its own internals."""
     before = logging.root.manager.disable
     logging.disable(logging.WARNING)
     try:
@@ -205,7 +205,7 @@ def _quiet() -> Iterator[None]:
 
 
 def _metadata(model: Embedder) -> dict[str, Any]:
-    """What a reader of the ONNX file needs, its own checksum left open."""
+    """What a reader of the ONNX file needs; the checksum is filled in later."""
     if isinstance(model, OnnxPlaceModel):
         return {**model.facts, "sha256": "0" * 64}
     return {
@@ -224,7 +224,7 @@ class OnnxPlaceModel:
     """An exported model in ONNX Runtime, called like a `PlaceModel`: `model(model.normalise(uint8 batch))`."""
 
     def __init__(self, session: OnnxSession, path: Path, threads: int = 1) -> None:
-        """`session` keeps one core busy; so many `threads` describe photos side by side."""
+        """`session` uses one core; this many `threads` describe photos in parallel."""
         self._session, self.path = session, path
         self._map = ThreadPoolExecutor(threads).map if threads > 1 else map
         self.dim, self.facts = session.dim, session.facts
@@ -233,7 +233,7 @@ class OnnxPlaceModel:
 
     @classmethod
     def open(cls, path: Path | str, threads: int | None = None) -> OnnxPlaceModel:
-        """Opens a file that `export_onnx` wrote; `threads` as torch has them unless given."""
+        """Opens a file that `export_onnx` wrote; by default with as many `threads` as torch uses."""
         return cls(OnnxSession.open(path, 1), Path(path), threads or torch.get_num_threads())
 
     def preprocess(self, image: Any) -> Tensor:
@@ -250,7 +250,7 @@ class OnnxPlaceModel:
         return torch.from_numpy(np.concatenate([np.zeros((0, self.dim), np.float32), *parts]))
 
     def to(self, device: torch.device | str) -> OnnxPlaceModel:
-        """Stays on the CPU, and says so if it is wanted elsewhere."""
+        """Stays on the CPU; any other device is an error."""
         if torch.device(device).type != "cpu":
             raise InputError(f"an ONNX model runs on the CPU here, not on {device}; load the model directory instead")
         return self
@@ -264,7 +264,7 @@ class OnnxPlaceModel:
         return self._session.fingerprint
 
     def origin(self) -> dict[str, Any]:
-        """Architecture, whitening, and where the weights came from, as far as the file tells."""
+        """Architecture, whitening, and where the weights came from, as far as the file says."""
         return dict(self.facts.get("origin", {}))
 
     def save(self, path: Path | str, *, replace: bool = False) -> None:
@@ -280,7 +280,7 @@ class OnnxPlaceModel:
 
 
 Embedder = PlaceModel | OnnxPlaceModel
-"""Whatever turns a batch into descriptors: `model(model.normalise(uint8 batch))`."""
+"""Any model that turns a batch into descriptors: `model(model.normalise(uint8 batch))`."""
 
 
 def load_fast(
@@ -293,9 +293,9 @@ def load_fast(
 ) -> Embedder:
     """The model directory at `path` in the fastest runtime: ONNX Runtime on a CPU (benchmarks/bench_inference.py), else torch.
 
-    The ONNX file is made once and kept in the folder `keep`, by default in the cache; not for fewer `images` than it takes
-    to earn that time back. A network that cannot be exported, or whose export differs from torch by more than
-    `PARITY_TOLERANCE`, stays in torch. `model`: what lies at `path`, where it is loaded already.
+    The ONNX file is made once and kept in the folder `keep`, by default in the cache; it is not made for so few
+    `images` that the export would take longer than it saves. A network that cannot be exported, or whose export differs
+    from torch by more than `PARITY_TOLERANCE`, stays in torch. `model`: the model at `path`, if it is already loaded.
     """
     if device() != "cpu" or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
         return model or PlaceModel.load(path)
@@ -315,13 +315,13 @@ def load_fast(
     say(f"preparing {path} for ONNX Runtime, once")
     try:
         export_onnx(model, file, portable=False)
-    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:  # the exporter's own have no other base
+    except (RuntimeError, ValueError, TypeError, NotImplementedError) as error:  # bases of the exporter's own errors
         say(f"{model.config.backbone} runs in torch instead: {first_line(error)}")
         return model
     return OnnxPlaceModel.open(file, threads)
 
 
 def _worth_exporting(model: PlaceModel) -> int:
-    """Images that earn the time of an export back."""
+    """The number of images from which on an export saves time."""
     size = sum(weight.numel() for weight in model.parameters())
     return next(images for least, images in _WORTH_EXPORTING.items() if size >= least)

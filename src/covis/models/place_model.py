@@ -175,8 +175,8 @@ class PlaceModel(nn.Module):
         """A model folder or a run's, or a model that others published (`covis list models`) from its checkpoint `file`.
 
         `hub:OWNER/NAME@REVISION` is a model that `publish` wrote, on a hub. Without `file`, the checkpoint is looked for in
-        the cache's `weights` folder and, where it is there, on the hub.
-        weights_file: the backbone's, where `file` is a vocabulary alone (AnyLoc).
+        the cache's `weights` folder, then on the hub.
+        weights_file: the backbone's weights, if `file` is only a vocabulary (AnyLoc).
         """
         if str(name_or_path).startswith(published.HUB_PREFIX):
             return cls._from_hub(published.fetch_from_hub(str(name_or_path)))
@@ -195,22 +195,22 @@ class PlaceModel(nn.Module):
 
     @classmethod
     def _from_hub(cls, folder: Path) -> PlaceModel:
-        found = published.read_hub_folder(folder)
-        model = cls.skeleton(found.config)
+        hub_model = published.read_hub_folder(folder)
+        model = cls.skeleton(hub_model.config)
         try:
-            model.load_state_dict(found.state)
+            model.load_state_dict(hub_model.state)
         except RuntimeError as error:
             raise InputError(f"{folder} holds weights that do not fit its config ({_first_line(error)})") from None
-        model.set_preprocessing(found.preprocessing)
-        model.card = found.card
-        return model.whiten(found.whitening).eval()
+        model.set_preprocessing(hub_model.preprocessing)
+        model.card = hub_model.card
+        return model.whiten(hub_model.whitening).eval()
 
     def publish(self, path: Path | str, card: Mapping[str, Any] | None = None) -> None:
         """Writes the folder that a model hub takes: config, weights and card; `from_pretrained` reads it back."""
         config = replace_fields(self.config, weights=None, adapters=0)
-        told = _card(self, card or {}) | {"fingerprint": self.fingerprint()}
+        whole_card = _card(self, card or {}) | {"fingerprint": self.fingerprint()}
         published.write_hub_folder(
-            Path(path), published.HubModel(config, self.preprocessing, self.plain_state(), self.whitening, told)
+            Path(path), published.HubModel(config, self.preprocessing, self.plain_state(), self.whitening, whole_card)
         )
 
     @classmethod
@@ -231,7 +231,7 @@ class PlaceModel(nn.Module):
 
     @classmethod
     def around(cls, backbone: Backbone, config: ModelConfig, seed: int = 0) -> PlaceModel:
-        """A model of `config` on a backbone that is there already; its pooling is drawn from `seed`."""
+        """A model of `config` around an existing backbone; its pooling is drawn from `seed`."""
         size = backbone.fit(config.image_size)
         if size != config.image_size:
             say(f"{config.backbone} takes whole patches: image size {config.image_size} becomes {size}")
@@ -307,14 +307,14 @@ class PlaceModel(nn.Module):
         return self.backbone.run(x, 0, steps, self.backbone.grid(x.shape[-2:]))
 
     def suffix(self, features: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
-        """The trained part, pooling, unit norm and whitening: what `prefix` gave → (B, dim).
+        """The trained part, pooling, unit norm and whitening: the output of `prefix` → (B, dim).
 
-        `grid` is the number of patches (rows, columns), needed for a transformer at another than the model's size.
+        `grid` is the number of patches (rows, columns), needed for a transformer at a size other than the model's.
         """
         return self._pooled(features, self._cut, grid or self.backbone.grid(self.config.image_size))
 
     def _pooled(self, features: Tensor, start: int, grid: tuple[int, int]) -> Tensor:
-        """What the steps before `start` gave → (B, dim)."""
+        """The output of the steps before `start` → (B, dim)."""
         if features.ndim == 4:
             features = features.contiguous(memory_format=torch.channels_last)
         end, alone = len(self.backbone.plan.steps), self._token_step()
@@ -335,7 +335,7 @@ class PlaceModel(nn.Module):
         return _unit(torch.bmm((vectors - self._centre)[None], self._projection)[0])
 
     def _token_step(self) -> int:
-        """The last block, where only its class token is pooled and it can be computed alone; else the end of the chain."""
+        """The last block's step, if only its class token is pooled and computable alone; else the number of steps."""
         steps, backbone = self.backbone.plan.steps, self.backbone
         end = len(steps)
         if type(self.pool) is not Token or not (backbone.tokens and backbone.prefix_tokens) or backbone.taps:
@@ -344,7 +344,7 @@ class PlaceModel(nn.Module):
         return last if last < end and gives_token_alone(backbone.net.get_submodule(steps[last])) else end
 
     def region_descriptors(self, features: Tensor) -> Tensor:
-        """What `prefix` gave for images of the model's size → (B, 9, dim): whole, halves (top, bottom, left, right), quarters.
+        """`prefix` of images of the model's size → (B, 9, dim): whole, halves (top, bottom, left, right), quarters.
 
         Each region of the map is pooled by itself; in a map of odd size, neighbours share the middle.
         """
@@ -368,7 +368,7 @@ class PlaceModel(nn.Module):
         return self.backbone.to_map(features, grid)
 
     def _pooling_map(self, features: Tensor) -> Tensor:
-        """What `prefix` gave for images of the model's size → the map (B, C, h, w) that the pooling sees."""
+        """`prefix` of images of the model's size → the map (B, C, h, w) that the pooling sees."""
         grid = self.backbone.grid(self.config.image_size)
         return self.backbone.to_map(self.backbone.run(features, self._cut, len(self.backbone.plan.steps), grid), grid)[
             0
@@ -376,11 +376,11 @@ class PlaceModel(nn.Module):
 
     @torch.no_grad()
     def initialise_pool(self, batches: Iterable[Tensor], seed: int = 0, per_image: int = 100) -> int:
-        """Starts the pooling from local features of (B, 3, H, W) uint8 batches, or of what `prefix` gave for them.
+        """Starts the pooling from local features of (B, 3, H, W) uint8 batches, or of their `prefix`.
 
-        Returns how many it saw.
+        Returns the number of local features used.
 
-        NetVLAD places its cluster centres so, as its authors do with 50,000 features; other poolings need no start.
+        NetVLAD places its cluster centres this way, as its authors do with 50,000 features; others need no start.
         """
         rng = np.random.default_rng(seed)
         parts = []
@@ -437,9 +437,9 @@ class PlaceModel(nn.Module):
             module.requires_grad_(True)
 
     def adapt(self, rank: int) -> None:
-        """Has low-rank additions of `rank` to the trainable blocks' matrices learn, instead of the blocks themselves.
+        """Makes low-rank additions of `rank` to the trainable blocks' matrices learn, instead of the blocks themselves.
 
-        They begin at zero, so that the model is what it was; a saved model has them in its weights.
+        They start at zero, so that the model does not change at first; a saved model has them merged into its weights.
         """
         modules = {m: None for step in self._trained_steps() for m in step.modules()}
         self.backbone.requires_grad_(False)
@@ -448,7 +448,7 @@ class PlaceModel(nn.Module):
                 parametrize.register_parametrization(module, "weight", LowRankAddition(module.weight, rank))
 
     def plain_state(self) -> dict[str, Tensor]:
-        """The state dict with low-rank additions in the weights that they are added to."""
+        """The state dict, with low-rank additions merged into the weights that they belong to."""
         state = self.state_dict()
         for name, module in self.named_modules():
             if parametrize.is_parametrized(module, "weight"):
@@ -469,7 +469,7 @@ class PlaceModel(nn.Module):
         return fingerprint("model", self._architecture(), self.config.pool, *_content(self.plain_state()), *whitening)
 
     def prefix_fingerprint(self) -> str:
-        """Changes with anything that changes what `prefix` gives: frozen weights, where they end, preprocessing."""
+        """Changes with anything that changes the output of `prefix`: frozen weights, where they end, preprocessing."""
         trained = {name for name, _ in self.trained_parameters()}
         state = self.backbone.state_dict(prefix="backbone.")
         inside = [name for name in state if name not in trained and self._before_cut(name)]
@@ -531,7 +531,7 @@ def _drawn_from(seed: int) -> Iterator[None]:
 
 
 def _map_size(backbone: Backbone, image_size: tuple[int, int]) -> tuple[int, int]:
-    """(rows, columns) of the map of an image of this size, asked of the network."""
+    """(rows, columns) of the map of an image of this size, found by running the network."""
     with torch.inference_mode():
         features = backbone.eval()(torch.zeros(1, 3, *image_size))
         rows, columns = backbone.to_map(features, backbone.grid(image_size))[0].shape[-2:]
@@ -548,7 +548,7 @@ def _regions(rows: int, columns: int) -> list[tuple[slice, slice]]:
 
 
 def channels_last(module: nn.Module) -> None:
-    """Lays 4-D weights out as convolutions on processors like them: up to 1.6 times faster here than the default."""
+    """Stores 4-D weights channels last, which makes convolutions on processors up to 1.6 times faster."""
     for tensor in (*module.parameters(), *module.buffers()):
         if tensor.ndim == 4:
             tensor.data = tensor.data.contiguous(memory_format=torch.channels_last)

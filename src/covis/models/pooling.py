@@ -1,8 +1,8 @@
 """Poolings and aggregators: feature maps → one vector.
 
 Every pooling is a module made as `(channels, grid)`, where `grid()` works out the map's (rows, columns) at the model's
-image size for those that need it. It takes the map (B, C, h, w) and the backbone's summary (B, C), gives (B, dim) and tells its `dim`; the model
-normalises the result.
+image size for those that need it. It turns the map (B, C, h, w) and the backbone's summary (B, C) into (B, dim), and
+has the attribute `dim`; the model normalises the result.
 
 `netvlad16`, `32`, `64`        residuals to cluster centres, softly assigned; centres start from clustered features
 `mix`                         layers that mix all places of the map, then fewer channels and rows (MixVPR's way)
@@ -134,12 +134,12 @@ class GeneralizedMean(Pool):
 
 
 class _PowerMean(torch.autograd.Function):
-    """(mean of x^p)^(1/p) over the last dimension; its gradient takes the powers of the forward pass, the costly part."""
+    """(mean of x^p)^(1/p) over the last dimension; the gradient reuses the powers, which are the costly part."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, p: Tensor) -> Tensor:
         largest = x.amax(-1, keepdim=True)
-        shares = (x / largest).clamp_(min=torch.finfo(x.dtype).tiny)  # of which there is a logarithm
+        shares = (x / largest).clamp_(min=torch.finfo(x.dtype).tiny)  # so that it has a logarithm
         powers = shares.pow(p)
         means = powers.mean(-1)
         ctx.save_for_backward(shares, powers, means, largest.squeeze(-1), p)
@@ -324,7 +324,7 @@ class QueryBlock(nn.Module):
         self.out_norm = nn.LayerNorm(width)
 
     def forward(self, features: Tensor) -> tuple[Tensor, Tensor]:
-        """(B, N, width) → the features for the next block, and what the queries found (B, queries, width)."""
+        """(B, N, width) → the features for the next block, and the queries' answers (B, queries, width)."""
         features = self.encoder(features)
         queries = self.queries.expand(len(features), -1, -1)
         queries = self.query_norm(queries + self.among_queries(queries, queries, queries, need_weights=False)[0])
@@ -346,11 +346,11 @@ class BagOfQueries(Pool):
 
     def forward(self, space: Tensor, summary: Tensor) -> Tensor:
         features = self.norm(self.reduce(space.float()).flatten(2).transpose(1, 2))
-        found = []
+        all_answers = []
         for layer in self.layers:
             features, answers = layer(features)
-            found.append(answers)
-        mixed: Tensor = self.mix(torch.cat(found, 1).transpose(1, 2))
+            all_answers.append(answers)
+        mixed: Tensor = self.mix(torch.cat(all_answers, 1).transpose(1, 2))
         return mixed.flatten(1)
 
 
@@ -358,7 +358,7 @@ class AttendedLevels(Pool):
     """Each level of a map summed under its own attention mask, their unit vector projected: (B, dim)."""
 
     max_error = 0.03
-    """How far a match of patches may lie from where a homography puts it, of the diagonal: one and a half patches."""
+    """How far matched patches may lie from where a homography puts them, as a share of the diagonal: 1.5 patches."""
     least_attention = 0.02
 
     def __init__(self, channels: int, grid: GridSize, *, levels: int = 3, dim: int = 256) -> None:
@@ -374,7 +374,7 @@ class AttendedLevels(Pool):
         return projected
 
     def _masks(self, space: Tensor) -> Sequence[Tensor]:
-        """Of each level, (B, h · w)."""
+        """The attention mask of each level, (B, h · w)."""
         scores: Tensor = self.attention(space.float().flatten(2).transpose(1, 2))
         return scores.softmax(1).unbind(-1)
 
@@ -386,7 +386,7 @@ class AttendedLevels(Pool):
 
 
 def _stretched(mask: Tensor) -> Tensor:
-    """(B, N) → from 0 to 1 in each row."""
+    """(B, N), each row scaled to the range from 0 to 1."""
     low, high = mask.amin(-1, keepdim=True), mask.amax(-1, keepdim=True)
     return (mask - low) / (high - low).clamp(min=1e-12)
 
@@ -449,8 +449,8 @@ def _cuts(side: int, shares: Sequence[int]) -> list[slice]:
 class Vlad(Pool):
     """Residuals of unit features to a vocabulary, each cluster's as a unit vector: (B, clusters · C).
 
-    A feature belongs to the centre of the largest cosine. Soft, AnyLoc's code gives each cluster the residuals to all centres,
-    weighted by the feature's share in the cluster; so does this.
+    A feature belongs to the centre with the largest cosine. With `soft`, each cluster gets the residuals to all
+    centres, weighted by the feature's share in the cluster, as in AnyLoc's code.
     """
 
     def __init__(self, channels: int, grid: GridSize, *, clusters: int, soft: bool = False) -> None:
@@ -471,7 +471,7 @@ class Vlad(Pool):
         return functional.normalize(residuals, dim=-1).flatten(1)
 
     def initialise(self, local_features: NDArray[np.float32], seed: int) -> None:
-        """Makes the vocabulary of one's own photos: k-means of their (N, C) local features."""
+        """Makes the vocabulary from the user's photos: k-means of their (N, C) local features."""
         centres, _ = clustered(local_features, len(self.centres), seed)
         self.centres.data = torch.as_tensor(centres, dtype=torch.float32, device=self.centres.device)
 
@@ -526,9 +526,9 @@ def clustered(
 
 
 def transport(scores: Tensor, bin_score: Tensor) -> Tensor:
-    """Scores (B, K, N) of N features for K clusters → how much of each goes there (B, K, N), after a few balancings.
+    """Scores (B, K, N) of N features for K clusters → the share of each in each cluster (B, K, N), by Sinkhorn rounds.
 
-    Every feature brings the same mass, every cluster takes the same, and the bin the rest (at least one share).
+    Every feature brings the same mass, every cluster takes the same, and the bin takes the rest (at least one share).
     """
     batch, clusters, features = scores.shape
     shares = max(features, clusters + 1)

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 _DINOV2 = "vit_base_patch14_dinov2"
 _PARALLEL = "module."
-"""What all names begin with in a file that a network on several GPUs wrote."""
+"""Prefix of all names in a file that was saved from a network on several GPUs."""
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".torch")
 
 
@@ -47,9 +47,9 @@ class PublishedModel:
     name: str
     config: ModelConfig
     backbone: str | tuple[str, ...]
-    """What the checkpoint's names of backbone tensors begin with; the first that any name begins with, where there are several."""
+    """Prefix of backbone tensors in the checkpoint; if several are given, the first that occurs counts."""
     pool: str
-    """What its names of pooling tensors begin with."""
+    """Prefix of pooling tensors in the checkpoint."""
     pool_names: Mapping[str, str]
     """Their names of pooling tensors (patterns of whole names) → ours."""
     paper: str
@@ -57,11 +57,11 @@ class PublishedModel:
     source: str
     """Where its authors put the checkpoint."""
     hub: tuple[str, str] | None = None
-    """(repository, file) on the model hub, where it is there."""
+    """(repository, file) on the model hub, if it is there."""
     absent: tuple[str, ...] = ()
     """Pooling tensors of ours that theirs does not have; they are zero."""
     whitening: str = ""
-    """What its names of a linear projection after the pooling begin with; a checkpoint may leave it out."""
+    """Prefix of a linear projection after the pooling; a checkpoint may leave it out."""
     backbone_names: Mapping[str, str] = field(default_factory=dict)
     """Their names of backbone tensors (patterns of whole names) → ours, where they differ."""
     vocabulary: bool = False
@@ -84,7 +84,7 @@ def find_published(name: str, file: Path | None = None) -> tuple[PublishedModel,
 def fill_published(model: PlaceModel, entry: PublishedModel, path: Path, weights_file: str = "") -> PlaceModel:
     """Gives `model`, of the architecture of `entry`, the tensors of a checkpoint; returns it.
 
-    weights_file: of the backbone, where the checkpoint is a vocabulary alone; without it, timm's own.
+    weights_file: the backbone's weights, if the checkpoint is only a vocabulary; timm's own without it.
     """
     if entry.vocabulary:
         _load_pool(model, entry, {"centres": weights.read_centres(path)}, path)
@@ -148,7 +148,7 @@ def _projection(weight: Tensor, bias: Tensor, name: str) -> Whitening:
 
 
 def _renamed(state: Tensors, names: Mapping[str, str], *, others: bool = False) -> Tensors:
-    """By the first pattern that fits a name; `others`, which none fits, are kept as they are or left out."""
+    """The tensors, renamed by the first pattern that fits; names that none fits are kept if `others`, else left out."""
     renamed = {}
     for name, tensor in state.items():
         pattern = next((p for p in names if re.fullmatch(p, name)), None)
@@ -160,7 +160,7 @@ def _renamed(state: Tensors, names: Mapping[str, str], *, others: bool = False) 
 
 
 def _kept(entry: PublishedModel, pin: str) -> Path:
-    """The checkpoint in the cache, or fetched from the hub where it is there."""
+    """The checkpoint in the cache, or fetched from the hub if it is there."""
     folder = weights_folder()
     for suffix in _SUFFIXES:
         if (folder / f"{entry.name}{suffix}").is_file():
@@ -418,10 +418,10 @@ PUBLISHED.register("anyloc_vitg14")(
 )
 
 
-# A model as model hubs know one: a folder of `config.json`, `model.safetensors` and a card, `README.md`.
+# A model in the layout of model hubs: a folder of `config.json`, `model.safetensors` and a card, `README.md`.
 #
 # Written for an upload (`covis model publish`), read back from a folder or, by `hub:OWNER/NAME@REVISION`, from a hub. The
-# weights' SHA-256 stands in the config, so that other weights than were published are refused.
+# config holds the weights' SHA-256, so that weights other than those published are refused.
 
 
 CONFIG, _WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
@@ -433,7 +433,7 @@ _ADDRESS = re.compile(r"hub:([\w.-]+/[\w.-]+)(?:@([\w.-]+))?")
 
 @dataclass(frozen=True)
 class HubModel:
-    """What such a folder holds."""
+    """What a folder for a model hub holds."""
 
     config: ModelConfig
     preprocessing: Preprocessing
@@ -503,12 +503,12 @@ def read_hub_folder(path: Path) -> HubModel:
 
 def fetch_from_hub(address: str) -> Path:
     """The folder of `hub:OWNER/NAME[@REVISION]`: from the hub's cache, else fetched into it."""
-    found = _ADDRESS.fullmatch(address)
-    if found is None:
+    match = _ADDRESS.fullmatch(address)
+    if match is None:
         raise InputError(
             f"{address} is not the address of a hub model; write hub:OWNER/NAME or hub:OWNER/NAME@REVISION"
         )
-    name, revision = found.groups()
+    name, revision = match.groups()
     try:
         weights.fetch_revision(name, _WEIGHTS, revision)
         return weights.fetch_revision(name, CONFIG, revision).parent
@@ -545,18 +545,18 @@ def _readme(name: str, model: HubModel) -> str:
 
 
 _LICENCES = ("mit", "apache-2.0", "bsd-2-clause", "bsd-3-clause", "gpl-3.0", "cc-by-4.0", "cc-by-nc-4.0")
-"""Those that hubs know by these names."""
+"""Licences that hubs know by these names."""
 
 
 def _licence(stated: str) -> dict[str, str]:
-    """A licence as hubs read it: by their own name, or as another one with its own."""
+    """A licence as hubs read it: by the hub's name for it, or as `other` with its own name."""
     if stated.lower() in _LICENCES:
         return {"license": stated.lower()}
     return {"license": "other", "license_name": stated} if stated else {}
 
 
-def _recall(told: Any) -> str:
-    if not isinstance(told, Mapping) or not told.get("recall"):
+def _recall(recalls: Any) -> str:
+    if not isinstance(recalls, Mapping) or not recalls.get("recall"):
         return ""
-    figures = ", ".join(f"@{k} {v:.1f}" for k, v in told["recall"].items())
-    return f"{figures} on {told.get('benchmark', '')} (protocol {told.get('fingerprint', '')})"
+    figures = ", ".join(f"@{k} {v:.1f}" for k, v in recalls["recall"].items())
+    return f"{figures} on {recalls.get('benchmark', '')} (protocol {recalls.get('fingerprint', '')})"

@@ -37,7 +37,7 @@ UNPINNED = "unpinned"
 PINS: dict[str, str] = {}
 """Repository of the model hub → SHA-256 of the one file that is taken from it, where covis knows it."""
 _PINNED = "pins.json"
-"""In the cache folder: what `PINS` lacks, as this machine's user accepted it."""
+"""File in the cache folder: what `PINS` lacks and this machine's user has accepted."""
 Tensors = dict[str, Tensor]
 
 _HUB_FILE = "model.safetensors"
@@ -88,7 +88,7 @@ def fill_from_file(model: PlaceModel, path: Path) -> None:
 def read_tensors(path: Path, *, plain: bool = True) -> Tensors:
     """The tensors of a file by name, without the wrappings that training scripts put around them.
 
-    With `plain`, names lose what all of them begin with, such as `module.`.
+    With `plain`, a prefix that all names have, such as `module.`, is removed.
     """
     state = _unwrap(_content(path), path)
     _check_tensors(state, path)
@@ -96,7 +96,7 @@ def read_tensors(path: Path, *, plain: bool = True) -> Tensors:
 
 
 def _content(path: Path) -> Any:
-    """What a file holds, code excepted; plain numpy numbers and arrays, as training scripts leave them, may be among it."""
+    """What a file holds, except code; plain numpy numbers and arrays, which training scripts write, are allowed."""
     if not path.is_file():
         raise InputError(f"{path} does not exist; give a .safetensors or .pth file")
     try:
@@ -112,7 +112,7 @@ def _content(path: Path) -> Any:
 
 
 def _numpy_globals() -> list[Any]:
-    """What unpickling numpy arrays and numbers calls; by today's name and that of older files."""
+    """What unpickling numpy arrays and numbers calls, under the names of today and of older files."""
     from numpy._core import multiarray
 
     parts: list[Any] = [np.ndarray, np.dtype, type(np.dtype(np.float64)), type(np.dtype(np.float32))]
@@ -132,7 +132,7 @@ def read_centres(path: Path) -> Tensor:
 
 
 def _check_tensors(state: Tensors, path: Path) -> None:
-    """Refuses tensors that no network computes with: sparse ones, whole numbers where there are fractions, NaN."""
+    """Refuses tensors that no network computes with: sparse ones and values that are not finite; names must be text."""
     for name, tensor in state.items():
         if not isinstance(name, str):
             raise InputError(f"{path} names a tensor {name!r}; names are text: is this a state dict?")
@@ -168,17 +168,17 @@ def load_backbone(model: PlaceModel, state: Tensors, source: str) -> None:
     """Gives the model's backbone the tensors of `state`, by whatever names they have; heads are left out."""
     net = model.backbone.net
     wanted = net.state_dict()
-    found = _match(net, state, wanted)
-    if found is None:
+    matched = _match(net, state, wanted)
+    if matched is None:
         raise InputError(f"{source} does not fit backbone {model.config.backbone} ({_misfit(state, wanted)})")
-    for name, value in found.items():
+    for name, value in matched.items():
         if wanted[name].is_floating_point() and not value.is_floating_point():
             raise InputError(
                 f"{source}: {name} is stored as {value.dtype}, not as floating point; it is quantised or damaged"
             )
         if name.endswith("weight") and value.ndim > 1 and not bool(value.any()):
             raise InputError(f"{source}: {name} is all zeros: never trained, or damaged")
-    net.load_state_dict({name: found.get(name, value).to(value.dtype) for name, value in wanted.items()})
+    net.load_state_dict({name: matched.get(name, value).to(value.dtype) for name, value in wanted.items()})
 
 
 def _match(net: nn.Module, state: Tensors, wanted: Tensors) -> Tensors | None:
@@ -246,7 +246,7 @@ def _misfit(state: Tensors, wanted: Tensors) -> str:
 def _library_file(name: str, pin: str) -> Path:
     """timm's weights for `name`: from its cache, else fetched into it.
 
-    A .safetensors file runs nothing, so one whose SHA-256 nobody knows is taken, said, and expected from then on.
+    A .safetensors file runs no code, so one of unknown SHA-256 is taken; that is printed, and required from then on.
     """
     backbones.ensure()
     import timm
@@ -270,9 +270,9 @@ class Unpinned(InputError):  # noqa: N818 - a state of affairs, read as one
 def fetch(hub_id: str, file: str, pin: str = "") -> Path:
     """A file of the model hub with a known SHA-256: from its cache, else fetched into it.
 
-    pin: the SHA-256, or `unpinned` for any; without it, what covis or this machine knows, and what lies in the hub's
-    cache counts as accepted. `Unpinned` where nothing is known, `OSError` where the hub cannot be reached, `InputError`
-    where the file is another one.
+    pin: the SHA-256, or `unpinned` for any; by default the one that covis or this machine knows. A file in the hub's
+    cache counts as accepted. Raises `Unpinned` where no SHA-256 is known, `OSError` where the hub cannot be reached,
+    `InputError` where the file has another SHA-256.
     """
     from huggingface_hub import try_to_load_from_cache
 
@@ -299,16 +299,16 @@ def fetch(hub_id: str, file: str, pin: str = "") -> Path:
 
 
 def _pins() -> dict[str, str]:
-    """What this machine's user accepted before."""
+    """Repository → SHA-256 that this machine's user accepted before."""
     file = cache_folder() / _PINNED
     if not file.is_file():
         return {}
-    told, sealed = read_sealed(file, f"delete {file}, and compare the SHA-256 that the next download says")
-    if not sealed or not isinstance(told, dict):
+    pins, sealed = read_sealed(file, f"delete {file}, and compare the SHA-256 that the next download says")
+    if not sealed or not isinstance(pins, dict):
         raise Damaged(
             f"{file} is damaged (no checksum); delete it, and compare the SHA-256 that the next download says"
         )
-    return {str(k): str(v) for k, v in told.items()}
+    return {str(k): str(v) for k, v in pins.items()}
 
 
 def _reach() -> None:

@@ -38,10 +38,10 @@ _CHANNELS |= {"8UC3": (3, -1)}
 
 @dataclass
 class Recording:
-    """What a bag tells beside its pictures."""
+    """What a bag holds besides its pictures."""
 
     images: str
-    """The topic."""
+    """The topic of the images."""
     camera: Camera | None = None
     camera_frame: str = ""
     body_frame: str = ""
@@ -63,7 +63,7 @@ def import_bag(
     topic: str | None = None,
     poses: str | None = None,
 ) -> tuple[ImageSet, Extracted]:
-    """Writes a bag's pictures into `folder`: all of them (but blurred ones and duplicates), or one `every` so far.
+    """Writes a bag's pictures into `folder`: all of them, or one per `every`; blurred ones and duplicates are left out.
 
     `topic`: that of the images, `poses`: that of odometry or poses, where the bag has several.
     """
@@ -89,7 +89,7 @@ def import_bag(
 
 
 def _counted(times: list[float]) -> Any:
-    """Each picture its own slot."""
+    """Gives each picture its own slot."""
     order = np.sort(np.array(times))
     return lambda when: float(np.searchsorted(order, when, side="right") - 1)
 
@@ -161,24 +161,24 @@ def _seconds(header: Any) -> float:
     return float(header.stamp.sec) + 1e-9 * float(header.stamp.nanosec)
 
 
-def _note(told: Recording, kind: str, message: Any) -> None:
+def _note(recording: Recording, kind: str, message: Any) -> None:
     if kind == FIX:
         fixed = message.status.status >= 0 and (message.latitude, message.longitude) != (0.0, 0.0)
         if fixed and np.isfinite([message.latitude, message.longitude]).all():
-            told.fixes.append([_seconds(message.header), message.latitude, message.longitude, message.altitude])
+            recording.fixes.append([_seconds(message.header), message.latitude, message.longitude, message.altitude])
     elif kind == INFO:
-        told.camera = _camera(message)
+        recording.camera = _camera(message)
     elif kind == STATIC:
         for part in message.transforms:
             shift, turn = part.transform.translation, part.transform.rotation
             matrix = quaternion_matrices([[turn.x, turn.y, turn.z, turn.w]], "xyzw")[0]
             parent_from_child = np.column_stack([matrix, [shift.x, shift.y, shift.z]])
-            told.static[part.child_frame_id.lstrip("/")] = part.header.frame_id.lstrip("/"), parent_from_child
+            recording.static[part.child_frame_id.lstrip("/")] = part.header.frame_id.lstrip("/"), parent_from_child
     else:
         pose = message.pose.pose if hasattr(message.pose, "pose") else message.pose
-        told.body_frame = told.body_frame or getattr(message, "child_frame_id", "")
+        recording.body_frame = recording.body_frame or getattr(message, "child_frame_id", "")
         p, q = pose.position, pose.orientation
-        told.pose_rows.append([_seconds(message.header), p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+        recording.pose_rows.append([_seconds(message.header), p.x, p.y, p.z, q.x, q.y, q.z, q.w])
 
 
 def _camera(message: Any) -> Camera | None:
@@ -227,40 +227,40 @@ def _decoded(path: Path, message: Any) -> Frame:
     return Frame(when, np.ascontiguousarray(np.broadcast_to(pixels, (message.height, message.width, 3))))
 
 
-def _ground(told: Recording) -> tuple[Floats, Floats]:
+def _ground(recording: Recording) -> tuple[Floats, Floats]:
     """Times and positions along the way, from poses or, without them, from fixes."""
-    if told.pose_rows:
-        rows = np.array(told.pose_rows)
+    if recording.pose_rows:
+        rows = np.array(recording.pose_rows)
         return rows[:, 0], rows[:, 1:3]
-    rows = np.array(told.fixes).reshape(-1, 4)
+    rows = np.array(recording.fixes).reshape(-1, 4)
     return rows[:, 0], Poses.from_latlon(rows[:, 1], rows[:, 2]).xy if len(rows) else np.zeros((0, 2))
 
 
-def _image_set(told: Recording, folder: Path, done: Extracted, path: Path) -> ImageSet:
+def _image_set(recording: Recording, folder: Path, done: Extracted, path: Path) -> ImageSet:
     when = np.array([k.time_s for k in done.kept])
-    fixes = _fixes_at(told, when)
-    if told.pose_rows:
-        rows = np.array(told.pose_rows)
+    fixes = _fixes_at(recording, when)
+    if recording.pose_rows:
+        rows = np.array(recording.pose_rows)
         body = np.concatenate([quaternion_matrices(rows[:, 4:], "xyzw"), rows[:, 1:4, None]], axis=2)
         matrices = Trajectory.of(rows[:, 0], body, str(path)).at(when)
-        on_body = _camera_on_body(told, path)
+        on_body = _camera_on_body(recording, path)
         poses = Poses.from_matrices(compose(matrices, np.broadcast_to(on_body, matrices.shape)))
     else:
         poses = fixes if fixes is not None else Poses(np.full((len(when), 2), np.nan), np.full(len(when), np.nan))
-    intrinsics, columns = calibration([told.camera] * len(when))
+    intrinsics, columns = calibration([recording.camera] * len(when))
     columns["time"] = when
     names = [k.name for k in done.kept]
     images = ImageSet.of(folder, names, poses, path.stem, intrinsics=intrinsics, columns=columns)
-    if told.pose_rows and fixes is not None and (fixes.known & poses.known).sum() >= LEAST:
+    if recording.pose_rows and fixes is not None and (fixes.known & poses.known).sum() >= LEAST:
         images = georeference(images, fixes, scale=1.0)
     return images
 
 
-def _fixes_at(told: Recording, when: Floats) -> Poses | None:
+def _fixes_at(recording: Recording, when: Floats) -> Poses | None:
     """Satellite positions at the times of pictures, between fixes at most 5 s apart."""
-    if not told.fixes:
+    if not recording.fixes:
         return None
-    rows = np.array(sorted(told.fixes))
+    rows = np.array(sorted(recording.fixes))
     gap = np.interp(when, rows[:, 0], np.arange(len(rows)), left=np.nan, right=np.nan)
     left = np.floor(np.nan_to_num(gap)).astype(int)
     right = np.minimum(left + 1, len(rows) - 1)
@@ -269,12 +269,12 @@ def _fixes_at(told: Recording, when: Floats) -> Poses | None:
     return Poses.from_latlon(lat, lon, z=None if np.isnan(rows[:, 3]).any() else height)
 
 
-def _camera_on_body(told: Recording, path: Path) -> Floats:
+def _camera_on_body(recording: Recording, path: Path) -> Floats:
     """Body-from-camera by the static transforms; without them a camera that looks ahead."""
-    camera, body = told.camera_frame.lstrip("/"), told.body_frame.lstrip("/")
+    camera, body = recording.camera_frame.lstrip("/"), recording.body_frame.lstrip("/")
     if camera and camera == body:
         return np.eye(3, 4)
-    up, down = _chain(told, camera), _chain(told, body)
+    up, down = _chain(recording, camera), _chain(recording, body)
     shared = next((name for name in up if name in down), None)
     if shared is not None and camera and body:
         turn, shift = down[shared][:, :3], down[shared][:, 3]
@@ -286,11 +286,11 @@ def _camera_on_body(told: Recording, path: Path) -> Floats:
     return OPTICAL
 
 
-def _chain(told: Recording, name: str) -> dict[str, Floats]:
+def _chain(recording: Recording, name: str) -> dict[str, Floats]:
     """Ancestor → ancestor-from-`name`, itself first."""
     transforms: dict[str, Floats] = {name: np.eye(3, 4)}
-    while name in told.static and told.static[name][0] not in transforms:
-        parent, parent_from_child = told.static[name]
+    while name in recording.static and recording.static[name][0] not in transforms:
+        parent, parent_from_child = recording.static[name]
         transforms[parent] = compose(parent_from_child, transforms[name])
         name = parent
     return transforms

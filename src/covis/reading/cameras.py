@@ -1,4 +1,4 @@
-"""Cameras and their 6DOF poses, and both as columns of a table: so that nothing is lost between a reader and a table."""
+"""Cameras and their 6DOF poses, and both as table columns, so that nothing is lost between a reader and a table."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def camera_table(images: ImageSet) -> tuple[NDArray[np.int32], list[str]]:
 
 
 def with_cameras(images: ImageSet, codes: NDArray[np.integer], texts: Sequence[str], where: str) -> ImageSet:
-    """Images with the cameras of such a table; `where` begins the error of one that is none."""
+    """Images with the cameras of such a table; `where` begins the error for an invalid one."""
     if not len(texts):
         return images
     if len(codes) and not -1 <= int(codes.min()) <= int(codes.max()) < len(texts):
@@ -145,7 +145,7 @@ def with_cameras(images: ImageSet, codes: NDArray[np.integer], texts: Sequence[s
     )
 
 
-# 6DOF poses and cameras as columns of a table, and back: so that nothing is lost between a reader and a table.
+# 6DOF poses and cameras as table columns, and back, so that nothing is lost between a reader and a table.
 #
 # `qw, qx, qy, qz`: the rotation from camera axes (x right, y down, z forward) to east, north, up (true north beside lat/lon,
 # grid north beside easting/northing, as headings are). `camera`: `MODEL width height parameters…`, as hloc and COLMAP have it.
@@ -176,7 +176,7 @@ def pose_values(images: ImageSet) -> dict[str, Any]:
 
 
 def restored(images: ImageSet, source: Path) -> ImageSet:
-    """Images of a table with what its pose columns say; those columns are used up."""
+    """Images of a table with the poses and cameras from its pose columns, which are removed."""
     rest = dict(images.columns)
     if set(QUATERNION) <= set(rest):
         values = np.column_stack([np.asarray(rest.pop(name), np.float64) for name in QUATERNION])

@@ -1,6 +1,6 @@
 """COLMAP models, text or binary: cameras, images (world-to-camera, centre −Rᵀt), points and their tracks.
 
-The scale of a model is unknown unless it was georegistered: its poses are in the frame `UNSCALED`, which whatever
+The scale of a model is unknown unless it was georegistered: its poses are in the frame `UNSCALED`, which anything that
 needs metres refuses, until `scale` or georeferenced images (see `covis.reading.georeference`) fix it.
 """
 
@@ -76,8 +76,10 @@ class Model:
         return matrix
 
     def image_set(self, root: Path | None = None, *, up: Axis | None = None, scale: float | None = None) -> ImageSet:
-        """The images with 6DOF poses. `up`: the model's axis away from the ground. [default: the one nearest to the
-        cameras' own up]; `scale`: metres of one unit.
+        """The images with 6DOF poses.
+
+        up: the model's axis that points away from the ground. [default: the one nearest to the cameras' own up]
+        scale: metres per unit.
         """
         up = up or nearest_up(quaternion_matrices(self.quaternions, "wxyz").transpose(0, 2, 1))
         poses = Poses.from_quaternions(
@@ -241,7 +243,7 @@ _TRACK = np.dtype([("image", "<u4"), ("keypoint", "<u4")])
 
 
 class _Bytes:
-    """A file read from front to back; an end before its time is an error with the path."""
+    """A file read from front to back; an early end is an error with the path."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.data, self.at = path, read_foreign(path, _MAX_BYTES), 0

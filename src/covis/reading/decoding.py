@@ -226,7 +226,7 @@ def _to_rgb(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
 
 @contextlib.contextmanager
 def _rejecting(name: str) -> Iterator[None]:
-    """Turns whatever a decoder raises on a bad file into a `Reject`."""
+    """Turns any error that a decoder raises on a bad file into a `Reject`."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -247,7 +247,7 @@ def _rejecting(name: str) -> Iterator[None]:
 
 # Which files of a set can be used: a quick look at each before long work starts, and the limits that stop it.
 #
-# The quick look reads a file's beginning and end. Whatever looks odd is decoded to be sure, so a verdict here is final;
+# The quick look reads a file's beginning and end. Odd-looking files are decoded to be sure, so a verdict here is final;
 # damage in the middle of a file shows only when it is decoded.
 
 
@@ -282,7 +282,7 @@ def screen(images: ImageSet, ids: ArrayLike | None = None) -> Screened:
     wanted = np.arange(len(images)) if ids is None else np.asarray(ids, np.int64)
     pieces = [wanted[start : start + _PIECE] for start in range(0, len(wanted), _PIECE)]
     with ThreadPoolExecutor(_THREADS) as pool:  # the time goes into waiting for the disk
-        bad = [found for part in pool.map(lambda piece: _bad(images, piece), pieces) for found in part]
+        bad = [entry for part in pool.map(lambda piece: _bad(images, piece), pieces) for entry in part]
     rejects = [Rejected(images.name(i), v.reason, v.detail) for i, v in bad]
     check_limits(rejects, len(wanted), images.root)
     return Screened(wanted[~np.isin(wanted, [i for i, _ in bad])] if bad else wanted, rejects)

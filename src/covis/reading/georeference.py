@@ -1,4 +1,4 @@
-"""Placing a model on Earth: scale, turn and shift from images whose position is known; and whether headings fit.
+"""Placing a model on Earth: scale, turn and shift from images whose position is known; and a check of headings.
 
 Structure from motion knows neither metres nor north. Three images with known positions fix both.
 """
@@ -138,15 +138,15 @@ def scaled(poses: Poses, metres: float) -> Poses:
 
 
 class Course(NamedTuple):
-    """How headings lie to the direction of travel."""
+    """How headings relate to the direction of travel."""
 
     moves: int
     offset_deg: float
     """Mean of heading − course, degrees in (−180, 180]."""
     agreement: float
-    """How alike heading − course is, 0 to 1."""
+    """How consistent heading − course is, 0 to 1."""
     mirrored: float
-    """How alike heading + course is: near 1 where east and west, or left and right, are exchanged."""
+    """How consistent heading + course is: near 1 where east and west, or left and right, are exchanged."""
 
 
 def course(images: ImageSet, least_m: float = 0.0) -> Course:
@@ -213,7 +213,7 @@ def known_positions(images: ImageSet, table: ImageSet, *, on_earth: bool = True)
 
 
 def exif_positions(images: ImageSet) -> Poses:
-    """Positions that the photos' own EXIF gives, aligned; NaN for files without or not there."""
+    """Positions that the photos' own EXIF gives, aligned; NaN for files that lack one or do not exist."""
     from covis.reading.decoding import Reject
     from covis.reading.photos import Photo, read_photo
 

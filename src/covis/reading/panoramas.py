@@ -46,7 +46,7 @@ class Sphere(NamedTuple):
 
 
 def read_sphere(path: Path) -> Sphere:
-    """The GPano tags of a photo; pixels missing from them are taken from the picture's size."""
+    """The GPano tags of a photo; sizes missing from them are those of the picture."""
     from PIL import Image
 
     with Image.open(path) as image:
@@ -112,14 +112,14 @@ def rays_of(size: tuple[int, int], fov_deg: float) -> Floats:
 
 
 def focal_length(width: int, fov_deg: float) -> float:
-    """Pixels."""
+    """In pixels."""
     if not 0 < fov_deg < 180:
         raise InputError(f"--crop-fov {fov_deg:g} is not a valid field of view; expected degrees below 180")
     return float(0.5 * width / np.tan(np.radians(0.5 * fov_deg)))
 
 
 def only_panoramas(images: ImageSet, source: Path) -> ImageSet:
-    """Those that say so (GPano, a service's metadata) or are exactly twice as wide as high; others are counted."""
+    """Images marked as panoramas (GPano, a service's metadata) or exactly twice as wide as high; others are counted."""
     from PIL import Image
 
     flagged = images.columns.get("is_panorama", np.zeros(len(images), bool))
@@ -148,10 +148,10 @@ def cut(
     size: tuple[int, int] = (640, 480),
     pitch_deg: float = 0.0,
 ) -> ImageSet:
-    """Cuts each panorama into `count` pictures around the horizon, written into `folder`; those there already are kept.
+    """Cuts each panorama into `count` pictures around the horizon, written into `folder`; existing files are kept.
 
-    The heading of a panorama is that of `images`, or its GPano tag. Without any, crops have none either. A group is a
-    panorama with what its own group was, so that crops of one panorama are known as such (column `panorama`).
+    The heading of a panorama is that of `images`, or its GPano tag. Without any, crops have none either. Crops keep the
+    group of their panorama; the column `panorama` names the panorama that a crop was cut from.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,7 @@
 """A folder of one's own photos → a table: positions and headings from EXIF, or from a table or track beside them.
 
 Nothing is guessed: a photo without a usable position or heading keeps an empty one. A group is the folder a photo lies
-in, so that one walk a folder makes walks never match themselves.
+in: with one folder per walk, no walk matches itself.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class Photo(NamedTuple):
     taken: str = ""
     """Local time, ISO 8601, with its offset where the photo gives one."""
     utc_s: float = math.nan
-    """Seconds since 1970, where the photo tells the offset or has a GPS clock."""
+    """Seconds since 1970, where the photo gives the offset or has a GPS clock."""
     panorama: bool = False
     damaged: bool = False
     """Whether the EXIF block could not be read."""
@@ -115,7 +115,7 @@ def _photo(main: Any, exif: dict[int, Any], gps: dict[int, Any]) -> Photo:
 
 
 def _position(gps: dict[int, Any]) -> tuple[float, float]:
-    """Degrees; unknown as a pair, where a number, a hemisphere or sense is missing."""
+    """Degrees; both unknown where a number or hemisphere is missing or makes no sense."""
     lat = _degrees(gps.get(_LAT), gps.get(_LAT_REF), "NS", 90.0)
     lon = _degrees(gps.get(_LON), gps.get(_LON_REF), "EW", 180.0)
     if math.isnan(lat) or math.isnan(lon) or (lat == 0 and lon == 0):
@@ -262,7 +262,7 @@ def import_photos(
 
     `track` is a table or track file; without one, a single such file in the folder is used where photos lack a
     position. `utc_offset_s` is the camera clock's offset where photos do not say it. With `positions`, a folder where
-    nothing has a position is an error. `output` is the table to be written, which is no source even if it is there.
+    nothing has a position is an error. `output` is the table to be written, which is never a source, even if it exists.
     """
     root = Path(folder)
     if not root.is_dir():
@@ -340,8 +340,8 @@ def _read_piece(root: Path, names: list[str]) -> list[tuple[str, Photo | Rejecte
     return outcomes
 
 
-def _collect(root: Path, found: Iterable[tuple[str, Photo]], rejects: Iterable[Rejected]) -> Imported:
-    names, photos = zip(*found, strict=True)
+def _collect(root: Path, named_photos: Iterable[tuple[str, Photo]], rejects: Iterable[Rejected]) -> Imported:
+    names, photos = zip(*named_photos, strict=True)
     damaged = sum(p.damaged for p in photos)
     if damaged:
         warn(f"{root}: {damaged} photos have a damaged EXIF block; their position and heading are unknown")
@@ -362,7 +362,7 @@ def _collect(root: Path, found: Iterable[tuple[str, Photo]], rejects: Iterable[R
 
 
 def _found_track(root: Path, imported: Imported, output: Path | None) -> Path | None:
-    """The one table or track in the folder, if photos lack positions; several are a question for the user."""
+    """The one table or track in the folder, if photos lack positions; if there are several, the user must choose."""
     if not np.isnan(imported.lat).any():
         return None
     candidates = tracks.tracks_beside(root, output)
@@ -405,7 +405,7 @@ def _refuse_two_places(file: Path, table: ImageSet) -> None:
 
 
 def _with_table(imported: Imported, file: Path) -> Imported:
-    """What the table says of an image counts; what it leaves empty stays as the photo has it."""
+    """The photos with the table's values; where the table is empty, a photo keeps its own."""
     table = read_table(file)
     if not table.poses.frame:
         raise InputError(f"{file} gives metres, not lat and lon; it is already a table; use it directly")
@@ -450,7 +450,7 @@ def _naive_seconds(taken: str) -> float:
 
 
 def _why(imported: Imported, file: Path | None) -> str:
-    """Why a track gave nothing, where that can be told."""
+    """Why a track gave nothing, where that is known."""
     if file is None or tracks.names_images(file):
         return ""
     if np.isnan(imported.utc_s).all() and any(imported.taken):

@@ -24,7 +24,7 @@ from covis.reading.trajectories import cells_of, compose, image_size
 
 # Street-level services: images beside the service's JSON, as its own tools leave them
 # Mapillary (`mapillary_image_description.json` of mapillary_tools, answers of the API v4), KartaView (answers of its API,
-# first and second version), Panoramax (STAC items). Where a service tells a corrected position, that is taken.
+# first and second version), Panoramax (STAC items). Where a service gives a corrected position, that is taken.
 
 
 _IMAGES = (".jpg", ".jpeg", ".png", ".webp")
@@ -52,9 +52,9 @@ def _number(value: Any) -> float:
     return number if np.isfinite(number) else math.nan
 
 
-def _mapillary_tools(told: Any) -> Iterator[ServicePhoto]:
+def _mapillary_tools(entries: Any) -> Iterator[ServicePhoto]:
     """mapillary_tools' descriptions; entries with an `error` are left out."""
-    for one in told:
+    for one in entries:
         if "error" in one or "MAPLatitude" not in one:
             continue
         compass = one.get("MAPCompassHeading") or {}
@@ -78,8 +78,8 @@ def _mapillary_time(text: str) -> str:
         return ""
 
 
-def _mapillary_api(told: Any) -> Iterator[ServicePhoto]:
-    for one in told["data"] if isinstance(told, dict) else told:
+def _mapillary_api(answer: Any) -> Iterator[ServicePhoto]:
+    for one in answer["data"] if isinstance(answer, dict) else answer:
         place = (one.get("computed_geometry") or one.get("geometry") or {}).get("coordinates") or (math.nan, math.nan)
         angle = one.get("computed_compass_angle", one.get("compass_angle"))
         taken = _number(one.get("captured_at"))
@@ -95,15 +95,15 @@ def _mapillary_api(told: Any) -> Iterator[ServicePhoto]:
         )
 
 
-def _kartaview(told: Any) -> Iterator[ServicePhoto]:
+def _kartaview(answer: Any) -> Iterator[ServicePhoto]:
     """`osv.photos` of the first API, `result.data` of the second, or a list of the same."""
-    if isinstance(told, dict):
-        told = (
-            (told.get("osv") or {}).get("photos")
-            or (told.get("result") or {}).get("data")
-            or told.get("currentPageItems")
+    if isinstance(answer, dict):
+        answer = (
+            (answer.get("osv") or {}).get("photos")
+            or (answer.get("result") or {}).get("data")
+            or answer.get("currentPageItems")
         )
-    for one in told or []:
+    for one in answer or []:
         files = [str(one[k]) for k in ("name", "filepath", "fileurl", "imageLthUrl", "fileurlProc") if one.get(k)]
         names = (str(one.get("id", "")), *(file.rsplit("/", 1)[-1] for file in files))
         matched = one.get("matchLat") or one.get("match_lat"), one.get("matchLng") or one.get("match_lng")
@@ -120,8 +120,8 @@ def _kartaview(told: Any) -> Iterator[ServicePhoto]:
         )
 
 
-def _panoramax(told: Any) -> Iterator[ServicePhoto]:
-    for one in told["features"]:
+def _panoramax(document: Any) -> Iterator[ServicePhoto]:
+    for one in document["features"]:
         facts = one.get("properties") or {}
         place = list((one.get("geometry") or {}).get("coordinates") or (math.nan, math.nan))
         view = (facts.get("pers:interior_orientation") or {}).get("field_of_view")
@@ -139,15 +139,15 @@ def _panoramax(told: Any) -> Iterator[ServicePhoto]:
         )
 
 
-def _first(told: Any) -> Mapping[str, Any]:
+def _first(value: Any) -> Mapping[str, Any]:
     """The first entry of a list, empty where there is none."""
-    return told[0] if isinstance(told, list) and told and isinstance(told[0], dict) else {}
+    return value[0] if isinstance(value, list) and value and isinstance(value[0], dict) else {}
 
 
-def _items(told: Any, *path: str) -> Any:
+def _items(value: Any, *path: str) -> Any:
     for key in path:
-        told = told.get(key) if isinstance(told, dict) else None
-    return told
+        value = value.get(key) if isinstance(value, dict) else None
+    return value
 
 
 SERVICES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Iterable[ServicePhoto]]]] = {
@@ -162,11 +162,11 @@ SERVICES: dict[str, tuple[Callable[[Any], bool], Callable[[Any], Iterable[Servic
         _kartaview,
     ),
 }
-"""Name → (whether a JSON value is theirs, its rows)."""
+"""Name → (whether a JSON value is the service's, the photos that it describes)."""
 
 
 def service_of(folder: Path) -> tuple[str, list[Path]] | None:
-    """The service whose metadata lies in a folder, and the files of it; None for other folders."""
+    """The service whose metadata lies in a folder, and its files; None for other folders."""
     files: dict[str, list[Path]] = {}
     for file in sorted([*folder.glob("*.json"), *folder.glob("*.geojson")]) if folder.is_dir() else []:
         try:
@@ -301,35 +301,35 @@ def _nerf_matrix(path: Path, at: int, frame: Mapping[str, Any]) -> Floats:
         raise InputError(f"{path}: frame {at} has no 4×4 transform_matrix") from None
 
 
-def _nerf_camera(path: Path, told: Mapping[str, Any], name: str) -> Camera | None:
+def _nerf_camera(path: Path, properties: Mapping[str, Any], name: str) -> Camera | None:
     """From fl_x, … of the frame or of all frames, or from camera_angle_x and the image's size."""
     try:
-        width, height = (float(told[k]) if k in told else np.nan for k in ("w", "h"))
+        width, height = (float(properties[k]) if k in properties else np.nan for k in ("w", "h"))
         if np.isnan(width) and (path.parent / name).is_file():
             width, height = image_size(path.parent / name)
         if np.isnan(width):
             return None
-        if "fl_x" in told:
-            fx = float(told["fl_x"])
-        elif "camera_angle_x" in told:
-            fx = 0.5 * width / float(np.tan(0.5 * float(told["camera_angle_x"])))
+        if "fl_x" in properties:
+            fx = float(properties["fl_x"])
+        elif "camera_angle_x" in properties:
+            fx = 0.5 * width / float(np.tan(0.5 * float(properties["camera_angle_x"])))
         else:
             return None
-        centre = float(told.get("cx", width / 2)), float(told.get("cy", height / 2))
-        lens = [float(told.get(k, 0.0)) for k in ("k1", "k2", "p1", "p2", "k3", "k4")]
+        centre = float(properties.get("cx", width / 2)), float(properties.get("cy", height / 2))
+        lens = [float(properties.get(k, 0.0)) for k in ("k1", "k2", "p1", "p2", "k3", "k4")]
     except (TypeError, ValueError) as error:
         raise InputError(f"{path}: intrinsics of {name}: {error}") from None
-    kind = NERF_LENS.get(str(told.get("camera_model", "PINHOLE")))
+    kind = NERF_LENS.get(str(properties.get("camera_model", "PINHOLE")))
     if kind is None:
-        return None  # a stereo panorama or an orthophoto, which no camera of COLMAP is
+        return None  # a stereo panorama or an orthophoto, for which COLMAP has no camera model
     if kind == "EQUIRECTANGULAR":
         return Camera(kind, int(width), int(height), (width, height))
     if kind == "PINHOLE" and any(lens):
         kind = "OPENCV"  # nerfstudio distorts by k1, … whatever the name says
     if kind == "OPENCV" and any(lens[4:]):
-        kind, lens = "FULL_OPENCV", [*lens[:5], 0.0, 0.0, 0.0]  # its k4 has no place in a model of COLMAP
+        kind, lens = "FULL_OPENCV", [*lens[:5], 0.0, 0.0, 0.0]  # COLMAP's model has no equivalent of its k4
     tail = {"OPENCV": lens[:4], "OPENCV_FISHEYE": [*lens[:2], *lens[4:]], "FULL_OPENCV": lens}.get(kind, [])
-    return Camera(kind, int(width), int(height), (fx, float(told.get("fl_y", fx)), *centre, *tail))
+    return Camera(kind, int(width), int(height), (fx, float(properties.get("fl_y", fx)), *centre, *tail))
 
 
 # kapture
@@ -348,7 +348,7 @@ def read_kapture(folder: Path) -> ImageSet:
         raise InputError(f"{base / 'records_camera.txt'} lists no image")
     trajectory = _kapture_trajectory(base)
     matrices = np.array([trajectory.get((int(r[0]), r[1]), _UNKNOWN) for r in records])
-    cameras = {name: _kapture_camera(base, name, told) for name, told in sensors.items() if told[1] == "camera"}
+    cameras = {name: _kapture_camera(base, name, sensor) for name, sensor in sensors.items() if sensor[1] == "camera"}
     lost = next((r[1] for r in records if r[1] not in cameras), None)
     if lost is not None:
         raise InputError(f"{base / 'sensors.txt'} has no camera {lost!r}, which records_camera.txt names")
@@ -398,9 +398,9 @@ def _kapture_trajectory(base: Path) -> dict[tuple[int, str], Floats]:
     return poses
 
 
-def _kapture_camera(base: Path, name: str, told: list[str]) -> Camera | None:
+def _kapture_camera(base: Path, name: str, sensor: list[str]) -> Camera | None:
     """The camera of `name, camera, MODEL, width, height, parameters…`."""
-    model, *rest = told[2:]
+    model, *rest = sensor[2:]
     if model == "UNKNOWN_CAMERA" or model not in MODELS or len(rest) < 2:
         return None
     return camera(model, rest[0], rest[1], rest[2:], f"{base / 'sensors.txt'}: {name}")
@@ -482,18 +482,18 @@ def _of_place(base: Path, data: list[Any], channel: str, place: str) -> list[Any
     logs = {r["token"]: str(r.get("location", "")) for r in read_foreign_json(base / "log.json")}
     scenes = {r["token"]: logs.get(r.get("log_token", ""), "") for r in read_foreign_json(base / "scene.json")}
     samples = {r["token"]: scenes.get(r["scene_token"], "") for r in read_foreign_json(base / "sample.json")}
-    found = [samples.get(d["sample_token"], "") for d in data]
-    known = sorted(set(found))
+    places = [samples.get(d["sample_token"], "") for d in data]
+    known = sorted(set(places))
     if (place and place not in known) or (not place and len(known) > 1):
         raise InputError(
             f"{base} has images of {', '.join(known)}, each with its own origin; choose one: covis data import "
             f"{base.parent} -o set.csv --topic {channel}@{known[0]}"
         )
-    return [d for d, where in zip(data, found, strict=True) if not place or where == place]
+    return [d for d, where in zip(data, places, strict=True) if not place or where == place]
 
 
 def _scenes_of(base: Path, data: list[Any]) -> list[str]:
-    """The scene's name of each image, where the tables tell it."""
+    """The scene name of each image, where the tables give it."""
     if not (base / "sample.json").is_file() or not (base / "scene.json").is_file():
         return [""] * len(data)
     samples = {r["token"]: r["scene_token"] for r in read_foreign_json(base / "sample.json")}

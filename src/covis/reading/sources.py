@@ -1,4 +1,4 @@
-"""ONE opener of images: a folder, a table, a layer, photos, any source with camera poses."""
+"""The single opener of images: a folder, a table, a layer, photos, any source with camera poses."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def read_posed(path: Path | str) -> ImageSet | None:
     return images
 
 
-# ONE opener of images: a folder, a table, a layer, a photo, or any source with camera poses.
+# The single opener of images: a folder, a table, a layer, a photo, or any source with camera poses.
 
 
 def open_images(
@@ -112,7 +112,7 @@ def open_images(
     street-level service's JSON), one photo, or a source of posed images (COLMAP, nerfstudio, kapture, nuScenes, TUM,
     KITTI, EuRoC, 7Scenes, hloc's lists).
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and
-    raise where none has one, in metres. rejects: takes what was left out, and why. frame: the metric frame of a table's or
+    raise if none has one in metres. rejects: takes what was left out, and why. frame: the metric frame of a table's or
     folder's positions (PROJ text or EPSG code). [default: one around their middle]
 
     >>> import tempfile
@@ -161,7 +161,7 @@ def _one(path: Path) -> ImageSet:
 
 
 def _positioned(images: ImageSet, path: Path, lost: list[Rejected]) -> ImageSet:
-    """Only images with a position: one without could be found, but would not say where."""
+    """Only images with a position: one without could be matched, but would give no place."""
     require_metres(images.poses, str(path))
     known = images.poses.known
     if not known.any():

@@ -104,7 +104,7 @@ def numbers(column: Column) -> NDArray[np.float64]:
 
 
 def integers(column: Column, empty: int = -1) -> NDArray[np.int64]:
-    """(N,) int64, `empty` where a cell is."""
+    """(N,) int64, `empty` where a cell is empty."""
     import pyarrow as pa
 
     return np.array(_filled(column.cast(pa.int64()), empty), np.int64)
@@ -118,7 +118,7 @@ def flags(column: Column) -> NDArray[np.bool_]:
 
 
 def texts(column: Column) -> NDArray[np.str_]:
-    """(N,) text, empty where a cell is."""
+    """(N,) text, empty where a cell is empty."""
     import pyarrow as pa
 
     coded = _filled(column.cast(pa.string()), "").dictionary_encode()
@@ -164,7 +164,7 @@ def _read_csv(path: Path, types: Mapping[str, Any], only: list[str] | None) -> A
         return attempt(threads=True)
     except (pa.ArrowInvalid, pa.ArrowKeyError):
         pass
-    try:  # once more in order: only then does the message know the row
+    try:  # again without threads: only then does the message name the row
         return attempt(threads=False)
     except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
         raise InputError(f"{path}: {_explain(error)}") from None
@@ -260,8 +260,10 @@ _SYNONYMS = {
 
 @foreign("a table of images")
 def read_table(path: Path | str, frame: str = "") -> ImageSet:
-    """The images of one table. Positions in degrees go into `frame`, or into one around their own middle; those in metres
-    are in `frame`, or in one without a place on Earth.
+    """The images of one table.
+
+    Positions in degrees go into `frame`, or into one around their own middle; those in metres are in `frame`, or in one
+    without a place on Earth.
     """
     path = Path(path)
     return _image_set(path, _cells(path), frame)
@@ -286,7 +288,7 @@ def read_tables(paths: Sequence[Path | str], frame: str = "") -> tuple[ImageSet,
 
 @foreign("a table of images")
 def image_files(path: Path) -> list[Path]:
-    """The images that a table names; it need not tell where they were taken."""
+    """The images that a table names; it need not say where they were taken."""
     plain = path.suffix.lower() in (".csv", ".parquet", ".pq") and "image" in header(path)
     cells = read_columns(path, {"image": "name"}, others=False) if plain else _cells(path)
     return [path.parent / os.fsdecode(name) for name in _names(path, cells)]
@@ -312,22 +314,22 @@ def _layer(path: Path) -> dict[str, Column]:
     check_columns(path, list(cells))
     kinds = {"image": pa.binary(), "heading": pa.float64(), "altitude": pa.float64(), "group": pa.string()}
     for name in ("easting", "northing"):
-        cells.pop(name, None)  # the geometry is where a feature is
+        cells.pop(name, None)  # the geometry gives the position
     return {k: v.cast(kinds[k]) if k in kinds else v for k, v in cells.items()}
 
 
-def check_columns(path: Path, found: Sequence[str]) -> None:
-    """Refuses a table without the needed columns, or with one that looks like a misspelt one."""
-    twice = [name for i, name in enumerate(found) if name in found[:i]]
+def check_columns(path: Path, columns: Sequence[str]) -> None:
+    """Refuses a table without the needed columns, or with one whose name looks misspelt."""
+    twice = [name for i, name in enumerate(columns) if name in columns[:i]]
     if twice:
         raise InputError(f"{path}: column {twice[0]!r} is there twice; rename one")
-    for name in found:
+    for name in columns:
         meant = _meant(name)
-        if name not in _KINDS and meant and meant not in found:
+        if name not in _KINDS and meant and meant not in columns:
             raise InputError(f"{path}: row 1 has an unknown column {name!r}; did you mean {meant!r}?")
-    placed = {"lat", "lon"} <= set(found) or {"easting", "northing"} <= set(found)
-    if "image" not in found or not placed:
-        raise InputError(f"{path}: row 1 has the columns {', '.join(found) or '(none)'}; expected {_EXAMPLE}")
+    placed = {"lat", "lon"} <= set(columns) or {"easting", "northing"} <= set(columns)
+    if "image" not in columns or not placed:
+        raise InputError(f"{path}: row 1 has the columns {', '.join(columns) or '(none)'}; expected {_EXAMPLE}")
 
 
 def _meant(name: str) -> str | None:

@@ -176,7 +176,7 @@ def _plain(tag: str) -> str:
 
 
 def tracks_beside(folder: Path, output: Path | None = None) -> list[Path]:
-    """Tables and tracks that lie directly in a folder; what covis itself writes there is none."""
+    """Tables and tracks that lie directly in a folder; files that covis itself writes there do not count."""
     own = {folder / REJECTS, *([] if output is None else [output])}
     skipped = {path.resolve() for path in own}
     candidates = (p for p in folder.iterdir() if p.suffix.lower() in _SUFFIXES and not p.name.startswith("."))

@@ -99,7 +99,7 @@ def centred_matrices(quaternions: Floats, centres: Floats) -> Floats:
 
 
 def lines(path: Path) -> list[tuple[int, str]]:
-    """(line number, text) of each line that says something."""
+    """(line number, text) of each line that is neither empty nor a comment."""
     if not path.exists():
         raise InputError(f"{path} does not exist; check that the dataset is unpacked completely")
     numbered = ((i, line.strip()) for i, line in enumerate(read_foreign_text(path).splitlines(), 1))
@@ -107,7 +107,7 @@ def lines(path: Path) -> list[tuple[int, str]]:
 
 
 def cells_of(path: Path, separator: str | None = None) -> list[tuple[int, list[str]]]:
-    """(line number, cells) of each line that says something."""
+    """(line number, cells) of each line that is neither empty nor a comment."""
     return [(i, [cell.strip() for cell in line.split(separator)]) for i, line in lines(path)]
 
 
@@ -173,7 +173,7 @@ def read_tum(folder: Path, trajectory: Path | None = None, *, up: Axis = "z") ->
     one = _tum_camera(folder)
     intrinsics, model = calibration([one] * len(names))
     poses = Poses.from_matrices(matrices, up=up)
-    return _told(
+    return _checked_poses(
         ImageSet.of(folder, names, poses, folder.resolve().name, intrinsics=intrinsics, columns=columns | model), folder
     )
 
@@ -283,7 +283,9 @@ def read_euroc(folder: Path, side: str = "cam0") -> ImageSet:
     intrinsics, model = calibration([camera] * len(names))
     columns: dict[str, NDArray[Any]] = {"time": when, "stamp_ns": stamps}
     group = folder.resolve().name
-    return _told(ImageSet.of(folder, names, poses, group, intrinsics=intrinsics, columns=columns | model), folder)
+    return _checked_poses(
+        ImageSet.of(folder, names, poses, group, intrinsics=intrinsics, columns=columns | model), folder
+    )
 
 
 def _euroc_truth(base: Path) -> Trajectory:
@@ -319,8 +321,8 @@ def _euroc_camera(file: Path) -> tuple[Camera, Floats]:
     return Camera("PINHOLE", int(size[0]), int(size[1]), tuple(params)), matrix
 
 
-def _told(images: ImageSet, source: Path) -> ImageSet:
-    """The images, after a word on those without a pose."""
+def _checked_poses(images: ImageSet, source: Path) -> ImageSet:
+    """The images, after a warning about those without a pose; an error where none has one."""
     unknown = int((~images.poses.known).sum())
     if unknown == len(images):
         raise InputError(f"{source}: no image lies within the trajectory; are both clocks the same?")
@@ -342,7 +344,7 @@ _FRAME = re.compile(r"^(frame-(\d+))\.color\.(png|jpg|jpeg)$")
 
 @foreign("a scene of 7Scenes")
 def read_seven_scenes(folder: Path, scene: str = "", split: str = "TrainSplit.txt") -> ImageSet:
-    """The frames of the sequences that `split` lists (of a scene: those to map), or of the one sequence in `folder`."""
+    """The frames of the sequences that `split` lists (default: the map's), or of the one sequence in `folder`."""
     if not (folder / split).is_file() and any(folder.glob("frame-*.pose.txt")):
         return _sequence(folder.parent, folder.name, scene or folder.resolve().parent.name)
     inside = split.rpartition("/")[0] + "/" if "/" in split else ""

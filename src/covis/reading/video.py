@@ -38,7 +38,7 @@ from covis.reading.tracks import MAX_GAP_S, Track
 _KIND = "frames"
 JOURNAL = "frames.jsonl"
 WINDOW_S = 0.5
-"""The sharpest frame of so many seconds from a slot's beginning is taken."""
+"""The sharpest frame in this many seconds from a slot's beginning is taken."""
 BLURRED = 0.25
 """A frame with less than this share of its neighbours' median sharpness is left out."""
 _NEIGHBOURS = 10
@@ -71,7 +71,7 @@ class Frame(NamedTuple):
     pixels: NDArray[np.uint8]
     """(H, W, 3)."""
     encoded: bytes | None = None
-    """The same as a JPEG file, where the source has it so."""
+    """The same as a JPEG file, where the source has one."""
 
 
 @dataclass(frozen=True)
@@ -86,7 +86,7 @@ class Kept:
     """(16, 16) grey."""
 
     def line(self) -> str:
-        """As the journal has it."""
+        """The frame as a line of the journal."""
         facts = {"name": self.name, "slot": self.slot, "time_s": self.time_s, "sharpness": self.sharpness}
         return json.dumps({**facts, "tiny": self.tiny.tobytes().hex()})
 
@@ -99,7 +99,7 @@ class Kept:
 
 
 class Extracted(NamedTuple):
-    """What came out."""
+    """The frames that were kept and left out."""
 
     kept: list[Kept]
     left_out: list[tuple[str, str, str]]
@@ -237,12 +237,12 @@ SAMPLE_HZ = 4.0
 """Rate at which change of picture and speed are compared."""
 MAX_OFFSET_S = 120.0
 LEAST_CORRELATION = 0.4
-"""Below this, an estimated offset is not believed."""
+"""Below this, an estimated offset is not used."""
 _COURSE_S = 1.0
 """The direction of travel is taken over this long on either side."""
 _STILL_M = 0.3
 _ONLY_THE_FILE = {"protocol_whitelist": "file", "format_whitelist": "mov,mp4,matroska,webm,avi,mpegts"}
-"""Playlists are no videos: they would have other files, or addresses, opened in their stead."""
+"""Playlists are refused: other files, or addresses, would be opened in their place."""
 
 
 @dataclass(frozen=True)
@@ -348,7 +348,7 @@ def import_video(
     offset_s: float | None = 0.0,
     mount_deg: float | None = None,
 ) -> tuple[ImageSet, Extracted]:
-    """Writes one frame `every` so far into `folder`; blurred ones and duplicates are left out. Resumable.
+    """Writes one frame per `every` into `folder`; blurred ones and duplicates are left out. Resumable.
 
     offset_s: seconds to add to the video's clock, None to estimate them. mount_deg: where the camera looks, clockwise
     from the direction of travel; without it headings are unknown.
@@ -377,10 +377,10 @@ def import_video(
     return _image_set(path, folder, done, clock, track, mount_deg), done
 
 
-def _clock(path: Path, told: Facts, track: Track | None, offset_s: float | None) -> Clock:
+def _clock(path: Path, properties: Facts, track: Track | None, offset_s: float | None) -> Clock:
     if track is None:
-        return Clock(told.start_s, 0.0, float("nan"))
-    start = told.start_s
+        return Clock(properties.start_s, 0.0, float("nan"))
+    start = properties.start_s
     if np.isnan(start):
         start = float(track.time_s[0])
         warn(f"{path} has no recording time; its first frame is placed at the track's first point")
@@ -394,15 +394,15 @@ def _clock(path: Path, told: Facts, track: Track | None, offset_s: float | None)
     return Clock(start + offset, offset, correlation)
 
 
-def _spans(told: Facts, track: Track | None) -> str:
-    if track is None or np.isnan(told.start_s):
+def _spans(properties: Facts, track: Track | None) -> str:
+    if track is None or np.isnan(properties.start_s):
         return "the video does not say when it was taken"
-    away = float(track.time_s[0]) - told.start_s
+    away = float(track.time_s[0]) - properties.start_s
     return f"the track begins {abs(away):.0f} s {'after' if away > 0 else 'before'} the video"
 
 
 def estimate_offset(path: Path, start_s: float, track: Track, most_s: float = MAX_OFFSET_S) -> tuple[float, float]:
-    """(seconds to add to the video's clock, correlation): where changes of picture and speed go together best."""
+    """(seconds to add to the video's clock, correlation): where changes of the picture correlate best with speed."""
     times, change = _changes(path)
     if len(times) < 2 * SAMPLE_HZ:
         return 0.0, 0.0
@@ -465,7 +465,7 @@ def _smoothed(values: Floats) -> Floats:
 
 
 def _correlation(a: Floats, b: Floats) -> float:
-    """Pearson's, over at least half of the samples; −1 where that cannot be."""
+    """Pearson's, over at least half of the samples; −1 where it cannot be computed."""
     known = ~np.isnan(b)
     if known.sum() < 0.5 * len(a):
         return -1.0

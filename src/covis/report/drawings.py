@@ -61,8 +61,8 @@ def fields_of_view(poses: Sequence[tuple[float, float, float]], radius_m: float,
 def difference_planes(
     planes: Mapping[str, Mapping[str, NDArray[Any]]], positive: NDArray[np.bool_], colours: Palette
 ) -> Figure:
-    """Pairs on planes, one row per method and one column per name: positives in the name's colour, negatives crossed."""
-    drawn = [(method, name, at) for method, found in planes.items() for name, at in found.items()]
+    """Pairs on planes, a row per method and a column per name: positives in the name's colour, negatives as crosses."""
+    drawn = [(method, name, at) for method, plane in planes.items() for name, at in plane.items()]
     names = len(drawn) // len(planes)
     columns = names if names > 1 else len(planes)
     rows = len(drawn) // columns
@@ -246,7 +246,7 @@ def picture_heatmap(
 def near_pairs(
     graph: SimilarityGraph, queries: ImageSet, database: ImageSet, reach_m: float | None
 ) -> tuple[Floats, Floats, Floats]:
-    """Distance, angle and ψ of the pairs within `reach_m`, those with ψ = 0 too; of an even sample of the queries."""
+    """Distance, angle and ψ of the pairs within `reach_m`, including ψ = 0, for an even sample of the queries."""
     if reach_m is None:
         rows, columns = graph.rows, graph.indices
         if not graph.pairs:
@@ -319,7 +319,7 @@ def picture_surface(
 
 
 def _zoom(axes: Any, shown: Floats, xyz: Floats) -> NDArray[np.bool_]:
-    """Fits the axes around the (3, N) points `shown`, a metre as long on each; which of `xyz` then lie inside."""
+    """Fits the axes around the (3, N) points `shown` at equal scales; returns which of `xyz` then lie inside."""
     low, high = shown.min(axis=1), shown.max(axis=1)
     slack = 0.03 * float((high - low).max()) + 1e-6
     low, high = low - slack, high + slack
@@ -349,11 +349,11 @@ def _title(graph: SimilarityGraph) -> str:
 
 
 MOST_MODELS = 4
-"""Figures that show a model beside another have so many columns at most."""
+"""Most columns of figures that show models side by side."""
 
 
 def models(evaluations: EvaluationGroups, runs: Runs) -> dict[str, Path]:
-    """The first models that can be opened: of runs, else the folders that were evaluated if they still hold the same.
+    """The first models that can be opened: those of runs, else evaluated folders that still hold the same model.
 
     A model that was evaluated several times (whitened to several sizes) counts once.
     """
@@ -381,11 +381,11 @@ def colours(evaluations: EvaluationGroups, further: Iterable[str] = ()) -> dict[
 
 def graded_samples(evaluations: EvaluationGroups) -> dict[str, Mapping[str, NDArray[Any]]]:
     """The arrays of the first evaluation of each name, where it has sampled pairs of graded similarity."""
-    return {name: found[0].arrays for name, found in evaluations.items() if "pair_psi" in found[0].arrays}
+    return {name: group[0].arrays for name, group in evaluations.items() if "pair_psi" in group[0].arrays}
 
 
 def needed_sample(evaluations: EvaluationGroups) -> dict[str, Mapping[str, NDArray[Any]]]:
-    """`sampled`, or an error where there is none."""
+    """`graded_samples`, or an error where there are none."""
     samples = graded_samples(evaluations)
     if not samples:
         raise InputError("these evaluations hold no sampled pairs with graded similarity")
@@ -399,7 +399,7 @@ def run_recipe(run: Path) -> dict[str, Any]:
 
 
 EACH = 120
-"""So many positive and as many negative pairs are laid out."""
+"""Number of positive pairs, and of negative pairs, that are drawn."""
 CHOSEN = (0.9, 0.6, 0.3, 0.0)
 """ψ of the pairs whose activation maps are shown."""
 _POSE_PAIRS = 4_000_000
@@ -535,7 +535,7 @@ def labelled(runs: Runs, benchmark: Benchmark, data: Path | None) -> Labelled:
 
 
 def _posed_pairs(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> Posed | None:
-    """Metres, degrees and ψ of every pair of some evenly drawn queries, up to the reach of the labels, in metres."""
+    """Metres, degrees and ψ of the pairs of evenly drawn queries within the labels' reach, and that reach in metres."""
     if not graph.has_grades:
         return None
     reach = _reach(graph, a, b)
@@ -556,14 +556,14 @@ def _posed_pairs(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> Posed | No
 
 
 def _reach(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> float:
-    """Metres within which pairs can share something, as the stored ones tell."""
+    """Metres within which pairs can share something, judged by the stored pairs."""
     some = slice(None, None, max(1, graph.pairs // 100_000))
     apart = a.poses.xy[graph.rows[some]] - b.poses.xy[graph.indices[some]]
     metres = np.hypot(*apart.T)
     return float(np.nanmax(metres, initial=0.0)) or 1.0
 
 
-# What there is
+# Sections of figures, and the samples and models that they need
 
 
 def _section(
@@ -575,7 +575,7 @@ def _section(
     models: Models,
     benchmark: Benchmark,
 ) -> Section | None:
-    """A figure of models in its section, or why it cannot be drawn (such as a pooling that takes nothing from the map)."""
+    """A section with a figure of models, or why it cannot be drawn (such as a pooling that ignores the map)."""
     if not models or not graded_samples(evaluations):
         return None
     try:
@@ -602,8 +602,8 @@ def _opened(models: Models) -> dict[str, PlaceModel]:
 def contributions(model: PlaceModel, first: Tensor, second: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """What every place of the map adds to the cosine of two pooled photos (3, H, W) uint8; each (h, w).
 
-    Feature × slope with the vectors' lengths held fixed: for pooling by mean, maximum or generalised mean the places of
-    each photo sum to the cosine itself; for others it is the linear part. Whitening is left aside.
+    Feature × gradient with the vectors' lengths held fixed: for pooling by mean, maximum or generalised mean the places
+    of each photo sum to the cosine itself; for other poolings it is the linear part. Whitening is not applied.
     """
     model.eval()
     with torch.no_grad():

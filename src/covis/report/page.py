@@ -1,7 +1,7 @@
-"""A self-contained HTML page, nothing loaded from anywhere; the tables of a report and of a leaderboard.
+"""A self-contained HTML page that loads nothing from elsewhere; the tables of a report and of a leaderboard.
 
-A leaderboard's times and memory are measured here and now, one model after another on this machine, where a model still
-lies where it was evaluated; figures of two machines are never mixed.
+A leaderboard's times and memory are measured when it is made, one model after another on this machine, for models that
+are still where they were evaluated; figures of two machines are never mixed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from covis.reading.decoding import decode
 from covis.tables import TableRow, aligned, best_row, csv_table, is_numeric, latex_table, markdown_table
 
 EvaluationGroups = Mapping[str, Sequence[Evaluation]]
-"""Evaluations by name; several of a name are seeds of one thing."""
+"""Evaluations by name; those under one name are seeds of one configuration."""
 Runs = Mapping[str, Sequence[Path]]
 """Folders of `covis train` by name."""
 Models = Mapping[str, Path]
@@ -51,7 +51,7 @@ class Section:
 
     @property
     def html(self) -> Markup:
-        """The body, as templates take what is escaped."""
+        """The body, marked as escaped for templates."""
         return Markup(self.body)
 
 
@@ -61,12 +61,12 @@ def _templates() -> Environment:
 
 
 def rendered(template: str, **values: Any) -> str:
-    """A template of this package, filled; whatever is no `Markup` is escaped."""
+    """A template of this package, filled in; values that are not `Markup` are escaped."""
     return cast(str, Markup(_templates().get_template(template).render(**values)))
 
 
 def write_page(path: Path, title: str, lead: str, sections: Sequence[Section], navigation: bool = False) -> None:
-    """Writes the page, with a list of its sections if asked; a reader of an older one never sees half of the new."""
+    """Writes the page, with a list of its sections if `navigation`; readers never see a half-written page."""
     data = {s.name: s.data for s in sections if s.data is not None}
     # A tag or the start of a comment inside a string would change where the script element ends.
     script = json.dumps(data, ensure_ascii=False, separators=(",", ":")).replace("<", "\\u003c")
@@ -115,7 +115,7 @@ def figures_row(drawings: Sequence[str]) -> str:
 
 
 def data_thumbnail(file: Path, pixels: int) -> str:
-    """A photo as a data address of a JPEG whose longer side has so many pixels; raises `Reject` as decoding does."""
+    """A photo as a data URL of a JPEG with a longer side of at most `pixels`; raises `Reject` as decoding does."""
     from PIL import Image
 
     picture = Image.fromarray(decode(file))
@@ -142,11 +142,12 @@ NOTE = Markup('<p class="note">{}</p>')
 BEST_ON_BOARD = BEST_RECALL | {"ms per photo": True}
 """Columns of a leaderboard whose best is bold → whether lower is better."""
 TIMED = range(5, 50)
-"""How many times one photo is timed, after one that is not; the quickest counts."""
+"""How many times one photo is timed (least, most), after one untimed run; the quickest counts."""
 _TIMED_S = 5.0
-"""Once it was timed often enough, no further photo is after so long."""
+"""After the least number of runs, timing ends once they took this long."""
 _AGREED, _AGREED_TIMES = 1.1, 3
-"""Nor once so many were this close to the quickest: beside other work a few may all have waited for a core."""
+"""It also ends once `_AGREED_TIMES` runs are within this factor of the quickest, not after a fixed few: on a busy
+machine the first ones may all have waited for a core."""
 
 
 @dataclass(frozen=True)
@@ -156,7 +157,7 @@ class DescribingCost:
     ms_per_photo: float
     """Wall time of the network, one photo at a time, on as many cores as torch uses."""
     parameters_m: float | None
-    """None: an ONNX file does not tell."""
+    """None for an ONNX file, which does not say."""
     model_mb: float
 
 
@@ -178,7 +179,7 @@ def model_cost(path: Path) -> DescribingCost:
 
 
 def quickest(work: Callable[[], object]) -> float:
-    """The least seconds of several calls, after one that is not counted; as many as it takes for some to agree."""
+    """The least seconds of several calls, after one that is not counted; repeated until some of them agree."""
     work()
     taken: list[float] = []
     while len(taken) < TIMED.start or (
@@ -243,7 +244,7 @@ def _entry(evaluation: Evaluation, costs: dict[str, DescribingCost | None], time
 
 
 def _model_path(subject: Mapping[str, Any]) -> Path | None:
-    """Where the model still lies, its folder or its ONNX file, if it is the one that was evaluated."""
+    """The model's folder or ONNX file, if it is still there and still the model that was evaluated."""
     from covis.describing.describers import open_model
 
     path = Path(str(subject.get("folder") or ""))
@@ -261,7 +262,7 @@ def _model_path(subject: Mapping[str, Any]) -> Path | None:
 
 
 def _licence(subject: Mapping[str, Any], path: Path | None) -> str:
-    """Of the weights, else of the data that a model learned from, as its card says."""
+    """The licence of the weights, else of the data that the model was trained on, as its card says."""
     card = artifacts.read_json(path / "card.json") if path is not None and path.is_dir() else subject
     data = card.get("data")
     of_data = f"data: {data['licence']}" if isinstance(data, Mapping) and data.get("licence") else ""
@@ -304,14 +305,14 @@ def heading(board: Mapping[str, Any]) -> str:
     )
 
 
-def write_leaderboard(path: Path, found: Mapping[str, Any], title: str = "Leaderboard") -> None:
+def write_leaderboard(path: Path, standings: Mapping[str, Any], title: str = "Leaderboard") -> None:
     """The page: a table for each protocol."""
     parts = [
         Section(
             board["benchmark"],
             NOTE.format(heading(board)) + html_table(protocol_rows(board), f"board{i}", best=BEST_ON_BOARD),
         )
-        for i, board in enumerate(found["boards"])
+        for i, board in enumerate(standings["boards"])
     ]
     lead = "<p>In brackets: 95 % intervals. Times are of this machine, one photo at a time, without decoding.</p>"
     write_page(path, title, lead, parts, navigation=len(parts) > 1)
@@ -344,15 +345,15 @@ def _interval(evaluation: Evaluation, k: int, runs: int) -> str:
 
 
 def _repeated(evaluations: EvaluationGroups) -> bool:
-    return any(len(found) > 1 for found in evaluations.values())
+    return any(len(group) > 1 for group in evaluations.values())
 
 
 def _tests(evaluations: EvaluationGroups) -> dict[str, dict[str, str]]:
-    """For each name but the first: how far it is from the first, where each name has one evaluation."""
+    """Cells with the difference of each name to the first; empty unless each name has one evaluation."""
     if len(evaluations) < 2 or _repeated(evaluations):
         return {}
     names = list(evaluations)
-    [compared] = compare([found[0] for found in evaluations.values()])["comparisons"]
+    [compared] = compare([group[0] for group in evaluations.values()])["comparisons"]
     column = f"Δ Recall@{KS[0]} against {names[0]}"
     cells = {names[0]: {column: ""}}
     for name, row in zip(names[1:], compared["rows"][1:], strict=True):
@@ -389,7 +390,7 @@ def _within(limit: str) -> Callable[[Evaluation], Any]:
 
 
 def parts(evaluations: EvaluationGroups) -> Section | None:
-    """Figures by condition, city or surroundings, a table each label."""
+    """Figures by condition, city or surroundings, one table per label."""
     first = next(iter(evaluations.values()))[0].figures.breakdown
     if not first:
         return None

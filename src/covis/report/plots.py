@@ -37,7 +37,7 @@ def pca(vectors: NDArray[np.floating], dims: int = 2) -> Floats:
 def tsne(vectors: NDArray[np.floating], perplexity: float = 30.0, steps: int = 500) -> Floats:
     """(N, D) → (N, 2): near vectors stay near (van der Maaten and Hinton, 2008). N ≤ `MOST`; starts from PCA.
 
-    No draws: the same vectors give the same picture.
+    Nothing is random: the same vectors give the same picture.
     """
     n = len(vectors)
     if not 4 <= n <= MOST:
@@ -87,9 +87,9 @@ COLOURS = ("#8a94a0", "#d1493e", "#3577cf", "#2a9d62", "#c98a1f", "#8a5cc7", "#1
 Palette = Mapping[str, str]
 P = ParamSpec("P")
 PAGE_WIDTH = 11.6
-"""Inches that a report's page is wide."""
+"""Width of a report's page in inches."""
 SCATTER = 4000
-"""Points that a cloud shows at most."""
+"""Most points that a cloud shows."""
 STYLE: dict[Any, Any] = {
     "font.size": 9.0,
     "axes.titlesize": 9.5,
@@ -107,7 +107,7 @@ STYLE: dict[Any, Any] = {
     "ps.fonttype": 42,
 }
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
-"""Beside colours, so that lines are told apart in print and by everybody."""
+"""Used with colours, so that lines can be distinguished in print and by every reader."""
 _BLACK = "#000000"
 
 
@@ -124,7 +124,7 @@ def markers(names: Iterable[str]) -> dict[str, str]:
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draws in the house's style."""
+    """Makes a function draw in the project's style."""
 
     @functools.wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -165,7 +165,7 @@ def _legend(axes: Axes, **options: Any) -> None:
 
 
 def panel_width(count: int) -> float:
-    """Inches of one of `count` panels side by side that the page still shows at full size."""
+    """Width in inches at which `count` panels side by side still fit the page at full size."""
     return min(3.6, PAGE_WIDTH / count)
 
 
@@ -205,7 +205,7 @@ def training_curves(
     k: int,
     colours: Palette,
 ) -> Figure:
-    """Loss and validation Recall@k (percent) against optimiser steps, a line each run."""
+    """Loss and validation Recall@k (percent) against optimiser steps, one line per run."""
     figure, grid = panels(7.2 if recalls else 4.4, 2.8, 1, 2 if recalls else 1)
     marker = markers([*losses, *recalls])
     for name, (steps, values) in losses.items():
@@ -223,7 +223,7 @@ def training_curves(
 
 @styled
 def precision_curves(curves: Mapping[str, Sequence[tuple[NDArray[Any], NDArray[Any]]]], colours: Palette) -> Figure:
-    """Precision against recall (each in [0, 1]) of best matches accepted up to a distance, a line each evaluation."""
+    """Precision against recall (each in [0, 1]) of best matches accepted up to a distance, one line per evaluation."""
     figure, axes = _one()
     marker = markers(curves)
     for name, curve in curves.items():
@@ -244,7 +244,7 @@ def radius_curves(
     possible: Sequence[float],
     colours: Palette,
 ) -> Figure:
-    """Recall@1 against the radius in metres that counts as right; dashed what any ranking could reach."""
+    """Recall@1 against the radius in metres that counts as correct; dashed: the most that any ranking could reach."""
     figure, axes = _one()
     marker = markers(curves)
     axes.plot(radii_m, possible, color="k", lw=1, ls="--", label="possible")
@@ -260,7 +260,7 @@ def radius_curves(
 def distance_against_similarity(
     pairs: Mapping[str, tuple[NDArray[Any], NDArray[Any]]], margin: float | None, colours: Palette
 ) -> Figure:
-    """Descriptor distance against ψ, a panel each name; the full line is the median, the dashed where GCL puts a pair."""
+    """Descriptor distance against ψ, one panel per name; solid: the median, dashed: where GCL puts a pair."""
     columns = min(4, len(pairs))
     rows = -(-len(pairs) // columns)
     figure, grid = panels(panel_width(columns) * columns, 3.0 * rows, rows, columns, sharey=True)
@@ -303,7 +303,7 @@ def batch_histograms(batches: Mapping[str, NDArray[Any]], colours: Palette) -> F
 
 @styled
 def size_curves(curves: Mapping[str, Sequence[tuple[int, float]]], k: int, colours: Palette) -> Figure:
-    """Recall@k against descriptor size, one line each name."""
+    """Recall@k against descriptor size, one line per name."""
     figure, axes = _one(5.2, 3.2)
     sizes = sorted({size for points in curves.values() for size, _ in points})
     marker = markers(curves)
@@ -318,9 +318,9 @@ def size_curves(curves: Mapping[str, Sequence[tuple[int, float]]], k: int, colou
 
 
 def svg(figure: Figure, title: str = "") -> str:
-    """The drawing as an SVG element with a title for readers of the screen; the same text each time.
+    """The drawing as an SVG element with a title for screen readers; the same drawing gives the same text.
 
-    Black takes the page's ink, the ground is left out.
+    Black becomes the page's text colour, and the background is left out.
     """
     buffer = io.StringIO()
     with matplotlib.rc_context(STYLE):
@@ -347,7 +347,7 @@ def described(figure: Figure) -> str:
 def save(figure: Figure, path: Path, *, width_in: float | None = None, titles: bool = True) -> None:
     """Writes the drawing as PNG, SVG or PDF, by the file's ending, with fonts that papers take.
 
-    width_in: inches wide, the height in proportion, letters as large as ever. titles: whether panels have theirs.
+    width_in: width in inches; the height scales in proportion, letters keep their size. titles: whether to draw titles.
     """
     if not titles:
         for axes in figure.axes:
@@ -370,7 +370,7 @@ def gain_intervals(gains: Mapping[str, Mapping[str, Mapping[str, float]]], first
     figure, grid = panels(PAGE_WIDTH, rows * (0.7 + 0.24 * len(gains)), rows, columns, sharey=True)
     height = np.arange(len(gains))[::-1]
     for key, axes in zip(keys, grid.ravel(), strict=False):
-        name, single = name_of(key), [found[key] for found in gains.values()]
+        name, single = name_of(key), [differences[key] for differences in gains.values()]
         middle = np.array([entry["difference"] for entry in single])
         spans = np.array(
             [[entry["difference"] - entry["low"], entry["high"] - entry["difference"]] for entry in single]

@@ -1,4 +1,4 @@
-"""A report and its drawn parts, each made from evaluations or runs; each figure also by itself."""
+"""A report and its drawn parts, made from evaluations or runs; each figure can also be drawn by itself."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ from covis.training.loop import has_metrics, read_metrics
 from covis.training.run import open_sampler
 
 _QUERIES = 4000
-"""So many queries are drawn at most, evenly chosen."""
+"""Most queries on the map, evenly chosen."""
 PICTURED = 360
-"""So many wrong queries have their photos in the page, the worst of each model, and a third as many right ones."""
+"""How many wrong queries are shown with photos, the worst of each model, and a third as many right ones."""
 ENTRIES = 12
-"""Gallery entries shown at first, and more at each click."""
+"""Gallery entries shown at first, and added at each click."""
 _PLACES = 4000
 _THUMB = 180
 
@@ -69,7 +69,7 @@ def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dic
 
 
 def _shown(evaluation: Evaluation) -> Ids:
-    """Answerable queries with a place."""
+    """Counted queries with a known position, at most `_QUERIES` of them."""
     usable = evaluation.counted & ~np.isnan(np.asarray(evaluation.arrays["query_xy"])[:, 0])
     candidates = np.flatnonzero(usable)
     some = np.unique(np.linspace(0, len(candidates) - 1, min(_QUERIES, len(candidates))).astype(int))
@@ -124,14 +124,14 @@ def _answer(evaluation: Evaluation, benchmark: Benchmark, i: int) -> dict[str, A
 
 
 def shot(images: ImageSet, i: int) -> str:
-    """The i-th photo as a small data address; empty where the file cannot be read."""
+    """The i-th photo as a small data URL; empty where the file cannot be read."""
     try:
         return data_thumbnail(images.path(i), _THUMB)
     except Reject:
         return ""
 
 
-# The parts of a report that are drawn, each made from evaluations or runs; each figure also by itself.
+# The drawn parts of a report, made from evaluations or runs; each figure can also be drawn by itself.
 
 
 _BATCHES = 200
@@ -151,7 +151,7 @@ def lead(evaluations: EvaluationGroups) -> str:
 
 def map_and_gallery(evaluations: EvaluationGroups, benchmark: Benchmark) -> Section:
     """Where queries were right and wrong, and the worst of the wrong ones."""
-    data = map_data({name: found[0] for name, found in evaluations.items()}, benchmark)
+    data = map_data({name: group[0] for name, group in evaluations.items()}, benchmark)
     return Section("Correct and wrong queries", rendered("map.html"), "map", data)
 
 
@@ -176,16 +176,16 @@ def examples(labelled: Labelled) -> Section | None:
 def _pairs(graph: SimilarityGraph) -> list[tuple[int, int]]:
     """For each ψ of `EXAMPLES` the stored pair closest to it, and one that shares nothing."""
     psi, rows = graph.psi, graph.rows
-    found = []
+    pairs = []
     for wanted in EXAMPLES:
         if wanted > 0:
             k = int(np.argmin(np.abs(psi - wanted)))
-            found.append((int(rows[k]), int(graph.indices[k])))
+            pairs.append((int(rows[k]), int(graph.indices[k])))
         else:
             row = graph.shape[0] // 2
             free = np.setdiff1d(np.arange(graph.shape[1]), graph.row(row)[0])
-            found.append((row, int(free[len(free) // 2])))
-    return found
+            pairs.append((row, int(free[len(free) // 2])))
+    return pairs
 
 
 def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> dict[str, Any]:
@@ -204,7 +204,7 @@ def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> dict[str, 
 
 
 def batch_compositions(evaluations: EvaluationGroups, runs: Runs, data: Path | None) -> Section | None:
-    """How ψ is distributed in what each loss saw."""
+    """How ψ is distributed in the batches that each loss saw."""
     if not runs:
         return None
     caption = f"the first {_BATCHES} batches of each run"
@@ -233,8 +233,8 @@ def recall_figure(evaluations: EvaluationGroups) -> Figure:
     """Recall@k against k, with the interval over seeds, or over queries where there is one evaluation."""
     first = next(iter(evaluations.values()))[0]
     return plots.recall_curves(
-        {name: [e.figures.recall_curve for e in found] for name, found in evaluations.items()},
-        {name: _band(found) for name, found in evaluations.items()},
+        {name: [e.figures.recall_curve for e in group] for name, group in evaluations.items()},
+        {name: _band(group) for name, group in evaluations.items()},
         sorted(first.recall),
         colours(evaluations),
     )
@@ -257,8 +257,8 @@ def _band(group: Sequence[Evaluation]) -> list[tuple[float, float]]:
 
 
 def training(evaluations: EvaluationGroups, runs: Runs) -> Section | None:
-    """How loss and validation went while training."""
-    if not any(has_metrics(run) for found in runs.values() for run in found):
+    """Loss and validation recall during training."""
+    if not any(has_metrics(run) for paths in runs.values() for run in paths):
         return None
     drawn = plots.svg(training_figure(evaluations, runs))
     return Section("Training", figure(drawn, "the first run of each model"), "training")
@@ -283,10 +283,10 @@ def _series(log: Sequence[Mapping[str, str]], column: str) -> tuple[list[float],
 
 def precision_figure(evaluations: EvaluationGroups) -> Figure:
     """Precision against recall of each query's best match, accepted up to a distance."""
-    curves = {name: [c for e in found for c in _accepted(e)] for name, found in evaluations.items()}
+    curves = {name: [c for e in group for c in _accepted(e)] for name, group in evaluations.items()}
     if not any(curves.values()):
         raise InputError("these evaluations hold no distances, so matches cannot be accepted by distance")
-    return plots.precision_curves({name: found for name, found in curves.items() if found}, colours(evaluations))
+    return plots.precision_curves({name: lines for name, lines in curves.items() if lines}, colours(evaluations))
 
 
 def _accepted(evaluation: Evaluation) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
@@ -318,7 +318,7 @@ def distance_figure(evaluations: EvaluationGroups, runs: Runs) -> Figure:
         name: (np.asarray(arrays["pair_psi"]), np.asarray(arrays["pair_distance"]))
         for name, arrays in needed_sample(evaluations).items()
     }
-    margins = [run_recipe(run)["loss"].get("margin") for found in runs.values() for run in found]
+    margins = [run_recipe(run)["loss"].get("margin") for paths in runs.values() for run in paths]
     return plots.distance_against_similarity(pairs, margins[0] if margins else None, colours(evaluations))
 
 
@@ -331,7 +331,7 @@ def batch_figure(evaluations: EvaluationGroups, runs: Runs, data: Path | None) -
 
 
 def size_figure(evaluations: EvaluationGroups) -> Figure:
-    """Recall against descriptor size, one line each model and what its whitening was fitted on."""
+    """Recall against descriptor size, one line for each model and each set that its whitening was fitted on."""
     curves: dict[str, list[tuple[int, float]]] = {}
     for e in _all(evaluations):
         if e.figures.dim is not None:
@@ -356,7 +356,7 @@ def _family(evaluation: Evaluation) -> str:
 
 
 def _all(evaluations: EvaluationGroups) -> list[Evaluation]:
-    return [e for found in evaluations.values() for e in found]
+    return [e for group in evaluations.values() for e in group]
 
 
 FIGURES: dict[str, Callable[[EvaluationGroups, Runs, Path | None], Figure]] = {
@@ -376,7 +376,7 @@ FIGURES: dict[str, Callable[[EvaluationGroups, Runs, Path | None], Figure]] = {
     "batches": lambda evaluations, runs, data: batch_figure(evaluations, runs, data),
     "training": lambda evaluations, runs, data: training_figure(evaluations, runs),
 }
-"""Made from evaluations by name, runs by name, and the place of the data."""
+"""Figure name → function of evaluations by name, runs by name and the path of the data."""
 
 
 def _benchmark(evaluations: EvaluationGroups, data: Path | None) -> Benchmark:
@@ -396,7 +396,7 @@ def write_report(
     data: Path | None = None,
     title: str = "Evaluation",
 ) -> None:
-    """Writes a report on evaluations of one protocol, grouped by name (several of a name are seeds of one thing).
+    """Writes a report on evaluations of one protocol, grouped by name (those under one name are seeds).
 
     Models that are still where they were evaluated add differences of descriptors and activation maps; `runs` add what
     training saw: example pairs with their ψ, and the composition of batches. `data` is where the runs' dataset lies.

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 _START, _SEED, _GROW = 300, 400, 500
 _STUCK = 8
-"""Steps in a row that found no new image, after which another place is taken up."""
+"""Steps in a row without a new image, after which another place is started."""
 _STEPS = 64
-"""Steps per image, after which a batch stays smaller: the graph has no more images to offer."""
+"""Steps per image after which a batch stays smaller, as the graph has no more images to offer."""
 
 
 @kernel()
@@ -56,10 +56,10 @@ def _add(members: NDArray[np.int64], place: NDArray[np.int64], count: Int, image
 def _start(
     c: Candidates, key: RandomKey, position: Int, members: NDArray[np.int64], place: NDArray[np.int64]
 ) -> tuple[Int, Int]:
-    """Puts a pair of every band among the members: the anchor's, or another's where it has none.
+    """Adds a pair of every band to the members: one of the anchor, or of another image where the anchor has none.
 
-    The partner without overlap is the first image of place 1. Returns the members' number and how many bands were
-    served by another image than the anchor.
+    The partner without overlap is the first image of place 1. Returns the number of members and how many bands were
+    filled by an image other than the anchor.
     """
     count: Int = 1
     redrawn = 0
@@ -94,11 +94,11 @@ def _member_of(members: NDArray[np.int64], place: NDArray[np.int64], count: Int,
 
 @kernel()
 def grow(c: Candidates, key: RandomKey, position: Int, places: Int, members: NDArray[np.int64]) -> tuple[Int, Int]:
-    """Fills `members`, whose first is the anchor, with images around it and around places apart from it.
+    """Fills `members`, the first of which is the anchor, with images around it and around places apart from it.
 
-    In turn each place adds an image that overlaps with one of its own; where it finds no new one for a while, it goes
-    on from an image that does not overlap with the anchor. Returns how many members there are and how many bands had
-    no pair at the anchor.
+    The places take turns to add an image that overlaps with one of their own. Where no new one is found for a while, a
+    place goes on from an image that does not overlap with the anchor. Returns how many members there are and how many
+    bands had no pair at the anchor.
     """
     size, anchor = len(members), members[0]
     place = np.zeros(size, np.int64)
@@ -151,7 +151,7 @@ class ListBatch:
 
     @property
     def total_weight(self) -> float:
-        """Queries that are compared with anything."""
+        """How many queries have at least one pair that counts."""
         return float(max(1, self.known.any(axis=1).sum()))
 
     def images(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -164,7 +164,7 @@ class ListBatch:
         return losses.sum()
 
     def relabelled(self, queries: NDArray[np.int64], database: NDArray[np.int64], labels: SimilarityGraph) -> ListBatch:
-        """The same with other images: ψ is looked up again, and no image meets itself."""
+        """The same with other images: ψ is looked up again, and no image is paired with itself."""
         known = self.known
         if labels.facts.get("one_set", False):
             known = known & (queries[:, None] != database[None, :])
@@ -178,7 +178,7 @@ class AllPairsSampler:
 
     A graph of one set gives B(B−1)/2 pairs for B forward passes, one of two sets up to B²/4 (only pairs of a query and
     a map image are labelled). Every band has at least one pair in every batch. Stateless as `PairSampler` is. An epoch
-    takes as many forward passes as one of `PairSampler`: two a query.
+    takes as many forward passes as one of `PairSampler`: two per query.
     """
 
     graph: SimilarityGraph
@@ -187,12 +187,12 @@ class AllPairsSampler:
     """Images a batch."""
     seed: int = 0
     queries: ImageSet | None = None
-    """The graph's two image sets: needed where it was labelled within groups, and to leave out images without a place."""
+    """The graph's image sets: needed where it was labelled within groups, and to leave out images without a place."""
     database: ImageSet | None = None
     labels: SimilarityGraph | None = None
-    """Where ψ of the pairs is looked up instead, after `graph` has decided which images and which weights."""
+    """The graph in which ψ of the pairs is looked up, if `graph` only decides which images and which weights."""
     places: int = 2
-    """Neighbourhoods a batch: one around the anchor, the others apart from it, so that pairs without overlap abound."""
+    """Neighbourhoods a batch: one around the anchor, the others apart from it, for many pairs without overlap."""
     focus: bool = False
     """As in `PairBatch`."""
     lists: bool = False
@@ -239,8 +239,10 @@ class AllPairsSampler:
         return tables_of(_both_ways(self.graph), partners.astype(np.int32), own.astype(np.int32))
 
     def images(self, epoch: int, index: int) -> tuple[NDArray[np.int64], int]:
-        """(≤ B,) the images of a batch (map images counted on after the queries, where the graph has two sets), and
-        how many bands found their first pair away from the anchor."""
+        """(≤ B,) the images of a batch, and how many bands had no pair at the anchor.
+
+        Where the graph has two sets, map images are numbered after the queries.
+        """
         check_index(index, len(self))
         key = epoch_key(self.seed, epoch, _PURPOSE)
         members = np.empty(self.batch_size, np.int64)
@@ -276,7 +278,7 @@ class AllPairsSampler:
             known &= queries[:, None] != database[None, :]
         drawn = self.graph.lookup(queries[:, None], database[None, :] - n)
         psi = drawn if self.labels is None else self.labels.lookup(queries[:, None], database[None, :] - n)
-        if self.graph.facts.get("partners") == "other_groups":  # what overlaps inside a group says nothing
+        if self.graph.facts.get("partners") == "other_groups":  # pairs that overlap inside a group do not count
             known &= (drawn > 0) | (psi == 0)
         return ListBatch(queries, database - n, psi, known, redrawn)
 
@@ -316,13 +318,13 @@ class AllPairs(Batches):
 
     losses: ClassVar[tuple[str, ...]] = ("pairs", "lists")
     strategy: str = "A"
-    """A, B, C, D or binary: the weights that each band of ψ has."""
+    """A, B, C, D or binary: the weight of each band of ψ."""
     size: int = 32
     """Images a batch."""
     composed_by: LabelRule | None = None
-    """Rule that decides which images are drawn and how bands weigh, where it is not the rule that grades the pairs."""
+    """Rule that decides which images are drawn and how bands are weighted, if not the rule that grades the pairs."""
     partners: Partners = "any"
-    """Overlapping pairs from all images, or only from two groups: other walks and days, as queries will be."""
+    """Overlapping pairs of any images, or only across groups: other walks and days, as for real queries."""
     places: int = 2
     """Neighbourhoods a batch."""
     focus: bool = False
@@ -333,7 +335,7 @@ class AllPairs(Batches):
         at_least(1, size=self.size, places=self.places)
 
     def rules(self) -> Mapping[str, LabelRule]:
-        """The rule that composes batches, where it is another."""
+        """The rule that composes batches, if it is not the one that grades pairs."""
         return {} if self.composed_by is None else {COMPOSED_BY: self.composed_by}
 
     def sampler(

@@ -1,4 +1,4 @@
-"""What a batch, a sampler and a recipe's `batches` owe each other, the registry of the latter, and how a batch is composed."""
+"""Interfaces of batches, samplers and a recipe's `batches`, the registry of the latter, and how a batch is composed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 def check_index(index: int, batches: int) -> None:
-    """Refuses a batch that an epoch of so many batches does not have."""
+    """Refuses an index outside an epoch of `batches` batches."""
     if not 0 <= index < batches:
         raise InputError(f"batch {index} is not one of the epoch's {batches}")
 
@@ -37,7 +37,7 @@ def check_index(index: int, batches: int) -> None:
 class Band:
     """Pairs with low ≤ ψ < high (a high of 1 includes 1) and their share of a batch.
 
-    Stored pairs have ψ > 0, so that a low of 0 excludes ψ = 0 unless `zero` says that those pairs belong here.
+    Stored pairs have ψ > 0, so that a low of 0 excludes ψ = 0 unless `zero` says that those pairs belong to it.
     """
 
     low: float
@@ -71,7 +71,7 @@ class Strategy:
             raise InputError(f"the bands of strategy {self.name!r} overlap: {', '.join(map(str, self.bands))}")
 
     def without_zeros(self) -> Strategy:
-        """The same composition where every two images overlap: the share of ψ = 0 goes to the least other ψ."""
+        """The composition where all images overlap: the share of ψ = 0 goes to the band of the least other ψ."""
         zeros = [b for b in self.bands if b.high == 0]
         others = [b for b in self.bands if b.high > 0]
         least = min(others, key=lambda b: b.low)
@@ -123,7 +123,7 @@ STRATEGIES: dict[str, Strategy] = dict(
         _strategy("binary", Band(POSITIVE, 1, _HALF), Band(0, POSITIVE, _HALF, zero=True)),
     ]
 )
-"""A is the default. D and binary share their bands: binary is meant for a graph of yes and no, such as `Radius` gives."""
+"""A is the default. D and binary share their bands; binary is meant for a yes/no graph, such as `Radius` gives."""
 
 
 def strategy(name: str | Strategy) -> Strategy:
@@ -135,11 +135,11 @@ def strategy(name: str | Strategy) -> Strategy:
     return STRATEGIES[name]
 
 
-# What a batch, a sampler and a recipe's `batches` owe each other, and the registry of the latter.
+# Interfaces of batches, samplers and a recipe's `batches`, and the registry of the latter.
 #
-# A recipe states its batches as one frozen value, such as `Pairs(strategy="A", size=32)`. It makes a sampler, the sampler
-# draws batches, and a batch knows which images it needs and how a loss is called on their descriptors. A new kind is a
-# subclass of `Batches` with `@BATCHES.register("name")` above it; the training loop knows none of them by name.
+# A recipe states its batches as one frozen value, such as `Pairs(strategy="A", size=32)`. It makes a sampler, the
+# sampler draws batches, and a batch knows which images it needs and how a loss is called on their descriptors. A new
+# kind is a subclass of `Batches` with `@BATCHES.register("name")` above it; the training loop knows none by name.
 
 
 Partners = Literal["any", "other_groups"]
@@ -155,7 +155,7 @@ class Batch(Protocol):
 
     @property
     def redrawn(self) -> int:
-        """How many took another query because theirs had no candidate."""
+        """How many slots got another query because theirs had no candidate."""
         ...
 
     @property
@@ -168,7 +168,7 @@ class Batch(Protocol):
         ...
 
     def images(self) -> tuple[Ids, Ids]:
-        """Rows and columns of the graph whose images are described, in the shapes that `loss` wants them."""
+        """Rows and columns of the graph whose images are described, in the shapes that `loss` expects."""
         ...
 
     def loss(self, loss: Any, za: Tensor, zb: Tensor) -> Tensor:
@@ -176,7 +176,7 @@ class Batch(Protocol):
         ...
 
     def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> Batch:
-        """The same where bad files were replaced by other images (in the shapes of `images`)."""
+        """The same batch after bad files were replaced by other images (in the shapes of `images`)."""
         ...
 
 
@@ -202,7 +202,7 @@ class Batches(Protocol):
     size: int
     """How large a batch is: pairs, images, tuples."""
     mined: bool = False
-    """Whether batches wait for the model of the step before them."""
+    """Whether batches need the model as it is after the step before them."""
 
     def rules(self) -> Mapping[str, LabelRule]:
         """Further graphs that the sampler needs: name of each → its rule."""
@@ -226,7 +226,7 @@ BATCHES: Registry[type[Batches]] = Registry("kind of batches")
 def drawn_and_graded(
     labels: SimilarityGraph, split: Split, graphs: Mapping[str, SimilarityGraph], partners: Partners
 ) -> tuple[SimilarityGraph, SimilarityGraph | None]:
-    """The graph that decides which pairs are drawn, and the one that grades them where it is another."""
+    """The graph that decides which pairs are drawn, and the one that grades them, if it is another (else None)."""
     drawn = graphs.get(COMPOSED_BY, labels)
     if partners == "other_groups":
         apart = split.queries.group[drawn.rows] != split.database.group[drawn.indices]

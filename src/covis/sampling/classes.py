@@ -1,7 +1,7 @@
 """Batches of images with the class of their place: cells of ground and heading, as CosPlace and EigenPlaces make them.
 
-Neighbouring cells overlap, so that no two of them may be told apart in one step: classes are dealt into groups whose
-members are far from each other, and each epoch takes one group.
+Neighbouring cells overlap, so no step may train the model to separate two of them: classes are divided into groups
+whose members are far from each other, and each epoch takes one group.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class ClassBatch:
     database: Ids
     """(B,) columns of the graph."""
     target: Ids
-    """(B,) the place of each image's class among `classes`."""
+    """(B,) the index of each image's class in `classes`."""
     classes: Ids
     """(K,) the classes of the group, by their number in the whole set."""
     redrawn: int = 0
@@ -45,7 +45,7 @@ class ClassBatch:
 
     @property
     def psi(self) -> NDArray[np.float32]:
-        """Classes know no grades: each image belongs to its own."""
+        """1 for each image: classes have no grades."""
         return np.ones(len(self.database), np.float32)
 
     @property
@@ -63,19 +63,19 @@ class ClassBatch:
         return losses.sum()
 
     def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> ClassBatch:
-        """The same: an image that stands in for a bad file is taken for one of its class."""
+        """The same classes: an image that replaces a bad file is treated as one of its class."""
         return replace(self, database=database)
 
 
 @dataclass(frozen=True, eq=False)
 class ClassSampler:
-    """Images of one group of classes an epoch, in an order of (seed, epoch)."""
+    """Images of one group of classes per epoch, in an order that follows from (seed, epoch)."""
 
     images: ImageSet
     kinds: Ids
     """(N,) class of each image, −1 for none."""
     group: Ids
-    """(classes,) the group of each class, numbered on from 0."""
+    """(classes,) the group of each class, numbered from 0."""
     batch_size: int = 32
     seed: int = 0
     members: tuple[Ids, ...] = field(init=False, repr=False)
@@ -91,7 +91,7 @@ class ClassSampler:
         return len(self.group)
 
     def __len__(self) -> int:
-        """Batches an epoch: the mean over groups, so that epochs are of one length."""
+        """Batches an epoch: the mean over groups, so that all epochs have the same length."""
         return max(1, -(-sum(map(len, self.members)) // (len(self.members) * self.batch_size)))
 
     def batch(self, epoch: int, index: int) -> ClassBatch:
@@ -110,9 +110,9 @@ def place_classes(
 ) -> Ids:
     """(N, 3) cell east, cell north and sector of heading of each image; −1 in the last for an image of no class.
 
-    With axis `street`, headings count from the main direction of the cell's positions: along it and across it. With `focal`,
-    four points lie `focal_m` from the cell's mean position, along and across its main direction: the sector is the point
-    that the image faces best, if within half of `angle_deg`.
+    With axis `street`, headings count from the main direction of the cell's positions: along it and across it. With
+    `focal`, four points lie `focal_m` from the cell's mean position, along and across its main direction: the sector is
+    the point that the image faces best, if within half of `angle_deg`.
     """
     cell = np.floor(xy / cell_m).astype(np.int64)
     if angle_deg == 360:
@@ -163,7 +163,7 @@ class Classes(Batches):
     cell_m: float = 10.0
     """Side of a cell of ground."""
     angle_deg: float = 30.0
-    """Width of a sector of headings; a full turn must be a whole number of them. 360: classes are cells alone."""
+    """Width of a sector of headings; a full turn must be a whole number of them. 360: classes are cells only."""
     axis: FacingAxis = "north"
     """Headings from north (CosPlace), from the street's own direction in each cell, or by the `focal` point of four around
     the cell that an image faces (EigenPlaces)."""
@@ -174,7 +174,7 @@ class Classes(Batches):
     turns_apart: int = 2
     """Sectors of one group are this many sectors apart."""
     least: int = 10
-    """Cells with fewer images are no classes."""
+    """Cells with fewer images are not classes."""
 
     def __post_init__(self) -> None:
         above(0, cell_m=self.cell_m, angle_deg=self.angle_deg, focal_m=self.focal_m)

@@ -1,8 +1,7 @@
 """The inner loops of sampling, compiled: hashes as random numbers, the partners of a query, and drawing among them.
 
-Every draw is a hash of (seed, epoch, position, stream).
-
-No generator has to be carried along, so that any batch can be drawn by itself, by any worker, at any time.
+Every draw is a hash of (seed, epoch, position, stream). There is no generator state to carry along, so any worker can
+draw any batch by itself, at any time.
 """
 
 from __future__ import annotations
@@ -66,7 +65,7 @@ def epoch_key(seed: int, epoch: int, purpose: int = 0) -> RandomKey:
 def permute(key: RandomKey, position: Int, n: Int) -> Int:
     """Where a random permutation of [0, n) sends `position`, in constant time and memory.
 
-    A Feistel network permutes the next even power of two; positions that fall outside [0, n) walk on.
+    A Feistel network permutes the next even power of two; positions that fall outside [0, n) are permuted again.
     """
     half = 1
     while (1 << (2 * half)) < n:
@@ -127,7 +126,7 @@ class Candidates(NamedTuple):
     zeros: NDArray[np.int32]
     """(rows,) ψ = 0 partners."""
     counts: NDArray[np.int32]
-    """(rows, bands) candidates, ψ = 0 partners among them where the band holds those; stored ones come first."""
+    """(rows, bands) number of candidates, with ψ = 0 partners where the band holds those; stored ones come first."""
     eligible: NDArray[np.int32]
     """Queries with a candidate in some band: one epoch passes over these."""
     band_start: NDArray[np.int64]
@@ -189,7 +188,7 @@ def pick_stored(c: Candidates, i: Int, b: Int, k: Int) -> tuple[Int, Float]:
 def _absent(t: Tables, i: Int, k: Int) -> Int:
     """Place in its pool of the k-th image that row i does not store.
 
-    The m-th stored image, at place p, has p − m absent ones before it, which never falls: a search by halves.
+    The m-th stored image, at place p, has p − m absent ones before it. This never falls with m, so bisection finds it.
     """
     first = t.indptr[i]
     low, high = 0, t.indptr[i + 1] - first
@@ -236,8 +235,8 @@ def assign_queries(
 ) -> Int:
     """Fills `out` (size,) with the queries of positions first … and returns how many had to be redrawn.
 
-    A query that has no candidate in its slot's band first changes places with one of the same batch that suits; only if
-    none does, another query that has one takes the slot.
+    A query without a candidate in its slot's band swaps places with a suitable one of the same batch; if there is none,
+    another query that has a candidate takes the slot.
     """
     size, n = len(out), len(c.eligible)
     for s in range(size):
@@ -271,7 +270,7 @@ def draw_partners(
     database: NDArray[np.int64],
     psi: NDArray[np.float32],
 ) -> None:
-    """Fills `database` and `psi` (size,) with a partner of each query, uniform among its candidates in the slot's band."""
+    """Fills `database` and `psi` (size,) with a partner of each query, uniform among candidates in the slot's band."""
     # Arrays are taken out of their tuples first: reaching into those for each pair costs five times the draw itself.
     counts, edges, order = c.counts, c.edges, c.order
     indptr, indices, values, scale = c.tables.indptr, c.tables.indices, c.tables.values, c.tables.scale

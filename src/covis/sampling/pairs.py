@@ -81,10 +81,10 @@ class NearZeros:
             ids = self.tables.pool_ids[self.tables.pool_start[p] : self.tables.pool_start[p + 1]].astype(np.int64)
             reach = min(2 * NEAR_IMAGES, len(ids))
             while len(rows):
-                found = self._without_overlap(queries[rows], self.trees[int(p)], ids, reach)
-                full = (found[:, -1] >= 0) if found.shape[1] == NEAR_IMAGES else np.zeros(len(rows), np.bool_)
+                nearest = self._without_overlap(queries[rows], self.trees[int(p)], ids, reach)
+                full = (nearest[:, -1] >= 0) if nearest.shape[1] == NEAR_IMAGES else np.zeros(len(rows), np.bool_)
                 done = np.ones(len(rows), np.bool_) if reach == len(ids) else full
-                out[rows[done], : found.shape[1]] = found[done]
+                out[rows[done], : nearest.shape[1]] = nearest[done]
                 rows, reach = rows[~done], min(2 * reach, len(ids))
         return out
 
@@ -148,7 +148,7 @@ def find_candidates(tables: Tables, strategy: Strategy, required: Sequence[int] 
 
 
 def possible(strategy: Strategy, tables: Tables) -> Strategy:
-    """The strategy, without ψ = 0 where every image overlaps every other, as in a small room; that is said."""
+    """The strategy, without ψ = 0 where every image overlaps every other, as in a small room; this gives a warning."""
     if not any(b.high == 0 for b in strategy.bands) or count_zeros(tables).any():
         return strategy
     reduced = strategy.without_zeros()
@@ -160,7 +160,7 @@ def possible(strategy: Strategy, tables: Tables) -> Strategy:
 def make_tables(graph: SimilarityGraph, queries: ImageSet | None, database: ImageSet | None) -> Tables:
     """The graph as kernels read it, with a pool of ψ = 0 partners per group (or one, where groups do not matter).
 
-    Images whose place is unknown have no label: they are in no pool, for absent there does not mean 0.
+    Images whose place is unknown have no label. They are in no pool, as for them a missing pair does not mean ψ = 0.
     """
     for side, images, n in (("queries", queries, graph.shape[0]), ("database", database, graph.shape[1])):
         if images is not None and len(images) != n:
@@ -224,7 +224,7 @@ def _plain(array: NDArray[Any]) -> NDArray[Any]:
 
 
 def _limit(psi: float, tables: Tables) -> float:
-    """The least stored value whose ψ is at least `psi`, so that bands can be told without decoding."""
+    """The least stored value whose ψ is at least `psi`, so that bands can be compared without decoding."""
     if tables.values.dtype != np.uint8:
         return psi
     return float(np.searchsorted(np.arange(256, dtype=np.float32) / tables.scale, np.float32(psi)))
@@ -248,7 +248,7 @@ class PairBatch:
     redrawn: int = 0
     """How many pairs took another query because theirs had no candidate in the band."""
     focus: bool = False
-    """Whether pairs without overlap that are far enough apart leave their weight to those that are not."""
+    """Whether pairs without overlap that are far enough apart pass their weight on to those that are not."""
 
     def __post_init__(self) -> None:
         lengths = {len(self.queries), len(self.database), len(self.psi), len(self.weight)}
@@ -287,7 +287,7 @@ class PairBatch:
 
 
 def _focused(losses: Tensor, psi: Tensor, weight: Tensor) -> Tensor:
-    """The weights with those of pairs without overlap moved to the pairs among them that have a loss."""
+    """The weights, with those of pairs without overlap shifted to the pairs among them whose loss is above 0."""
     apart = psi == 0
     active = apart & (losses > 0)
     share = weight[apart].sum() / weight[active].sum().clamp_min(1e-12)
@@ -328,7 +328,7 @@ class PairSampler(QuerySampler):
     without a place."""
     database: ImageSet | None = None
     labels: SimilarityGraph | None = None
-    """Where ψ of the drawn pairs is looked up instead: batches composed by yes and no, losses by graded ψ."""
+    """The graph in which ψ of the drawn pairs is looked up, if not `graph`: yes/no batches with graded losses."""
     zeros: Zeros = "uniform"
     """Which ψ = 0 pairs: any, or `near` ones, among the closest images that do not overlap."""
     focus: bool = False
@@ -356,7 +356,7 @@ class PairSampler(QuerySampler):
         return PairBatch(queries[0], database[0], psi[0], weight[0], int(redrawn[0]), self.focus)
 
     def draw(self, epoch: int, first: int, batches: int) -> PairBatch:
-        """The batches first … first + batches − 1 of `epoch` as one, for those who want many pairs at once."""
+        """The batches first … first + batches − 1 of `epoch` as one, for callers that want many pairs at once."""
         queries, database, psi, weight, redrawn = self._draw(epoch, first, batches)
         return PairBatch(queries.ravel(), database.ravel(), psi.ravel(), weight.ravel(), int(redrawn.sum()), self.focus)
 
@@ -401,7 +401,7 @@ class Pairs(Batches):
     composed_by: LabelRule | None = None
     """Rule that decides which pairs are drawn, where it is not the rule that grades them (yes/no batches)."""
     partners: Partners = "any"
-    """Overlapping pairs from all images, or only from two groups: other walks and days, as queries will be."""
+    """Overlapping pairs of any images, or only across groups: other walks and days, as for real queries."""
     zeros: Zeros = "uniform"
     """How pairs without overlap are drawn: any, or `near` ones."""
     focus: bool = False
@@ -412,7 +412,7 @@ class Pairs(Batches):
         at_least(1, size=self.size)
 
     def rules(self) -> Mapping[str, LabelRule]:
-        """The rule that composes batches, where it is another."""
+        """The rule that composes batches, if it is not the one that grades pairs."""
         return {} if self.composed_by is None else {COMPOSED_BY: self.composed_by}
 
     def sampler(

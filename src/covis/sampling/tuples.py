@@ -41,7 +41,7 @@ class TupleBatch:
     psi: NDArray[np.float32]
     """(B, 1 + n) similarity of the query with the positive and with each negative."""
     further: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """(B, k) further positives, for losses that use them; an image may stand twice where a query has few."""
+    """(B, k) further positives, for losses that use them; an image may occur twice where a query has few."""
 
     def __post_init__(self) -> None:
         b, n = self.negatives.shape
@@ -58,7 +58,7 @@ class TupleBatch:
 
     @property
     def redrawn(self) -> int:
-        """Queries without a positive start no tuple; none is drawn in another's place."""
+        """0: queries without a positive start no tuple, so none has to be replaced."""
         return 0
 
     @property
@@ -78,7 +78,7 @@ class TupleBatch:
         return losses.sum()
 
     def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> TupleBatch:
-        """The same: what makes a tuple is which image is its positive."""
+        """The same batch: a tuple depends only on which image is its positive."""
         return self
 
 
@@ -86,7 +86,7 @@ class TupleBatch:
 class TupleSampler(QuerySampler):
     """Batches of tuples with random negatives; one epoch passes once over the queries that have a positive.
 
-    Stateless as `PairSampler` is. Negatives that are hard for a model at hand come from `mining`.
+    Stateless as `PairSampler` is. Negatives that are hard for the current model come from `TupleMiner`.
     """
 
     graph: SimilarityGraph
@@ -141,16 +141,16 @@ class TupleSampler(QuerySampler):
         return self.with_second_negatives(batch, epoch, first) if self.second_negative else batch
 
     def ordered_positives(self, queries: NDArray[np.int64], count: int, epoch: int) -> NDArray[np.int64]:
-        """(K, count) positives of each query in an order of (seed, epoch); they repeat where there are fewer."""
+        """(K, count) positives of each query in an order given by (seed, epoch); they repeat where there are fewer."""
         if not count:
             return np.zeros((len(queries), 0), np.int64)
-        key, found = epoch_key(self.seed, epoch, _PURPOSE), np.empty((len(queries), count), np.int64)
-        for row, query in zip(found, queries.tolist(), strict=True):
+        key, positives = epoch_key(self.seed, epoch, _PURPOSE), np.empty((len(queries), count), np.int64)
+        for row, query in zip(positives, queries.tolist(), strict=True):
             ids, psi = self.graph.row(query)
             ids = ids[psi >= POSITIVE]
             turn = many_below(key, query * (1 << 20) + np.arange(len(ids)), _FURTHER, np.full(len(ids), 1 << 62))
             row[:] = np.resize(ids[np.argsort(turn, kind="stable")], count)
-        return found
+        return positives
 
     def _bring_near(
         self,
@@ -196,7 +196,7 @@ class TupleSampler(QuerySampler):
         return TupleBatch(batch.queries, batch.positives, negatives, psi, batch.further)
 
     def _overlaps(self, other: NDArray[np.int64], negatives: NDArray[np.int64]) -> NDArray[np.int64]:
-        """(K,) with how many of `negatives` (K, n − 1) the images `other` (K,) may overlap; itself counts."""
+        """(K,) how many of `negatives` (K, n − 1) each image of `other` (K,) may overlap; the image itself counts."""
         same = negatives == other[:, None]
         if self._one_set:
             return np.asarray((same | (self.graph.lookup(other[:, None], negatives) > 0)).sum(1))
@@ -211,7 +211,7 @@ class TupleSampler(QuerySampler):
 
     @property
     def _reach(self) -> float | None:
-        """Metres from which on two map images cannot overlap: two depths of view."""
+        """Metres between two map images from which they cannot overlap: two depths of view."""
         radius = self.graph.facts.get("radius_m")
         return None if radius is None else 2 * float(np.max(radius))
 
@@ -224,10 +224,11 @@ def _with_both_sides(candidates: Candidates) -> Candidates:
     return candidates._replace(eligible=np.flatnonzero(both).astype(np.int32))
 
 
-# Hard negatives, mined offline: the images that a model at hand takes for the query although they do not overlap.
+# Hard negatives, mined offline: images that the current model finds similar to the query although they do not overlap.
 #
-# Mining goes in rounds. A round serves the next `refresh` batches: `plan` says which images to describe, whoever has the
-# model describes them, `mine` puts the hardest into the round's tuples. Memory is bounded by the plan, not by the map.
+# Mining goes in rounds. A round serves the next `refresh` batches: `plan` says which images to describe, the caller
+# describes them with its model, and `mine` puts the hardest into the round's tuples. Memory is bounded by the plan, not
+# by the map.
 
 
 _ROUND = 2
@@ -249,7 +250,7 @@ class MiningPlan:
     pool: NDArray[np.int64]
     """(P,) distinct map images to describe, ascending."""
     rivals: NDArray[np.int64]
-    """(Q, r) positives of each query, all of them in the pool, that are put in the model's order."""
+    """(Q, r) positives of each query, all of them in the pool, to be ordered by the model."""
 
     def bytes_needed(self, dim: int) -> int:
         """Memory that mining this round takes with float32 descriptors of `dim`."""
@@ -265,7 +266,7 @@ class MinedRound:
     batch_size: int
     tuples: TupleBatch
     mined: int
-    """How many negatives are mined; the others found no harder candidate in the pool and stayed random."""
+    """How many negatives are mined; for the others the pool had no candidate left, so they stayed random."""
 
     def __contains__(self, at: tuple[int, int]) -> bool:
         """Whether (epoch, index) is a batch of this round."""
@@ -285,7 +286,7 @@ class MinedRound:
 
 @dataclass(frozen=True, eq=False)
 class TupleMiner:
-    """Mines for the tuples of a sampler, every `refresh` batches among `pool` map images drawn anew."""
+    """Mines negatives for the tuples of a sampler, every `refresh` batches among `pool` newly drawn map images."""
 
     sampler: TupleSampler
     refresh: int = 250
@@ -299,7 +300,7 @@ class TupleMiner:
             )
 
     def plan(self, epoch: int, index: int) -> MiningPlan:
-        """The round that batch `index` of `epoch` belongs to; the same whoever asks, and when."""
+        """The round that batch `index` of `epoch` belongs to; the same on every call."""
         first = index - index % self.refresh
         batches = min(self.refresh, len(self.sampler) - first)
         size = self.sampler.batch_size
@@ -315,7 +316,7 @@ class TupleMiner:
 
     def _pool(self, epoch: int, first: int) -> NDArray[np.int64]:
         ids = self.sampler.candidates.tables.pool_ids
-        # A key of the round's own: rounds of one epoch look at different images.
+        # Each round has its own key, so that rounds of one epoch look at different images.
         key = epoch_key(int(epoch_key(self.sampler.seed, epoch, _ROUND) >> np.uint64(1)), first, _ROUND)
         return np.sort(ids[permute_many(key, min(self.pool, len(ids)), len(ids))]).astype(np.int64)
 
@@ -331,15 +332,15 @@ class TupleMiner:
             )
         hardest = self._hardest(plan, queries, pool)[np.searchsorted(plan.queries, plan.tuples.queries)]
         negatives, psi = plan.tuples.negatives.copy(), plan.tuples.psi.copy()
-        found = hardest >= 0
-        negatives[:, : hardest.shape[1]][found] = hardest[found]
-        psi[:, 1 : 1 + hardest.shape[1]][found] = 0
+        mined = hardest >= 0
+        negatives[:, : hardest.shape[1]][mined] = hardest[mined]
+        psi[:, 1 : 1 + hardest.shape[1]][mined] = 0
         tuples = TupleBatch(plan.tuples.queries, plan.tuples.positives, negatives, psi, plan.tuples.further)
         if self.sampler.further:
             tuples = self._nearest_positives(plan, tuples, queries, pool)
         if self.sampler.second_negative:
             tuples = self.sampler.with_second_negatives(tuples, plan.epoch, plan.first * plan.batch_size)
-        return MinedRound(plan.epoch, plan.first, plan.batch_size, tuples, int(found.sum()))
+        return MinedRound(plan.epoch, plan.first, plan.batch_size, tuples, int(mined.sum()))
 
     def _nearest_positives(
         self, plan: MiningPlan, tuples: TupleBatch, queries: NDArray[np.float32], pool: NDArray[np.float32]
@@ -410,7 +411,7 @@ class Tuples(Batches):
     pool: int = 1000
     """How many candidates the cache holds."""
     further: int = later(0)
-    """Further positives a tuple, for losses over regions; where negatives are mined, the nearest ones after the positive."""
+    """Further positives a tuple, for losses over regions; with mined negatives, the nearest ones after the positive."""
 
     def __post_init__(self) -> None:
         at_least(0, further=self.further)
@@ -429,5 +430,5 @@ class Tuples(Batches):
         )  # fmt: skip
 
     def miner(self, sampler: TupleSampler) -> TupleMiner | None:
-        """Finds the hardest negatives, where they are asked for."""
+        """The miner that finds the hardest negatives, if they are `mined`."""
         return TupleMiner(sampler, self.refresh, self.pool) if self.mined else None

@@ -28,7 +28,7 @@ from covis.search.exact import rank
 from covis.search.index import INDEX_KIND, KINDS, ROW_BYTES, Exact, LocalIndex, choose, clusters, size
 
 TRAIN_FROM = 1000
-"""Rows from which on a structure is worth training."""
+"""Number of rows from which a structure is worth training."""
 _TRAIN_PER_CLUSTER = 64
 _TRAIN_BYTES = 256 << 20
 _ADD_ROWS = 16384
@@ -62,7 +62,7 @@ class Approximate(LocalIndex):
 
     @classmethod
     def read(cls, path: Path, manifest: dict[str, Any]) -> Approximate:
-        """The kind and its structure from the folder of a saved index; ids and vectors come after."""
+        """The kind and its structure from the folder of a saved index; ids and vectors are loaded later."""
         remedy = f"make {path} again"
         checked(path / artifacts.MANIFEST, manifest, {"seed": int, "effort": int}, remedy)
         if manifest["index"] not in KINDS:
@@ -113,7 +113,7 @@ class Approximate(LocalIndex):
             late = rank(queries, self.vectors, k, allowed=outside, ids=self.row_ids)
             ranking = ordered(np.hstack([ranking.ids, late.ids]), np.hstack([ranking.distances, late.distances]), k)
         short = np.flatnonzero((ranking.ids < 0).any(1))
-        if len(short):  # few of the visited clusters or nodes were allowed; there are k results, so find them
+        if len(short):  # few of the visited clusters or nodes were allowed; k results exist, so find them exactly
             full = rank(queries[short], self.vectors, k, allowed=rows, ids=self.row_ids)
             ranking.ids[short], ranking.distances[short] = full.ids[:, :k], full.distances[:, :k]
         return ranking
@@ -122,7 +122,7 @@ class Approximate(LocalIndex):
         """(Q, C) rows that the structure proposes; −1 for none."""
         selector, held = self._selector(rows)
         wanted = min(len(rows), k * self.spec.widen + _SPARE + self.effort * self.spec.deepen)
-        effort = math.ceil(self.effort * len(self.order) / len(rows))  # what is not allowed is visited all the same
+        effort = math.ceil(self.effort * len(self.order) / len(rows))  # entries that are not allowed are visited too
         effort = max(effort, wanted) if self.spec.graph else effort
         _, entries = self.structure.search(queries, wanted, params=self.spec.parameters(effort, selector))
         del held
@@ -166,7 +166,7 @@ def _write_structure(structure: Any, path: Path) -> None:
 
     try:
         faiss.write_index(structure, str(path))
-    except RuntimeError as error:  # faiss tells no cause
+    except RuntimeError as error:  # faiss gives no cause
         raise OSError(None, f"the index could not be written ({first_line(error)})", str(path)) from None
 
 
@@ -201,7 +201,7 @@ def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool 
 
 
 def _named_store(path: Path, store: dict[str, str]) -> DescriptorStore:
-    """The store that an index was made over, unchanged: beside it as before, or where it was when the index was built."""
+    """The unchanged store of an index: at its relative path, or where it was when the index was built."""
     beside = (path.resolve() / store["path"]).resolve()
     before = Path(store.get("absolute", beside))
     place = before if not (beside / artifacts.MANIFEST).is_file() and before.is_dir() else beside
@@ -219,7 +219,7 @@ _TIMED, _EXACT_TIMED = 50, 5
 
 @dataclass(frozen=True)
 class Measured:
-    """What an index finds of the exact nearest, and what it costs."""
+    """How much of the exact nearest an index finds, and what it costs."""
 
     kind: str
     count: int
@@ -233,7 +233,7 @@ class Measured:
     ram_bytes: int
     """Estimated memory beside the descriptors on disk."""
     query_ms: float
-    """Wall clock of one query asked alone, as a photo is; many at once take less each."""
+    """Wall-clock time of a single query, as for one photo; many at once take less each."""
     exact_query_ms: float
     """The same by exact search."""
 
@@ -243,11 +243,11 @@ class Measured:
         return 1 - self.recall
 
     def to_dict(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As JSON values."""
         return {**asdict(self), "loss": self.loss}
 
     def line(self) -> str:
-        """For people."""
+        """One line for people."""
         return (
             f"{self.kind} over {self.count} × {self.dim}: misses {100 * self.loss:.2f} % of the exact {self.k} nearest "
             f"and {100 * (1 - self.recall_at_1):.2f} % of the nearest ({self.queries} queries), {size(self.ram_bytes)} "
@@ -266,7 +266,7 @@ def build_index(
     queries: Matrix | None = None,
     seed: int = 0,
 ) -> tuple[LocalIndex, Measured]:
-    """An index over `descriptors` (N, dim), and how much of exact search it keeps; says so on stderr.
+    """An index over `descriptors` (N, dim), and how much of exact search it finds, which is also said on stderr.
 
     kind: a name in `KINDS`, `exact`, or `auto`: the quickest that fits into `max_ram` bytes.
     ids: (N,) default 0 … N − 1. xy: (N, 2) positions in metres, for searches in an area.
@@ -287,7 +287,7 @@ def build_index(
 def tune(
     index: LocalIndex, target_recall: float = TARGET_RECALL, queries: Matrix | None = None, seed: int = 0
 ) -> Measured:
-    """Sets the least effort that finds `target_recall` of the exact nearest (or the most there is), and measures it."""
+    """Sets the least effort that finds `target_recall` of the exact nearest (or else the largest), and measures it."""
     asked, itself = _questions(index, queries, seed)
     allowed = None if index.live.all() else index.live
     truth = rank(asked, index.vectors, MEASURED_K, allowed=allowed, exclude=itself, ids=index.row_ids)
@@ -311,7 +311,7 @@ def tune(
 
 
 def _ms_alone(search: Callable[[NDArray[Any]], Ranking], asked: NDArray[Any], times: int) -> float:
-    """Median wall clock of a query by itself, in milliseconds; 0 without queries."""
+    """Median wall-clock time of a single query in milliseconds; 0 without queries."""
     spent = []
     for i in range(min(times, len(asked))):
         start = time.perf_counter()
@@ -320,17 +320,17 @@ def _ms_alone(search: Callable[[NDArray[Any]], Ranking], asked: NDArray[Any], ti
     return 1000 * float(np.median(spent)) if spent else 0.0
 
 
-def found_share(found: Ranking, truth: Ranking) -> float:
+def found_share(ranking: Ranking, truth: Ranking) -> float:
     """Share of the true neighbours found; another one at the same distance counts as well."""
     wanted = int((truth.ids >= 0).sum())
     if not wanted:
         return 1.0
     edge = np.where(truth.ids >= 0, truth.distances, -np.inf).max(1)
-    return float(((found.ids >= 0) & (found.distances <= edge[:, None])).sum() / wanted)
+    return float(((ranking.ids >= 0) & (ranking.distances <= edge[:, None])).sum() / wanted)
 
 
 def _questions(index: LocalIndex, queries: Matrix | None, seed: int) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-    """What to ask, and the id that each question must not find."""
+    """Queries to measure with, and the id that each of them must not find."""
     if queries is not None:
         pick = np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(int)
         if isinstance(queries, DescriptorStore):

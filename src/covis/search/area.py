@@ -55,7 +55,7 @@ class Circle:
 
 @dataclass(frozen=True)
 class Polygon:
-    """The inside of a closed line, which may be concave; crossing itself, it counts by the even–odd rule."""
+    """The inside of a closed line, which may be concave; where it crosses itself, the even–odd rule applies."""
 
     corners: tuple[tuple[float, float], ...]
 
@@ -135,16 +135,16 @@ def _ring(text: str, name: str, degrees: bool) -> list[Corner]:
     return [(lat, lon) for lon, lat in corners] if degrees else corners
 
 
-def _shapes(found: Any) -> list[dict[str, Any]]:
-    if not isinstance(found, dict):
+def _shapes(geojson: Any) -> list[dict[str, Any]]:
+    if not isinstance(geojson, dict):
         return []
-    if found.get("type") == "FeatureCollection":
-        return [shape for feature in found["features"] for shape in _shapes(feature)]
-    return [found["geometry"]] if found.get("type") == "Feature" else [found]
+    if geojson.get("type") == "FeatureCollection":
+        return [shape for feature in geojson["features"] for shape in _shapes(feature)]
+    return [geojson["geometry"]] if geojson.get("type") == "Feature" else [geojson]
 
 
 def in_metres(corners: list[Corner], frame: str, name: str) -> list[Corner]:
-    """(lat, lon) in the frame's metres; metres as they are."""
+    """The corners in metres: (lat, lon) projected into the frame, metres unchanged."""
     if not corners or not all(math.isfinite(v) for corner in corners for v in corner):
         raise InputError(f"{name} needs finite numbers")
     if not frame:
@@ -161,7 +161,7 @@ def in_metres(corners: list[Corner], frame: str, name: str) -> list[Corner]:
 
 
 def _projected(lat: Sequence[float], lon: Sequence[float], frame: str) -> list[Corner]:
-    """In the frame's metres; none where they lie outside of it."""
+    """The points in the frame's metres; empty where they lie outside it."""
     try:
         xy = Poses.from_latlon(lat, lon, frame=frame).xy
     except InputError:

@@ -1,4 +1,4 @@
-"""Exact nearest neighbours in bounded memory: every pair is looked at, ties have one order."""
+"""Exact nearest neighbours in bounded memory: every pair is compared, ties have a fixed order."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ _VIEW_ROWS = 1 << 18
 _SMALL_ROWS = 1024
 _STATE_BYTES = 256 << 20
 PLAIN_QUERIES, _PLAIN_VALUES = 16, 1 << 24
-"""So few queries of so small a map are answered in numpy at once: the compiled kernel takes longer to load."""
+"""Up to this many queries of a map of up to this many numbers are answered in numpy: the compiled kernel takes longer
+to load."""
 _CANDIDATE_BYTES = 4 + 8 + 4 + 4
 
 
@@ -95,7 +96,7 @@ def rank(
     allowed: (N,) mask, or the rows of the map, that may be found at all.
     exclude: (Q,) one map id that each query must not find, such as itself; −1 for none.
     ids: (N,) what the rows of the map are called, if not 0 … N − 1.
-    Beside its answer it needs about 300 MB, whatever Q and N are; either side may be a memory-mapped `DescriptorStore`.
+    Besides its answer it needs about 300 MB for any Q and N; either side may be a memory-mapped `DescriptorStore`.
     """
     queries = as_queries(queries, database, k)
     width = min(k, len(database))
@@ -130,7 +131,7 @@ def _jobs(job: _Job, rows: NDArray[np.int64] | None, groups: Groups) -> Iterator
 
 @dataclass(frozen=True, eq=False)
 class _Job:
-    """One search: what is asked, among what, under which rule."""
+    """One search: the queries, the map and the rules."""
 
     queries: NDArray[np.float32]
     database: Matrix
@@ -206,14 +207,14 @@ class _Job:
         return work
 
     def _block_rows(self, queries: int) -> int:
-        """Rows of the map to look at together; a few queries do little with each, so that calls would cost more."""
+        """Rows of the map per block; larger for few queries, where the work on a row costs less than the calls."""
         if queries > _FEW_QUERIES:
             return _BLOCK_ROWS
         in_place = isinstance(self.database, np.ndarray) and self.database.dtype == np.float32
         return _VIEW_ROWS if in_place else max(_BLOCK_ROWS, _FEW_BYTES // (4 * max(1, self.queries.shape[1])))
 
     def _blocks(self, most: int) -> Iterator[_Block]:
-        """The whole map, at most `most` rows at a time, cut where its parts meet: there a view needs no copy."""
+        """The whole map, at most `most` rows at a time, cut where its parts meet: a view of one part needs no copy."""
         for start, stop in _spans(getattr(self.database, "borders", (0, len(self.database))), most):
             yield self._block(np.arange(start, stop), self.database[start:stop])
 
@@ -222,7 +223,7 @@ class _Job:
         step = max(1, _BLOCK_ROWS // 2)
         for start in range(0, len(among), step):
             rows = wanted = among[start : start + step]
-            # Dense enough: look at the rows between too rather than copy.
+            # Dense enough: also look at the rows between, instead of copying.
             if rows[-1] - rows[0] < min(_BLOCK_ROWS, 4 * len(rows)):
                 rows = np.arange(rows[0], rows[-1] + 1)
                 block = self._block(rows, self.database[int(rows[0]) : int(rows[-1]) + 1])
@@ -237,7 +238,7 @@ class _Job:
 
 
 def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Rows between borders, at most `most` at a time; parts that are small are taken together."""
+    """Rows between borders, at most `most` at a time; small parts are taken together."""
     start, end = 0, int(borders[-1])
     for border in map(int, borders):
         if border < end and border - start < _SMALL_ROWS:
@@ -259,7 +260,7 @@ class _Block(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class _State:
-    """Candidates of each query while the map goes by."""
+    """Candidates of each query during the pass over the map."""
 
     score: NDArray[np.float32]
     ids: NDArray[np.int64]
@@ -279,7 +280,7 @@ class _State:
 
 
 def _spread(pool: ThreadPoolExecutor, work: Callable[[int, int], None], total: int) -> None:
-    """Runs work(low, high) over a range, one part a thread."""
+    """Runs work(low, high) over a range, one part per thread."""
     edges = np.linspace(0, total, threads() + 1).astype(int)
     if len(edges) > 2:
         list(pool.map(work, edges[:-1], edges[1:]))
@@ -339,7 +340,7 @@ class _Scorer:
 
 
 def rounding(dimensions: int) -> float:
-    """How far two scores of unit vectors may stray from each other in float32 products (over ten times what is seen)."""
+    """How far two float32 scores of unit vectors may differ by rounding (over ten times what is observed)."""
     return float(2.0**-22 * (np.sqrt(dimensions) + 8))
 
 

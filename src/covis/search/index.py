@@ -1,4 +1,4 @@
-"""What every index offers, the kinds that there are and what they cost, the exact one, and local indexes on disk."""
+"""The interface of every index, the kinds of index and their costs, the exact one, and local indexes on disk."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from covis.search.exact import as_queries, rank
 LINKS = 32
 """Neighbours that a node of a graph keeps on its upper levels; twice as many at the bottom."""
 ROW_BYTES = 8 + 8 + 16 + 1
-"""What an index notes of each row beside its code: id, place in the structure, position, whether it lives."""
+"""What an index stores for each row beside its code: id, place in the structure, position, whether it is live."""
 EXACT_UP_TO = 20_000
-"""Descriptors up to which `auto` takes exact search: it answers in a few milliseconds and loses nothing."""
+"""Up to this many descriptors `auto` takes exact search: it answers in a few milliseconds and loses nothing."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to find most of the nearest quickly. Candidates it proposes are scored again by their exact distance."""
+    """A way to find most of the nearest quickly; its candidates are scored again by their exact distance."""
 
     name: str
     says: str
@@ -42,15 +42,15 @@ class Kind:
     code_bytes: Callable[[int], float]
     """dim → bytes per descriptor inside the structure."""
     fixed_bytes: Callable[[int, int], float]
-    """(descriptors, dim) → bytes whatever their number: cluster centres, rotations, codebooks."""
+    """(descriptors, dim) → bytes that are shared by all: cluster centres, rotations, codebooks."""
     graph: bool
-    """Whether it links neighbours: then descriptors must enter in random order, never in that of a drive."""
+    """Whether it links neighbours: then descriptors must be added in random order, never in that of a drive."""
     rotated: bool
-    """Whether descriptors are turned at random first, so that no number of theirs counts more than another."""
+    """Whether descriptors are rotated at random first, so that no dimension counts more than another."""
     widen: int
     """Candidates to score again for each result wanted."""
     deepen: int
-    """Candidates more for each step of effort: rough codes miss by their order, which no further cluster repairs."""
+    """Additional candidates per step of effort: rough codes order them wrongly, which more clusters cannot fix."""
     efforts: tuple[int, ...]
     """Settings from quick to thorough: how many nodes or clusters a query visits."""
 
@@ -155,7 +155,7 @@ def size(count: float) -> str:
 
 
 class Index(ABC):
-    """Descriptors under ids of the caller's choice, to be searched. Ids are not negative; adding one again replaces it."""
+    """Searchable descriptors under ids of the caller's choice. Ids are not negative; adding one again replaces it."""
 
     kind: str
     dim: int
@@ -166,11 +166,11 @@ class Index(ABC):
 
     @abstractmethod
     def remove(self, ids: ArrayLike) -> int:
-        """Removes ids, and says how many were there."""
+        """Removes ids and returns how many existed."""
 
     @abstractmethod
     def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
-        """The k nearest of each of `queries` (Q, dim), only those inside `area` if given; fewer where there are fewer."""
+        """The k nearest of each of `queries` (Q, dim), only inside `area` if given; fewer where there are not k."""
 
     @abstractmethod
     def __len__(self) -> int:
@@ -208,7 +208,7 @@ class LocalIndex(Index):
         self._appended(len(new))
 
     def remove(self, ids: ArrayLike) -> int:
-        """Removes ids, and says how many were there."""
+        """Removes ids and returns how many existed."""
         gone = self.live & np.isin(self.row_ids, np.asarray(ids, np.int64))
         self.live = self.live & ~gone
         return int(gone.sum())
@@ -238,12 +238,12 @@ class LocalIndex(Index):
     ) -> None:
         """Writes the index as an artefact.
 
-        It holds its vectors, or names the `store` that does, row for row; with neither, `open_index` must be given them.
+        It holds its vectors, or names the `store` that does, row for row; with neither, `open_index` needs them.
         """
         save_index(self, Path(path), with_vectors and store is None, store, replace)
 
     def _write(self, draft: artifacts.Draft) -> None:
-        """What a kind keeps beside ids, positions and vectors."""
+        """Writes what a kind keeps beside ids, positions and vectors."""
 
     def _allowed(self, area: Area | None) -> NDArray[np.bool_]:
         return self.live if area is None else self.live & area.contains(self.xy)
@@ -265,7 +265,7 @@ class LocalIndex(Index):
 
 
 class Exact(LocalIndex):
-    """Looks at every descriptor: no loss, nothing to build, no memory but the vectors themselves (which may be mapped)."""
+    """Compares every descriptor: no loss, nothing to build, no memory but the vectors themselves (may be mapped)."""
 
     kind = "exact"
 
@@ -275,7 +275,7 @@ class Exact(LocalIndex):
 
 
 def check_ids(ids: ArrayLike, descriptors: Any, dim: int) -> Ids:
-    """Ids as int64, after checking that there is one for each descriptor, each once."""
+    """Ids as int64, after checking that there is one for each descriptor and none twice."""
     new = np.asarray(ids, np.int64)
     if len(descriptors.shape) != 2 or descriptors.shape[1] != dim:
         raise InputError(f"the index holds descriptors of {dim} numbers, these have shape {tuple(descriptors.shape)}")

@@ -35,9 +35,9 @@ def _distance(query, vector):  # type: ignore[no-untyped-def]
 
 @njit([types.void(_MATRIX, _MATRIX, types.float32[:, :])], nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def difference_scores(queries, block, products):  # type: ignore[no-untyped-def]
-    """products (Q, N) = −‖q−x‖²/2: one pass without norms, which a matrix product repays only from a few queries on.
+    """products (Q, N) = −‖q−x‖²/2: one pass without norms; a matrix product pays off only from a few queries on.
 
-    Four rows at a time, so that memory, which decides the time, is read from four places at once.
+    Four rows at a time: memory access dominates the time, and this reads from four places at once.
     """
     rows, half = block.shape[0], np.float32(-0.5)
     for i in range(queries.shape[0]):
@@ -157,7 +157,7 @@ def scan(  # type: ignore[no-untyped-def]
     mode, query_group, block_group, exclude,
     score, ids, columns, distance, count, bound,
 ):  # fmt: skip
-    """Takes one block of the map into the candidates of each query.
+    """Merges one block of the map into the candidates of each query.
 
     queries (Q, D), block (N, D), products (Q, N) = queries · blockᵀ, half_norm (N,), block_ids (N,), slack (Q,).
     Candidates: score, ids, columns, distance (Q, C), count (Q,), bound (Q,): all changed in place.

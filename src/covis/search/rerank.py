@@ -1,10 +1,11 @@
-"""Looking twice at the best results: a re-ranking is a function `Ranking -> Ranking`.
+"""A second look at the best results: a re-ranking is a function `Ranking -> Ranking`.
 
-`Consensus` looks only at the poses of the map. Photos that truly show the query's place stand together and face the same
-way; a look-alike elsewhere, or a photo whose compass was off, stands alone. How far results are heard that lag behind the
-best, and how near they must stand to agree, suits one map and not another: many photos of each place with poor compasses
-want many voices, street views every few metres hardly any. So both are chosen by questions with known answers, where a
-map has some (`Consensus.fitted`). `SpatialRerank` matches patches of two images; matches that move together count.
+`Consensus` looks only at the poses of the map. Photos that truly show the query's place stand together and face the
+same way; a look-alike elsewhere, or a photo whose compass was off, stands alone. Two settings depend on the map: how
+much weight results have that lag behind the best, and how close results must be to agree. Many photos of each place
+with poor compasses need many votes, street views every few metres hardly any. Where a map has queries with known
+answers, both are fitted to them (`Consensus.fitted`). `SpatialRerank` matches patches of two images; matches that move
+together count.
 """
 
 from __future__ import annotations
@@ -25,35 +26,35 @@ from covis.ranking import Ranking
 
 HEARD_DEPTH = 20
 SHARPNESS = 0.45
-"""Between what campus photos (0.7) and street views (0.3) want: it costs either 1 to 2 points at rank 1 at most."""
+"""Between the best for campus photos (0.7) and street views (0.3): it costs either at most 1 to 2 points at rank 1."""
 CERTAINTY = 0.25
-"""Votes fall by a factor of e over this share of the best's own squared distance at most: what is all but the query
-itself is not outvoted."""
+"""Votes fall by a factor of e over at most this share of the best's own squared distance: a result that is almost
+identical to the query is not outvoted."""
 TRIED_RADII_M = (PLACE_M, PLACE_M / 2, PLACE_M / 4)
 SHARPNESSES = (0.0, 0.15, 0.3, 0.45, 0.6, 0.75, 0.9)
 """What a fit tries."""
 RIGHT_M = (PLACE_M, 0.4 * PLACE_M)
-"""A result is right within the first; one that is within the second counts double."""
+"""A result is right within the first radius; one within the second counts double."""
 _GAIN = 0.003
-"""Another choice than the default must be better by this share of the questions, about what chance moves."""
+"""A choice other than the default must be better by this share of the queries, about as much as chance causes."""
 _SMALLEST = 1e-12
 _BLOCK = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Consensus:
-    """Puts the result first that the first `depth` results agree with most; the others keep their order."""
+    """Puts first the result that the first `depth` results agree with most; the others keep their order."""
 
     poses: Poses
     """Of the map's images."""
     depth: int = HEARD_DEPTH
     radius_m: float = PLACE_M
-    """Two results agree less the farther apart they are, as a normal curve of this width."""
+    """Agreement of two results falls with the distance between them, as a normal curve of this width."""
     angle_deg: float = PLACE_TURN_DEG
-    """And the more they are turned, where both headings are known."""
+    """The same for the angle between their headings, where both are known."""
     sharpness: float = SHARPNESS
-    """Votes fall by a factor of e over this share of the results' mean lag behind the best, in squared distance; 0: no
-    result is heard but the best."""
+    """Votes fall by a factor of e over this share of the results' mean lag behind the best, in squared distance; 0:
+    only the best result votes."""
 
     def __post_init__(self) -> None:
         if self.depth < 1 or not self.radius_m > 0 or not self.angle_deg > 0 or not self.sharpness >= 0:
@@ -64,10 +65,10 @@ class Consensus:
 
     @classmethod
     def fitted(cls, poses: Poses, ranking: Ranking, asked: Poses, depth: int = HEARD_DEPTH) -> Consensus:
-        """Chosen by questions with known answers: `ranking` (Q, K) of a map's images for queries that stand at `asked`.
+        """Fitted to queries with known answers: `ranking` (Q, K) of a map's images for queries at the poses `asked`.
 
-        Its results must be what new images would find: none of the query's own walk, by descriptors that were not
-        fitted to it.
+        The results must be like those of new images: none of the query's own walk, and found by descriptors that were
+        not fitted to it.
         """
         known = asked.known & (ranking.ids[:, 0] >= 0) if ranking.k else np.zeros(len(ranking), bool)
         if not known.any():
@@ -82,7 +83,7 @@ class Consensus:
                 weight = replace(tried, sharpness=sharpness).weights(ids, distances)
                 first = _votes(alike, weight, ids >= 0).argmax(axis=1)
                 gained[i, j] = np.take_along_axis(score, first[:, None], 1).mean()
-        # Neighbours differ by chance more than by themselves; to hear no one is a choice of its own.
+        # Neighbouring settings differ mostly by chance, so they are averaged; sharpness 0 (no votes) stays apart.
         smooth = gained.copy()
         smooth[:, 1:-1] = (gained[:, :-2] + gained[:, 1:-1] + gained[:, 2:]) / 3
         smooth[:, -1] = (gained[:, -2] + 2 * gained[:, -1]) / 3
@@ -91,7 +92,7 @@ class Consensus:
         return cls(poses, depth, TRIED_RADII_M[best[0]], sharpness=SHARPNESSES[best[1]])
 
     def facts(self) -> dict[str, Any]:
-        """As JSON knows it."""
+        """As JSON values."""
         return {
             "depth": self.depth,
             "radius_m": self.radius_m,
@@ -115,7 +116,7 @@ class Consensus:
         return _votes(self.alike(ids), self.weights(ids, distances), ids >= 0)
 
     def weights(self, ids: NDArray[np.int64], distances: NDArray[np.floating[Any]]) -> Floats:
-        """(Q, K) how far each result is heard, 1 for the best; 0 where there is none."""
+        """(Q, K) weight of each result's vote, 1 for the best; 0 where there is none."""
         present = ids >= 0
         squared = np.where(present, distances, 0.0).astype(np.float64) ** 2
         lag = np.where(present, squared - squared[:, :1], 0.0).clip(min=0.0)
@@ -131,8 +132,8 @@ class Consensus:
         return np.asarray(np.nan_to_num(np.exp(-(apart + turned**2) / 2)))  # a result of unknown place agrees with none
 
 
-def _votes(alike: Floats, weight: Floats, found: NDArray[np.bool_]) -> Floats:
-    return np.where(found, (alike * weight[:, None]).sum(axis=2), -1.0)
+def _votes(alike: Floats, weight: Floats, present: NDArray[np.bool_]) -> Floats:
+    return np.where(present, (alike * weight[:, None]).sum(axis=2), -1.0)
 
 
 def _rightness(poses: Poses, ids: NDArray[np.int64], asked: Poses) -> Floats:
@@ -143,8 +144,8 @@ def _rightness(poses: Poses, ids: NDArray[np.int64], asked: Poses) -> Floats:
     return np.asarray(np.mean(right, axis=0))
 
 
-# Patches need no weights of their own: they come from the map that the model pools into its descriptor. Off unless asked
-# for, because matching costs far more than the search before it.
+# Patches need no weights of their own: they come from the map that the model pools into its descriptor. This is off by
+# default, because matching costs far more than the search before it.
 
 
 PatchVectors = Callable[[NDArray[np.int64]], NDArray[np.floating]]
@@ -160,7 +161,7 @@ def reordered(
     depth: int,
     scores: Callable[[int, NDArray[np.int64], NDArray[np.floating]], NDArray[np.float64]],
 ) -> Ranking:
-    """The ranking with the first `depth` results of each query by falling score, equal ones as they were.
+    """The ranking with the first `depth` results of each query by descending score; ties keep their order.
 
     scores: (query, ids (n,), distances (n,)) → (n,).
     """
@@ -188,7 +189,7 @@ class SpatialRerank:
     """How much the descriptors' own similarity counts beside the patches; 0 leaves it out."""
 
     def __call__(self, ranking: Ranking) -> Ranking:
-        """The ranking with its head in a new order; distances stay those of the descriptors, so they may rise and fall."""
+        """The ranking with its head in a new order; distances stay those of the descriptors, so they may not ascend."""
         return reordered(ranking, self.depth, self._combined)
 
     def _combined(self, query: int, ids: NDArray[np.int64], distances: NDArray[np.floating]) -> NDArray[np.float64]:
@@ -236,16 +237,17 @@ def windows(rows: int, columns: int, side: int) -> NDArray[np.float32]:
 
 
 # Local features of pictures: found, matched, and checked against the geometry of two views
+#
 # Two pictures of one place share many points that one homography (a flat scene, or a turned camera) or one fundamental
-# matrix (any scene) explains; the number of such points is the score of a re-ranking. Matching is numpy's, geometry
-# OpenCV's (`pip install 'covis[local]'`), SIFT pycolmap's.
+# matrix (any scene) explains; the number of such points is the score of a re-ranking. Matching uses numpy,
+# geometry OpenCV (`pip install 'covis[local]'`), SIFT pycolmap.
 
 
 RATIO = 0.85
-"""A match's distance to that of the second-best, at most (Lowe 2004)."""
+"""Largest ratio of a match's distance to that of the second-best (Lowe 2004)."""
 MAX_FEATURES = 4096
 MAX_SIDE = 1600
-"""Pictures are scaled down to this for features."""
+"""Pixels of the longer side to which pictures are scaled down for features."""
 ViewGeometry = Literal["homography", "fundamental", "both", "none"]
 MAX_ERROR = 0.01
 """How far a match may lie from where the geometry puts it, as a share of the picture's diagonal."""
@@ -288,7 +290,7 @@ def sift(path: Path, most: int = MAX_FEATURES, side: int = MAX_SIDE) -> LocalFea
 
 
 def open_pycolmap(what: str) -> Any:
-    """The library, silenced; `what` needs it."""
+    """The library with its log silenced; `what` is the feature that needs it."""
     try:
         import pycolmap
     except ImportError:
@@ -340,7 +342,8 @@ def inliers(
 ) -> int:  # fmt: skip
     """How many of the matched `pairs` (M, 2) one geometry of two views explains; "both" takes the larger of the two.
 
-    "none" counts all matches. max_error: of the larger picture's diagonal. Deterministic: OpenCV draws from a fixed seed.
+    "none" counts all matches. max_error: as a share of the larger picture's diagonal. Deterministic: OpenCV draws from
+    a fixed seed.
     """
     if geometry == "none":
         return len(pairs)
@@ -385,7 +388,7 @@ class LocalRerank:
     """After a call: inliers of each query's head, in the order of the ranking that was given."""
 
     def __call__(self, ranking: Ranking) -> Ranking:
-        """The ranking with its head by inliers, equal ones as they were; distances stay those of the descriptors."""
+        """The ranking with its head ordered by inliers, ties as before; distances stay those of the descriptors."""
         return reordered(ranking, self.depth, self._scores)
 
     def _scores(self, query: int, ids: NDArray[np.int64], distances: NDArray[np.floating]) -> Floats:

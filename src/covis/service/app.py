@@ -291,7 +291,7 @@ async def locate(request: Request, server: ReadAccess, query: Annotated[Question
 
 
 def _asked(request: Request, query: Question, form: Form) -> Question:
-    """The question of the address, with the fields of the form over it."""
+    """The question in the query parameters, overridden by the fields of the form."""
     fields = {key: value for key, value in form.fields.items() if key in Question.model_fields}
     unknown = {*form.fields, *request.query_params} - Question.model_fields.keys()
     if unknown:
@@ -448,7 +448,7 @@ _PAGE_FILES = {
     "assets/leaflet.js": ("report", "leaflet/leaflet.js", "text/javascript; charset=utf-8"),
     "assets/leaflet-license.txt": ("report", "leaflet/LICENSE", "text/plain; charset=utf-8"),
 }
-"""Address → folder of covis, file in its `assets`, type; found by path, for a report's package loads torch."""
+"""Address → folder of covis, file in its `assets`, type; read by path, since `covis.report` loads torch."""
 
 
 def _add_page(app: FastAPI) -> None:

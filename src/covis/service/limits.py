@@ -1,7 +1,7 @@
 """What a client may ask of the service: bytes, photos, time, requests per minute; and what happens beyond it.
 
-Every bound is kept before memory is taken: bytes are counted as they come in, over all requests together, and photos
-are counted before they are decoded. Whoever comes too much is told when to come again.
+Every bound is enforced before memory is taken: bytes are counted as they come in, over all requests together, and
+photos are counted before they are decoded. A client that sends too many requests is told when to try again.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ PREFIX = "covis_"
 
 @dataclass(frozen=True)
 class Key:
-    """One line of the file."""
+    """One key of the file."""
 
     name: str
     role: str
@@ -72,7 +72,7 @@ ADVICE = "covis keys add FILE --name NAME --role read"
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
-    """All keys of a file, checked. It carries a checksum: whoever edits it by hand takes that line out."""
+    """All keys of a file, checked. It carries a checksum; to edit it by hand, remove that line."""
     data = artifacts.read_json(path)
     rows: Any = data.get("keys") if isinstance(data, dict) else None
     if not isinstance(rows, list):
@@ -118,8 +118,8 @@ def _digest(secret: str) -> str:
 
 # What a client may ask of the service: bytes, photos, time, requests per minute; and what happens beyond it.
 #
-# Every bound is kept before memory is taken: bytes are counted as they come in, over all requests together, and photos
-# are counted before they are decoded. Whoever comes too much is told when to come again.
+# Every bound is enforced before memory is taken: bytes are counted as they come in, over all requests together, and
+# photos are counted before they are decoded. A client that sends too many requests is told when to try again.
 
 
 MEGABYTE = 1_000_000
@@ -216,19 +216,19 @@ HEADERS = {
 
 
 class Hurried(H11Protocol):
-    """HTTP/1.1 whose clients must send a request's head in time, so that connections that say nothing are not kept."""
+    """HTTP/1.1 whose clients must send a request's head in time, so that silent connections are closed."""
 
     head_s = 10.0
     """From the connection, or from the first byte of a further request, to the end of its head."""
     _timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """A client came."""
+        """A client connected."""
         super().connection_made(transport)
         self._timer = self.loop.call_later(self.head_s, self._late)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came; what matters is whether a head is still incomplete after them."""
+        """Bytes arrived; the timer runs while the head of a request is incomplete."""
         super().data_received(data)
         incomplete = self.conn.their_state is h11.IDLE and bool(self.conn.trailing_data[0])
         if not incomplete:
@@ -237,7 +237,7 @@ class Hurried(H11Protocol):
             self._timer = self.loop.call_later(self.head_s, self._late)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The client left."""
+        """The client disconnected."""
         self._stop()
         super().connection_lost(exc)
 
@@ -253,7 +253,7 @@ class Hurried(H11Protocol):
 
 
 class Guard:
-    """ASGI middleware: bounded bodies, security headers, names of this server only."""
+    """ASGI middleware: bounded bodies, security headers, and only requests that name this server."""
 
     def __init__(self, app: ASGIApp, limits: Limits, budget: Budget, hosts: frozenset[str] | None) -> None:
         """hosts: names that a request may be addressed to; None: any."""

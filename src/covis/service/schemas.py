@@ -1,4 +1,4 @@
-"""What the service is asked, what it answers (the fields of `covis locate --json`), and what Prometheus reads of it."""
+"""Requests to the service, its answers (the fields of `covis locate --json`), and its metrics for Prometheus."""
 
 from __future__ import annotations
 
@@ -341,7 +341,7 @@ class _State(Collector):
         self.shelf, self.batcher, self.bodies = shelf, batcher, bodies
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """As Prometheus asks."""
+        """The gauges, at each reading by Prometheus."""
         yield _gauge("covis_queue_photos", "Photos that wait or are being answered", [([], self.batcher.slots.used)])
         yield _gauge("covis_upload_bytes", "Bytes of uploads in memory", [([], self.bodies.used)])
         shown = [self.shelf.now(name) for name in self.shelf.names]

@@ -1,4 +1,4 @@
-"""The maps of a server under their names: opened once, and taken up anew when another process changed them."""
+"""The maps of a server under their names: opened once, and reopened when another process has changed them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Shown:
     network: Runtime
 
     def summary(self) -> dict[str, Any]:
-        """What the map is, as JSON knows it."""
+        """What the map is, as plain values for JSON."""
         images, calibration = self.map.images, self.map.calibration
         return {
             "name": self.name, "version": self.map.version, "photos": len(self.map), "groups": len(images.group_names),
@@ -77,7 +77,7 @@ class Shown:
         return np.flatnonzero(keep)
 
     def photos(self, ids: NDArray[np.int64]) -> list[dict[str, Any]]:
-        """Name, place and group of photos, as JSON knows it."""
+        """Name, place and group of photos, as plain values for JSON."""
         images = self.map.images
         places = places_of(images.poses.subset(ids))
         return [
@@ -141,7 +141,7 @@ class Shelf:
         return list(self._paths)
 
     def now(self, name: str) -> Shown:
-        """The newest state of a map; raises `KeyError` for a name that is none."""
+        """The newest state of a map; raises `KeyError` for an unknown name."""
         with self._lock:
             shown = self._shown[name]
             newest = shown.map.newest()
@@ -151,7 +151,7 @@ class Shelf:
             return shown
 
     def thumbnail(self, shown: Shown, image: str, pixels: int) -> bytes:
-        """A photo of the map as a small JPEG; raises `KeyError` for another name, `Reject` where the file is no photo."""
+        """A photo of the map as a small JPEG; raises `KeyError` for an unknown name, `Reject` for a bad file."""
         from PIL import Image
 
         from covis.reading.decoding import Reject, decode

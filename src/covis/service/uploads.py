@@ -32,7 +32,7 @@ from covis.runtime import Runtime
 from covis.service.limits import MEGABYTE, Budget, Limits, TooBusy
 
 BATCH = 8
-"""Photos through the network at once at most: on a processor larger batches are no quicker per photo."""
+"""Most photos through the network at once: on a processor, larger batches are no faster per photo."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ class Batcher:
     """One thread that feeds the network, and a bounded number of photos before it."""
 
     def __init__(self, most: int, answer_s: float, seen: Callable[[int], None] = lambda count: None) -> None:
-        """most: photos that may wait. seen: told the size of each batch."""
+        """most: photos that may wait. seen: called with the size of each batch."""
         self.slots = Budget(most, "too many photos are waiting")
         self.answer_s, self._seen = answer_s, seen
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
@@ -162,7 +162,7 @@ class Form:
 
 
 class _FormParser(MultiPartParser):
-    """Starlette's, which also knows whether the form came to its end."""
+    """Starlette's parser, which also notes whether the form came to its end."""
 
     ended = False
 
@@ -251,7 +251,7 @@ class Addition:
 
 
 def read_positions(form: Form, frame: str) -> list[Spot]:
-    """One for each photo, of the field `positions` or of EXIF; raises 422 where one is missing."""
+    """One for each photo, from the field `positions` or from EXIF; raises 422 where one is missing."""
     names = [photo.name for photo in form.photos]
     if len(set(names)) < len(names):
         raise HTTPException(422, "two photos have the same file name; give each its own")
@@ -289,7 +289,7 @@ def _number(value: Any) -> float:
 
 
 def _from_exif(photo: Upload, frame: str) -> Spot:
-    """What the photo says of itself; a photo that cannot be read has no place, and is rejected later with its reason."""
+    """The position in the photo's EXIF; a photo that cannot be read has none, and is rejected later with its reason."""
     if not frame:
         raise HTTPException(422, "the map is not on Earth; give positions with easting and northing")
     try:

@@ -23,16 +23,16 @@ class TownConfig:
     fov_deg: float = 90.0
     """Horizontal opening of every camera."""
     samples: int = 1
-    """Rays across a pixel, beside those at its corners, where the corners differ; their square is cast."""
+    """Rays across a pixel, besides those at its corners, where the corners differ; this number squared is cast."""
     train_blocks: tuple[int, int] = (4, 4)
     """Blocks of houses east and north; each split is a district of its own, out of sight of the others."""
     val_blocks: tuple[int, int] = (2, 2)
     test_blocks: tuple[int, int] = (3, 3)
     block_m: float = 72.0
     map_spacing_m: float = 4.0
-    """Way between two images of the map, in each driving direction."""
+    """Distance between two images of the map, in each driving direction."""
     query_spacing_m: float = 15.0
-    """Way between two images of each query traversal, in each driving direction."""
+    """Distance between two images of each query traversal, in each driving direction."""
     jpeg_quality: int = 92
 
     def __post_init__(self) -> None:

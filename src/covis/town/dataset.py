@@ -1,7 +1,7 @@
 """The town as a dataset: rendered once into a folder of ordinary image files, then loaded like any other.
 
     FOLDER/town.json                    the configuration
-    FOLDER/SPLIT/CONDITION/             one artefact a traversal: manifest, poses.csv, 00000.jpg, …
+    FOLDER/SPLIT/CONDITION/             one artefact per traversal: manifest, poses.csv, 00000.jpg, …
 
 Each traversal is written whole or not at all, so a killed run resumes with the next one.
 """
@@ -83,8 +83,8 @@ def folder_config(folder: Path) -> TownConfig:
 def _prepare(folder: Path, config: TownConfig, split: str) -> None:
     """Renders what is missing of `split`, waiting for another process that does the same."""
     if (folder / _RECORD).exists():
-        found = folder_config(folder)
-        if found != config:
+        existing = folder_config(folder)
+        if existing != config:
             raise InputError(f"{folder} holds a town of another configuration; choose another folder")
     elif folder.is_dir() and not all(map(is_passing, folder.iterdir())):
         raise InputError(f"{folder} holds other files; choose another folder for the town")
@@ -103,7 +103,7 @@ def _prepare(folder: Path, config: TownConfig, split: str) -> None:
 
 
 def _missing(folder: Path, config: TownConfig, split: str) -> Iterator[str]:
-    """Conditions whose traversal does not exist, or not whole."""
+    """Conditions whose traversal does not exist, or is not whole."""
     for condition in (MAP, *QUERIES):
         try:
             manifest = artifacts.open_manifest(folder / split / condition.name, _KIND)
@@ -120,15 +120,15 @@ class _patient_lock:  # noqa: N801 - used like a function
         self.folder, self.held = folder, artifacts.lock(folder)
 
     def __enter__(self) -> None:
-        told = False
+        announced = False
         while True:
             try:
                 self.held.__enter__()
                 return
             except artifacts.InUse as error:
-                if not told:
+                if not announced:
                     say(f"waiting: {error}")
-                told = True
+                announced = True
                 time.sleep(0.5)
                 self.held = artifacts.lock(self.folder)
 
@@ -206,7 +206,7 @@ class StaticPoints(NamedTuple):
 
 
 def picture(images: ImageSet, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
-    """(height, width, 3) image `i` of a town's set again, at any `size` (width, height)."""
+    """(height, width, 3) image `i` of a town's set, rendered again at any `size` (width, height)."""
     view, frame = _frame(images, i)
     return view.image(frame, size)
 
@@ -235,15 +235,15 @@ def covisibility(
 ) -> Floats:
     """(P, 2) for each of the (P, 2) index pairs: the share of either image's fixed surfaces that the other one sees.
 
-    Exact but for the raster: each of `size` = (width, height) rays of one camera ends on a surface point, and a ray of
+    Exact up to the raster: each of `size` = (width, height) rays of one camera ends on a surface point, and a ray of
     the other camera finds out whether anything, houses or passing cars, stands between.
     """
     ids = np.asarray(pairs, np.int64).reshape(-1, 2)
     eyes = {(side, i): None for side, column in enumerate(ids.T) for i in np.unique(column).tolist()}
     sets = (queries, database)
     with ThreadPoolExecutor(cpu_count()) as pool:
-        found = dict(zip(eyes, pool.map(lambda key: _eye(sets[key[0]], key[1], size), eyes), strict=True))
-        rows = pool.map(lambda ij: _share(found[0, ij[0]], found[1, ij[1]]), ids.tolist())
+        eye_by_key = dict(zip(eyes, pool.map(lambda key: _eye(sets[key[0]], key[1], size), eyes), strict=True))
+        rows = pool.map(lambda ij: _share(eye_by_key[0, ij[0]], eye_by_key[1, ij[1]]), ids.tolist())
         return np.array(list(rows), np.float64).reshape(-1, 2)
 
 
@@ -284,12 +284,12 @@ class TrueCovisibility(LabelRule):
         return super().facts(queries, database) | {"measure": "true-covisibility", "size": list(self.size)}
 
     def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
-        """By few queries: every pair is traced."""
+        """By labelling only a few queries, because every pair is traced."""
         return estimated(self, queries, database, quantised=quantised, sample=_SAMPLE)
 
 
 class _Eye(NamedTuple):
-    """One camera, what it stands in, and the points that it sees."""
+    """One camera, the scene that it stands in, and the points that it sees."""
 
     scene: TownScene
     movers: Floats

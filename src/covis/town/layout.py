@@ -339,7 +339,7 @@ def _clear(corners: Floats, streets: Floats) -> bool:
 
 
 def _plant(street: Floats, rng: np.random.Generator, solids: list[Floats]) -> None:
-    """Trees of an avenue and lamps, on the pavement's outer edge of the road."""
+    """Trees of an avenue, and lamps, on the pavement beside the road."""
     start, along, across, length = axes(street)
     kerb = street[4] + 0.7
     for k, s in enumerate(np.arange(14.0, length - 12.0, 22.0)):

@@ -1,7 +1,7 @@
 """Images and depth of the town, by ray casting in compiled array code, at any size.
 
-Pixel (row, column) has its centre at (column + 0.5, row + 0.5) in the units of the intrinsics. What colour a ray brings
-back, rays into images, and one traversal made visible.
+Pixel (row, column) has its centre at (column + 0.5, row + 0.5) in the units of the intrinsics. The parts: the surface
+that a ray meets, its colour, images and depth from rays, and the views of one traversal.
 """
 
 from __future__ import annotations
@@ -404,9 +404,9 @@ def image(
     edges = np.argwhere((corners.max(axis=0) - corners.min(axis=0)).max(axis=2) > _CONTRAST)
     if len(edges):
         inner = _lattice(samples, samples, 0.5) / samples
-        found = look((edges[:, None, ::-1] + inner).reshape(-1, 2)).reshape(len(edges), -1, 3).sum(axis=1)
+        inner_sum = look((edges[:, None, ::-1] + inner).reshape(-1, 2)).reshape(len(edges), -1, 3).sum(axis=1)
         row, column = edges.T
-        pixels[row, column] = (4.0 * pixels[row, column] + 2.0 * found) / (4.0 + 2.0 * len(inner))
+        pixels[row, column] = (4.0 * pixels[row, column] + 2.0 * inner_sum) / (4.0 + 2.0 * len(inner))
     grain = np.random.default_rng(seed).standard_normal(pixels.shape, np.float32)
     levels: NDArray[np.uint8] = np.clip(255.0 * (pixels + light.noise * grain) + 0.5, 0.0, 255.0).astype(np.uint8)
     return levels

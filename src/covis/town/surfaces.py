@@ -94,7 +94,7 @@ def _asphalt(
 
 
 LIT = 1.0
-"""Fourth channel of a facade: glass behind which light burns."""
+"""Fourth channel of a facade: windows with light in them."""
 
 
 @kernel(**INNER)

@@ -156,15 +156,15 @@ def in_the_way(config: TownConfig, drive: Traversal, i: int) -> Floats:
     rows: list[Floats] = []
     ahead = drive.rotation[i, :2, 2] / np.linalg.norm(drive.rotation[i, :2, 2])
     right = np.array([ahead[1], -ahead[0]])
-    here = drive.position[i, :2]
+    position = drive.position[i, :2]
     for _ in range(rng.poisson(0.4 * drive.condition.traffic)):
         oncoming = rng.random() < 0.5
         sideways = rng.uniform(-4.0, -3.0) if oncoming else rng.uniform(-0.4, 0.4)
-        at = here + ahead * rng.uniform(7.5, 26.0) + right * sideways
+        at = position + ahead * rng.uniform(7.5, 26.0) + right * sideways
         rows += _vehicle(rng, at, ahead * (-1.0 if oncoming else 1.0))
     for _ in range(rng.poisson(0.9 * drive.condition.traffic)):
         sideways = rng.choice([-1.0, 1.0]) * rng.uniform(2.2, 6.0)
-        at = here + ahead * rng.uniform(3.0, 16.0) + right * sideways
+        at = position + ahead * rng.uniform(3.0, 16.0) + right * sideways
         rows += layout.person(at, rng.uniform(0.05, 0.6, 3), float(rng.integers(1 << 16)))
     return np.array(rows).reshape(-1, layout.SOLID_FIELDS)
 

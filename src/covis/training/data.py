@@ -118,7 +118,7 @@ def _owned(array: NDArray[Any]) -> NDArray[Any]:
 
 @dataclass(frozen=True, eq=False)
 class Needed:
-    """The images of a batch, each once, and for each place in the batch its image."""
+    """The distinct images of a batch, and which of them belongs at each place in the batch."""
 
     batch: Batch
     request: tuple[Ids, ...]
@@ -135,7 +135,7 @@ class Needed:
 
 
 def needed(batch: Batch, one_set: bool) -> Needed:
-    """What a batch asks for."""
+    """The images that a batch needs."""
     queries, right = batch.images()
     if one_set:
         ids = np.unique(np.concatenate([queries.ravel(), right.ravel()]))
@@ -145,7 +145,7 @@ def needed(batch: Batch, one_set: bool) -> Needed:
 
 
 def relabelled(wanted: Needed, came: Ids, labels: SimilarityGraph) -> Needed:
-    """The same where bad files were replaced by other images; `came` holds all ids in the order of the request."""
+    """The same after bad files were replaced by other images; `came` holds all ids in the order of the request."""
     if np.array_equal(np.concatenate(wanted.request), came):
         return wanted
     return replace(wanted, batch=wanted.batch.relabelled(came[wanted.left], came[wanted.right], labels))
@@ -159,7 +159,7 @@ def weighted_loss(loss: Callable[..., Tensor], wanted: Needed, descriptors: Tens
 
 
 Data = Path | Split | None
-"""Where a recipe's dataset lies, or images that are read already."""
+"""Where a recipe's dataset lies, or images that were read already."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -181,7 +181,7 @@ class TrainingData:
         return (self.split.queries,) if self.one_set else (self.split.queries, self.split.database)
 
     def batch(self, number: int, miner: Miner | None = None) -> Batch:
-        """The run's `number`-th batch, epochs counted through; with mined negatives where there is a miner."""
+        """The run's `number`-th batch, counted across epochs; with mined negatives where there is a miner."""
         if miner is not None:
             return miner.batch(number)
         epoch, index = divmod(number, len(self.sampler))

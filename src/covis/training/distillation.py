@@ -1,8 +1,8 @@
 """A small model that learns from a large one, on photos without labels or positions.
 
-The student learns the teacher's similarities: in each batch the cosine of every two photos is to be what the teacher says.
-Descriptors may differ in length, and those of the two are not interchangeable. Photos that training never sees tell how
-often the student finds what the teacher finds. The same call resumes one that was interrupted, from a checkpoint in the cache.
+The student learns the teacher's similarities: in each batch the cosine of every two photos is to equal the teacher's.
+The descriptors of the two may differ in length and are not interchangeable. Held-out photos measure how often the
+student finds what the teacher finds. After an interruption the same call resumes from a checkpoint in the cache.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from covis.training.data import describe_all
 from covis.training.loop import Deferred, latest_checkpoint, save_checkpoint
 
 _LEAST = 64
-"""Photos that it takes."""
+"""Fewest photos that distillation needs."""
 _EVERY = 8
-"""One photo in so many is held out."""
+"""One photo in this many is held out."""
 _NEAREST = 5
 MOST_HELD = 500
 _CACHE_BYTES = 8 << 30
@@ -62,31 +62,33 @@ class TeacherAgreement:
     """How far a student agrees with its teacher on held-out photos."""
 
     nearest: float
-    """Percent of them whose teacher's nearest photo is the student's nearest."""
+    """Percent of them for which the teacher's nearest photo is also the student's."""
     among_five: float
-    """Percent of them whose teacher's nearest photo is among the student's five nearest."""
+    """Percent of them for which the teacher's nearest photo is among the student's five nearest."""
     correlation: float
-    """Of the two cosines, over all pairs with a held-out photo."""
+    """Correlation of the two cosines, over all pairs with a held-out photo."""
 
 
 def teacher_agreement(teacher: Descriptors, student: Descriptors, held: Ids) -> TeacherAgreement:
-    """Teacher (N, D) and student (N, d) on the photos `held`, each asked among all others."""
+    """Teacher (N, D) and student (N, d) on the photos `held`, each searched among all others."""
     theirs, own = (np.asarray(v[held], np.float32) @ np.asarray(v, np.float32).T for v in (teacher, student))
     others = np.ones_like(theirs, bool)
     others[np.arange(len(held)), held] = False
     correlation = float(np.corrcoef(theirs[others], own[others])[0, 1])
     theirs[~others] = own[~others] = -np.inf
     best = theirs.argmax(axis=1)
-    found = np.argsort(-own, axis=1, kind="stable")[:, :_NEAREST]
+    nearest = np.argsort(-own, axis=1, kind="stable")[:, :_NEAREST]
     return TeacherAgreement(
-        100 * float((found[:, 0] == best).mean()), 100 * float((found == best[:, None]).any(axis=1).mean()), correlation
+        100 * float((nearest[:, 0] == best).mean()),
+        100 * float((nearest == best[:, None]).any(axis=1).mean()),
+        correlation,
     )
 
 
 def distillation_facts(
     teacher: Describer, student: PlaceModel, images: ImageSet, settings: Distillation
 ) -> dict[str, Any]:
-    """What decides the result, as JSON knows it."""
+    """What decides the result, as JSON values."""
     return {
         "teacher": {key: teacher.facts.get(key) for key in ("label", "fingerprint")},
         "student": student.fingerprint(),
@@ -106,9 +108,9 @@ def distil(
     workers: int | None = None,
     cache: Path | None = None,
 ) -> tuple[PlaceModel, dict[str, Any]]:
-    """The student after learning, whitening left out, and what it agrees on before and after, as JSON knows it.
+    """The trained student, without whitening, and its agreement with the teacher before and after, as JSON values.
 
-    output: where the model is saved; its checkpoints go once it is there.
+    output: where the model is saved; its checkpoints are deleted afterwards.
     """
     settings = settings or Distillation()
     cache = cache or machine.cache_folder()
@@ -131,11 +133,11 @@ def distil(
         _learn(student, source, np.asarray(wanted, np.float32), seen, settings, folder)
     after = teacher_agreement(wanted, describe_all(student, source, 0, len(images)), held)
     say(f"the teacher's nearest photo is the student's: {before.nearest:.1f} % before, {after.nearest:.1f} % after")
-    found = {"photos": len(images), "held_out": len(held), "before": asdict(before), "after": asdict(after)}
+    outcome = {"photos": len(images), "held_out": len(held), "before": asdict(before), "after": asdict(after)}
     if output is not None:
-        student.save(output, {"distilled": {**decides, **found}})
+        student.save(output, {"distilled": {**decides, **outcome}})
     shutil.rmtree(folder)
-    return student, {**decides, **found}
+    return student, {**decides, **outcome}
 
 
 def _learn(
@@ -146,7 +148,7 @@ def _learn(
     settings: Distillation,
     folder: Path,
 ) -> None:
-    """Every step draws its own photos from (seed, step); `folder` keeps checkpoints."""
+    """Trains the student: every step draws its photos by (seed, step); `folder` keeps checkpoints."""
     learned = [p for _, p in student.trained_parameters()]
     if not learned:
         raise InputError("nothing in the student learns; choose --trainable last1, last2 or all")
@@ -184,7 +186,7 @@ def _learn(
 
 
 def _difference(vectors: Tensor, wanted: NDArray[np.float32]) -> Tensor:
-    """Mean square of what the cosines of every two photos differ by, the student's (B, d) and the teacher's (B, D)."""
+    """Mean squared difference of the cosines of every two photos, by the student (B, d) and by the teacher (B, D)."""
     target = torch.from_numpy(wanted).to(vectors.device)
     apart = ~torch.eye(len(vectors), dtype=torch.bool, device=vectors.device)
     return (vectors @ vectors.T - target @ target.T)[apart].square().mean()

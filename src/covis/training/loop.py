@@ -1,4 +1,4 @@
-"""The training loop: batches to gradients to steps, stopping at a signal where a resume can go on."""
+"""The training loop: batches to gradients to steps; a signal stops it at a point from which it can resume."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Counters:
 
 
 class Record:
-    """Metrics as CSV and TensorBoard events; what lies beyond the step that a run resumes from is cut off."""
+    """Metrics as CSV and TensorBoard events; those after the step that a run resumes from are dropped."""
 
     def __init__(self, run: Path, step: int, tensorboard: bool) -> None:
         self.path = run / METRICS
@@ -111,7 +111,7 @@ class Record:
 
 
 def read_metrics(run: Path) -> list[dict[str, str]]:
-    """The rows of a run's metrics, an unfinished last line left out; those of a finished run are read against its result."""
+    """The rows of a run's metrics without an unfinished last line; a finished run's are checked against its result."""
     path, expected = run / METRICS, _expected(run)
     if not path.exists():
         if expected is not None:
@@ -125,19 +125,19 @@ def read_metrics(run: Path) -> list[dict[str, str]]:
 
 
 def has_metrics(run: Path) -> bool:
-    """Whether a run wrote metrics, also where they are gone."""
+    """Whether a run wrote metrics, even if the file is gone."""
     return (run / METRICS).is_file() or _expected(run) is not None
 
 
 def _expected(run: Path) -> str | None:
     """SHA-256 of the metrics of a finished run."""
-    told = artifacts.read_json(run / RESULT) if (run / RESULT).is_file() else {}
-    return told.get("metrics_sha256") if isinstance(told, dict) else None
+    result = artifacts.read_json(run / RESULT) if (run / RESULT).is_file() else {}
+    return result.get("metrics_sha256") if isinstance(result, dict) else None
 
 
 CHECKPOINT = "checkpoint"
 KEPT_CHECKPOINTS = 2
-"""So many are kept: should the newest be damaged, the one before it still serves."""
+"""How many are kept: if the newest is damaged, the one before it still serves."""
 
 
 def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Any], facts: Mapping[str, Any]) -> Path:
@@ -156,7 +156,7 @@ def save_checkpoint(folder: Path, step: int, tensors: Mapping[str, Any], facts: 
 
 
 def latest_checkpoint(folder: Path) -> tuple[int, dict[str, Any], dict[str, Any]] | None:
-    """(step, tensors, facts) of the newest checkpoint that is whole, or None."""
+    """(step, tensors, facts) of the newest intact checkpoint, or None."""
     for path in reversed(_steps(folder)):
         try:
             manifest = artifacts.open_manifest(path, CHECKPOINT)
@@ -177,7 +177,7 @@ def _steps(folder: Path) -> list[Path]:
 
 @dataclass(frozen=True)
 class Ranks:
-    """This process among its fellows, as `torchrun` started them; alone without it."""
+    """This process among those that `torchrun` started; alone without it."""
 
     rank: int = 0
     world: int = 1
@@ -200,7 +200,7 @@ class Ranks:
 
     @property
     def first(self) -> bool:
-        """whether this process writes files and messages."""
+        """Whether this process writes files and messages."""
         return self.rank == 0
 
     @property
@@ -231,7 +231,7 @@ class Ranks:
         return torch.cat(shares)[:count].cpu().numpy()
 
     def wait(self) -> None:
-        """Until every rank is here."""
+        """Waits until every rank has arrived."""
         if self.world > 1:
             distributed.barrier()
 
@@ -258,9 +258,9 @@ _MEETING = timedelta(minutes=30)
 
 
 def _store() -> dict[str, Any]:
-    """Where ranks meet after `torchrun` began them anew: apart from before, whose addresses its store still holds.
+    """Where ranks meet after `torchrun` restarted them: a new prefix, as its store still holds the old addresses.
 
-    On several machines restarts are counted by each of them, so that there the store is used as it is.
+    With several machines each counts its own restarts, so the store is used as it is.
     """
     attempt, ranks = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0"), os.environ["WORLD_SIZE"]
     if attempt == "0" or os.environ.get("LOCAL_WORLD_SIZE") != ranks:
@@ -272,7 +272,7 @@ def _store() -> dict[str, Any]:
     return {"store": PrefixStore(f"attempt-{attempt}", store), "rank": rank, "world_size": world}
 
 
-# The training loop: batches to gradients to steps, stopping at a signal where a resume can go on.
+# The training loop: batches to gradients to steps; a signal stops it at a point from which it can resume.
 
 
 class Deferred:
@@ -303,7 +303,7 @@ class Deferred:
 
 
 BAD_STEPS = 3
-"""So many steps in a row without a finite loss end the run."""
+"""This many steps in a row without a finite loss end the run."""
 RECORD_EVERY = 10
 
 
@@ -357,11 +357,11 @@ class Loop:
     # From start to end
 
     def resume(self) -> None:
-        """Takes up the newest whole checkpoint, if there is one."""
-        found = latest_checkpoint(self.run / "checkpoints")
-        if found is None:
+        """Restores the newest intact checkpoint, if there is one."""
+        checkpoint = latest_checkpoint(self.run / "checkpoints")
+        if checkpoint is None:
             return
-        _, tensors, facts = found
+        _, tensors, facts = checkpoint
         self.model.load_state_dict(tensors["model"])
         self.optimiser.load_state_dict(tensors["optimiser"])
         self.scaler.load_state_dict(tensors["scaler"])
@@ -374,7 +374,7 @@ class Loop:
         self.progress = Counters(**facts)
 
     def save(self) -> None:
-        """Writes a checkpoint; every rank waits until it is whole."""
+        """Writes a checkpoint; every rank waits until it is complete."""
         if self.ranks.first:
             tensors = {
                 "model": self.model.state_dict(),
@@ -438,7 +438,7 @@ class Loop:
         return self.recipe.loss.in_generation(self.generation).bound(self.head)
 
     def _start_generation(self) -> None:
-        """The model so far becomes the teacher; the student starts anew from the first weights, and negatives are mined anew."""
+        """The model becomes the teacher; the student restarts from the initial weights, and mining starts again."""
         self.teacher = self._taught_by(self.model.state_dict())
         self.model.load_state_dict(self.first_weights)
         self.optimiser = make_optimiser(self.recipe, self.model, self.head)
@@ -451,7 +451,7 @@ class Loop:
         return teacher.eval().requires_grad_(False)
 
     def describe(self, trained: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-        """What the loss compares: (B, dim), or (B, models, regions, dim) of student and teacher for a loss of regions."""
+        """What the loss compares: (B, dim); for a loss of regions (B, models, regions, dim) of student and teacher."""
         described = trained(features).float()
         if not self.recipe.loss.regions:
             return described
@@ -464,7 +464,7 @@ class Loop:
     # One step
 
     def _steps(self) -> Iterator[dict[str, Any]]:
-        """Each remaining step, done, as a row of the record."""
+        """Does each remaining step and yields its row of the record."""
         while self.progress.step < self.total:
             if self.generation and self.progress.step == self.generation * self.generation_steps:
                 self._start_generation()
@@ -517,8 +517,8 @@ class Loop:
         p.pairs += sum(len(wanted.batch) for wanted, _ in micro)
         p.redrawn += sum(wanted.batch.redrawn for wanted, _ in micro)
         p.seconds += time.monotonic() - started
-        told = {"step": p.step, "images": p.images, "pairs": p.pairs, "loss": loss, "learning_rate": rate}
-        return told | {
+        row = {"step": p.step, "images": p.images, "pairs": p.pairs, "loss": loss, "learning_rate": rate}
+        return row | {
             "redrawn": p.redrawn, "seconds": round(p.seconds, 3), "mining_seconds": round(p.mining_seconds, 3),
         }  # fmt: skip
 
@@ -567,7 +567,7 @@ class Loop:
     # Around the steps
 
     def _mine(self, miner: Miner) -> int:
-        """Has negatives mined for the coming steps; returns the step from which on they must be mined anew."""
+        """Has negatives mined for the coming steps; returns the step from which they must be mined again."""
         started = time.monotonic()
         last = miner.renew(self.progress.step, self.model, self.source)
         self.progress.mining_seconds += time.monotonic() - started
@@ -590,7 +590,7 @@ class Loop:
 
 
 def make_optimiser(recipe: Recipe, model: PlaceModel, head: nn.Module | None = None) -> torch.optim.Optimizer:
-    """The optimiser over what learns; the pooling's own parameters and the loss's head with their own factor."""
+    """The optimiser of all parameters that learn; those of the pooling and of the loss's head have their own factor."""
     o = recipe.optimiser
     named = list(model.trained_parameters())
     groups = [

@@ -26,7 +26,7 @@ TrainingPrecision = Literal["float32", "bfloat16", "float16"]
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Who steps, how far, and when the steps shrink."""
+    """The optimiser, its learning rate, and when the rate decreases."""
 
     name: Literal["sgd", "adamw"] = "sgd"
     learning_rate: float = 0.1
@@ -50,7 +50,7 @@ class Optimiser:
             raise InputError(f"warmup is {self.warmup}; expected a share of the run, from 0 to below 1")
 
     def rate(self, done: float) -> float:
-        """Factor on the learning rate when the share `done` of the run lies behind."""
+        """Factor on the learning rate after the share `done` of the run."""
         rise = min(1.0, done / self.warmup) if self.warmup else 1.0
         if self.schedule == "cosine":
             import math
@@ -81,7 +81,7 @@ class Recipe:
     steps: int | None = None
     """Optimiser steps of the run, where it is not a whole number of epochs; 0 = the network as it was loaded."""
     generations: int = later(1)
-    """Equal parts of the run; each but the first starts anew from the first weights, with the model before it as a teacher."""
+    """Equal parts of the run; each but the first restarts from the initial weights, taught by the model before it."""
     accumulate: int = 1
     """Batches whose gradients make one step."""
     validation: str = ""
@@ -89,9 +89,9 @@ class Recipe:
     validations: int = 4
     """How often a run validates, evenly spread, the end included."""
     keep_better: bool = False
-    """Whether the network as it starts is validated too, and kept where no later state finds more."""
+    """Whether the initial network is validated too, and kept where no later state finds more."""
     start_on: str = later("")
-    """Groups whose photos a clustered pooling starts from, by how their names begin (`campus/`); empty = all."""
+    """Prefix of the names of groups whose photos a clustered pooling starts from (`campus/`); empty = all groups."""
     whiten: int = 0
     """Dimensions of a whitening fitted on the training images after the last step; 0 = none."""
     whitening: WhiteningRule = PCA
@@ -126,9 +126,9 @@ class Recipe:
 
 
 def start_from(recipe: Recipe, config: ModelConfig, path: Path) -> Recipe:
-    """The recipe on the model of `config` in the folder `path`: its blocks as the recipe says, its statistics frozen.
+    """The recipe on the model of `config` in the folder `path`: it trains the recipe's blocks, statistics are frozen.
 
-    Where the recipe validates, the model competes as it is: it is kept unless training finds more.
+    Where the recipe validates, the model as given is validated too: it is kept unless training finds more.
     """
     trainable = "none" if config.levels and recipe.model.trainable.startswith("last") else recipe.model.trainable
     model = replace(config, weights=str(path), trainable=trainable, batchnorm="frozen", adapters=recipe.model.adapters)
@@ -140,14 +140,14 @@ RECIPES: Registry[Callable[[], Recipe]] = Registry("recipe")
 
 
 _LARGEST = 1 << 20
-"""Bytes of a recipe file."""
+"""Most bytes of a recipe file."""
 CHOICES: dict[str, Mapping[str, type]] = {
     "loss": LOSSES,
     "labels": RULES,
     "batches": BATCHES,
     "batches.composed_by": RULES,
 }
-"""Fields that a registered name may stand for."""
+"""Fields that can be set by a registered name."""
 
 
 def configure(recipe: Recipe, settings: Iterable[str]) -> Recipe:
@@ -157,35 +157,39 @@ def configure(recipe: Recipe, settings: Iterable[str]) -> Recipe:
 
 def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     """The recipe as JSON."""
-    told: dict[str, Any] = fields.describe(recipe)
-    return told
+    description: dict[str, Any] = fields.describe(recipe)
+    return description
 
 
-def restore_recipe(told: Mapping[str, Any]) -> Recipe:
+def restore_recipe(description: Mapping[str, Any]) -> Recipe:
     """Back from `describe_recipe`; recipes of earlier versions too."""
-    batches = told.get("batches")
-    recipe: Any = fields.restore({**told, "batches": _today(batches)} if isinstance(batches, dict) else told, _kinds())
+    batches = description.get("batches")
+    recipe: Any = fields.restore(
+        {**description, "batches": _today(batches)} if isinstance(batches, dict) else description, _kinds()
+    )
     if not isinstance(recipe, Recipe):
         raise InputError(f"a {type(recipe).__name__} is not a recipe; give one with type = Recipe")
     return recipe
 
 
 def read_recipe(path: Path) -> Recipe:
-    """The recipe of a TOML or JSON file: one that `describe_recipe` stated, or the changes to the recipe it names as `base`."""
+    """The recipe of a TOML or JSON file: one of `describe_recipe`, or changes to the recipe it names as `base`."""
     content = read_bounded(path, _LARGEST)
     try:
-        told = tomllib.loads(content.decode()) if path.suffix == ".toml" else json.loads(content)
+        entries = tomllib.loads(content.decode()) if path.suffix == ".toml" else json.loads(content)
     except ValueError as error:
         raise InputError(f"{path} is not {path.suffix[1:].upper()} ({first_line(error)}); check the file") from None
-    if not isinstance(told, dict):
+    if not isinstance(entries, dict):
         raise InputError(
             f"{path} holds no fields of a recipe; write FIELD = VALUE, or start from covis train --dry-run"
         )
-    base = told.pop("base", None)
+    base = entries.pop("base", None)
     try:
         if base is None:
-            return restore_recipe({"type": "Recipe", **told})
-        changes = {**told, "batches": _today(told["batches"])} if isinstance(told.get("batches"), dict) else told
+            return restore_recipe({"type": "Recipe", **entries})
+        changes = (
+            {**entries, "batches": _today(entries["batches"])} if isinstance(entries.get("batches"), dict) else entries
+        )
         return fields.merge(RECIPES[base](), changes, _kinds())
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
@@ -205,9 +209,9 @@ _BEFORE = {
 """Fields that recipes up to version 0.1 kept in one record, `Batches`, by the kind that its strategy named."""
 
 
-def _today(told: Mapping[str, Any]) -> Mapping[str, Any]:
+def _today(batches: Mapping[str, Any]) -> Mapping[str, Any]:
     """The `batches` of a recipe; the one record of version 0.1 becomes the kind that it stood for."""
-    if told.get("type") != "Batches":
-        return told
-    kind = {"all_pairs": "all_pairs", "triplet": "tuples"}.get(str(told.get("strategy", "A")), "pairs")
-    return {"type": kind, **{name: told[name] for name in _BEFORE[kind] if name in told}}
+    if batches.get("type") != "Batches":
+        return batches
+    kind = {"all_pairs": "all_pairs", "triplet": "tuples"}.get(str(batches.get("strategy", "A")), "pairs")
+    return {"type": kind, **{name: batches[name] for name in _BEFORE[kind] if name in batches}}

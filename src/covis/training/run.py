@@ -98,7 +98,7 @@ def make_plan(loop: Loop) -> RunEstimate:
 
 
 INITIAL_IMAGES = 500
-"""So many images give the local features that a clustered pooling starts from."""
+"""Number of images whose local features a clustered pooling starts from."""
 _T = TypeVar("_T")
 
 
@@ -116,7 +116,7 @@ class Resources:
 
 
 class Trained(JsonValues):
-    """What became of a run, typed; as a mapping it is what `RUN/result.json` holds and `--json` prints."""
+    """The result of a run, typed; as a mapping it is what `RUN/result.json` holds and `--json` prints."""
 
     @classmethod
     def open(cls, run: Path) -> Trained:
@@ -133,12 +133,12 @@ class Trained(JsonValues):
 
     @property
     def dim(self) -> int:
-        """Of its descriptors."""
+        """Dimension of its descriptors."""
         return int(self["dim"])
 
     @property
     def fingerprint(self) -> str:
-        """Of its weights."""
+        """Fingerprint of its weights."""
         return str(self["fingerprint"])
 
     @property
@@ -168,7 +168,7 @@ class Trained(JsonValues):
 
     @property
     def memory_gib(self) -> float:
-        """What a step was estimated to need."""
+        """Estimated memory of a step."""
         return float(self["memory_gib"])
 
     @property
@@ -242,15 +242,15 @@ def _forget_unstarted(recipe: Recipe, run: Path) -> None:
 
 
 def _stated(recipe: Recipe, run: Path) -> dict[str, Any]:
-    """The recipe as JSON; in the words of an earlier version where the run was started by it, so that it can go on."""
-    told = describe_recipe(recipe)
+    """The recipe as JSON; as an earlier version wrote it where that version started the run, so that it can go on."""
+    description = describe_recipe(recipe)
     if (run / "run.json").is_file():
         config = artifacts.read_json(run / "run.json").get("config")
         before = config.get("recipe") if isinstance(config, dict) else None
         with suppress(InputError):  # of another version or damaged: `claim` says what differs
             if isinstance(before, dict) and restore_recipe(before) == recipe:
                 return before
-    return told
+    return description
 
 
 def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> Trained:
@@ -293,7 +293,7 @@ def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resourc
 
 
 def _finish(loop: Loop, plan: RunEstimate, seed: int, ranks: Ranks) -> Trained:
-    """Writes the models and the result; the result last, so that it stands for all of it."""
+    """Writes the models and then the result, so that the result exists only where everything is written."""
     p, run = loop.progress, loop.run
     model = loop.model.eval()
     facts: dict[str, Any] = {
@@ -316,7 +316,7 @@ def _finish(loop: Loop, plan: RunEstimate, seed: int, ranks: Ranks) -> Trained:
 
 
 def _data_facts(loop: Loop) -> dict[str, Any]:
-    """What a model learned from, under which terms: for its card."""
+    """The data that a model was trained on, and its licence: for the model's card."""
     return {
         "name": loop.recipe.dataset,
         "split": loop.recipe.split,
@@ -368,10 +368,10 @@ def start_pooling(
     most: int = INITIAL_IMAGES,
     among: Ids | None = None,
 ) -> None:
-    """Starts a pooling that begins with clusters of local features (NetVLAD) from up to `most` training images.
+    """Initialises a pooling of clusters of local features (NetVLAD) from up to `most` training images.
 
-    features: those of the images, in the last of its sets, so that the network need not see them again. among: the images
-    to take them from; None = all.
+    features: those of the images, in the last of its sets, so that the network need not see the images again. among:
+    the images to take them from; None = all.
     """
     if not model.pool.has_start:
         return
@@ -410,7 +410,7 @@ def _first_then_all(ranks: Ranks, work: Callable[[], _T]) -> _T:
 
 @contextmanager
 def _arithmetic(deterministic: bool) -> Iterator[None]:
-    """Deterministic algorithms while a run that asks for them lasts."""
+    """Sets deterministic algorithms, or not, for the duration of a run."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(deterministic)
     torch.backends.cudnn.benchmark = not deterministic
@@ -434,7 +434,7 @@ class Cost:
     """Processor time of this process in those steps, which a busy machine does not change."""
     mining_seconds_per_1000_pairs: float
     peak_gib: float
-    """Of the GPU's memory, or of the whole process where there is none."""
+    """Peak of the GPU's memory, or of the whole process where there is no GPU."""
     pairs_per_epoch: int
     steps: int
     """Measured steps."""
@@ -453,7 +453,7 @@ COST_WARM_STEPS, COST_STEPS = 3, 20
 def measure_steps(
     recipe: Recipe, run: Path, data: Path | None, seed: int = 0, workers: int | None = None, *, steps: int = COST_STEPS
 ) -> Cost:
-    """Trains some steps of a recipe in `run`, after others that pay for one-off set-up, and says what they cost."""
+    """Trains some steps of a recipe in `run`, after others that pay for one-off set-up, and measures their cost."""
     import resource
 
     ranks = Ranks.join()

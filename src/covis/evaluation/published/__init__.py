@@ -1,4 +1,4 @@
-"""The method's published figures, as data, with what a reader has to know before comparing with them."""
+"""The method's published figures as data, with the caveats that matter when comparing with them."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ PROTOCOLS = {
     "robotcar": "robotcar_v2",
     "cmu": "cmu_extended_one_map",
 }
-"""Column prefix → the protocol of ours that counts as the published figures were counted."""
+"""Column prefix → our protocol that counts in the same way as the published figures."""
 
 
 def _test_counts(dataset: str) -> tuple[int, int]:
@@ -64,11 +64,11 @@ AT_LEAST = {
     "robotcar_v2": (1_800, 6_000),  # one camera of three
     "cmu_extended_one_map": _test_counts("cmu_extended"),
 }
-"""Lower bounds of the same where only servers count exactly: fewer are a part of the benchmark."""
+"""Lower bounds of these counts where only servers know the exact ones; fewer means a part of the benchmark."""
 DENOMINATORS: dict[str, Literal["answerable", "all"]] = dict.fromkeys(
     ("pitts30k_test", "pitts250k_test", "tokyo247_cutouts", "tokyotm_val"), "answerable"
 )
-"""What published recalls divide by where it is not the protocol's headline: the authors' loop skips the other queries."""
+"""What published recalls divide by where that is not the protocol's headline: the authors' loop skips other queries."""
 _FIGURE = re.compile(r"(?:(?P<where>.+)_)?(?:r(?P<k>\d+)|(?P<limit>[\d.]+m_\d+deg))")
 _WHITENED = "its whitening was fitted on the evaluated set's own map images"
 _CAVEATS = {
@@ -119,19 +119,19 @@ def rows(table: str) -> tuple[Mapping[str, str], ...]:
 @cache
 def published(benchmark: str = "") -> tuple[Published, ...]:
     """Every published figure, or those of one benchmark."""
-    found = [figure for table in PUBLISHED_TABLES for row in rows(table) for figure in _figures(table, row)]
-    return tuple(f for f in found if benchmark in ("", f.benchmark))
+    figures = [figure for table in PUBLISHED_TABLES for row in rows(table) for figure in _figures(table, row)]
+    return tuple(f for f in figures if benchmark in ("", f.benchmark))
 
 
 def _figures(table: str, row: Mapping[str, str]) -> list[Published]:
     if table == "table11_7scenes_ap":
         return [_scene(row, column) for column in row if column != "scene"]
-    found = []
+    figures = []
     for column, cell in row.items():
         match = _FIGURE.fullmatch(column)
         if match and cell:
-            found.append(_figure(table, row, match, float(cell)))
-    return found
+            figures.append(_figure(table, row, match, float(cell)))
+    return figures
 
 
 def _figure(table: str, row: Mapping[str, str], match: re.Match[str], value: float) -> Published:
@@ -174,15 +174,15 @@ def _scene(row: Mapping[str, str], column: str) -> Published:
 def _whitened(table: str, row: Mapping[str, str]) -> bool | None:
     if row.get("pca_whitening"):
         return row["pca_whitening"].startswith("Y")
-    # In these two tables a star says whitened; in Table 2 it says re-ranked.
+    # In these two tables a star means whitened; in Table 2 it means re-ranked.
     return row["method"].endswith("*") if table in ("table6_cmu_detailed", "table7_robotcar_detailed") else None
 
 
 def _caveats(table: str, where: str, method: str, whitened: bool | None) -> tuple[str, ...]:
-    found = [text for key, text in _CAVEATS.items() if key == table or where.startswith(key)]
+    caveats = [text for key, text in _CAVEATS.items() if key == table or where.startswith(key)]
     if method.lower().startswith("resnext"):
-        found.append(_CAVEATS["ResNeXt"])
-    return (*found, _WHITENED) if whitened else tuple(found)
+        caveats.append(_CAVEATS["ResNeXt"])
+    return (*caveats, _WHITENED) if whitened else tuple(caveats)
 
 
 def _doubtful(table: str, where: str, row: Mapping[str, str], whitened: bool | None) -> bool:
@@ -202,20 +202,20 @@ def _doubtful(table: str, where: str, row: Mapping[str, str], whitened: bool | N
 
 
 def other_counts(benchmark: str, queries: int, database: int) -> str:
-    """Why published figures do not stand beside figures of so many queries and map images; empty where they may."""
-    told = f"other protocol: {benchmark} has {queries:,} queries and {database:,} map images here"
+    """Why published figures cannot be compared with these counts of queries and map images; empty where they can."""
+    reason = f"other protocol: {benchmark} has {queries:,} queries and {database:,} map images here"
     if benchmark in COUNTS:
         expected = COUNTS[benchmark]
-        return "" if (queries, database) == expected else f"{told}, published are {expected[0]:,} and {expected[1]:,}"
+        return "" if (queries, database) == expected else f"{reason}, published are {expected[0]:,} and {expected[1]:,}"
     least = AT_LEAST.get(benchmark)
     if least is None:
         return f"other protocol: nothing is published that counts as {benchmark} does"
     whole = queries >= least[0] and database >= least[1]
-    return "" if whole else f"{told}, not the whole benchmark (at least {least[0]:,} and {least[1]:,})"
+    return "" if whole else f"{reason}, not the whole benchmark (at least {least[0]:,} and {least[1]:,})"
 
 
 def beside(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Published, ours and their difference, one row per figure of the evaluation's protocol; empty for another one."""
+    """Published, ours and their difference, one row per figure of the evaluation's protocol; empty if none compares."""
     if other_counts(evaluation.benchmark, evaluation.figures["queries"], evaluation.figures["database"]):
         return []
     table = []

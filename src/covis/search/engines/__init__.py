@@ -1,4 +1,4 @@
-"""Engines that others run: photos with positions and descriptors in PostgreSQL or Milvus, for maps past one machine."""
+"""External engines: photos with positions and descriptors in PostgreSQL or Milvus, for maps beyond one machine."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ __all__ = ["Engine", "Hits", "Pointer", "Rows", "Unavailable", "open_engine"]
 
 
 def open_engine(url: str, table: str, dim: int) -> Engine:
-    """The engine at `url` with what it holds under the name `table`; made where it does not exist."""
+    """The engine at `url` with its table `table`, which is created where it does not exist."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", table):
         raise InputError(f"{table!r} is not a valid table name")
     kind, _, rest = url.partition(":")

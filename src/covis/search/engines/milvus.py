@@ -1,7 +1,7 @@
 """An index, and the photos of a map, in Milvus: for maps that one machine cannot hold. Needs the extra `covis[milvus]`.
 
 `uri` is a cluster's address (`http://host:19530`), or a file name ending in `.db`, which opens Milvus Lite inside this
-process. The engine proposes candidates with their vectors; exact distances and the order of ties are settled here, so
+process. The engine proposes candidates with their vectors; exact distances and the order of ties are computed here, so
 that answers mean the same as those of every other index.
 """
 
@@ -30,7 +30,7 @@ from covis.search.exact import as_queries
 from covis.search.index import Index, check_ids, check_places, check_vectors
 
 MAX_RESULTS = 16384
-"""Results per query that the engine gives at most."""
+"""Most results per query that the engine gives."""
 _MODEL = "covis.model"
 _BATCH_BYTES = 8 << 20
 _QUERIES = 64
@@ -117,7 +117,7 @@ class MilvusIndex(Index):
                 meter.advance(stop - start)
 
     def remove(self, ids: ArrayLike) -> int:
-        """Removes ids, and says how many were there."""
+        """Removes ids and returns how many existed."""
         wanted = np.unique(np.asarray(ids, np.int64))
         there = [
             i for start in range(0, len(wanted), _INDEX_IDS) for i in self._present(wanted[start : start + _INDEX_IDS])
@@ -147,8 +147,8 @@ class MilvusIndex(Index):
                 self.collection, data=list(queries), limit=limit, filter=_box(area), output_fields=["vector", "x", "y"],
                 search_params={"metric_type": "L2", "params": self.effort}, consistency_level="Strong",
             )  # fmt: skip
-            answers = [_scored(query, found, area) for query, found in zip(queries, hits, strict=True)]
-            more = any(len(a[0]) < k and len(found) == limit for a, found in zip(answers, hits, strict=True))
+            answers = [_scored(query, neighbours, area) for query, neighbours in zip(queries, hits, strict=True)]
+            more = any(len(a[0]) < k and len(neighbours) == limit for a, neighbours in zip(answers, hits, strict=True))
             if not more or limit == MAX_RESULTS:
                 break
             limit = min(MAX_RESULTS, 4 * limit)
@@ -236,7 +236,7 @@ def _box(area: Area | None) -> str:
 
 
 def _scored(query: NDArray[np.float32], hits: Any, area: Area | None) -> tuple[Ids, NDArray[np.float32]]:
-    """Ids and exact distances of what the engine found, those inside the area."""
+    """Ids and exact distances of the engine's hits that lie inside the area."""
     from covis.search import kernel
 
     ids = np.array([hit["id"] for hit in hits], np.int64)
@@ -257,9 +257,9 @@ def _padded(array: NDArray[Any], width: int, value: float) -> NDArray[Any]:
 
 # Photos of a map
 #
-# Milvus has no transactions over several calls. Each row therefore says from which version on it counts and from which on
-# it does not, and a search asks for the rows of the version that the pointer names: moving the pointer, one small write,
-# is the change. What a writer that died left behind is cleared by the next.
+# Milvus has no transactions over several calls. Each row therefore stores the version from which it counts and the one
+# from which it no longer does, and a search asks for the rows of the version that the pointer names: moving the
+# pointer, one small write, is the change. What a writer that died left behind is cleared by the next.
 
 
 _FOREVER = 2**62
@@ -270,7 +270,7 @@ _VIEW = "view"
 _IDS = 1000
 _QUERIES_ASKED = 64
 _SEALED = 5000
-"""Photos from which on Milvus is told to seal them: rows that still grow are searched one by one."""
+"""Number of photos from which Milvus has to seal them: rows of growing segments are searched one by one."""
 
 
 class MilvusPhotos(Engine):
@@ -321,12 +321,12 @@ class MilvusPhotos(Engine):
             self.client.create_collection(self._pointers, schema=schema, index_params=index, consistency_level="Strong")
 
     def pointer(self) -> Pointer:
-        """The state that counts."""
+        """The current state."""
         rows = self._query(self._pointers, "id == 0", list(Pointer._fields))
         return Pointer(*(int(rows[0][name]) for name in Pointer._fields)) if rows else Pointer(0, 0, 0)
 
     def change(self, now: Pointer, rows: Rows | None, gone: Ids) -> Pointer:
-        """New rows and ends of old ones first, then the pointer: readers see the state before until it moves."""
+        """Writes new rows and the ends of old ones, then the pointer: until it moves, readers see the state before."""
         held = self.pointer()
         if held != now:
             raise InputError(f"another process changed the map (version {held.version}); run the command again")
@@ -334,7 +334,7 @@ class MilvusPhotos(Engine):
         count = 0 if rows is None else len(rows)
         for part in () if rows is None else rows.batches():
             entities = _entities(part, now.version + 1, views=_VIEW in self._facts)
-            self.client.insert(self.table, entities)  # ids are new: `_clear` took leftovers
+            self.client.insert(self.table, entities)  # ids are new: `_clear` removed leftovers
         for start in range(0, len(gone), _IDS):
             self._end(f"id in {gone[start : start + _IDS].tolist()}", now.version + 1)
         after = Pointer(now.version + 1, now.photos - len(gone) + count, now.next_id + count)
@@ -342,18 +342,18 @@ class MilvusPhotos(Engine):
         return after
 
     def settle(self) -> None:
-        """Has Milvus seal what is still growing, where that is much: sealed rows are searched by an index."""
+        """Has Milvus seal growing segments where there are many photos: sealed rows are searched by an index."""
         if self.pointer().photos >= _SEALED:
             self.client.flush(self.table)
 
     def _clear(self, version: int) -> None:
-        """Takes back what a writer that died left, and deletes rows that no reader of this or the last version needs."""
+        """Undoes what a writer that died left, and deletes rows that no reader of this or the last version needs."""
         self.client.delete(self.table, filter=f"since > {version}")
         self._end(f"until == {version + 1}", _FOREVER)
         self.client.delete(self.table, filter=f"until < {version}")
 
     def _end(self, expression: str, until: int) -> None:
-        """Sets `until` of rows; Milvus changes rows as a whole."""
+        """Sets `until` of rows; Milvus can only replace whole rows."""
         rows = self._query(self.table, expression, ["*"])
         for start in range(0, len(rows), _IDS):
             part = [
@@ -363,7 +363,7 @@ class MilvusPhotos(Engine):
             self.client.upsert(self.table, part)
 
     def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
-        """Id and file of those names that are there."""
+        """Id and file of those names that exist."""
         latest: dict[bytes, tuple[int, bytes]] = {}
         counts = self._counting(self.pointer().version)
         for start in range(0, len(names), _IDS):
@@ -383,10 +383,10 @@ class MilvusPhotos(Engine):
         return _rows(sorted(rows, key=lambda row: int(row["id"]))[:limit], self.dim if vectors else None)
 
     def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Proposals:
-        """The engine's nearest of the version that counts.
+        """The engine's nearest rows of the current version.
 
-        Nearly all rows count, and a filter costs the engine more than the search itself: so it is asked without one first,
-        and with one only where a row that does not count took the place of another.
+        Nearly all rows count, and a filter costs the engine more than the search itself. The first search therefore has
+        no filter; a second one with a filter follows only where a row that does not count took the place of another.
         """
         version, box = self.pointer().version, []
         if area is not None:
@@ -444,7 +444,7 @@ class MilvusPhotos(Engine):
 
 
 def _quoted(name: bytes) -> str:
-    """Any bytes as plain text that can be read, and read back."""
+    """Any bytes as readable text that can be decoded again."""
     return quote_from_bytes(name, safe="/ ")
 
 
@@ -472,12 +472,12 @@ def _entities(rows: Rows, since: int, *, views: bool) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
-def _rows(found: list[dict[str, Any]], dim: int | None) -> Rows:
-    numbers = np.array([[row[k] for k in ("x", "y", "heading", "height")] for row in found], np.float64).reshape(-1, 4)
+def _rows(rows: list[dict[str, Any]], dim: int | None) -> Rows:
+    numbers = np.array([[row[k] for k in ("x", "y", "heading", "height")] for row in rows], np.float64).reshape(-1, 4)
     numbers[numbers == _UNKNOWN] = np.nan
     return Rows(
-        np.array([row["id"] for row in found], np.int64), [_bytes(row["name"]) for row in found],
-        [_bytes(row["file"]) for row in found], numbers[:, :2], numbers[:, 2], numbers[:, 3],
-        [os.fsdecode(_bytes(row["grp"])) for row in found], [row.get(_VIEW) or "" for row in found],
-        None if dim is None else np.array([row["vector"] for row in found], np.float32).reshape(-1, dim),
+        np.array([row["id"] for row in rows], np.int64), [_bytes(row["name"]) for row in rows],
+        [_bytes(row["file"]) for row in rows], numbers[:, :2], numbers[:, 2], numbers[:, 3],
+        [os.fsdecode(_bytes(row["grp"])) for row in rows], [row.get(_VIEW) or "" for row in rows],
+        None if dim is None else np.array([row["vector"] for row in rows], np.float32).reshape(-1, dim),
     )  # fmt: skip

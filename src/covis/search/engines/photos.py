@@ -1,4 +1,4 @@
-"""What an engine holds of a map: one row per photo, and a pointer that says which state counts."""
+"""What an engine holds of a map: one row per photo, and a pointer to the current state."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from covis.search.area import Area
 _BATCH_BYTES = 8 << 20
 _SPARE = 16
 _MOST = 16384
-"""Candidates that an engine is asked for at most."""
+"""Most candidates that an engine is asked for."""
 FORMS = "milvus:http://HOST:19530, milvus:FILE.db or postgresql://USER@HOST/DATABASE"
 
 
@@ -29,7 +29,7 @@ class Unavailable(InputError):  # noqa: N818 - a state of the engine, not a defe
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Photos of a map, aligned."""
+    """Photos of a map as aligned columns."""
 
     ids: Ids
     names: list[bytes]
@@ -55,7 +55,7 @@ class Rows:
         return Rows(self.ids[at], names, files, self.xy[at], self.heading[at], self.height[at], group, views, vectors)
 
     def batches(self) -> Iterator[Rows]:
-        """A bounded number at a time."""
+        """The rows, a bounded number at a time."""
         width = 1 if self.vectors is None else self.vectors.shape[1]
         step = max(1, _BATCH_BYTES // (4 * width))
         for start in range(0, len(self), step):
@@ -63,16 +63,16 @@ class Rows:
 
 
 class Pointer(NamedTuple):
-    """Which state of a map counts."""
+    """The current state of a map."""
 
     version: int
     photos: int
     next_id: int
-    """Ids from here on were never used."""
+    """Ids from this one on were never used."""
 
 
 class Hits(NamedTuple):
-    """What a search found."""
+    """The results of a search."""
 
     rows: Rows
     """Each photo once."""
@@ -81,7 +81,7 @@ class Hits(NamedTuple):
 
 
 class Proposals(NamedTuple):
-    """What an engine proposes to each query: rows, and (Q, C) their places with distances; −1 is none."""
+    """What an engine proposes for each query: rows, and (Q, C) places in them with distances; −1 for none."""
 
     rows: Rows
     places: Ids
@@ -97,19 +97,19 @@ class Engine(ABC):
 
     @abstractmethod
     def pointer(self) -> Pointer:
-        """The state that counts."""
+        """The current state."""
 
     @abstractmethod
     def change(self, now: Pointer, rows: Rows | None, gone: Ids) -> Pointer:
-        """Adds `rows`, takes the ids `gone` away, and moves the pointer on; readers see the state before or after."""
+        """Adds `rows`, removes the ids `gone` and advances the pointer; readers see the state before or after."""
 
     @abstractmethod
     def settle(self) -> None:
-        """Builds what makes searches quick once many rows came; without it they are slow, not wrong."""
+        """Builds what makes searches fast after many rows were added; without it they are slow, not wrong."""
 
     @abstractmethod
     def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
-        """Id and file of those names that are there."""
+        """Id and file of those names that exist."""
 
     @abstractmethod
     def page(self, after: int, limit: int, *, vectors: bool = False) -> Rows:
@@ -117,7 +117,7 @@ class Engine(ABC):
 
     @abstractmethod
     def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Proposals:
-        """The nearest rows of each query; of an area its box is enough."""
+        """The nearest rows of each query; filtering by the box of an area is enough."""
 
     @abstractmethod
     def drop(self) -> None:
@@ -128,7 +128,7 @@ class Engine(ABC):
         """Ends the connection."""
 
     def search(self, queries: NDArray[np.float32], k: int, area: Area | None = None) -> Hits:
-        """The k nearest of each query, those inside `area`; more are asked for until k lie inside."""
+        """The k nearest of each query inside `area`; asks for more candidates until k lie inside."""
         limit = min(_MOST, (k if area is None else 2 * k) + _SPARE)
         while True:
             proposed = self.candidates(queries, limit, area)
@@ -175,5 +175,5 @@ def joined(parts: Sequence[Rows]) -> Rows:
 
 
 def public(url: str) -> str:
-    """An engine's address without a password, as it may be written down."""
+    """An engine's address without a password, safe to print."""
     return re.sub(r"(://[^/:@]*):[^@/]*@", r"\1@", re.sub(r"([?&])password=[^&]*&?", r"\1", url)).rstrip("?&")

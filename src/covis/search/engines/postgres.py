@@ -1,7 +1,7 @@
 """Photos of a map in PostgreSQL with pgvector. Needs the extra `covis[postgres]`.
 
-A change is one transaction. Up to `EXACT_UP_TO` rows are compared one by one; beyond, an HNSW index proposes candidates
-whose distances are then computed in full. Passwords come from PGPASSWORD or ~/.pgpass, as for every client.
+A change is one transaction. Up to `EXACT_UP_TO` rows are compared one by one; above that, an HNSW index proposes
+candidates whose distances are then computed in full. Passwords come from PGPASSWORD or ~/.pgpass, as for every client.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from covis.search.index import EXACT_UP_TO
 _POINTERS = "covis_maps"
 _COLUMNS = "id, name, file, x, y, heading, height, grp, view"
 _PLAIN, _HALF = 2000, 4000
-"""Numbers per descriptor that pgvector indexes as they are, and in half precision."""
+"""Most numbers per descriptor that pgvector indexes as they are, and in half precision."""
 
 
 class PostgresPhotos(Engine):
@@ -40,7 +40,7 @@ class PostgresPhotos(Engine):
 
     def _create(self) -> None:
         with self._cursor() as cursor:
-            cursor.execute("SELECT pg_advisory_xact_lock(7265)")  # two makers at once would both try
+            cursor.execute("SELECT pg_advisory_xact_lock(7265)")  # two processes at once would both try to create
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
             cursor.execute(
                 f"CREATE TABLE IF NOT EXISTS {_POINTERS} (name text PRIMARY KEY, dim int, version bigint, photos bigint, "
@@ -65,7 +65,7 @@ class PostgresPhotos(Engine):
 
     @contextmanager
     def _cursor(self) -> Iterator[Any]:
-        """A transaction, whole or not at all."""
+        """A cursor in a transaction, which takes effect as a whole or not at all."""
         try:
             import psycopg
             from pgvector.psycopg import register_vector
@@ -92,7 +92,7 @@ class PostgresPhotos(Engine):
             raise InputError(f"PostgreSQL at {public(self.url)}: {reason}; check the rights") from None
 
     def pointer(self) -> Pointer:
-        """The state that counts."""
+        """The current state."""
         with self._cursor() as cursor:
             return self._pointer(cursor, "")
 
@@ -134,7 +134,7 @@ class PostgresPhotos(Engine):
                     )
 
     def settle(self) -> None:
-        """An HNSW index once the rows are too many to look at each; it grows with later changes."""
+        """Builds an HNSW index once there are too many rows to compare each; it grows with later changes."""
         photos = self.pointer().photos
         if photos <= EXACT_UP_TO or self.dim > _HALF:
             return
@@ -149,11 +149,11 @@ class PostgresPhotos(Engine):
 
     @property
     def _key(self) -> str:
-        """What the index is over."""
+        """The expression that is indexed."""
         return "descriptor" if self.dim <= _PLAIN or self.dim > _HALF else f"descriptor::halfvec({self.dim})"
 
     def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
-        """Id and file of those names that are there."""
+        """Id and file of those names that exist."""
         with self._cursor() as cursor:
             cursor.execute(f"SELECT name, id, file FROM {self.table} WHERE name = ANY(%s)", (list(names),))
             return {bytes(name): (int(i), bytes(file)) for name, i, file in cursor.fetchall()}
@@ -213,17 +213,17 @@ def _sides(area: Area) -> tuple[float, ...]:
 
 
 def _text(value: str) -> str:
-    """PostgreSQL's text holds neither NUL nor half characters."""
+    """The value without what PostgreSQL's text cannot hold: NUL and lone surrogates."""
     return value.replace("\0", "").encode("utf-8", "backslashreplace").decode()
 
 
-def _rows(found: list[tuple[Any, ...]], dim: int | None) -> Rows:
-    numbers = np.array([row[3:7] for row in found], np.float64).reshape(-1, 4)
+def _rows(rows: list[tuple[Any, ...]], dim: int | None) -> Rows:
+    numbers = np.array([row[3:7] for row in rows], np.float64).reshape(-1, 4)
     vectors = None
     if dim is not None:
-        vectors = np.array([np.asarray(row[9].to_numpy() if hasattr(row[9], "to_numpy") else row[9]) for row in found])
+        vectors = np.array([np.asarray(row[9].to_numpy() if hasattr(row[9], "to_numpy") else row[9]) for row in rows])
         vectors = vectors.astype(np.float32).reshape(-1, dim)
     return Rows(
-        np.array([row[0] for row in found], np.int64), [bytes(row[1]) for row in found], [bytes(row[2]) for row in found],
-        numbers[:, :2], numbers[:, 2], numbers[:, 3], [row[7] for row in found], [row[8] or "" for row in found], vectors,
+        np.array([row[0] for row in rows], np.int64), [bytes(row[1]) for row in rows], [bytes(row[2]) for row in rows],
+        numbers[:, :2], numbers[:, 2], numbers[:, 3], [row[7] for row in rows], [row[8] or "" for row in rows], vectors,
     )  # fmt: skip

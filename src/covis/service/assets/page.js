@@ -46,9 +46,9 @@
       }
       state.pictures.set(path, call(`${path}&missing=ok`).then(async (r) => (r.status === 204 ? { why: r.headers.get("X-Covis-Reason") } : { url: URL.createObjectURL(await r.blob()) })).catch((error) => ({ why: error.message })));
     }
-    const found = await state.pictures.get(path);
-    if (!found.url) hint(found.why);
-    return found;
+    const result = await state.pictures.get(path);
+    if (!result.url) hint(result.why);
+    return result;
   }
   const WHY = {
     "not-shown": "The server may not show the folder that some photos of this map lie in. Whoever runs it can allow that: covis serve MAP --pictures FOLDER.",
@@ -152,19 +152,19 @@
     popup.update();
   }
   async function loadGaps() {
-    const told = await (await call(`${base()}/coverage`)).json();
+    const coverage = await (await call(`${base()}/coverage`)).json();
     state.layers.cells.clearLayers();
-    for (const cell of told.cells) {
+    for (const cell of coverage.cells) {
       const ring = cell.ring.map(([x, y]) => [y, x]);
       const style = cell.photos ? { fillColor: colour.query, fillOpacity: Math.min(0.35, 0.1 + cell.photos / 60) } : { fillColor: colour.gap, fillOpacity: 0.4 };
       L.polygon(ring, { stroke: false, ...style }).bindTooltip(cell.photos ? `${cell.photos} photos${cell.missing.length ? `, none looking ${cell.missing.join(" ")}` : ""}` : "no photo here").addTo(state.layers.cells);
     }
     raise(state.layers.photos);
-    const rows = told.photograph_next.map((place) => make("tr", {},
+    const rows = coverage.photograph_next.map((place) => make("tr", {},
       make("td", {}, make("button", { type: "button", onclick: () => state.plane.setView(spot(place), state.map.on_earth ? 19 : 3) }, state.map.on_earth ? `${place.lat.toFixed(5)}, ${place.lon.toFixed(5)}` : `${place.easting}, ${place.northing}`)),
       make("td", {}, place.photos ? `${place.photos} photo${place.photos === 1 ? "" : "s"}` : "a gap"), make("td", {}, place.photos ? place.look || "" : "any way")));
     const head = make("tr", {}, ...["place", "has", "look"].map((name) => make("th", { scope: "col" }, name)));
-    $("gaps").replaceChildren(make("h2", {}, `${state.map.photos} photos in ${told.cells_with_photos || 0} cells of ${told.cell_m || "–"} m, ${told.gaps || 0} gaps`),
+    $("gaps").replaceChildren(make("h2", {}, `${state.map.photos} photos in ${coverage.cells_with_photos || 0} cells of ${coverage.cell_m || "–"} m, ${coverage.gaps || 0} gaps`),
       make("p", {}, "Photograph next:"), rows.length ? make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)) : make("p", {}, "nothing is missing"));
   }
 
@@ -232,11 +232,11 @@
     if (first >= 0) choose(first, true);
   }
   function card(answer, number) {
-    const told = verdict(answer), place = answer.position;
+    const judged = verdict(answer), place = answer.position;
     const head = make("button", { type: "button", class: "head", onclick: () => place && choose(number, true) },
       make("img", { src: state.urls[number], alt: "" }),
-      make("span", {}, make("span", { class: `verdict ${told.sure ? "sure" : "unsure"}` }, told.text), make("span", { class: "small" }, answer.photo),
-        make("span", { class: "small" }, told.doubt)));
+      make("span", {}, make("span", { class: `verdict ${judged.sure ? "sure" : "unsure"}` }, judged.text), make("span", { class: "small" }, answer.photo),
+        make("span", { class: "small" }, judged.doubt)));
     const matches = answer.matches.map((match, rank) => matchCell(answer, number, match, rank));
     const links = !place || !state.map.on_earth ? [] : [make("a", { class: "small", rel: "noreferrer", target: "_blank", href: `https://www.openstreetmap.org/?mlat=${place.lat}&mlon=${place.lon}#map=19/${place.lat}/${place.lon}` }, "Open in OpenStreetMap")];
     if (place) pins(answer, number);
