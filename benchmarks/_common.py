@@ -17,7 +17,7 @@ from typing import Any
 RESULTS = Path(__file__).parent / "results"
 _PRODUCT_SIDE = 2048
 PRODUCT_OPERATIONS = 2 * _PRODUCT_SIDE**3
-"""Multiplications and additions of `matrix_product`, a fifth of a second of a core."""
+"""Multiplications and additions of one `matrix_product`, which takes a fifth of a second on one core."""
 
 
 def cpu_seconds(work: Callable[[], Any], repeats: int = 5) -> float:
@@ -38,12 +38,13 @@ def versus(
     apart: Apart | None = None,
     product: Callable[[], Any] | None = None,
 ) -> dict[str, float]:
-    """CPU seconds of both, taken in turn `rounds` times after one that is not counted, and how often faster ours is.
+    """CPU seconds of both sides, and how many times faster ours is.
 
-    The ratio is the median over rounds, with the least and the most; `system_share` is our share of time in the kernel.
+    Each of `rounds` rounds measures both in turn, after a first round that is not counted. The ratio is the median over
+    rounds, with its minimum and maximum; `system_share` is the share of our time that is spent in the kernel.
     apart: the peer in a process without covis, measured in the same rounds.
-    product: that of `matrix_product`, measured in the same rounds too; `ours_product_GFLOP` and `peer_product_GFLOP` are what
-    it would have computed in the time of each side.
+    product: the work of `matrix_product`, measured in the same rounds; `ours_product_GFLOP` and `peer_product_GFLOP`
+    are what it would have computed in the time of each side.
     """
     ours(), peer(), apart and apart.spent(), product and product()
     rows = [
@@ -51,13 +52,13 @@ def versus(
         for _ in range(rounds)
     ]
     mine, systems, products, theirs, alone = map(list, zip(*rows, strict=True))
-    found = {"ours_s": statistics.median(mine), "peer_s": statistics.median(theirs), **_ratio(theirs, mine)}
-    found |= {"system_share": statistics.median(s / m for s, m in zip(systems, mine, strict=True)), "rounds": rounds}
+    figures = {"ours_s": statistics.median(mine), "peer_s": statistics.median(theirs), **_ratio(theirs, mine)}
+    figures |= {"system_share": statistics.median(s / m for s, m in zip(systems, mine, strict=True)), "rounds": rounds}
     if product:
         for name, spent in (("ours", mine), ("peer", theirs)):
             times = statistics.median(s / p for s, p in zip(spent, products, strict=True))
-            found[f"{name}_product_GFLOP"] = times * PRODUCT_OPERATIONS / 1e9
-    return found if not apart else found | _ratio(alone, mine, " without covis")
+            figures[f"{name}_product_GFLOP"] = times * PRODUCT_OPERATIONS / 1e9
+    return figures if not apart else figures | _ratio(alone, mine, " without covis")
 
 
 def _ratio(theirs: list[float], ours: list[float], what: str = "") -> dict[str, float]:
@@ -66,7 +67,7 @@ def _ratio(theirs: list[float], ours: list[float], what: str = "") -> dict[str, 
 
 
 class Apart:
-    """A peer as a program without covis runs it: in a process of its own, where the C library allocates as it always does.
+    """A peer as a program without covis runs it: in its own process, with the C library's default memory allocation.
 
     `maker` is a function of a benchmark that takes strings and returns the work.
     """
@@ -95,7 +96,7 @@ class Apart:
 
 
 def seconds(work: Callable[[], Any]) -> tuple[float, float]:
-    """CPU seconds of a call, finished children included, and those of them that the kernel took."""
+    """CPU seconds of a call, finished children included, and the part of them spent in the kernel."""
     before = _used()
     work()
     user, system = (b - a for a, b in zip(before, _used(), strict=True))
@@ -109,13 +110,13 @@ def _used() -> tuple[float, float]:
 
 
 def peak_mb() -> float:
-    """Most memory that this program held; what getrusage tells includes the process that started it."""
+    """Peak memory of this program; the figure of getrusage would include the process that started it."""
     lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
     return float(next(line.split()[1] for line in lines if line.startswith("VmHWM"))) / 1024
 
 
 def matrix_product() -> Callable[[], Any]:
-    """`PRODUCT_OPERATIONS` of a matrix product in single precision, whose speed is the most that a network can hope for here."""
+    """A matrix product in single precision (`PRODUCT_OPERATIONS`): no network on this machine can compute faster."""
     import torch
 
     matrix = torch.rand(_PRODUCT_SIDE, _PRODUCT_SIDE)
@@ -133,15 +134,15 @@ def operations(work: Callable[[], Any]) -> int:
 
 
 def command() -> str:
-    """How this benchmark was started, from the top of the repository; no path of this machine is told."""
+    """How this benchmark was started, from the top of the repository, without paths of this machine."""
     return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])])
 
 
 def _portable(argument: str) -> str:
-    """An argument with its absolute paths told from the repository, or by their last part if they lie elsewhere."""
+    """An argument with absolute paths made relative to the repository, or cut to their last part outside it."""
     top = RESULTS.parents[1].resolve()
 
-    def told(match: re.Match[str]) -> str:
+    def shortened(match: re.Match[str]) -> str:
         path = Path(match[0])
         if path.is_relative_to(top):
             return str(path.relative_to(top))
@@ -149,7 +150,7 @@ def _portable(argument: str) -> str:
             str(Path("..", path.relative_to(top.parent))) if path.is_relative_to(top.parent / "shared") else path.name
         )
 
-    return re.sub(r"(?<![\w.])/[^\s=+,:]+", told, argument)
+    return re.sub(r"(?<![\w.])/[^\s=+,:]+", shortened, argument)
 
 
 def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None = None) -> None:
@@ -162,13 +163,13 @@ def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, An
     for line in cells:
         print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
     RESULTS.mkdir(exist_ok=True)
-    told = {
+    header = {
         "topic": topic,
         "machine": platform.processor() or platform.machine(),
         "versions": versions(),
         "command": command(),
     }
-    text = json.dumps({**told, **(facts or {}), "rows": list(rows)}, indent=2, ensure_ascii=False)
+    text = json.dumps({**header, **(facts or {}), "rows": list(rows)}, indent=2, ensure_ascii=False)
     (RESULTS / f"{topic}.json").write_text(text + "\n", encoding="utf-8")
 
 

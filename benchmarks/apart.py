@@ -1,6 +1,6 @@
 """The other side of `_common.Apart`: makes the work of `MODULE FUNCTION ARGUMENT…` and does it once for each line on stdin.
 
-It answers with CPU seconds. What the benchmark imports from covis leaves the C library's allocator as it is.
+It answers with CPU seconds. The parts of covis that the benchmark imports leave the C library's allocator as it is.
 """
 
 import importlib

@@ -1,7 +1,7 @@
-"""Which grades follow what photos show: the share of pairs that look alike, by ψ, on three sets of training photos.
+"""Which grades agree with what photos show: the share of pairs that look alike, by ψ, on three sets of training photos.
 
-Pairs of other walks, panoramas or days within 4 m and 10° surely look alike, pairs beyond 150 m surely do not; the
-distances of any other pairs are a mixture of the two, whose share is what a label should promise
+Pairs from different walks, panoramas or days surely look alike within 4 m and 10°, and surely do not beyond 150 m. The
+distances of all other pairs are a mixture of the two; a label should promise the share of those that look alike
 (`evaluation.metrics.Agreement`). Fields of view are ranked by the likelihood of the distances if ψ^p were that share.
 
     python benchmarks/bench_agreement.py MODEL --data campus=CAMPUS --data cambridge=CAMBRIDGE --data racetrack=TRACK
@@ -16,9 +16,11 @@ from typing import Any
 
 import numpy as np
 from _common import report
+from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
 from covis import datasets
+from covis.arrays import Floats
 from covis.datasets.surveys import across_days
 from covis.evaluation.metrics import Agreement
 from covis.evaluation.scoring import pair_distances
@@ -42,14 +44,14 @@ DRAWN = ((50.0, "method: 50 m"), (25.0, "25 m"))
 
 
 def photos(name: str, path: Path) -> ImageSet:
-    """The training photos of a set, those of unknown heading left out; groups never match themselves."""
+    """The training photos of a set whose heading is known; groups never match themselves."""
     split = datasets.load(name, path, "train")
     images = split.queries if split.queries is split.database else across_days(split)
     return images.subset(~np.isnan(images.poses.heading))
 
 
-def sampled(images: ImageSet, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """(N, 2) pairs of other groups within `REACH_M`, and (M, 2) pairs beyond `FAR_M`."""
+def sampled(images: ImageSet, seed: int = 0) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """(N, 2) pairs of different groups within `REACH_M`, and (M, 2) such pairs beyond `FAR_M`."""
     rng = np.random.default_rng(seed)
     near = KDTree(images.poses.xy).query_pairs(REACH_M, output_type="ndarray")
     near = near[images.group[near[:, 0]] != images.group[near[:, 1]]]
@@ -88,28 +90,28 @@ def measured(name: str, path: Path, model: Path) -> dict[str, Any]:
         "yes_no_gain": agreement.log_likelihood(distance, shares) - start,
         "share_of_yes": agreement.share(distance[yes]),
         "by_metres": [
-            {"from_m": low, "to_m": high, "share": agreement.share(distance[here])}
+            {"from_m": low, "to_m": high, "share": agreement.share(distance[mask])}
             for low, high in itertools.pairwise(STEPS_M)
-            if (here := (metres > low) & (metres <= high) & (turn <= PLACE_TURN_DEG)).sum() > 50
+            if (mask := (metres > low) & (metres <= high) & (turn <= PLACE_TURN_DEG)).sum() > 50
         ],
         "curves": curves,
         "grades": sorted(grades, key=lambda g: -g["gain"]),
     }
 
 
-def by_bin(agreement: Agreement, psi: np.ndarray, distance: np.ndarray) -> list[dict[str, float]]:
+def by_bin(agreement: Agreement, psi: Floats, distance: NDArray[np.float32]) -> list[dict[str, float]]:
     """The share of pairs that look alike in each tenth of ψ."""
     at = np.digitize(psi, BINS[1:-1])
     some = [(k, (at == k) & (psi > 0)) for k in range(len(BINS) - 1)]
     return [
-        {"psi": float(psi[here].mean()), "share": agreement.share(distance[here]), "pairs": int(here.sum())}
-        for _, here in some
-        if here.sum() > 50
+        {"psi": float(psi[mask].mean()), "share": agreement.share(distance[mask]), "pairs": int(mask.sum())}
+        for _, mask in some
+        if mask.sum() > 50
     ]
 
 
 def summary(entry: dict[str, Any]) -> list[dict[str, Any]]:
-    """What each label tells of the distances, in hundredths of a nat per pair beyond their mean share."""
+    """How well each label explains the distances: hundredths of a nat per pair more than their mean share does."""
     rows = [
         {"set": entry["set"], "label": f"yes/no, {PLACE_M:g} m and {PLACE_TURN_DEG:g}°", "gain": entry["yes_no_gain"]}
     ]
@@ -150,8 +152,8 @@ if __name__ == "__main__":
     if given.model is None or not paths:
         print("not measured: give a model, and --data NAME=PATH for campus, cambridge and racetrack")
     else:
-        found = [measured(name, path, given.model) for name, path in paths.items()]
-        rows = [row for entry in found for row in summary(entry)]
-        report("agreement", rows, {"sets": [{**entry, "grades": entry["grades"][:BEST]} for entry in found]})
+        entries = [measured(name, path, given.model) for name, path in paths.items()]
+        rows = [row for entry in entries for row in summary(entry)]
+        report("agreement", rows, {"sets": [{**entry, "grades": entry["grades"][:BEST]} for entry in entries]})
         if given.picture is not None:
-            save(drawn(found), given.picture)
+            save(drawn(entries), given.picture)

@@ -1,15 +1,17 @@
 """What a map promises against what happens, on walks that it has never seen.
 
-A table of photos is cut by its groups (walks): maps are made of four fifths of them as `covis index` makes them, each with
-its own whitening and calibration, and the photos of the other walks are asked. Every photo is asked once, of small tables twice.
-Beside each promise stands what came true: P by its expected calibration error, the radius by the share of true positions
-inside it, confident answers by their precision (with a 95 % interval over walks), and the fused position by its error
-beside that of the best match.
+A table of photos is cut by its groups (walks): maps are made of four fifths of them as `covis index` makes them, each
+with its own whitening and calibration, and queried with photos of the other walks. Every photo is a query once, in
+small tables twice. Each promise is compared with the outcome: P by its expected calibration error, the radius by the
+share of true positions inside it, confident answers by their precision (with a 95 % interval over walks), and the fused
+position by its error beside that of the best match.
 
     python benchmarks/bench_calibration.py --table photos.csv --weights backbone.safetensors --keep FOLDER
 
 Without arguments it takes the campus photos and the weights of `../shared/data`, if they are there.
 """
+
+from __future__ import annotations
 
 import os
 
@@ -17,24 +19,32 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import tempfile
+from collections.abc import Callable
 from functools import cache, partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from _common import report
 from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from covis.ranking import Ranking
 
 RATES = (0.5, 0.8, 0.9)
 PRECISIONS = (0.99, 0.95, 0.9, 0.8)
 FOLDS = 5
 ENOUGH = 2500
-"""Photos asked, from which on figures are steady."""
+"""Number of queries from which on figures are steady."""
 
 
-def asked(photos: Photos, known: np.ndarray, new: np.ndarray) -> tuple[np.ndarray, float, float | None]:
-    """A table (Q, 13) of the photos asked (walk, P, right, error of the best and of the fused position, radii, sure).
+def asked(
+    photos: Photos, known: NDArray[np.int64], new: NDArray[np.int64]
+) -> tuple[NDArray[np.float64], float, float | None]:
+    """(Q, 13) of the query photos: walk, P, right, error of the best match and of the fused position, radii, sure.
 
-    Beside it: what the map thinks of itself, the share right; and the precision that it promises.
+    Also the share of right answers that the map expects of itself, and the precision that it promises.
     """
     from covis.evaluation.retrieval import affordable
     from covis.maps.calibration import RATE, calibrate
@@ -63,12 +73,17 @@ def asked(photos: Photos, known: np.ndarray, new: np.ndarray) -> tuple[np.ndarra
     return table, calibration.summary()["right"], promised
 
 
-def _search(rank, white: np.ndarray, vectors: np.ndarray, k: int):
+def _search(
+    rank: Callable[[NDArray[np.float32], NDArray[np.float32], int], Ranking],
+    white: NDArray[np.float32],
+    vectors: NDArray[np.float32],
+    k: int,
+) -> Ranking:
     return rank(vectors, white, k)
 
 
-def one_map(table: Path, weights: Path, keep: Path, *, seed: int, part: int) -> dict:
-    """What came of one map, as JSON."""
+def one_map(table: Path, weights: Path, keep: Path, *, seed: int, part: int) -> dict[str, Any]:
+    """The outcome of one map, as JSON."""
     photos = loaded(table, weights, keep)
     answers, itself, promised = asked(photos, *list(folds(photos.images, FOLDS, seed))[part])
     counts = {"photos": len(photos.images), "walks": len(photos.images.group_names), "backbone": photos.backbone}
@@ -78,33 +93,34 @@ def one_map(table: Path, weights: Path, keep: Path, *, seed: int, part: int) -> 
 loaded = cache(described)
 
 
-def row(table: Path, weights: Path, keep: Path, repeats: int | None) -> dict:
+def row(table: Path, weights: Path, keep: Path, repeats: int | None) -> dict[str, Any]:
     """Shares in percent, lengths in metres."""
     from covis.evaluation.metrics import bootstrap_interval
     from covis.maps.evidence import expected_calibration_error
 
-    maps: list[dict] = []
+    maps: list[dict[str, Any]] = []
     while len(maps) < (FOLDS * repeats if repeats else FOLDS) or (
         repeats is None and len(maps) < FOLDS * np.ceil(ENOUGH / maps[0]["photos"])
     ):
         seed, part = divmod(len(maps), FOLDS)
         make = partial(one_map, table, weights, keep, seed=seed, part=part)
         maps.append(finished(keep, f"calibration-{table.stem}-{weights.stem}-{seed}-{part}", make))
-    found = np.concatenate([np.array(made["answers"]) for made in maps])
-    walk, p, right, best, fused = found[:, :5].T
-    told = {"right": 100 * right.mean(), "self": 100 * np.mean([made["self"] for made in maps]),
-            "calibration_error": 100 * expected_calibration_error(p, right)}  # fmt: skip
+    answers = np.concatenate([np.array(made["answers"]) for made in maps])
+    walk, p, right, best, fused = answers[:, :5].T
+    summary = {"right": 100 * right.mean(), "self": 100 * np.mean([made["self"] for made in maps]),
+               "calibration_error": 100 * expected_calibration_error(p, right)}  # fmt: skip
     for i, rate in enumerate(RATES):
-        radius = found[:, 5 + i]
-        told |= {f"within_{rate:.0%}": 100 * np.mean(fused <= radius), f"radius_{rate:.0%}_m": np.median(radius)}
+        radius = answers[:, 5 + i]
+        summary |= {f"within_{rate:.0%}": 100 * np.mean(fused <= radius), f"radius_{rate:.0%}_m": np.median(radius)}
     for i, name in enumerate([*(f"{precision:.0%}" for precision in PRECISIONS), "auto"]):
-        sure = found[:, 5 + len(RATES) + i] > 0
+        sure = answers[:, 5 + len(RATES) + i] > 0
         low, high = 100 * bootstrap_interval(right[sure], walk[sure])[0] if sure.any() else (np.nan, np.nan)
-        told |= {f"confident_{name}": 100 * sure.mean(), f"precision_{name}": 100 * right[sure].mean() if sure.any() else np.nan,
-                 f"precision_{name}_low": low, f"precision_{name}_high": high}  # fmt: skip
+        summary |= {f"confident_{name}": 100 * sure.mean(),
+                    f"precision_{name}": 100 * right[sure].mean() if sure.any() else np.nan,
+                    f"precision_{name}_low": low, f"precision_{name}_high": high}  # fmt: skip
     for label, error in (("best", best), ("fused", fused)):
-        told |= {f"{label}_m": np.median(error), f"{label}_where_right_m": error[right > 0].mean()}
-    figures = {key.replace("%", ""): None if np.isnan(value) else float(value) for key, value in told.items()}
+        summary |= {f"{label}_m": np.median(error), f"{label}_where_right_m": error[right > 0].mean()}
+    figures = {key.replace("%", ""): None if np.isnan(value) else float(value) for key, value in summary.items()}
     counts = {"photos": maps[0]["photos"], "walks": maps[0]["walks"], "maps": len(maps)}
     promises = {"promised": [made["promised"] for made in maps]}
     return {"table": table.stem, "backbone": maps[0]["backbone"], **counts, **figures, **promises}

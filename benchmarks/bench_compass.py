@@ -1,7 +1,7 @@
 """What noisy compasses cost: best matches of campus photos by how far apart they stand and how far they are turned.
 
-Photos that look most alike and stand within 10 m of each other show the same thing, so their headings should agree; by
-how much they do not is the compasses' noise, and bounds what a rule that asks for 40° can reach.
+Photos that look most alike and stand within 10 m of each other show the same thing, so their headings should agree; the
+amount by which they differ is the compasses' noise, which bounds what a rule that demands 40° can reach.
 
     python benchmarks/bench_compass.py MODEL --data CAMPUS
 """
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 from _common import report
+from numpy.typing import NDArray
 
 from covis import datasets
 from covis.describing.describers import open_describer
@@ -24,34 +25,36 @@ RULES = ((25.0, 40.0), (25.0, 60.0), (25.0, 90.0), (25.0, 180.0))
 PARTS = 5
 
 
-def best_matches(model: Path, data: Path, split: str) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of each photo's best match in other walks: descriptor distance, metres, degrees."""
+def best_matches(
+    model: Path, data: Path, split: str
+) -> tuple[NDArray[np.float32], NDArray[np.float64], NDArray[np.float64]]:
+    """Each photo's best match in other walks: descriptor distance, metres, degrees."""
     images = datasets.load("campus", data, split).queries
     vectors, lost = open_describer(model).describe(images)
     images = images.subset(~lost)
-    found = rank(vectors, vectors, 1, images.group, images.group, "other")
-    match = found.ids[:, 0]
+    ranking = rank(vectors, vectors, 1, images.group, images.group, "other")
+    match = ranking.ids[:, 0]
     metres = np.linalg.norm(images.poses.xy - images.poses.xy[match], axis=1)
     turned = np.abs((images.poses.heading - images.poses.heading[match] + 180) % 360 - 180)
-    return found.distances[:, 0], metres, turned
+    return ranking.distances[:, 0], metres, turned
 
 
 def rows(model: Path, data: Path) -> list[dict[str, Any]]:
-    told: list[dict[str, Any]] = []
+    entries: list[dict[str, Any]] = []
     for split in ("train", "west"):
         distance, metres, turned = best_matches(model, data, split)
         for radius, angle in RULES:
             right = (metres <= radius) & (turned <= angle)
-            told.append(
+            entries.append(
                 {"photos": split, "what": f"within {radius:.0f} m and {angle:.0f}°", "share": 100 * right.mean()}
             )
         near = metres <= NEAR_M
         order = np.argsort(distance[near])
         surest = turned[near][order[: len(order) // PARTS]]
         what = f"surest fifth within {NEAR_M:.0f} m, turned"
-        told.append({"photos": split, "what": f"{what}, median °", "share": float(np.median(surest))})
-        told.append({"photos": split, "what": f"{what} by more than 40°", "share": 100 * (surest > 40).mean()})
-    return told
+        entries.append({"photos": split, "what": f"{what}, median °", "share": float(np.median(surest))})
+        entries.append({"photos": split, "what": f"{what} by more than 40°", "share": 100 * (surest > 40).mean()})
+    return entries
 
 
 if __name__ == "__main__":

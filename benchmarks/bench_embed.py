@@ -1,15 +1,19 @@
-"""Embedding against the bare network: `covis.describing.embedding.embed` from JPEG files on disk into a store, beside the same model's
-forward pass over images that are already in memory; and its memory from ten thousand images to a million.
+"""Embedding against the bare network, in CPU time, and its memory from ten thousand images to a million.
 
-One thread, CPU time, so that a busy machine does not matter. Twice: of all processes together, which is what counts where
-decoding and the network share the cores; and of the network's own process (forward pass, taking batches over, writing
-shards), which is what counts where another core decodes, as long as it decodes faster than the network runs. Both sides
-normalise the same uint8 batches of the same size. Starting (a worker, the model's fingerprint) costs embedding about 0.15 s,
-so that there are several batches of photos here.
+`covis.describing.embedding.embed` takes JPEG files on disk into a store; beside it runs the same model's forward pass
+over images that are already in memory.
 
-Memory is what all processes hold together beyond the files' page cache (the sum of their proportional shares), at its peak
-and before embedding began, when the list of images was there already.
+One thread, CPU time, so that a busy machine does not matter. Two figures: of all processes together, which is what
+counts where decoding and the network share the cores; and of the network's own process (forward pass, taking batches
+over, writing shards), which is what counts where another core decodes, as long as it decodes faster than the network
+runs. Both sides normalise the same uint8 batches of the same size. Starting (a worker, the model's fingerprint) costs
+embedding about 0.15 s, which is why several batches of photos are measured.
+
+Memory is what all processes hold together beyond the files' page cache (the sum of their proportional shares), at its
+peak and before embedding begins, when the list of images is already in memory.
 """
+
+from __future__ import annotations
 
 import os
 
@@ -22,9 +26,11 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _common import report
+from numpy.typing import NDArray
 
 SIZES = {"resnet18": (480, 640), "mobilenetv2_100": (224, 224)}
 PHOTOS = {"resnet18": 64, "mobilenetv2_100": 192}
@@ -82,13 +88,13 @@ def photo(seed: int, size: tuple[int, int]) -> bytes:
     return data.getvalue()
 
 
-def cpu() -> np.ndarray:
+def cpu() -> NDArray[np.float64]:
     """CPU seconds of this process, and of its finished children."""
     used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return np.array([one.ru_utime + one.ru_stime for one in used])
 
 
-def speed_row(backbone: str, repeats: int) -> dict:
+def speed_row(backbone: str, repeats: int) -> dict[str, Any]:
     import torch
 
     from covis.cli.model import images_at
@@ -125,7 +131,7 @@ def speed_row(backbone: str, repeats: int) -> dict:
     }  # fmt: skip
 
 
-def memory_row(count: int) -> dict:
+def memory_row(count: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder) / "photos"
         root.mkdir()

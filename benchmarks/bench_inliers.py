@@ -1,14 +1,16 @@
-"""What local features in common are worth in a map's probability, on walks that it has never seen.
+"""What shared local features add to a map's probability, on walks that it has never seen.
 
-Maps are made of four fifths of a table's walks as `covis index` makes them, and the photos of the other walks are asked:
-by descriptors and agreement alone, and with inliers counted as `covis index --inliers` and `covis locate --inliers` do, a
-photo with its first five matches. Inliers learn from 400 photos of a map; so that like is compared with like, the
-probability without them is also learned from the same 400.
+Maps are made of four fifths of a table's walks as `covis index` makes them, and queried with photos of the other walks:
+by descriptors and agreement alone, and with inliers counted between a photo and its first five matches, as `covis index
+--inliers` and `covis locate --inliers` do. The probability with inliers is learned from 400 photos of a map; for a fair
+comparison, the one without them is also learned from the same 400.
 
     python benchmarks/bench_inliers.py --table photos.csv --weights backbone.safetensors sift xfeat=xfeat.onnx
 
 Without arguments it takes the campus photos and the weights of `../shared/data`, if they are there.
 """
+
+from __future__ import annotations
 
 import os
 
@@ -16,13 +18,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import argparse
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from _common import report
 from _own_map import SHARED, TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from covis.describing.local import ByLocal
 
 FOLDS = 5
 PRECISION = 0.9
@@ -30,8 +38,10 @@ ALONE, SAME = "none", "none, the same 400 photos"
 NAMES = ("sift", f"xfeat={SHARED / 'weights' / 'local' / 'xfeat.onnx'}")
 
 
-def asked(photos: Photos, known: np.ndarray, new: np.ndarray, names: tuple[str, ...]) -> dict[str, dict]:
-    """Name → P, right and confident of the photos asked, and CPU seconds, by a map that counts those features."""
+def asked(
+    photos: Photos, known: NDArray[np.int64], new: NDArray[np.int64], names: tuple[str, ...]
+) -> dict[str, dict[str, Any]]:
+    """Name → P, right and confident of each query photo, and CPU seconds, by a map that counts such inliers."""
     from covis.describing.local import ByLocal
     from covis.evaluation.retrieval import affordable
     from covis.machine import cpu_seconds
@@ -69,12 +79,14 @@ def asked(photos: Photos, known: np.ndarray, new: np.ndarray, names: tuple[str, 
     return results
 
 
-def _count(local, files: list[Path], asked, matches: np.ndarray) -> np.ndarray:
-    """Inliers between photos, which are files or numbers of the map's own, and their matches in the map."""
+def _count(
+    local: ByLocal, files: list[Path], asked: Sequence[Path] | NDArray[np.int64], matches: NDArray[np.int64]
+) -> NDArray[np.int64]:
+    """Inliers between photos and their matches in the map; a photo is a file, or the number of one of the map's own."""
     return local.count([files[photo] if isinstance(photo, np.integer) else photo for photo in asked], files, matches)
 
 
-def row(name: str, maps: list[dict], walk: np.ndarray) -> dict:
+def row(name: str, maps: list[dict[str, Any]], walk: NDArray[np.int32]) -> dict[str, Any]:
     """Shares in percent over all maps; an interval over walks."""
     from covis.evaluation.metrics import bootstrap_interval
     from covis.maps.evidence import expected_calibration_error
@@ -90,7 +102,7 @@ def row(name: str, maps: list[dict], walk: np.ndarray) -> dict:
 
 
 def main() -> None:
-    """Asks every photo of a table once."""
+    """Locates every photo of a table once."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("names", nargs="*", default=NAMES, help="local features, as covis index --inliers has them")
     parser.add_argument("--table", type=Path, default=TABLES[1], help="photos with positions and groups")

@@ -1,8 +1,8 @@
 """Field-of-view labels: exactness against integration in extended precision, speed against shapely, scale.
 
 Run: python benchmarks/bench_labels.py [--quick]. CPU seconds of one thread each, in one run. "shapely" is shapely 2,
-vectorised, with 64 points an arc; "prepared" leaves out its polygons and our sines, "from poses" has both. Ratios of
-kernels are medians over rounds that take both in turn.
+vectorised, with 64 points per arc; "prepared" leaves out its polygons and our sines, "from poses" includes both. Ratios
+of kernels are medians over rounds that measure both in turn.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def main() -> None:
 
 
 def note(what: str, wanted: str, measured: str, **more: Any) -> None:
-    """One line of the result, told at once because the whole takes minutes."""
+    """Adds a row to the result and prints it at once, because the whole run takes minutes."""
     ROWS.append({"what": what, "wanted": wanted, "measured": measured, **more})
     print(f"… {what}: {measured} (wanted {wanted})", file=sys.stderr, flush=True)
 
@@ -139,8 +139,9 @@ def one_kernel(name: str, wanted: int, a: Floats, b: Floats, turn: Floats, radiu
 def least_ns(left: Pieces, right: Pieces, out: Floats) -> float:
     """Least time for a pair's area: the arithmetic of the compiled loop, four pairs at once, four instructions per cycle.
 
-    Of the two loops, that for sectors of one shape is the shorter. No processor of today starts more such instructions per
-    cycle. A cycle is what a matrix product in single precision needs for 32 operations, as on processors with AVX2.
+    Of the two loops, the one for sectors of one shape is shorter. No current processor starts more such instructions
+    per cycle. A cycle is the time that a matrix product in single precision takes for 32 operations, as on processors
+    with AVX2.
     """
     compiled = numba.njit(**{"error_model": "numpy", **SIMD})(aligned_areas.py_func)
     compiled(left, right, len(out), out)

@@ -1,12 +1,14 @@
-"""Re-ranking by local features beside the ranking without: recall, and what it costs per query.
+"""Re-ranking by local features against the ranking without it: recall, and what it costs per query.
 
     python benchmarks/bench_local.py --model MODEL --benchmark campus_west --data campus/ local:sift local:xfeat=xfeat.onnx
     python benchmarks/bench_local.py --benchmark town --whiten 0 --topic local_town
 
-Some of the queries are asked, evenly spread; the whole map answers. Without a model, photos are described by a network of
-ImageNet, whitened on the map without labels, and the town by a model of the recipe town_quick. Without arguments it takes the
-campus photos and weights of `../shared/data`, if they are there.
+Some of the queries, evenly spread, are searched in the whole map. Without a model, photos are described by a network
+trained on ImageNet and whitened on the map without labels, and the town by a model of the recipe town_quick. Without
+arguments it takes the campus photos and weights of `../shared/data`, if they are there.
 """
+
+from __future__ import annotations
 
 import os
 
@@ -15,10 +17,19 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import re
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from _common import report
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from covis.describing.describers import ModelDescriber
+    from covis.descriptors import Describer
+    from covis.images import ImageSet
+    from covis.ranking import Ranking
 
 KS = (1, 5, 10)
 SHARED = Path(__file__).resolve().parents[2] / "shared" / "data"
@@ -27,8 +38,8 @@ NAMES = ("local:sift", f"local:xfeat={LOCAL / 'xfeat.onnx'}", f"local:alike={LOC
          f"local:xfeat={LOCAL / 'xfeat.onnx'}+lighterglue={LOCAL / 'lighterglue_L3.onnx'}")  # fmt: skip
 
 
-def clusters(images):
-    """MobileNetV2's features at two depths in clusters of the images' own."""
+def clusters(images: ImageSet) -> ModelDescriber:
+    """MobileNetV2's features at two depths, in clusters fitted to the images themselves."""
     from dataclasses import replace
 
     from covis.describing.describers import ModelDescriber
@@ -42,7 +53,7 @@ def clusters(images):
     return ModelDescriber(model, "MobileNetV2, two depths in clusters")
 
 
-def trained(folder: Path):
+def trained(folder: Path) -> Describer:
     """A small network that learned the town's other streets from scratch."""
     from covis import experiments
     from covis.describing.describers import open_describer
@@ -52,14 +63,16 @@ def trained(folder: Path):
     return open_describer(str(folder / "model"))
 
 
-def recalls(ranking, positives) -> dict[str, float]:
-    """Recall@k in percent; `positives` one array of ids per query."""
+def recalls(ranking: Ranking, positives: Sequence[NDArray[np.int32]]) -> dict[str, float]:
+    """Recall@k in percent; `positives` has one array of ids per query."""
     right = [np.isin(ids, wanted) for ids, wanted in zip(ranking.ids, positives, strict=True)]
     return {f"recall@{k}": 100 * float(np.mean([row[:k].any() for row in right])) for k in KS}
 
 
-def compared(given: argparse.Namespace, data: Path | None, cache: Path) -> tuple[list[dict], dict[str, object]]:
-    """Rows of a benchmark that is ranked once and re-ranked by each name, with features kept in `cache`; and its counts."""
+def compared(
+    given: argparse.Namespace, data: Path | None, cache: Path
+) -> tuple[list[dict[str, Any]], dict[str, object]]:
+    """Rows of a benchmark, ranked once and re-ranked by each name, with features kept in `cache`; and its counts."""
     from covis.describing.describers import open_describer
     from covis.describing.rerankers import open_reranker
     from covis.evaluation import load_benchmark
@@ -95,7 +108,7 @@ def compared(given: argparse.Namespace, data: Path | None, cache: Path) -> tuple
 
 
 def main() -> None:
-    """Re-ranks on one benchmark, with features found anew."""
+    """Re-ranks on one benchmark, with features extracted anew."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", default=NAMES, help="re-rankers")
     parser.add_argument("--model", help="what gives descriptors")

@@ -2,9 +2,9 @@
 
     python benchmarks/bench_locate.py MAP… --photos FOLDER
 
-CPU seconds, program and kernel, of the whole command; the least, the median and the most of several, and for further photos the
-seconds on the clock, all cores at work. Beside it the products of matrices that one core does per second, by numpy: what a
-network needs at least.
+CPU seconds of the whole command, in the program and in the kernel: minimum, median and maximum of several runs, and for
+further photos also the seconds on the clock with all cores at work. Beside them stands how fast one core multiplies
+matrices in numpy, which bounds the speed of a network.
 """
 
 import os
@@ -34,7 +34,7 @@ class Spent(NamedTuple):
 
 
 def spent(arguments: list[str]) -> Spent:
-    """What a command takes."""
+    """CPU and clock seconds of a `covis` command."""
     before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
     subprocess.run([sys.executable, "-m", "covis", *arguments], check=True, capture_output=True)
     after, clock = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter() - started
@@ -42,7 +42,7 @@ def spent(arguments: list[str]) -> Spent:
 
 
 def median(runs: list[Spent]) -> Spent:
-    """Of each by itself."""
+    """The median of CPU and of clock seconds, each by itself."""
     return Spent(*(statistics.median(column) for column in zip(*runs, strict=True)))
 
 

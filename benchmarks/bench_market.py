@@ -1,7 +1,7 @@
 """Each step of the work beside what one would use instead, all in one run: `python benchmarks/bench_market.py [--quick]`.
 
-One thread, CPU time of all processes, both sides in turn, three rounds or more; a ratio above 1 says how often covis is
-faster. Both sides give the same answer where there is one answer, which is checked before it is timed.
+One thread, CPU time of all processes, both sides in turn, three rounds or more; a ratio above 1 says how many times
+faster covis is. Where there is only one right answer, both sides give it, which is checked before they are timed.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 from _common import report, versus
+from numpy.typing import NDArray
 
 Row = dict[str, Any]
 AREAS: dict[str, Callable[[int], Iterator[Row]]] = {}
@@ -32,12 +33,12 @@ def area(function: Callable[[int], Iterator[Row]]) -> Callable[[int], Iterator[R
 def row(
     what: str, peer: str, size: str, ours: Callable[[], Any], theirs: Callable[[], Any], rounds: int, repeat: int = 1
 ) -> Row:
-    """One line, told at once because the whole takes minutes; `ours` does the work `repeat` times."""
-    found = versus(ours, theirs, rounds)
-    found |= {key: found[key] * repeat for key in ("ratio", "low", "high")} | {"ours_s": found["ours_s"] / repeat}
-    spread = f"{found['ratio']:.2f} ({found['low']:.2f} to {found['high']:.2f})"
+    """One row, also printed at once because the whole run takes minutes; `ours` does the work `repeat` times."""
+    figures = versus(ours, theirs, rounds)
+    figures |= {key: figures[key] * repeat for key in ("ratio", "low", "high")} | {"ours_s": figures["ours_s"] / repeat}
+    spread = f"{figures['ratio']:.2f} ({figures['low']:.2f} to {figures['high']:.2f})"
     print(f"… {what}, {peer}: {spread}", file=sys.stderr, flush=True)
-    return {"what": what, "instead of": peer, "size": size, **found}
+    return {"what": what, "instead of": peer, "size": size, **figures}
 
 
 @area
@@ -168,12 +169,12 @@ def embedding(rounds: int) -> Iterator[Row]:
         export_onnx(model, Path(folder) / "m.onnx", portable=False)
         fast = OnnxPlaceModel.open(Path(folder) / "m.onnx", threads=1)
         loop = plain_embedding("mobilenetv2_100", model, root)
-        assert np.abs(embed(fast, images, workers=0) - loop()).max() < 0.05  # Pillow's resizing is another one
+        assert np.abs(embed(fast, images, workers=0) - loop()).max() < 0.05  # Pillow resizes differently
         yield row("photos to descriptors, MobileNetV2", "timm and Pillow in a plain torch loop", f"{len(images)} photos of 640 × 480",
                   lambda: embed(fast, images, workers=0), loop, rounds)  # fmt: skip
 
 
-def plain_embedding(backbone: str, model: Any, root: Path) -> Callable[[], np.ndarray]:
+def plain_embedding(backbone: str, model: Any, root: Path) -> Callable[[], NDArray[np.float32]]:
     """The loop that most place recognition code has: Pillow, normalisation, eager network, GeM, unit norm."""
     import timm
     import torch
@@ -184,13 +185,13 @@ def plain_embedding(backbone: str, model: Any, root: Path) -> Callable[[], np.nd
     net.load_state_dict(model.backbone.net.state_dict(), strict=False)
     mean, std = (torch.tensor(v).view(3, 1, 1) for v in (model.preprocessing.mean, model.preprocessing.std))
 
-    def loop() -> np.ndarray:
-        found = []
+    def loop() -> NDArray[np.float32]:
+        descriptors = []
         with torch.no_grad():
             for pixels in DataLoader(Plain(sorted(map(str, root.iterdir())), (224, 224)), 32):
                 maps = net.forward_features((pixels.float() / 255 - mean) / std).clamp(min=1e-6)
-                found.append(torch.nn.functional.normalize(maps.pow(3).mean((-2, -1)).pow(1 / 3)))
-        return torch.cat(found).numpy()
+                descriptors.append(torch.nn.functional.normalize(maps.pow(3).mean((-2, -1)).pow(1 / 3)))
+        return torch.cat(descriptors).numpy()
 
     return loop
 
@@ -231,7 +232,7 @@ def search(rounds: int) -> Iterator[Row]:
 
 
 def graphs(index: Any, database: Any, queries: Any, exact: Any, size: str, rounds: int) -> Iterator[Row]:
-    """Graphs of others, searched as deep as needed to find as much as ours."""
+    """Graphs of other libraries, searched as deeply as they need to find as much as ours."""
     import faiss
 
     def recall(ids: Any) -> float:
@@ -247,8 +248,8 @@ def graphs(index: Any, database: Any, queries: Any, exact: Any, size: str, round
         reached = recall(order[theirs.search(queries, 10)[1]])
         if reached >= ours:
             break
-    told = f"{size}, recall {ours:.3f} and {reached:.3f}"
-    yield row("approximate search, queries at once", "faiss IndexHNSWFlat", told,
+    size_and_recall = f"{size}, recall {ours:.3f} and {reached:.3f}"
+    yield row("approximate search, queries at once", "faiss IndexHNSWFlat", size_and_recall,
               lambda: index.search(queries, 10), lambda: theirs.search(queries, 10), rounds)  # fmt: skip
     try:
         import hnswlib
@@ -263,8 +264,8 @@ def graphs(index: Any, database: Any, queries: Any, exact: Any, size: str, round
         reached = recall(graph.knn_query(queries, 10)[0])
         if reached >= ours:
             break
-    told = f"{size}, recall {ours:.3f} and {reached:.3f}"
-    yield row("approximate search, queries at once", "hnswlib", told,
+    size_and_recall = f"{size}, recall {ours:.3f} and {reached:.3f}"
+    yield row("approximate search, queries at once", "hnswlib", size_and_recall,
               lambda: index.search(queries, 10), lambda: graph.knn_query(queries, 10), rounds)  # fmt: skip
 
 
@@ -298,7 +299,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--only", nargs="*", choices=list(AREAS), help="these areas alone, without writing the result")
     given = parser.parse_args()
-    rows = [found for name in given.only or AREAS for found in AREAS[name](given.rounds)]
+    rows = [result for name in given.only or AREAS for result in AREAS[name](given.rounds)]
     if given.only is None:
         report("market", rows, {"threads": 1})
 

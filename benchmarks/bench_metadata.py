@@ -1,8 +1,8 @@
 """Metadata of an MSLS-sized training split: 520,000 queries and 900,000 map rows in 22 cities.
 
-Beside it pandas' reader, which the official loader uses (without that loader's loop over rows), and the plain way,
-Python's csv reader into lists. Each runs in a process of its own, for its peak memory. One
-thread each (`ARROW_NUM_THREADS` and `OMP_NUM_THREADS` are set).
+covis is compared with pandas' reader, which the official loader uses (without that loader's loop over rows), and with
+the plain way, Python's csv reader into lists. Each runs in a process of its own, for its peak memory. One thread each
+(`ARROW_NUM_THREADS` and `OMP_NUM_THREADS` are set).
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -25,7 +26,7 @@ QUERIES, DATABASE = 520_000, 900_000
 
 
 def build(root: Path) -> None:
-    """Writes the CSV files, keys of 22 characters as the real ones."""
+    """Writes the CSV files, with keys of 22 characters like the real ones."""
     from covis.datasets.msls import CITIES
 
     rng = np.random.default_rng(0)
@@ -43,7 +44,7 @@ def _side(folder: Path, n: int, rng: np.random.Generator, tag: str) -> None:
     east, north, compass = rng.random(n) * 9e3 + 4e5, rng.random(n) * 9e3 + 5.8e6, rng.random(n) * 360
     flag = ["False", "True"]
 
-    def write(name: str, head: str, rows) -> None:  # type: ignore[no-untyped-def]
+    def write(name: str, head: str, rows: Iterable[str]) -> None:
         with (folder / name).open("w") as handle:
             handle.write(f",key,{head}\n")
             handle.writelines(f"{i},{keys[i]},{row}\n" for i, row in enumerate(rows))
@@ -136,7 +137,7 @@ def child(way: str, root: Path) -> None:
 
 
 def main() -> None:
-    """Both ways on the same files."""
+    """All ways on the same files."""
     root = Path(tempfile.mkdtemp(prefix="covis-metadata-"))
     try:
         build(root)

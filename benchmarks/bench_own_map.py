@@ -1,20 +1,24 @@
-"""What poses teach a map of one's own photos: new walks asked of maps of other walks over the same places.
+"""What poses teach a map of one's own photos: photos of new walks as queries to maps of other walks of the same places.
 
-A table of photos is cut by its groups (walks) into four: each quarter is asked of a map of the others, made as
-`covis index` makes it. Found is a photo whose match was taken within 25 m and 40°; photos that none of the map answers
-so are left out. Beside the whitening that `index` chose (`chosen`) stand PCA whitening, power 0.75, and learned whitenings
-by yes/no labels and by ψ of 25 m as `index` usually weighs it, all before and after consensus; gains over PCA whitening
-have 95 % intervals over walks and over photos. Beside what new walks find stands what each map thinks of itself
-(`self`), over several cuts of the walks because one cut moves the difference by some points, and what new walks find of
-maps that lack one walk more, as a map does that asks its own (`fewer`); and what fitting costs beside describing the photos.
-`--labels` compares labels alone, without consensus: none
-(nearest photos of other walks), yes/no, ψ of 50 m and of 25 m to several powers, and ψ of 25 m weighed by how often pairs
-of such ψ look alike on the map's own photos (`measured`).
+A table of photos is cut by its groups (walks) into four: the photos of each quarter are queries to a map of the others,
+made as `covis index` makes it. A photo counts as found if its match was taken within 25 m and 40° of it; photos that
+have no such match in the map are left out. The whitening that `index` chose (`chosen`) is compared with PCA whitening,
+with power 0.75, and with learned whitenings by yes/no labels and by ψ of 25 m as `index` usually weights it, all before
+and after consensus; gains over PCA whitening have 95 % intervals over walks and over photos.
+
+What new walks find is compared with what each map estimates of itself (`self`), over several cuts of the walks because
+a single cut moves the difference by some points; and with what new walks find in maps that lack one more walk, as a map
+does when its own photos are the queries (`fewer`). The cost of fitting is compared with that of describing the photos.
+
+`--labels` compares labels alone, without consensus: none (nearest photos of other walks), yes/no, ψ of 50 m and of 25 m
+to several powers, and ψ of 25 m weighted by how often pairs of such ψ look alike on the map's own photos (`measured`).
 
     python benchmarks/bench_own_map.py --table photos.csv --weights backbone.safetensors --keep FOLDER
 
 Without arguments it takes the campus photos and the weights of `../shared/data`, if they are there.
 """
+
+from __future__ import annotations
 
 import os
 
@@ -26,41 +30,49 @@ import time
 from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from _common import report
 from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
+from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from covis.images import ImageSet
+    from covis.maps.fitting import Choice
+    from covis.ranking import Ranking
+    from covis.whitening import WhiteningRule
 
 FOLDS = 4
 _DEEP = 200
-"""Matches among which some are of another walk than the one that a map is to lack."""
+"""Number of matches, enough that some are of another walk than the one that a map is to lack."""
 KS = (1, 5, 10)
 POWERS = (1.0, 2.0, 4.0, 6.0)
 
 
 @dataclass
 class Outcomes:
-    """Of every photo asked: what each whitening found, and of which walk it is."""
+    """Of every query photo: whether each whitening found it, and its walk."""
 
-    found: dict[str, list[np.ndarray]] = field(default_factory=dict)
+    found: dict[str, list[NDArray[np.bool_]]] = field(default_factory=dict)
     """(Q, 5) whether found at rank 1, 5, 10, and by consensus at 1 and 5."""
-    walk: list[np.ndarray] = field(default_factory=list)
-    itself: list[np.ndarray] = field(default_factory=list)
-    """(Q, 5) the same of the map's own photos, of fits that did not see their walk."""
+    walk: list[NDArray[np.integer[Any]]] = field(default_factory=list)
+    itself: list[NDArray[np.bool_]] = field(default_factory=list)
+    """(Q, 5) the same for the map's own photos, by fits that did not see their walk."""
     fewer: list[tuple[int, int]] = field(default_factory=list)
-    """For each walk of a map: photos that the map finds at rank 1 without it, and photos that it could."""
+    """For each walk of a map: how many photos the map finds at rank 1 without that walk, and how many it could find."""
     chosen: list[str] = field(default_factory=list)
     seconds: list[dict[str, float]] = field(default_factory=list)
-    curves: list[dict] = field(default_factory=list)
-    """How often pairs of each ψ look alike, by each map."""
+    curves: list[dict[str, Any]] = field(default_factory=list)
+    """How often pairs of each ψ look alike, for each map."""
 
-    def table(self, name: str) -> np.ndarray:
+    def table(self, name: str) -> NDArray[np.float64]:
         """(Q, 5) over all maps."""
         return np.concatenate(self.found[name]).astype(float)
 
 
-def right(images, asked, ids: np.ndarray) -> np.ndarray:
-    """(Q, K) which matches stand within 25 m of the photo asked and face within 40° of it."""
+def right(images: ImageSet, asked: ImageSet, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """(Q, K) which matches stand within 25 m of the query photo and face within 40° of it."""
     from covis.evaluation.benchmark import NEAR_ALIKE
 
     graph = NEAR_ALIKE(asked, images).to_scipy()
@@ -68,13 +80,15 @@ def right(images, asked, ids: np.ndarray) -> np.ndarray:
     return (np.asarray(graph[rows.ravel(), np.maximum(ids, 0).ravel()]).reshape(ids.shape) > 0) & (ids >= 0)
 
 
-def hits(images, asked, ranking, agreed) -> np.ndarray:
-    """(Q, 5) found at rank 1, 5, 10, and by consensus at 1 and 5."""
+def hits(images: ImageSet, asked: ImageSet, ranking: Ranking, agreed: Ranking) -> NDArray[np.bool_]:
+    """(Q, 5) whether found at rank 1, 5, 10, and by consensus at 1 and 5."""
     plain, voted = right(images, asked, ranking.ids), right(images, asked, agreed.ids)
     return np.column_stack([*(plain[:, :k].any(axis=1) for k in KS), *(voted[:, :k].any(axis=1) for k in (1, 5))])
 
 
-def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float], *, alone: bool):
+def whitened(
+    photos: Photos, images: ImageSet, known: NDArray[np.int64], seconds: dict[str, float], *, alone: bool
+) -> tuple[Choice, dict[str, tuple[NDArray[np.float32], WhiteningRule]]]:
     """The choice that `covis index` makes for a map of `known` photos, and all photos' descriptors by each whitening.
 
     alone: by the chosen one only.
@@ -100,19 +114,21 @@ def whitened(photos: Photos, images, known: np.ndarray, seconds: dict[str, float
             made[name] = unit(turned @ metric.astype(np.float32)), rule
         start = clock()
         across = AcrossWalks(images, fitted, dim, photos.recipe.labels)
-        tried, found = across.choose()
+        tried, chosen = across.choose()
         seconds["choice"] = clock() - start
-        choice = Choice(across.whitening(found.rules[0]), tried, found)  # as `choose_whitening` does
+        choice = Choice(across.whitening(chosen.rules[0]), tried, chosen)  # as `choose_whitening` does
     return choice, made | {"chosen": (whiten(choice.whitening, photos.raw), choice.tried.rules[choice.tried.best])}
 
 
-def unit(rows: np.ndarray) -> np.ndarray:
+def unit(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     """Rows of length 1."""
     return rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-12)
 
 
-def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes, *, alone: bool = False) -> None:
-    """Makes one map, asks it, and notes what was found by every whitening, or by the chosen one `alone`."""
+def ask(
+    photos: Photos, known: NDArray[np.int64], new: NDArray[np.int64], kept: Outcomes, *, alone: bool = False
+) -> None:
+    """Makes one map, queries it, and notes what every whitening found, or only the chosen one if `alone`."""
     from covis.maps.evidence import CONTEXT
     from covis.search import Consensus, rank
 
@@ -125,7 +141,7 @@ def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes, *, a
     answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
     for name, (white, rule) in made.items():
         ranking = rank(white[new], white[known], CONTEXT)
-        consensus = agreed.get(rule, agreed[best])  # what no map chooses between votes as the map does
+        consensus = agreed.get(rule, agreed[best])  # a rule outside the map's choice votes as the map does
         kept.found.setdefault(name, []).append(hits(images, asked, ranking, consensus(ranking))[answerable])
     kept.walk.append(np.asarray(asked.group)[answerable])
     white, _ = made["chosen"]
@@ -136,8 +152,8 @@ def ask(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes, *, a
     kept.seconds.append(seconds)
 
 
-def one_walk_fewer(images, asked, ids: np.ndarray) -> list[tuple[int, int]]:
-    """For each walk of a map, how many of the photos asked it finds at rank 1 without it, and how many it could.
+def one_walk_fewer(images: ImageSet, asked: ImageSet, ids: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """For each walk of a map, how many queries the map finds at rank 1 without that walk, and how many it could find.
 
     ids (Q, K): positions of their matches in the whole map.
     """
@@ -153,8 +169,8 @@ def one_walk_fewer(images, asked, ids: np.ndarray) -> list[tuple[int, int]]:
     return counts
 
 
-def compare_labels(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Outcomes) -> None:
-    """Fits whitenings by several labels to one map, asks them, and notes what was found."""
+def compare_labels(photos: Photos, known: NDArray[np.int64], new: NDArray[np.int64], kept: Outcomes) -> None:
+    """Fits whitenings by several labels to one map, queries it by each, and notes what was found."""
     from covis.evaluation.retrieval import affordable, labelled_pairs, likeness
     from covis.search import rank
     from covis.whitening import PCA, WhiteningRule, moments
@@ -184,40 +200,40 @@ def compare_labels(photos: Photos, known: np.ndarray, new: np.ndarray, kept: Out
     kept.curves.append(asdict(likeness(images, raw, near(images, images))))
 
 
-def rows_of(name: str, backbone: str, kept: Outcomes) -> list[dict]:
+def rows_of(name: str, backbone: str, kept: Outcomes) -> list[dict[str, Any]]:
     """One row for each whitening, in percent."""
     from covis.evaluation.metrics import bootstrap_interval
 
     walk, base = np.concatenate(kept.walk), kept.table("pca")
-    told = []
+    rows = []
     for whitening in kept.found:
-        found = kept.table(whitening)
-        mean = 100 * found.mean(axis=0)
-        row = {"table": name, "backbone": backbone, "whitening": whitening, "photos": len(found)}
+        outcomes = kept.table(whitening)
+        mean = 100 * outcomes.mean(axis=0)
+        row: dict[str, Any] = {"table": name, "backbone": backbone, "whitening": whitening, "photos": len(outcomes)}
         row |= dict(zip(("r1", "r5", "r10", "consensus_r1", "consensus_r5"), map(float, mean), strict=True))
         for label, column in (("r1", 0), ("r5", 1), ("consensus_r1", 3)):
-            gap = 100 * (found - base)[:, column]
+            gap = 100 * (outcomes - base)[:, column]
             (low, high), (q_low, q_high) = bootstrap_interval(gap, walk)[0], bootstrap_interval(gap)[0]
             row |= {f"gain_{label}": gap.mean(), f"gain_{label}_low": low, f"gain_{label}_high": high}
             row |= {f"gain_{label}_photos_low": q_low, f"gain_{label}_photos_high": q_high}
-        told.append({key: float(v) if isinstance(v, np.floating) else v for key, v in row.items()})
-    return told
+        rows.append({key: float(v) if isinstance(v, np.floating) else v for key, v in row.items()})
+    return rows
 
 
-def measured(table: Path, weights: Path, keep: Path, *, labels: bool) -> dict:
-    """What came of each photo of one table, and a row about its maps, as JSON."""
+def measured(table: Path, weights: Path, keep: Path, *, labels: bool) -> dict[str, Any]:
+    """The outcome of each photo of one table, and a row about its maps, as JSON."""
     photos, kept = described(table, weights, keep), Outcomes()
     for known, new in folds(photos.images, FOLDS, 0):
         (compare_labels if labels else ask)(photos, known, new, kept)
     curves = {"table": photos.name, "backbone": photos.backbone, "curves": kept.curves}
     about = curves if labels else {"table": photos.name, "backbone": photos.backbone} | costs(photos, kept)
     itself = {} if labels else {"cut": compared(kept)}
-    plain = {name: [part.astype(int).tolist() for part in found] for name, found in kept.found.items()}
+    plain = {name: [part.astype(int).tolist() for part in parts] for name, parts in kept.found.items()}
     lists = {"found": plain, "walk": [part.tolist() for part in kept.walk]}
     return {"map": about, "outcomes": lists} | itself
 
 
-def another_cut(table: Path, weights: Path, keep: Path, *, seed: int) -> dict:
+def another_cut(table: Path, weights: Path, keep: Path, *, seed: int) -> dict[str, Any]:
     """What maps of another cut of the walks found, as JSON."""
     photos, kept = described(table, weights, keep), Outcomes()
     for known, new in folds(photos.images, FOLDS, seed):
@@ -225,25 +241,25 @@ def another_cut(table: Path, weights: Path, keep: Path, *, seed: int) -> dict:
     return compared(kept)
 
 
-def compared(kept: Outcomes) -> dict:
-    """Of one cut of the walks: found at rank 1, 5, 10, and by consensus at 1 and 5, of own photos and of new walks, in percent."""
-    itself, found = (100 * np.concatenate(part).mean(axis=0) for part in (kept.itself, kept.found["chosen"]))
+def compared(kept: Outcomes) -> dict[str, Any]:
+    """Percent found at rank 1, 5, 10, and by consensus at 1 and 5, of own photos and of new walks, in one cut."""
+    itself, new = (100 * np.concatenate(part).mean(axis=0) for part in (kept.itself, kept.found["chosen"]))
     hit, could = np.array(kept.fewer).sum(axis=0)
-    return {"self": itself.tolist(), "new": found.tolist(), "fewer": float(100 * hit / could), "chosen": kept.chosen}
+    return {"self": itself.tolist(), "new": new.tolist(), "fewer": float(100 * hit / could), "chosen": kept.chosen}
 
 
-def over_cuts(cuts: list[dict]) -> dict:
-    """What the maps think of themselves beside what new walks find: means over cuts, and their difference from cut to cut."""
-    told = {"cuts": len(cuts), "chosen": sorted({rule for cut in cuts for rule in cut["chosen"]})}
+def over_cuts(cuts: list[dict[str, Any]]) -> dict[str, Any]:
+    """What maps estimate of themselves and what new walks find: means over cuts, and the difference in each cut."""
+    summary: dict[str, Any] = {"cuts": len(cuts), "chosen": sorted({rule for cut in cuts for rule in cut["chosen"]})}
     for key, column in (("r1", 0), ("r5", 1), ("consensus_r1", 3)):
         itself, new = (np.array([cut[name][column] for cut in cuts]) for name in ("self", "new"))
-        told |= {f"self_{key}": float(itself.mean()), f"new_{key}": float(new.mean())}
-        told |= {f"gap_{key}": float((new - itself).mean()), f"gap_{key}_each": (new - itself).tolist()}
-    return told | {"fewer_r1": float(np.mean([cut["fewer"] for cut in cuts]))}
+        summary |= {f"self_{key}": float(itself.mean()), f"new_{key}": float(new.mean())}
+        summary |= {f"gap_{key}": float((new - itself).mean()), f"gap_{key}_each": (new - itself).tolist()}
+    return summary | {"fewer_r1": float(np.mean([cut["fewer"] for cut in cuts]))}
 
 
-def costs(photos: Photos, kept: Outcomes) -> dict:
-    """CPU seconds of fitting a map, and in percent of describing its photos."""
+def costs(photos: Photos, kept: Outcomes) -> dict[str, float]:
+    """CPU seconds of fitting a map, and their percentage of the seconds for describing its photos."""
     embedding = photos.embedding_s() * (FOLDS - 1) / FOLDS
     names = {"pca": "moments", "learned": "graded", "choice": "choice"}
     spent = {name: float(np.mean([s[key] for s in kept.seconds])) for name, key in names.items()}
@@ -252,16 +268,16 @@ def costs(photos: Photos, kept: Outcomes) -> dict:
 
 
 def together(parts: dict[str, Outcomes]) -> Outcomes:
-    """All tables as one, their walks apart."""
+    """All tables as one, with their walks kept apart."""
     both = Outcomes()
     for number, kept in enumerate(parts.values()):
-        for name, found in kept.found.items():
-            both.found.setdefault(name, []).extend(found)
+        for name, tables in kept.found.items():
+            both.found.setdefault(name, []).extend(tables)
         both.walk += [np.asarray(walk) + 100_000 * number for walk in kept.walk]
     return both
 
 
-def plot(rows: list[dict], file: Path) -> None:
+def plot(rows: list[dict[str, Any]], file: Path) -> None:
     """Gains over PCA whitening with intervals over walks."""
     import matplotlib.pyplot as plt
 
@@ -309,14 +325,14 @@ def main() -> None:
             parts: dict[str, Outcomes] = {}
             for table in given.table:
                 name = f"{topic}-{table.stem}-{weights.stem}"
-                told = finished(keep, name, partial(measured, table, weights, keep, labels=given.labels))
-                kept = parts[table.stem] = Outcomes(**told["outcomes"])
-                rows += rows_of(table.stem, told["map"]["backbone"], kept)
-                maps.append(told["map"])
+                record = finished(keep, name, partial(measured, table, weights, keep, labels=given.labels))
+                kept = parts[table.stem] = Outcomes(**record["outcomes"])
+                rows += rows_of(table.stem, record["map"]["backbone"], kept)
+                maps.append(record["map"])
                 if not given.labels:
                     cut = partial(another_cut, table, weights, keep)
                     more = [finished(keep, f"{name}-{n}", partial(cut, seed=n)) for n in range(1, given.cuts)]
-                    maps[-1] |= over_cuts([told["cut"], *more])
+                    maps[-1] |= over_cuts([record["cut"], *more])
             if len(parts) > 1:
                 rows += rows_of("both", maps[-1]["backbone"], together(parts))
     report(topic, rows, {"folds": FOLDS, "maps": maps})

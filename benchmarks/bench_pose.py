@@ -29,8 +29,8 @@ SHARES = (0.5, 0.8, 0.9)
 
 
 def posed(frames: ImageSet, ids: list[int], elsewhere: bool) -> list[Resected | None]:
-    """Each frame of `ids` from up to `MATCHES` others."""
-    scene, found = DepthScene(frames), []
+    """The pose of each frame of `ids` from up to `MATCHES` others."""
+    scene, poses = DepthScene(frames), []
     for i in ids:
         metres = np.linalg.norm(frames.poses.centre - frames.poses.centre[i], axis=1)
         rotation = np.broadcast_to(frames.poses.rotation[i], frames.poses.rotation.shape)
@@ -40,8 +40,8 @@ def posed(frames: ImageSet, ids: list[int], elsewhere: bool) -> list[Resected | 
         usable = [int(j) for j in order if j != i and apart[j] == elsewhere][:MATCHES]
         lens = camera_of(frames, i)
         assert lens is not None
-        found.append(locate_pose(frames.path(i), frames, usable, scene, (lens, "given")))
-    return found
+        poses.append(locate_pose(frames.path(i), frames, usable, scene, (lens, "given")))
+    return poses
 
 
 def rows(frames: ImageSet, ids: list[int]) -> list[dict[str, Any]]:
@@ -51,7 +51,7 @@ def rows(frames: ImageSet, ids: list[int]) -> list[dict[str, Any]]:
     offset = np.array([pose.centre for _, pose in pairs]) - frames.poses.centre[own]
     metres = np.linalg.norm(offset, axis=1)
     degrees = rotation_angles(np.array([pose.rotation for _, pose in pairs]), frames.poses.rotation[own])
-    told: list[dict[str, Any]] = [
+    entries: list[dict[str, Any]] = [
         {"what": "frames", "value": len(ids)},
         {"what": "posed from frames beside them", "value": len(pairs)},
         {"what": "median error, cm", "value": 100 * float(np.median(metres))},
@@ -59,14 +59,14 @@ def rows(frames: ImageSet, ids: list[int]) -> list[dict[str, Any]]:
     ]
     for limit_m, limit_deg in POSE_LIMITS:
         share = float(((metres <= limit_m) & (degrees <= limit_deg)).sum() / len(ids))
-        told.append({"what": f"within {limit_m:g} m and {limit_deg:g}°, %", "value": 100 * share})
+        entries.append({"what": f"within {limit_m:g} m and {limit_deg:g}°, %", "value": 100 * share})
     squared = np.array([e @ np.linalg.solve(p.covariance[3:, 3:], e) for e, (_, p) in zip(offset, pairs, strict=True)])
     for share in SHARES:
         inside = float((squared <= chi2.ppf(share, 3)).mean())
-        told.append({"what": f"positions inside the stated {share:.0%} ellipsoid, %", "value": 100 * inside})
+        entries.append({"what": f"positions inside the stated {share:.0%} ellipsoid, %", "value": 100 * inside})
     wrong = sum(pose is not None for pose in far)
-    told.append({"what": "poses from frames that look elsewhere (right: none)", "value": wrong})
-    return told
+    entries.append({"what": "poses from frames that look elsewhere (right: none)", "value": wrong})
+    return entries
 
 
 if __name__ == "__main__":

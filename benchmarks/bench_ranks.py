@@ -1,12 +1,12 @@
 """One, two and four processes under torchrun (gloo): what a step spends on communication, and a model of it for more.
 
-CPU time of a rank, since the processes share the cores of one machine and a rank that waits for gloo sleeps. A step of `w`
-ranks costs the computation of 1/w of the images, measured alone, and the exchange of gradients: 2 (w − 1) / w times their
-bytes. The cost of a byte is taken from two ranks; what it predicts for four is set beside what four took. For GPUs the same
-bytes are divided by the bandwidth of their links, which is assumed and stated. Embedding exchanges nothing: each rank does
-whole shards. Frozen features are computed by the first rank and mapped into memory by the others, which read the files once
-for their checksums. The ids of all batches must be the same for every number of ranks. Four ranks on fewer cores take turns:
-that costs time, which is not reported, and little CPU time.
+The CPU time of a rank is measured, since the processes share the cores of one machine and a rank that waits for gloo
+sleeps. A step of `w` ranks costs the computation of 1/w of the images, measured alone, and the exchange of gradients: 2
+(w − 1) / w times their bytes. The cost of a byte is measured with two ranks; what it predicts for four is compared with
+what four took. For GPUs the same bytes are divided by the bandwidth of their links, which is assumed and stated.
+Embedding exchanges nothing: each rank does whole shards. Frozen features are computed by the first rank and mapped into
+memory by the others, which read the files once for their checksums. The ids of all batches must be the same for every
+number of ranks. Four ranks on fewer cores take turns: that costs time, which is not reported, and little CPU time.
 
 Run: python benchmarks/bench_ranks.py
 """
@@ -88,9 +88,9 @@ def step_seconds(pairs: int) -> dict[str, Any]:
             loop._step(number, micro)
             spent.append(time.process_time() - start)
     trained = sum(p.numel() * 4 for _, p in model.trained_parameters())
-    found = {"cpu_s": float(np.median(spent[1:])), "bytes": trained, "ids": ids, "first": ranks.first}
+    record = {"cpu_s": float(np.median(spent[1:])), "bytes": trained, "ids": ids, "first": ranks.first}
     ranks.leave()
-    return found
+    return record
 
 
 def embed_seconds(folder: Path) -> dict[str, Any]:
@@ -132,13 +132,13 @@ def cache_seconds(folder: Path) -> dict[str, Any]:
     spent = time.process_time() - start
     assert isinstance(source, Cached)
     assert isinstance(source.rows[0], np.memmap)
-    found = {"cpu_s": spent, "first": ranks.first, "file": source.rows[0].filename}
+    record = {"cpu_s": spent, "first": ranks.first, "file": source.rows[0].filename}
     ranks.leave()
-    return {**found, "file": str(found["file"])}
+    return {**record, "file": str(record["file"])}
 
 
 def launched(world: int, job: str, pairs: int, folder: Path) -> list[dict[str, Any]]:
-    """What every rank of `world` tells."""
+    """The record that each of `world` ranks writes."""
     line = [sys.executable]
     if world > 1:
         with socket.socket() as free:
@@ -147,10 +147,10 @@ def launched(world: int, job: str, pairs: int, folder: Path) -> list[dict[str, A
         line += ["-m", "torch.distributed.run", "--nproc-per-node", str(world), "--master-addr", "127.0.0.1",
                  "--master-port", str(port)]  # fmt: skip
     line += [__file__, "--job", job, "--pairs", str(pairs), "--folder", str(folder)]
-    for old in folder.glob("told-*"):
+    for old in folder.glob("rank-*"):
         old.unlink()
     subprocess.run(line, check=True, stdout=subprocess.PIPE, timeout=900)
-    return [json.loads(path.read_text()) for path in sorted(folder.glob("told-*"))]
+    return [json.loads(path.read_text()) for path in sorted(folder.glob("rank-*"))]
 
 
 def training_rows(folder: Path) -> list[dict[str, Any]]:
@@ -160,10 +160,10 @@ def training_rows(folder: Path) -> list[dict[str, Any]]:
     batches: list[Any] = []
     cost = 0.0
     for world in WORLDS[1:]:
-        told = launched(world, "train", PAIRS, folder)
-        batches += [one["ids"] for one in told]
-        whole = float(np.median([one["cpu_s"] for one in told]))
-        exchanged = 2 * (world - 1) / world * told[0]["bytes"]
+        records = launched(world, "train", PAIRS, folder)
+        batches += [one["ids"] for one in records]
+        whole = float(np.median([one["cpu_s"] for one in records]))
+        exchanged = 2 * (world - 1) / world * records[0]["bytes"]
         exchange = max(whole - alone[world], 0.0)
         cost = cost or exchange / exchanged
         predicted = alone[world] + cost * exchanged
@@ -193,12 +193,12 @@ def embedding_rows(folder: Path) -> list[dict[str, Any]]:
 
 
 def cache_rows(folder: Path) -> list[dict[str, Any]]:
-    """What the first rank and what the others spend on frozen features."""
+    """The CPU time that the first rank and the others spend on frozen features."""
     rows = []
     for world in WORLDS[1:]:
-        told = launched(world, "cache", 0, folder)
-        assert len({one["file"] for one in told}) == 1, "ranks have caches of their own"
-        first, others = ([one["cpu_s"] for one in told if one["first"] == which] for which in (True, False))
+        records = launched(world, "cache", 0, folder)
+        assert len({one["file"] for one in records}) == 1, "ranks have caches of their own"
+        first, others = ([one["cpu_s"] for one in records if one["first"] == which] for which in (True, False))
         rows.append({
             "kind": "photos", "work": f"frozen features of {EMBEDDED} photos, {BACKBONE}, into the shared cache", "ranks": world,
             "CPU s of all": sum(first + others), "CPU s of the first": first[0], "CPU s of another": float(np.mean(others)),
@@ -225,8 +225,8 @@ def main() -> None:
     given = parser.parse_args()
     if given.job:
         folder = Path(given.folder)
-        told = step_seconds(int(given.pairs)) if given.job == "train" else JOBS[given.job](folder)
-        (folder / f"told-{os.environ.get('RANK', '0')}").write_text(json.dumps(told))
+        record = step_seconds(int(given.pairs)) if given.job == "train" else JOBS[given.job](folder)
+        (folder / f"rank-{os.environ.get('RANK', '0')}").write_text(json.dumps(record))
         return
     with tempfile.TemporaryDirectory() as name:
         photos(Path(name) / "photos")

@@ -1,7 +1,7 @@
 """500 000 graded pairs: our sampler against scanning the dense label row of each query, one thread each.
 
-The peer draws the kind of each pair, scans the query's row of a dense matrix for candidates and takes one: what training
-code does that keeps labels as matrices. Its row is in memory here; reading it from disk would only add to its time.
+The peer draws the kind of each pair, scans the query's row of a dense matrix for candidates and takes one, like
+training code that keeps labels as matrices. Its row is in memory here; reading it from disk would only add to its time.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import numpy as np
 from _common import cpu_seconds, report
+from numpy.typing import NDArray
 from scipy.spatial import cKDTree
 
 from covis.graph import SimilarityGraph
@@ -25,7 +26,7 @@ QUERIES = 50_000
 MAPS = {20_000: 2_500.0, 50_000: 4_000.0}
 """Map images → extent of the city in metres: about 60 overlapping images per query."""
 SCANNED_ROWS, SCANNED_PAIRS = 2_000, 20_000
-"""The peer is measured on so many pairs of so many queries, and scaled up: its cost is the same for each."""
+"""The peer is measured on this many queries and pairs and scaled up: every pair costs it the same."""
 
 
 def photos(n: int, extent_m: float, rng: np.random.Generator) -> ImageSet:
@@ -43,27 +44,27 @@ def label(queries: ImageSet, database: ImageSet) -> SimilarityGraph:
     return SimilarityGraph.from_edges(near.row, near.col, psi, near.shape)
 
 
-def scan_rows(dense: np.ndarray, pairs: int, seed: int) -> int:
-    """The peer: strategy A by scanning rows; returns how many queries it lost for want of a candidate."""
+def scan_rows(dense: NDArray[np.float32], pairs: int, seed: int) -> int:
+    """The peer: strategy A by scanning rows; returns how many queries it lost because they had no candidate."""
     rng, lost = np.random.RandomState(seed), 0
     for query in rng.randint(len(dense), size=pairs):
         row = dense[query]
         kind = rng.choice(3, p=[0.5, 0.25, 0.25])
         if kind == 0:
-            found = np.where(row >= 0.5)[0]
+            candidates = np.where(row >= 0.5)[0]
         elif kind == 1:
-            found = np.where(np.logical_and(row < 0.5, row > 0))[0]
+            candidates = np.where(np.logical_and(row < 0.5, row > 0))[0]
         else:
-            found = np.where(row == 0)[0]
-        if len(found):
-            row[rng.choice(found)]
+            candidates = np.where(row == 0)[0]
+        if len(candidates):
+            row[rng.choice(candidates)]
         else:
             lost += 1
     return lost
 
 
 def draw(sampler: PairSampler, pairs: int) -> None:
-    """Ours, as many epochs as give that many pairs at once."""
+    """Ours, as many epochs as that many pairs need, each drawn at once."""
     batches = -(-pairs // sampler.batch_size)
     for epoch in range(-(-batches // len(sampler))):
         sampler.draw(epoch, 0, min(len(sampler), batches - epoch * len(sampler)))

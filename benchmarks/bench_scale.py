@@ -1,14 +1,14 @@
-"""The whole pipeline on a collection of MSLS's own shape: 22 cities, 1.4 million rows of metadata, streets as dense as real ones.
+"""The whole pipeline on a collection like MSLS: 22 cities, 1.4 million rows of metadata, streets as dense as real ones.
 
-Positions follow streets in blocks of 100 m, an image every two metres of street, in sequences of 40; headings go along the
-street with 8° of scatter. Pictures are a small pool of files behind many names (hard links), since no pixel of MSLS is
-here. Each step runs in a process of its own, for its CPU time and peak memory, at three sizes up to the whole one: the
-exponents of growth are slopes of logarithms by least squares, of CPU time and of peak memory, over all three and over the
-last two, where starting the program weighs less. Embedding runs on a hundredth
-and on a tenth of its images too; a line through these two predicts the whole, which is then measured.
+Positions follow streets in blocks of 100 m, an image every two metres of street, in sequences of 40; headings go along
+the street with 8° of scatter. Pictures are a small pool of files behind many names (hard links), since the photos of
+MSLS are not available here. Each step runs in a process of its own, for its CPU time and peak memory, at three sizes up
+to the full one. The exponents of growth are slopes of logarithms by least squares, of CPU time and of peak memory, over
+all three sizes and over the last two, where starting the program weighs less. Embedding also runs on a hundredth and on
+a tenth of its images; a line through these two predicts the full number, which is then measured.
 
-Run: python benchmarks/bench_scale.py [--images N] [--embed N] [--rows N] [--index-rows N] [--folder DIR]; needs 5 GB of disk for a while. With
---folder a run that was interrupted goes on at the step that it had reached.
+Run: python benchmarks/bench_scale.py [--images N] [--embed N] [--rows N] [--index-rows N] [--folder DIR]; needs 5 GB
+of disk temporarily. With --folder, an interrupted run continues at the step that it had reached.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ DIM = 512
 KIND = "hnsw-sq8"
 """Builds in the least time of all kinds at a million descriptors (docs/search.md)."""
 SHARE = 0.37
-"""Queries among all images, as in MSLS."""
+"""The share of queries among all images, as in MSLS."""
 
 
 def generate(root: Path, images: int) -> str:
@@ -106,8 +106,8 @@ def doctor(root: Path, size: int) -> str:
     from covis.datasets.doctor import check
 
     with tempfile.TemporaryDirectory() as out:
-        told = check("msls", root, out, quick=True, workers=1)
-    return f"{told['images']:,} files looked at"
+        summary = check("msls", root, out, quick=True, workers=1)
+    return f"{summary['images']:,} files looked at"
 
 
 def _split(root: Path) -> Any:
@@ -235,35 +235,37 @@ def _cpu() -> float:
 def child(step: str, root: Path, size: int) -> None:
     """Runs one step and prints what it cost."""
     before, started = os.times(), time.monotonic()
-    told = STEPS[step](root, size)
+    did = STEPS[step](root, size)
     after = os.times()
     print(json.dumps({
-        "step": step, "did": told, "cpu_s": _cpu() - sum(before[:4]), "system_s": after.system - before.system,
+        "step": step, "did": did, "cpu_s": _cpu() - sum(before[:4]), "system_s": after.system - before.system,
         "seconds": time.monotonic() - started, "peak_MB": peak_mb(),
     }))  # fmt: skip
 
 
 def measured(step: str, folder: Path, root: Path, size: int) -> dict[str, Any]:
-    """What a step cost at a size: as `folder` has it from before, or in a new process."""
+    """What a step cost at a size: as an earlier run left it in `folder`, or measured in a new process."""
     kept = folder / f"{step}-{size}.json"
     if not kept.exists():
         line = [sys.executable, __file__, "--step", step, "--root", str(root), "--size", str(size)]
         out = subprocess.run(line, check=True, stdout=subprocess.PIPE, text=True).stdout
         kept.write_text(out.splitlines()[-1], encoding="utf-8")
-    found: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
-    print(f"… {step}, {size:,}: {found['cpu_s']:.1f} CPU s, {found['peak_MB']:.0f} MB, {found['did']}", file=sys.stderr)
-    return found
+    record: dict[str, Any] = json.loads(kept.read_text(encoding="utf-8"))
+    print(
+        f"… {step}, {size:,}: {record['cpu_s']:.1f} CPU s, {record['peak_MB']:.0f} MB, {record['did']}", file=sys.stderr
+    )
+    return record
 
 
 def grown(step: str, folder: Path, runs: list[tuple[Path, int]], total: int | None = None) -> dict[str, Any]:
-    """The row of a step at its largest size, the exponents of its growth, and what that means for `total` images."""
+    """The row of a step at its largest size, the exponents of its growth, and a prediction for `total` images."""
     sizes = np.array([size for _, size in runs], float)
-    found = [measured(step, folder, *run) for run in runs]
-    cpu, peak = (np.array([one[key] for one in found]) for key in ("cpu_s", "peak_MB"))
-    row: dict[str, Any] = {**found[-1], "size": runs[-1][1]}
+    records = [measured(step, folder, *run) for run in runs]
+    cpu, peak = (np.array([one[key] for one in records]) for key in ("cpu_s", "peak_MB"))
+    row: dict[str, Any] = {**records[-1], "size": runs[-1][1]}
     row |= {"time_growth": _exponent(sizes, cpu), "memory_growth": _exponent(sizes, peak)}
     row |= {"last_time_growth": _exponent(sizes[1:], cpu[1:]), "last_memory_growth": _exponent(sizes[1:], peak[1:])}
-    row["smaller"] = [{"size": size, **one} for (_, size), one in zip(runs[:-1], found[:-1], strict=True)]
+    row["smaller"] = [{"size": size, **one} for (_, size), one in zip(runs[:-1], records[:-1], strict=True)]
     if total is not None:
         rate, fixed = np.polyfit(sizes[:2], cpu[:2], 1)
         row["missed_by_percent"] = float(100 * ((fixed + rate * sizes[-1]) / cpu[-1] - 1))

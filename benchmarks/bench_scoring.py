@@ -1,9 +1,9 @@
 """Scoring a Pittsburgh-250k-sized ranking (8,280 queries × 83,952 map images): ours against loops over queries.
 
-Peers, in this file's own words: the method's own evaluator, which looks every query's row up in a dense truth matrix,
-once for each k, from HDF5 (as it does) and from memory; and the community's evaluators, which test every row of the
-ranking for membership in the query's list of positives. Loops cost the same for each query, so they are measured on
-some queries and scaled up. Ours is measured whole, its memory in a process of its own.
+The peers are restated in this file: the method's own evaluator, which looks up every query's row in a dense truth
+matrix, once for each k, from HDF5 (as the original does) and from memory; and the community's evaluators, which test
+every row of the ranking for membership in the query's list of positives. Loops cost the same for each query, so they
+are measured on some queries and scaled up. Ours is measured whole, its memory in a process of its own.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import h5py
 import numpy as np
 from _common import cpu_seconds, report
+from numpy.typing import NDArray
 
 from covis.evaluation import Benchmark, evaluate, recall_at_k
 from covis.graph import SimilarityGraph
@@ -59,33 +60,33 @@ def ranked(relevant: SimilarityGraph) -> Ranking:
     return Ranking(ids, np.sort(rng.random(ids.shape).astype(np.float32), axis=1))
 
 
-def dense_loop(truth: np.ndarray | h5py.Dataset, ids: np.ndarray) -> dict[int, float]:
+def dense_loop(truth: NDArray[np.bool_] | h5py.Dataset, ids: NDArray[np.int64]) -> dict[int, float]:
     """The method's evaluator: for each k and query, is there any positive, and is one among the first k."""
-    found = {}
+    recalls = {}
     for k in KS:
         hits = total = 0
         for query, row in enumerate(ids):
             if np.any(truth[query, :]):
                 total += 1
                 hits += np.any(truth[query, np.unique(row[:k])])
-        found[k] = 100.0 * hits / total
-    return found
+        recalls[k] = 100.0 * hits / total
+    return recalls
 
 
-def list_loop(positives: list[np.ndarray], ids: np.ndarray) -> dict[int, float]:
+def list_loop(positives: list[NDArray[np.int32]], ids: NDArray[np.int64]) -> dict[int, float]:
     """The community's evaluators: membership of the first k in the query's list, one query after another."""
-    found = np.zeros(len(KS))
+    hits = np.zeros(len(KS))
     counted = 0
     for row, near in zip(ids, positives, strict=True):
         counted += len(near) > 0
         for at, k in enumerate(KS):
             if np.any(np.isin(row[:k], near)):
-                found[at:] += 1
+                hits[at:] += 1
                 break
-    return {k: 100.0 * value / counted for k, value in zip(KS, found, strict=True)}
+    return {k: 100.0 * value / counted for k, value in zip(KS, hits, strict=True)}
 
 
-def loops(relevant: SimilarityGraph, ids: np.ndarray) -> dict[str, float]:
+def loops(relevant: SimilarityGraph, ids: NDArray[np.int64]) -> dict[str, float]:
     """CPU seconds of each peer for all queries, after checking that it agrees with ours."""
     part = SimilarityGraph.from_edges(
         *_edges(relevant, LOOPED), np.ones(int(relevant.indptr[LOOPED])), (LOOPED, relevant.shape[1])
@@ -108,7 +109,7 @@ def loops(relevant: SimilarityGraph, ids: np.ndarray) -> dict[str, float]:
     return seconds
 
 
-def _edges(relevant: SimilarityGraph, rows: int) -> tuple[np.ndarray, np.ndarray]:
+def _edges(relevant: SimilarityGraph, rows: int) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
     end = int(relevant.indptr[rows])
     return np.repeat(np.arange(rows), np.diff(relevant.indptr[: rows + 1])), relevant.indices[:end]
 

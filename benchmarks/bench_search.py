@@ -1,13 +1,15 @@
 """Search against faiss: exact search in CPU time and memory, approximate kinds in recall, memory and time.
 
-One thread each. Exact: the same queries through `covis.search.rank` and `faiss.IndexFlatL2`. Approximate: as
-`covis search build` makes them, tuned to find 99 % of the ten nearest; queries asked one by one, as photos are, and a
-thousand at once. CPU time. Memory: a million descriptors of 512 numbers, memory-mapped from disk, searched in a process of its
-own whose anonymous memory is read.
+One thread each. Exact: the same queries through `covis.search.rank` and `faiss.IndexFlatL2`. Approximate: as `covis
+search build` makes them, tuned to find 99 % of the ten nearest; queries one by one, as photos come, and a thousand at
+once. CPU time. Memory: a million descriptors of 512 numbers, memory-mapped from disk, searched in a process of its own
+whose anonymous memory is read.
 
-Descriptors are made up, after real ones (2,805 campus photos through MobileNetV2 and DINOv2, whose 64 leading directions
-hold 82 to 87 % of the variance and whose twenty nearest spread in 19 to 28 dimensions): here 82 % and 21.
+Descriptors are synthetic, modelled on real ones (2,805 campus photos through MobileNetV2 and DINOv2, whose 64 leading
+directions hold 82 to 87 % of the variance and whose twenty nearest spread in 19 to 28 dimensions): here 82 % and 21.
 """
+
+from __future__ import annotations
 
 import os
 
@@ -19,9 +21,11 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from _common import cpu_seconds, report, versus
+from numpy.typing import NDArray
 
 DIM = 512
 VIEWS = 10
@@ -51,7 +55,7 @@ print(most - before, spent)
 """
 
 
-def drive(count: int, seed: int = 0) -> np.ndarray:
+def drive(count: int, seed: int = 0) -> NDArray[np.float32]:
     """Descriptors as a vehicle makes them: a place resembles the one before it, and is seen ten times, in order.
 
     Directions, turned at random, fall in variance by a power law; another seed is another day of the same drive.
@@ -67,12 +71,12 @@ def drive(count: int, seed: int = 0) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def asked(count: int, database: int) -> np.ndarray:
+def asked(count: int, database: int) -> NDArray[np.float32]:
     """Views of `count` places of such a map, from another day."""
     return drive(database, 1)[:: database // count][:count]
 
 
-def exact_rows(database: np.ndarray, queries: np.ndarray) -> list[dict]:
+def exact_rows(database: NDArray[np.float32], queries: NDArray[np.float32]) -> list[dict[str, Any]]:
     import faiss
 
     from covis.search import rank
@@ -83,15 +87,15 @@ def exact_rows(database: np.ndarray, queries: np.ndarray) -> list[dict]:
     rows = []
     for count, k, rounds in ((1, 10, 15), (10, 10, 5), (100, 10, 3), (1000, 10, 3), (1000, 100, 3)):
         some = queries[:count]
-        found = versus(
+        figures = versus(
             lambda some=some, k=k: rank(some, database, k), lambda some=some, k=k: flat.search(some, k), rounds
         )
         same = (rank(some, database, k).ids == flat.search(some, k)[1]).mean()
-        rows.append({"what": f"exact, {count} queries, k {k}", **found, "same_ids": float(same)})
+        rows.append({"what": f"exact, {count} queries, k {k}", **figures, "same_ids": float(same)})
     return rows
 
 
-def memory_row(rows: int) -> dict:
+def memory_row(rows: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "x.npy"
         store = np.lib.format.open_memmap(path, "w+", np.float16, (rows, DIM))
@@ -103,7 +107,7 @@ def memory_row(rows: int) -> dict:
     return {"what": f"exact, {rows} × {DIM} float16 on disk, 1000 queries, k 100", "covis_s": spent, "covis_MB": used}
 
 
-def approximate_row(kind: str, database: np.ndarray, queries: np.ndarray) -> dict:
+def approximate_row(kind: str, database: NDArray[np.float32], queries: NDArray[np.float32]) -> dict[str, Any]:
     import faiss
 
     from covis.search import build_index, rank
@@ -123,22 +127,22 @@ def approximate_row(kind: str, database: np.ndarray, queries: np.ndarray) -> dic
     }  # fmt: skip
 
 
-def planned(rows: list[dict], count: int) -> dict:
-    """What larger maps cost by these figures: memory, a query alone, building, as text.
+def planned(rows: list[dict[str, Any]], count: int) -> dict[str, dict[str, str]]:
+    """What larger maps would cost by these figures, as text: memory, a single query, building.
 
-    Exact search goes with n; a graph with log n, and n log n to build; 2√n clusters with √n, and with n times the
-    clusters that are compared (at most 4,096: beyond, a graph finds the nearest) to build.
+    Exact search grows with n. A graph grows with log n, and with n log n to build. 2√n clusters grow with √n, and to
+    build with n times the clusters that are compared (at most 4,096: beyond that, a graph finds the nearest).
     """
     from covis.search.index import KINDS, ROW_BYTES, clusters, size
 
-    found = {row["what"].split(",")[0]: row for row in rows if "alone_ms" in row}
-    exact_ms = float(np.median([row["exact_alone_ms"] for row in found.values()]))
-    plan = {"exact": {}, **{kind.replace("-", "_"): {} for kind in KINDS}}
+    by_kind = {row["what"].split(",")[0]: row for row in rows if "alone_ms" in row}
+    exact_ms = float(np.median([row["exact_alone_ms"] for row in by_kind.values()]))
+    plan: dict[str, dict[str, str]] = {"exact": {}, **{kind.replace("-", "_"): {} for kind in KINDS}}
     for n in (1_400_000, 10**8, 10**9):
         more, logs = n / count, np.log(n) / np.log(count)
         plan["exact"][str(n)] = f"{size(n * ROW_BYTES)}, {_time(exact_ms * more / 1000)}"
         for name, kind in KINDS.items():
-            row, compared = found[name], min(clusters(n), 4096) / clusters(count)
+            row, compared = by_kind[name], min(clusters(n), 4096) / clusters(count)
             query, build = (logs, more * logs) if kind.graph else (more**0.5, more * compared)
             times = _time(row["alone_ms"] * query / 1000), _time(row["build_s"] * build)
             plan[name.replace("-", "_")][str(n)] = f"{size(kind.ram(n, DIM))}, {times[0]}, {times[1]}"

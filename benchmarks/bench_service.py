@@ -1,5 +1,4 @@
-"""The service against the bare network: photos per second under load, time of an answer, and how much of the network's
-own throughput is left.
+"""The service against the bare network: photos per second under load, time of an answer, share of the network's speed.
 
 Both run the same ONNX or torch model of a map made here of random photos (480 × 640, MobileNetV2 without trained
 weights: speed does not depend on them). CPU seconds are the server process's own, so that other work on the machine
@@ -73,7 +72,7 @@ def cpu_of(pid: int) -> float:
 
 
 async def load(address: str, count: int, clients: int) -> list[float]:
-    """Seconds of each request of `clients` that ask one after the other."""
+    """Seconds of each request of `clients` at once, each of which waits for an answer before its next request."""
     import httpx
 
     photos, seconds, left = [photo(1000 + i) for i in range(16)], [], iter(range(count))

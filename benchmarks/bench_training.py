@@ -1,13 +1,14 @@
 """A training step against a plain PyTorch loop of the same network, and GCL against NetVLAD with mined triplets.
 
-The plain loop is what one writes first: the network as timm makes it, Pillow, both sides of each pair forwarded one after
-the other, gradients everywhere but in frozen parameters. Ours runs the frozen part without gradient (or reads its cached
-output), each image once, in the layout that convolutions like. Both run in turn in one process, so the plain loop also has
-the memory allocator that covis sets; `system_share` is our share of CPU time in the kernel. `limit` is the ratio at which the
-operations of the trained part, or of the whole network where it is streamed, would run as fast as a matrix product, with
-every convolution computed directly and nothing else to do; `own_limit` is the same with the fewer operations of our
-convolutions. Both are taken in the rounds of the ratio. `profile` in the results tells where a step's time goes. Memory is what
-a step keeps for its backward pass. `--recall` measures instead the time that both losses need to reach a recall on the town.
+The plain loop is what one writes first: the network as timm makes it, Pillow, both sides of each pair forwarded one
+after the other, gradients everywhere but in frozen parameters. Ours runs the frozen part without gradient (or reads its
+cached output), each image once, in the memory layout that suits convolutions. Both run in turn in one process, so the
+plain loop also has the memory allocator that covis sets; `system_share` is our share of CPU time in the kernel. `limit`
+is the ratio at which the operations of the trained part, or of the whole network where it is streamed, would run as
+fast as a matrix product, with every convolution computed directly and nothing else to do; `own_limit` is the same with
+the fewer operations of our convolutions. Both are taken in the rounds of the ratio. `profile` in the results shows
+where a step's time goes. Memory is what a step keeps for its backward pass. `--recall` measures instead the time that
+both losses need to reach a recall on the town.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ SIZE = (120, 160)
 CASES = ("mobilenetv2_100", "resnet18", "resnet50", "vgg16")
 PAIRS = 8
 WARM_UP = 3
-"""Steps until the process has got its memory from the system; a training run takes thousands."""
+"""Steps until the process has allocated its memory from the system; a training run takes thousands of steps."""
 BASELINE_OPTIMISER = Optimiser("adamw", learning_rate=0.001, schedule="cosine", warmup=0.05)
-"""The baseline's own: at five times this rate it learns nothing."""
+"""The baseline has its own optimiser: at five times this learning rate it learns nothing."""
 
 
 def kept_bytes(work: Callable[[], Tensor]) -> int:
@@ -98,7 +99,7 @@ def plain_loop(model: PlaceModel, data: TrainingData, batch: Any) -> Callable[[]
 def loops(
     model: PlaceModel, data: TrainingData, cache: Path
 ) -> tuple[Callable[[], Tensor], dict[str, Callable[[], Tensor]]]:
-    """The plain loop's loss of a batch of the last two blocks, and ours by name."""
+    """Functions that give the loss of a batch, to train the last two blocks: the plain loop's, and ours by name."""
     loss = GeneralizedContrastive()
     batch = data.sampler.batch(0, 0)
     wanted = needed(batch, data.one_set)
@@ -140,10 +141,10 @@ def steps(backbone: str, data: TrainingData, cache: Path, rounds: int) -> Iterat
     for name, step in ours.items():
         for _ in range(WARM_UP):
             step().backward()
-        found = versus(lambda step=step: step().backward(), lambda: plain().backward(), rounds, product=product)  # type: ignore[misc]
+        figures = versus(lambda step=step: step().backward(), lambda: plain().backward(), rounds, product=product)  # type: ignore[misc]
         yield {
-            "model": f"{backbone}, last two blocks", "loop": name, "pairs/s": PAIRS / found["ours_s"],
-            "plain pairs/s": PAIRS / found["peer_s"], **found, **limit(model, step, found["peer_product_GFLOP"]),
+            "model": f"{backbone}, last two blocks", "loop": name, "pairs/s": PAIRS / figures["ours_s"],
+            "plain pairs/s": PAIRS / figures["peer_s"], **figures, **limit(model, step, figures["peer_product_GFLOP"]),
             "kept MB": kept_bytes(step) / 1e6, "plain kept MB": kept,
         }  # fmt: skip
 
@@ -163,7 +164,7 @@ KINDS = {
 
 
 def profile(backbone: str, data: TrainingData, cache: Path, count: int = 8) -> Iterator[dict[str, Any]]:
-    """Where the time of a step goes, in percent, and what a step of a whole run takes beside that of the loop alone."""
+    """Where the time of a step goes, in percent, and how long a step takes in the loop alone and in a whole run."""
     model = network(backbone)
     _, ours = loops(model, data, cache)
     for name, step in ours.items():
@@ -195,7 +196,7 @@ def step_of_a_run(model: ModelConfig, cache: Path, count: int, cache_gb: float) 
 
 
 def limit(model: PlaceModel, step: Callable[[], Tensor], plain_product: float) -> dict[str, float]:
-    """The ratios at which a step's products, by direct convolutions and by ours, would be all of it and run at full speed.
+    """The ratios if a step did only its products, at full speed: those of direct convolutions, and those of ours.
 
     plain_product: GFLOP that a matrix product computes in the time of a plain step.
     """

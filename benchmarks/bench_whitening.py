@@ -1,9 +1,10 @@
 """A learned whitening of a million descriptors on disk: CPU time, peak memory, and a fit that is killed and resumed.
 
-Images stand along the streets of a city, in drives of forty, one every two metres of street. Descriptors are smooth functions of
-place and direction plus what a drive's light and a single image add, in half precision. Labels are ψ of 25 m, squared, of
-other drives. Each step runs in a process of its own: making the labels, PCA whitening, the learned one, and the learned one
-with a folder for its state, whose process is killed several times on its way.
+Images stand along the streets of a city, in drives of forty, one every two metres of street. Descriptors are smooth
+functions of place and direction, plus a part for the light of a drive and one for the single image, in half precision.
+Labels are ψ of 25 m, squared, between different drives. Each step runs in a process of its own: making the labels, PCA
+whitening, learned whitening, and learned whitening with a folder for its state, whose process is killed several times
+before it ends.
 
     python benchmarks/bench_whitening.py [--rows N] [--dims D] [--folder DIR]; needs 2 GB of disk for a while
 """
@@ -21,11 +22,13 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _common import peak_mb, report
+from numpy.typing import NDArray
 
 DIM, DRIVE, BLOCK = 128, 40, 50_000
 KILLS = 5
@@ -81,7 +84,7 @@ def fit(folder: Path, labels: str, state: Path | None) -> str:
     return f"{rows.shape[1]} → {whitening.dim}"
 
 
-STEPS = {
+STEPS: dict[str, Callable[[Path, int, int], str]] = {
     "make descriptors and labels": make,
     "PCA whitening": lambda folder, *_: fit(folder, "none", None),
     "learned whitening": lambda folder, *_: fit(folder, "graded", None),
@@ -95,8 +98,14 @@ def child(step: str, folder: Path, rows: int, dims: int) -> None:
 
     before, started = peak_mb(), time.process_time()
     did = STEPS[step](folder, rows, dims)
-    told = {"step": step, "did": did, "cpu_s": time.process_time() - started, "before_MB": before, "peak_MB": peak_mb()}
-    print(json.dumps(told))
+    record = {
+        "step": step,
+        "did": did,
+        "cpu_s": time.process_time() - started,
+        "before_MB": before,
+        "peak_MB": peak_mb(),
+    }
+    print(json.dumps(record))
 
 
 def started(step: str, folder: Path, given: argparse.Namespace) -> subprocess.Popen[str]:
@@ -146,7 +155,7 @@ def main() -> None:
     report("whitening", rows, facts)
 
 
-def _projection(file: Path) -> np.ndarray:
+def _projection(file: Path) -> NDArray[np.float64]:
     from covis.whitening import Whitening
 
     return Whitening.open(file).projection

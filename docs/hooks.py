@@ -1,4 +1,4 @@
-"""What mkdocs does beside building: a `<picture>` of a page, which repositories show as it is, follows the site's own switch."""
+"""A hook of mkdocs: a `<picture>` of a page, which repositories show unchanged, follows the site's dark-mode switch."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ _PICTURE = re.compile(
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Two pictures, of which the theme shows the one of its scheme."""
+    """A page with two pictures for each `<picture>`, of which the theme shows the one of its colour scheme."""
     return _PICTURE.sub(r"![\3](\2#only-light)\n![\3](\1#only-dark)", markdown)

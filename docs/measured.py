@@ -1,16 +1,17 @@
-"""Writes measured figures into the pages: `python docs/measured.py` after a benchmark, `--check` to compare alone.
+"""Writes measured figures into the pages: `python docs/measured.py` after a benchmark, `--check` to only compare.
 
 A figure stands between two comments, which no reader sees: <!-- FILE PATH FORMAT -->12.3<!-- / -->, where FILE is
 benchmarks/results/FILE.json, PATH leads to the value (keys and positions joined by dots) and FORMAT is Python's.
 <!-- NUMBER / FILE PATH FORMAT --> is a number (or a quotient of two) divided by the value.
 
-<!-- table FILE OPTION… --> and <!-- gains FILE OPTION… --> stand before a whole table of `covis reproduce`, and <!-- /table -->
-after it: its figures, or the differences of its rows. Options are `skip=PATTERN` and `only=PATTERN` (of rows, with spaces as
-_), `against=ROW`, `on=BENCHMARK`, `figures=A,B,…` (all unless given).
+<!-- table FILE OPTION… --> and <!-- gains FILE OPTION… --> stand before a whole table of `covis reproduce`, and
+<!-- /table --> after it: its figures, or the differences of its rows. Options are `skip=PATTERN` and `only=PATTERN` (of
+rows, with spaces as _), `against=ROW`, `on=BENCHMARK`, `figures=A,B,…` (all unless given).
 
-<!-- bench FILE columns=A,B,… only=COLUMN:PATTERN --> stands before the table of a benchmark's rows, with the command that made
-them below it; PATTERN may be several, with | between them. A ratio stands with its least and its most, and what has columns
-A_low and A_high with these, where the row has them; `rows=NAME` takes another list of the file than its rows.
+<!-- bench FILE columns=A,B,… only=COLUMN:PATTERN --> stands before the table of a benchmark's rows, with the command
+that made them below it; PATTERN may be several patterns, with | between them. A ratio is shown with its minimum and
+maximum, and column A with A_low and A_high where the row has them; `rows=NAME` takes another list of the file than its
+rows.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ _FIGURE = re.compile(r"(<!-- (?:([\d/]+) / )?(\w+) ([\w.@-]+) (\S+) -->)(.*?)(<!
 
 
 def value(file: str, path: str) -> Any:
-    """What stands at `path` of a result file."""
-    found = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
+    """The value at `path` of a result file."""
+    content = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
     for key in path.split("."):
-        found = found[int(key)] if isinstance(found, list) else found[key]
-    return found
+        content = content[int(key)] if isinstance(content, list) else content[key]
+    return content
 
 
 def _figure(match: re.Match[str]) -> str:
@@ -58,18 +59,18 @@ _HEADINGS = {
 def _table(match: re.Match[str]) -> str:
     before, kind, file, given, after = match.groups()
     options = dict(option.split("=", 1) for option in given.split())
-    found = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
-    lines = {"table": _figures, "gains": _gains, "bench": _rows}[kind](found, options)
-    below = f"\n\nBy `{found['command']}`." if kind == "bench" and "command" in found else ""
+    results = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
+    lines = {"table": _figures, "gains": _gains, "bench": _rows}[kind](results, options)
+    below = f"\n\nBy `{results['command']}`." if kind == "bench" and "command" in results else ""
     return before + "\n".join(f"| {' | '.join(line)} |" for line in lines) + below + f"\n{after}"
 
 
-def _rows(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
-    """The rows of a benchmark, the named columns of them."""
+def _rows(results: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
+    """The named columns of a benchmark's rows."""
     names = [name.replace("_", " ") for name in options["columns"].split(",")]
     column, _, pattern = options.get("only", ":*").partition(":")
     patterns = pattern.replace("_", " ").split("|")
-    rows = [row for row in found[options.get("rows", "rows")] if _matches(str(_cell(row, column)), patterns)]
+    rows = [row for row in results[options.get("rows", "rows")] if _matches(str(_cell(row, column)), patterns)]
     numbers = [any(isinstance(_cell(row, name), int | float) for row in rows) for name in names]
     lines = [[_HEADINGS.get(name, name) for name in names], ["---:" if number else "---" for number in numbers]]
     return lines + [[_shown(row, name) for name in names] for row in rows]
@@ -80,23 +81,23 @@ def _matches(text: str, patterns: list[str]) -> bool:
 
 
 def _cell(row: dict[str, Any], name: str) -> Any:
-    """What a row has under a name, which may be written with _ in the result."""
+    """The value of a row under a name, which may be written with _ in the result."""
     return row.get(name, row.get(name.replace(" ", "_"), ""))
 
 
 def _shown(row: dict[str, Any], name: str) -> str:
-    found = _cell(row, name)
+    content = _cell(row, name)
     of = name.removeprefix("ratio")
     if name.startswith("ratio") and f"low{of}" in row:
-        return f"**{_number(found)}** ({_number(row[f'low{of}'])} to {_number(row[f'high{of}'])})"
+        return f"**{_number(content)}** ({_number(row[f'low{of}'])} to {_number(row[f'high{of}'])})"
     low, high = (_cell(row, f"{name} {end}") for end in ("low", "high"))
     if low != "":
-        return _gain({"difference": found, "low": low, "high": high}, 1)
-    return _number(found) if isinstance(found, int | float) else str(found)
+        return _gain({"difference": content, "low": low, "high": high}, 1)
+    return _number(content) if isinstance(content, int | float) else str(content)
 
 
 def _number(value: float) -> str:
-    """Three figures, or all of a whole number."""
+    """Three significant figures, or all digits of a whole number."""
     if isinstance(value, int) or abs(value) >= 1000:
         return f"{value:,.0f}"
     return f"{value:.3g}"
@@ -107,9 +108,9 @@ def _wanted(row: str, options: dict[str, str]) -> bool:
     return fnmatch.fnmatchcase(row, only) and not fnmatch.fnmatchcase(row, skip)
 
 
-def _figures(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
+def _figures(results: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
     """Means, with the half-width of their interval over seeds."""
-    rows = [row for row in found["rows"] if _wanted(row["row"], options)]
+    rows = [row for row in results["rows"] if _wanted(row["row"], options)]
     shown = [row["figures"][options["on"]] if "on" in options else next(iter(row["figures"].values())) for row in rows]
     keys = _wanted_figures(dict.fromkeys(key for figures in shown for key in figures), options)
     lines = [["", *map(_heading, keys)], ["---", *("---:" for _ in keys)]]
@@ -118,10 +119,10 @@ def _figures(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
     return lines
 
 
-def _gains(found: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
+def _gains(results: dict[str, Any], options: dict[str, str]) -> list[list[str]]:
     """Differences with their intervals; bold where the interval leaves out 0."""
     against = options["against"].replace("_", " ")
-    rows = [row for row in found["differences"] if row["against"] == against and _wanted(row["row"], options)]
+    rows = [row for row in results["differences"] if row["against"] == against and _wanted(row["row"], options)]
     rows = [row for row in rows if row["benchmark"] == options.get("on", row["benchmark"])]
     keys = _wanted_figures(rows[0]["figures"], options)
     lines = [[f"less {against}", *map(_heading, keys)], ["---", *("---:" for _ in keys)]]

@@ -1,8 +1,8 @@
-"""Makes the screenshots of the pages anew: `make pictures`, or `python docs/pictures.py [WORK]` (minutes; needs Chromium).
+"""Takes the screenshots of the pages: `make pictures`, or `python docs/pictures.py [WORK]` (minutes; needs Chromium).
 
-Everything on them is covis itself: photos of the simulated town with GPS in EXIF, a model trained on other streets of it, a
-map, answers, the service and a report, all made by the commands of the tutorials. WORK keeps what was made, so that
-another call takes new pictures only. Run it after a change that readers would see.
+Everything on them comes from covis itself: photos of the simulated town with GPS in EXIF, a model trained on other
+streets of it, a map, answers, the service and a report, all made by the commands of the tutorials. WORK keeps the
+results of these, so that another call only takes new pictures. Run it after a change that readers would see.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def photos(work: Path) -> None:
 
 
 def run(command: str, work: Path) -> str:
-    """What a person sees of a command: results, and logs without bars."""
+    """What a person sees of a command: results, and logs without progress bars."""
     words = [sys.executable, "-m", "covis", *shlex.split(command)[1:]]
     done = subprocess.run(words, cwd=work, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
     if done.returncode:
@@ -66,7 +66,7 @@ def run(command: str, work: Path) -> str:
 
 
 def made(work: Path) -> dict[str, str]:
-    """Everything that is shown; what a command printed, by the command."""
+    """Makes everything that is shown; gives what each command printed, by command."""
     photos(work)
     steps = {
         "covis train town_cl -o runs/cl": "runs/cl/model",
@@ -95,8 +95,8 @@ def surest(answers: str) -> str:
     """The photo whose answer is the most probable."""
     import json
 
-    found = json.loads(answers[answers.index("[") : answers.rindex("]") + 1])
-    return Path(max(found, key=lambda a: a["matches"][0]["probability"] or 0.0)["photo"]).name
+    located = json.loads(answers[answers.index("[") : answers.rindex("]") + 1])
+    return Path(max(located, key=lambda a: a["matches"][0]["probability"] or 0.0)["photo"]).name
 
 
 TERMINAL = """<!doctype html><meta charset="utf-8"><style>
@@ -141,7 +141,7 @@ def served(work: Path) -> Iterator[str]:
 
 
 def keep(picture: bytes, name: str) -> None:
-    """A screenshot as WebP, as sharp as stays small."""
+    """Writes a screenshot as WebP, at the highest quality that stays small."""
     image = Image.open(io.BytesIO(picture)).convert("RGB")
     for quality in (86, 80, 74, 68, 60, 50):
         image.save(IMAGES / f"{name}.webp", quality=quality, method=6)
