@@ -81,6 +81,17 @@ def test_a_peer_without_covis_runs_in_a_process_of_its_own(monkeypatch):
     assert found["ratio without covis"] >= found["low without covis"] > 1, "describing takes longer than nothing"
 
 
+def test_a_matrix_product_is_the_yardstick_of_both_sides(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import _common
+
+    monkeypatch.setattr(_common, "seconds", lambda work: work())
+    spent = _common.versus(lambda: (0.5, 0.1), lambda: (2.0, 0.0), 3, product=lambda: (0.25, 0.0))
+    assert (spent["ratio"], spent["system_share"]) == (4, 0.2)
+    whole = _common.PRODUCT_OPERATIONS / 1e9
+    assert (spent["ours_product_GFLOP"], spent["peer_product_GFLOP"]) == pytest.approx((2 * whole, 8 * whole))
+
+
 def test_figures_come_from_results_alone():
     """A ratio in brackets is written by docs/measured.py, which test_site holds to the results, never by hand."""
     written = re.sub(r"<!-- bench .*?<!-- /table -->", "", PAGE, flags=re.DOTALL)
