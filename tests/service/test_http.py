@@ -3,16 +3,20 @@
 import json
 import shutil
 import socket
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
 from served import LAT, LON, build, gps, jpeg, running
 
 from covis.maps.map import Map
+from covis.reading import decoding
 from covis.service.app import create_app
 from covis.service.limits import Hurried, Limits, Rate, TooBusy
 from covis.service.schemas import accepted
+from covis.service.shelf import Shelf
 
 
 def ask(address, *photos, url="/v1/locate", accept="application/json", key="", **fields):
@@ -266,6 +270,37 @@ def test_keys_and_roles(own):
     url, place = "/v1/maps/town/photos", json.dumps([{"lat": LAT, "lon": LON}])
     assert ask(address, jpeg(70), url=url, positions=place).status_code == 401
     assert ask(address, jpeg(70), url=url, positions=place, key=keys["read"]).status_code == 403
+
+
+def test_while_the_keys_cannot_be_read_nobody_is_let_in(own, tmp_path):
+    """Neither a key nor the file's place on the server is given away, and a repaired file is read at once."""
+    address, _, keys = own
+    file = tmp_path / "keys.json"
+    content = file.read_bytes()
+    for damage in (lambda: file.write_bytes(content[:-40]), file.unlink):
+        damage()
+        refused = ask(address, jpeg(1), key=keys["read"])
+        assert (refused.status_code, refused.headers["retry-after"]) == (503, "5")
+        assert str(tmp_path) not in refused.text
+        assert ask(address, jpeg(1)).status_code == 401
+    file.write_bytes(content)
+    assert ask(address, jpeg(1), key=keys["read"]).status_code == 200
+
+
+def test_a_thumbnail_made_twice_at_once_counts_once(made, monkeypatch):
+    """Two threads both find none; the cache must not believe that it holds two."""
+    shelf = Shelf([made / "town.map"])
+    shown, both, decode = shelf.now("town"), threading.Barrier(2, timeout=30), decoding.decode
+
+    def decode_together(path):
+        both.wait()
+        return decode(path)
+
+    monkeypatch.setattr(decoding, "decode", decode_together)
+    with ThreadPoolExecutor(2) as pool:
+        pictures = list(pool.map(lambda _: shelf.thumbnail(shown, "003.jpg", 64), range(2)))
+    assert pictures[0] == pictures[1]
+    assert shelf._thumbnail_bytes == len(pictures[0])
 
 
 def test_without_keys_nothing_can_be_changed(town):

@@ -78,12 +78,15 @@ class Server:
             raise TooBusy(f"the map {name!r} cannot be read now", 5) from None
 
     def allow(self, request: Request, role: str) -> Key | None:
-        """Lets a request pass, or raises 401, 403 or 429."""
+        """Lets a request pass, or raises 401, 403 or 429; 503 while the keys cannot be read."""
         given = request.headers.get("x-api-key", "")
         scheme, _, token = request.headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer":
             given = token.strip()
-        key = self.keys.find(given) if self.keys is not None and given else None
+        try:
+            key = self.keys.find(given) if self.keys is not None and given else None
+        except InputError:
+            raise TooBusy("the server's file of keys cannot be read now", 5) from None
         self.rate.take(f"key {key.name}" if key else request.client.host if request.client else "?")
         if key is None and (self.keys is not None or role == "write"):
             why = "this key is not known" if given and self.keys else "this needs a key"

@@ -51,7 +51,7 @@ class Keys:
         self.now()
 
     def now(self) -> tuple[Key, ...]:
-        """The keys; a file that was damaged since leaves the ones before in force."""
+        """The keys; raises `InputError` while the file is missing or damaged."""
         try:
             status = self.path.stat()
         except OSError as error:

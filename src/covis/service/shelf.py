@@ -171,8 +171,9 @@ class Shelf:
         buffer = io.BytesIO()
         picture.save(buffer, "JPEG", quality=80)
         with self._lock:
+            before = self._thumbnails.pop(key, b"")  # another thread may have made it meanwhile
             self._thumbnails[key] = buffer.getvalue()
-            self._thumbnail_bytes += len(buffer.getvalue())
+            self._thumbnail_bytes += len(buffer.getvalue()) - len(before)
             while self._thumbnail_bytes > _THUMBNAILS:
                 self._thumbnail_bytes -= len(self._thumbnails.popitem(last=False)[1])
         return buffer.getvalue()
