@@ -153,12 +153,13 @@ def test_tum_folders(evo_path, tmp_path):
     assert images.columns["depth"][8] == b""
 
 
-def test_a_clock_that_jumps_back_is_told(tmp_path, capsys):
-    rows = [f"{t} {t} 0 0 0 0 0 1" for t in (1.0, 2.0, 3.0, 1.5, 4.0)]
+@pytest.mark.parametrize(("repeated", "how"), [(1.5, "goes backwards by 1.500 s"), (3.0, "does not advance")])
+def test_a_clock_that_does_not_advance_is_reported(tmp_path, capsys, repeated, how):
+    rows = [f"{t} {t} 0 0 0 0 0 1" for t in (1.0, 2.0, 3.0, repeated, 4.0)]
     (tmp_path / "t.txt").write_text("\n".join(rows))
     path = trajectories.read_tum_trajectory(tmp_path / "t.txt")
     assert path.time_s.tolist() == [1.0, 2.0, 3.0, 4.0]
-    assert "backwards by 1.500 s" in capsys.readouterr().err
+    assert f"time {how} at pose 3; 1 left out" in capsys.readouterr().err
 
 
 def test_kitti_sequences(evo_path, tmp_path):

@@ -52,7 +52,8 @@ class Trajectory:
         if not later.all():
             first = int(np.flatnonzero(~later)[0])
             back = float(time_s[:first].max() - time_s[first])
-            warn(f"{source}: time goes backwards by {back:.3f} s at pose {first}; {int((~later).sum())} left out")
+            how = f"goes backwards by {back:.3f} s" if back else "does not advance"
+            warn(f"{source}: time {how} at pose {first}; {int((~later).sum())} left out")
         return cls(time_s[later], matrices[later])
 
     def at(self, when_s: Floats, max_gap_s: float = _MAX_GAP_S) -> Floats:
