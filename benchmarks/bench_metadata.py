@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
-from _common import report
+from _common import peak_mb, report
 
 QUERIES, DATABASE = 520_000, 900_000
 
@@ -122,7 +121,7 @@ def child(way: str, root: Path) -> None:
     """Runs one way and prints its cost."""
     start, cpu = time.monotonic(), time.process_time()
     rows = {"covis": ours, "pandas": pandas, "plain csv": plain}[way](root)
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mb()
     print(
         json.dumps(
             {

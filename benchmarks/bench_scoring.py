@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import resource
 import subprocess
 import sys
 import tempfile
@@ -20,7 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import h5py
 import numpy as np
-from _common import cpu_seconds, report
+from _common import cpu_seconds, peak_mb, report
 from numpy.typing import NDArray
 
 from covis.evaluation import Benchmark, evaluate, recall_at_k
@@ -125,7 +124,7 @@ def whole() -> dict[str, float]:
         "evaluate": cpu_seconds(lambda: evaluate(ranking, benchmark), repeats=2),
         "label": cpu_seconds(lambda: Radius(25.0)(queries, database), repeats=2),
     }
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+    peak = peak_mb()
     return {**times, "peak_MB": peak, "pairs": relevant.pairs}
 
 
