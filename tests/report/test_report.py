@@ -21,7 +21,7 @@ from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
 from covis.report import drawings, page, plots, write_report
-from covis.report.sections import FIGURES
+from covis.report.sections import FIGURES, severity
 from layouts import builders
 
 
@@ -118,6 +118,11 @@ def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
     with pytest.raises(InputError, match="evaluations whose model is still there"):
         FIGURES["activations"](groups, {}, hamlet)
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(evaluated.parent / "small", replace=True)
+
+
+def test_confident_wrong_answers_come_first_whether_their_place_is_known_or_not():
+    worst_first = [(0.2, 900.0), (0.2, 30.0), (0.2, np.nan), (0.5, 900.0), (0.5, np.nan), (np.nan, np.nan)]
+    assert sorted(worst_first, key=lambda answer: -severity(*answer)) == worst_first
 
 
 def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet, tmp_path):

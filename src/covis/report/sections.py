@@ -116,11 +116,17 @@ def _answer(evaluation: Evaluation, benchmark: Benchmark, i: int) -> dict[str, A
         "rank": first,
         "metres": None if np.isnan(metres) else round(metres, 1),
         "distance": None if np.isnan(distance) else round(distance, 3),
-        # The surer a wrong answer, the worse: small descriptor distance first, far places before near ones.
-        "worst": round(
-            (0.0 if np.isnan(distance) else 2.0 - distance) + min(metres, 1000.0) / 1e4 if metres == metres else 0.0, 4
-        ),
+        "worst": severity(distance, metres),
     }
+
+
+def severity(distance: float, metres: float) -> float:
+    """How bad a wrong answer is: the smaller its descriptor distance the worse, and at equal ones the farther its place.
+
+    Either may be NaN: no answer, or one whose place is unknown.
+    """
+    confidence = 0.0 if np.isnan(distance) else 2.0 - distance
+    return round(confidence + (0.0 if np.isnan(metres) else min(metres, 1000.0) / 1e4), 4)
 
 
 def shot(images: ImageSet, i: int) -> str:
