@@ -232,7 +232,7 @@ class ByPatches:
 
 @RERANKERS.register("consensus")
 def _consensus(argument: str, depth: int | None) -> Reranker:
-    """The result first whose place the other results agree with; no images are looked at again."""
+    """Puts first the result whose place the other results agree with; no image is read again."""
     _refuse("consensus", argument)
     return ByConsensus() if depth is None else ByConsensus(depth)
 

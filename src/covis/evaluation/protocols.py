@@ -327,7 +327,7 @@ def tokyo247(path: Path | None) -> Benchmark:
 
 @register("tokyo247_cutouts", "tokyo247", "test")
 def tokyo247_cutouts(path: Path | None) -> Benchmark:
-    """Tokyo 24/7 without that step: cut-outs of one panorama may fill the ranking. Some published figures count so."""
+    """Tokyo 24/7 without that step: cut-outs of one panorama may fill the ranking, as in some published figures."""
     note = "cut-outs of one panorama count one by one: not the original protocol"
     return _streets("tokyo247_cutouts", path, "tokyo247", "test", notes=(note,))
 

@@ -134,7 +134,7 @@ def tried_rates(dataset: str, recipes: Mapping[str, Recipe]) -> Table:
 
 
 def rates(dataset: str) -> Table:
-    """Every loss at its rates."""
+    """Every loss at several learning rates."""
     return tried_rates(dataset, {name: make(dataset) for name, make in RATED.items()})
 
 
@@ -225,7 +225,7 @@ def with_vgg16(recipe: Recipe) -> Recipe:
 
 @TABLES.register("cambridge_vgg16_rates")
 def cambridge_vgg16_rates() -> Table:
-    """Both losses at their rates, with VGG16."""
+    """Both losses at several learning rates, with VGG16."""
     return tried_rates("cambridge", {name: with_vgg16(RATED[name]("cambridge")) for name in VGG16_RATES})
 
 

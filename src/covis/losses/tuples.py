@@ -246,7 +246,7 @@ class RegionLoss(Loss):
 @LOSSES.register("region_similarity")
 @dataclass(frozen=True)
 class RegionSimilarity(RegionLoss):
-    """Tells positive from negatives, and follows a teacher's similarities with regions of hard positives (SFRS, Ge et al. 2020).
+    """Separates the positive from negatives, and follows a teacher's similarities with regions of hard positives (SFRS, Ge et al. 2020).
 
     Meanₙ log(1 + e^((s(n) − s(p))/T)), plus w · −Σ softmax(taught/Tₜ) · log softmax(s(f)/T) over all regions of the
     further positives f. s is the cosine with the query. In the first generation, which has no teacher, n is the whole
@@ -459,10 +459,9 @@ class AveragePrecision(ListLoss):
 @LOSSES.register("relaxed_contrastive")
 @dataclass(frozen=True)
 class RelaxedContrastive(ListLoss):
-    """Σⱼ ψ·r² + (1−ψ)·[m − r]₊² with r = d / mean d of the query's list (Kim et al. 2021).
+    """Meanⱼ ψ·r² + (1−ψ)·[m − r]₊² with r = d / mean d of the query's list (Kim et al. 2021, who sum).
 
-    Distances count relative to the others of the same list, so that no scale is forced upon them. Means, not sums, over
-    the list.
+    Distances count relative to the others of the same list, so that no scale is forced upon them.
     """
 
     margin: float = 1.0

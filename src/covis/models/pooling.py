@@ -332,7 +332,7 @@ class QueryBlock(nn.Module):
 
 
 class BagOfQueries(Pool):
-    """What learned queries find in a map, block after block, mixed into `rows` vectors: (B, width · rows)."""
+    """Learned queries attend to a map, block after block, and are mixed into `rows` vectors: (B, width · rows)."""
 
     def __init__(
         self, channels: int, grid: GridSize, *, width: int, rows: int = 32, queries: int = 64, depth: int = 2

@@ -1,8 +1,9 @@
 """An index, and the photos of a map, in Milvus: for maps that one machine cannot hold. Needs the extra `covis[milvus]`.
 
 `uri` is a cluster's address (`http://host:19530`), or a file name ending in `.db`, which opens Milvus Lite inside this
-process. The engine proposes candidates with their vectors; exact distances and the order of ties are computed here, so
-that answers mean the same as those of every other index.
+process. For an index the engine proposes candidates with their vectors; exact distances and the order of ties are
+computed here, so that answers mean the same as those of every other index. The photos of a map come with the engine's
+own distances.
 """
 
 from __future__ import annotations
