@@ -50,7 +50,7 @@ SPEED := market inference training ranks labels surface sampling losses loading 
          service whitening scale
 EVIDENCE := agreement calibration compass inliers local locate own_map pose
 
-bench: $(VENV)/.bench  ## speed, as ratios against a peer in the same run where there is one, and the pages with its figures (a little over an hour)
+bench: $(VENV)/.bench  ## speed, as ratios against a peer in the same run where there is one, and the pages with its figures (about an hour and a half)
 	for name in $(SPEED); do $(BIN)/python benchmarks/bench_$$name.py || exit 1; done
 	$(BIN)/python docs/measured.py
 

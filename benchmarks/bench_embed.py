@@ -7,7 +7,8 @@ One thread, CPU time, so that a busy machine does not matter. Two figures: of al
 counts where decoding and the network share the cores; and of the network's own process (forward pass, taking batches
 over, writing shards), which is what counts where another core decodes, as long as it decodes faster than the network
 runs. Both sides normalise the same uint8 batches of the same size. Starting (a worker, the model's fingerprint) costs
-embedding about 0.15 s, which is why several batches of photos are measured.
+embedding about 0.15 s, which is why several batches of photos are measured. Both sides run in turn; shares are medians
+over the turns.
 
 Memory is what all processes hold together beyond the files' page cache (the sum of their proportional shares), at its
 peak and before embedding begins, when the list of images is already in memory.
@@ -122,12 +123,11 @@ def speed_row(backbone: str, repeats: int) -> dict[str, Any]:
             start = cpu()
             embed(model, images, Path(folder) / f"store{turn}", workers=1)
             whole.append(cpu() - start)
-    own, workers = np.min(whole, axis=0)
+    alone, spent = np.array(forward), np.array(whole)
     return {
         "what": f"{backbone} at {SIZES[backbone][0]}×{SIZES[backbone][1]}, {count} photos of 480×640",
-        "forward_per_s": count / min(forward), "decode_per_s": count / workers,
-        "forward_share": min(forward) / min(map(sum, whole)),
-        "forward_share_own": min(forward) / own,
+        "forward_per_s": count / np.median(alone), "decode_per_s": count / np.median(spent[:, 1]),
+        "forward_share": np.median(alone / spent.sum(axis=1)), "forward_share_own": np.median(alone / spent[:, 0]),
     }  # fmt: skip
 
 
@@ -147,7 +147,7 @@ def memory_row(count: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--memory", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="image counts")
     given = parser.parse_args()
     rows = [speed_row(name, given.repeats) for name in SIZES]
