@@ -147,7 +147,7 @@ def memory_row(count: int) -> dict[str, Any]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--memory", type=int, nargs="*", default=[10_000, 100_000, 1_000_000], help="image counts")
     given = parser.parse_args()
     rows = [speed_row(name, given.repeats) for name in SIZES]
