@@ -155,7 +155,7 @@ def _portable(argument: str) -> str:
 
 def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None = None) -> None:
     """Prints rows as a table and writes them to results/<topic>.json."""
-    from covis.artifacts import versions
+    from covis.core.artifacts import versions
 
     names = list(dict.fromkeys(name for row in rows for name in row))
     cells = [names, *([_text(row.get(n, "")) for n in names] for row in rows)]

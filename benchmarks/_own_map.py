@@ -79,7 +79,8 @@ def described(table: Path, weights: Path, keep: Path) -> Photos:
 def finished(keep: Path, name: str, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """The result of `make`, kept as JSON for the next run of the same sources, since tables are measured one by one."""
     import covis.maps as maps
-    from covis import artifacts, whitening
+    from covis import whitening
+    from covis.core import artifacts
     from covis.search import rerank
 
     modules = sorted(Path(maps.__file__).parent.glob("*.py"))

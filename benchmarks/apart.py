@@ -8,7 +8,7 @@ import sys
 
 from _common import seconds
 
-from covis import machine
+from covis.core import machine
 
 machine.keep_large_blocks = lambda: False  # before covis.models calls it
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from scipy.spatial import KDTree
 
 from covis import datasets
-from covis.arrays import Floats
+from covis.core.arrays import Floats
 from covis.datasets.surveys import across_days
 from covis.evaluation.metrics import Agreement
 from covis.evaluation.scoring import pair_distances

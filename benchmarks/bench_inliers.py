@@ -42,9 +42,9 @@ def asked(
     photos: Photos, known: NDArray[np.int64], new: NDArray[np.int64], names: tuple[str, ...]
 ) -> dict[str, dict[str, Any]]:
     """Name → P, right and confident of each query photo, and CPU seconds, by a map that counts such inliers."""
+    from covis.core.machine import cpu_seconds
     from covis.describing.local import ByLocal
     from covis.evaluation.retrieval import affordable
-    from covis.machine import cpu_seconds
     from covis.maps.calibration import RATE, calibrate
     from covis.maps.fitting import choose_whitening, shared_dims
     from covis.maps.locating import Judge

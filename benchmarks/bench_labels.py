@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "labels"))
 
 from sector_families import families, largest_error
 
-from covis.arrays import Floats
+from covis.core.arrays import Floats
 from covis.images import ImageSet
 from covis.labels import FovOverlap, fov_similarity
 from covis.labels.fov import SIMD, Pieces, aligned_areas, cameras, empty_pieces, fill_pieces, views

@@ -73,11 +73,11 @@ def compared(
     given: argparse.Namespace, data: Path | None, cache: Path
 ) -> tuple[list[dict[str, Any]], dict[str, object]]:
     """Rows of a benchmark, ranked once and re-ranked by each name, with features kept in `cache`; and its counts."""
+    from covis.core.machine import cpu_seconds
     from covis.describing.describers import open_describer
     from covis.describing.rerankers import open_reranker
     from covis.evaluation import load_benchmark
     from covis.evaluation.run import Variants, export, fit_whitenings
-    from covis.machine import cpu_seconds
 
     loaded = load_benchmark(given.benchmark, data)
     if given.model:

@@ -62,7 +62,7 @@ def main() -> None:
     if not given.maps or given.photos is None:
         print("not measured: give maps, and --photos, a folder")
         return
-    from covis.machine import cpu_count
+    from covis.core.machine import cpu_count
     from covis.maps.map import Map
 
     photos = sorted(map(str, given.photos.glob("*.jpg")))[: MORE + 1]

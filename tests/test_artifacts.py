@@ -8,8 +8,8 @@ import sys
 import numpy as np
 import pytest
 
-from covis import artifacts, machine
-from covis.errors import InputError
+from covis.core import artifacts, machine
+from covis.core.errors import InputError
 
 
 def write(path, text="hello", **facts):
@@ -118,7 +118,7 @@ def test_claim_refuses_a_folder_of_other_files(tmp_path):
 
 
 def test_a_second_process_is_told_the_first_ones_id(tmp_path):
-    code = f"from covis import artifacts\nfrom pathlib import Path\nwith artifacts.lock(Path({str(tmp_path)!r})): pass"
+    code = f"from covis.core import artifacts\nfrom pathlib import Path\nwith artifacts.lock(Path({str(tmp_path)!r})): pass"
     with artifacts.lock(tmp_path):
         other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert f"process {os.getpid()}" in other.stderr

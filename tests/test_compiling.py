@@ -7,14 +7,14 @@ import sys
 import pytest
 
 INNER = """
-from covis.compiling import kernel
+from covis.core.compiling import kernel
 
 @kernel(forceinline=True)
 def inner(x):
     return x + 1.0
 """
 OUTER = """
-from covis.compiling import kernel
+from covis.core.compiling import kernel
 from kernels.inner import inner
 
 @kernel()

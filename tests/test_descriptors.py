@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.search import rank
 
 

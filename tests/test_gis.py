@@ -7,7 +7,7 @@ import pytest
 from shapely.geometry import Point
 
 from covis import gis
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.graph import BAND_EDGES, SimilarityGraph
 
 DENSE = hnp.arrays(

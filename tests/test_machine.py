@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from covis.machine import keep_large_blocks
+from covis.core.machine import keep_large_blocks
 
 LOOP = """
 import ctypes, resource
@@ -32,7 +32,7 @@ def faults(setup):
     sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="only glibc has these settings"
 )
 def test_large_blocks_are_allocated_once():
-    plain, kept = faults(""), faults("from covis.machine import keep_large_blocks; assert keep_large_blocks()")
+    plain, kept = faults(""), faults("from covis.core.machine import keep_large_blocks; assert keep_large_blocks()")
     assert kept < plain / 4
 
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyproj import Geod
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.poses import Poses, angle_between, concatenate_poses, quaternion_matrices
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from covis import whitening
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.models import ModelConfig, PlaceModel
 from covis.whitening import Whitening, WhiteningRule, moments, pair_weights

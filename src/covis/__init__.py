@@ -18,11 +18,11 @@ __version__ = "0.1.0"
 
 if TYPE_CHECKING:
     from covis import datasets, evaluation, experiments, graph, labels, losses, maps, models, sampling, search, town
+    from covis.core.errors import InputError
     from covis.describing.describers import evaluate_model as evaluate
     from covis.describing.describers import open_describer
     from covis.describing.embedding import embed
     from covis.descriptors import DescriptorStore
-    from covis.errors import InputError
     from covis.evaluation.benchmark import Benchmark, load_benchmark
     from covis.evaluation.result import Evaluation
     from covis.experiments import get as recipe
@@ -41,7 +41,7 @@ _NAMES = {
     "DescriptorStore": "descriptors",
     "Evaluation": "evaluation.result",
     "ImageSet": "images",
-    "InputError": "errors",
+    "InputError": "core.errors",
     "Map": "maps.map",
     "PlaceModel": "models",
     "Poses": "poses",

@@ -14,13 +14,14 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from covis import artifacts, experiments
+from covis import experiments
+from covis.core import artifacts
+from covis.core.progress import say
 from covis.describing.describers import open_describer
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
 from covis.evaluation.render import COMPARED_KS, mean_interval
 from covis.evaluation.run import evaluate_to
 from covis.models import PlaceModel
-from covis.progress import say
 from covis.report import write_report
 from covis.training.recipe import Recipe, configure
 from covis.training.run import Resources, train

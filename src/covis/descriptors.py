@@ -19,10 +19,10 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis import artifacts
-from covis.arrays import Descriptors
-from covis.errors import Damaged, InputError
-from covis.files import load_array, read_record, replacing
+from covis.core import artifacts
+from covis.core.arrays import Descriptors
+from covis.core.errors import Damaged, InputError
+from covis.core.files import load_array, read_record, replacing
 from covis.images import ImageSet, encode_names
 
 STORE_KIND = "descriptors"

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import check_regular, foreign, replacing
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import check_regular, foreign, replacing
 from covis.images import ImageSet
 from covis.poses import true_headings
 

@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 
-from covis import artifacts
-from covis.errors import Damaged, InputError
-from covis.files import load_array
+from covis.core import artifacts
+from covis.core.errors import Damaged, InputError
+from covis.core.files import load_array
 
 _KIND = "similarity-graph"
 _FACTS = {"shape": list, "pairs": int, "facts": dict}

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis import poses as _poses
-from covis.artifacts import fingerprint
-from covis.errors import InputError
+from covis.core.artifacts import fingerprint
+from covis.core.errors import InputError
+from covis.core.tables import card, counted
 from covis.poses import Poses
-from covis.tables import card, counted
 
 WINDOW = "window"
 """The column (N, frames) of the image names that make up an item of several consecutive frames."""

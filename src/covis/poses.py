@@ -14,10 +14,10 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.arrays import Floats
-from covis.artifacts import fingerprint
-from covis.errors import InputError
-from covis.progress import warn
+from covis.core.arrays import Floats
+from covis.core.artifacts import fingerprint
+from covis.core.errors import InputError
+from covis.core.progress import warn
 
 Axis = Literal["x", "y", "z", "-x", "-y", "-z"]
 UNSCALED = "unscaled"

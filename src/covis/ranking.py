@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 
 Groups = Literal["any", "same", "other"]
 """Which images may be a query's results: any, those of its own group, those of other groups."""

@@ -16,10 +16,10 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.errors import Damaged, InputError
-from covis.files import first_line, read_foreign
-from covis.machine import cpu_count
-from covis.progress import Meter
+from covis.core.errors import Damaged, InputError
+from covis.core.files import first_line, read_foreign
+from covis.core.machine import cpu_count
+from covis.core.progress import Meter
 from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
 
 INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"

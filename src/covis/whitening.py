@@ -23,10 +23,10 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis import artifacts
-from covis.arrays import Floats
-from covis.artifacts import read_json, write_json
-from covis.errors import InputError
+from covis.core import artifacts
+from covis.core.arrays import Floats
+from covis.core.artifacts import read_json, write_json
+from covis.core.errors import InputError
 
 if TYPE_CHECKING:  # code that looks up a model imports this file, and need not wait for scipy
     from scipy.sparse import csr_matrix

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from covis.cli import main
+from covis.core.errors import InputError
 from covis.describing.describers import find_describer
-from covis.errors import InputError
 from covis.models import OnnxPlaceModel, PlaceModel, backbones
 
 

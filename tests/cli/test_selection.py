@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from covis.cli.common import require_map, select_photos
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.reading import decoding
 
 

@@ -15,7 +15,7 @@ import typer
 import forked
 from covis.cli import GROUPS, SECTIONS, VERBS, build_app, error_line, main
 from covis.cli.listing import LISTS, START_WITH
-from covis.errors import InputError, WeightsMissing
+from covis.core.errors import InputError, WeightsMissing
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -373,7 +373,7 @@ def test_a_benchmark_in_the_place_of_the_model_is_recognised(tmp_path, monkeypat
 
 
 def test_quiet_leaves_warnings_and_verbose_adds_times(capsys):
-    from covis import progress
+    from covis.core import progress
 
     try:
         for switch in ("-q", "--verbose"):
@@ -389,7 +389,7 @@ def test_quiet_leaves_warnings_and_verbose_adds_times(capsys):
 
 
 def test_a_slow_first_item_does_not_spoil_the_time_left(monkeypatch, capsys):
-    from covis import progress
+    from covis.core import progress
 
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
@@ -404,7 +404,7 @@ def test_a_slow_first_item_does_not_spoil_the_time_left(monkeypatch, capsys):
 
 @pytest.mark.parametrize(("total", "seconds", "lines"), [(1000, 1000, 20), (50_000, 1200, 10), (100, 5, 0)])
 def test_a_log_gets_a_line_per_twentieth_or_two_minutes(monkeypatch, capsys, total, seconds, lines):
-    from covis import progress
+    from covis.core import progress
 
     now = [0.0]
     monkeypatch.setattr(progress.time, "monotonic", lambda: now[0])
@@ -415,7 +415,7 @@ def test_a_log_gets_a_line_per_twentieth_or_two_minutes(monkeypatch, capsys, tot
 
 
 def test_a_device_is_checked(capsys, monkeypatch):
-    from covis import machine
+    from covis.core import machine
 
     monkeypatch.setattr(machine, "_chosen_device", None)
     with pytest.raises(SystemExit):
@@ -431,7 +431,7 @@ def test_a_device_is_checked(capsys, monkeypatch):
 @pytest.mark.parametrize("verb", list(verbs()), ids=" ".join)
 @pytest.mark.parametrize("switch", ["-q", "--quiet", "-v", "--verbose", "--debug"])
 def test_every_verb_takes_the_common_switches(verb, switch, capsys):
-    from covis import progress
+    from covis.core import progress
 
     try:
         with pytest.raises(SystemExit) as left:

@@ -9,10 +9,11 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from covis import cli, experiments, registry
+from covis import cli, experiments
 from covis.cli import common, main
 from covis.cli.common import emit
 from covis.cli.listing import all_names
+from covis.core import registry
 from covis.datasets import DATASETS, Dataset, Split
 from covis.describing.rerankers import RERANKERS
 from covis.evaluation.benchmark import BENCHMARKS, NEAR, NEAR_RULE, Protocol, by_rule

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 
 from covis import datasets
+from covis.core.errors import InputError
 from covis.datasets import DATASETS, given_paths
 from covis.datasets.doctor import check
-from covis.errors import InputError
 from covis.evaluation import BENCHMARKS
 from layouts import builders
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from covis.cli import main
+from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.maps.calibration import gcl_margin
 from covis.maps.care import check_map, repair_map
 from covis.maps.map import Map

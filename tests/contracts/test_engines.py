@@ -12,8 +12,8 @@ from PIL import Image
 from scipy.spatial.transform import Rotation
 
 import forked
+from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.images import ImageSet
 from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel

@@ -9,8 +9,8 @@ import uuid
 import numpy as np
 import pytest
 
+from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.search import KINDS, Approximate, Circle, Exact, Polygon, approximate, rank
 
 DIM = 32

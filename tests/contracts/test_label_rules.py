@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from covis import datasets, town
-from covis.errors import InputError
-from covis.fields import build_value, describe
+from covis.core.errors import InputError
+from covis.core.settings import build_value, describe
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import RULES, FovOverlap, LabelRule

@@ -6,7 +6,7 @@ import json
 import pytest
 import torch
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.losses import LOSSES, ClassLoss, ListLoss, PairLoss, RegionLoss, TupleLoss
 
 BATCH, NEGATIVES, OTHERS, DIM, REGIONS = 6, 3, 7, 5, 9

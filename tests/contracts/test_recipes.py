@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from covis import experiments
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.models import POOLS, ModelConfig, backbone_names
 from covis.sampling import Classes
 from covis.training.recipe import configure, describe_recipe, read_recipe

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import covis.sampling
-from covis.artifacts import fingerprint
+from covis.core.artifacts import fingerprint
 from covis.sampling import STRATEGIES, PairBatch, TupleBatch
 from layouts.worlds import world
 

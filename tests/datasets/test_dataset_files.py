@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from pyproj import Proj
 
-from covis.errors import InputError
-from covis.files import existing_names, walk_images
-from covis.machine import in_processes
+from covis.core.errors import InputError
+from covis.core.files import existing_names, walk_images
+from covis.core.machine import in_processes
 from covis.poses import convergence_deg, one_zone, zone_of
 from covis.reading.trajectories import centred_matrices, read_named
 from layouts import builders

@@ -13,9 +13,9 @@ import pytest
 from typer.testing import CliRunner
 
 from covis.cli import build_app
+from covis.core.errors import InputError
 from covis.datasets import DATASETS
 from covis.datasets.doctor import PIECE, check
-from covis.errors import InputError
 from covis.evaluation import BENCHMARKS
 from covis.experiments import RECIPES
 from layouts import builders

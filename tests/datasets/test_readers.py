@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from covis import datasets
+from covis.core.errors import InputError
 from covis.datasets import cmu, msls, robotcar, tb_places
-from covis.errors import InputError
 from covis.labels.exchange import Labels, open_labels, read_released, save_labels, write_released
 from covis.poses import angle_between
 from layouts import builders

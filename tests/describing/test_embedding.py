@@ -14,10 +14,10 @@ from PIL import Image
 
 import forked
 from covis.cli.model import images_at
+from covis.core.errors import InputError
 from covis.describing import embedding
 from covis.describing.embedding import embed
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel
 
 SIZE = (32, 48)

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import torch
 
+from covis.core.errors import InputError
 from covis.describing.embedding import image_batches, joint_batches
-from covis.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.decoding import decode

@@ -11,9 +11,9 @@ from torch.nn import functional
 
 from cli import wall
 from covis import cli
+from covis.core.errors import InputError
 from covis.describing import local
 from covis.describing.local import EXTRACTORS, AlikeNetwork, ByLocal, KeptFeatures, LighterGlue, XFeat, _heat
-from covis.errors import InputError
 from covis.images import ImageSet
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses

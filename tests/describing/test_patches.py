@@ -9,8 +9,8 @@ from PIL import Image
 
 from covis.cli import main
 from covis.cli.model import images_at
+from covis.core.errors import InputError
 from covis.describing.rerankers import PatchReranking
-from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
 

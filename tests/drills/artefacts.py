@@ -14,7 +14,7 @@ from PIL import Image
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "maps"))
 from simulated import image_set, simulated_map, tiny
 
-from covis import artifacts
+from covis.core import artifacts
 
 
 def make(work: Path, only: Collection[str] = ()) -> dict[str, Path]:
@@ -353,7 +353,7 @@ def ask_keys(work: Path):
 
 def _run(work: Path) -> Path:
     """What a training run leaves, without the training."""
-    from covis.files import sha256, write_json
+    from covis.core.files import sha256, write_json
     from covis.training.loop import METRICS, RESULT, Record
 
     folder = work / "run"
@@ -393,8 +393,8 @@ def _folders(work: Path) -> Path:
 
 
 def ask_folders(work: Path):
+    from covis.core.progress import warn
     from covis.maps.storage import Pictures
-    from covis.progress import warn
 
     def ask(path: Path) -> str:
         before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(path)
@@ -473,7 +473,7 @@ def ask_carried(work: Path):
 
 def _pins(work: Path) -> Path:
     """The checksums of weights that this machine's user accepted."""
-    from covis.files import write_json
+    from covis.core.files import write_json
     from covis.models import weights
 
     write_json(work / "pins" / weights._PINNED, {"timm/resnet18.a1_in1k": 64 * "a"})
@@ -481,8 +481,8 @@ def _pins(work: Path) -> Path:
 
 
 def ask_pins(work: Path):
+    from covis.core.progress import warn
     from covis.models import weights
-    from covis.progress import warn
 
     def ask(path: Path) -> str:
         before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(path)

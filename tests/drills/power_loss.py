@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covis import files
+from covis.core import files
 
 
 class PowerLoss(BaseException):

@@ -81,7 +81,7 @@ def change(place: Path, where: str, what: str, engine: str, die_at: int, server:
 
     server: the process of the engine, which dies instead; this one then ends as the command line does, with exit code 2.
     """
-    from covis.errors import InputError
+    from covis.core.errors import InputError
     from covis.maps import storage
 
     torch.set_num_threads(1)
@@ -101,7 +101,7 @@ def change(place: Path, where: str, what: str, engine: str, die_at: int, server:
 
 
 def _change(place: Path, where: str, what: str, engine: str) -> None:
-    from covis.errors import InputError
+    from covis.core.errors import InputError
     from covis.maps.map import Map
 
     images, path = _images(place), place / where

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation.benchmark import BENCHMARKS, Benchmark, load_benchmark
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet

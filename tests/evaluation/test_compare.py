@@ -8,7 +8,7 @@ import pytest
 from scipy.stats import bootstrap
 from toy_benchmarks import descriptors, drive
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation.compare import compare, paired_differences, subject_differences
 from covis.evaluation.published import PROTOCOLS, PUBLISHED_TABLES, beside, published, rows
 from covis.evaluation.result import Evaluation, find_evaluations

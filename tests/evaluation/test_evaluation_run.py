@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from covis import cli, datasets
+from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber, open_describer
 from covis.describing.embedding import embed
-from covis.errors import InputError
 from covis.evaluation import Evaluation, load_benchmark
 from covis.evaluation.retrieval import rank_descriptors
 from covis.evaluation.run import Variants, evaluate_to, evaluations

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation import metrics, scoring
 from covis.graph import SimilarityGraph
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation import metrics
 from covis.evaluation.metrics import recall_at_k
 from covis.graph import SimilarityGraph

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from covis import datasets
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation import BENCHMARKS, load_benchmark
 from covis.evaluation.protocols import as_sequences
 from covis.evaluation.protocols import sequence_validation as validation

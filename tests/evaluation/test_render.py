@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from covis.core.tables import aligned, best_row, csv_table, is_numeric, latex_table, markdown_table, text_table
 from covis.evaluation.render import NAMES, mean_interval, name_of, over_seeds
-from covis.tables import aligned, best_row, csv_table, is_numeric, latex_table, markdown_table, text_table
 
 ROWS = [
     {"model": "CL_1", "Recall@1 %": "57.1 ± 1.3", "median m": "3.2"},

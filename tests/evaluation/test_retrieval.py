@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from toy_benchmarks import descriptors, drive, graph, street
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation import Benchmark
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors, read_descriptors
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from toy_benchmarks import descriptors, drive, graph, street
 
-from covis.artifacts import MANIFEST, code
-from covis.errors import InputError
+from covis.core.artifacts import MANIFEST, code
+from covis.core.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, evaluate
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
 from covis.ranking import Ranking

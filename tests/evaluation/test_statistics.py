@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation.metrics import bootstrap_interval, holm, mcnemar, paired_test, sign_flip
 
 

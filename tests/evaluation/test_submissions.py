@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.submissions import (
     check_msls,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.evaluation.retrieval import NEAREST, PHOTO_VIEWS, affordable, fit_whitening, labelled_pairs, likeness
 from covis.images import ImageSet
 from covis.labels import FovOverlap, fov_similarity

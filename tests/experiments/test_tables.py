@@ -11,8 +11,8 @@ from scipy.stats import bootstrap
 
 from covis import datasets, experiments
 from covis.cli.experiments import _combinations, _drawn, _reproduced
+from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber
-from covis.errors import InputError
 from covis.evaluation.published import COUNTS
 from covis.evaluation.retrieval import PHOTO_VIEWS, Likeness
 from covis.experiments import tables

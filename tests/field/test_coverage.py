@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.field.coverage import SECTORS, coverage
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from covis import files
-from covis.errors import InputError
+from covis.core import files
+from covis.core.errors import InputError
 from covis.field.pairing import (
     HEADER,
     LoopClosure,

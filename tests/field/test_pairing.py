@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.field import pairing
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.labels import fov_similarity
 from covis.labels.fov import MEASURES
 

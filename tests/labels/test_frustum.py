@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.labels import FrustumOverlap
 from covis.poses import Poses

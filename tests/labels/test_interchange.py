@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 from label_sets import random_set
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import FovOverlap

@@ -5,7 +5,7 @@ import pytest
 from label_sets import all_pairs, image_set, random_set
 from rooms import cameras, room
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.labels import FovOverlap, SurfaceOverlap
 from covis.labels.clouds import PointCloud
 from covis.report.drawings import near_pairs, picture_map, picture_pair, picture_surface, sector_outline

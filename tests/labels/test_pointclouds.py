@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from rooms import cameras, pixels, room, seen
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.labels import SurfaceOverlap
 from covis.labels.clouds import DepthCamera, PointCloud, fuse_depth, read_points, thin

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from label_sets import all_pairs, image_set, random_set
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.labels import FovOverlap, GraphFile, Radius, fov_similarity
 from covis.labels.exchange import Labels, save_labels

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from rooms import cameras, room, seen
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.labels import SurfaceOverlap
 from covis.labels.clouds import PointCloud
 from covis.labels.surface import arrange, seen_points

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from covis import datasets
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.labels import FovOverlap
 from covis.losses import (
     AveragePrecision,

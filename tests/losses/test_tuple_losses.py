@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.losses import (
     LazyQuadruplet,
     LazyTriplet,

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from simulated import World, image_set, simulated_map, store, tiny, walks
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
 from covis.maps.evidence import Logistic, conformal_radius, expected_calibration_error, gather
 from covis.maps.map import Map
@@ -253,8 +253,8 @@ def test_small_changes_keep_the_calibration_and_large_ones_renew_it(tmp_path):
 
 
 def test_a_map_calibrates_anew_when_told(tmp_path, capsys):
-    from covis import artifacts
     from covis.cli import main
+    from covis.core import artifacts
     from covis.maps import storage
 
     map_, _ = simulated_map(tmp_path, groups=12, photos=15)

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.maps.exports import TEXTS, geopose, with_position, write_answers_as, write_exif, write_geoposes
 from covis.maps.locating import WORDS, Answer, Match, Place, Position, in_words
 

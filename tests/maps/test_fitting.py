@@ -10,8 +10,8 @@ from scipy.sparse import csr_matrix
 
 from covis import datasets, experiments
 from covis.cli import main
+from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.evaluation.retrieval import PHOTO_VIEWS
 from covis.images import ImageSet, concatenate
 from covis.labels import FovOverlap

@@ -8,8 +8,8 @@ import pytest
 from pyproj import Proj
 from simulated import World, image_set, simulated_map, store, tiny, with_full_poses
 
-from covis import artifacts
-from covis.errors import InputError
+from covis.core import artifacts
+from covis.core.errors import InputError
 from covis.maps import storage
 from covis.maps.care import export_map, import_map, merge_maps, repair_map
 from covis.maps.map import Map

@@ -5,7 +5,7 @@ import pytest
 from PIL import Image
 from simulated import World, simulated_map, tiny, walks
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.maps.calibration import RATE
 from covis.maps.evidence import Evidence, expected_calibration_error
 from covis.maps.map import Map

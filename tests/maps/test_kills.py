@@ -10,7 +10,7 @@ from kill_worker import after, photo, work
 from PIL import Image
 from simulated import tiny
 
-from covis import artifacts
+from covis.core import artifacts
 from covis.describing.embedding import embed
 from covis.maps.map import Map
 from covis.reading.table import read_table

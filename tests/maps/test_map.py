@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from simulated import World, image_set, simulated_map, store, tiny
 
-from covis import artifacts
-from covis.errors import InputError
+from covis.core import artifacts
+from covis.core.errors import InputError
 from covis.maps import storage
 from covis.maps.map import Map
 from covis.search import Circle

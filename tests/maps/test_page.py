@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.maps.exports import write_answers, write_map
 from covis.maps.locating import Answer, Match, Position, places_of

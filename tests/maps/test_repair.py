@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 from simulated import image_set, simulated_map, store
 
-from covis import artifacts, cli
-from covis.errors import InputError
+from covis import cli
+from covis.core import artifacts
+from covis.core.errors import InputError
 from covis.maps import storage
 from covis.maps.care import DROPPED, check_map, repair_map
 from covis.maps.map import Map

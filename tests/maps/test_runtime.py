@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis import artifacts, files
-from covis.errors import InputError
+from covis.core import artifacts, files
+from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.maps.care import check_map, repair_map
 from covis.maps.map import RUNTIME, Map

@@ -10,7 +10,7 @@ import pytest
 from simulated import World, image_set, simulated_map, store, tiny
 
 from covis.cli import main
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.maps.care import LISTING, diff_maps, export_map, import_map, merge_maps
 from covis.maps.map import Map
 

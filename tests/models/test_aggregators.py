@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.models import POOLS, ModelConfig, PlaceModel
 from covis.models.pooling import ASSIGNMENT_RATIO, NetVlad, transport
 

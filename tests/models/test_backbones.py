@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.models import ModelConfig, PlaceModel, backbone_names, backbones
 from covis.models.backbones import WHOLE, Plan
 

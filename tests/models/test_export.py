@@ -5,7 +5,7 @@ import pytest
 import torch
 from PIL import Image
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx, load_fast
 from covis.whitening import Whitening
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.models import PlaceModel, backbones, published
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD
 from covis.models.pooling import ProjectedSalad

@@ -8,7 +8,7 @@ import pytest
 import torch
 from PIL import Image
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.models import ModelConfig, PlaceModel, weights
 from covis.models.config import Preprocessing
 from covis.whitening import Whitening

@@ -8,7 +8,7 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.models import ModelConfig, PlaceModel, backbones, weights
 
 backbones.ensure()

@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from scipy.spatial.transform import Rotation
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.poses import Poses
 from covis.reading.bags import OPTICAL, import_bag
 from covis.reading.sources import is_bag

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses
 from covis.reading.georeference import (

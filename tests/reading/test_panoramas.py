@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.panoramas import cut, rays_of, read_sphere, view_rotation

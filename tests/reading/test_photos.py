@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.reading.photos import import_photos, read_photo, write_table
 from covis.reading.sources import open_images
 from covis.reading.table import read_table

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses, grid_north, local_frame
 from covis.reading.cameras import Camera, calibration, camera_of, plain_columns, pose_columns, restored

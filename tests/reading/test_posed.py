@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 from scipy.spatial.transform import Rotation, Slerp
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.poses import UNSCALED
 from covis.reading import cameras, colmap, scenes, trajectories
 from covis.reading.sources import FORMATS, posed_format, read_posed

@@ -5,7 +5,7 @@ import csv
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.decoding import Rejected, check_limits, look, screen, write_rejects

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.reading.table import name_bytes, read_table, read_tables
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.poses import Poses
 from covis.reading import video as taking
 from covis.reading.table import read_table

@@ -6,8 +6,8 @@ import torch
 from scipy.spatial.distance import cdist
 
 from covis import experiments
+from covis.core.errors import InputError
 from covis.describing.describers import open_describer
-from covis.errors import InputError
 from covis.evaluation import load_benchmark
 from covis.evaluation.run import evaluate_to
 from covis.models import ModelConfig, PlaceModel

@@ -12,8 +12,8 @@ from markupsafe import escape
 
 import covis as package
 import forked
+from covis.core.errors import InputError
 from covis.describing.describers import open_describer
-from covis.errors import InputError
 from covis.evaluation import Evaluation, evaluate, load_benchmark
 from covis.evaluation.render import NAMES
 from covis.evaluation.result import Figures, find_evaluations

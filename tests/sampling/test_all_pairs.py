@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.sampling import STRATEGIES, AllPairsSampler, PairSampler
 from covis.sampling.allpairs import _both_ways

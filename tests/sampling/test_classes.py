@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.images import ImageSet, Split
 from covis.losses import LargeMarginCosine
 from covis.poses import Poses

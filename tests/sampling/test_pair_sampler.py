@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.sampling import STRATEGIES, PairBatch, PairSampler
 from covis.sampling.kernels import epoch_key, permute_many

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.sampling import STRATEGIES, Band, Strategy
 from covis.sampling.batches import strategy
 

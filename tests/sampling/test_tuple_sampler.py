@@ -5,7 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.sampling import TupleBatch, TupleMiner, TupleSampler
 from layouts.worlds import world

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.search import KINDS, Approximate, Circle, Exact, approximate, build_index, open_index, rank
 from covis.search import index as search_index
 from covis.search.index import choose, clusters, parse_size, size, subvectors

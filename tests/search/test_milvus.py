@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.search import rank
 
 pytest.importorskip("pymilvus")

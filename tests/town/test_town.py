@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis import artifacts, datasets, town
-from covis.errors import InputError
+from covis import datasets, town
+from covis.core import artifacts
+from covis.core.errors import InputError
 from covis.poses import Poses, angle_between
 from covis.reading.table import read_table
 from covis.town.config import SPLITS, TownConfig

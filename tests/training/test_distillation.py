@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from covis import cli, open_images
+from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber
-from covis.errors import InputError
 from covis.models import ModelConfig, PlaceModel
 from covis.models.onnx import OnnxPlaceModel, export_int8
 from covis.training import distillation

@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from covis import experiments
-from covis.errors import InputError
-from covis.fields import apply, describe
+from covis.core.errors import InputError
+from covis.core.settings import apply, describe
 from covis.labels import Radius
 from covis.losses import Triplet
 from covis.sampling import AllPairs, Pairs, Tuples

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from covis import losses
+from covis.core.errors import InputError
 from covis.datasets import DATASETS
-from covis.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import Radius

@@ -15,9 +15,9 @@ from typing import Any, cast
 import typer
 from typer.core import TyperGroup
 
-from covis.errors import InputError, WeightsMissing, visible
-from covis.machine import sleep_while_waiting
-from covis.progress import QUIET, VERBOSE, set_level
+from covis.core.errors import InputError, WeightsMissing, visible
+from covis.core.machine import sleep_while_waiting
+from covis.core.progress import QUIET, VERBOSE, set_level
 
 VERBS: dict[str, str] = {
     "demo": "experiments.demo",

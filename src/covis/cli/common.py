@@ -14,11 +14,11 @@ from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 
-from covis import machine
-from covis.errors import InputError, near_path, unknown_name, visible
-from covis.progress import say
-from covis.registry import check_name, known_names
-from covis.tables import text_table as table
+from covis.core import machine
+from covis.core.errors import InputError, near_path, unknown_name, visible
+from covis.core.progress import say
+from covis.core.registry import check_name, known_names
+from covis.core.tables import text_table as table
 
 __all__ = [
     "AXES",
@@ -228,7 +228,7 @@ def _expanded(given: Iterable[Path | str], stdin: TextIO) -> Iterator[Path]:
 
 
 def _is_table(path: Path) -> bool:
-    from covis.files import IMAGE_SUFFIXES
+    from covis.core.files import IMAGE_SUFFIXES
 
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return False
@@ -242,7 +242,7 @@ def _line(text: str) -> str:
 
 
 def _inside(folder: Path) -> list[Path]:
-    from covis.files import walk_images
+    from covis.core.files import walk_images
 
     names = walk_images(folder)
     if not names:
@@ -268,7 +268,7 @@ def require_map(path: Path, others: Sequence[Path], pointer: str = "CURRENT") ->
         raise InputError(f"{swapped} is the map, and it comes first: covis locate {swapped} {path}")
     if not path.exists():
         raise InputError(f"{path} does not exist{did_you_mean(path)} (make a map with: covis index PHOTOS -o MAP)")
-    from covis.files import IMAGE_SUFFIXES
+    from covis.core.files import IMAGE_SUFFIXES
 
     what = "a photo" if path.suffix.lower() in IMAGE_SUFFIXES else "not a covis map"
     raise InputError(

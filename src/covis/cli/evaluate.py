@@ -23,8 +23,8 @@ from covis.cli.common import (
     existing_model,
     named,
 )
-from covis.errors import InputError, unknown_name
-from covis.registry import check_name, known_names
+from covis.core.errors import InputError, unknown_name
+from covis.core.registry import check_name, known_names
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation

@@ -12,8 +12,8 @@ import typer
 
 from covis.cli.common import DataPath, Device, Json, Workers, emit, existing, known_backbone, named
 from covis.cli.common import table as text_table
-from covis.errors import InputError
-from covis.registry import check_name, is_loaded
+from covis.core.errors import InputError
+from covis.core.registry import check_name, is_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -157,7 +157,7 @@ def _benchmark_of(dataset: str, data: list[str] | None) -> str:
 
 def _given_model(path: Path) -> tuple[ModelConfig, Path]:
     """The configuration of the model of --init, and its folder."""
-    from covis.artifacts import read_json
+    from covis.core.artifacts import read_json
     from covis.describing.describers import find_describer
     from covis.models import ModelConfig
 
@@ -395,10 +395,10 @@ def _scored(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[O
 
 
 def _measured(name: str, table: Table, inputs: Inputs, changed: bool) -> dict[str, Any]:
-    from covis import artifacts
+    from covis.core import artifacts
+    from covis.core.files import write_text
     from covis.experiments.running import cost_table, measure_rows, part_of_training
     from covis.experiments.tables import lacking
-    from covis.files import write_text
 
     entries = measure_rows(table.rows, inputs)
     measured = [row.recipe for row in table.rows if row.recipe is not None and not lacking(row, inputs)]
@@ -414,9 +414,9 @@ def _measured(name: str, table: Table, inputs: Inputs, changed: bool) -> dict[st
 
 def _drawn(name: str, table: Table, outcomes: Sequence[Outcome], inputs: Inputs) -> list[str]:
     """The table's picture, one for each benchmark that has evaluations; warns of what cannot be drawn."""
+    from covis.core.progress import warn
     from covis.evaluation import BENCHMARKS
     from covis.evaluation.result import Evaluation
-    from covis.progress import warn
     from covis.report.plots import save
     from covis.report.sections import FIGURES
 

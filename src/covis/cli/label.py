@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covis.cli.common import AXES, DataPath, FrameOption, Json, choice_of, emit, existing, named, table
-from covis.errors import InputError, unknown_name
+from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from covis.graph import SimilarityGraph
@@ -147,8 +147,8 @@ def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings
     """The rule of that name, or the dataset's own, with the given options; one that it does not have is an error."""
     from dataclasses import fields
 
+    from covis.core.settings import build_value
     from covis.datasets import DATASETS
-    from covis.fields import build_value
     from covis.labels import RULES, FovOverlap
 
     own = FovOverlap() if dataset is None else DATASETS[dataset].rule
@@ -221,7 +221,7 @@ def _opened(paths: list[Path], frame: str) -> tuple[ImageSet, ...]:
 
 def _warn_of_shared_files(queries: ImageSet, database: ImageSet) -> None:
     """Warns of files on both sides: each is its own perfect match, which is rarely intended."""
-    from covis.progress import warn
+    from covis.core.progress import warn
 
     if queries is database or queries.root.resolve() != database.root.resolve():
         return
@@ -236,7 +236,7 @@ def _with_positions(sides: tuple[ImageSet, ImageSet], skip_unknown: bool) -> tup
 
 
 def _with_position(images: ImageSet, skip_unknown: bool) -> ImageSet:
-    from covis.progress import warn
+    from covis.core.progress import warn
 
     unknown = (~images.poses.known).nonzero()[0]
     if not len(unknown):
@@ -256,9 +256,9 @@ def _finished(
         return None
     from json import dumps, loads
 
-    from covis.artifacts import difference
+    from covis.core.artifacts import difference
+    from covis.core.progress import say
     from covis.graph import SimilarityGraph
-    from covis.progress import say
 
     graph = SimilarityGraph.open(output)
     requested = {**rule.facts(queries, database), "dtype": "uint8" if uint8 else "float32"}
@@ -273,8 +273,8 @@ def _finished(
 
 def _made(output: Path, rule: LabelRule, queries: ImageSet, database: ImageSet, uint8: bool) -> SimilarityGraph:
     """Computes and saves labels, with an estimate before and progress meanwhile."""
+    from covis.core.progress import Meter, duration, say
     from covis.labels.exchange import Labels, save_labels
-    from covis.progress import Meter, duration, say
 
     sizes = f"{len(queries)} images" if queries is database else f"{len(queries)} × {len(database)} images"
     expected = rule.estimate(queries, database, quantised=uint8)

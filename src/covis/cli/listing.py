@@ -16,8 +16,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from covis.cli.common import Json, backbones, emit, existing, named, table
-from covis.errors import InputError, unknown_name
-from covis.registry import NAMES_FILE, known_names
+from covis.core.errors import InputError, unknown_name
+from covis.core.registry import NAMES_FILE, known_names
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "covis export, and faster index, locate and embed on a CPU"),
@@ -53,7 +53,7 @@ def doctor(json: Json = False) -> None:
       covis doctor
       covis doctor --json
     """
-    from covis.machine import cpu_count
+    from covis.core.machine import cpu_count
 
     folder = _cache_folder()
     facts: dict[str, Any] = {
@@ -205,7 +205,7 @@ def _listing(folder: Path, kept: list[Entry], doomed: list[Entry]) -> str:
 
 
 def _cache_folder() -> Path:
-    from covis.machine import cache_folder
+    from covis.core.machine import cache_folder
 
     return cache_folder()
 
@@ -491,7 +491,7 @@ def _some(names: Sequence[str], most: int = 8) -> list[str]:
 
 def write_names() -> None:
     """Rewrites the file of names; a test compares it with the registries."""
-    from covis.files import write_text
+    from covis.core.files import write_text
 
     path = Path(str(resources.files("covis"))) / NAMES_FILE
     write_text(path, json_text.dumps(all_names(), indent=1, ensure_ascii=False) + "\n")

@@ -10,8 +10,8 @@ import typer
 
 from covis.cli.common import Json, emit, existing, existing_map, require_map
 from covis.cli.maps import PicturesOption
-from covis.errors import InputError, visible
-from covis.tables import counted
+from covis.core.errors import InputError, visible
+from covis.core.tables import counted
 
 MapPath = Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")]
 
@@ -105,8 +105,8 @@ def show(
     text = "\n".join(f"{key:12} {value}" for key, value in facts.items())
     emit({"map": str(map_path), **facts}, json, text)
     if output is not None:
+        from covis.core.progress import say
         from covis.maps.exports import write_map
-        from covis.progress import say
 
         write_map(output, opened.images, map_path.name, facts, tiles=tiles, pictures=pictures or ())
         say(f"wrote {output}")

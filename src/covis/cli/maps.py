@@ -26,8 +26,8 @@ from covis.cli.common import (
     select_photos,
     some_existing,
 )
-from covis.errors import InputError
-from covis.tables import counted
+from covis.core.errors import InputError
+from covis.core.tables import counted
 
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
@@ -140,10 +140,10 @@ def index(
     computed = given is not None and given.kind in ("store", "matrix")
     if computed and descriptors is not None:
         raise InputError(f"--model {model} holds descriptors already; leave out --descriptors")
+    from covis.core.progress import say
     from covis.describing.describers import known_descriptors, open_model
     from covis.maps.map import INLIER_PHOTOS, Map
     from covis.poses import parse_frame
-    from covis.progress import say
     from covis.reading.decoding import Rejected
     from covis.reading.sources import open_images
     from covis.search.index import parse_size
@@ -318,7 +318,7 @@ def locate(
         raise InputError("--scene goes with --pose")
     if inliers and sequence:
         raise InputError("--inliers treats photos one by one; leave out --sequence")
-    from covis.progress import say
+    from covis.core.progress import say
 
     if rate is not None and not 0 < rate < 1:
         raise InputError(f"--rate is a share between 0 and 1 such as 0.9, not {rate:g}")
@@ -378,8 +378,8 @@ def locate(
 def _warn_of_own(own: list[Answer], asked: int) -> None:
     """Warns once if photos to be located are already in the map."""
     if own:
+        from covis.core.progress import warn
         from covis.maps.locating import printable
-        from covis.progress import warn
 
         first = printable(own[0].photo)
         warn(
@@ -440,8 +440,8 @@ def _write_files(
     """Writes what other programs read, and says what was written."""
     if not (texts or geopose or exif):
         return
+    from covis.core.progress import say, warn
     from covis.maps.exports import write_answers_as, write_exif, write_geoposes
-    from covis.progress import say, warn
 
     for kind, target in texts.items():
         write_answers_as(target, kind, answers)
@@ -467,9 +467,9 @@ def _write_gis(answers: list[Answer], target: Path | None) -> None:
     """Writes a layer of the answers, and says so."""
     if target is None:
         return
+    from covis.core.progress import say
     from covis.gis import geojson_layers, write_layers
     from covis.maps.exports import to_geojson
-    from covis.progress import say
 
     write_layers(target, geojson_layers(to_geojson(answers), "answers"))
     say(f"wrote {target}")
@@ -489,8 +489,8 @@ def _points(opened: Map, scene: Path | None) -> Path:
 
 def _poses(answers: list[Answer], opened: Map, scene: Path) -> list[dict[str, Any]]:
     """For each answer its 6DOF pose, or why there is none."""
+    from covis.core.progress import track as progress
     from covis.field.resection import open_scene, pose_photo
-    from covis.progress import track as progress
 
     place = open_scene(scene, opened.images)
     poses: list[dict[str, Any]] = []
@@ -514,8 +514,8 @@ def _pose_lines(facts: dict[str, Any]) -> list[str]:
 
 def _fitted(images: ImageSet, output: Path, recipe: str, weights: str, fine_tune: bool) -> Fitted:
     """A model fitted to the photos, in a folder beside the map, and their descriptors."""
+    from covis.core.progress import duration, say
     from covis.maps.fitting import choose_recipe, estimate_s, fit_model
-    from covis.progress import duration, say
 
     say("step 1 of 4: choose a recipe and its weights")
     chosen = choose_recipe(recipe, weights)
@@ -596,7 +596,7 @@ def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -
         return area.circle(near, frame, option)
     if Path(inside).suffix.lower() not in (".geojson", ".json"):
         return area.polygon(inside, frame) if inside else None
-    from covis.files import read_foreign_text
+    from covis.core.files import read_foreign_text
 
     try:
         text = read_foreign_text(inside)

@@ -21,7 +21,7 @@ from covis.cli.common import (
     known_backbone,
     named,
 )
-from covis.errors import InputError
+from covis.core.errors import InputError
 
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
@@ -125,7 +125,7 @@ def images_at(path: Path) -> ImageSet:
     """Images as `open_images` reads them; of a plain folder only the names, as descriptors need no positions."""
     import numpy as np
 
-    from covis.files import walk_images
+    from covis.core.files import walk_images
     from covis.images import ImageSet
     from covis.poses import Poses
     from covis.reading.sources import open_images, open_posed
@@ -238,7 +238,7 @@ def show_model(
 
 def _card(folder: Path) -> dict[str, Any]:
     """What a model folder says of itself, without loading its weights."""
-    from covis.artifacts import open_manifest, read_json
+    from covis.core.artifacts import open_manifest, read_json
 
     manifest = open_manifest(folder, "model")
     return {
@@ -445,8 +445,8 @@ def _holds_model(path: Path) -> bool:
 
 def _distilled(model: PlaceModel, path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
     """The facts about a student that was distilled in the same way before; another model is refused."""
-    from covis.artifacts import difference
-    from covis.progress import say
+    from covis.core.artifacts import difference
+    from covis.core.progress import say
 
     facts: dict[str, Any] = model.card.get("distilled") or {}
     recorded = {key: facts.get(key) for key in wanted}

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from covis.cli.common import Device, Json, choice_of, emit, existing, index_kind, table
-from covis.errors import InputError
+from covis.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from covis.arrays import Descriptors
+    from covis.core.arrays import Descriptors
     from covis.descriptors import Describer, DescriptorStore
     from covis.field.pairing import ImagePairs, LoopClosure, LoopFit
     from covis.graph import SimilarityGraph
@@ -129,7 +129,7 @@ def query(
     if output:
         import csv
 
-        from covis.files import replacing
+        from covis.core.files import replacing
 
         with (
             replacing(output) as partial,
@@ -144,7 +144,7 @@ def query(
 
 def _searchable(path: Path) -> tuple[Index, DescriptorStore]:
     """A store as an exact index over itself, or a saved index with the store that it refers to."""
-    from covis.artifacts import MANIFEST, read_json
+    from covis.core.artifacts import MANIFEST, read_json
     from covis.descriptors import DescriptorStore
     from covis.search import Exact, open_index
 
@@ -494,7 +494,7 @@ def _tell_loops(lines: list[str], output: Path, side: PairSide, by: str, learned
     if output == STREAM:
         sys.stdout.write(whole)
     else:
-        from covis.files import write_text
+        from covis.core.files import write_text
 
         write_text(output, whole)
     facts: dict[str, Any] = {

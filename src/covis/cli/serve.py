@@ -9,7 +9,7 @@ import typer
 
 from covis.cli.common import Device, Json, choice_of, emit, existing, table
 from covis.cli.maps import PicturesOption
-from covis.errors import InputError, near_path
+from covis.core.errors import InputError, near_path
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PER_MINUTE = 1200
@@ -87,7 +87,7 @@ def _app(maps: list[Path], *, keys: Path | None, **options: Any) -> Any:
     except ImportError as error:
         raise InputError(f"the service needs {error.name}; install it with: pip install 'covis[serve]'") from None
     del fastapi, python_multipart, prometheus_client, uvicorn
-    from covis.machine import keep_large_blocks
+    from covis.core.machine import keep_large_blocks
     from covis.service.app import create_app
     from covis.service.limits import Keys
 
@@ -101,7 +101,7 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
 
     import uvicorn
 
-    from covis.progress import say
+    from covis.core.progress import say
     from covis.service.limits import Hurried
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
@@ -143,7 +143,7 @@ def add(
       covis keys add keys.json --name phone
       covis keys add keys.json --name importer --role write
     """
-    from covis.progress import say
+    from covis.core.progress import say
     from covis.service.limits import add_key
 
     secret = add_key(file, name, role)

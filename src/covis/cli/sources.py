@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 import typer
 
 from covis.cli.common import AXES, Json, emit, existing, table
-from covis.errors import InputError, unknown_name
+from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
     from covis.images import ImageSet
@@ -438,7 +438,7 @@ def _failures(path: Path, images: ImageSet) -> Any:
     """(M, 2) metres of the positions of answers that are not confident."""
     import numpy as np
 
-    from covis.artifacts import read_json
+    from covis.core.artifacts import read_json
     from covis.poses import Poses
 
     features = read_json(path).get("features") or []

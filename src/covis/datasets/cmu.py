@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import images as image_sets
+from covis.core.errors import InputError, unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
 from covis.poses import Poses
 from covis.reading.trajectories import centred_matrices, lines, read_named

@@ -18,14 +18,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
+from covis.core.arrays import Floats
+from covis.core.errors import InputError, unknown_name
+from covis.core.files import check_regular, existing_names, foreign
+from covis.core.machine import apart
+from covis.core.progress import warn
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
-from covis.files import check_regular, existing_names, foreign
 from covis.images import ImageSet, Split
-from covis.machine import apart
 from covis.poses import Poses
-from covis.progress import warn
 
 
 @dataclass(frozen=True)

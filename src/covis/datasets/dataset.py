@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from covis.errors import InputError, unknown_name
+from covis.core.errors import InputError, unknown_name
+from covis.core.registry import Registry
 from covis.images import Split
 from covis.labels.rules import FovOverlap, LabelRule
 from covis.poses import PLACE_M
-from covis.registry import Registry
 
 
 @dataclass(frozen=True)

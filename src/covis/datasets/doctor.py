@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
-from covis.artifacts import fingerprint
+from covis.core import artifacts
+from covis.core.artifacts import fingerprint
+from covis.core.errors import InputError
+from covis.core.machine import cpu_count, in_processes
+from covis.core.progress import Meter, say
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError
 from covis.images import ImageSet, Split
-from covis.machine import cpu_count, in_processes
-from covis.progress import Meter, say
 from covis.reading.decoding import REASONS, REJECTS, Reject, Rejected, decode_bytes, look, read, write_rejects
 
 REPORT = "report.json"

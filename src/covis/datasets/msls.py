@@ -18,13 +18,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import images as image_sets
-from covis.arrays import Floats
+from covis.core.arrays import Floats
+from covis.core.errors import InputError, unknown_name
+from covis.core.progress import say, warn
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
 from covis.labels.rules import FovOverlap
 from covis.poses import Poses, convergence_deg, one_zone
-from covis.progress import say, warn
 from covis.reading.table import Column, ColumnKind, flags, name_bytes, numbers, read_columns
 
 _NAME = "msls"

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 
+from covis.core.errors import InputError, unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split
 from covis.reading.sources import open_images
 from covis.reading.table import read_table

@@ -12,13 +12,13 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
+from covis.core.arrays import Floats
+from covis.core.errors import InputError, unknown_name
+from covis.core.files import Listing
+from covis.core.progress import warn
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
-from covis.files import Listing
 from covis.images import ImageSet, Split
 from covis.poses import Poses
-from covis.progress import warn
 from covis.reading.trajectories import centred_matrices, lines, read_named
 
 _NAME = "robotcar_v2"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from covis.core.errors import unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import unknown_name
 from covis.images import ImageSet, Split
 from covis.labels.rules import SurfaceOverlap
 from covis.reading.trajectories import read_seven_scenes

@@ -18,8 +18,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.core.errors import InputError, unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
 from covis.images import ImageSet, Split, concatenate
 from covis.poses import Poses
 from covis.reading.table import read_table

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from covis.artifacts import read_json
+from covis.core.artifacts import read_json
+from covis.core.errors import InputError, unknown_name
+from covis.core.files import Listing
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
-from covis.files import Listing
 from covis.images import ImageSet, Split
 from covis.labels.rules import FovOverlap
 from covis.poses import Poses, quaternion_matrices

@@ -11,10 +11,10 @@ from pathlib import Path, PurePosixPath
 
 import numpy as np
 
-from covis.arrays import Floats
+from covis.core.arrays import Floats
+from covis.core.errors import InputError, unknown_name
+from covis.core.files import walk_images
 from covis.datasets.dataset import DATASETS, Dataset
-from covis.errors import InputError, unknown_name
-from covis.files import walk_images
 from covis.images import ImageSet, Split
 from covis.poses import Poses, convergence_deg, frame_of, local_frame
 

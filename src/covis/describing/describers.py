@@ -17,13 +17,13 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
-from covis.arrays import Descriptors, Ids
+from covis.core import artifacts
+from covis.core.arrays import Descriptors, Ids
+from covis.core.errors import InputError, near_path
+from covis.core.files import sha256
+from covis.core.machine import cache_folder
 from covis.descriptors import STORE_KIND, Describer, DescriptorStore
-from covis.errors import InputError, near_path
-from covis.files import sha256
 from covis.images import ImageSet
-from covis.machine import cache_folder
 from covis.models.config import MODEL_KIND
 from covis.reading.decoding import Rejected
 from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described

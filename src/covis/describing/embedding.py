@@ -23,8 +23,10 @@ from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from covis import artifacts, machine
-from covis.arrays import Ids
+from covis.core import artifacts, machine
+from covis.core.arrays import Ids
+from covis.core.errors import InputError
+from covis.core.progress import Meter, say, warn
 from covis.descriptors import (
     NORM_TOLERANCE,
     DescriptorStore,
@@ -36,10 +38,8 @@ from covis.descriptors import (
     seal,
     write_part,
 )
-from covis.errors import InputError
 from covis.images import ImageSet, trimmed
 from covis.models import Embedder, PlaceModel
-from covis.progress import Meter, say, warn
 from covis.reading.decoding import REJECTS, Pixels, Reject, Rejected, Size, decode, screen, write_rejects
 
 OnReject = Literal["skip", "replace", "raise"]

@@ -14,14 +14,14 @@ import torch
 from numpy.typing import ArrayLike, NDArray
 from torch import Tensor
 
-from covis import artifacts
-from covis.arrays import Ids
+from covis.core import artifacts
+from covis.core.arrays import Ids
+from covis.core.errors import InputError
+from covis.core.files import load_array, sha256
+from covis.core.progress import Meter
 from covis.describing.embedding import BadFile, image_batches, joint_batches
-from covis.errors import InputError
-from covis.files import load_array, sha256
 from covis.images import ImageSet
 from covis.models import PlaceModel
-from covis.progress import Meter
 
 Request = tuple[Ids, ...]
 """One array of image ids for each image set."""

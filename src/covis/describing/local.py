@@ -22,18 +22,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from covis import artifacts
-from covis.arrays import Floats, Ids
+from covis.core import artifacts
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import Damaged, InputError, unknown_name
+from covis.core.files import first_line, load_arrays, replacing, sha256
+from covis.core.machine import cache_folder, cpu_seconds, weights_folder
+from covis.core.progress import Meter, say
+from covis.core.registry import Registry
 from covis.descriptors import Describer
-from covis.errors import Damaged, InputError, unknown_name
-from covis.files import first_line, load_arrays, replacing, sha256
 from covis.images import ImageSet
-from covis.machine import cache_folder, cpu_seconds, weights_folder
 from covis.models import PlaceModel, weights
-from covis.progress import Meter, say
 from covis.ranking import Ranking
 from covis.reading.decoding import Reject, decode
-from covis.registry import Registry
 from covis.runtime import open_session
 from covis.search.rerank import (
     MAX_ERROR,

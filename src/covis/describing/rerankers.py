@@ -17,17 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from covis.core.errors import InputError
+from covis.core.machine import cpu_seconds
+from covis.core.progress import Meter
+from covis.core.registry import Registry
 from covis.describing.embedding import BATCH_SIZE, Runner, decoders, image_batches
 from covis.descriptors import Describer
-from covis.errors import InputError
 from covis.evaluation.run import Reranker
 from covis.images import ImageSet
-from covis.machine import cpu_seconds
 from covis.models import PlaceModel
 from covis.poses import PLACE_TURN_DEG
-from covis.progress import Meter
 from covis.ranking import Ranking
-from covis.registry import Registry
 from covis.search import rerank
 from covis.search.rerank import RERANK_DEPTH, SpatialRerank, windows
 from covis.whitening import Whitening

@@ -11,9 +11,11 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Ids
-from covis.artifacts import fingerprint
-from covis.errors import InputError
+from covis.core.arrays import Ids
+from covis.core.artifacts import fingerprint
+from covis.core.errors import InputError
+from covis.core.registry import Registry
+from covis.core.tables import card
 from covis.evaluation.metrics import KS, Ranked, positives, ranked_ids, repeated
 from covis.graph import SimilarityGraph
 from covis.images import WINDOW, ImageSet, Split
@@ -21,8 +23,6 @@ from covis.labels import FovOverlap, Radius
 from covis.labels.rules import LabelRule
 from covis.poses import PLACE_M, PLACE_TURN_DEG
 from covis.ranking import Groups
-from covis.registry import Registry
-from covis.tables import card
 
 Denominator = Literal["answerable", "all"]
 _RADII_M = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 75.0, 100.0)

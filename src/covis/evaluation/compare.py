@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
-from covis.arrays import Floats
-from covis.artifacts import flat
-from covis.errors import InputError
+from covis.core import artifacts
+from covis.core.arrays import Floats
+from covis.core.artifacts import flat
+from covis.core.errors import InputError
 from covis.evaluation.metrics import LEVEL, holm, paired_test
 from covis.evaluation.render import COMPARED_KS
 from covis.evaluation.result import Evaluation

@@ -14,8 +14,8 @@ import numpy as np
 from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
-from covis.arrays import Floats, Ids
-from covis.errors import InputError
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import InputError
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.poses import Poses, angle_between
 

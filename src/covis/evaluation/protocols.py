@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from covis import datasets
+from covis.core.errors import InputError
 from covis.datasets import surveys
 from covis.datasets.msls import SUBTASKS
 from covis.datasets.seven_scenes import SCENES
-from covis.errors import InputError
 from covis.evaluation.benchmark import (
     NEAR,
     NEAR_ALIKE,

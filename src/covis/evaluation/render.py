@@ -1,4 +1,4 @@
-"""Figures for people: their names and the one meaning of ±; `covis.tables` writes text, Markdown and LaTeX.
+"""Figures for people: their names and the one meaning of ±; `covis.core.tables` writes text, Markdown and LaTeX.
 
 ± is always the half-width of the 95 % interval of the mean over seeds (Student's t), for three seeds or more; for two
 seeds both values are shown. Intervals in square brackets are over the queries of one evaluation.
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from covis.core.tables import TableRow, aligned, csv_table, latex_table, markdown_table, text_table
 from covis.evaluation.metrics import LEVEL
-from covis.tables import TableRow, aligned, csv_table, latex_table, markdown_table, text_table
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation

@@ -12,11 +12,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
-from covis.errors import InputError
-from covis.fields import JsonValues
-from covis.files import load_array
-from covis.tables import card
+from covis.core import artifacts
+from covis.core.errors import InputError
+from covis.core.files import load_array
+from covis.core.settings import JsonValues
+from covis.core.tables import card
 
 EVALUATION_KIND = "evaluation"
 

@@ -13,13 +13,13 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from covis.arrays import Descriptors, Floats, Ids
-from covis.errors import InputError
+from covis.core.arrays import Descriptors, Floats, Ids
+from covis.core.errors import InputError
+from covis.core.files import load_array, read_foreign
 from covis.evaluation.benchmark import NEAR_ALIKE, Benchmark
 from covis.evaluation.metrics import Agreement
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import average_precision, evaluate, pair_distances, rank_correlation, sample_pairs
-from covis.files import load_array, read_foreign
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
 from covis.labels import FovOverlap

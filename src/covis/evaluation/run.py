@@ -16,10 +16,12 @@ from typing import Any, Literal, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
-from covis.arrays import Descriptors, Floats, Ids
+from covis.core import artifacts
+from covis.core.arrays import Descriptors, Floats, Ids
+from covis.core.errors import InputError
+from covis.core.machine import cpu_seconds
+from covis.core.progress import say
 from covis.descriptors import Describer
-from covis.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import POSE_LIMITS, percent_localised, rotation_angles
 from covis.evaluation.result import EVALUATION_KIND, Evaluation
@@ -27,9 +29,7 @@ from covis.evaluation.retrieval import SIZES, check_pair, fit_sizes, pair_figure
 from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import MSLS, write_submission
 from covis.images import WINDOW, ImageSet
-from covis.machine import cpu_seconds
 from covis.poses import Poses
-from covis.progress import say
 from covis.ranking import Ranking
 from covis.search import Consensus, rank
 from covis.whitening import PCA, Whitening, WhiteningRule

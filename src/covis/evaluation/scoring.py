@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.arrays import Floats, Ids
-from covis.errors import InputError
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import (
     LEVEL,

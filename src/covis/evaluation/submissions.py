@@ -13,11 +13,11 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import read_foreign_text, replacing
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import Ranked, limit_name
-from covis.files import read_foreign_text, replacing
 from covis.images import WINDOW, ImageSet
 from covis.poses import Poses
 

@@ -24,13 +24,17 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from covis import artifacts, datasets
+from covis import datasets
+from covis.core import artifacts
+from covis.core.errors import InputError
+from covis.core.machine import cache_folder
+from covis.core.progress import say, warn
+from covis.core.tables import markdown_lines
 from covis.datasets import is_given
 from covis.describing.describers import ModelDescriber, open_describer
 from covis.describing.features import Cached, open_features
 from covis.describing.rerankers import open_reranker
 from covis.descriptors import Describer
-from covis.errors import InputError
 from covis.evaluation import BENCHMARKS, Benchmark, Evaluation, load_benchmark
 from covis.evaluation.compare import ORDER_FIGURES
 from covis.evaluation.published import DENOMINATORS
@@ -39,10 +43,7 @@ from covis.evaluation.run import Variants, evaluate_to, submit
 from covis.evaluation.submissions import server_figures
 from covis.experiments.tables import TABLE_KS, Inputs, Outcome, Row, lacking
 from covis.images import ImageSet
-from covis.machine import cache_folder
 from covis.models import PlaceModel
-from covis.progress import say, warn
-from covis.tables import markdown_lines
 from covis.training.data import describe_all
 from covis.training.recipe import Recipe
 from covis.training.run import COST_STEPS, Cost, measure_steps, train

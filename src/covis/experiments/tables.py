@@ -17,18 +17,18 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from covis import artifacts
+from covis.core import artifacts
+from covis.core.errors import InputError
+from covis.core.files import write_text
+from covis.core.registry import Registry
+from covis.core.tables import markdown_lines
 from covis.datasets import is_given
-from covis.errors import InputError
 from covis.evaluation import BENCHMARKS, Evaluation
 from covis.evaluation.compare import paired_differences
 from covis.evaluation.published import Published, other_counts
 from covis.evaluation.render import mean_interval, name_of, over_seeds
 from covis.evaluation.run import Fit
 from covis.evaluation.submissions import Scores
-from covis.files import write_text
-from covis.registry import Registry
-from covis.tables import markdown_lines
 from covis.training.recipe import Recipe, describe_recipe
 from covis.whitening import PCA, WhiteningRule
 

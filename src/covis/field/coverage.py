@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
 from covis.gis import Layer
 from covis.images import ImageSet
 from covis.poses import Poses

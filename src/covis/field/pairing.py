@@ -14,9 +14,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import read_foreign_text, read_record, write_json, write_text, writing_hdf5
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import read_foreign_text, read_record, write_json, write_text, writing_hdf5
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import PLACE_M

@@ -14,12 +14,12 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 
-from covis.arrays import Floats, Ids
-from covis.errors import InputError
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import InputError
+from covis.core.progress import track
 from covis.images import ImageSet
 from covis.labels.clouds import depth_camera, read_depth
 from covis.poses import Axis, quaternion_matrices
-from covis.progress import track
 from covis.reading.cameras import Camera, camera_of
 from covis.reading.colmap import Model
 from covis.reading.georeference import Similarity

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats, Ids
-from covis.compiling import kernel
+from covis.core.arrays import Floats, Ids
+from covis.core.compiling import kernel
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.fov import (

@@ -13,15 +13,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 
-from covis.arrays import Floats
-from covis.artifacts import fingerprint
-from covis.errors import InputError
-from covis.files import BAD_ARRAY, foreign, load_array, read_foreign
+from covis.core.arrays import Floats
+from covis.core.artifacts import fingerprint
+from covis.core.errors import InputError
+from covis.core.files import BAD_ARRAY, foreign, load_array, read_foreign
+from covis.core.progress import warn
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.city import Advance
 from covis.poses import Axis, Poses
-from covis.progress import warn
 
 _TYPES = {
     **dict.fromkeys(("char", "int8"), "i1"),

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.errors import InputError
-from covis.files import check_regular, foreign, load_array, read_foreign, replacing, writing_hdf5
+from covis.core.errors import InputError
+from covis.core.files import check_regular, foreign, load_array, read_foreign, replacing, writing_hdf5
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses

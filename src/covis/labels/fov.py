@@ -8,9 +8,9 @@ from typing import Literal, NamedTuple, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.arrays import Floats, Ids
-from covis.compiling import kernel
-from covis.errors import InputError, unknown_name
+from covis.core.arrays import Floats, Ids
+from covis.core.compiling import kernel
+from covis.core.errors import InputError, unknown_name
 from covis.labels.sectors import INLINE, SIMD, convex_area, sine_cosine
 
 RADIANS = math.pi / 180.0

@@ -17,9 +17,10 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from covis.arrays import Floats, Ids
-from covis.errors import InputError
-from covis.fields import above, at_least, later, one_of
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import InputError
+from covis.core.registry import Registry
+from covis.core.settings import above, at_least, later, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.city import (
@@ -38,7 +39,6 @@ from covis.labels.exchange import open_labels, read_edges, read_hloc, read_relea
 from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
 from covis.labels.surface import OCCLUSIONS, Occlusion, arrange, seen_points, surface_graph, surface_rows
 from covis.poses import PLACE_M, require_metres
-from covis.registry import Registry
 
 _SURFACE_SAMPLE = 32
 """Images on each side: their depth maps may have to be read."""

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from covis.compiling import kernel
+from covis.core.compiling import kernel
 
 PI = math.pi
 TAU = 2.0 * math.pi

@@ -16,15 +16,15 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.compiling import kernel
-from covis.errors import InputError
+from covis.core.arrays import Floats
+from covis.core.compiling import kernel
+from covis.core.errors import InputError
+from covis.core.progress import warn
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.city import Advance, LabelRows, Members, build_graph
 from covis.labels.clouds import PointCloud, fuse_depth
 from covis.labels.fov import MEASURES
-from covis.progress import warn
 
 Words = NDArray[np.uint64]
 

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from covis.fields import above
+from covis.core.registry import Registry
+from covis.core.settings import above
 from covis.graph import POSITIVE
-from covis.registry import Registry
 
 if TYPE_CHECKING:
     import torch

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.errors import InputError
-from covis.fields import above, at_least, one_of
+from covis.core.errors import InputError
+from covis.core.settings import above, at_least, one_of
 from covis.graph import POSITIVE
 from covis.losses.pairs import LOSSES, Loss, common_dtype, cosine, distance, squared_distance
 

@@ -24,8 +24,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
-from covis.arrays import Bools, Floats, Ids
+from covis.core import artifacts
+from covis.core.arrays import Bools, Floats, Ids
+from covis.core.progress import say
+from covis.core.tables import counted
 from covis.descriptors import Matrix
 from covis.images import ImageSet
 from covis.maps.evidence import (
@@ -43,10 +45,8 @@ from covis.maps.evidence import (
     weights,
 )
 from covis.poses import PLACE_M, Poses
-from covis.progress import say
 from covis.ranking import Ranking
 from covis.search import Consensus, rank, rerank
-from covis.tables import counted
 
 _VERSION = 2
 """Version of the record that a map keeps; version 1 had no votes."""

@@ -19,18 +19,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts, files
-from covis.arrays import Bools, Ids
+from covis.core import artifacts, files
+from covis.core.arrays import Bools, Ids
+from covis.core.errors import Damaged, InputError
+from covis.core.files import foreign, replacing
+from covis.core.progress import say
 from covis.descriptors import DescriptorStore
-from covis.errors import Damaged, InputError
-from covis.files import foreign, replacing
 from covis.images import ImageSet, encode_names
 from covis.maps import storage
 from covis.maps.calibration import compacted, gcl_margin, refreshed
 from covis.maps.map import RUNTIME, Map, next_index, read_runtime
 from covis.maps.storage import Pictures, State, join_photos, kept_columns, note_folders, reframed
 from covis.poses import Poses
-from covis.progress import say
 from covis.search import Exact
 
 # Checking a map against every checksum, and repairing one that lost parts; kept apart from `map`, which never handles

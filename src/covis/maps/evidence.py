@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Bools, Floats, Ids
+from covis.core.arrays import Bools, Floats, Ids
 from covis.poses import PLACE_M
 from covis.ranking import Ranking
 from covis.search import Consensus

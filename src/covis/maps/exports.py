@@ -23,14 +23,14 @@ from xml.sax.saxutils import escape
 
 import numpy as np
 
-from covis.errors import InputError
-from covis.files import write_bytes, write_text
+from covis.core.errors import InputError
+from covis.core.files import write_bytes, write_text
+from covis.core.progress import warn
+from covis.core.tables import counted
 from covis.images import ImageSet
 from covis.maps.locating import Answer, Match, Place, Position, match_facts, percent, places_of, printable, significant
 from covis.maps.storage import Pictures, text_of
-from covis.progress import warn
 from covis.reading.decoding import Reject, decode
-from covis.tables import counted
 
 if TYPE_CHECKING:
     import jinja2

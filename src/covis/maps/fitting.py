@@ -19,14 +19,15 @@ from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 from scipy.sparse import csr_matrix
 
-from covis import artifacts, machine
-from covis.arrays import Bools, Descriptors, Ids
+from covis.core import artifacts, machine
+from covis.core.arrays import Bools, Descriptors, Ids
+from covis.core.errors import InputError
+from covis.core.progress import say, track
 from covis.datasets.photos import held_out_walks
 from covis.describing.describers import evaluate_model
 from covis.describing.embedding import embed
 from covis.describing.features import Cached, open_features, share_features
 from covis.descriptors import DescriptorStore
-from covis.errors import InputError
 from covis.evaluation import Benchmark
 from covis.evaluation.benchmark import NEAR_ALIKE, NEAR_ALIKE_RULE
 from covis.evaluation.retrieval import Labeller, affordable
@@ -38,7 +39,6 @@ from covis.maps.calibration import MIN_QUERIES, HeldOut, photos_key
 from covis.maps.evidence import CONTEXT
 from covis.maps.storage import listed
 from covis.models import PlaceModel, load_fast
-from covis.progress import say, track
 from covis.ranking import Ranking
 from covis.reading.decoding import Rejected
 from covis.search import rank

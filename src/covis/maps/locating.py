@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats, Ids
-from covis.errors import InputError, visible
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import InputError, visible
 from covis.images import ImageSet
 from covis.maps.calibration import Calibration
 from covis.maps.evidence import CONTEXT, INLIER_MATCHES, Fused, fuse, gather, weights

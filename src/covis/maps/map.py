@@ -20,10 +20,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts, files
-from covis.arrays import Ids
+from covis.core import artifacts, files
+from covis.core.arrays import Ids
+from covis.core.errors import Damaged, InputError
+from covis.core.progress import say, warn
+from covis.core.tables import card
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
-from covis.errors import Damaged, InputError
 from covis.images import ImageSet, encode_names
 from covis.maps import storage
 from covis.maps.calibration import (
@@ -52,7 +54,6 @@ from covis.maps.storage import (
     reframed,
     stamps,
 )
-from covis.progress import say, warn
 from covis.ranking import Ranking
 from covis.reading.decoding import REJECTS, Rejected
 from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described, OnnxSession, Runtime, describe_photos
@@ -60,7 +61,6 @@ from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.engines.photos import public
 from covis.search.exact import PLAIN_QUERIES, as_queries
 from covis.search.index import choose
-from covis.tables import card
 
 if TYPE_CHECKING:
     from covis.models import Embedder, PlaceModel

@@ -28,19 +28,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts, files, machine
-from covis.arrays import Floats
+from covis.core import artifacts, files, machine
+from covis.core.arrays import Floats
+from covis.core.errors import Damaged, InputError
+from covis.core.progress import Meter, say, warn
+from covis.core.tables import counted
 from covis.descriptors import STORE_KIND, DescriptorStore
-from covis.errors import Damaged, InputError
 from covis.images import ImageSet, concatenate, encode_names
 from covis.maps.calibration import gcl_margin, refreshed
 from covis.poses import Poses, true_headings, turned_to_true
-from covis.progress import Meter, say, warn
 from covis.reading.cameras import LENS, calibration, camera_table, with_cameras
 from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.search import LocalIndex
 from covis.search.engines import Engine, Pointer, Rows, open_engine
-from covis.tables import counted
 
 # What a map takes in: images in its own frame, their files, where those may be shown from, and what is left out
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from covis.machine import keep_large_blocks, sleep_while_waiting
+from covis.core.machine import keep_large_blocks, sleep_while_waiting
 from covis.models.config import ModelConfig, Preprocessing
 from covis.whitening import Whitening
 

@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from covis.errors import InputError, unknown_name
+from covis.core.errors import InputError, unknown_name
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, Facet, Positions, StrideOn, Trainable
 from covis.models.networks import (
     FacetOfBlock,

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import numpy as np
 
-from covis import artifacts
-from covis.errors import InputError, unknown_name
+from covis.core import artifacts
+from covis.core.errors import InputError, unknown_name
 from covis.runtime import ONNX_FILE
 
 if TYPE_CHECKING:

@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from covis.compiling import kernel
+from covis.core.compiling import kernel
 
 _OUT, _IN = 4, 6
 """Sides of a tile of the output and of the input."""

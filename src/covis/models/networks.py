@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.models.config import Facet
 
 ADAPTER_SHARE = 0.2

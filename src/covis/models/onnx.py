@@ -23,13 +23,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from covis.artifacts import fingerprint, open_manifest
-from covis.errors import Damaged, InputError
-from covis.files import first_line, replacing
-from covis.machine import cache_folder, device
+from covis.core.artifacts import fingerprint, open_manifest
+from covis.core.errors import Damaged, InputError
+from covis.core.files import first_line, replacing
+from covis.core.machine import cache_folder, device
+from covis.core.progress import say
 from covis.models.config import MODEL_KIND, ORIGIN, Preprocessing, write_without_weights
 from covis.models.place_model import PlaceModel
-from covis.progress import say
 from covis.runtime import INPUT, INSTALL, METADATA, OUTPUT, OnnxSession, checked_content, signed
 
 PARITY_TOLERANCE = 1e-4

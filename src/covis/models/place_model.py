@@ -18,9 +18,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
 
-from covis import artifacts
-from covis.artifacts import fingerprint
-from covis.errors import InputError
+from covis.core import artifacts
+from covis.core.artifacts import fingerprint
+from covis.core.errors import InputError
+from covis.core.progress import say
 from covis.models import backbones, published, weights
 from covis.models.backbones import Backbone
 from covis.models.config import (
@@ -34,7 +35,6 @@ from covis.models.config import (
 )
 from covis.models.networks import gives_token_alone, token_alone
 from covis.models.pooling import POOLS, PerLevel, Pool, Token
-from covis.progress import say
 from covis.runtime import ONNX_FILE, WEIGHTS_FILE
 
 if TYPE_CHECKING:

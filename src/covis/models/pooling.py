@@ -34,8 +34,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from covis.errors import InputError
-from covis.registry import Registry
+from covis.core.errors import InputError
+from covis.core.registry import Registry
 
 GridSize = Callable[[], tuple[int, int]]
 

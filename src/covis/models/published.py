@@ -20,15 +20,15 @@ from safetensors.torch import load_file
 from safetensors.torch import save as serialise
 from torch import Tensor
 
-from covis import artifacts, files
-from covis.errors import Damaged, InputError
-from covis.files import first_line, read_json, sha256, write_bytes, write_json, write_text
-from covis.machine import weights_folder
+from covis.core import artifacts, files
+from covis.core.errors import Damaged, InputError
+from covis.core.files import first_line, read_json, sha256, write_bytes, write_json, write_text
+from covis.core.machine import weights_folder
+from covis.core.registry import Registry
+from covis.core.tables import markdown_lines
 from covis.models import weights
 from covis.models.config import ModelConfig, Preprocessing
 from covis.models.weights import Tensors
-from covis.registry import Registry
-from covis.tables import markdown_lines
 from covis.whitening import Whitening
 
 if TYPE_CHECKING:

@@ -21,12 +21,12 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from covis.errors import Damaged, InputError, WeightsMissing
-from covis.files import read_sealed, sha256, write_json
-from covis.machine import cache_folder
+from covis.core.errors import Damaged, InputError, WeightsMissing
+from covis.core.files import read_sealed, sha256, write_json
+from covis.core.machine import cache_folder
+from covis.core.progress import say
 from covis.models import backbones
 from covis.models.backbones import VARIANTS
-from covis.progress import say
 
 if TYPE_CHECKING:
     from covis.models.place_model import PlaceModel

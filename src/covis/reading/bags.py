@@ -15,12 +15,12 @@ from typing import Any
 
 import numpy as np
 
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import check_regular, first_line, foreign
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import check_regular, first_line, foreign
+from covis.core.progress import say, warn
 from covis.images import ImageSet
 from covis.poses import Poses, quaternion_matrices
-from covis.progress import say, warn
 from covis.reading.cameras import Camera, calibration
 from covis.reading.decoding import MAX_PIXELS
 from covis.reading.georeference import LEAST, georeference, warn_of_course

@@ -12,9 +12,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError, unknown_name
-from covis.files import replacing
+from covis.core.arrays import Floats
+from covis.core.errors import InputError, unknown_name
+from covis.core.files import replacing
 from covis.images import ImageSet
 from covis.poses import Poses, quaternion_matrices, true_headings, turned_to_true
 

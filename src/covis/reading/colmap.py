@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import foreign, read_foreign, read_foreign_text
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import foreign, read_foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Axis, Poses, ground_axes, quaternion_matrices
 from covis.reading.cameras import MODEL_OF_NUMBER, MODELS, Camera, calibration, camera

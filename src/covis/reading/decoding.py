@@ -25,9 +25,9 @@ import simplejpeg
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image, UnidentifiedImageError
 
-from covis import files
-from covis.errors import InputError
-from covis.files import read_bounded
+from covis.core import files
+from covis.core.errors import InputError
+from covis.core.files import read_bounded
 from covis.images import ImageSet
 
 Pixels = NDArray[np.uint8]

@@ -11,11 +11,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.progress import say, warn
 from covis.images import ImageSet
 from covis.poses import Poses, angle_between
-from covis.progress import say, warn
 
 LEAST = 3
 """Georeferenced images that fix a model."""

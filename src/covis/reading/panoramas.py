@@ -11,12 +11,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import replacing
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import replacing
+from covis.core.progress import Meter, warn
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.progress import Meter, warn
 from covis.reading.decoding import Pixels
 
 _JPEG_QUALITY = 92

@@ -22,13 +22,13 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import walk_images
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import walk_images
+from covis.core.machine import cpu_count, in_processes
+from covis.core.progress import Meter, say, warn
 from covis.images import ImageSet
-from covis.machine import cpu_count, in_processes
 from covis.poses import Poses, true_headings
-from covis.progress import Meter, say, warn
 from covis.reading import tracks
 from covis.reading.cameras import write_columns
 from covis.reading.decoding import MAX_PIXELS, Reject, Rejected, check_limits, look

@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import foreign, open_regular, read_foreign_text, write_text
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import foreign, open_regular, read_foreign_text, write_text
+from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses, quaternion_matrices
-from covis.progress import warn
 from covis.reading.cameras import MODELS, Camera, calibration, camera, pinhole
 from covis.reading.trajectories import cells_of, compose, image_size
 

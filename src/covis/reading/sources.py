@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from covis.errors import InputError
-from covis.files import foreign
+from covis.core.errors import InputError
+from covis.core.files import foreign
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading import colmap, scenes, trajectories

@@ -20,12 +20,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis import gis
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import foreign, read_foreign_text
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import foreign, read_foreign_text
+from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame
-from covis.progress import warn
 from covis.reading.cameras import restored
 
 Column = Any

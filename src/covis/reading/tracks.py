@@ -16,11 +16,11 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.artifacts import read_json
-from covis.errors import InputError
-from covis.files import foreign, read_foreign
-from covis.progress import warn
+from covis.core.arrays import Floats
+from covis.core.artifacts import read_json
+from covis.core.errors import InputError
+from covis.core.files import foreign, read_foreign
+from covis.core.progress import warn
 from covis.reading.decoding import REJECTS
 from covis.reading.table import any_values, header, numbers, read_columns
 

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import check_regular, foreign, read_foreign_text
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import check_regular, foreign, read_foreign_text
+from covis.core.progress import warn
 from covis.images import ImageSet, concatenate
 from covis.poses import Axis, Poses, quaternion_matrices
-from covis.progress import warn
 from covis.reading.cameras import Camera, calibration, pinhole
 
 _MAX_GAP_S = 0.5

@@ -20,13 +20,13 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import artifacts
-from covis.arrays import Floats
-from covis.errors import InputError
-from covis.files import check_regular, foreign, replacing
+from covis.core import artifacts
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.files import check_regular, foreign, replacing
+from covis.core.progress import Meter, say, warn
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.progress import Meter, say, warn
 from covis.reading.decoding import MAX_PIXELS
 from covis.reading.tracks import MAX_GAP_S, Track
 

@@ -15,10 +15,11 @@ from matplotlib.patches import Wedge
 from numpy.typing import NDArray
 from torch import Tensor
 
-from covis import artifacts, datasets
-from covis.arrays import Floats
+from covis import datasets
+from covis.core import artifacts
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber
-from covis.errors import InputError
 from covis.evaluation import Benchmark
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet

@@ -20,16 +20,16 @@ from typing import Any, cast
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from covis import artifacts
-from covis.errors import InputError
+from covis.core import artifacts
+from covis.core.errors import InputError
+from covis.core.files import write_text
+from covis.core.tables import TableRow, aligned, best_row, csv_table, is_numeric, latex_table, markdown_table
 from covis.evaluation import Evaluation
 from covis.evaluation.compare import compare
 from covis.evaluation.published import SOURCE, beside
 from covis.evaluation.render import BEST_RECALL, NAMES, PLUS_MINUS, name_of, over_seeds, seeds
 from covis.evaluation.render import COMPARED_KS as KS
-from covis.files import write_text
 from covis.reading.decoding import decode
-from covis.tables import TableRow, aligned, best_row, csv_table, is_numeric, latex_table, markdown_table
 
 EvaluationGroups = Mapping[str, Sequence[Evaluation]]
 """Evaluations by name; those under one name are seeds of one configuration."""

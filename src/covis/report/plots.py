@@ -16,7 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
+from covis.core.arrays import Floats
 from covis.evaluation.render import name_of
 
 MOST = 500

@@ -12,9 +12,9 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from covis import artifacts
-from covis.arrays import Ids
-from covis.errors import InputError
+from covis.core import artifacts
+from covis.core.arrays import Ids
+from covis.core.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
 from covis.evaluation.compare import paired_differences
 from covis.evaluation.render import mean_interval

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.compiling import kernel
-from covis.errors import InputError
-from covis.fields import at_least, one_of
+from covis.core.compiling import kernel
+from covis.core.errors import InputError
+from covis.core.settings import at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.rules import LabelRule

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, runtime_chec
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Ids
-from covis.errors import InputError, unknown_name
+from covis.core.arrays import Ids
+from covis.core.errors import InputError, unknown_name
+from covis.core.registry import Registry
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import Split
 from covis.labels.rules import LabelRule
-from covis.registry import Registry
 
 if TYPE_CHECKING:
     from torch import Tensor

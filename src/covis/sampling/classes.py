@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats, Ids
-from covis.errors import InputError
-from covis.fields import above, at_least, later
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import InputError
+from covis.core.settings import above, at_least, later
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.sampling.batches import BATCHES, Batches, check_index

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.compiling import kernel
+from covis.core.compiling import kernel
 
 Int = int | np.integer[Any]
 Float = float | np.floating[Any]

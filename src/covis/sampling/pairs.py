@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Ids
-from covis.errors import InputError, unknown_name
-from covis.fields import at_least, one_of
+from covis.core.arrays import Ids
+from covis.core.errors import InputError, unknown_name
+from covis.core.progress import warn
+from covis.core.settings import at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.rules import LabelRule
-from covis.progress import warn
 from covis.sampling.batches import (
     BATCHES,
     COMPOSED_BY,

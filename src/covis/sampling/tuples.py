@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Ids
-from covis.errors import InputError
-from covis.fields import at_least, later
+from covis.core.arrays import Ids
+from covis.core.errors import InputError
+from covis.core.settings import at_least, later
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.sampling.batches import BATCHES, Band, Batches, Strategy, check_index

@@ -17,12 +17,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis import artifacts
-from covis.arrays import Ids
+from covis.core import artifacts
+from covis.core.arrays import Ids
+from covis.core.errors import Damaged, InputError
+from covis.core.files import checked, first_line, load_array
+from covis.core.progress import say
 from covis.descriptors import DescriptorStore, Matrix
-from covis.errors import Damaged, InputError
-from covis.files import checked, first_line, load_array
-from covis.progress import say
 from covis.ranking import Ranking, ordered
 from covis.search.exact import rank
 from covis.search.index import INDEX_KIND, KINDS, ROW_BYTES, Exact, LocalIndex, choose, clusters, size

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.poses import Poses
 
 Box = tuple[float, float, float, float]

@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.core.errors import InputError
+from covis.core.machine import cpu_count
 from covis.descriptors import DescriptorStore, Matrix
-from covis.errors import InputError
-from covis.machine import cpu_count
 from covis.ranking import Groups, Ranking, ordered
 
 

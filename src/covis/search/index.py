@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis import artifacts
-from covis.arrays import Ids
+from covis.core import artifacts
+from covis.core.arrays import Ids
+from covis.core.errors import InputError, unknown_name
 from covis.descriptors import DescriptorStore, Matrix, Stacked
-from covis.errors import InputError, unknown_name
 from covis.ranking import Ranking
 from covis.search.area import Area
 from covis.search.exact import as_queries, rank

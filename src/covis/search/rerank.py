@@ -18,10 +18,10 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.errors import InputError
+from covis.core.arrays import Floats
+from covis.core.errors import InputError
+from covis.core.progress import Meter
 from covis.poses import PLACE_M, PLACE_TURN_DEG, Poses, angle_between
-from covis.progress import Meter
 from covis.ranking import Ranking
 
 HEARD_DEPTH = 20

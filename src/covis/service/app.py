@@ -22,8 +22,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 
 from covis import __version__
-from covis.artifacts import InUse
-from covis.errors import InputError
+from covis.core.artifacts import InUse
+from covis.core.errors import InputError
 from covis.maps.exports import MEDIA_TYPE as GEOPOSE
 from covis.reading.decoding import Reject
 from covis.search.engines import Unavailable

@@ -24,8 +24,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from covis import artifacts
-from covis.errors import InputError
+from covis.core import artifacts
+from covis.core.errors import InputError
 
 ROLES = ("read", "write")
 """`write` may do all that `read` may."""

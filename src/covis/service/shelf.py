@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.field.coverage import coverage
 from covis.maps.locating import places_of
 from covis.maps.map import Map

@@ -20,10 +20,10 @@ from starlette.datastructures import UploadFile
 from starlette.exceptions import HTTPException
 from starlette.formparsers import MultiPartException, MultiPartParser
 
+from covis.core.errors import InputError
+from covis.core.machine import cpu_count
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore
-from covis.errors import InputError
 from covis.images import ImageSet
-from covis.machine import cpu_count
 from covis.maps.map import Map
 from covis.poses import Poses
 from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode_bytes

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from covis.artifacts import fingerprint
-from covis.errors import InputError
+from covis.core.artifacts import fingerprint
+from covis.core.errors import InputError
 
 SPLITS = ("train", "val", "test")
 _VERSION = 4

@@ -19,18 +19,19 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis import artifacts, images
-from covis.arrays import Floats
-from covis.errors import InputError, unknown_name
-from covis.fields import above
-from covis.files import is_passing
+from covis import images
+from covis.core import artifacts
+from covis.core.arrays import Floats
+from covis.core.errors import InputError, unknown_name
+from covis.core.files import is_passing
+from covis.core.machine import cache_folder, cpu_count
+from covis.core.progress import Meter, say
+from covis.core.settings import above
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.city import Advance
 from covis.labels.rules import RULES, Estimate, LabelRule, estimated, require_positions
-from covis.machine import cache_folder, cpu_count
 from covis.poses import Poses
-from covis.progress import Meter, say
 from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
 from covis.town.layout import TownScene

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
+from covis.core.arrays import Floats
 from covis.town.config import SPLITS, TownConfig
 
 # Free-standing things as boxes and ellipsoids: one row of numbers each.

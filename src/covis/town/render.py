@@ -14,8 +14,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
-from covis.compiling import kernel
+from covis.core.arrays import Floats
+from covis.core.compiling import kernel
 from covis.town import layout, traversals
 from covis.town.config import ENTRY, INNER, TownConfig
 from covis.town.layout import CELL_M, District, TownScene, build_scene, district

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from covis.compiling import kernel
+from covis.core.compiling import kernel
 from covis.town import layout
 from covis.town.config import INNER
 from covis.town.layout import CELL_M, TownScene

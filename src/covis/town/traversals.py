@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats
+from covis.core.arrays import Floats
 from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
 from covis.town.layout import District, axes, rng_of

@@ -13,7 +13,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from covis import datasets
-from covis.arrays import Ids
+from covis.core.arrays import Ids
+from covis.core.progress import say
 from covis.describing.features import Features
 from covis.evaluation import Benchmark, recall_at_k
 from covis.evaluation.retrieval import rank_descriptors
@@ -21,7 +22,6 @@ from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels import LabelRule
 from covis.models import PlaceModel
-from covis.progress import say
 from covis.sampling import Batch, MinedRound, Sampler, TupleBatch, TupleMiner
 from covis.training.recipe import Recipe
 

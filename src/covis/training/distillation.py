@@ -19,14 +19,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from covis import artifacts, machine
-from covis.arrays import Descriptors, Ids
+from covis.core import artifacts, machine
+from covis.core.arrays import Descriptors, Ids
+from covis.core.errors import InputError
+from covis.core.progress import Meter, say
 from covis.describing.features import Features, open_features
 from covis.descriptors import Describer
-from covis.errors import InputError
 from covis.images import ImageSet
 from covis.models import PlaceModel
-from covis.progress import Meter, say
 from covis.training.data import describe_all
 from covis.training.loop import Deferred, latest_checkpoint, save_checkpoint
 

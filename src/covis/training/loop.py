@@ -27,13 +27,13 @@ from numpy.typing import NDArray
 from torch import Tensor, distributed, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from covis import artifacts, machine
-from covis.arrays import Ids
+from covis.core import artifacts, machine
+from covis.core.arrays import Ids
+from covis.core.errors import Damaged, InputError
+from covis.core.files import first_line, read_foreign
+from covis.core.progress import Meter, warn
 from covis.describing.features import Features, Fetched
-from covis.errors import Damaged, InputError
-from covis.files import first_line, read_foreign
 from covis.models import PlaceModel
-from covis.progress import Meter, warn
 from covis.training.data import Miner, Needed, TrainingData, Validator, needed, relabelled, weighted_loss
 from covis.training.recipe import Recipe
 

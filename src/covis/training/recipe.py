@@ -9,15 +9,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from covis import fields
+from covis.core import settings as fields
+from covis.core.errors import InputError, unknown_name
+from covis.core.files import first_line, read_bounded
+from covis.core.registry import Registry
+from covis.core.settings import above, at_least, check_types, later
 from covis.datasets import DATASETS
-from covis.errors import InputError, unknown_name
-from covis.fields import above, at_least, check_types, later
-from covis.files import first_line, read_bounded
 from covis.labels import RULES, FovOverlap, LabelRule
 from covis.losses import LOSSES, GeneralizedContrastive, Loss
 from covis.models import ModelConfig
-from covis.registry import Registry
 from covis.sampling import BATCHES, Batches, Pairs
 from covis.whitening import PCA, WhiteningRule
 

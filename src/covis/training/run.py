@@ -16,17 +16,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from covis import artifacts, datasets, machine
-from covis.arrays import Ids
+from covis import datasets
+from covis.core import artifacts, machine
+from covis.core.arrays import Ids
+from covis.core.errors import InputError
+from covis.core.files import first_line, sha256
+from covis.core.progress import Meter, duration, say
+from covis.core.settings import JsonValues
 from covis.describing.embedding import image_batches
 from covis.describing.features import Cached, open_features
-from covis.errors import InputError
 from covis.evaluation import load_benchmark
-from covis.fields import JsonValues
-from covis.files import first_line, sha256
 from covis.images import ImageSet, Split
 from covis.models import PlaceModel
-from covis.progress import Meter, duration, say
 from covis.sampling import Sampler
 from covis.training.data import Data, Validator, describe_all, make_miner, needed, prepare, weighted_loss
 from covis.training.loop import METRICS, RESULT, Loop, Ranks

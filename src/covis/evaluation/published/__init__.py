@@ -10,9 +10,9 @@ from functools import cache
 from importlib import resources
 from typing import Any, Literal
 
+from covis.core.errors import unknown_name
 from covis.datasets import DATASETS
 from covis.datasets.seven_scenes import SCENES
-from covis.errors import unknown_name
 from covis.evaluation.result import Evaluation
 
 SOURCE = (

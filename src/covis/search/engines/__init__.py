@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 from covis.search.engines.photos import FORMS, Engine, Hits, Pointer, Rows, Unavailable
 
 __all__ = ["Engine", "Hits", "Pointer", "Rows", "Unavailable", "open_engine"]

@@ -20,10 +20,10 @@ from urllib.parse import quote_from_bytes, unquote_to_bytes
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.arrays import Ids
+from covis.core.arrays import Ids
+from covis.core.errors import InputError
+from covis.core.progress import Meter, warn
 from covis.descriptors import DescriptorStore, Matrix
-from covis.errors import InputError
-from covis.progress import Meter, warn
 from covis.ranking import Ranking, ordered
 from covis.search.area import Area
 from covis.search.engines.photos import Engine, Pointer, Proposals, Rows

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Floats, Ids
-from covis.errors import InputError
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import InputError
 from covis.ranking import Ranking
 from covis.search.area import Area
 

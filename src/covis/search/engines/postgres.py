@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.arrays import Ids
-from covis.errors import InputError
-from covis.progress import say
+from covis.core.arrays import Ids
+from covis.core.errors import InputError
+from covis.core.progress import say
 from covis.search.area import Area
 from covis.search.engines.photos import Engine, Pointer, Proposals, Rows, Unavailable, public
 from covis.search.index import EXACT_UP_TO

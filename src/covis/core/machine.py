@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from covis.errors import InputError
+from covis.core.errors import InputError
 
 if TYPE_CHECKING:  # importing it takes longer than reporting a typo
     from concurrent.futures import Future, ProcessPoolExecutor

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # text tables are printed by commands that import nothing heavy
-    from covis.arrays import Floats
+    from covis.core.arrays import Floats
 
 
 def counted(number: int, noun: str) -> str:

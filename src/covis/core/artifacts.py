@@ -25,12 +25,12 @@ from pathlib import Path
 from typing import Any
 
 import covis
-from covis import files, machine
-from covis.errors import Damaged, InputError
-from covis.files import InUse as InUse
-from covis.files import lock as lock
-from covis.files import read_json as read_json
-from covis.files import write_json as write_json
+from covis.core import files, machine
+from covis.core.errors import Damaged, InputError
+from covis.core.files import InUse as InUse
+from covis.core.files import lock as lock
+from covis.core.files import read_json as read_json
+from covis.core.files import write_json as write_json
 
 MANIFEST = "manifest.json"
 _SCHEMA = 2

@@ -8,11 +8,11 @@ from functools import cache
 from importlib import resources
 from typing import TypeVar
 
-from covis.errors import unknown_name
+from covis.core.errors import unknown_name
 
 _T = TypeVar("_T")
 NAMES_FILE = "names.json"
-"""Beside this module: kind → {name: what it is}, of all that covis registers; written by `make names`."""
+"""In the package: kind → {name: what it is}, of all that covis registers; written by `make names`."""
 _made: dict[str, Registry[object]] = {}
 
 

@@ -30,7 +30,7 @@ from typing import IO, Any, NamedTuple, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.errors import Damaged, InputError
+from covis.core.errors import Damaged, InputError
 
 MAX_JSON_BYTES = 1 << 30
 """Larger JSON files are refused before they are read."""

@@ -15,7 +15,7 @@ import typing
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin
 
-from covis.errors import InputError, unknown_name
+from covis.core.errors import InputError, unknown_name
 
 _T = TypeVar("_T")
 Kinds = Mapping[str, type]
