@@ -5,13 +5,17 @@ import io
 import os
 import pickle
 import struct
+import subprocess
 import zlib
+from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from covis.reading.decoding import REASONS, Reject, decode, decode_bytes, decode_noted, resize, turn
+import covis
+from covis.reading.decoding import REASONS, Reject, decode, decode_bytes, decode_noted, look, resize, turn
+from covis.reading.photos import read_photo
 from layouts import builders
 
 
@@ -207,3 +211,26 @@ def _png_header(width, height):
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"")) + chunk(b"IEND", b"")
+
+
+ENDLESS = b"%!PS-Adobe-3.0 EPSF-3.0\n%%BoundingBox: 0 0 100 100\n%%EndComments\n{} loop\n%%EOF\n"
+
+
+def test_a_program_in_place_of_a_picture_is_refused_without_running_it(tmp_path, monkeypatch):
+    """EPS is PostScript: Pillow would give it to Ghostscript, whatever the file is called."""
+    ran = []
+    monkeypatch.setattr(subprocess, "check_call", lambda *a, **k: ran.append(a))
+    monkeypatch.setattr(subprocess, "Popen", lambda *a, **k: ran.append(a))
+    path = tmp_path / "holiday.jpg"
+    path.write_bytes(ENDLESS)
+    assert reason(path) == "not-an-image"
+    with pytest.raises(Reject, match="not-an-image"):
+        read_photo(path)
+    assert look(path).reason == "not-an-image"
+    assert not ran
+
+
+def test_pillow_opens_files_through_one_door_only():
+    source = Path(covis.__file__).parent
+    opening = [p.relative_to(source).as_posix() for p in source.rglob("*.py") if "Image.open(" in p.read_text()]
+    assert opening == ["reading/decoding.py"]

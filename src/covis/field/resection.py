@@ -22,6 +22,7 @@ from covis.labels.clouds import depth_camera, read_depth
 from covis.poses import Axis, quaternion_matrices
 from covis.reading.cameras import Camera, camera_of
 from covis.reading.colmap import Model
+from covis.reading.decoding import open_image
 from covis.reading.georeference import Similarity
 from covis.search.rerank import LocalFeatures, match, open_pycolmap, sift
 
@@ -290,12 +291,10 @@ def _covariance(jacobian: Floats, spread: float, focal: Focal, lens: Any) -> Flo
 
 def query_camera(path: Path, images: ImageSet | None = None, at: int = 0) -> tuple[Camera, Focal]:
     """The camera of a photo and where its focal length comes from: that of `images`, EXIF's, or an initial guess."""
-    from PIL import Image
-
     camera = None if images is None else camera_of(images, at)
     if camera is not None:
         return camera, "given"
-    with Image.open(path) as image:
+    with open_image(path) as image:
         width, height = image.size
         exif = image.getexif()
         turned = exif.get(0x0112, 1) in (5, 6, 7, 8)

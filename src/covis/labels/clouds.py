@@ -266,9 +266,9 @@ def read_depth(path: Path, images: ImageSet, i: int) -> NDArray[Any]:
     if path.suffix == ".depth" and images.intrinsics is not None:
         width, height = (int(v) for v in images.intrinsics[i, 4:])
         return np.fromfile(path, np.float32).reshape(height, width)
-    from PIL import Image
+    from covis.reading.decoding import open_image
 
-    with Image.open(path) as image:
+    with open_image(path) as image:
         return np.asarray(image)
 
 

@@ -30,7 +30,7 @@ from covis.core.tables import counted
 from covis.images import ImageSet
 from covis.maps.locating import Answer, Match, Place, Position, match_facts, percent, places_of, printable, significant
 from covis.maps.storage import Pictures, text_of
-from covis.reading.decoding import Reject, decode
+from covis.reading.decoding import Reject, decode, open_image
 
 if TYPE_CHECKING:
     import jinja2
@@ -421,10 +421,8 @@ def _put_webp(webp: bytes, answer: Answer) -> bytes:
         chunks.append((webp[at : at + 4], webp[at + 8 : at + 8 + size]))
         at += 8 + size + size % 2
     if chunks[0][0] != b"VP8X":
-        from PIL import Image
-
         alpha = chunks[0][0] == b"VP8L" and bool(chunks[0][1][4] & 0x10)
-        canvas = b"".join((side - 1).to_bytes(3, "little") for side in Image.open(io.BytesIO(webp)).size)
+        canvas = b"".join((side - 1).to_bytes(3, "little") for side in open_image(io.BytesIO(webp)).size)
         chunks.insert(0, (b"VP8X", bytes([0x10 * alpha, 0, 0, 0]) + canvas))
     before = next((body for kind, body in chunks if kind == b"EXIF"), b"")
     head = chunks[0][1]

@@ -22,7 +22,7 @@ from covis.core.progress import say, warn
 from covis.images import ImageSet
 from covis.poses import Poses, quaternion_matrices
 from covis.reading.cameras import Camera, calibration
-from covis.reading.decoding import MAX_PIXELS
+from covis.reading.decoding import MAX_PIXELS, open_image
 from covis.reading.georeference import LEAST, georeference, warn_of_course
 from covis.reading.trajectories import Trajectory, compose
 from covis.reading.video import Every, Extracted, Frame, distance_gone, extract
@@ -209,12 +209,10 @@ def _frames(path: Path, topic: str, after: float) -> Iterator[Frame]:
 
 
 def _decoded(path: Path, message: Any) -> Frame:
-    from PIL import Image
-
     when = _seconds(message.header)
     data = message.data.tobytes()
     if not hasattr(message, "encoding"):
-        with Image.open(io.BytesIO(data)) as image:
+        with open_image(io.BytesIO(data)) as image:
             if image.width * image.height > MAX_PIXELS:
                 raise InputError(f"{path}: an image has {image.width} × {image.height} pixels; too large")
             jpeg = data if image.format == "JPEG" else None

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 import numpy as np
 import simplejpeg
@@ -41,7 +41,7 @@ REASONS = {
     "missing": "the file does not exist",
     "unreadable": "the file cannot be opened",
     "empty": "the file has no bytes",
-    "not-an-image": "not an image format that covis reads",
+    "not-an-image": "not an image format that covis reads: JPEG, PNG, WebP, TIFF, HEIC, AVIF, BMP, GIF, PPM",
     "too-large": f"more than {MAX_PIXELS // 1_000_000} megapixels or {_MAX_BYTES // 1_000_000} MB",
     "truncated": "the file ends before the image does",
     "corrupt": "the image data is damaged",
@@ -50,6 +50,8 @@ REASONS = {
     "panorama": "a full panorama has no one heading; left out unless asked for",
 }
 """Reason code → what it means, as `rejects.csv` uses it."""
+FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "AVIF", "HEIF")
+"""The formats that are read, of the many that Pillow knows: others (EPS) would hand the file to another program."""
 _ORIENTATION = 0x0112
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 _DAMAGE = {"premature end of data segment": "corrupt", "Premature end of JPEG file": "truncated"}
@@ -95,27 +97,27 @@ def decode_bytes(data: bytes, size: Size | None = None, name: str = "image") -> 
         quick = _decode_jpeg(data, size, name)
         if quick is not None:
             return quick
-    if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS:
-        _open_heif(name)
-    with _rejecting(name), Image.open(io.BytesIO(data)) as image:
+    if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS and "HEIF" not in _available_formats():
+        hint = "a HEIC photo needs the package pillow-heif; install it with: pip install 'covis[heic]'"
+        raise Reject("not-an-image", name, hint)
+    with _rejecting(name), open_image(io.BytesIO(data)) as image:
         return _decode_any(image, size, name)
 
 
+def open_image(source: Path | str | IO[bytes]) -> Image.Image:
+    """Pillow's image of a file: its header, pixels when asked for; the only door to Pillow's readers."""
+    return Image.open(source, formats=_available_formats())
+
+
 @cache
-def _heif_is_registered() -> bool:
-    """Teaches Pillow to open HEIC, as phones write it; False where the package for it is not installed."""
-    try:
+def _available_formats() -> tuple[str, ...]:
+    """Those of `FORMATS` that this installation reads; HEIC, as phones write it, needs a package of its own."""
+    Image.init()
+    with contextlib.suppress(ImportError):
         from pillow_heif import register_heif_opener
-    except ImportError:
-        return False
-    register_heif_opener()
-    return True
 
-
-def _open_heif(name: str) -> None:
-    if not _heif_is_registered():
-        hint = "a HEIC photo needs the package pillow-heif; install it with: pip install 'covis[heic]'"
-        raise Reject("not-an-image", name, hint)
+        register_heif_opener()
+    return tuple(name for name in FORMATS if name in Image.OPEN)
 
 
 def read(path: Path | str) -> bytes:

@@ -17,7 +17,7 @@ from covis.core.files import replacing
 from covis.core.progress import Meter, warn
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.reading.decoding import Pixels
+from covis.reading.decoding import Pixels, open_image
 
 _JPEG_QUALITY = 92
 _TAGS = (
@@ -47,9 +47,7 @@ class Sphere(NamedTuple):
 
 def read_sphere(path: Path) -> Sphere:
     """The GPano tags of a photo; sizes missing from them are those of the picture."""
-    from PIL import Image
-
-    with Image.open(path) as image:
+    with open_image(path) as image:
         size, text = image.size, _xmp(image.info).decode("utf-8", "replace")
     tags = {tag: _tag(text, tag) for tag in _TAGS}
     width = int(tags["FullPanoWidthPixels"] if not np.isnan(tags["FullPanoWidthPixels"]) else size[0])
@@ -120,12 +118,10 @@ def focal_length(width: int, fov_deg: float) -> float:
 
 def only_panoramas(images: ImageSet, source: Path) -> ImageSet:
     """Images marked as panoramas (GPano, a service's metadata) or exactly twice as wide as high; others are counted."""
-    from PIL import Image
-
     flagged = images.columns.get("is_panorama", np.zeros(len(images), bool))
     full = np.array(flagged, bool)
     for i in np.flatnonzero(~full):
-        with Image.open(images.path(int(i))) as image:
+        with open_image(images.path(int(i))) as image:
             full[i] = image.width == 2 * image.height or b"equirectangular" in _xmp(image.info)
     if not full.any():
         raise InputError(f"{source} has no panorama among {len(images)} photos; leave --crops out")
@@ -194,7 +190,7 @@ def _cut_one(
     name = f"{stem}_{round(turn):03d}.jpg"
     if (folder / name).is_file():
         return name
-    with Image.open(images.path(i)) as image:
+    with open_image(images.path(i)) as image:
         panorama = np.asarray(image.convert("RGB"))
     pixels = crop(panorama, rays_of(size, fov_deg) @ _in_panorama(turn, pitch, sphere).T, sphere)
     buffer = io.BytesIO()

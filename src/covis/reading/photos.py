@@ -31,7 +31,7 @@ from covis.images import ImageSet
 from covis.poses import Poses, true_headings
 from covis.reading import tracks
 from covis.reading.cameras import write_columns
-from covis.reading.decoding import MAX_PIXELS, Reject, Rejected, check_limits, look
+from covis.reading.decoding import MAX_PIXELS, Reject, Rejected, check_limits, look, open_image
 from covis.reading.table import read_table
 
 # EXIF of one photo: position, heading, height and time
@@ -79,7 +79,7 @@ def photo_of(data: bytes, name: str = "image") -> Photo:
 
 def _read(source: Path | str | io.BytesIO, name: str) -> Photo:
     try:
-        with warnings.catch_warnings(record=True) as caught, Image.open(source) as image:
+        with warnings.catch_warnings(record=True) as caught, open_image(source) as image:
             warnings.simplefilter("always")
             if image.width * image.height > MAX_PIXELS:
                 raise Reject("too-large", name, f"{image.width}×{image.height} pixels")

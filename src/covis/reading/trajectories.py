@@ -21,6 +21,7 @@ from covis.core.progress import warn
 from covis.images import ImageSet, concatenate
 from covis.poses import Axis, Poses, quaternion_matrices
 from covis.reading.cameras import Camera, calibration, pinhole
+from covis.reading.decoding import open_image
 
 _MAX_GAP_S = 0.5
 """Between two poses further apart than this nothing is interpolated."""
@@ -260,7 +261,7 @@ def image_size(path: Path) -> tuple[int, int]:
 
     try:
         check_regular(path)
-        with Image.open(path) as image:
+        with open_image(path) as image:
             return image.size
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
         raise InputError(f"{path} is not an image ({error})") from None

@@ -272,10 +272,12 @@ Matcher = Callable[[LocalFeatures, LocalFeatures], NDArray[np.int64]]
 
 def sift(path: Path, most: int = MAX_FEATURES, side: int = MAX_SIDE) -> LocalFeatures:
     """SIFT features of a picture, upright as it is shown (square roots of the histograms: RootSIFT)."""
-    from PIL import Image, ImageOps
+    from PIL import ImageOps
+
+    from covis.reading.decoding import open_image
 
     pycolmap = open_pycolmap("SIFT")
-    with Image.open(path) as image:
+    with open_image(path) as image:
         shown = ImageOps.exif_transpose(image).convert("L")
     scale = min(1.0, side / max(shown.size))
     small = shown.resize((round(shown.width * scale), round(shown.height * scale))) if scale < 1 else shown
