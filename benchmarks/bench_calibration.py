@@ -96,7 +96,7 @@ loaded = cache(described)
 def row(table: Path, weights: Path, keep: Path, repeats: int | None) -> dict[str, Any]:
     """Shares in percent, lengths in metres."""
     from covis.evaluation.metrics import bootstrap_interval
-    from covis.maps.evidence import expected_calibration_error
+    from covis.logistic import expected_calibration_error
 
     maps: list[dict[str, Any]] = []
     while len(maps) < (FOLDS * repeats if repeats else FOLDS) or (

@@ -89,7 +89,7 @@ def _count(
 def row(name: str, maps: list[dict[str, Any]], walk: NDArray[np.int32]) -> dict[str, Any]:
     """Shares in percent over all maps; an interval over walks."""
     from covis.evaluation.metrics import bootstrap_interval
-    from covis.maps.evidence import expected_calibration_error
+    from covis.logistic import expected_calibration_error
 
     p, right, sure = (np.concatenate([made[name][key] for made in maps]) for key in ("p", "right", "sure"))
     low, high = 100 * bootstrap_interval(right[sure].astype(float), walk[sure])[0] if sure.any() else (np.nan, np.nan)

@@ -8,8 +8,9 @@ import pytest
 from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.core.errors import InputError
+from covis.logistic import Logistic, expected_calibration_error
 from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
-from covis.maps.evidence import Logistic, conformal_radius, expected_calibration_error, gather
+from covis.maps.evidence import conformal_radius, gather
 from covis.maps.map import Map
 from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking

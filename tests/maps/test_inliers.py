@@ -6,8 +6,9 @@ from PIL import Image
 from simulated import World, simulated_map, tiny, walks
 
 from covis.core.errors import InputError
+from covis.logistic import expected_calibration_error
 from covis.maps.calibration import RATE
-from covis.maps.evidence import Evidence, expected_calibration_error
+from covis.maps.evidence import Evidence
 from covis.maps.map import Map
 from covis.poses import PLACE_M
 from covis.ranking import Ranking

@@ -10,14 +10,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.optimize import isotonic_regression
 
-from covis.maps.evidence import (
-    Falling,
-    Logistic,
-    conformal_radius,
-    expected_calibration_error,
-    reliability,
-    threshold_for,
-)
+from covis.logistic import Logistic, expected_calibration_error, reliability
+from covis.maps.evidence import Falling, conformal_radius, threshold_for
 
 unit = st.floats(0, 1, allow_nan=False, width=32)
 

@@ -30,17 +30,15 @@ from covis.core.progress import say
 from covis.core.tables import counted
 from covis.descriptors import Matrix
 from covis.images import ImageSet
+from covis.logistic import Logistic, expected_calibration_error, reliability
 from covis.maps.evidence import (
     CONTEXT,
     INLIER_MATCHES,
     Evidence,
     Falling,
-    Logistic,
     conformal_radius,
-    expected_calibration_error,
     fuse,
     gather,
-    reliability,
     threshold_for,
     weights,
 )

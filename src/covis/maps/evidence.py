@@ -1,13 +1,12 @@
 """Evidence for the matches of a photo, and the probabilities that are derived from it.
 
-Scores become probabilities by logistic and by monotone regression; how well these hold is measured here as well.
+Scores become probabilities by logistic (`covis.logistic`) and by monotone regression.
 The evidence is computed in the same way when a map calibrates itself and when it answers, so that a probability learned
 from the one holds for the other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,123 +18,12 @@ from covis.poses import PLACE_M
 from covis.ranking import Ranking
 from covis.search import Consensus
 
-_RIDGE = 1.0
-_STEPS = 50
-BINS = 10
 _SPARE = 0.05
 _ERRORS = 0.75
 """Margin of a promise in standard errors over walks: the smallest of 0.5, 0.75 and 1 that kept every promise, to 0.2
 points, on the part of the campus photos that it was chosen on (`train`)."""
-_CEILING_PRIOR = (20.0, 1.0)
-"""Prior of the ceiling: as if this many sure answers had been seen right and wrong."""
 _PROMISED_SHARE = 0.25
 """Share of answers that a promise must cover at least."""
-
-
-@dataclass(frozen=True)
-class Logistic:
-    """P = ceiling / (1 + e^−(w·z + b)) over standardised features."""
-
-    weights: tuple[float, ...]
-    bias: float
-    mean: tuple[float, ...]
-    scale: tuple[float, ...]
-    ceiling: float = 1.0
-    """P of a match with perfect evidence: below 1 where some positions are wrong, whatever the photos show."""
-
-    @classmethod
-    def fit(cls, features: Floats, right: NDArray[Any]) -> Logistic:
-        """Newton's method with a small ridge on the weights: features (N, F), right (N,) true or false."""
-        mean, scale = features.mean(axis=0), features.std(axis=0)
-        scale = np.where(scale > 1e-12, scale, 1.0)
-        x = np.column_stack([(features - mean) / scale, np.ones(len(features))])
-        y = np.asarray(right, np.float64)
-        ridge = np.diag([_RIDGE] * features.shape[1] + [1e-3])
-        w = np.zeros(x.shape[1])
-        for _ in range(_STEPS):
-            p = _sigmoid(x @ w)
-            hessian = (x * (p * (1 - p))[:, None]).T @ x + ridge
-            step = np.linalg.solve(hessian, x.T @ (y - p) - ridge @ w)
-            # A damped step keeps far-off starts from overshooting where classes hardly overlap.
-            w += step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-12))
-            if np.abs(step).max() < 1e-9:
-                break
-        return cls(tuple(w[:-1].tolist()), float(w[-1]), tuple(mean.tolist()), tuple(scale.tolist()))
-
-    @classmethod
-    def fit_ceiling(cls, features: Floats, right: NDArray[Any], walk: Ids) -> Logistic:
-        """`fit` with a ceiling, which a few walks with a poor position fix make lower; by maximum likelihood.
-
-        walk (N,): all walks count the same, however many photos they have, since the next photo will be of a new walk.
-        """
-        from scipy.optimize import minimize  # only fitting needs it
-
-        start = cls.fit(features, right)
-        y, (seen_right, seen_wrong) = np.asarray(right, np.float64), _CEILING_PRIOR
-        x, weight = start._standardised(features), _by_walk(walk)
-
-        def loss(point: Floats) -> tuple[float, Floats]:
-            ceiling = float(_sigmoid(point[-1]))
-            value, turn, lift = _capped_loss(point[:-1], x, y, ceiling, weight)
-            value -= seen_right * np.log(ceiling) + seen_wrong * np.log(1 - ceiling)
-            lift = lift * ceiling * (1 - ceiling) - seen_right * (1 - ceiling) + seen_wrong * ceiling
-            return value, np.append(turn, lift)
-
-        point = minimize(loss, np.array([*start.weights, start.bias, 3.0]), jac=True, method="L-BFGS-B").x
-        return cls(tuple(point[:-2].tolist()), float(point[-2]), start.mean, start.scale, float(_sigmoid(point[-1])))
-
-    @classmethod
-    def fit_below(cls, features: Floats, right: NDArray[Any], cap: Floats) -> Logistic:
-        """The factor by which `cap` (N,), a probability that is not exceeded, is multiplied; by maximum likelihood."""
-        from scipy.optimize import minimize  # only fitting needs it
-
-        start = cls.fit(features, right)
-        x, y = start._standardised(features), np.asarray(right, np.float64)
-        point = minimize(
-            lambda w: _capped_loss(w, x, y, cap)[:2],
-            np.array([*start.weights, start.bias]),
-            jac=True,
-            method="L-BFGS-B",
-        ).x
-        return cls(tuple(point[:-1].tolist()), float(point[-1]), start.mean, start.scale)
-
-    def _standardised(self, features: Floats) -> Floats:
-        """(N, F + 1) features as the weights take them, and ones for the bias."""
-        return np.column_stack([(features - np.array(self.mean)) / np.array(self.scale), np.ones(len(features))])
-
-    @classmethod
-    def from_dict(cls, record: Mapping[str, Any]) -> Logistic:
-        """Back from JSON."""
-        mean, scale = tuple(record["mean"]), tuple(record["scale"])
-        return cls(tuple(record["weights"]), record["bias"], mean, scale, record.get("ceiling", 1.0))
-
-    def __call__(self, features: Floats) -> Floats:
-        """(..., F) → (...) probabilities, never exactly 0 or 1."""
-        z = (features - np.array(self.mean)) / np.array(self.scale)
-        return np.clip(self.ceiling * _sigmoid(z @ np.array(self.weights) + self.bias), 1e-6, 1 - 1e-6)
-
-
-def _by_walk(walk: Ids) -> Floats:
-    """(N,) weights of photos, 1 on average, that give each walk (N,) the same sum."""
-    _, position, count = np.unique(walk, return_inverse=True, return_counts=True)
-    return np.asarray(len(walk) / (len(count) * count[position]))
-
-
-def _capped_loss(
-    w: Floats, x: Floats, y: Floats, cap: Floats | float, weight: Floats | float = 1.0
-) -> tuple[float, Floats, float]:
-    """For P = cap · σ(x·w): its negative log-likelihood with the ridge, the slope by w, and the slope by the cap."""
-    s = _sigmoid(x @ w)
-    p = np.clip(cap * s, 1e-9, 1 - 1e-9)
-    value = -np.sum(weight * (y * np.log(p) + (1 - y) * np.log(1 - p))) + _RIDGE / 2 * np.sum(w[:-1] ** 2)
-    slope = weight * ((1 - y) / (1 - p) - y / p)
-    turn = x.T @ (slope * cap * s * (1 - s))
-    turn[:-1] += _RIDGE * w[:-1]
-    return float(value), turn, float(np.sum(slope * s))
-
-
-def _sigmoid(x: Floats) -> Floats:
-    return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
 
 @dataclass(frozen=True)
@@ -161,24 +49,6 @@ class Falling:
     def __call__(self, x: Floats) -> Floats:
         """The function at x."""
         return np.asarray(np.interp(x, self.x, self.y))
-
-
-def reliability(probability: Floats, right: NDArray[Any], bins: int = BINS) -> list[dict[str, float]]:
-    """Mean probability beside the share that was right, in bins of equal count, low to high."""
-    order = np.argsort(probability, kind="stable")
-    parts = [part for part in np.array_split(order, min(bins, len(order))) if len(part)]
-    return [
-        {"probability": float(probability[part].mean()), "right": float(np.mean(right[part])), "count": len(part)}
-        for part in parts
-    ]
-
-
-def expected_calibration_error(probability: Floats, right: NDArray[Any], bins: int = BINS) -> float:
-    """Mean gap between probability and the share that was right, over the bins of `reliability`."""
-    if not len(probability):
-        return float("nan")
-    rows = reliability(probability, right, bins)
-    return sum(r["count"] * abs(r["probability"] - r["right"]) for r in rows) / len(probability)
 
 
 def threshold_for(precision: float, probability: Floats, right: NDArray[Any], walk: NDArray[np.int64]) -> float | None:
