@@ -10,7 +10,8 @@ from scipy.spatial.transform import Rotation
 
 from cli import wall
 from covis.cli import main
-from covis.field import pairing
+from covis.field.global_features import read_global_features
+from covis.field.pairs import read_pairs
 from covis.labels.exchange import open_labels
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
@@ -96,7 +97,7 @@ def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys):
     arguments = ("--by", "overlap", "--least", 0.2, "--per-image", 2, "--exhaustive-below", 0)
     code, out, _ = run(capsys, "pairs", tmp_path / "m", "-o", tmp_path / "pairs.txt", *arguments, "--json")
     assert code == 0
-    pairs = pairing.read_pairs(tmp_path / "pairs.txt")
+    pairs = read_pairs(tmp_path / "pairs.txt")
     assert json.loads(out) == {"pairs": len(pairs), "by": "overlap", "images": 8, "output": str(tmp_path / "pairs.txt")}
     model = read_reconstruction(tmp_path / "m")
     seen = dict(zip(model.names, [set(o[o >= 0].tolist()) for o in model.observed], strict=True))
@@ -110,7 +111,7 @@ def test_small_sets_are_paired_exhaustively_and_priors_written(project, tmp_path
     priors = ("--pose-priors", tmp_path / "db.db")
     code, _, _ = run(capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "pairs.txt", *priors)
     assert code == 0
-    assert len(pairing.read_pairs(tmp_path / "pairs.txt")) == 15
+    assert len(read_pairs(tmp_path / "pairs.txt")) == 15
     database = pycolmap.Database.open(str(tmp_path / "db.db"))
     assert database.num_pose_priors() == 6
     database.close()
@@ -144,11 +145,11 @@ def test_retrieval_pairs_and_features_and_both(walk, tmp_path, capsys):
         capsys, "pairs", table, *model, "-o", tmp_path / "p.txt", "--per-image", 1, "--features", tmp_path / "g.h5"
     )
     assert code == 0
-    pairs = pairing.read_pairs(tmp_path / "p.txt")
+    pairs = read_pairs(tmp_path / "p.txt")
     assert {(int(a[:3]) % 40) - (int(b[:3]) % 40) for a, b in pairs} == {
         0
     }  # each picture with its twin of the other round
-    rows = pairing.read_global_features(tmp_path / "g.h5", [f"{i:03d}.png" for i in range(80)])
+    rows = read_global_features(tmp_path / "g.h5", [f"{i:03d}.png" for i in range(80)])
     np.testing.assert_allclose(np.linalg.norm(rows, axis=1), 1.0, atol=1e-5)
     np.testing.assert_allclose(rows[0], rows[40], atol=1e-5)
     code, out, _ = run(capsys, "pairs", table, *model, "-o", "-", "--per-image", 2, "--by", "both")
@@ -158,10 +159,10 @@ def test_retrieval_pairs_and_features_and_both(walk, tmp_path, capsys):
     assert run(capsys, "index", table, "-o", with_map, *model, "--runtime", "torch")[0] == 0
     code, _, _ = run(capsys, "pairs", with_map, "-o", tmp_path / "m.txt", "--per-image", 1)
     assert code == 0
-    assert pairing.read_pairs(tmp_path / "m.txt") == pairs
+    assert read_pairs(tmp_path / "m.txt") == pairs
     code, _, _ = run(capsys, "pairs", with_map, "--queries", table, "-o", tmp_path / "q.txt", "--per-image", 2)
     assert code == 0
-    assert len(pairing.read_pairs(tmp_path / "q.txt")) == 160
+    assert len(read_pairs(tmp_path / "q.txt")) == 160
 
 
 def test_loop_closures_to_a_file_and_as_a_stream(walk, tmp_path, capsys):

@@ -129,7 +129,7 @@ def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
     database = pycolmap.Database.open("matches.db")
     assert database.num_matched_image_pairs() == 15
     database.close()
-    from covis.field.pairing import read_global_features
+    from covis.field.global_features import read_global_features
 
     assert len(read_global_features("global-feats.h5", [f"{i}.png" for i in range(6)])) == 6
     from covis.graph import SimilarityGraph

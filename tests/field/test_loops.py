@@ -7,7 +7,7 @@ import pytest
 
 from covis.core import files
 from covis.core.errors import InputError
-from covis.field.pairing import (
+from covis.field.loops import (
     HEADER,
     LoopClosure,
     LoopFit,
@@ -149,8 +149,13 @@ def test_a_fit_of_one_recording_judges_another(tmp_path):
     assert np.mean(likely) > 0.9
     with pytest.raises(InputError, match="needs 10 right ones and 10 wrong ones"):
         fit_loops(loops[:5], np.concatenate(xy))
-    told = json.loads((tmp_path / "loops.json").read_text())
-    for wrong in ({}, {**told, "weights": [1, "a", 2]}, {**told, "kind": "other"}, {**told, "weights": [1.0]}):
+    record = json.loads((tmp_path / "loops.json").read_text())
+    for wrong in (
+        {},
+        {**record, "logistic": {}},
+        {**record, "kind": "other"},
+        {**record, "logistic": {**record["logistic"], "weights": [1]}},
+    ):
         files.write_json(tmp_path / "other.json", {k: v for k, v in wrong.items() if k != files.SEAL})
         with pytest.raises(InputError, match=r"other\.json"):
             LoopFit.open(tmp_path / "other.json")

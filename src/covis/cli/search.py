@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from covis.core.arrays import Descriptors
     from covis.descriptors import Describer, DescriptorStore
-    from covis.field.pairing import ImagePairs, LoopClosure, LoopFit
+    from covis.field.loops import LoopClosure, LoopFit
+    from covis.field.pairs import ImagePairs
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
     from covis.ranking import Ranking
@@ -347,25 +348,25 @@ def _queries(path: Path, source: Path, model: Path | None) -> PairSide:
 def _pairs(
     queries: PairSide, database: PairSide, by: str, *, per_image: int, least: float, exhaustive_below: int | None
 ) -> tuple[ImagePairs, str]:
-    from covis.field import pairing
+    from covis.field import pairs
 
     one_set = queries is database
-    small = pairing.EXHAUSTIVE if exhaustive_below is None else exhaustive_below
+    small = pairs.EXHAUSTIVE if exhaustive_below is None else exhaustive_below
     if max(len(queries.images), len(database.images)) <= small:
-        return pairing.exhaustive(len(queries.images), None if one_set else len(database.images)), "exhaustive"
+        return pairs.exhaustive(len(queries.images), None if one_set else len(database.images)), "exhaustive"
     parts = []
     if by in ("retrieval", "both"):
         parts.append(_by_retrieval(queries, database, per_image))
     if by in ("overlap", "both"):
         graph = _overlap(queries, database)
-        parts.append(pairing.by_overlap(graph, per_image, least, one_set=one_set))
-    return pairing.joined_pairs(*parts, one_set=one_set), by
+        parts.append(pairs.by_overlap(graph, per_image, least, one_set=one_set))
+    return pairs.joined_pairs(*parts, one_set=one_set), by
 
 
 def _by_retrieval(queries: PairSide, database: PairSide, per_image: int) -> ImagePairs:
     import numpy as np
 
-    from covis.field import pairing
+    from covis.field import pairs
     from covis.search import rank
 
     if queries.describe is None or database.describe is None:
@@ -373,7 +374,7 @@ def _by_retrieval(queries: PairSide, database: PairSide, per_image: int) -> Imag
     rows = database.describe(np.arange(len(database.images)))
     own = rows if queries is database else queries.describe(np.arange(len(queries.images)))
     ranking = rank(own, rows, min(len(rows), per_image + (queries is database)))
-    return pairing.by_ranking(ranking.ids, per_image, one_set=queries is database)
+    return pairs.by_ranking(ranking.ids, per_image, one_set=queries is database)
 
 
 def _overlap(queries: PairSide, database: PairSide) -> SimilarityGraph:
@@ -407,12 +408,14 @@ def _emit(
 ) -> None:
     import numpy as np
 
-    from covis.field import pairing
+    from covis.field.global_features import write_global_features
+    from covis.field.pairs import pairs_text, write_pairs
+    from covis.field.pose_priors import write_pose_priors
 
     if output == STREAM:
-        sys.stdout.write(pairing.pairs_text(made, queries.images, database.images))
+        sys.stdout.write(pairs_text(made, queries.images, database.images))
     else:
-        pairing.write_pairs(output, made, queries.images, database.images)
+        write_pairs(output, made, queries.images, database.images)
     facts: dict[str, Any] = {"pairs": len(made), "by": way, "images": len(database.images), "output": str(output)}
     if queries is not database:
         facts["queries"] = len(queries.images)
@@ -422,10 +425,10 @@ def _emit(
             raise InputError("--features writes descriptors; give --model, or a map")
         names = [side.images.name(i) for side in sides for i in range(len(side.images))]
         rows = np.concatenate([side.describe(np.arange(len(side.images))) for side in sides if side.describe])
-        pairing.write_global_features(features, names, rows)
+        write_global_features(features, names, rows)
         facts["features"] = str(features)
     if pose_priors is not None:
-        facts["pose_priors"] = pairing.write_pose_priors(pose_priors, database.images)
+        facts["pose_priors"] = write_pose_priors(pose_priors, database.images)
     text = f"{output}: {len(made)} pairs{', all possible pairs' if way == 'exhaustive' else f' by {way}'}" + (
         f", features in {features}" if features else ""
     )
@@ -435,7 +438,7 @@ def _emit(
 
 def _loop_fit(path: Path, side: PairSide) -> LoopFit:
     """What was learned from another recording, whose descriptors must be of the same model."""
-    from covis.field.pairing import LoopFit
+    from covis.field.loops import LoopFit
 
     fit = LoopFit.open(path)
     if fit.model and side.model and fit.model != side.model:
@@ -451,24 +454,33 @@ def _write_loops(
     """Candidates in order of time; on standard output each as soon as it is known."""
     import numpy as np
 
-    from covis.field import pairing
+    from covis.field.loops import (
+        HEADER,
+        LEAST_AGREEMENT,
+        LoopJudge,
+        fit_loops,
+        fitted_probability,
+        line,
+        loop_closures,
+        usual_probability,
+    )
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")
     times = _times(side)
     order = np.argsort(times, kind="stable")
     xy = side.images.poses.xy[order]
-    agreeing = 0.0 if fit is not None else pairing.LEAST_AGREEMENT
-    closures = pairing.loop_closures(_times_rows(side, order), times[order], gap_s=gap_s, least_agreement=agreeing)
+    agreeing = 0.0 if fit is not None else LEAST_AGREEMENT
+    closures = loop_closures(_times_rows(side, order), times[order], gap_s=gap_s, least_agreement=agreeing)
 
     def text(loop: LoopClosure, chance: float) -> str:
         both = int(order[loop.query]), int(order[loop.match])
         names = side.images.name(both[0]), side.images.name(both[1])
-        return pairing.line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
+        return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
 
     if output == STREAM and fit is None:
-        judge = given or pairing.LoopJudge(xy)
-        print(pairing.HEADER, flush=True)
+        judge = given or LoopJudge(xy)
+        print(HEADER, flush=True)
         for loop in closures:
             chance = judge(loop)
             if chance >= least:
@@ -477,14 +489,14 @@ def _write_loops(
     loops = list(closures)
     learned = None
     if fit is not None:
-        learned = pairing.fit_loops(loops, xy, model=side.model)
+        learned = fit_loops(loops, xy, model=side.model)
         learned.save(fit)
-        loops = [loop for loop in loops if loop.agreement >= pairing.LEAST_AGREEMENT]
-    own = given or learned or pairing.fitted_probability(loops, xy)
-    judged = [(loop, (own or pairing.usual_probability)(loop)) for loop in loops]
+        loops = [loop for loop in loops if loop.agreement >= LEAST_AGREEMENT]
+    own = given or learned or fitted_probability(loops, xy)
+    judged = [(loop, (own or usual_probability)(loop)) for loop in loops]
     kept = [text(loop, chance) for loop, chance in judged if chance >= least]
     _tell_loops(
-        [pairing.HEADER, *kept], output, side, "given" if given else "usual" if own is None else "fitted", learned, json
+        [HEADER, *kept], output, side, "given" if given else "usual" if own is None else "fitted", learned, json
     )
 
 

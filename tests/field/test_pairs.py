@@ -5,7 +5,9 @@ import pytest
 from PIL import Image
 
 from covis.core.errors import InputError
-from covis.field import pairing
+from covis.field import pairs
+from covis.field.global_features import read_global_features, write_global_features
+from covis.field.pose_priors import write_pose_priors
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses
@@ -20,34 +22,34 @@ def images(root=".", names=NAMES, frame="", **more):
 
 
 def test_exhaustive_pairs():
-    assert pairing.exhaustive(4).tolist() == [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
-    assert pairing.exhaustive(2, 2).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
+    assert pairs.exhaustive(4).tolist() == [[0, 1], [0, 2], [0, 3], [1, 2], [1, 3], [2, 3]]
+    assert pairs.exhaustive(2, 2).tolist() == [[0, 0], [0, 1], [1, 0], [1, 1]]
 
 
 def test_ranking_gives_each_image_its_best_and_each_pair_once():
     ids = np.array([[0, 1, 2], [1, 0, 3], [3, 2, -1], [2, 3, 0]])
-    assert pairing.by_ranking(ids, 1, one_set=True).tolist() == [[0, 1], [2, 3]]
-    assert pairing.by_ranking(ids, 2, one_set=True).tolist() == [[0, 1], [0, 2], [1, 3], [2, 3], [3, 0]]
-    assert pairing.by_ranking(ids, 1, one_set=False).tolist() == [[0, 0], [1, 1], [2, 3], [3, 2]]
+    assert pairs.by_ranking(ids, 1, one_set=True).tolist() == [[0, 1], [2, 3]]
+    assert pairs.by_ranking(ids, 2, one_set=True).tolist() == [[0, 1], [0, 2], [1, 3], [2, 3], [3, 0]]
+    assert pairs.by_ranking(ids, 1, one_set=False).tolist() == [[0, 0], [1, 1], [2, 3], [3, 2]]
     skip = np.zeros_like(ids, bool)
     skip[0, 1] = True
-    assert [0, 2] in pairing.by_ranking(ids, 1, one_set=True, skip=skip).tolist()
+    assert [0, 2] in pairs.by_ranking(ids, 1, one_set=True, skip=skip).tolist()
 
 
 def test_overlap_takes_what_is_shared_most():
     psi = np.array([[0, 0.9, 0.2, 0.6], [0.9, 0, 0, 0.1], [0.2, 0, 0, 0.3], [0.6, 0.1, 0.3, 0]])
     rows, columns = np.nonzero(psi)
     graph = SimilarityGraph.from_edges(rows, columns, psi[rows, columns], (4, 4))
-    assert pairing.by_overlap(graph, 1, one_set=True).tolist() == [[0, 1], [2, 3], [3, 0]]
-    assert pairing.by_overlap(graph, 9, 0.5, one_set=True).tolist() == [[0, 1], [0, 3]]
-    both = pairing.joined_pairs(np.array([[2, 3], [0, 1]]), np.array([[1, 0], [0, 2]]), one_set=True)
+    assert pairs.by_overlap(graph, 1, one_set=True).tolist() == [[0, 1], [2, 3], [3, 0]]
+    assert pairs.by_overlap(graph, 9, 0.5, one_set=True).tolist() == [[0, 1], [0, 3]]
+    both = pairs.joined_pairs(np.array([[2, 3], [0, 1]]), np.array([[1, 0], [0, 2]]), one_set=True)
     assert both.tolist() == [[0, 1], [0, 2], [2, 3]]
 
 
 def test_colmap_reads_the_list(tmp_path):
     pycolmap = pytest.importorskip("pycolmap")
-    pairing.write_pose_priors(tmp_path / "db.db", images(intrinsics=_cameras(), columns={}))
-    pairing.write_pairs(tmp_path / "pairs.txt", np.array([[0, 2], [1, 3]]), images(), images())
+    write_pose_priors(tmp_path / "db.db", images(intrinsics=_cameras(), columns={}))
+    pairs.write_pairs(tmp_path / "pairs.txt", np.array([[0, 2], [1, 3]]), images(), images())
     assert (tmp_path / "pairs.txt").read_text() == "a/1.jpg b/1.jpg\na/2.jpg b/2.jpg\n"
     database = pycolmap.Database.open(str(tmp_path / "db.db"))
     options = pycolmap.ImportedPairingOptions(match_list_path=str(tmp_path / "pairs.txt"))
@@ -57,7 +59,7 @@ def test_colmap_reads_the_list(tmp_path):
     }
     database.close()
     assert found == {frozenset(("a/1.jpg", "b/1.jpg")), frozenset(("a/2.jpg", "b/2.jpg"))}
-    assert pairing.read_pairs(tmp_path / "pairs.txt") == [("a/1.jpg", "b/1.jpg"), ("a/2.jpg", "b/2.jpg")]
+    assert pairs.read_pairs(tmp_path / "pairs.txt") == [("a/1.jpg", "b/1.jpg"), ("a/2.jpg", "b/2.jpg")]
 
 
 def _cameras():
@@ -67,7 +69,7 @@ def _cameras():
 def test_names_with_spaces_are_refused(tmp_path):
     spaced = images(names=["a b.jpg", "c.jpg"])
     with pytest.raises(InputError, match=r"1 names have spaces.*'a b\.jpg'"):
-        pairing.write_pairs(tmp_path / "p.txt", np.array([[0, 1]]), spaced, spaced)
+        pairs.write_pairs(tmp_path / "p.txt", np.array([[0, 1]]), spaced, spaced)
     assert not (tmp_path / "p.txt").exists()
 
 
@@ -75,15 +77,15 @@ def test_global_features_have_hlocs_layout(tmp_path):
     import h5py
 
     rows = np.random.default_rng(0).normal(size=(4, 8)).astype(np.float32)
-    pairing.write_global_features(tmp_path / "g.h5", NAMES, rows)
+    write_global_features(tmp_path / "g.h5", NAMES, rows)
     with h5py.File(tmp_path / "g.h5") as file:
         np.testing.assert_array_equal(file["a/2.jpg"]["global_descriptor"].__array__(), rows[1])
         found = []
         file.visititems(lambda _, o: found.append(o.parent.name.strip("/")) if isinstance(o, h5py.Dataset) else None)
         assert sorted(found) == NAMES  # as hloc lists the names of a file
-    np.testing.assert_array_equal(pairing.read_global_features(tmp_path / "g.h5", NAMES[::-1]), rows[::-1])
+    np.testing.assert_array_equal(read_global_features(tmp_path / "g.h5", NAMES[::-1]), rows[::-1])
     with pytest.raises(InputError, match=r"no global_descriptor of other\.jpg"):
-        pairing.read_global_features(tmp_path / "g.h5", ["other.jpg"])
+        read_global_features(tmp_path / "g.h5", ["other.jpg"])
 
 
 def test_pose_priors_go_into_a_database_and_can_be_renewed(tmp_path):
@@ -93,8 +95,8 @@ def test_pose_priors_go_into_a_database_and_can_be_renewed(tmp_path):
     for name in ("p.jpg", "q.jpg", "r.jpg"):
         Image.new("RGB", (64, 48)).save(tmp_path / "x" / name)
     given = ImageSet.of(tmp_path / "x", ["p.jpg", "q.jpg", "r.jpg"], places)
-    assert pairing.write_pose_priors(tmp_path / "db.db", given) == 2
-    assert pairing.write_pose_priors(tmp_path / "db.db", given, 2.0) == 2
+    assert write_pose_priors(tmp_path / "db.db", given) == 2
+    assert write_pose_priors(tmp_path / "db.db", given, 2.0) == 2
     database = pycolmap.Database.open(str(tmp_path / "db.db"))
     assert database.num_images() == 2
     assert database.num_cameras() == 1
@@ -106,4 +108,4 @@ def test_pose_priors_go_into_a_database_and_can_be_renewed(tmp_path):
     np.testing.assert_array_equal(second.position_covariance, np.eye(3) * 4)
     assert second.coordinate_system == pycolmap.PosePriorCoordinateSystem.WGS84
     with pytest.raises(InputError, match="scale of these poses is unknown"):
-        pairing.write_pose_priors(tmp_path / "db.db", images(frame=UNSCALED))
+        write_pose_priors(tmp_path / "db.db", images(frame=UNSCALED))
