@@ -311,12 +311,7 @@ def test_the_next_command_can_be_pasted(made, tmp_path, capsys):
     assert (code, f"next: covis locate {named} PHOTO, or covis serve {named}" in err) == (0, True)
 
 
-def test_merged_and_imported_maps_say_what_they_promise(place, capsys):
-    later = ("index", place / "later" / "photos.csv", "-o", place / "later.map", "--model", place / "model")
-    assert run(capsys, *later, "--runtime", "torch")[0] == 0
-    _, out, _ = run(capsys, "map", "merge", place / "map", place / "later.map", "-o", place / "both.map")
-    assert "both.map: 15 photos" in out
-    assert "not calibrated: the map has only 15 photos" in out
+def test_imported_maps_say_what_they_promise(place, capsys):
     assert run(capsys, "map", "export", place / "map", place / "map.covis")[0] == 0
     _, out, _ = run(capsys, "map", "import", place / "map.covis", "-o", place / "copy.map", "--json")
     told = json.loads(out)

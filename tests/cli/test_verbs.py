@@ -98,7 +98,7 @@ def test_bad_usage_is_one_line_and_exit_code_2(args, message, tmp_path, monkeypa
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("verb", ["serve photos", "map check photos", "map diff photos photos", "remove photos a.jpg"])
+@pytest.mark.parametrize("verb", ["serve photos", "map check photos", "remove photos a.jpg"])
 def test_a_folder_that_is_no_map_is_not_named_as_the_place_for_one(verb, tmp_path, monkeypatch):
     """The advice must not write a map into somebody's photos."""
     monkeypatch.chdir(tmp_path)
@@ -263,8 +263,6 @@ map repair rnus
 map calibrate rnus
 map export rnus x.covis
 map import rnus -o x
-map merge rnus runs -o x
-map diff runs rnus
 """
 NAMES = """
 train town_quik -o x

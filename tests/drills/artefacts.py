@@ -312,7 +312,7 @@ def ask_unfinished(work: Path):
 
 
 def _map_file(work: Path, map_) -> Path:
-    from covis.maps.care import export_map
+    from covis.maps.archive import export_map
 
     (work / "map-file").mkdir()
     export_map(map_, work / "map-file" / "town.covis")
@@ -322,7 +322,7 @@ def _map_file(work: Path, map_) -> Path:
 def ask_map_file(work: Path):
     import shutil
 
-    from covis.maps.care import import_map
+    from covis.maps.archive import import_map
 
     def ask(path: Path) -> str:
         target = path / "imported"

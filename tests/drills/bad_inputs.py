@@ -446,7 +446,6 @@ def arguments(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
         lambda: ["pairs", _pick(rng, paths), "-o", _pick(rng, paths)],
         lambda: ["export", _pick(rng, paths), "--onnx", _pick(rng, paths)],
         lambda: ["map", _pick(rng, ["import", "export"]), _pick(rng, paths), "-o", _pick(rng, paths)],
-        lambda: ["map", _pick(rng, ["merge", "diff"]), _pick(rng, paths), _pick(rng, paths), "-o", _pick(rng, paths)],
         lambda: ["model", "publish", _pick(rng, paths), "-o", _pick(rng, paths)],
         lambda: ["keys", _pick(rng, ["add", "remove", "list"]), _pick(rng, paths), "--name", _pick(rng, _VALUES)],
         lambda: ["submission", "check", _pick(rng, paths), _pick(rng, ["msls_test", "x"]), "--data", _pick(rng, paths)],

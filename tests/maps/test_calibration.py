@@ -204,25 +204,6 @@ def test_a_share_of_a_known_probability_is_fitted():
     assert fitted.bias - weights @ np.array(fitted.mean) == pytest.approx(0.4, abs=0.08)
 
 
-def test_a_map_of_before_keeps_its_own_reading_of_further_matches(town):
-    map_, _, _ = town
-    told = map_.calibration.to_dict()
-    assert Calibration.from_dict(told).relative
-    assert not Calibration.from_dict({key: value for key, value in told.items() if key != "relative"}).relative
-
-
-def test_a_record_of_an_earlier_version_is_told_and_made_anew(tmp_path):
-    map_, _ = simulated_map(tmp_path, groups=12, photos=15)
-    old = {key: value for key, value in map_.calibration.to_dict().items() if key not in ("version", "others", "seen")}
-    read = Calibration.from_dict(old)
-    assert read.probability is None
-    assert read.promised() is None
-    assert "covis map calibrate" in read.note
-    again = refreshed(old, 1, map_.images, map_.descriptors, None)
-    assert again["version"] == 2
-    assert Calibration.from_dict(again).probability is not None
-
-
 def test_photos_that_the_model_learned_from_are_not_asked_again(tmp_path):
     map_, _ = simulated_map(tmp_path, groups=40, photos=15)
     held = hold_out(map_.images, map_.descriptors, seen=450)
@@ -260,7 +241,7 @@ def test_a_map_calibrates_anew_when_told(tmp_path, capsys):
 
     map_, _ = simulated_map(tmp_path, groups=12, photos=15)
     state = storage.read_state(map_.path)[0]
-    old = {key: value for key, value in state.calibration.items() if key != "version"}
+    old = Calibration(180, None, None, note="not calibrated").to_dict()
     storage.write_state(map_.path, replace(state, calibration=old, version=2), None)
     assert Map.open(map_.path).calibration.probability is None
     with pytest.raises(SystemExit):
@@ -286,24 +267,14 @@ def test_photos_seen_are_counted_on_when_segments_merge(tmp_path):
 
 def test_photos_seen_are_counted_on_when_maps_travel(tmp_path):
     from covis.maps import storage
-    from covis.maps.care import export_map, import_map, merge_maps
+    from covis.maps.archive import export_map, import_map
 
-    map_, world = simulated_map(tmp_path / "a", groups=12, photos=15)
+    map_, _ = simulated_map(tmp_path / "a", groups=12, photos=15)
     state = replace(map_.state, calibration={**map_.state.calibration, "seen": 180}, version=2)
     storage.write_state(map_.path, state, None)
     learned = Map.open(map_.path).remove([map_.images.name(i) for i in range(10)])
     export_map(learned, tmp_path / "a.covis")
     assert import_map(tmp_path / "a.covis", tmp_path / "b").state.calibration["seen"] == 170
-    xy, heading = walks(np.random.default_rng(9), 2, 15)
-    later = image_set(tmp_path, xy, heading, np.repeat([90, 91], 15), start=1000)
-    vectors = world.describe(xy, np.random.default_rng(1))
-    given = store(tmp_path / "later", later, vectors, map_.model_fingerprint)
-    other = Map.create(tmp_path / "c", later, tiny(), descriptors=given)
-    for pair in ((learned, other), (other, learned)):
-        merged = merge_maps(*pair, tmp_path / f"merged-{pair[0].path.name}-{pair[0].path.parent.name}")
-        assert merged.state.calibration["seen"] == 170
-        assert merged.state.calibration["changes"] == 40
-        assert set(map_.images.names[10:]) == set(merged.images.names[merged.state.rows < 170])
 
 
 def test_sure_answers_of_few_walks_borrow_the_errors_of_less_sure_ones():

@@ -8,10 +8,10 @@ import pytest
 from pyproj import Proj
 from simulated import World, image_set, simulated_map, store, tiny, with_full_poses
 
-from covis.core import artifacts
 from covis.core.errors import InputError
 from covis.maps import storage
-from covis.maps.care import export_map, import_map, merge_maps, repair_map
+from covis.maps.archive import export_map, import_map
+from covis.maps.care import repair_map
 from covis.maps.map import Map
 from covis.poses import Poses, true_headings
 from covis.reading.cameras import camera_of
@@ -69,28 +69,6 @@ def test_changes_keep_them(copy, tmp_path):
     (copy.path / storage.CURRENT).write_text("{")
     repair_map(copy.path)
     assert known(Map.open(copy.path)) == known(fewer)
-
-
-def test_maps_with_and_without_them_merge(copy, tmp_path):
-    plain, _ = simulated_map(tmp_path / "other", groups=2, photos=5)
-    merged = merge_maps(plain, copy, tmp_path / "both", prefix="b/")
-    assert known(merged) == known(plain) | {f"b/{name}": facts for name, facts in known(copy).items()}
-
-
-def test_a_map_of_an_older_version_opens_and_grows(copy, tmp_path):
-    """One whose state says nothing of rotations and cameras."""
-    plain, _ = simulated_map(tmp_path / "old", groups=2, photos=5)
-    folder = storage.version_folder(plain.path, 1)
-    manifest = artifacts.read_json(folder / artifacts.MANIFEST)
-    shutil.copytree(folder, tmp_path / "kept")
-    shutil.rmtree(folder)
-    facts = {key: manifest[key] for key in ("segments", "index", "max_ram", "frame", "photos")}
-    with artifacts.create(folder, storage.MAP_KIND, facts) as draft:
-        for name in manifest["files"]:
-            shutil.copy(tmp_path / "kept" / name, draft.path / name)
-    old = Map.open(plain.path, verify=True)
-    assert (old.images.poses.rotation, old.images.intrinsics) == (None, None)
-    assert known(merge_maps(old, copy, tmp_path / "both", prefix="b/")).keys() >= {"00000.jpg", "b/00000.jpg"}
 
 
 def test_rotations_turn_with_the_frame(tmp_path):

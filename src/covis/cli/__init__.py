@@ -66,8 +66,6 @@ GROUPS: dict[str, dict[str, str]] = {
         "calibrate": "map.calibrate",
         "export": "map.export",
         "import": "map.import_",
-        "merge": "map.merge",
-        "diff": "map.diff",
     },
 }
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""

@@ -10,7 +10,7 @@ import typer
 
 from covis.cli.common import Json, emit, existing, existing_map, require_map
 from covis.cli.maps import PicturesOption
-from covis.core.errors import InputError, visible
+from covis.core.errors import InputError
 from covis.core.tables import counted
 
 MapPath = Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")]
@@ -131,7 +131,7 @@ def export(
     Examples:
       covis map export town.map town.covis
     """
-    from covis.maps.care import export_map
+    from covis.maps.archive import export_map
     from covis.maps.map import Map
 
     require_map(map_path, [])
@@ -163,54 +163,6 @@ def import_(
       covis map import town.covis -o town.map --photos photos/
     """
     from covis.cli.maps import report_map
-    from covis.maps.care import import_map
+    from covis.maps.archive import import_map
 
     report_map(import_map(source, output, photos=photos), json, {})
-
-
-def merge(
-    first: Annotated[Path, typer.Argument(callback=existing_map, metavar="A", help="A map.")],
-    second: Annotated[Path, typer.Argument(callback=existing_map, metavar="B", help="Another map of the same model.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The map to make.")],
-    prefix: Annotated[str, typer.Option(help="Put before the names of B, where both use the same ones.")] = "",
-    json: Json = False,
-) -> None:
-    """Merge two maps of the same model into one. It is calibrated again.
-
-    \b
-    Examples:
-      covis map merge north.map south.map -o town.map --prefix south/
-    """
-    from covis.cli.maps import report_map
-    from covis.maps.care import merge_maps
-    from covis.maps.map import Map
-
-    if output.exists():
-        raise InputError(f"{output} already exists; choose another output or remove it")
-    report_map(merge_maps(Map.open(first), Map.open(second), output, prefix=prefix), json, {})
-
-
-def diff(
-    first: Annotated[Path, typer.Argument(callback=existing_map, metavar="A", help="A map.")],
-    second: Annotated[Path, typer.Argument(callback=existing_map, metavar="B", help="Another map.")],
-    json: Json = False,
-) -> None:
-    """Show what differs between two maps. Photos, positions, descriptors, models.
-
-    \b
-    Examples:
-      covis map diff town.map town-of-last-year.map
-    """
-    from covis.maps.care import diff_maps
-    from covis.maps.map import Map
-
-    changes = diff_maps(Map.open(first), Map.open(second))
-    before, after = (counted(count, "photo") for count in changes["photos"])
-    lines = [f"{first}: {before}, {second}: {after}"]
-    if not changes["same_model"]:
-        lines.append(f"models differ: {changes['models'][0]}, {changes['models'][1]}; descriptors are not compared")
-    for key, label in (("only_first", f"only in {first}"), ("only_second", f"only in {second}"),
-                       ("moved", "moved"), ("described_otherwise", "other descriptor")):  # fmt: skip
-        some = list(map(visible, changes[key]))
-        lines += [f"{label}: {len(some)} ({', '.join(some[:5])}{', …' if len(some) > 5 else ''})"] if some else []
-    emit(changes, json, "\n".join(lines if len(lines) > 1 else [*lines, "no difference"]))

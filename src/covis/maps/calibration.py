@@ -46,8 +46,6 @@ from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking
 from covis.search import Consensus, rank, rerank
 
-_VERSION = 2
-"""Version of the record that a map keeps; version 1 had no votes."""
 _QUERIES = 2000
 """Most photos that are used as queries."""
 NEIGHBOURS = 2
@@ -202,9 +200,7 @@ class Calibration:
     probability: Logistic | None
     """P of the first match, from `Evidence.first`."""
     others: Logistic | None = None
-    """P of the matches behind it, from `Evidence.about_others`."""
-    relative: bool = True
-    """Whether `others` is a share of the first match's P, as in new fits; else P itself, capped by the first's."""
+    """P of the matches behind it as a share of the first match's P, from `Evidence.about_others`."""
     radius_of_agreement_m: float = PLACE_M
     sharpness: float = rerank.SHARPNESS
     """How the map's matches vote (`covis.search.Consensus`)."""
@@ -230,7 +226,7 @@ class Calibration:
         p = np.broadcast_to(best[:, None], matched.shape).copy()
         if self.others is not None and matched.shape[1] > 1:
             others = self.others(evidence.about_others(best)[:, 1:])
-            p[:, 1:] = best[:, None] * others if self.relative else np.minimum(best[:, None], others)
+            p[:, 1:] = best[:, None] * others
         p[~matched] = np.nan
         order = np.argsort(np.where(matched, -p, np.inf), axis=1, kind="stable")
         p = np.take_along_axis(p, order, 1)
@@ -315,31 +311,23 @@ class Calibration:
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        return asdict(self) | {
-            "version": _VERSION,
-            "held_out": None if self.held_out is None else self.held_out.tolist(),
-        }
+        return asdict(self) | {"held_out": None if self.held_out is None else self.held_out.tolist()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Calibration:
-        """Back from `to_dict`; of a record of another version only ψ̂ is kept."""
+        """Back from `to_dict`."""
         overlap = record["overlap"]
         if overlap is not None:
             fitted = overlap["fitted"]
             curve = None if fitted is None else Falling(tuple(fitted["x"]), tuple(fitted["y"]))
             overlap = Overlap(overlap["margin"], curve, overlap["mean_error"])
-        if record.get("version") != _VERSION:
-            note = (
-                "the map was calibrated by another version of covis; calibrate it again with: covis map calibrate MAP"
-            )
-            return cls(record["photos"], overlap, None, note=note, changes=record["changes"])
         first, others = (
             None if record[k] is None else Logistic.from_dict(record[k]) for k in ("probability", "others")
         )
         held = None if record["held_out"] is None else np.array(record["held_out"], np.float64)
         plain = ("photos", "radius_of_agreement_m", "sharpness", "method", "note", "changes", "seen")
         return cls(
-            overlap=overlap, probability=first, others=others, relative=record.get("relative", False), held_out=held,
+            overlap=overlap, probability=first, others=others, held_out=held,
             **{key: record[key] for key in plain},
         )  # fmt: skip
 
@@ -352,7 +340,7 @@ def refreshed(
     Where the model learned from the poses of photos, only later photos can be queries; until there are enough, the old
     calibration stands.
     """
-    if old is not None and old.get("version") == _VERSION and old["photos"] >= MIN_QUERIES:
+    if old is not None and old["photos"] >= MIN_QUERIES:
         changed, seen = old["changes"] + changes, old["seen"]
         later = int((images.columns["row"] >= seen).sum())
         if changed <= _RECALIBRATE_SHARE * old["photos"] or (seen and later < MIN_LATER):

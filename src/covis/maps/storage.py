@@ -376,10 +376,11 @@ def read_version(path: Path, version: int, *, verify: bool = False, index: bool 
     skip = () if index else (INDEX,)
     manifest = artifacts.open_manifest(folder, MAP_KIND, facts=_FACTS, verify=verify, links=False, skip=skip)
     remedy = f"repair it with: covis map repair {path}"
-    full = manifest.get("full", [])  # maps of older versions keep no rotations and no cameras
     kinds = _photo_arrays(manifest["photos"])
     arrays = files.load_arrays(
-        folder / _PHOTOS, kinds | {k: v for k, v in full_kinds(manifest["photos"]).items() if k in full}, remedy
+        folder / _PHOTOS,
+        kinds | {k: v for k, v in full_kinds(manifest["photos"]).items() if k in manifest["full"]},
+        remedy,
     )
     poses = Poses(arrays["xy"], arrays["heading"], arrays["z"], arrays.get("rotation"), frame=manifest["frame"])
     columns = {"row": arrays["row"], "file": arrays["path"]}
@@ -394,11 +395,12 @@ def read_version(path: Path, version: int, *, verify: bool = False, index: bool 
         files.checked(folder / artifacts.MANIFEST, {"key": k}, {"key": str}, remedy)["key"]
         for k in manifest["segments"]
     )
-    return State(version, images, segments, manifest["index"], manifest.get("max_ram"), calibration)
+    return State(version, images, segments, manifest["index"], manifest["max_ram"], calibration)
 
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-_FACTS = {"segments": list, "index": str, "max_ram": (int, type(None)), "frame": str, "photos": int}
+_FACTS = {"segments": list, "index": str, "max_ram": (int, type(None)), "frame": str, "photos": int,
+          "full": list}  # fmt: skip
 
 
 def _photo_arrays(count: int) -> dict[str, tuple[str, tuple[int | None, ...]]]:

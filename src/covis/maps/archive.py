@@ -1,0 +1,260 @@
+"""A map as one file to send to others: model, descriptors, positions and calibration, every byte checked on import."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shutil
+import zipfile
+from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.core import artifacts, files
+from covis.core.errors import InputError
+from covis.core.files import foreign, replacing
+from covis.descriptors import DescriptorStore
+from covis.images import ImageSet, encode_names
+from covis.maps import storage
+from covis.maps.calibration import Calibration, calibrate, compacted, gcl_margin
+from covis.maps.map import RUNTIME, Map, next_index
+from covis.maps.storage import State, note_folders
+from covis.poses import Poses
+from covis.search import Exact
+
+_KIND, _SCHEMA = "covis-map", 1
+LISTING = "covis.json"
+_ARRAYS = ("names", "xy", "heading", "z", "group", "group_names", "file", "descriptors")
+_MORE = ("rotation", "camera", "cameras")
+"""Arrays that a file has where poses are full (6DOF) or cameras known."""
+_NAME = re.compile(r"(covis\.json|calibration\.json|arrays/[a-z_]+\.npy|(model|runtime)/[A-Za-z0-9_][A-Za-z0-9_.-]*)")
+_MAX_LISTING = 1 << 20
+_CHUNK = 1 << 20
+
+
+def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
+    """Writes the map as one file, without the paths of its photos unless `with_paths`; returns its bytes."""
+    map_ = _whole(map_)
+    poses, images = map_.images.poses, map_.images
+    paths = images.columns["file"] if with_paths else np.zeros(len(images), "S1")
+    arrays = {
+        "names": _portable_names(map_), "xy": poses.xy, "heading": poses.heading, "group": images.group, "file": paths,
+        "z": np.full(len(poses), np.nan) if poses.z is None else poses.z,
+        "group_names": encode_names(images.group_names), "descriptors": map_.descriptors[map_.state.rows],
+        **storage.full_arrays(images),
+    }  # fmt: skip
+    content: dict[str, bytes | Path] = {f"arrays/{name}.npy": _npy(array) for name, array in arrays.items()}
+    content["calibration.json"] = json.dumps(compacted(map_.state.calibration, map_.state.rows)).encode()
+    for folder in (storage.MODEL, RUNTIME):
+        inside = sorted(p for p in (map_.path / folder).glob("*") if p.is_file() and not p.name.startswith("."))
+        content |= {f"{folder}/{file.name}": file for file in inside}
+    facts = {"kind": _KIND, "schema": _SCHEMA, "model": map_.model_fingerprint, "dim": map_.dim, "photos": len(map_),
+             "frame": poses.frame, "index": map_.state.index, "max_ram": map_.state.max_ram}  # fmt: skip
+    listing = {name: _entry(data) for name, data in content.items()}
+    with replacing(target) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(LISTING, json.dumps({**facts, "files": listing}, indent=1))
+        for name, data in content.items():
+            if isinstance(data, Path):
+                archive.write(data, name)
+            else:
+                archive.writestr(name, data)
+    return target.stat().st_size
+
+
+def _portable_names(map_: Map) -> NDArray[np.bytes_]:
+    """The photos' names as any machine can take them: absolute ones become relative to the folder they share."""
+    names = map_.images.names.tolist()
+    if names and all(name.startswith(b"/") for name in names):
+        shared = os.path.commonpath([os.path.dirname(name) for name in names])  # noqa: PTH120 - names are bytes
+        names = [os.path.relpath(name, shared) for name in names]
+    if any(map(_leads_outside, names)):
+        name = os.fsdecode(next(filter(_leads_outside, names)))
+        raise InputError(
+            f"{map_.path} names the photo {name!r}, outside of its folder; to export it, index a table with paths inside one folder"
+        )
+    return encode_names(names)
+
+
+def _leads_outside(name: bytes) -> bool:
+    return name.startswith((b"/", b"../")) or b"/../" in name
+
+
+@foreign("a map file")
+def import_map(source: Path, target: Path, *, photos: Path | None = None) -> Map:
+    """The map of a file that `export_map` wrote, every byte checked; `photos` is the folder of its photos, if any.
+
+    It is built beside `target` and renamed when it is whole; the next import clears what an interrupted one left.
+    """
+    if target.exists():
+        raise InputError(f"{target} already exists; choose another output or remove it")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    files.clear_partials(target)
+    draft = files.partial_name(target)
+    draft.mkdir()
+    try:
+        with files.held(draft):
+            facts = _unpacked(source, draft / "file")
+            _build(source, draft / "file", facts, photos, draft / "map")
+            (draft / "map").rename(target)
+    finally:
+        shutil.rmtree(draft, ignore_errors=True)
+    if photos is not None:
+        note_folders(target, [str(photos)])
+    return Map.open(target)
+
+
+def _build(source: Path, unpacked: Path, facts: Mapping[str, Any], photos: Path | None, target: Path) -> None:
+    """Writes the map of an unpacked file."""
+    arrays = _arrays(source, unpacked)
+    images, descriptors = _images(source, facts, arrays, photos), arrays["descriptors"]
+    count, dim = descriptors.shape
+    model, calibration = facts["model"], _calibration(source, unpacked)
+    config = {
+        "model": model,
+        "dim": dim,
+        "index": facts["index"],
+        "images": images.fingerprint(),
+        "imported": source.name,
+    }
+    with artifacts.claim(target, storage.MAP_KIND, config):
+        for name in (storage.MODEL, RUNTIME):
+            if (unpacked / name).is_dir():
+                shutil.copytree(unpacked / name, target / name)
+        if artifacts.open_manifest(target / storage.MODEL, "model").get("fingerprint") != model:
+            raise InputError(f"the model in {source} is not {model}, whose descriptors it holds; export it again")
+        key = artifacts.fingerprint(model, images.fingerprint(), count)
+        precision: Any = "float16" if descriptors.dtype == np.float16 else "float32"
+        store = DescriptorStore.create(target / storage.SEGMENTS / key, model, dim, precision)
+        store = store.append(images.names, descriptors, model=model)
+        table = replace(images, root=target, columns={**images.columns, "row": np.arange(count)})
+        if calibration is None:
+            calibration = calibrate(table, descriptors, gcl_margin(target / storage.MODEL)).to_dict()
+        state = State(1, table, (key,), facts["index"], facts["max_ram"], calibration)
+        index = next_index(Map(target, state, (store,), model, dim), None)
+        storage.write_state(target, state, None if isinstance(index, Exact) else index)
+
+
+def _calibration(source: Path, unpacked: Path) -> dict[str, Any] | None:
+    """The calibration record of a file, after checking that it can be read."""
+    record = artifacts.read_json(unpacked / "calibration.json")
+    try:
+        if record is not None:
+            Calibration.from_dict(record).summary()
+    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
+        raise InputError(f"{source} has a calibration that cannot be read; export the map again") from None
+    return record
+
+
+def _whole(map_: Map) -> Map:
+    """The map with every byte checked, unless its photos live in an engine."""
+    if storage.read_engine(map_.path) is not None:
+        raise InputError(
+            f"the photos of {map_.path} live in an engine; to send them, index the photos again "
+            f"without --engine: covis index PHOTOS --model {map_.path}/model -o ANOTHER_MAP"
+        )
+    return Map.open(map_.path, verify=True)
+
+
+def _npy(array: NDArray[Any]) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, np.ascontiguousarray(array), allow_pickle=False)
+    return buffer.getvalue()
+
+
+def _entry(data: bytes | Path) -> dict[str, Any]:
+    if isinstance(data, Path):
+        return artifacts.file_entry(data)
+    return {"sha256": sha256(data).hexdigest(), "bytes": len(data)}
+
+
+def _unpacked(source: Path, folder: Path) -> dict[str, Any]:
+    """The file's list of contents, after these were written into `folder` and compared with it."""
+    if not source.is_file():
+        what = "is a folder" if source.is_dir() else "does not exist"
+        raise InputError(f"{source} {what}; give a file, written with: covis map export MAP FILE")
+    try:
+        with zipfile.ZipFile(source) as archive:
+            facts = _listing(source, archive)
+            for name, entry in facts["files"].items():
+                _extract(source, archive, name, entry, folder / name)
+    except (zipfile.BadZipFile, NotImplementedError, EOFError, OSError, RuntimeError) as error:
+        raise InputError(f"{source} is not a covis map file, or is damaged ({error}); export it again") from None
+    return facts
+
+
+def _arrays(source: Path, folder: Path) -> dict[str, Any]:
+    try:
+        places = {name: folder / "arrays" / f"{name}.npy" for name in (*_ARRAYS, *_MORE)}
+        return {
+            name: np.load(place, allow_pickle=False)
+            for name, place in places.items()
+            if name in _ARRAYS or place.is_file()
+        }
+    except ValueError as error:  # an array that would need a pickle, or no array
+        raise InputError(f"{source} is damaged, or not a covis map file ({error}); export it again") from None
+
+
+def _listing(source: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
+    """The list of contents, checked: nothing else is in the archive, and nothing leads outside."""
+    names = archive.namelist()
+    if LISTING not in names or archive.getinfo(LISTING).file_size > _MAX_LISTING:
+        raise InputError(
+            f"{source} is not a covis map file (no {LISTING}); write one with: covis map export MAP {source}"
+        )
+    try:
+        facts = json.loads(archive.read(LISTING))
+        kinds = {"kind": str, "schema": int, "model": str, "dim": int, "photos": int, "frame": str, "index": str}
+        sound = all(isinstance(facts[key], kind) for key, kind in kinds.items()) and isinstance(facts["files"], dict)
+        sound &= isinstance(facts["max_ram"], int | None)
+    except (ValueError, KeyError, TypeError):
+        sound = False
+    if not sound or (facts["kind"], facts["schema"]) != (_KIND, _SCHEMA):
+        raise InputError(f"{source} is not a covis map file that this version reads; export it again")
+    listed = {LISTING, *facts["files"]}
+    if sorted(names) != sorted(listed) or not all(_NAME.fullmatch(name) for name in listed):
+        raise InputError(f"{source} holds other files than its list says; export it again")
+    if any(f"arrays/{name}.npy" not in listed for name in _ARRAYS) or "calibration.json" not in listed:
+        raise InputError(f"{source} lacks a part of a map; export it again")
+    return dict(facts)
+
+
+def _extract(source: Path, archive: zipfile.ZipFile, name: str, entry: Any, target: Path) -> None:
+    """One file, no more bytes of it than its list says, compared with its SHA-256."""
+    info = archive.getinfo(name)
+    wanted = entry.get("bytes") if isinstance(entry, dict) else None
+    if info.file_size != wanted or info.compress_type != zipfile.ZIP_STORED:
+        raise InputError(f"{source}: {name} is damaged (its size differs from the list); export the map again")
+    target.parent.mkdir(parents=True, exist_ok=True)
+    digest = sha256()
+    with archive.open(info) as incoming, target.open("wb") as outgoing:
+        while chunk := incoming.read(_CHUNK):
+            digest.update(chunk)
+            outgoing.write(chunk)
+    if digest.hexdigest() != entry.get("sha256"):
+        raise InputError(f"{source}: {name} is damaged (SHA-256 differs from the list); export the map again")
+
+
+def _images(source: Path, facts: Mapping[str, Any], arrays: Mapping[str, Any], photos: Path | None) -> ImageSet:
+    """The photos of a map file, after checking that its arrays belong together."""
+    count = facts["photos"]
+    shapes = {"xy": (count, 2), "descriptors": (count, facts["dim"]), "group_names": arrays["group_names"].shape[:1]}
+    shapes |= {"rotation": (count, 3, 3), "cameras": arrays.get("cameras", arrays["group_names"]).shape[:1]}
+    for name in arrays:
+        if arrays[name].shape != shapes.get(name, (count,)):
+            raise InputError(f"{source}: {name} has shape {arrays[name].shape}; export the map again")
+    if any(map(_leads_outside, arrays["names"].tolist())):
+        raise InputError(f"{source} names photos outside of a folder; export the map again")
+    paths = arrays["file"]
+    if photos is not None:
+        paths = encode_names([os.fsencode(photos.resolve()) + b"/" + bytes(n) for n in arrays["names"]])
+    poses = Poses(arrays["xy"], arrays["heading"], arrays["z"], arrays.get("rotation"), frame=facts["frame"])
+    groups = tuple(os.fsdecode(g) for g in arrays["group_names"].tolist())
+    images = ImageSet(Path(), arrays["names"], poses, arrays["group"], groups or ("",), None, {"file": paths})
+    return storage.with_full(images, arrays, str(source))
