@@ -39,6 +39,7 @@ _DIFFERENT = 32
 _CHILD = """
 import os, sys, threading, time
 import numpy as np, torch
+from covis.core.machine import prepare_process; prepare_process()
 from covis.describing.embedding import embed
 from covis.images import ImageSet
 from covis.models import Preprocessing
@@ -155,4 +156,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from covis.core.machine import prepare_process
+
+    prepare_process()
     main()

@@ -19,6 +19,7 @@ from pathlib import Path
 import torch
 from _common import Apart, cpu_seconds, matrix_product, operations, report, versus
 
+from covis.core.machine import prepare_process
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
 
 CASES = (
@@ -64,7 +65,7 @@ def plain_program(backbone: str) -> Callable[[], torch.Tensor]:
 def runtimes(model: PlaceModel, pixels: torch.Tensor, folder: Path) -> dict[str, Callable[[], torch.Tensor]]:
     """Name → one batch of descriptors."""
     traced = torch.jit.optimize_for_inference(torch.jit.freeze(torch.jit.trace(model, model.normalise(pixels))))
-    export_onnx(model, folder / "model.onnx", portable=False)
+    export_onnx(model, folder / "model.onnx")
     onnx = OnnxPlaceModel.open(folder / "model.onnx", threads=1)
 
     return {
@@ -130,4 +131,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     main()

@@ -21,7 +21,7 @@ from torch import Tensor
 from covis.losses import LOSSES, PairLoss
 from covis.models import backbones
 
-backbones.ensure()  # sentence-transformers imports torchvision, which may have been built for another torch
+backbones.import_timm()  # sentence-transformers imports torchvision, which may have been built for another torch
 from sentence_transformers.sentence_transformer import losses as sentence_losses  # noqa: E402
 
 SHAPES = [(32, 512), (32, 2048), (256, 2048)]

@@ -166,7 +166,7 @@ def embedding(rounds: int) -> Iterator[Row]:
             (root / f"{i:03d}.jpg").write_bytes(photo(i % 16, (480, 640)))
         images = images_at(root)
         model = PlaceModel.build(ModelConfig("mobilenetv2_100", "gem", (224, 224), "none"))
-        export_onnx(model, Path(folder) / "m.onnx", portable=False)
+        export_onnx(model, Path(folder) / "m.onnx")
         fast = OnnxPlaceModel.open(Path(folder) / "m.onnx", threads=1)
         loop = plain_embedding("mobilenetv2_100", model, root)
         assert np.abs(embed(fast, images, workers=0) - loop()).max() < 0.05  # Pillow resizes differently
@@ -305,4 +305,7 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    from covis.core.machine import prepare_process
+
+    prepare_process()
     main()

@@ -5,8 +5,7 @@ after the other, gradients everywhere but in frozen parameters. Ours runs the fr
 cached output), each image once, in the memory layout that suits convolutions. Both run in turn in one process, so the
 plain loop also has the memory allocator that covis sets; `system_share` is our share of CPU time in the kernel. `limit`
 is the ratio at which the operations of the trained part, or of the whole network where it is streamed, would run as
-fast as a matrix product, with every convolution computed directly and nothing else to do; `own_limit` is the same with
-the fewer operations of our convolutions. Both are taken in the rounds of the ratio. `profile` in the results shows
+fast as a matrix product, with nothing else to do, taken in the rounds of the ratio. `profile` in the results shows
 where a step's time goes. Memory is what a step keeps for its backward pass. `--recall` measures instead the time that
 both losses need to reach a recall on the town.
 """
@@ -31,9 +30,10 @@ from PIL import Image
 from torch import Tensor
 
 from covis import datasets, experiments
+from covis.core.machine import prepare_process
 from covis.describing.features import Streamed, open_features
 from covis.losses import LOSSES, GeneralizedContrastive
-from covis.models import ModelConfig, PlaceModel, convolutions
+from covis.models import ModelConfig, PlaceModel
 from covis.sampling import PairSampler, Tuples
 from covis.training.data import TrainingData, needed, weighted_loss
 from covis.training.loop import read_metrics
@@ -196,17 +196,14 @@ def step_of_a_run(model: ModelConfig, cache: Path, count: int, cache_gb: float) 
 
 
 def limit(model: PlaceModel, step: Callable[[], Tensor], plain_product: float) -> dict[str, float]:
-    """The ratios if a step did only its products, at full speed: those of direct convolutions, and those of ours.
+    """The ratio if a step did only its products, at full speed.
 
     plain_product: GFLOP that a matrix product computes in the time of a plain step.
     """
     if any(isinstance(part, torch.nn.Conv2d) and part.groups > 1 for part in model.modules()):
         return {}  # torch counts their backward pass wrongly
     own = operations(lambda: step().backward()) / 1e9
-    convolutions.train_convolutions(model, False)
-    direct = operations(lambda: step().backward()) / 1e9
-    convolutions.train_convolutions(model, True)
-    return {"limit": plain_product / direct, "own_limit": plain_product / own, "GFLOP": direct, "own_GFLOP": own}
+    return {"limit": plain_product / own, "GFLOP": own}
 
 
 def time_to_recall(output: Path) -> list[dict[str, Any]]:
@@ -255,4 +252,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    prepare_process()
     main()

@@ -1,14 +1,14 @@
-"""What the machine offers: large blocks of memory are kept by the process, waiting threads sleep."""
+"""A process of covis is set up in one place; importing covis changes nothing in the process of others."""
 
 import os
+import pkgutil
 import platform
 import subprocess
 import sys
-from types import SimpleNamespace
 
 import pytest
 
-from covis.core.machine import keep_large_blocks
+import covis
 
 LOOP = """
 import ctypes, resource
@@ -28,38 +28,38 @@ def faults(setup):
     )
 
 
-@pytest.mark.skipif(
-    sys.platform != "linux" or platform.libc_ver()[0] != "glibc", reason="only glibc has these settings"
-)
-def test_large_blocks_are_allocated_once():
-    plain, kept = faults(""), faults("from covis.core.machine import keep_large_blocks; assert keep_large_blocks()")
+GLIBC = sys.platform == "linux" and platform.libc_ver()[0] == "glibc"
+PREPARE = "from covis.core.machine import prepare_process; prepare_process()"
+PACKAGES = sorted(f"covis.{m.name}" for m in pkgutil.iter_modules(covis.__path__) if m.name != "__main__")
+
+
+@pytest.mark.skipif(not GLIBC, reason="only glibc has these settings")
+def test_large_blocks_are_kept_in_a_process_of_covis_and_not_in_others():
+    plain, kept, imported = faults(""), faults(PREPARE), faults("import covis.models.place_model")
     assert kept < plain / 4
+    assert imported > plain / 2
 
 
-def test_a_c_library_that_takes_smaller_blocks_keeps_these(monkeypatch):
-    """As glibc did before 2.35."""
-    settings = {}
-
-    def mallopt(name, size):
-        taken = name != -3 or size <= 32 << 20
-        settings.update({name: size} if taken else {})
-        return int(taken)
-
-    monkeypatch.setattr("ctypes.CDLL", lambda _: SimpleNamespace(mallopt=mallopt))
-    assert keep_large_blocks()
-    assert settings == {-3: 32 << 20, -1: (1 << 31) - 1}
+def test_importing_any_package_leaves_environment_signals_and_compiler_alone():
+    code = (
+        "import importlib, os, signal, sys\n"
+        "def state(): return dict(os.environ), [signal.getsignal(s) for s in sorted(signal.valid_signals())]\n"
+        "before = state()\n"
+        f"for name in {PACKAGES}: importlib.import_module(name)\n"
+        "assert state() == before\n"
+        "assert not [n for n, m in sys.modules.items() if n.startswith('torch._dynamo') and not hasattr(m, '__file__')]\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="torch has its own threads on other systems")
-def test_threads_that_wait_sleep_unless_the_user_says_otherwise():
+def test_waiting_threads_sleep_unless_the_user_says_otherwise():
     def policy(**given):
         environment = {k: v for k, v in os.environ.items() if k != "OMP_WAIT_POLICY"} | {"OMP_DISPLAY_ENV": "TRUE"}
-        code = "import covis.models, torch; torch.rand(1 << 18).sum()"
+        code = f"{PREPARE}; import torch; torch.rand(1 << 18).sum()"
         run = [sys.executable, "-c", code]
-        told = subprocess.run(
-            run, capture_output=True, text=True, check=True, timeout=120, env=environment | given
-        ).stderr
-        return next(line.split("'")[1] for line in told.splitlines() if "OMP_WAIT_POLICY" in line)
+        done = subprocess.run(run, capture_output=True, text=True, check=True, timeout=120, env=environment | given)
+        return next(line.split("'")[1] for line in done.stderr.splitlines() if "OMP_WAIT_POLICY" in line)
 
     assert policy() == "PASSIVE"
     assert policy(OMP_WAIT_POLICY="active") == "ACTIVE"

@@ -230,10 +230,6 @@ pairs rnus -o p.txt
 pairs runs --model rnus -o p.txt
 pairs runs --queries rnus -o p.txt
 export rnus --onnx x.onnx
-export runs --onnx x.onnx --int8 rnus
-distil rnus resnet50 . -o x
-distil runs resnet50 rnus -o x
-distil runs resnet50 . -o x --weights rnus
 train town_quick -o x --init rnus
 train town_quick -o x --data town=rnus
 reproduce table1 -o x --scores rnus
@@ -290,8 +286,6 @@ index . -o m.map --kind hnws
 index . -o m.map --runtime troch
 locate runs runs --geopose-form quaternoin
 pairs runs -o p.txt --by retreival
-distil runs resnet5O . -o x
-distil runs resnet50 . -o x --trainable lsat2
 list recpies
 cache --clear featurs
 label --dataset twon -o x

@@ -148,7 +148,7 @@ def test_evaluate_compare_report_and_leaderboard(describers, place, tmp_path, ca
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_export(kind, describers, place, tmp_path, capsys):
+def test_export(kind, describers, tmp_path, capsys):
     command = ["export", describers[kind], "--onnx", tmp_path / "out.onnx"]
     if kind in COMPUTED:
         assert "holds descriptors, not a model" in refused(capsys, *command)
@@ -158,11 +158,6 @@ def test_export(kind, describers, place, tmp_path, capsys):
     assert facts["fingerprint"] == OnnxPlaceModel.open(tmp_path / "out.onnx").fingerprint()
     if kind == "onnx":
         assert (tmp_path / "out.onnx").read_bytes() == describers[kind].read_bytes()
-        code, facts, err = run(capsys, "export", tmp_path / "out.onnx", "--onnx", tmp_path / "8.onnx", "--int8", place)
-        assert code == 0, err
-        assert facts["bytes"] < 0.5 * facts["bytes_before"]
-        again = ["export", tmp_path / "8.onnx", "--onnx", tmp_path / "9.onnx", "--int8", place]
-        assert "in 8 bits already" in refused(capsys, *again)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,6 @@ import os
 import signal
 import time
 import tracemalloc
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -197,23 +196,6 @@ def test_memory_does_not_grow_with_the_images(model, folder, tmp_path):
     few, many = (min(peak(count, run) for run in range(2)) for count in (500, 2000))
     assert many - few < 16 * 1500, (few, many)
     assert many < 16 << 20
-
-
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="needs Linux's account of a process's memory")
-def test_holes_in_the_heap_go_back_to_the_system(model, folder, tmp_path):
-    """Batches leave such holes between small objects that live on; kept, they add up over a long run."""
-
-    def held_mb():
-        rollup = Path("/proc/self/smaps_rollup").read_text()
-        return int(rollup.split("Anonymous:")[1].split()[0]) / 1024
-
-    blocks = [np.ones(100_000, np.uint8) for _ in range(1000)]
-    small = blocks[::20]
-    del blocks
-    before = held_mb()
-    embed(model, images_at(folder), tmp_path / "s", workers=0)
-    assert held_mb() < before - 50
-    assert len(small) == 50
 
 
 def covis(*arguments, **environment):

@@ -439,7 +439,6 @@ def arguments(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
         lambda: ["reproduce", _pick(rng, ["table1", "table5", "figure_tsne", "x"]), "--data", f"{_pick(rng, ['msls', 'x', ''])}={_pick(rng, paths)}",
                  "--rows", _pick(rng, _VALUES), "-o", _pick(rng, paths)],
         lambda: ["reproduce", "table1", "--scores", _pick(rng, paths), "--data", f"msls={_pick(rng, paths)}", "-o", _pick(rng, paths)],
-        lambda: ["distil", _pick(rng, paths), _pick(rng, paths), "-o", _pick(rng, paths), "--steps", _pick(rng, _VALUES)],
         lambda: ["train", "town_quick", "--init", _pick(rng, paths), "--dry-run", "-o", _pick(rng, paths)],
         lambda: ["train", _pick(rng, paths), "--dry-run", "-o", _pick(rng, paths)],
         lambda: ["leaderboard", _pick(rng, paths), "-o", _pick(rng, paths)],

@@ -143,7 +143,7 @@ def test_an_absent_model_does_not_end_the_table(whole):
 @pytest.fixture(scope="module")
 def netvlad(tmp_path_factory):
     """A model folder made of a checkpoint with the names that NetVLAD's and Patch-NetVLAD's authors give, on small images."""
-    backbones.ensure()
+    backbones.import_timm()
     from torchvision.models import vgg16
 
     folder = tmp_path_factory.mktemp("netvlad")

@@ -11,7 +11,7 @@ def sentence_losses() -> ModuleType:
     pytest.importorskip("transformers")
     from covis.models import backbones
 
-    backbones.ensure()
+    backbones.import_timm()
     try:
         return importlib.import_module("sentence_transformers.sentence_transformer.losses")
     except ModuleNotFoundError as missing:

@@ -31,18 +31,12 @@ def agree(model, exported):
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("backbone", "pool", "portable"),
-    [
-        ("tiny", "transport16", False),
-        ("vit_tiny_patch16_224", "netvlad16", True),
-        ("vit_tiny_patch16_224", "token", False),
-    ],
+    ("backbone", "pool"),
+    [("tiny", "transport16"), ("vit_tiny_patch16_224", "netvlad16"), ("vit_tiny_patch16_224", "token")],
 )
-def test_families_and_poolings_export(backbone, pool, portable, tmp_path):
+def test_families_and_poolings_export(backbone, pool, tmp_path):
     model = PlaceModel.build(ModelConfig(backbone, pool, (64, 80)), seed=1).train()
-    assert export_onnx(model, tmp_path / "m.onnx", portable=portable) < 1e-5
-    operators = {node.op_type for node in onnx.load(tmp_path / "m.onnx").graph.node}
-    assert ("Attention" in operators) == (backbone.startswith("vit") and not portable)
+    assert export_onnx(model, tmp_path / "m.onnx") < 1e-5
     assert model.training, "exporting leaves the model as it was"
     agree(model.eval(), OnnxPlaceModel.open(tmp_path / "m.onnx"))
 
@@ -91,14 +85,13 @@ def test_a_descriptor_depends_on_no_other_photo_and_on_no_number_of_threads(tmp_
     agree(model, fast[1])
 
 
-@pytest.mark.parametrize(("backbone", "images"), [("tiny", 2000), ("resnet18", 800)])
-def test_an_export_must_be_worth_its_time(backbone, images, tmp_path, monkeypatch, capsys):
+def test_an_export_must_be_worth_its_time(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
-    PlaceModel.build(ModelConfig(backbone, "gem", (64, 64))).save(tmp_path / "model")
-    assert isinstance(load_fast(tmp_path / "model", images - 1), PlaceModel)
-    assert not (tmp_path / "cache").exists()
-    monkeypatch.setattr("covis.models.onnx.export_onnx", lambda *_, **__: (_ for _ in ()).throw(RuntimeError("tried")))
-    assert isinstance(load_fast(tmp_path / "model", images), PlaceModel)
+    PlaceModel.build(ModelConfig("tiny", "gem", (64, 64))).save(tmp_path / "model")
+    monkeypatch.setattr("covis.models.onnx.export_onnx", lambda *_: (_ for _ in ()).throw(RuntimeError("tried")))
+    assert isinstance(load_fast(tmp_path / "model", 999), PlaceModel)
+    assert "tried" not in capsys.readouterr().err
+    assert isinstance(load_fast(tmp_path / "model", 1000), PlaceModel)
     assert "runs in torch instead: tried" in capsys.readouterr().err
 
 
@@ -144,7 +137,7 @@ def test_evaluation_runs_in_the_fast_runtime_and_an_export_that_fails_stays_in_t
     from covis.poses import Poses
 
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(onnx, "_WORTH_EXPORTING", {0: 3})
+    monkeypatch.setattr(onnx, "_WORTH_EXPORTING", 3)
     rng = np.random.default_rng(0)
     for name in ("a.jpg", "b.jpg", "c.jpg"):
         Image.fromarray(rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)).save(tmp_path / name)

@@ -44,7 +44,7 @@ def under(prefix, tensors):
 
 
 def random_network(name):
-    backbones.ensure()
+    backbones.import_timm()
     import timm
 
     torch.manual_seed(1)
@@ -87,7 +87,7 @@ def test_cosplace_and_eigenplaces(name, tmp_path):
 @pytest.mark.parametrize("name", ["cosplace_vgg16_64", "eigenplaces_vgg16_512"])
 def test_cosplace_and_eigenplaces_on_vgg(name, tmp_path):
     """VGG16 up to conv5_3 without its ReLU, by number."""
-    backbones.ensure()
+    backbones.import_timm()
     from torchvision.models import vgg16
 
     torch.manual_seed(2)
@@ -107,7 +107,7 @@ def test_cosplace_and_eigenplaces_on_vgg(name, tmp_path):
 @pytest.mark.parametrize("projected", [False, True])
 def test_netvlad_and_patch_netvlad(projected, tmp_path):
     """`encoder.*` is VGG16 up to conv5_3 without its ReLU; WPCA is a convolution of one pixel over the descriptor."""
-    backbones.ensure()
+    backbones.import_timm()
     from torchvision.models import vgg16
 
     torch.manual_seed(2)
@@ -568,7 +568,7 @@ def squares(rows, columns):
 @pytest.mark.parametrize(("kind", "size"), [("gem", (64, 96)), ("rmac", (96, 160)), ("rmac", (96, 96))])
 def test_cirtorch_on_vgg(kind, size, tmp_path):
     """VGG16 up to its last ReLU, without the pooling behind it; the training script's numpy arrays lie in the file too."""
-    backbones.ensure()
+    backbones.import_timm()
     from torchvision.models import vgg16
 
     torch.manual_seed(4)

@@ -45,7 +45,7 @@ def head_of(shared_data, file, name):
 
 
 def test_mobilenet_gives_torchvisions_features(shared_data):
-    backbones.ensure()
+    backbones.import_timm()
     import torchvision
 
     state = load_file(shared_data / "weights" / MOBILENET)
@@ -78,7 +78,7 @@ def test_resnet_of_2015_needs_its_strides_in_their_old_place(shared_data):
 
 def test_vgg_and_resnet_give_torchvisions_features(shared_data):
     """The published network, built by its own library with the same file, gives the features that ours pools."""
-    backbones.ensure()
+    backbones.import_timm()
     import torchvision
 
     vgg = model_of(shared_data, "vgg16", VGG, (96, 128))
@@ -114,7 +114,7 @@ def test_vgg_and_dinov2_load(shared_data):
 
 
 def test_dinov2_is_the_librarys_own_reading_of_the_file(shared_data):
-    backbones.ensure()
+    backbones.import_timm()
     import timm
 
     path = shared_data / "weights" / "dinov2_vits14_reg_fp16.safetensors"

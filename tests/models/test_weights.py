@@ -11,7 +11,7 @@ from safetensors.torch import save_file
 from covis.core.errors import InputError
 from covis.models import ModelConfig, PlaceModel, backbones, weights
 
-backbones.ensure()
+backbones.import_timm()
 import torchvision  # noqa: E402
 
 SIZE = (64, 64)

@@ -9,7 +9,7 @@ from covis.core.errors import InputError
 from covis.core.settings import apply, describe
 from covis.labels import Radius
 from covis.losses import Triplet
-from covis.sampling import AllPairs, Pairs, Tuples
+from covis.sampling import Tuples
 from covis.training.recipe import Optimiser, configure, describe_recipe, restore_recipe
 
 
@@ -66,32 +66,6 @@ def test_a_described_recipe_comes_back_the_same():
     for name in experiments.RECIPES:
         recipe = experiments.get(name)
         assert restore_recipe(describe_recipe(recipe)) == recipe, name
-
-
-BEFORE = {
-    "type": "Batches", "strategy": "A", "size": 16, "composed_by": None, "partners": "any", "zeros": "near", "places": 2,
-    "focus": False, "negatives": 10, "mined": False, "refresh": 250, "pool": 1000,
-}  # fmt: skip
-"""How version 0.1 stated all batches."""
-
-
-@pytest.mark.parametrize(
-    ("told", "loss", "expected"),
-    [
-        ({}, "Contrastive", Pairs("A", 16, zeros="near")),
-        (
-            {"strategy": "binary", "composed_by": {"type": "Radius", "radius_m": 9.0}},
-            "Contrastive",
-            Pairs("binary", 16, composed_by=Radius(9.0), zeros="near"),
-        ),
-        ({"strategy": "all_pairs", "places": 5, "focus": True}, "Contrastive", AllPairs("A", 16, places=5, focus=True)),
-        ({"strategy": "triplet", "mined": True}, "Triplet", Tuples(16, zeros="near", mined=True)),
-    ],
-    ids=["pairs", "binary", "all pairs", "tuples"],
-)
-def test_recipes_of_version_0_1_come_back_as_the_kind_of_batches_they_meant(told, loss, expected):
-    recipe = describe_recipe(experiments.get("town_gcl")) | {"batches": BEFORE | told, "loss": {"type": loss}}
-    assert restore_recipe(recipe).batches == expected
 
 
 def test_parts_that_depend_on_each_other_change_together():

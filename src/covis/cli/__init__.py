@@ -16,7 +16,7 @@ import typer
 from typer.core import TyperGroup
 
 from covis.core.errors import InputError, WeightsMissing, visible
-from covis.core.machine import sleep_while_waiting
+from covis.core.machine import prepare_process
 from covis.core.progress import QUIET, VERBOSE, set_level
 
 VERBS: dict[str, str] = {
@@ -39,7 +39,6 @@ VERBS: dict[str, str] = {
     "doctor": "listing.doctor",
     "cache": "listing.cache",
     "export": "model.export_model",
-    "distil": "model.distil",
 }
 """Verb → module of this package and function in it."""
 GROUPS: dict[str, dict[str, str]] = {
@@ -82,7 +81,7 @@ SECTIONS = {
     "Train and evaluate": (
         "demo", "train", "evaluate", "compare", "report", "leaderboard", "sweep", "reproduce", "submission"
     ),
-    "Single steps": ("label", "embed", "search", "model", "export", "distil"),
+    "Single steps": ("label", "embed", "search", "model", "export"),
     "This installation": ("list", "doctor", "cache"),
 }  # fmt: skip
 """The verbs as `covis --help` shows them."""
@@ -191,7 +190,7 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 141 unread, 1 a defect of ours."""
     args = list(sys.argv[1:] if argv is None else argv)
-    sleep_while_waiting()
+    prepare_process(one_blas_thread=args[:1] == ["locate"])  # a few photos: threads would cost more than they save
     debug = "--debug" in args
     for switch, level in (("-q", QUIET), ("--quiet", QUIET), ("-v", VERBOSE), ("--verbose", VERBOSE)):
         if switch in args:
@@ -212,8 +211,6 @@ def _run(args: list[str], debug: bool) -> int:
     """Runs a command; returns its exit code. Raises `BrokenPipeError` where nobody reads its results any more."""
     try:
         verb = next(iter(args), None)
-        if verb == "locate":  # a few photos: several threads would save less time than it takes to start them
-            os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
         known = verb in VERBS or verb in GROUPS or "_COVIS_COMPLETE" in os.environ
         code = build_app(verb, listed=not known)(args, standalone_mode=False)
         return code if isinstance(code, int) else 0

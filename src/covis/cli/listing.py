@@ -36,7 +36,6 @@ _LIBRARIES = ("numpy", "scipy", "numba", "torch", "timm", "faiss-cpu", "pyarrow"
 CACHED = {
     "descriptors": "descriptors of images, by model",
     "features": "outputs of frozen network parts, for training",
-    "distillations": "checkpoints of interrupted distillations",
     "local": "local features of images, for re-ranking",
     "onnx": "models in the ONNX format",
     "folders": "which folders of photos were given to which map",

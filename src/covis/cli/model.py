@@ -26,12 +26,7 @@ from covis.core.errors import InputError
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
-    from covis.models import Embedder, PlaceModel
-
-
-def _check_student(given: str) -> str:
-    """Checks that the student is an existing folder or a backbone's name."""
-    return given if Path(given).exists() else known_backbone(given)
+    from covis.models import Embedder
 
 
 def embed(
@@ -297,34 +292,21 @@ def _plain(value: Any) -> str:
 def export_model(
     model: Annotated[Path, typer.Argument(callback=existing_model, help="A model or run folder, or an ONNX file.")],
     onnx: Annotated[Path, typer.Option(help="The ONNX file to write.")],
-    int8: Annotated[
-        Path | None,
-        typer.Option(
-            callback=existing,
-            help="Quantise to 8 bits, with ranges from these photos (a folder or table).",
-        ),
-    ] = None,
     json: Json = False,
 ) -> None:
     """Write a model as one ONNX file, checked against torch. It takes uint8 RGB pixels and returns unit descriptors.
 
-    An ONNX file is copied, checked against the checksum that it carries. With --int8, every other photo sets the value
-    ranges, and the rest measure the loss of accuracy.
+    An ONNX file is copied, checked against the checksum that it carries.
 
     \b
     Examples:
       covis export runs/quick --onnx place.onnx
-      covis export runs/quick --onnx small.onnx --int8 photos/
-      covis export place.onnx --onnx small.onnx --int8 photos/
     """
     from covis.describing.describers import open_model
     from covis.models import OnnxPlaceModel, export_onnx
     from covis.models.onnx import copy_onnx
 
     loaded = open_model(model)
-    if int8 is not None:
-        _export_int8(loaded, onnx, int8, json)
-        return
     if isinstance(loaded, OnnxPlaceModel):
         copy_onnx(loaded, onnx)
         difference, checked = 0.0, f"the same as {model}, which is what its checksum says"
@@ -335,126 +317,6 @@ def export_model(
     height, width = loaded.preprocessing.image_size
     text = f"{onnx}: (batch, 3, {height}, {width}) uint8 → (batch, {loaded.dim}), {checked}"
     emit(facts, json, text, f"covis embed {onnx} PHOTOS -o STORE")
-
-
-MOST_PHOTOS = 400
-"""Most photos that --int8 uses, evenly spread over those given."""
-
-
-def _export_int8(model: Embedder, onnx: Path, photos: Path, json: bool) -> None:
-    from dataclasses import asdict
-
-    import numpy as np
-    import torch
-
-    from covis.describing.embedding import image_batches
-    from covis.models.onnx import export_int8
-
-    images = images_at(photos)
-    ids = np.linspace(0, len(images) - 1, min(len(images), MOST_PHOTOS)).astype(int)
-    batches = image_batches(images, ids, model.preprocessing.image_size, 32)
-    loss = export_int8(model, onnx, torch.cat([part.images for part in batches]))
-    text = (
-        f"{onnx}: {loss.bytes / 1e6:.1f} MB instead of {loss.bytes_before / 1e6:.1f}; {loss.photos} photos: cosine "
-        f"{loss.mean_cosine:.4f} on average, {loss.least_cosine:.4f} at least, nearest photo the same for "
-        f"{loss.same_nearest:.1f} %"
-    )
-    emit({"path": str(onnx), **asdict(loss)}, json, text)
-
-
-def distil(
-    teacher: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
-    student: Annotated[
-        str,
-        typer.Argument(callback=_check_student, help="A model or run folder, or a backbone (`covis list backbones`)."),
-    ],
-    photos: Annotated[Path, typer.Argument(callback=existing, help="Photos without labels: a folder or a table.")],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The model folder to write.")],
-    trainable: Annotated[
-        str,
-        typer.Option(
-            callback=choice_of("--trainable", ("last1", "last2", "all")),
-            help="Blocks of the student to train: last1, last2 or all.",
-        ),
-    ] = "all",
-    image_size: Annotated[str, typer.Option(help="HEIGHTxWIDTH in pixels, if the student is a backbone.")] = "224x224",
-    pool: Annotated[
-        str, typer.Option(callback=named("pooling"), help="Pooling, if the student is a backbone.")
-    ] = "gem",
-    weights: Annotated[
-        str,
-        typer.Option(
-            callback=existing_weights,
-            help="Weights, if the student is a backbone: pretrained, none or FILE.safetensors.",
-        ),
-    ] = "pretrained",
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 500,
-    size: Annotated[int, typer.Option(min=2, help="Photos per batch.")] = 64,
-    rate: Annotated[float, typer.Option(help="Learning rate.")] = 1e-4,
-    seed: Annotated[int, typer.Option(help="Seed of batches and random weights.")] = 0,
-    workers: Workers = None,
-    device: Device = None,
-    json: Json = False,
-) -> None:
-    """Train a small model to imitate a large one. Needs photos but no labels; held-out photos measure the result.
-
-    \b
-    Examples:
-      covis distil megaloc mobilenetv2_100 photos/ -o small
-      covis distil runs/large runs/small photos.csv -o smaller --trainable last2 --steps 2000
-    """
-    from covis.describing.describers import find_describer, open_describer
-
-    find_describer(teacher)
-    if output.exists() and not _holds_model(output):
-        raise InputError(f"{output} already exists; choose another output or remove it")
-    from covis.models import ModelConfig, PlaceModel
-    from covis.training.distillation import Distillation, distillation_facts
-    from covis.training.distillation import distil as learn
-
-    if Path(student).exists():
-        pupil = PlaceModel.load(find_describer(student).path, trainable=trainable)
-    else:
-        chosen = None if weights == "none" else weights
-        values = {"backbone": student, "pool": pool, "image_size": _size(image_size), "weights": chosen}
-        pupil = PlaceModel.build(ModelConfig.from_dict({**values, "trainable": trainable}), seed)
-    settings, images = Distillation(steps, size, rate, seed), images_at(photos)
-    describer = open_describer(teacher, workers=workers)
-    if output.exists():
-        model = PlaceModel.load(output)
-        facts = _distilled(model, output, distillation_facts(describer, pupil, images, settings))
-    else:
-        model, facts = learn(describer, pupil, images, settings, output=output, workers=workers)
-    before, after = facts["before"], facts["after"]
-    text = (
-        f"{output}: {model.config.backbone}, {model.dim} dims; of {facts['held_out']} held-out photos the teacher's nearest "
-        f"is found first for {after['nearest']:.1f} % ({before['nearest']:.1f} % before), among five for "
-        f"{after['among_five']:.1f} %"
-    )
-    emit({**_facts(model, output), **facts}, json, text, f"covis evaluate {output} BENCHMARK")
-
-
-def _holds_model(path: Path) -> bool:
-    from covis.describing.describers import find_describer
-
-    try:
-        return find_describer(path).kind == "model"
-    except InputError:
-        return False
-
-
-def _distilled(model: PlaceModel, path: Path, wanted: dict[str, Any]) -> dict[str, Any]:
-    """The facts about a student that was distilled in the same way before; another model is refused."""
-    from covis.core.artifacts import difference
-    from covis.core.progress import say
-
-    facts: dict[str, Any] = model.card.get("distilled") or {}
-    recorded = {key: facts.get(key) for key in wanted}
-    if recorded != wanted:
-        changes = difference(recorded, wanted) if facts else "it was not distilled"
-        raise InputError(f"{path} already holds another model ({changes}); choose another output or remove it")
-    say(f"{path} is done")
-    return facts
 
 
 def _facts(model: Embedder, path: Path) -> dict[str, Any]:

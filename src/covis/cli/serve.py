@@ -87,11 +87,9 @@ def _app(maps: list[Path], *, keys: Path | None, **options: Any) -> Any:
     except ImportError as error:
         raise InputError(f"the service needs {error.name}; install it with: pip install 'covis[serve]'") from None
     del fastapi, python_multipart, prometheus_client, uvicorn
-    from covis.core.machine import keep_large_blocks
     from covis.service.app import create_app
     from covis.service.limits import Keys
 
-    keep_large_blocks()
     return create_app(maps, keys=None if keys is None else Keys(keys), **options)
 
 

@@ -1,4 +1,4 @@
-"""This machine: processors, workers, cache folder, device, and a memory allocator that keeps large blocks."""
+"""This machine: processors, worker processes, folders of the user, device, and the set-up of a process of our own."""
 
 from __future__ import annotations
 
@@ -20,11 +20,6 @@ if TYPE_CHECKING:  # importing it takes longer than reporting a typo
 
 A = TypeVar("A")
 B = TypeVar("B")
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3
-_KEPT_BYTES = (1 << 30, 32 << 20)
-"""Blocks up to this size stay with the process: the first that the C library accepts (glibc before 2.35: ≤ 32 MB)."""
-_TRIM_BYTES = (1 << 31) - 1
-"""The largest value that the argument of `mallopt` can have."""
 MAX_WORKERS = 8
 
 
@@ -33,28 +28,33 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def keep_large_blocks() -> bool:
-    """Tells the C library to reuse large blocks instead of giving them back to the system after each use.
+def prepare_process(*, one_blas_thread: bool = False) -> None:
+    """Sets up a process that belongs to covis alone (the command line, a service) for running networks.
+
+    Importing covis does none of this; a program of one's own may call it once, before torch is imported. Large blocks
+    of memory are kept, and waiting threads sleep instead of spinning: beside other work, a spinning thread takes the
+    core from the one it waits for (steps of two threads took 4 to 5 times as long on two busy cores). Variables that the
+    user has set are left alone. one_blas_thread: for answers that take less time than starting threads does.
+    """
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    if one_blas_thread:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    _keep_large_blocks()
+
+
+def _keep_large_blocks() -> None:
+    """Has the C library reuse large blocks instead of giving them back to the system after each use, if it is glibc.
 
     Networks allocate the same feature maps for every batch; fetching them anew costs a page fault per 4 kB, half of the
-    processor time of embedding. Returns whether the C library accepted it (glibc does; others are left as they are).
+    processor time of embedding.
     """
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError, TypeError):
-        return False
-    kept = any(mallopt(_M_MMAP_THRESHOLD, size) for size in _KEPT_BYTES)
-    return kept and bool(mallopt(_M_TRIM_THRESHOLD, _TRIM_BYTES))
-
-
-def sleep_while_waiting() -> None:
-    """Makes waiting threads sleep instead of spin, unless OMP_WAIT_POLICY is set; call before torch is imported.
-
-    Beside other work, a spinning thread takes the core from the one it waits for: steps of two threads took 4 to 5 times
-    as long, and 3.7 times the CPU time, on two cores that others used too.
-    """
-    if "torch" not in sys.modules:
-        os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    if mallopt(mmap_threshold, 1 << 30) or mallopt(mmap_threshold, 32 << 20):  # glibc before 2.35 takes up to 32 MB
+        mallopt(trim_threshold, (1 << 31) - 1)
 
 
 def workers(wanted: int | None = None) -> int:
@@ -101,8 +101,8 @@ def _checked_device(name: str) -> str:
 
     kind, _, number = name.partition(":")
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    there = {"cpu": True, "cuda": int(number or 0) < gpus, "mps": torch.backends.mps.is_available()}[kind]
-    if not there:
+    available = {"cpu": True, "cuda": int(number or 0) < gpus, "mps": torch.backends.mps.is_available()}[kind]
+    if not available:
         raise InputError(f"this machine has no device {name!r} ({gpus} GPUs that torch can use); give --device cpu")
     return name
 
@@ -126,8 +126,8 @@ def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def apart(function: Callable[[A], B], argument: A) -> B | None:
-    """`function(argument)` in a process of its own; None where that process dies, as C code does on a damaged file."""
+def run_isolated(function: Callable[[A], B], argument: A) -> B | None:
+    """`function(argument)` in a subprocess; None if it crashes, as C code does on a damaged file."""
     from concurrent.futures.process import BrokenProcessPool
 
     with _pool(1) as pool:
@@ -143,10 +143,10 @@ def _pool(processes: int) -> ProcessPoolExecutor:
     from concurrent.futures import ProcessPoolExecutor
 
     method = "fork" if "fork" in multiprocessing.get_all_start_methods() else None
-    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context(method), initializer=_settle)
+    return ProcessPoolExecutor(processes, mp_context=multiprocessing.get_context(method), initializer=_prepare_worker)
 
 
-def _settle() -> None:
+def _prepare_worker() -> None:
     """A worker leaves interrupts to its parent, and does not outlive it even after SIGKILL."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -41,16 +41,10 @@ class JsonValues(Mapping[str, Any]):
         return f"{type(self).__name__}({self._values!r})"
 
 
-def later(default: Any) -> Any:
-    """A field that came after the first release: stated only where it is not `default`, so that earlier runs keep their names."""
-    return dataclasses.field(default=default, metadata={"later": True})
-
-
 def describe(value: Any) -> Any:
     """A JSON-able form; nested values carry their class name, so that a loss or rule can be told apart."""
     if _is_value(value):
-        values = {f: getattr(value, f.name) for f in dataclasses.fields(value)}
-        named = {f.name: describe(v) for f, v in values.items() if not (f.metadata.get("later") and v == f.default)}
+        named = {f.name: describe(getattr(value, f.name)) for f in dataclasses.fields(value)}
         return {"type": type(value).__name__, **named}
     if isinstance(value, (list, tuple)):
         return [describe(v) for v in value]

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from covis.core.arrays import Floats
 from covis.core.errors import InputError, unknown_name
 from covis.core.files import check_regular, existing_names, foreign
-from covis.core.machine import apart
+from covis.core.machine import run_isolated
 from covis.core.progress import warn
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
@@ -47,7 +47,7 @@ class Struct:
 def read_struct(path: Path) -> Struct:
     """Reads `path`, checking that names and positions belong together."""
     check_regular(path)
-    fields = apart(_fields, path)
+    fields = run_isolated(_fields, path)
     if fields is None:
         raise InputError(f"{path} is not a MATLAB file with a dbStruct (it breaks the reader); get it again")
     map_names, query_names = _strings(fields, "dbImageFns", path), _strings(fields, "qImageFns", path)

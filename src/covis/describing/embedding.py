@@ -6,12 +6,10 @@ depends neither on where an earlier run stopped nor on how many ranks share the 
 
 from __future__ import annotations
 
-import ctypes
-import functools
 import math
 import os
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
@@ -331,20 +329,6 @@ def _in_memory(
     return vectors
 
 
-def _return_free_memory() -> None:
-    """Gives the heap's holes back to the system: glibc keeps them, and between batches they grow, to 100 MB and more."""
-    trim = _heap_trimmer()
-    if trim is not None:
-        trim(0)
-
-
-@functools.cache
-def _heap_trimmer() -> Callable[[int], int] | None:
-    """glibc's `malloc_trim`; other C libraries have none, and less need of it."""
-    trim: Callable[[int], int] | None = getattr(ctypes.CDLL(None), "malloc_trim", None)
-    return trim
-
-
 @dataclass(frozen=True, eq=False)
 class _Plan:
     """One store to be made: what decides its content, and which part of it this rank does."""
@@ -429,7 +413,6 @@ class _Plan:
                     meter.advance(len(batch.ids))
                 self._write(s, np.concatenate(ids), rows[:filled].cpu().numpy(), bad)
                 bad.clear()
-                _return_free_memory()
 
     def _ids(self, shard: int) -> NDArray[np.int64]:
         return np.arange(shard * self.shard_rows, min((shard + 1) * self.shard_rows, len(self.images)))

@@ -20,7 +20,7 @@ import numpy as np
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
 from covis.core.registry import Registry
-from covis.core.settings import above, at_least, later, one_of
+from covis.core.settings import above, at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.city import (
@@ -137,7 +137,7 @@ class FovOverlap(LabelRule):
     """ψ below this counts as 0; the kernel is exact to about 1e-11."""
     exponent: float = 1.0
     """ψ is the overlap to this power: 2 where near and far views of one place soon look different, as in photos."""
-    curve: tuple[float, ...] = later(())
+    curve: tuple[float, ...] = ()
     """Maps that ψ to the measured share of pairs that look alike (`covis.evaluation.retrieval.likeness`), given at
     equal steps of ψ from 0 to 1; empty: ψ is not mapped."""
 

@@ -566,7 +566,7 @@ class Map:
         facts = {"model": self.model_fingerprint}
         with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
             file = draft.path / ONNX_FILE
-            draft.facts["difference"] = export_onnx(self._place_model(), file, _BESIDE_FILE, portable=False)
+            draft.facts["difference"] = export_onnx(self._place_model(), file, _BESIDE_FILE)
         return True
 
     def keep_scene(self, path: Path | str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from covis.core.machine import keep_large_blocks, sleep_while_waiting
 from covis.models.config import ModelConfig, Preprocessing
 from covis.whitening import Whitening
 
@@ -28,9 +27,6 @@ _NAMES = {
     "load_fast": "onnx",
 }
 """Name → the module that defines it."""
-
-keep_large_blocks()  # before the first feature map is allocated
-sleep_while_waiting()
 
 
 def __getattr__(name: str) -> Any:

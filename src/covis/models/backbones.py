@@ -12,13 +12,11 @@ whose structure is not understood is run whole instead of wrongly.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib
 import math
 import sys
-import types
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -36,79 +34,32 @@ from covis.models.networks import (
     end_before_pooling,
 )
 
-_MISSING_OPERATORS = ("nms", "qnms")
-
 
 @functools.cache
-def ensure() -> Any:
-    """Imports torchvision and timm, whatever torch they were built for; the cached result keeps declarations alive."""
-    with _compiler_when_asked():
-        library = _import_torchvision()
-        importlib.import_module("timm")
-    return library
+def import_torchvision() -> Any:
+    """Imports torchvision, which timm needs, also where it was built for another torch than the installed one.
 
-
-def _import_torchvision() -> Any:
+    A CUDA build beside a CPU torch registers no operators and then fails on its own `nms`; declaring the two that it
+    asks for lets everything else work. Returns what holds the declarations, which the cache keeps alive.
+    """
     try:
-        importlib.import_module("torchvision")
+        return importlib.import_module("torchvision")
     except RuntimeError as error:
         if "torchvision::" not in str(error):
             raise
-    else:
-        return None
     for name in [n for n in sys.modules if n == "torchvision" or n.startswith("torchvision.")]:
         del sys.modules[name]  # the half-imported package
     library: Any = torch.library.Library("torchvision", "DEF")  # type: ignore[no-untyped-call]
-    for name in _MISSING_OPERATORS:
+    for name in ("nms", "qnms"):
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     importlib.import_module("torchvision")
     return library
 
 
-_COMPILER = ("torch._dynamo", "torch._dynamo.utils")
-
-
-@contextlib.contextmanager
-def _compiler_when_asked() -> Iterator[None]:
-    """Keeps torchvision and timm from importing torch's compiler, 1.5 s that only `torch.compile` needs.
-
-    Each calls one of its functions while being imported, which stand-ins provide; the compiler is loaded on first use.
-    """
-    if any(name in sys.modules for name in _COMPILER):
-        yield
-        return
-    package, utils = stand_ins = [types.ModuleType(name) for name in _COMPILER]
-    package.disable = _disable  # type: ignore[attr-defined]
-    utils.is_compile_supported = _is_compile_supported  # type: ignore[attr-defined]
-    sys.modules.update(zip(_COMPILER, stand_ins, strict=True))
-    try:
-        yield
-    finally:
-        for name, stand_in in zip(_COMPILER, stand_ins, strict=True):
-            if sys.modules.get(name) is stand_in:
-                del sys.modules[name]
-        if vars(torch).get("_dynamo") is package:
-            del torch._dynamo
-
-
-def _disable(function: Any, recursive: bool = True, **_options: Any) -> Any:
-    return cast(Any, torch)._disable_dynamo(function, recursive)  # loads the compiler only when it is called
-
-
-def _is_compile_supported(device_type: str) -> bool:
-    return bool(importlib.import_module("torch._dynamo.utils").is_compile_supported(device_type))
-
-
-# One adapter for every backbone of timm: its chain of blocks, the cut after a frozen part, the trainable last ones.
-#
-# VGG           conv1_x … conv5_x, each with the pooling layer behind it
-# ResNet        layer1 … layer4 (ResNeXt and the other relatives alike)
-# DenseNet      denseblock1 + transition1 … denseblock4 + norm5
-# others        the items of the network's `blocks`, `stages` or `layers` (MobileNet, EfficientNet, ConvNeXt, Swin)
-# transformers  each transformer block; the final norm belongs to the last
-#
-# The chain reproduces the network's own `forward_features`; that is checked when a backbone is made, so that a network
-# whose structure is not understood is run whole instead of wrongly.
+def import_timm() -> Any:
+    """The package timm, with torchvision in working order."""
+    import_torchvision()
+    return importlib.import_module("timm")
 
 
 EMBED = "embed"
@@ -435,16 +386,14 @@ def stretched_positions(positions: Tensor, grid: tuple[int, int], prefix_tokens:
 
 def backbone_names() -> list[str]:
     """Every backbone there is: our own and timm's."""
-    ensure()
-    import timm
+    timm = import_timm()
 
     return sorted([*VARIANTS, *timm.list_models()])
 
 
 def normalisation(name: str) -> tuple[tuple[float, float, float], tuple[float, float, float]]:
     """Mean and standard deviation of RGB in [0, 1] that the weights of this name were trained with."""
-    ensure()
-    import timm
+    timm = import_timm()
 
     variant = VARIANTS.get(name)
     library_name = variant.library_name if variant else name
@@ -458,8 +407,7 @@ def _rgb(values: tuple[float, ...]) -> tuple[float, float, float]:
 
 
 def _create_net(name: str, image_size: tuple[int, int]) -> nn.Module:
-    ensure()
-    import timm
+    timm = import_timm()
 
     variant = VARIANTS.get(name, Variant(name))
     if variant.make is not None:

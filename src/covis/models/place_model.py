@@ -153,7 +153,6 @@ class PlaceModel(nn.Module):
                 f'trainable="{config.trainable}" with levels={config.levels}: use "none" (the pooling learns) or "all"'
             )
         self._choose_trained()
-        self._trains = False
 
     @classmethod
     def build(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
@@ -415,11 +414,6 @@ class PlaceModel(nn.Module):
         """As in torch, except that the frozen part stays in evaluation mode: its statistics must not move."""
         super().train(False)
         self.training = mode
-        if mode != self._trains:
-            from covis.models import convolutions  # loads numba, which only training needs
-
-            convolutions.train_convolutions(self.backbone, mode)
-            self._trains = mode
         self.pool.train(mode)
         if self._cut == 0:
             self.backbone.train(mode)

@@ -25,8 +25,7 @@ from covis.core.errors import Damaged, InputError, WeightsMissing
 from covis.core.files import read_sealed, sha256, write_json
 from covis.core.machine import cache_folder
 from covis.core.progress import say
-from covis.models import backbones
-from covis.models.backbones import VARIANTS
+from covis.models.backbones import VARIANTS, import_timm
 
 if TYPE_CHECKING:
     from covis.models.place_model import PlaceModel
@@ -248,8 +247,7 @@ def _library_file(name: str, pin: str) -> Path:
 
     A .safetensors file runs no code, so one of unknown SHA-256 is taken; that is printed, and required from then on.
     """
-    backbones.ensure()
-    import timm
+    timm = import_timm()
 
     config = None if name in VARIANTS else timm.get_pretrained_cfg(name)
     if config is None or not config.hf_hub_id:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
-from covis.core.settings import above, at_least, later
+from covis.core.settings import above, at_least
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.sampling.batches import BATCHES, Batches, check_index
@@ -167,7 +167,7 @@ class Classes(Batches):
     axis: FacingAxis = "north"
     """Headings from north (CosPlace), from the street's own direction in each cell, or by the `focal` point of four around
     the cell that an image faces (EigenPlaces)."""
-    focal_m: float = later(10.0)
+    focal_m: float = 10.0
     """How far a focal point lies from the mean position of its cell."""
     apart: int = 5
     """Cells of one group are this many cells apart."""

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
-from covis.core.settings import at_least, later
+from covis.core.settings import at_least
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.sampling.batches import BATCHES, Band, Batches, Strategy, check_index
@@ -410,7 +410,7 @@ class Tuples(Batches):
     refresh: int = 250
     pool: int = 1000
     """How many candidates the cache holds."""
-    further: int = later(0)
+    further: int = 0
     """Further positives a tuple, for losses over regions; with mined negatives, the nearest ones after the positive."""
 
     def __post_init__(self) -> None:

@@ -13,7 +13,7 @@ from covis.core import settings as fields
 from covis.core.errors import InputError, unknown_name
 from covis.core.files import first_line, read_bounded
 from covis.core.registry import Registry
-from covis.core.settings import above, at_least, check_types, later
+from covis.core.settings import above, at_least, check_types
 from covis.datasets import DATASETS
 from covis.labels import RULES, FovOverlap, LabelRule
 from covis.losses import LOSSES, GeneralizedContrastive, Loss
@@ -80,7 +80,7 @@ class Recipe:
     epochs: int = 1
     steps: int | None = None
     """Optimiser steps of the run, where it is not a whole number of epochs; 0 = the network as it was loaded."""
-    generations: int = later(1)
+    generations: int = 1
     """Equal parts of the run; each but the first restarts from the initial weights, taught by the model before it."""
     accumulate: int = 1
     """Batches whose gradients make one step."""
@@ -90,7 +90,7 @@ class Recipe:
     """How often a run validates, evenly spread, the end included."""
     keep_better: bool = False
     """Whether the initial network is validated too, and kept where no later state finds more."""
-    start_on: str = later("")
+    start_on: str = ""
     """Prefix of the names of groups whose photos a clustered pooling starts from (`campus/`); empty = all groups."""
     whiten: int = 0
     """Dimensions of a whitening fitted on the training images after the last step; 0 = none."""
@@ -101,7 +101,7 @@ class Recipe:
     deterministic: bool = True
     cache_gb: float = 8.0
     """Up to this size the frozen part's output (or, where nothing is frozen, the decoded images) is kept on disk."""
-    cache_half: bool = later(False)
+    cache_half: bool = False
     """Whether that output is kept in half precision: twice as many images fit, and values change by up to 0.05 %."""
 
     def __post_init__(self) -> None:
@@ -162,11 +162,8 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
 
 
 def restore_recipe(description: Mapping[str, Any]) -> Recipe:
-    """Back from `describe_recipe`; recipes of earlier versions too."""
-    batches = description.get("batches")
-    recipe: Any = fields.restore(
-        {**description, "batches": _today(batches)} if isinstance(batches, dict) else description, _kinds()
-    )
+    """Back from `describe_recipe`."""
+    recipe: Any = fields.restore(description, _kinds())
     if not isinstance(recipe, Recipe):
         raise InputError(f"a {type(recipe).__name__} is not a recipe; give one with type = Recipe")
     return recipe
@@ -187,10 +184,7 @@ def read_recipe(path: Path) -> Recipe:
     try:
         if base is None:
             return restore_recipe({"type": "Recipe", **entries})
-        changes = (
-            {**entries, "batches": _today(entries["batches"])} if isinstance(entries.get("batches"), dict) else entries
-        )
-        return fields.merge(RECIPES[base](), changes, _kinds())
+        return fields.merge(RECIPES[base](), entries, _kinds())
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
 
@@ -199,19 +193,3 @@ def _kinds() -> dict[str, type]:
     """The classes of a recipe's parts by registered name and by class name."""
     named: dict[str, type] = {**LOSSES, **RULES, **BATCHES}
     return named | {kind.__name__: kind for kind in (Recipe, Optimiser, ModelConfig, WhiteningRule, *named.values())}
-
-
-_BEFORE = {
-    "pairs": ("strategy", "size", "composed_by", "partners", "zeros", "focus"),
-    "all_pairs": ("size", "composed_by", "partners", "places", "focus"),
-    "tuples": ("size", "negatives", "zeros", "mined", "refresh", "pool"),
-}
-"""Fields that recipes up to version 0.1 kept in one record, `Batches`, by the kind that its strategy named."""
-
-
-def _today(batches: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The `batches` of a recipe; the one record of version 0.1 becomes the kind that it stood for."""
-    if batches.get("type") != "Batches":
-        return batches
-    kind = {"all_pairs": "all_pairs", "triplet": "tuples"}.get(str(batches.get("strategy", "A")), "pairs")
-    return {"type": kind, **{name: batches[name] for name in _BEFORE[kind] if name in batches}}

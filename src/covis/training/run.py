@@ -7,7 +7,7 @@ import math
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -206,7 +206,7 @@ def train(
     """
     run, resources = Path(run), resources or Resources()
     ranks = Ranks.join()
-    config: dict[str, Any] = {"recipe": _stated(recipe, run), "seed": seed}
+    config: dict[str, Any] = {"recipe": describe_recipe(recipe), "seed": seed}
     if isinstance(data, Split):
         config["images"] = [images.fingerprint() for images in data]
     try:
@@ -240,18 +240,6 @@ def _forget_unstarted(recipe: Recipe, run: Path) -> None:
     if not (run / METRICS).exists():
         for name in ("labels", *recipe.batches.rules()):
             shutil.rmtree(run / name, ignore_errors=True)
-
-
-def _stated(recipe: Recipe, run: Path) -> dict[str, Any]:
-    """The recipe as JSON; as an earlier version wrote it where that version started the run, so that it can go on."""
-    description = describe_recipe(recipe)
-    if (run / "run.json").is_file():
-        config = artifacts.read_json(run / "run.json").get("config")
-        before = config.get("recipe") if isinstance(config, dict) else None
-        with suppress(InputError):  # of another version or damaged: `claim` says what differs
-            if isinstance(before, dict) and restore_recipe(before) == recipe:
-                return before
-    return description
 
 
 def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> Trained:
