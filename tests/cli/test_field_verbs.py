@@ -16,7 +16,7 @@ from covis.labels.exchange import open_labels
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.reading.cameras import camera_of
-from covis.reading.colmap import read_reconstruction
+from covis.reading.formats.colmap import read_reconstruction
 from covis.reading.table import read_table
 
 pytest.importorskip("pycolmap", reason="needs the `sfm` extra")

@@ -240,7 +240,7 @@ def test_what_is_no_map(tmp_path, made, capsys):
 def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
     """Streets of Lund: of six photos left out of the map, at least five are placed within 40 m of their own GPS."""
     from covis.poses import Poses
-    from covis.reading.photos import read_photo
+    from covis.reading.exif import read_photo
 
     folder, held = tmp_path / "lund", [tmp_path / f"{i:02d}.jpg" for i in (3, 8, 13, 18, 23, 28)]
     shutil.copytree(shared_data / "photos_exif" / "lund", folder, copy_function=shutil.copyfile)

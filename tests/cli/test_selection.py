@@ -85,7 +85,7 @@ def test_a_swapped_map_is_recognised(folder):
 
 def test_heic_is_decoded_with_its_position(tmp_path):
     pillow_heif = pytest.importorskip("pillow_heif")
-    from covis.reading.photos import read_photo
+    from covis.reading.exif import read_photo
 
     pixels = np.zeros((64, 96, 3), np.uint8)
     pixels[:, 48:] = (200, 40, 40)

@@ -10,7 +10,8 @@ from covis.core.errors import InputError
 from covis.core.files import existing_names, walk_images
 from covis.core.machine import in_processes
 from covis.poses import convergence_deg, one_zone, zone_of
-from covis.reading.trajectories import centred_matrices, read_named
+from covis.reading.textfile import read_named
+from covis.reading.trajectory import centred_matrices
 from layouts import builders
 
 

@@ -54,33 +54,6 @@ def _kitti(folder: Path) -> Path:
     return folder
 
 
-def _euroc(folder: Path) -> Path:
-    _photos(folder, [f"mav0/cam0/data/{i}.png" for i in range(COUNT)])
-    images = "\n".join(f"{i * 10**8},{i}.png" for i in range(COUNT))
-    truth = "\n".join(f"{i * 10**8},{i},0,0,1,0,0,0" for i in range(COUNT))
-    matrix = "[1,0,0,0, 0,1,0,0, 0,0,1,0, 0,0,0,1]"
-    sensor = f"T_BS:\n  cols: 4\n  rows: 4\n  data: {matrix}\nresolution: [32, 24]\nintrinsics: [30, 30, 16, 12]\n"
-    sensor += "distortion_model: radial-tangential\ndistortion_coefficients: [0.1, 0, 0, 0]\n"
-    _write(
-        folder,
-        {
-            "mav0/cam0/data.csv": f"#t,name\n{images}\n",
-            "mav0/cam0/sensor.yaml": sensor,
-            "mav0/state_groundtruth_estimate0/data.csv": f"#t\n{truth}\n",
-        },
-    )
-    return folder
-
-
-def _nerfstudio(folder: Path) -> Path:
-    names = [f"images/{i}.png" for i in range(COUNT)]
-    _photos(folder, names)
-    frames = [{"file_path": n, "transform_matrix": np.eye(4).tolist()} for n in names]
-    told = {"fl_x": 30.0, "cx": 16, "cy": 12, "w": 32, "h": 24, "k1": 0.1, "camera_model": "OPENCV", "frames": frames}
-    _write(folder, {"transforms.json": json.dumps(told)})
-    return folder
-
-
 def _kapture(folder: Path) -> Path:
     _photos(folder, [f"sensors/records_data/{i}.png" for i in range(COUNT)])
     records = "\n".join(f"{i}, cam, {i}.png" for i in range(COUNT))
@@ -95,24 +68,6 @@ def _kapture(folder: Path) -> Path:
             "sensors/records_depth.txt": records,
         },
     )
-    return folder
-
-
-def _nuscenes(folder: Path) -> Path:
-    _photos(folder, [f"samples/CAM_FRONT/{i}.jpg" for i in range(COUNT)])
-    still = {"rotation": [1, 0, 0, 0], "translation": [0, 0, 0]}
-    camera = {"token": "c", "sensor_token": "s", "camera_intrinsic": [[30, 0, 16], [0, 30, 12], [0, 0, 1]], **still}
-    data = [
-        {"token": f"d{i}", "calibrated_sensor_token": "c", "ego_pose_token": f"e{i}", "sample_token": "x", "width": 32,
-         "height": 24, "timestamp": i, "filename": f"samples/CAM_FRONT/{i}.jpg", "is_key_frame": True}
-        for i in range(COUNT)
-    ]  # fmt: skip
-    tables = {
-        "sensor": [{"token": "s", "channel": "CAM_FRONT"}], "calibrated_sensor": [camera], "sample_data": data,
-        "ego_pose": [{"token": f"e{i}", **still} for i in range(COUNT)],
-        "sample": [{"token": "x", "scene_token": "y"}], "scene": [{"token": "y", "name": "one"}],
-    }  # fmt: skip
-    _write(folder, {f"v1.0-mini/{name}.json": json.dumps(rows) for name, rows in tables.items()})
     return folder
 
 
@@ -160,18 +115,6 @@ def _street(folder: Path, service: str) -> Path:
                 for i in range(COUNT)
             ]
         },
-        "kartaview": {"osv": {"photos": [{"id": i, "lat": 55.7, "lng": 13.1, "heading": 9} for i in range(COUNT)]}},
-        "panoramax": {
-            "features": [
-                {
-                    "id": str(i),
-                    "geometry": place,
-                    "properties": {"view:azimuth": 3},
-                    "assets": {"hd": {"href": f"{i}.jpg"}},
-                }
-                for i in range(COUNT)
-            ]
-        },
     }[service]
     _write(folder, {"photos.json": json.dumps(told)})
     return folder
@@ -212,14 +155,11 @@ def _bag(folder: Path) -> Path:
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "tum": _tum,
     "kitti": _kitti,
-    "euroc": _euroc,
-    "nerfstudio": _nerfstudio,
     "kapture": _kapture,
-    "nuscenes": _nuscenes,
     "colmap-text": lambda p: _colmap(p, False),
     "colmap-binary": lambda p: _colmap(p, True),
     "query-list": _query_list,
-    **{s: (lambda p, s=s: _street(p, s)) for s in ("mapillary_tools", "mapillary", "kartaview", "panoramax")},
+    **{s: (lambda p, s=s: _street(p, s)) for s in ("mapillary_tools", "mapillary")},
     "geopackage": lambda p: _layer(p, ".gpkg"),
     "geoparquet": lambda p: _layer(p, ".parquet"),
     "cloud": _cloud,
@@ -232,16 +172,18 @@ _BINARY = (".png", ".jpg")
 def read(path: Path, work: Path) -> str:
     """What covis makes of a source."""
     from covis.labels.clouds import read_ply
-    from covis.reading import bags, video
+    from covis.reading.formats.bag import import_bag
+    from covis.reading.formats.video import import_video
+    from covis.reading.frames import Every
     from covis.reading.sources import open_images
 
     if path.suffix == ".ply":
         return str(read_ply(path).shape)
     shutil.rmtree(work, ignore_errors=True)
     if path.suffix == ".mp4":
-        return str(len(video.import_video(path, work, video.Every(0.5, "s"))[0]))
+        return str(len(import_video(path, work, Every(0.5, "s"))[0]))
     if path.suffix == ".bag":
-        return str(len(bags.import_bag(path, work)[0]))
+        return str(len(import_bag(path, work)[0]))
     return str(len(open_images(path)))
 
 

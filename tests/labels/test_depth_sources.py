@@ -1,6 +1,4 @@
-"""Depth beside images in three formats: the same room comes out, and the same surface overlap."""
-
-import json
+"""Depth beside images in two formats: the same room comes out, and the same surface overlap."""
 
 import numpy as np
 import pytest
@@ -54,20 +52,6 @@ def tum(folder, poses, depth):
     return folder
 
 
-def nerfstudio(folder, poses, depth):
-    (folder / "depth").mkdir()
-    frames = []
-    for i in range(N):
-        Image.fromarray(np.rint(depth[i] * 1000).astype(np.uint16)).save(folder / "depth" / f"{i}.png")
-        matrix = np.eye(4)
-        matrix[:3, :3], matrix[:3, 3] = poses.rotation[i] @ np.diag([1, -1, -1]), poses.centre[i]
-        names = {"file_path": f"images/{i}.png", "depth_file_path": f"depth/{i}.png"}
-        frames.append({**names, "transform_matrix": matrix.tolist()})
-    told = {"fl_x": FOCAL, "fl_y": FOCAL, "cx": SIZE[0] / 2, "cy": SIZE[1] / 2, "w": SIZE[0], "h": SIZE[1]}
-    (folder / "transforms.json").write_text(json.dumps({**told, "frames": frames}))
-    return folder
-
-
 def kapture_folder(folder, poses, depth):
     kapture = pytest.importorskip("kapture", reason="writes its own depth maps")
     from kapture.io.csv import kapture_to_dir
@@ -90,7 +74,7 @@ def kapture_folder(folder, poses, depth):
     return folder
 
 
-@pytest.mark.parametrize("build", [tum, nerfstudio, kapture_folder])
+@pytest.mark.parametrize("build", [tum, kapture_folder])
 def test_depth_beside_images_gives_the_room_and_its_overlap(truth, tmp_path, build):
     poses, depth = truth
     images = open_images(build(tmp_path, poses, depth))

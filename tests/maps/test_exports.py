@@ -262,7 +262,7 @@ def test_what_an_earlier_fix_said_of_itself_does_not_stay():
 
 
 def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
-    from covis.reading.photos import read_photo
+    from covis.reading.exif import read_photo
 
     photo, other = tmp_path / "p.jpg", tmp_path / "more" / "p.jpg"
     other.parent.mkdir()

@@ -9,9 +9,9 @@ from scipy.spatial.transform import Rotation
 
 from covis.core.errors import InputError
 from covis.poses import Poses
-from covis.reading.bags import OPTICAL, import_bag
+from covis.reading.formats.bag import OPTICAL, import_bag
+from covis.reading.frames import Every
 from covis.reading.sources import is_bag
-from covis.reading.video import Every
 
 pytest.importorskip("rosbags", reason="writes the bags")
 from rosbags.rosbag1 import Writer as Writer1

@@ -14,8 +14,9 @@ import pytest
 from PIL import Image, ImageOps
 
 import covis
-from covis.reading.decoding import REASONS, Reject, decode, decode_bytes, decode_noted, look, resize, turn
-from covis.reading.photos import read_photo
+from covis.reading.decoding import REASONS, Reject, decode, decode_bytes, decode_noted, resize, turn
+from covis.reading.exif import read_photo
+from covis.reading.screening import look
 from layouts import builders
 
 

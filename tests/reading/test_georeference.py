@@ -8,11 +8,11 @@ from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses
 from covis.reading.georeference import (
+    align,
     course,
     fit_similarity,
     georeference,
     known_positions,
-    placed,
     robust_similarity,
     scaled,
     warn_of_course,
@@ -54,7 +54,7 @@ def test_a_model_is_put_where_its_georeferenced_images_are():
     xy[5:] = np.nan
     z = place[:, 2].copy()
     z[5:] = np.nan
-    result, fit = placed(poses, Poses(xy, np.full(8, np.nan), z, frame=FRAME))
+    result, fit = align(poses, Poses(xy, np.full(8, np.nan), z, frame=FRAME))
     assert fit.scale == pytest.approx(3.5, rel=1e-9)
     np.testing.assert_allclose(result.centre, place, atol=1e-6)
     np.testing.assert_allclose(result.rotation, rotation, atol=1e-9)
@@ -69,7 +69,7 @@ def test_positions_in_a_row_are_levelled_by_the_cameras(angles):
     rotation = np.tile(Rotation.from_euler("xyz", [-90, 0, 0], degrees=True).as_matrix(), (n, 1, 1))
     local_rotation, local = moved_by(rotation, place, angles=angles, shift=(100, 200, 0))
     poses = Poses.from_matrices(np.concatenate([local_rotation, local[:, :, None]], axis=2), frame=UNSCALED)
-    result, fit = placed(poses, Poses(place[:, :2], np.full(n, np.nan), frame=FRAME))
+    result, fit = align(poses, Poses(place[:, :2], np.full(n, np.nan), frame=FRAME))
     assert fit.scale == pytest.approx(3.5)
     np.testing.assert_allclose(result.centre, place, atol=1e-9)
     np.testing.assert_allclose((result.heading + 180) % 360, 180.0, atol=1e-9)
@@ -89,9 +89,9 @@ def test_too_few_or_one_place_are_refused():
     known = np.full((4, 2), np.nan)
     known[:2] = 1.0
     with pytest.raises(InputError, match="2 of 4 images have a known position; 3 are needed"):
-        placed(poses, Poses(known, np.zeros(4), frame=FRAME))
+        align(poses, Poses(known, np.zeros(4), frame=FRAME))
     with pytest.raises(InputError, match="at one place"):
-        placed(poses, Poses(np.ones((4, 2)), np.zeros(4), frame=FRAME))
+        align(poses, Poses(np.ones((4, 2)), np.zeros(4), frame=FRAME))
 
 
 def test_scale_and_table():

@@ -9,8 +9,9 @@ from PIL import Image
 from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses
+from covis.reading.formats.mapillary import read_mapillary
 from covis.reading.panoramas import cut, rays_of, read_sphere, view_rotation
-from covis.reading.scenes import read_street_level, service_of
+from covis.reading.sources import open_images, posed_format
 
 
 def colour(direction):
@@ -93,7 +94,7 @@ def test_mapillary_tools_descriptions_written_by_it(tmp_path):
     ]  # fmt: skip
     text = description.DescriptionJSONSerializer.serialize(rows)
     (tmp_path / "mapillary_image_description.json").write_bytes(text)
-    images = read_street_level(tmp_path)
+    images = read_mapillary(tmp_path)
     assert [images.name(i) for i in (0, 1)] == ["walk/a.jpg", "walk/b.jpg"]
     np.testing.assert_allclose(images.poses.latlon(), [[52.5, 13.4], [52.501, 13.4]], atol=1e-7)
     np.testing.assert_allclose(images.poses.z, [30.0, 31.0], atol=1e-3)
@@ -115,53 +116,24 @@ MAPILLARY = {
         },
     ]
 }  # fmt: skip
-KARTAVIEW = {
-    "result": {
-        "data": [
-            {"id": "77", "lat": "52.5", "lng": "13.4", "heading": "12.5", "shotDate": "2024-05-01 12:30:05", "sequenceId": "9",
-             "name": "77_abc.jpg", "projection": "PLANE"},
-            {"id": "78", "lat": "52.6", "lng": "13.4", "heading": None, "matchLat": "52.61", "matchLng": "13.41", "sequenceId": "9"},
-        ]
-    }
-}  # fmt: skip
-PANORAMAX = {
-    "type": "FeatureCollection",
-    "features": [
-        {
-            "type": "Feature", "id": "0197-aa", "collection": "c1", "geometry": {"type": "Point", "coordinates": [13.4, 52.5]},
-            "properties": {"datetime": "2024-05-01T12:30:05Z", "view:azimuth": 200,
-                           "pers:interior_orientation": {"field_of_view": 360}},
-            "assets": {"hd": {"href": "https://example.org/0197-aa/hd.jpg"}},
-        }
-    ],
-}  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("told", "files", "service", "latlon", "heading", "panorama"),
-    [
-        (MAPILLARY, ["498763468214164.jpg", "2.jpg"], "Mapillary", [[52.52, 13.42], [52.51, 13.41]], [180, 95], [1, 0]),
-        (KARTAVIEW, ["77_abc.jpg", "78.jpg"], "KartaView", [[52.5, 13.4], [52.61, 13.41]], [12.5, np.nan], [0, 0]),
-        (PANORAMAX, ["0197-aa.jpg"], "Panoramax", [[52.5, 13.4]], [200], [1]),
-    ],
-)
-def test_services_as_their_interfaces_answer(tmp_path, told, files, service, latlon, heading, panorama):
-    photos(tmp_path, files)
-    (tmp_path / "metadata.json").write_text(json.dumps(told))
-    assert service_of(tmp_path)[0] == service
-    images = read_street_level(tmp_path)
-    order = np.argsort([images.name(i) for i in range(len(images))])
-    images = images.subset(order)
-    np.testing.assert_allclose(images.poses.latlon(), latlon, atol=1e-7)
-    np.testing.assert_allclose(images.poses.heading, heading, atol=0.1)  # grid north is not quite true north
-    assert images.columns["is_panorama"].tolist() == [bool(p) for p in panorama]
+def test_answers_of_mapillarys_api(tmp_path):
+    photos(tmp_path, ["498763468214164.jpg", "2.jpg"])
+    (tmp_path / "metadata.json").write_text(json.dumps(MAPILLARY))
+    assert posed_format(tmp_path) == "mapillary"
+    images = open_images(tmp_path)
+    images = images.subset(np.argsort(images.names))
+    np.testing.assert_allclose(images.poses.latlon(), [[52.52, 13.42], [52.51, 13.41]], atol=1e-7)
+    np.testing.assert_allclose(images.poses.heading, [180, 95], atol=0.1)  # grid north is not quite true north
+    assert images.columns["is_panorama"].tolist() == [True, False]
 
 
 def test_missing_photos_and_other_folders(tmp_path, capsys):
-    assert service_of(tmp_path) is None
+    assert posed_format(tmp_path) is None
     (tmp_path / "metadata.json").write_text(json.dumps(MAPILLARY))
     with pytest.raises(InputError, match="none of the 2 photos"):
-        read_street_level(tmp_path)
+        read_mapillary(tmp_path)
     photos(tmp_path, ["2.jpg", "other.jpg"])
-    assert len(read_street_level(tmp_path)) == 1
+    assert len(read_mapillary(tmp_path)) == 1
     assert "1 photos are not in metadata.json" in capsys.readouterr().err

@@ -9,7 +9,8 @@ from PIL import Image
 from PIL.TiffImagePlugin import IFDRational
 
 from covis.core.errors import InputError
-from covis.reading.photos import import_photos, read_photo, write_table
+from covis.reading.exif import read_photo
+from covis.reading.photos import import_photos, write_table
 from covis.reading.sources import open_images
 from covis.reading.table import read_table
 

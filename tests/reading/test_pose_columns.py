@@ -10,7 +10,8 @@ from scipy.spatial.transform import Rotation
 from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses, grid_north, local_frame
-from covis.reading.cameras import Camera, calibration, camera_of, plain_columns, pose_columns, restored
+from covis.reading.cameras import Camera, calibration, camera_of
+from covis.reading.pose_columns import plain_columns, pose_columns, restored
 
 HERE = Path("t.csv")
 

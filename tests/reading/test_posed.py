@@ -1,7 +1,5 @@
 """Formats with camera poses: each written by its own library where one installs, read by covis, compared."""
 
-import json
-
 import numpy as np
 import pytest
 from PIL import Image
@@ -9,8 +7,10 @@ from scipy.spatial.transform import Rotation, Slerp
 
 from covis.core.errors import InputError
 from covis.poses import UNSCALED
-from covis.reading import cameras, colmap, scenes, trajectories
-from covis.reading.sources import FORMATS, posed_format, read_posed
+from covis.reading import cameras
+from covis.reading.formats import colmap, tum
+from covis.reading.readers import READERS, Reader
+from covis.reading.sources import open_images, posed_format, read_posed
 
 
 def photo(path, size=(64, 48)):
@@ -27,9 +27,6 @@ def walk(n=12, seed=0):
     right = np.cross(ahead, [0.0, 0.0, 1.0])
     right /= np.linalg.norm(right, axis=1, keepdims=True)
     return np.stack([right, np.cross(ahead, right), ahead], axis=2), place
-
-
-# COLMAP
 
 
 @pytest.fixture(scope="module")
@@ -116,10 +113,7 @@ def test_a_project_folder_finds_model_and_images(reconstruction, tmp_path):
     photo(tmp_path / "images" / first)
     images = read_posed(tmp_path)
     assert images.root.resolve() == (tmp_path / "images").resolve()
-    assert posed_format(tmp_path) == "COLMAP model"
-
-
-# Trajectories, written by evo
+    assert posed_format(tmp_path) == "colmap"
 
 
 @pytest.fixture
@@ -157,7 +151,7 @@ def test_tum_folders(evo_path, tmp_path):
 def test_a_clock_that_does_not_advance_is_reported(tmp_path, capsys, repeated, how):
     rows = [f"{t} {t} 0 0 0 0 0 1" for t in (1.0, 2.0, 3.0, repeated, 4.0)]
     (tmp_path / "t.txt").write_text("\n".join(rows))
-    path = trajectories.read_tum_trajectory(tmp_path / "t.txt")
+    path = tum.read_tum_trajectory(tmp_path / "t.txt")
     assert path.time_s.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert f"time {how} at pose 3; 1 left out" in capsys.readouterr().err
 
@@ -192,38 +186,6 @@ def test_kitti_sequences(evo_path, tmp_path):
         read_posed(base)
 
 
-def test_euroc_sequences(evo_path, tmp_path):
-    body = tmp_path / "MH_01" / "mav0"
-    (body / "cam0").mkdir(parents=True)
-    (body / "state_groundtruth_estimate0").mkdir()
-    stamps = (evo_path.timestamps * 1e9).astype(np.int64)
-    rows = np.column_stack([evo_path.positions_xyz, evo_path.orientations_quat_wxyz])
-    text = "#timestamp, p_RS_R_x [m], ...\n"
-    text += "".join(f"{t},{','.join(repr(float(v)) for v in row)},0,0,0\n" for t, row in zip(stamps, rows, strict=True))
-    (body / "state_groundtruth_estimate0" / "data.csv").write_text(text)
-    (body / "cam0" / "data.csv").write_text("#timestamp [ns],filename\n" + "".join(f"{t},{t}.png\r\n" for t in stamps))
-    extrinsic = np.eye(4)
-    extrinsic[:3, :3] = Rotation.from_euler("xyz", [10, 20, 30], degrees=True).as_matrix()
-    extrinsic[:3, 3] = (0.1, -0.2, 0.3)
-    (body / "cam0" / "sensor.yaml").write_text(
-        f"sensor_type: camera\nT_BS:\n  cols: 4\n  rows: 4\n  data: {extrinsic.ravel().tolist()}\n"
-        "resolution: [752, 480]\nintrinsics: [458.654, 457.296, 367.215, 248.375]\n"
-        "distortion_model: radial-tangential\ndistortion_coefficients: [-0.28, 0.07, 0.0002, 1.8e-05]\n"
-    )
-    from evo.tools import file_interface
-
-    theirs = file_interface.read_euroc_csv_trajectory(str(body / "state_groundtruth_estimate0" / "data.csv"))
-    images = read_posed(tmp_path / "MH_01")
-    camera = np.array(theirs.poses_se3) @ extrinsic
-    np.testing.assert_allclose(images.poses.centre, camera[:, :3, 3], atol=1e-9)
-    np.testing.assert_allclose(images.poses.rotation, camera[:, :3, :3], atol=1e-9)
-    assert cameras.camera_of(images, 0).model == "OPENCV"
-    assert cameras.camera_of(images, 0).params[4:] == (-0.28, 0.07, 0.0002, 1.8e-05)
-
-
-# Scenes
-
-
 def test_kapture_folders(tmp_path):
     kapture = pytest.importorskip("kapture", reason="kapture writes its own folders")
     from kapture.io.csv import kapture_to_dir
@@ -254,169 +216,16 @@ def test_kapture_folders(tmp_path):
     assert len(images) == 12
 
 
-def transforms(n=5):
-    rotation, place = walk(n)
-    matrices = np.tile(np.eye(4), (n, 1, 1))
-    matrices[:, :3, :3], matrices[:, :3, 3] = rotation @ np.diag([1, -1, -1]), place  # OpenGL axes
-    frames = [{"file_path": f"images/{i}.png", "transform_matrix": m.tolist()} for i, m in enumerate(matrices)]
-    return frames, rotation, place
-
-
-def test_nerfstudio_transforms(tmp_path):
-    frames, rotation, place = transforms()
-    frames[1] |= {"fl_x": 99.0, "fl_y": 98.0}
-    told = {
-        "camera_model": "OPENCV",
-        "fl_x": 70.0,
-        "fl_y": 71.0,
-        "cx": 32.0,
-        "cy": 24.0,
-        "w": 64,
-        "h": 48,
-        "k1": 0.1,
-        "p2": 0.3,
-    }
-    (tmp_path / "transforms.json").write_text(json.dumps({**told, "frames": frames}))
-    images = read_posed(tmp_path / "transforms.json")
-    np.testing.assert_array_equal(images.poses.centre, place)
-    np.testing.assert_array_equal(images.poses.rotation, rotation)
-    np.testing.assert_array_equal(images.intrinsics[:2, 0], (70.0, 99.0))
-    assert cameras.camera_of(images, 0).params[4:] == (0.1, 0.0, 0.0, 0.3)
-    assert not images.poses.metric
-    frames[0]["depth_file_path"] = "depth/0.png"
-    (tmp_path / "transforms.json").write_text(json.dumps({**told, "applied_scale": 0.5, "frames": frames}))
-    images = read_posed(tmp_path)
-    assert images.poses.metric
-    np.testing.assert_allclose(images.poses.centre, 2 * place)  # depth is in metres, positions in half metres
-
-
-@pytest.mark.parametrize(
-    ("told", "model", "params"),
-    [
-        ({"camera_model": "OPENCV", "k1": 0.1, "k3": 0.2}, "FULL_OPENCV", (0.1, 0, 0, 0, 0.2, 0, 0, 0)),
-        (
-            {"camera_model": "OPENCV_FISHEYE", "k1": 0.1, "k2": 0.2, "k3": 0.3, "k4": 0.4},
-            "OPENCV_FISHEYE",
-            (0.1, 0.2, 0.3, 0.4),
-        ),
-        ({"camera_model": "PINHOLE", "k1": 0.1}, "OPENCV", (0.1, 0, 0, 0)),
-        ({"camera_model": "SIMPLE_PINHOLE"}, "PINHOLE", ()),
-        ({}, "PINHOLE", ()),
-    ],
-)
-def test_nerfstudio_lenses(tmp_path, told, model, params):
-    """By the fields that its parser reads (`get_distortion_params` takes k1 to k4, p1 and p2 whatever the model is called)."""
-    frames, *_ = transforms()
-    size = {"fl_x": 70.0, "fl_y": 71.0, "cx": 32.0, "cy": 24.0, "w": 64, "h": 48}
-    (tmp_path / "transforms.json").write_text(json.dumps({**size, **told, "frames": frames}))
-    one = cameras.camera_of(read_posed(tmp_path), 0)
-    assert (one.model, one.params[:4], one.params[4:]) == (model, (70.0, 71.0, 32.0, 24.0), params)
-
-
-def test_instant_ngp_transforms_by_angle(tmp_path):
-    frames, *_ = transforms()
-    for frame in frames:
-        photo(tmp_path / frame["file_path"])
-        frame["file_path"] = "./" + frame["file_path"].removesuffix(".png")
-    (tmp_path / "transforms.json").write_text(json.dumps({"camera_angle_x": 2 * np.arctan(0.5), "frames": frames}))
-    images = read_posed(tmp_path)
-    np.testing.assert_allclose(images.intrinsics[0], (64, 64, 32, 24, 64, 48))
-    assert images.path(0).is_file()
-
-
-def nuscenes_tables(root, places=("singapore-onenorth",)):
-    """Tables as nuScenes' schema has them: four images of a walk at each place, one scene each; the walk and the mount."""
-    rotation, place = walk(4)
-    ego, mount = Rotation.from_matrix(rotation), Rotation.from_euler("xyz", [-90, 0, -90], degrees=True)
-    base = root / "v1.0-mini"
-    base.mkdir()
-
-    def table(name, rows=()):
-        (base / f"{name}.json").write_text(json.dumps(list(rows)))
-
-    def wxyz(turn):
-        return np.roll(turn.as_quat(), 1).tolist()
-
-    table("sensor", [{"token": "s0", "channel": "CAM_FRONT", "modality": "camera"},
-                     {"token": "s1", "channel": "LIDAR_TOP", "modality": "lidar"}])  # fmt: skip
-    camera = {"translation": [1.7, 0.0, 1.5], "rotation": wxyz(mount), "sensor_token": "s0"}
-    table("calibrated_sensor", [{"token": "c0", **camera, "camera_intrinsic": [[126, 0, 80], [0, 127, 45], [0, 0, 1]]}])
-    rows = [(p, i, f"{p}-{i}") for p in range(len(places)) for i in range(4)]
-    times = {key: 10**15 + 10**9 * p + i * 500_000 for p, i, key in rows}
-    table("ego_pose", [{"token": f"e{key}", "rotation": wxyz(ego[i]), "translation": place[i].tolist(),
-                        "timestamp": times[key]} for _, i, key in rows])  # fmt: skip
-    row = {"calibrated_sensor_token": "c0", "width": 160, "height": 90, "is_key_frame": True, "fileformat": "jpg",
-           "prev": "", "next": ""}  # fmt: skip
-    table("sample_data", [row | {"token": f"d{key}", "ego_pose_token": f"e{key}", "sample_token": f"p{key}",
-                                 "timestamp": times[key], "filename": f"samples/CAM_FRONT/{key}.jpg"}
-                          for _, _, key in rows])  # fmt: skip
-    table("sample", [{"token": f"p{key}", "scene_token": f"z{p}", "timestamp": times[key], "prev": "", "next": ""}
-                     for p, _, key in rows])  # fmt: skip
-    table("scene", [{"token": f"z{p}", "name": f"scene-{61 + p:04d}", "log_token": f"l{p}", "description": "",
-                     "nbr_samples": 4, "first_sample_token": f"p{p}-0", "last_sample_token": f"p{p}-3"}
-                    for p in range(len(places))])  # fmt: skip
-    table("log", [{"token": f"l{p}", "location": name, "logfile": "", "vehicle": "", "date_captured": ""}
-                  for p, name in enumerate(places)])  # fmt: skip
-    photo(root / "maps" / "mask.png")
-    table("map", [{"token": "m", "log_tokens": [f"l{p}" for p in range(len(places))], "category": "semantic_prior",
-                   "filename": "maps/mask.png"}])  # fmt: skip
-    for name in ("category", "attribute", "visibility", "instance", "sample_annotation"):
-        table(name)
-    return place, ego, mount
-
-
-def test_nuscenes_tables(tmp_path):
-    place, ego, mount = nuscenes_tables(tmp_path)
-    images = read_posed(tmp_path)
-    np.testing.assert_allclose(images.poses.centre, place + ego.apply([1.7, 0.0, 1.5]), atol=1e-12)
-    np.testing.assert_allclose(images.poses.rotation, (ego * mount).as_matrix(), atol=1e-12)
-    np.testing.assert_array_equal(images.intrinsics[0], (126, 127, 80, 45, 160, 90))
-    assert images.group_names == ("scene-0061",)
-
-
-def test_nuscenes_as_its_devkit_reads_it(tmp_path):
-    devkit = pytest.importorskip("nuscenes.nuscenes", reason="the devkit asks for an older numpy; install it apart")
-    from nuscenes.utils.geometry_utils import transform_matrix
-    from pyquaternion import Quaternion
-
-    nuscenes_tables(tmp_path)
-    theirs = devkit.NuScenes("v1.0-mini", str(tmp_path), verbose=False)
-    images = read_posed(tmp_path)
-    for i, row in enumerate(theirs.sample_data):
-        ego, own = (theirs.get(kind, row[f"{kind}_token"]) for kind in ("ego_pose", "calibrated_sensor"))
-        world = np.eye(4)
-        for part in (ego, own):
-            world = world @ transform_matrix(part["translation"], Quaternion(part["rotation"]))
-        np.testing.assert_allclose(images.poses.centre[i], world[:3, 3], atol=1e-12)
-        np.testing.assert_allclose(images.poses.rotation[i], world[:3, :3], atol=1e-12)
-        assert str(images.path(i)) == theirs.get_sample_data_path(row["token"])
-        assert images.columns["time"][i] == row["timestamp"] * 1e-6
-
-
-def test_nuscenes_places_are_not_mixed(tmp_path):
-    """Each place has an origin of its own: Boston and Singapore are not three metres apart."""
-    nuscenes_tables(tmp_path, ("boston-seaport", "singapore-onenorth"))
-    with pytest.raises(InputError, match="--topic CAM_FRONT@boston-seaport"):
-        read_posed(tmp_path)
-    images = scenes.read_nuscenes(tmp_path, "CAM_FRONT@singapore-onenorth")
-    assert (len(images), images.group_names) == (4, ("scene-0062",))
-    with pytest.raises(InputError, match="images of boston-seaport, singapore-onenorth"):
-        scenes.read_nuscenes(tmp_path, "CAM_FRONT@paris")
-
-
-def test_query_lists_round_trip(tmp_path):
+def test_query_lists_of_hloc(tmp_path):
     lines = "q/a.jpg SIMPLE_RADIAL 640 480 500.25 320 240 0.1\nq/b.jpg PINHOLE 64 48 50 51 32.5 24\n"
     (tmp_path / "queries.txt").write_text(lines)
     images = read_posed(tmp_path / "queries.txt")
     assert not images.poses.known.any()
     assert images.intrinsics[:, 0].tolist() == [500.25, 50.0]
-    scenes.write_query_list(tmp_path / "again.txt", images)
-    again = scenes.read_query_list(tmp_path / "again.txt")
-    np.testing.assert_array_equal(again.intrinsics, images.intrinsics)
-    assert [cameras.camera_of(again, i) for i in (0, 1)] == [cameras.camera_of(images, i) for i in (0, 1)]
+    assert cameras.camera_of(images, 0) == ("SIMPLE_RADIAL", 640, 480, (500.25, 320, 240, 0.1))
     (tmp_path / "queries.txt").write_text("q/a.jpg SIMPLE_RADIAL 640 480 500 320\n")
     with pytest.raises(InputError, match="has 2 parameters"):
-        scenes.read_query_list(tmp_path / "queries.txt")
+        read_posed(tmp_path / "queries.txt")
 
 
 def test_other_paths_are_none_of_these(tmp_path):
@@ -424,4 +233,12 @@ def test_other_paths_are_none_of_these(tmp_path):
     (tmp_path / "notes.txt").write_text("hello\n")
     assert read_posed(tmp_path) is None
     assert read_posed(tmp_path / "notes.txt") is None
-    assert len(FORMATS) == 11
+
+
+def test_a_plugin_adds_a_reader(tmp_path, monkeypatch):
+    photo(tmp_path / "a.jpg")
+    expected = open_images(tmp_path / "a.jpg")
+    monkeypatch.setattr(READERS, "_entries", dict(READERS))
+    READERS.register("mine")(Reader(lambda path: path.suffix == ".mine", lambda path: expected))
+    (tmp_path / "set.mine").touch()
+    assert open_images(tmp_path / "set.mine") is expected

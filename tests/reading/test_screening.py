@@ -8,7 +8,8 @@ import pytest
 from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.reading.decoding import Rejected, check_limits, look, screen, write_rejects
+from covis.reading.decoding import Rejected, write_rejects
+from covis.reading.screening import check_limits, look, screen
 from layouts import builders
 
 

@@ -9,7 +9,8 @@ import pyarrow.parquet
 import pytest
 
 from covis.core.errors import InputError
-from covis.reading.table import name_bytes, read_table, read_tables
+from covis.reading.columns import name_bytes
+from covis.reading.table import read_table, read_tables
 
 
 def write(path, text):

@@ -13,10 +13,11 @@ from PIL import Image, ImageFilter
 
 from covis.core.errors import InputError
 from covis.poses import Poses
-from covis.reading import video as taking
+from covis.reading import frames as taking
+from covis.reading.formats.video import course_at, facts, frames, import_video
+from covis.reading.frames import Every
 from covis.reading.table import read_table
 from covis.reading.tracks import Track
-from covis.reading.video import Every, course_at, estimate_offset, facts, frames, import_video
 
 av = pytest.importorskip("av", reason="writes the videos")
 
@@ -108,15 +109,6 @@ def test_blurred_frames_are_left_out(tmp_path):
     sharp = write(tmp_path / "w.mp4", np.arange(100) * 8, blurred=[40, 41])
     images, done = import_video(sharp, tmp_path / "g", Every.parse("1s"))
     assert len(images) == 10  # a sharp frame right behind is taken instead
-
-
-@pytest.mark.parametrize("shift", [-7.5, 0.0, 12.25])
-def test_the_clock_offset_is_estimated(ride, shift):
-    path, track, *_ = ride
-    late = Track(track.time_s + shift, track.lat, track.lon, track.altitude, track.segment)
-    found, correlation = estimate_offset(path, START, late, 30.0)
-    assert found == pytest.approx(shift, abs=0.5)
-    assert correlation > 0.6
 
 
 def test_an_interrupted_run_gives_the_same_files(ride, tmp_path, monkeypatch):

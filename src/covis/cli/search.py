@@ -381,7 +381,7 @@ def _overlap(queries: PairSide, database: PairSide) -> SimilarityGraph:
     """ψ by the tracks of a COLMAP model if the images are its own, else by fields of view."""
     from covis.labels import FovOverlap, TrackOverlap
     from covis.labels.clouds import read_tracks
-    from covis.reading.colmap import find_model
+    from covis.reading.formats.colmap import find_model
 
     if queries is database and database.path.is_dir() and find_model(database.path) is not None:
         return TrackOverlap(read_tracks(database.path))(database.images, database.images)

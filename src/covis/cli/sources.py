@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from covis.images import ImageSet
     from covis.poses import Poses
     from covis.reading.decoding import Rejected
+    from covis.reading.frames import Extracted
     from covis.reading.tracks import Track
-    from covis.reading.video import Extracted
 
 BAG, VIDEO, _PHOTOS = "a bag", "a video", "a folder of photos"
 
@@ -27,7 +27,7 @@ class Options(NamedTuple):
     utc_offset: str | None
     panoramas: bool
     every: str
-    clock_offset: str
+    clock_offset: float
     mount: float | None
     frames: Path | None
     topic: str | None
@@ -76,15 +76,13 @@ def import_(
     every: Annotated[
         str, typer.Option(help="video, bag: distance or time between frames, such as 5m or 2s. [video: 2s]")
     ] = "",
-    clock_offset: Annotated[str, typer.Option(help="video: seconds to add to its clock, or auto to find them.")] = "",
+    clock_offset: Annotated[float, typer.Option(help="video: seconds to add to its clock.")] = 0.0,
     mount: Annotated[
         float | None,
         typer.Option(help="video: where the camera faces, in degrees clockwise from the direction of travel."),
     ] = None,
     frames: Annotated[Path | None, typer.Option(help="Folder for frames and crops. [default: OUTPUT.frames]")] = None,
-    topic: Annotated[
-        str | None, typer.Option(help="bag: topic of the images, if there are several; nuScenes: CAM_…")
-    ] = None,
+    topic: Annotated[str | None, typer.Option(help="bag: topic of the images, if there are several")] = None,
     poses: Annotated[str | None, typer.Option(help="bag: topic of odometry or poses, if there are several.")] = None,
     scale: Annotated[float | None, typer.Option(help="Metres per unit, for a model of unknown scale.")] = None,
     georeference: Annotated[
@@ -108,7 +106,7 @@ def import_(
       covis data import photos/ -o set.csv
       covis data import photos/ -o set.csv --track walk.gpx --utc-offset +02:00
       covis data import sparse/0 -o set.csv --georeference gps.csv
-      covis data import walk.mp4 -o walk.csv --track walk.gpx --every 5m --clock-offset auto
+      covis data import walk.mp4 -o walk.csv --track walk.gpx --every 5m
       covis data import drive.mcap -o drive.csv --every 2m
       covis data import spheres/ -o crops.csv --crops 4
     """
@@ -144,22 +142,23 @@ def _gathered(source: Path, output: Path, options: Options) -> Gathered | None:
 
 
 def _video(source: Path, folder: Path, options: Options) -> Gathered:
-    from covis.reading.video import Every, import_video
+    from covis.reading.formats.video import import_video
+    from covis.reading.frames import Every
 
     images, done = import_video(
         source,
         folder,
         Every.parse(options.every or "2s"),
         track=_track(options.track),
-        offset_s=_clock_offset(options.clock_offset),
+        offset_s=options.clock_offset,
         mount_deg=options.mount,
     )
     return Gathered(images, _left_out(done))
 
 
 def _bag(source: Path, folder: Path, options: Options) -> Gathered:
-    from covis.reading.bags import import_bag
-    from covis.reading.video import Every
+    from covis.reading.formats.bag import import_bag
+    from covis.reading.frames import Every
 
     every = Every.parse(options.every) if options.every else None
     images, done = import_bag(source, folder, every, topic=options.topic, poses=options.poses)
@@ -178,16 +177,6 @@ def _track(path: Path | None) -> Track | None:
     return read_track(path)
 
 
-def _clock_offset(text: str) -> float | None:
-    """Seconds, or None to find them."""
-    if text == "auto":
-        return None
-    try:
-        return float(text or 0.0)
-    except ValueError:
-        raise InputError(f"--clock-offset {text!r} is not a number of seconds; give one, or auto") from None
-
-
 def _left_out(done: Extracted) -> list[Rejected]:
     from covis.reading.decoding import Rejected
 
@@ -199,16 +188,12 @@ def _posed(source: Path, options: Options) -> ImageSet | None:
     from dataclasses import replace
 
     from covis.reading.georeference import georeference, scaled, warn_of_course
-    from covis.reading.scenes import read_nuscenes
     from covis.reading.sources import open_posed, posed_format
 
     kind, allowed = posed_format(source), ["scale", "georeference", "crops", "crop_fov", "crop_size", "frames"]
-    if kind == "COLMAP model":
+    if kind == "colmap":
         images: ImageSet | None = _model(source, options.up)
         allowed.append("up")
-    elif kind == "nuScenes" and options.topic:
-        images = read_nuscenes(source, options.topic)
-        allowed.append("topic")
     else:
         images = open_posed(source)
     if images is None:
@@ -228,7 +213,7 @@ def _model(source: Path, up: str) -> ImageSet:
     from typing import cast
 
     from covis.poses import Axis
-    from covis.reading.colmap import read_reconstruction
+    from covis.reading.formats.colmap import read_reconstruction
     from covis.reading.georeference import warn_of_course
 
     if up and up not in AXES:
@@ -267,8 +252,8 @@ def _write(gathered: Gathered, output: Path, json: bool) -> None:
 
     import numpy as np
 
-    from covis.reading.cameras import write_images
     from covis.reading.decoding import REJECTS, write_rejects
+    from covis.reading.pose_columns import write_images
 
     images = gathered.images
     write_images(images, output)
@@ -361,7 +346,8 @@ def export(
     from dataclasses import replace
 
     from covis import gis
-    from covis.reading.cameras import LENS, pose_values
+    from covis.reading.cameras import LENS
+    from covis.reading.pose_columns import pose_values
 
     images = opened(source)
     if not images.poses.frame or not images.poses.metric:

@@ -24,7 +24,8 @@ from covis.core.machine import cpu_count, in_processes
 from covis.core.progress import Meter, say
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
-from covis.reading.decoding import REASONS, REJECTS, Reject, Rejected, decode_bytes, look, read, write_rejects
+from covis.reading.decoding import REASONS, REJECTS, Reject, Rejected, decode_bytes, read, write_rejects
+from covis.reading.screening import look
 
 REPORT = "report.json"
 _SIDES = ("queries", "database")

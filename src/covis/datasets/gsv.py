@@ -17,7 +17,7 @@ from covis.core.errors import InputError, unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.poses import Poses
-from covis.reading.table import ColumnKind, integers, name_bytes, read_columns, texts
+from covis.reading.columns import ColumnKind, integers, name_bytes, read_columns, texts
 
 _NAME = "gsv"
 PLACES_PER_CITY = 10**5

@@ -25,7 +25,7 @@ from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.labels.rules import FovOverlap
 from covis.poses import Poses, convergence_deg, one_zone
-from covis.reading.table import Column, ColumnKind, flags, name_bytes, numbers, read_columns
+from covis.reading.columns import Column, ColumnKind, flags, name_bytes, numbers, read_columns
 
 _NAME = "msls"
 CITIES = {

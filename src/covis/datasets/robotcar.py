@@ -19,7 +19,8 @@ from covis.core.progress import warn
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.poses import Poses
-from covis.reading.trajectories import centred_matrices, lines, read_named
+from covis.reading.textfile import lines, read_named
+from covis.reading.trajectory import centred_matrices
 
 _NAME = "robotcar_v2"
 REFERENCE = "overcast-reference"

@@ -8,7 +8,7 @@ from covis.core.errors import unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.labels.rules import SurfaceOverlap
-from covis.reading.trajectories import read_seven_scenes
+from covis.reading.formats.seven_scenes import read_seven_scenes
 
 _NAME = "7scenes"
 SCENES = {

@@ -38,7 +38,8 @@ from covis.descriptors import (
 )
 from covis.images import ImageSet, trimmed
 from covis.models import Embedder, PlaceModel
-from covis.reading.decoding import REJECTS, Pixels, Reject, Rejected, Size, decode, screen, write_rejects
+from covis.reading.decoding import REJECTS, Pixels, Reject, Rejected, Size, decode, write_rejects
+from covis.reading.screening import screen
 
 OnReject = Literal["skip", "replace", "raise"]
 """What happens to a bad file: left out of its batch, replaced by another image, or raised as an error."""

@@ -60,7 +60,7 @@ def _prior_positions(images: ImageSet) -> tuple[Floats, Any]:
 def _add_image(pycolmap: Any, database: Any, images: ImageSet, i: int, cameras: dict[Any, int]) -> Any:
     """A new image of the database, and its camera where no image before it had the same."""
     from covis.reading.cameras import camera_of
-    from covis.reading.trajectories import image_size
+    from covis.reading.decoding import image_size
 
     camera = camera_of(images, i)
     width, height = (camera.width, camera.height) if camera else image_size(images.path(i))

@@ -21,8 +21,8 @@ from covis.images import ImageSet
 from covis.labels.clouds import depth_camera, read_depth
 from covis.poses import Axis, quaternion_matrices
 from covis.reading.cameras import Camera, camera_of
-from covis.reading.colmap import Model
 from covis.reading.decoding import open_image
+from covis.reading.formats.colmap import Model
 from covis.reading.georeference import Similarity
 from covis.search.rerank import LocalFeatures, match, open_pycolmap, sift
 
@@ -352,8 +352,8 @@ class PosedScene(NamedTuple):
 
 def open_scene(path: Path, images: ImageSet) -> PosedScene:
     """A COLMAP model, or images with depth maps, in the frame of a map's `images` if it has three or more of them."""
-    from covis.reading.colmap import find_model, nearest_up, read_reconstruction
-    from covis.reading.georeference import LEAST, known_positions, placed
+    from covis.reading.formats.colmap import find_model, nearest_up, read_reconstruction
+    from covis.reading.georeference import LEAST, align, known_positions
     from covis.reading.sources import open_images
 
     if find_model(path) is not None:
@@ -369,7 +369,7 @@ def open_scene(path: Path, images: ImageSet) -> PosedScene:
     known = known_positions(posed, images, on_earth=False)
     if (known.known & posed.poses.known).sum() < LEAST:
         return place
-    return place._replace(into_map=placed(posed.poses, known)[1], unit="m")
+    return place._replace(into_map=align(posed.poses, known)[1], unit="m")
 
 
 def moved_pose(pose: Resected, by: Similarity) -> Resected:

@@ -343,7 +343,7 @@ class Tracks:
 def read_tracks(path: Path | str) -> Tracks:
     """The tracks of a COLMAP model."""
     from covis.images import encode_names
-    from covis.reading.colmap import read_reconstruction
+    from covis.reading.formats.colmap import read_reconstruction
 
     model = read_reconstruction(path)
     return Tracks(encode_names(model.names), model.incidence(), str(path))

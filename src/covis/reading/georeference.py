@@ -72,15 +72,15 @@ def georeference(images: ImageSet, known: Poses, *, scale: float | None = None) 
 
     With heights that spread in all directions the whole turn is fitted; else the images' own up is kept.
     """
-    moved, fit = placed(images.poses, known, scale)
+    moved, fit = align(images.poses, known, scale)
     error = np.linalg.norm(moved.xy - known.xy, axis=1)
     far = float(np.nanmedian(error))
     say(f"{int(known.known.sum())} georeferenced images: scale {fit.scale:.6g}, median error {far:.2f} m")
     return replace(images, poses=moved)
 
 
-def placed(poses: Poses, known: Poses, scale: float | None = None) -> tuple[Poses, Similarity]:
-    """Poses in the frame of `known`, and the similarity that took them there."""
+def align(poses: Poses, known: Poses, scale: float | None = None) -> tuple[Poses, Similarity]:
+    """Poses aligned to `known` (Umeyama), and the transform."""
     use = poses.known & known.known
     if use.sum() < LEAST:
         raise InputError(
@@ -215,7 +215,7 @@ def known_positions(images: ImageSet, table: ImageSet, *, on_earth: bool = True)
 def exif_positions(images: ImageSet) -> Poses:
     """Positions that the photos' own EXIF gives, aligned; NaN for files that lack one or do not exist."""
     from covis.reading.decoding import Reject
-    from covis.reading.photos import Photo, read_photo
+    from covis.reading.exif import Photo, read_photo
 
     names = []
     for i in range(len(images)):

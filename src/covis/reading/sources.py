@@ -2,67 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
+import covis.reading.formats  # noqa: F401 - registers the readers
 from covis.core.errors import InputError
 from covis.core.files import foreign
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
-from covis.reading import colmap, scenes, trajectories
 from covis.reading.decoding import Reject, Rejected
+from covis.reading.exif import read_photo
 from covis.reading.georeference import warn_of_course
-from covis.reading.photos import LAYOUT, import_photos, read_photo
-from covis.reading.scenes import read_street_level, service_of
+from covis.reading.photos import LAYOUT, import_photos
+from covis.reading.readers import READERS
 from covis.reading.table import SUFFIXES, read_table
-
-Reader = Callable[[Path], ImageSet]
-
-
-def _colmap(path: Path) -> ImageSet:
-    return colmap.read_reconstruction(path).image_set()
-
-
-def _tum_file(path: Path) -> ImageSet:
-    return trajectories.read_tum(path.parent, path)
-
-
-def _is_tum_file(path: Path) -> bool:
-    if path.suffix.lower() not in (".txt", ".tum") or not (path.parent / "rgb.txt").is_file() or path.name == "rgb.txt":
-        return False
-    rows = trajectories.cells_of(path)
-    return bool(rows) and len(rows[0][1]) == 8
-
-
-def _is_kitti(path: Path) -> bool:
-    return (path / "calib.txt").is_file() and any((path / f"image_{n}").is_dir() for n in range(4))
-
-
-def _is_seven_scenes(path: Path) -> bool:
-    return path.is_dir() and ((path / "TrainSplit.txt").is_file() or any(path.glob("frame-*.pose.txt")))
-
-
-FORMATS: dict[str, tuple[Callable[[Path], bool], Reader]] = {
-    "COLMAP model": (lambda p: p.is_dir() and colmap.find_model(p) is not None, _colmap),
-    "nerfstudio transforms": (lambda p: p.is_file() and p.name == "transforms.json", scenes.read_nerfstudio),
-    "nerfstudio folder": (
-        lambda p: (p / "transforms.json").is_file(),
-        lambda p: scenes.read_nerfstudio(p / "transforms.json"),
-    ),
-    "kapture": (lambda p: (p / "sensors" / "records_camera.txt").is_file(), scenes.read_kapture),
-    "nuScenes": (lambda p: p.is_dir() and any(p.glob("v1.0-*/sample_data.json")), scenes.read_nuscenes),
-    "EuRoC": (lambda p: any((p / i / "cam0" / "data.csv").is_file() for i in ("mav0", ".")), trajectories.read_euroc),
-    "KITTI": (_is_kitti, trajectories.read_kitti),
-    "TUM": (lambda p: (p / "rgb.txt").is_file() and (p / "groundtruth.txt").is_file(), trajectories.read_tum),
-    "7Scenes": (_is_seven_scenes, trajectories.read_seven_scenes),
-    "TUM trajectory": (lambda p: p.is_file() and _is_tum_file(p), _tum_file),
-    "hloc query list": (lambda p: p.suffix == ".txt" and scenes.is_query_list(p), scenes.read_query_list),
-}
-"""Name → (whether a path holds it, its reader)."""
-
 
 _VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".avi", ".webm", ".360", ".insv", ".ts", ".mts")
 _BAGS = (".bag", ".mcap", ".db3")
@@ -79,8 +34,8 @@ def is_bag(path: Path) -> bool:
 
 
 def posed_format(path: Path) -> str | None:
-    """The name of the format with camera poses that lies at `path`."""
-    return next((name for name, (holds, _) in FORMATS.items() if holds(path)), None)
+    """The name of the reader for the format with camera poses that lies at `path`."""
+    return next((name for name, reader in READERS.items() if reader.holds(path)), None)
 
 
 @foreign("images with poses")
@@ -90,12 +45,9 @@ def read_posed(path: Path | str) -> ImageSet | None:
     name = posed_format(path)
     if name is None:
         return None
-    images = FORMATS[name][1](path)
+    images = READERS[name].read(path)
     warn_of_course(images, str(path))
     return images
-
-
-# The single opener of images: a folder, a table, a layer, a photo, or any source with camera poses.
 
 
 def open_images(
@@ -108,9 +60,9 @@ def open_images(
 ) -> ImageSet:
     """The images at `path` with what is known of them; positions may be unknown.
 
-    A table (CSV, Parquet, GeoJSON, GeoPackage, GeoParquet), a folder of photos (EXIF, a table or track beside them, a
-    street-level service's JSON), one photo, or a source of posed images (COLMAP, nerfstudio, kapture, nuScenes, TUM,
-    KITTI, EuRoC, 7Scenes, hloc's lists).
+    A table (CSV, Parquet, GeoJSON, GeoPackage, GeoParquet), a folder of photos (EXIF, a table or track beside them,
+    Mapillary's JSON), one photo, or a source of posed images that a reader knows (COLMAP, kapture, TUM, KITTI, 7Scenes,
+    hloc's lists, and those of plugins).
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and
     raise if none has one in metres. rejects: takes what was left out, and why. frame: the metric frame of a table's or
     folder's positions (PROJ text or EPSG code). [default: one around their middle]
@@ -123,18 +75,18 @@ def open_images(
     (2, [90.0, 270.0])
     """
     path, lost = Path(path), [] if rejects is None else rejects
-    images = _opened(path, track, positions, lost, frame)
-    return _positioned(images, path, lost) if positions else images
+    images = _open_any(path, track, positions, lost, frame)
+    return _only_positioned(images, path, lost) if positions else images
 
 
-def _opened(path: Path, track: Path | str | None, positions: bool, lost: list[Rejected], frame: str) -> ImageSet:
+def _open_any(path: Path, track: Path | str | None, positions: bool, lost: list[Rejected], frame: str) -> ImageSet:
     if path.suffix.lower() in SUFFIXES:
         return read_table(path, frame)
     posed = open_posed(path) if track is None else None
     if posed is not None:
         return posed
     if not path.is_dir():
-        return _one(path)
+        return _open_photo(path)
     imported = import_photos(path, track, positions=positions)
     lost += imported.rejects
     return replace(imported, frame=frame).images()
@@ -144,13 +96,10 @@ def open_posed(path: Path) -> ImageSet | None:
     """Images of a source that is more than photos or a table; None where the path is no such source."""
     if is_bag(path) or is_video(path):
         raise InputError(f"{path} must be imported first: covis data import {path} -o {path.stem}.csv --every 2s")
-    posed = read_posed(path)
-    if posed is not None:
-        return posed
-    return read_street_level(path) if path.is_dir() and service_of(path) is not None else None
+    return read_posed(path)
 
 
-def _one(path: Path) -> ImageSet:
+def _open_photo(path: Path) -> ImageSet:
     """A photo by itself."""
     try:
         photo = read_photo(path)
@@ -160,7 +109,7 @@ def _one(path: Path) -> ImageSet:
     return ImageSet.of(path.parent, [path.name], poses)
 
 
-def _positioned(images: ImageSet, path: Path, lost: list[Rejected]) -> ImageSet:
+def _only_positioned(images: ImageSet, path: Path, lost: list[Rejected]) -> ImageSet:
     """Only images with a position: one without could be matched, but would give no place."""
     require_metres(images.poses, str(path))
     known = images.poses.known

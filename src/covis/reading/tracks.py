@@ -21,8 +21,8 @@ from covis.core.artifacts import read_json
 from covis.core.errors import InputError
 from covis.core.files import foreign, read_foreign
 from covis.core.progress import warn
+from covis.reading.columns import any_values, header, numbers, read_columns
 from covis.reading.decoding import REJECTS
-from covis.reading.table import any_values, header, numbers, read_columns
 
 _SUFFIXES = (".gpx", ".csv", ".parquet", ".pq", ".geojson")
 MAX_GAP_S = 60.0

@@ -27,7 +27,7 @@ from covis.images import ImageSet
 from covis.maps.map import Map
 from covis.poses import Poses
 from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode_bytes
-from covis.reading.photos import photo_of
+from covis.reading.exif import photo_of
 from covis.runtime import Runtime
 from covis.service.limits import MEGABYTE, Budget, Limits, TooBusy
 

@@ -21,6 +21,7 @@ from covis.core.files import foreign, read_foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Axis, Poses, ground_axes, quaternion_matrices
 from covis.reading.cameras import MODEL_OF_NUMBER, MODELS, Camera, calibration, camera
+from covis.reading.readers import READERS, Reader
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -273,3 +274,10 @@ class _Bytes:
 
     def _cut(self) -> InputError:
         return InputError(f"{self.path} ends after {len(self.data)} bytes, within a record; copy it again")
+
+
+def _is_model(path: Path) -> bool:
+    return path.is_dir() and find_model(path) is not None
+
+
+READERS.register("colmap")(Reader(_is_model, lambda path: read_reconstruction(path).image_set()))

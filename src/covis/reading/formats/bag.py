@@ -23,9 +23,9 @@ from covis.images import ImageSet
 from covis.poses import Poses, quaternion_matrices
 from covis.reading.cameras import Camera, calibration
 from covis.reading.decoding import MAX_PIXELS, open_image
+from covis.reading.frames import Every, Extracted, Frame, distance_gone, extract
 from covis.reading.georeference import LEAST, georeference, warn_of_course
-from covis.reading.trajectories import Trajectory, compose
-from covis.reading.video import Every, Extracted, Frame, distance_gone, extract
+from covis.reading.trajectory import Trajectory, compose
 
 _IMAGES = ("sensor_msgs/msg/Image", "sensor_msgs/msg/CompressedImage")
 POSES = ("nav_msgs/msg/Odometry", "geometry_msgs/msg/PoseStamped", "geometry_msgs/msg/PoseWithCovarianceStamped")
