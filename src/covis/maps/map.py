@@ -59,7 +59,7 @@ from covis.reading.decoding import REJECTS, Rejected
 from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.engines.photos import public
-from covis.search.exact import PLAIN_QUERIES, as_queries
+from covis.search.exact import as_queries
 from covis.search.index import choose
 
 if TYPE_CHECKING:
@@ -77,8 +77,6 @@ INLIER_PHOTOS = 400
 """Photos from which a map learns what inliers of local features mean."""
 _WORTH_REPACKING = 8
 """Photos from which on repacking the weights saves time."""
-_IN_PIECES = 500
-"""Queries up to which a search is cut into pieces."""
 _MAX_SEGMENTS = 16
 _DEAD_SHARE = 0.5
 _MERGE_FROM = 64
@@ -648,20 +646,9 @@ class Map:
             rows = order[np.searchsorted(self.images.names, np.array(hits.rows.names), sorter=order) % len(order)]
             ids = hits.ranking.ids
             return Ranking(np.where(ids >= 0, rows[np.maximum(ids, 0)], -1), hits.ranking.distances)
-        ranking = self._searched(queries, k, area)
+        ranking = self.index.search(queries, k, area=area)
         places = np.searchsorted(self.state.rows, np.maximum(ranking.ids, 0))
         return Ranking(np.where(ranking.ids >= 0, places, -1), ranking.distances)
-
-    def _searched(self, queries: Matrix, k: int, area: Area | None) -> Ranking:
-        """Searches the index; a few hundred queries go in pieces, which is faster than loading a compiled kernel."""
-        if not PLAIN_QUERIES < len(queries) <= _IN_PIECES:
-            return self.index.search(queries, k, area=area)
-        starts = range(0, len(queries), PLAIN_QUERIES)
-        rankings = [self.index.search(queries[start : start + PLAIN_QUERIES], k, area=area) for start in starts]
-        ids, distances = (
-            np.concatenate([getattr(ranking, name) for ranking in rankings]) for name in ("ids", "distances")
-        )
-        return Ranking(ids, distances)
 
     @cached_property
     def calibration(self) -> Calibration | None:

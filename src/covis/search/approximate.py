@@ -24,7 +24,7 @@ from covis.core.files import checked, first_line, load_array
 from covis.core.progress import say
 from covis.descriptors import DescriptorStore, Matrix
 from covis.ranking import Ranking, ordered
-from covis.search.exact import rank
+from covis.search.exact import distances, rank
 from covis.search.index import INDEX_KIND, KINDS, ROW_BYTES, Exact, LocalIndex, choose, clusters, size
 
 TRAIN_FROM = 1000
@@ -141,14 +141,12 @@ class Approximate(LocalIndex):
 
     def _rescored(self, queries: NDArray[np.float32], rows: Ids, k: int) -> Ranking:
         """Candidates (Q, C) by their exact distance."""
-        from covis.search import kernel
-
         distance = np.empty(rows.shape, np.float32)
-        step = max(1, _SCORE_BYTES // max(1, rows.shape[1] * self.dim * 4))
+        step = max(1, _SCORE_BYTES // max(1, rows.shape[1] * self.dim * 8))
         for start in range(0, len(queries), step):
             some = rows[start : start + step]
             vectors = self._float32(np.maximum(some, 0).ravel()).reshape(*some.shape, self.dim)
-            kernel.pairs(queries[start : start + step], vectors, distance[start : start + step])
+            distance[start : start + step] = distances(queries[start : start + step, None], vectors)
         return ordered(np.where(rows >= 0, self.row_ids[np.maximum(rows, 0)], -1), distance, k)
 
 

@@ -1,18 +1,20 @@
-"""Exact nearest neighbours in bounded memory: every pair is compared, ties have a fixed order."""
+"""Exact nearest neighbours in bounded memory: every pair is compared, ties have a fixed order.
+
+A float32 matrix product of some queries with a block of the map proposes candidates: everything that may be among the
+k nearest, given its rounding error. Their distances are then computed in float64 from differences, so that the order
+(distance, id) depends neither on block sizes nor on the linear algebra library.
+"""
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.core.arrays import Bools, Ids
 from covis.core.errors import InputError
-from covis.core.machine import cpu_count
 from covis.descriptors import DescriptorStore, Matrix
 from covis.ranking import Groups, Ranking, ordered
 
@@ -65,17 +67,11 @@ def group_codes(
     return codes
 
 
-_BLOCK_ROWS = 8192
+_BLOCK_ROWS, _BLOCK_BYTES = 8192, 64 << 20
 _QUERY_ROWS = 512
-_FEW_QUERIES = 3
-_FEW_BYTES = 64 << 20
-_VIEW_ROWS = 1 << 18
+_STATE_BYTES = 64 << 20
+_PAIR_BYTES = 1 << 20
 _SMALL_ROWS = 1024
-_STATE_BYTES = 256 << 20
-PLAIN_QUERIES, _PLAIN_VALUES = 16, 1 << 24
-"""Up to this many queries of a map of up to this many numbers are answered in numpy: the compiled kernel takes longer
-to load."""
-_CANDIDATE_BYTES = 4 + 8 + 4 + 4
 
 
 def rank(
@@ -99,146 +95,56 @@ def rank(
     Besides its answer it needs about 300 MB for any Q and N; either side may be a memory-mapped `DescriptorStore`.
     """
     queries = as_queries(queries, database, k)
-    width = min(k, len(database))
+    own, theirs = group_codes(query_group, database_group, queries, database, groups)
+    rows, width = allowed_rows(allowed, len(database)), min(k, len(database))
     answer = Ranking(np.full((len(queries), width), -1), np.full((len(queries), width), np.inf))
-    codes = group_codes(query_group, database_group, queries, database, groups)
-    rows = allowed_rows(allowed, len(database))
-    if not width:
-        return answer
-    barred = np.full(len(queries), -1, np.int64) if exclude is None else np.asarray(exclude, np.int64)
-    names = None if ids is None else np.asarray(ids, np.int64)
-    job = _Job(queries, database, width, *codes, groups == "other", barred, names)
-    if groups != "same" and len(queries) <= PLAIN_QUERIES and database.shape[0] * database.shape[1] <= _PLAIN_VALUES:
-        return job.plain(rows)
-    for part, among in _jobs(job, rows, groups):
-        step = max(1, _STATE_BYTES // (job.capacity * _CANDIDATE_BYTES))
+    names = np.arange(len(database)) if ids is None else np.asarray(ids, np.int64)
+    barred = None if exclude is None else np.asarray(exclude, np.int64)
+    step = min(_QUERY_ROWS, max(1, _STATE_BYTES // (64 * max(1, width))))
+    for part, among in _searches(own, theirs, rows, groups):
         for start in range(0, len(part), step):
             chunk = part[start : start + step]
-            best = job.run(chunk, among)
-            answer.ids[chunk], answer.distances[chunk] = best.ids, best.distances
+            nearest = _Nearest(queries[chunk], width)
+            for block, vectors in _blocks(database, among):
+                forbidden = None if barred is None else names[block] == barred[chunk][:, None]
+                if groups == "other":
+                    same = theirs[block] == own[chunk][:, None]
+                    forbidden = same if forbidden is None else forbidden | same
+                nearest.update(block, names[block], vectors, forbidden)
+            answer.ids[chunk], answer.distances[chunk] = nearest.ids, nearest.distances
     return answer
 
 
-def _jobs(job: _Job, rows: NDArray[np.int64] | None, groups: Groups) -> Iterator[tuple[Any, NDArray[np.int64] | None]]:
-    """Query ids with the map rows that they are searched among: all at once, or group by group."""
+def distances(queries: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Euclidean distances along the last axis, computed in float64; the other axes are broadcast."""
+    difference = vectors - queries.astype(np.float64)
+    return np.sqrt(np.square(difference, out=difference).sum(axis=-1)).astype(np.float32)
+
+
+def _searches(own: Ids, theirs: Ids, rows: Ids | None, groups: Groups) -> Iterator[tuple[Ids, Ids | None]]:
+    """Queries with the map rows that they are searched among: all at once, or group by group."""
     if groups != "same":
-        yield np.arange(len(job.queries)), rows
+        yield np.arange(len(own)), rows
         return
-    for code in np.unique(job.query_group):
-        among = np.flatnonzero(job.database_group == code)
-        yield np.flatnonzero(job.query_group == code), among if rows is None else np.intersect1d(among, rows)
+    for code in np.unique(own):
+        among = np.flatnonzero(theirs == code)
+        yield np.flatnonzero(own == code), among if rows is None else np.intersect1d(among, rows)
 
 
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """One search: the queries, the map and the rules."""
-
-    queries: NDArray[np.float32]
-    database: Matrix
-    k: int
-    query_group: NDArray[np.int64]
-    database_group: NDArray[np.int64]
-    other: bool
-    exclude: NDArray[np.int64]
-    ids: NDArray[np.int64] | None
-
-    def plain(self, rows: NDArray[np.int64] | None) -> Ranking:
-        """The whole search in numpy: candidates by a matrix product, their order by float64 distances."""
-        among = np.arange(len(self.database)) if rows is None else rows
-        ranking = Ranking(np.full((len(self.queries), self.k), -1), np.full((len(self.queries), self.k), np.inf))
-        if not len(among):
-            return ranking
-        block = self._block(among, self.database[among] if rows is not None else self.database[0 : len(self.database)])
-        squares = np.einsum("nd,nd->n", block.vectors, block.vectors)
-        if not np.isfinite(squares).all():
-            raise InputError(
-                f"descriptor {int(among[~np.isfinite(squares)][0])} of the map is not finite; make it again"
-            )
-        barred = block.ids[None] == self.exclude[:, None]
-        if self.other:
-            barred |= self.query_group[:, None] == block.group[None]
-        score = np.where(barred, np.inf, squares / 2 - self.queries @ block.vectors.T)
-        norm = np.sqrt(np.einsum("qd,qd->q", self.queries, self.queries, dtype=np.float64))
-        reach = float(np.sqrt(squares.max(initial=0.0)))
-        slack = 2 * (rounding(self.queries.shape[1]) * norm * reach + rounding(4) * reach**2)
-        for i, query in enumerate(self.queries.astype(np.float64)):
-            bound = np.partition(score[i], self.k - 1)[self.k - 1] if self.k <= len(among) else np.inf
-            near = np.flatnonzero((score[i] <= bound + slack[i]) & np.isfinite(score[i]))
-            distance = np.sqrt(np.square(block.vectors[near] - query).sum(axis=1)).astype(np.float32)
-            best = ordered(block.ids[near][None], distance[None], self.k)
-            ranking.ids[i, : best.k], ranking.distances[i, : best.k] = best.ids[0], best.distances[0]
-        return ranking
-
-    @property
-    def capacity(self) -> int:
-        """Candidates kept for a query; more room means fewer clean-ups."""
-        return min(max(2 * self.k, self.k + 128), len(self.database))
-
-    def run(self, part: NDArray[np.int64], among: NDArray[np.int64] | None) -> Ranking:
-        """Searches for the queries `part` in one pass over the map rows `among` (None: all)."""
-        state = _State.empty(len(part), self.capacity)
-        queries = np.ascontiguousarray(self.queries[part], np.float32)
-        rows = self._block_rows(len(part))
-        products = np.empty(min(_QUERY_ROWS, len(part)) * rows, np.float32)
-        with ThreadPoolExecutor(threads()) as pool:
-            scorer = _Scorer.of(queries, pool)
-            for block in self._blocks(rows) if among is None else self._blocks_among(among):
-                half_norm = scorer.prepare(block)
-                for start in range(0, len(part), _QUERY_ROWS):
-                    at = slice(start, min(start + _QUERY_ROWS, len(part)))
-                    shape = (at.stop - at.start, len(block.ids))
-                    score = products[: shape[0] * shape[1]].reshape(shape)
-                    slack = scorer.score(at, block, score)
-                    _spread(pool, self._scan(part, at, queries, block, score, half_norm, slack, state), len(score))
-        return ordered(np.where(_filled(state), state.ids, -1), state.distance, self.k)
-
-    def _scan(self, part: Any, at: slice, queries: Any, block: _Block, products: Any, half_norm: Any, slack: Any,
-              state: _State) -> Callable[[int, int], None]:  # fmt: skip
-        """The work on the rows low … high of `products`, for one thread."""
-        from covis.search import kernel
-
-        mode = kernel.OTHER if self.other else kernel.ANY
-
-        def work(low: int, high: int) -> None:
-            rows = slice(at.start + low, at.start + high)
-            kernel.scan(queries[rows], block.vectors, products[low:high], half_norm, block.ids, slack[low:high], self.k,
-                        mode, self.query_group[part[rows]], block.group, self.exclude[part[rows]], *state.of(rows))  # fmt: skip
-
-        return work
-
-    def _block_rows(self, queries: int) -> int:
-        """Rows of the map per block; larger for few queries, where the work on a row costs less than the calls."""
-        if queries > _FEW_QUERIES:
-            return _BLOCK_ROWS
-        in_place = isinstance(self.database, np.ndarray) and self.database.dtype == np.float32
-        return _VIEW_ROWS if in_place else max(_BLOCK_ROWS, _FEW_BYTES // (4 * max(1, self.queries.shape[1])))
-
-    def _blocks(self, most: int) -> Iterator[_Block]:
-        """The whole map, at most `most` rows at a time, cut where its parts meet: a view of one part needs no copy."""
-        for start, stop in _spans(getattr(self.database, "borders", (0, len(self.database))), most):
-            yield self._block(np.arange(start, stop), self.database[start:stop])
-
-    def _blocks_among(self, among: NDArray[np.int64]) -> Iterator[_Block]:
-        """Some rows of the map, a bounded number at a time, as views where possible."""
-        step = max(1, _BLOCK_ROWS // 2)
-        for start in range(0, len(among), step):
-            rows = wanted = among[start : start + step]
-            # Dense enough: also look at the rows between, instead of copying.
-            if rows[-1] - rows[0] < min(_BLOCK_ROWS, 4 * len(rows)):
-                rows = np.arange(rows[0], rows[-1] + 1)
-                block = self._block(rows, self.database[int(rows[0]) : int(rows[-1]) + 1])
-                yield block._replace(ids=np.where(np.isin(rows, wanted, assume_unique=True), block.ids, -1))
-            else:
-                yield self._block(rows, self.database[rows])
-
-    def _block(self, rows: NDArray[np.int64], vectors: Any) -> _Block:
-        ids = rows if self.ids is None else self.ids[rows]
-        group = self.database_group[rows] if self.other else ids
-        return _Block(ids, group, np.ascontiguousarray(vectors, np.float32), int(rows[0]))
+def _blocks(database: Matrix, among: Ids | None) -> Iterator[tuple[Ids, NDArray[np.float32]]]:
+    """Row numbers and vectors of the map, or of the rows `among`, a bounded number at a time."""
+    most = max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // (4 * max(1, database.shape[1]))))
+    if among is None:
+        for low, high in _spans(getattr(database, "borders", (0, len(database))), most):
+            yield np.arange(low, high), np.ascontiguousarray(database[low:high], np.float32)
+    else:
+        for start in range(0, len(among), most):
+            rows = among[start : start + most]
+            yield rows, np.ascontiguousarray(database[rows], np.float32)
 
 
 def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Rows between borders, at most `most` at a time; small parts are taken together."""
+    """Rows between borders, at most `most` at a time, so that a slice is a view of one part; small parts are joined."""
     start, end = 0, int(borders[-1])
     for border in map(int, borders):
         if border < end and border - start < _SMALL_ROWS:
@@ -248,104 +154,61 @@ def _spans(borders: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
         start = border
 
 
-class _Block(NamedTuple):
-    """Some rows of the map."""
+class _Nearest:
+    """The k nearest so far of some queries (Q, D)."""
 
-    ids: NDArray[np.int64]
-    """−1 for rows that are not asked for."""
-    group: NDArray[np.int64]
-    vectors: NDArray[np.float32]
-    start: int
+    def __init__(self, queries: NDArray[np.float32], k: int) -> None:
+        self.queries, self.k = queries, k
+        self.norm = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
+        self.ids = np.full((len(queries), k), -1)
+        self.distances = np.full((len(queries), k), np.inf, np.float32)
 
+    def update(self, rows: Ids, ids: Ids, vectors: NDArray[np.float32], forbidden: Bools | None) -> None:
+        """Takes in a block of the map: its rows (n,), their ids and vectors (n, D), forbidden pairs (Q, n)."""
+        square = np.einsum("nd,nd->n", vectors, vectors)
+        if not np.isfinite(square).all():
+            bad = int(rows[~np.isfinite(square)][0])
+            raise InputError(f"descriptor {bad} of the map is not finite; make it again")
+        # d² = ‖q‖² + 2 · score
+        score = self.queries @ vectors.T
+        np.subtract(square / 2, score, out=score)
+        if forbidden is not None:
+            score[forbidden] = np.inf
+        query, column = np.nonzero(self._candidates(score, float(np.sqrt(square.max(initial=0.0)))))
+        distance = np.empty(len(query), np.float32)
+        step = max(1, _PAIR_BYTES // (8 * max(1, vectors.shape[1])))
+        for start in range(0, len(query), step):
+            part = slice(start, start + step)
+            distance[part] = distances(self.queries[query[part]], vectors[column[part]])
+        self._merge(query, ids[column], distance)
 
-@dataclass(frozen=True, eq=False)
-class _State:
-    """Candidates of each query during the pass over the map."""
+    def _candidates(self, score: NDArray[np.float32], reach: float) -> Bools:
+        """(Q, n) pairs that may be among the k nearest; `reach` is the largest norm of the block."""
+        slack = _rounding(self.queries.shape[1]) * (self.norm + reach) ** 2
+        limit = (self.distances[:, -1].astype(np.float64) ** 2 - self.norm**2) / 2 + slack
+        limit = np.minimum(limit, np.finfo(np.float32).max).astype(np.float32)
+        close = score <= limit[:, None]
+        crowded = np.flatnonzero(close.sum(axis=1) > 2 * self.k)
+        if len(crowded):  # a block better than all before: only its own k nearest count
+            some = score[crowded]
+            kth = np.partition(some, self.k - 1, axis=1)[:, self.k - 1]
+            close[crowded] &= some <= (kth + slack[crowded]).astype(np.float32)[:, None]
+        return np.asarray(close)
 
-    score: NDArray[np.float32]
-    ids: NDArray[np.int64]
-    columns: NDArray[np.int32]
-    distance: NDArray[np.float32]
-    count: NDArray[np.int64]
-    bound: NDArray[np.float32]
-
-    @classmethod
-    def empty(cls, rows: int, capacity: int) -> _State:
-        shape = (rows, capacity)
-        return cls(np.empty(shape, np.float32), np.full(shape, -1), np.empty(shape, np.int32), np.empty(shape, np.float32),
-                   np.zeros(rows, np.int64), np.full(rows, np.inf, np.float32))  # fmt: skip
-
-    def of(self, rows: slice) -> tuple[NDArray[Any], ...]:
-        return tuple(a[rows] for a in (self.score, self.ids, self.columns, self.distance, self.count, self.bound))
-
-
-def _spread(pool: ThreadPoolExecutor, work: Callable[[int, int], None], total: int) -> None:
-    """Runs work(low, high) over a range, one part per thread."""
-    edges = np.linspace(0, total, threads() + 1).astype(int)
-    if len(edges) > 2:
-        list(pool.map(work, edges[:-1], edges[1:]))
-    else:
-        work(0, total)
-
-
-def _filled(state: _State) -> NDArray[np.bool_]:
-    return np.asarray(np.arange(state.ids.shape[1]) < state.count[:, None])
-
-
-@dataclass(eq=False)
-class _Scorer:
-    """Approximate scores of blocks, and how far they may be off."""
-
-    queries: NDArray[np.float32]
-    pool: ThreadPoolExecutor
-    norm: NDArray[np.float64]
-    few: bool
-    reach: float = 0.0
-    """Largest ‖x‖, or for few queries ‖q−x‖, so far."""
-
-    @classmethod
-    def of(cls, queries: NDArray[np.float32], pool: ThreadPoolExecutor) -> _Scorer:
-        norm = np.sqrt(np.einsum("qd,qd->q", queries, queries, dtype=np.float64))
-        return cls(queries, pool, norm, len(queries) <= _FEW_QUERIES)
-
-    def prepare(self, block: _Block) -> NDArray[np.float32]:
-        """‖x‖²/2 of each row; zeros where the scores come from differences and need no norms."""
-        if self.few:
-            return np.zeros(len(block.ids), np.float32)
-        square = np.einsum("nd,nd->n", block.vectors, block.vectors)
-        self._grow(square.max(), block, ~np.isfinite(square))
-        return np.asarray(square / np.float32(2))
-
-    def score(self, at: slice, block: _Block, out: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Fills `out` (Q, N) with q·x, or with −‖q−x‖²/2; returns the slack (Q,) of each query's scores."""
-        from covis.search import kernel
-
-        unit = rounding(block.vectors.shape[1])
-        if not self.few:
-            np.matmul(self.queries[at], block.vectors.T, out=out)
-            slack = unit * self.norm[at] * self.reach + rounding(4) * self.reach**2
-            return np.asarray(slack, np.float32)
-
-        def work(low: int, high: int) -> None:
-            kernel.difference_scores(self.queries[at], block.vectors[low:high], out[:, low:high])
-
-        _spread(self.pool, work, len(block.ids))
-        self._grow(-2 * out.min(), block, np.asarray(~np.isfinite(out).all(0)))
-        return np.full(len(out), unit * self.reach**2, np.float32)
-
-    def _grow(self, square: float, block: _Block, bad: NDArray[np.bool_]) -> None:
-        if bad.any():
-            raise InputError(f"descriptor {block.start + int(bad.argmax())} of the map is not finite; make it again")
-        self.reach = max(self.reach, float(np.sqrt(square)))
+    def _merge(self, query: Ids, ids: Ids, distance: NDArray[np.float32]) -> None:
+        """Candidates in order of their query (M,), with their ids and distances."""
+        some, first, count = np.unique(query, return_index=True, return_counts=True)
+        if not len(some):
+            return
+        at = np.repeat(np.arange(len(some)), count), self.k + np.arange(len(query)) - np.repeat(first, count)
+        shape = (len(some), self.k + int(count.max()))
+        all_ids, all_distances = np.full(shape, -1), np.full(shape, np.inf, np.float32)
+        all_ids[:, : self.k], all_distances[:, : self.k] = self.ids[some], self.distances[some]
+        all_ids[at], all_distances[at] = ids, distance
+        best = ordered(all_ids, all_distances, self.k)
+        self.ids[some], self.distances[some] = best.ids, best.distances
 
 
-def rounding(dimensions: int) -> float:
-    """How far two float32 scores of unit vectors may differ by rounding (over ten times what is observed)."""
+def _rounding(dimensions: int) -> float:
+    """How far float32 scores of unit vectors may be off (over ten times what is observed)."""
     return float(2.0**-22 * (np.sqrt(dimensions) + 8))
-
-
-def threads() -> int:
-    """Cores that this process may use, as OMP_NUM_THREADS limits them for the matrix products."""
-    cores = cpu_count()
-    limit = os.environ.get("OMP_NUM_THREADS", "")
-    return min(cores, int(limit)) if limit.isdigit() and int(limit) else cores

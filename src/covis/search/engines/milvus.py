@@ -27,7 +27,7 @@ from covis.descriptors import DescriptorStore, Matrix
 from covis.ranking import Ranking, ordered
 from covis.search.area import Area
 from covis.search.engines.photos import Engine, Pointer, Proposals, Rows
-from covis.search.exact import as_queries
+from covis.search.exact import as_queries, distances
 from covis.search.index import Index, check_ids, check_places, check_vectors
 
 MAX_RESULTS = 16384
@@ -238,18 +238,15 @@ def _box(area: Area | None) -> str:
 
 def _scored(query: NDArray[np.float32], hits: Any, area: Area | None) -> tuple[Ids, NDArray[np.float32]]:
     """Ids and exact distances of the engine's hits that lie inside the area."""
-    from covis.search import kernel
-
     ids = np.array([hit["id"] for hit in hits], np.int64)
     if not len(ids):
         return ids, np.zeros(0, np.float32)
     vectors = np.array([hit["entity"]["vector"] for hit in hits], np.float32)
-    distance = np.empty((1, len(ids)), np.float32)
-    kernel.pairs(query[None], vectors[None], distance)
+    distance = distances(query, vectors)
     if area is None:
-        return ids, distance[0]
+        return ids, distance
     inside = area.contains([(hit["entity"]["x"], hit["entity"]["y"]) for hit in hits])
-    return ids[inside], distance[0, inside]
+    return ids[inside], distance[inside]
 
 
 def _padded(array: NDArray[Any], width: int, value: float) -> NDArray[Any]:
