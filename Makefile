@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test browser lint bench evidence docs figures pictures names drill clean
+.PHONY: demo test browser lint bench evidence docs figures pictures drill clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -67,9 +67,6 @@ figures: $(VENV)/.core  ## measured figures into the pages
 
 pictures: $(VENV)/.test browser  ## screenshots of the pages, from the product itself (some 20 minutes, then only what is missing)
 	$(BIN)/python docs/pictures.py
-
-names: $(VENV)/.core  ## what is registered by name, for `covis list` and the check of names
-	$(BIN)/python -m covis.cli.listing
 
 clean:
 	rm -rf $(VENV) demo site pictures-work

@@ -1,19 +1,14 @@
 """Fixtures that every test may use."""
 
-import contextlib
-import hashlib
 import os
 import shutil
-import subprocess
-import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from layouts import builders
+from layouts.miniatures import Written
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 FLAGS = [
@@ -33,31 +28,15 @@ def shared_data() -> Path:
 
 
 @pytest.fixture(scope="session")
-def official() -> dict[str, Path]:
-    """Dataset → a miniature of its official layout, written from the formats by someone who had not read the readers."""
-    builder = SHARED / "layouts" / "build.py"
-    if not builder.is_file():
-        pytest.skip("needs the builder of official layouts beside the project (../shared/layouts/build.py)")
-    key = hashlib.sha256(builder.read_bytes()).hexdigest()[:16]
-    root = Path(tempfile.gettempdir()) / f"covis-layouts-{key}"  # made once, not once a session: it takes a while
-    if not root.is_dir():
-        draft = Path(tempfile.mkdtemp(prefix="covis-layouts-"))
-        subprocess.run([sys.executable, str(builder), str(draft)], check=True, timeout=600)
-        with contextlib.suppress(OSError):  # another session may have been quicker
-            draft.rename(root)
-    return {name: root / folder for name, folder in builders.OFFICIAL.items()}
+def official(tmp_path_factory: pytest.TempPathFactory) -> Written:
+    """Dataset → a miniature of its layout, written when first asked for."""
+    return Written(tmp_path_factory.mktemp("layouts"))
 
 
 @pytest.fixture(scope="session")
-def hamlet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def hamlet(official: Written) -> Path:
     """A rendered town of the smallest size, with all its splits."""
-    from covis.town.config import TownConfig
-    from covis.town.dataset import load
-
-    folder = tmp_path_factory.mktemp("town") / "hamlet"
-    for split in ("train", "val", "test"):
-        load(folder, split, TownConfig.small())
-    return folder
+    return official["town"]
 
 
 @pytest.fixture(scope="module")

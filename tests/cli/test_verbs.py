@@ -10,10 +10,9 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
-import typer
 
 import forked
-from covis.cli import GROUPS, SECTIONS, VERBS, build_app, error_line, main
+from covis.cli import GROUPS, SECTIONS, VERBS, error_line, main
 from covis.cli.listing import LISTS, START_WITH
 from covis.core.errors import InputError, WeightsMissing
 
@@ -333,13 +332,6 @@ def test_a_mistyped_name_is_told_before_anything_heavy_is_imported(tmp_path):
         assert "did you mean" in line or "Possible options" in line, (command, line)
 
 
-def test_typos_are_tried_on_every_verb():
-    tried = {tuple(line.split()) for line in (PATHS + NAMES).strip().splitlines()}
-    without_names = [["doctor"]]
-    for verb in verbs():
-        assert verb in without_names or any(list(line[: len(verb)]) == verb for line in tried), verb
-
-
 def test_choices_are_those_of_their_owners():
     from typing import get_args
 
@@ -432,18 +424,6 @@ def test_every_verb_takes_the_common_switches(verb, switch, capsys):
         progress.set_level(progress.NORMAL)
     assert not left.value.code
     assert "Usage: " in capsys.readouterr().out
-
-
-WITHOUT_A_NETWORK = {
-    "compare", "remove", "list", "doctor", "cache", "export", "label", "search", "data", "keys", "submission", "model", "map",
-}  # fmt: skip
-
-
-def test_every_verb_that_runs_a_network_takes_a_device():
-    commands = typer.main.get_command(build_app()).commands
-    assert set(commands) >= WITHOUT_A_NETWORK
-    for verb in set(commands) - WITHOUT_A_NETWORK:
-        assert any("--device" in parameter.opts for parameter in commands[verb].params), verb
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -1,44 +1,62 @@
 """Every benchmark knows its dataset and split, and loads on that dataset's miniature."""
 
+import numpy as np
 import pytest
 
+from covis.core.errors import InputError
 from covis.datasets import DATASETS
 from covis.evaluation import BENCHMARKS, load_benchmark
+from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
+from covis.evaluation.submissions import check_submission, write_submission
 from layouts import builders
+from layouts.miniatures import miniatures
+
+EVERY = pytest.mark.parametrize("name", list(BENCHMARKS))
 
 
-def own_photos(root, images):
-    """Four walks up one street, as a table of photos that are not looked at."""
-    rows = [f"{w}-{i}.jpg,0,{3 * i},0,{w}" for w in range(4) for i in range(5)]
-    (root / "photos.csv").write_text("\n".join(["image,easting,northing,heading,group", *rows]) + "\n")
-    return root / "photos.csv"
+def random_descriptors(benchmark, dim=8):
+    rng = np.random.default_rng(0)
+    sides = [
+        rng.normal(size=(len(images), dim)).astype(np.float32) for images in (benchmark.queries, benchmark.database)
+    ]
+    queries, database = (z / np.linalg.norm(z, axis=1, keepdims=True) for z in sides)
+    return queries, queries if benchmark.one_set else database
 
 
-OURS = {"photos": own_photos, "utm_folders": builders.utm_folders, "campus": builders.campus,
-        "cambridge": builders.cambridge, "racetrack": builders.racetrack}  # fmt: skip
-
-
-@pytest.mark.parametrize("name", list(BENCHMARKS))
-def test_every_benchmark_names_its_dataset_and_split(name):
+@EVERY
+def test_it_names_its_dataset_and_split(name):
     protocol = BENCHMARKS[name]
     assert protocol.dataset in DATASETS
     assert protocol.split in DATASETS[protocol.dataset].splits
 
 
-@pytest.mark.parametrize("name", [n for n in BENCHMARKS if BENCHMARKS[n].dataset not in ("table", "town")])
-def test_every_benchmark_loads_on_its_miniature(name, request, tmp_path):
+@EVERY
+def test_it_scores_or_writes_a_submission_on_its_miniature(name, official, tmp_path):
     protocol = BENCHMARKS[name]
-    if name == "campus_east":
-        pytest.skip("the miniature has no photos in the east")
-    if protocol.dataset in OURS:
-        path = OURS[protocol.dataset](tmp_path, images=False)
-    else:
-        path = request.getfixturevalue("official")[protocol.dataset]
+    path = official[protocol.dataset]
+    if protocol.split in miniatures()[protocol.dataset].without:
+        return
     benchmark = load_benchmark(name, {protocol.dataset: path})
     assert (benchmark.dataset, benchmark.split) == (protocol.dataset, protocol.split)
-    assert (benchmark.relevance is None) == protocol.hidden
-    assert bool(benchmark.submission) == protocol.hidden
-    assert len(benchmark.queries) > 0
+    assert (benchmark.relevance is None) == protocol.hidden == bool(benchmark.submission)
+    queries, database = random_descriptors(benchmark)
+    if protocol.hidden:
+        upload = write_submission(rank_descriptors(queries, database, benchmark), benchmark, tmp_path / "upload")
+        assert check_submission(upload, benchmark) == []
+        with pytest.raises(InputError, match="hidden"):
+            evaluate_descriptors(queries, database, benchmark)
+    else:
+        figures = evaluate_descriptors(queries, database, benchmark).figures
+        assert figures["queries"] > 0
+        assert figures["rule"]
+        assert figures["fingerprint"] == benchmark.fingerprint
+
+
+@EVERY
+def test_it_asks_for_its_data(name):
+    if DATASETS[BENCHMARKS[name].dataset].default is None:
+        with pytest.raises(InputError, match="give --data"):
+            load_benchmark(name)
 
 
 def test_the_truth_of_test_cities_is_used_where_it_is_there(tmp_path):

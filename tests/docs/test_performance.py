@@ -32,20 +32,6 @@ def test_every_ratio_lies_within_its_spread(name):
             assert row["low"] <= row["ratio"] <= row["high"]
 
 
-def _listed(name):
-    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
-    return re.search(rf"^{name} := (.*)$", text, re.MULTILINE)[1].split()
-
-
-def test_every_benchmark_is_run_by_one_target():
-    scripts = sorted(file.stem.removeprefix("bench_") for file in (ROOT / "benchmarks").glob("bench_*.py"))
-    assert sorted(_listed("SPEED") + _listed("EVIDENCE")) == scripts
-
-
-def test_make_bench_runs_what_this_page_shows():
-    assert set(SHOWN) <= set(_listed("SPEED"))
-
-
 @pytest.mark.slow
 def test_the_markets_training_step_runs(monkeypatch):
     """It takes its loops from another script."""

@@ -68,28 +68,6 @@ def test_every_screenshot_is_shown_somewhere():
         assert f"images/{picture.name}" in text, picture.name
 
 
-COINED = (
-    "right with", "do not carry", "as-it-comes 4", "as it comes is taken", "talk on stderr", "goes on where it was", "mend or",
-    "so many dims", "the surest first", "right nowhere", "a right one", "without chance", "won back", "unasked",
-    "the model library", "matches a photo /", "results a query", "one a core", "can be had", "is no model", "is told by",
-    "looks to", "behind a colon", "all with all", "stands beside", "cannot do without", "one row a", "what else is known",
-)  # fmt: skip
-
-
-def test_messages_and_pages_use_plain_words():
-    files = [
-        ROOT / "README.md",
-        *(ROOT / "docs").rglob("*.md"),
-        *(ROOT / "src").rglob("*.py"),
-        *(ROOT / "src").rglob("*.js"),
-    ]
-    coined = re.compile(rf"\b(?:{'|'.join(map(re.escape, COINED))})\b")
-    for file in files:
-        text = file.read_text(encoding="utf-8").lower().replace("right within", "")
-        found = coined.search(text) if any(words in text for words in COINED) else None
-        assert not found, f"{file}: {found[0]}"
-
-
 @pytest.fixture(scope="module")
 def measured():
     spec = importlib.util.spec_from_file_location("measured", ROOT / "docs" / "measured.py")

@@ -1,4 +1,4 @@
-"""Miniature copies of official dataset layouts, with each format's oddities. `from layouts import builders`.
+"""Small copies of dataset layouts with the oddities that single tests ask for. `from layouts import builders`.
 
 Every builder writes below `root`, returns `root`, and is the same for the same arguments.
 """
@@ -13,6 +13,8 @@ from PIL import Image
 from pyproj import Transformer
 from scipy.io import savemat
 from scipy.spatial.transform import Rotation
+
+from layouts.miniatures import miniature
 
 MSLS_PLACES = {
     "cph": (55.67, 12.57),
@@ -29,13 +31,6 @@ MSLS_PLACES = {
 """City → (lat, lon) of its middle; London lies across the border of two UTM zones, Buenos Aires in the south."""
 MSLS_TEST = ("miami", "athens", "buenosaires", "stockholm", "bengaluru", "kampala")
 SUBTASKS = ("all", "s2w", "w2s", "o2n", "n2o", "d2n", "n2d")
-
-
-OFFICIAL = {
-    "msls": "msls", "pitts30k": "pitts30k", "pitts250k": "pitts250k", "tokyo247": "tokyo247", "tokyotm": "tokyotm",
-    "robotcar_v2": "robotcar", "cmu_extended": "cmu", "tb_places": "tb", "7scenes": "7scenes",
-}  # fmt: skip
-"""Dataset → folder of its miniature in the `official` fixture."""
 
 
 def image(path, size=(32, 48), seed=0):
@@ -395,6 +390,7 @@ def _exponent(value):
     return f"{mantissa}e{exponent[0]}{int(exponent[1:]):03d}"
 
 
+@miniature("utm_folders")
 def utm_folders(root, splits=("train", "val", "test"), places=4, images=True):
     """`images/<split>/{database,queries}` with `@utm@…` names; queries carry no heading."""
     for split in splits:
@@ -414,6 +410,7 @@ def utm_folders(root, splits=("train", "val", "test"), places=4, images=True):
     return root
 
 
+@miniature("gsv")
 def gsv(root, cities=("Bangkok", "PRS"), places=3, views=4, images=True):
     """`Dataframes/<City>.csv` and `Images/<City>/…`."""
     middles = {"Bangkok": (13.75, 100.5), "PRS": (48.85, 2.35)}
@@ -433,6 +430,7 @@ def gsv(root, cities=("Bangkok", "PRS"), places=3, views=4, images=True):
     return root
 
 
+@miniature("campus", without=("east", "without_east"))
 def campus(root, walks=3, photos=5, images=True):
     """`train.csv` and `west.csv` with walks as groups; `train.csv` has as many again further north, in region 8."""
     for split, east in (("train", 0.0), ("west", -500.0)):
@@ -450,6 +448,7 @@ def campus(root, walks=3, photos=5, images=True):
     return root
 
 
+@miniature("cambridge")
 def cambridge(root, panoramas=12, images=True):
     """`train.csv` and `val.csv`: panoramas 6 m apart on a street, four views each; the last third of `train` is held out."""
     for split, (east, north) in (("train", (0.0, 0.0)), ("val", (0.0, -500.0))):
@@ -466,6 +465,7 @@ def cambridge(root, panoramas=12, images=True):
     return root
 
 
+@miniature("racetrack")
 def racetrack(root, laps=2, photos=12, images=True):
     """`train.csv` and `val.csv`: laps of two days northwards, 4 m a photo; `train` has a part further north, held out."""
     for split, east in (("train", 0.0), ("val", 900.0)):
@@ -483,6 +483,7 @@ def racetrack(root, laps=2, photos=12, images=True):
     return root
 
 
+@miniature("photo_sets")
 def photo_sets(root, images=True):
     """The campus, street views and the race track side by side."""
     for build in (campus, cambridge, racetrack):
@@ -507,3 +508,27 @@ ALL = {
     "photo_sets": photo_sets,
 }
 """Dataset name → its builder."""
+
+
+@miniature("photos")
+@miniature("table")
+def own_photos(root, walks=4, photos=16):
+    """`photos.csv`: walks along one street, 8 m from photo to photo."""
+    rows = ["image,easting,northing,heading,group"]
+    for w in range(walks):
+        for i in range(photos):
+            image(root / f"w{w}_{i}.jpg", (16, 16), seed=i)
+            rows.append(f"w{w}_{i}.jpg,{8 * i},{w},{90 + 3 * w},walk{w}")
+    (root / "photos.csv").write_text("\n".join(rows) + "\n")
+    return root / "photos.csv"
+
+
+@miniature("town")
+def hamlet(root):
+    """A rendered town of the smallest size, with all its splits."""
+    from covis.town.config import TownConfig
+    from covis.town.dataset import load
+
+    for split in ("train", "val", "test"):
+        load(root, split, TownConfig.small())
+    return root
