@@ -1,8 +1,4 @@
-"""Writes measured figures into the pages: `python docs/measured.py` after a benchmark, `--check` to only compare.
-
-A figure stands between two comments, which no reader sees: <!-- FILE PATH FORMAT -->12.3<!-- / -->, where FILE is
-benchmarks/results/FILE.json, PATH leads to the value (keys and positions joined by dots) and FORMAT is Python's.
-<!-- NUMBER / FILE PATH FORMAT --> is a number (or a quotient of two) divided by the value.
+"""Writes measured tables into the pages: `python docs/measured.py` after a benchmark, `--check` to only compare.
 
 <!-- table FILE OPTION… --> and <!-- gains FILE OPTION… --> stand before a whole table of `covis reproduce`, and
 <!-- /table --> after it: its figures, or the differences of its rows. Options are `skip=PATTERN` and `only=PATTERN` (of
@@ -25,27 +21,14 @@ from pathlib import Path
 from typing import Any
 
 DOCS = Path(__file__).parent
-RESULTS = DOCS.parent / "benchmarks" / "results"
-_FIGURE = re.compile(r"(<!-- (?:([\d/]+) / )?(\w+) ([\w.@-]+) (\S+) -->)(.*?)(<!-- / -->)")
+RESULTS = (DOCS.parent / "benchmarks" / "results", DOCS.parent / "evidence" / "results")
 
 
-def value(file: str, path: str) -> Any:
-    """The value at `path` of a result file."""
-    content = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
-    for key in path.split("."):
-        content = content[int(key)] if isinstance(content, list) else content[key]
+def results_of(file: str) -> dict[str, Any]:
+    """What a benchmark or a table of `covis reproduce` left behind."""
+    path = next(path for folder in RESULTS if (path := folder / f"{file}.json").is_file())
+    content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return content
-
-
-def _figure(match: re.Match[str]) -> str:
-    before, dividend, file, path, form, _, after = match.groups()
-    number = value(file, path)
-    if dividend:
-        first, *others = map(float, dividend.split("/"))
-        for other in others:
-            first /= other
-        number = first / number
-    return f"{before}{number:{form}}{after}"
 
 
 _TABLE = re.compile(r"(<!-- (table|gains|bench) (\w+)((?: [^ >]+)*) -->\n).*?(<!-- /table -->)", re.DOTALL)
@@ -59,7 +42,7 @@ _HEADINGS = {
 def _table(match: re.Match[str]) -> str:
     before, kind, file, given, after = match.groups()
     options = dict(option.split("=", 1) for option in given.split())
-    results = json.loads((RESULTS / f"{file}.json").read_text(encoding="utf-8"))
+    results = results_of(file)
     lines = {"table": _figures, "gains": _gains, "bench": _rows}[kind](results, options)
     below = f"\n\nBy `{results['command']}`." if kind == "bench" and "command" in results else ""
     return before + "\n".join(f"| {' | '.join(line)} |" for line in lines) + below + f"\n{after}"
@@ -155,7 +138,7 @@ def _gain(figure: dict[str, float], digits: int) -> str:
 
 def written(markdown: str) -> str:
     """A page with its figures as the results have them now."""
-    return _TABLE.sub(_table, _FIGURE.sub(_figure, markdown))
+    return _TABLE.sub(_table, markdown)
 
 
 def main(arguments: list[str]) -> int:

@@ -33,16 +33,3 @@ def test_every_row_is_one_that_the_command_would_run(name):
     told = results(name)
     assert {row["row"] for row in told["rows"]} <= rows
     assert {row["against"] for row in told.get("differences", [])} == set(table.against)
-
-
-def test_figures_come_from_tables_alone():
-    """A line of figures with an interval is written by docs/measured.py, never by hand."""
-    written = re.sub(r"<!-- (table|gains) .*?<!-- /table -->", "", PAGE, flags=re.DOTALL)
-    assert not re.search(r"^\|.*±", written, re.MULTILINE)
-
-
-def test_the_page_shows_its_pictures_and_keeps_its_three_settings():
-    for picture in re.findall(r"\]\((images/[^)]+)\)", PAGE):
-        assert (ROOT / "docs" / picture).is_file()
-    assert {"## A new area", "## One's own map", "## Transfer"} <= set(PAGE.splitlines())
-    assert len(SHOWN) >= 5

@@ -19,8 +19,11 @@ START = "2024-06-01T10:00:{:06.3f}Z"
 
 
 def blocks(page, kinds):
-    """(kind, text) of the page's fenced blocks, in order."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
+    """(kind, text) of the fenced blocks of a section, `PAGE#HEADING`, or of the whole page up to its first reference."""
+    name, _, heading = page.partition("#")
+    text = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    if heading:
+        text = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", text, re.MULTILINE | re.DOTALL)[1]
     return [m for m in re.findall(r"^```(\w+)\n(.*?)^```", text, re.MULTILINE | re.DOTALL) if m[0] in kinds]
 
 
@@ -91,7 +94,7 @@ def test_a_video_becomes_a_served_map(tmp_path, monkeypatch, capsys):
     metres = walk_with_camera(tmp_path)
     small_model(tmp_path)
     monkeypatch.chdir(tmp_path)
-    ran = run_page("tutorial-video.md", capsys, skip=("covis train", "covis serve"))
+    ran = run_page("tools.md#A video with GPX to a served map", capsys, skip=("covis train", "covis serve"))
     assert [line.split()[1] for line in ran][-2:] == ["index", "locate"]
     from covis.reading.table import read_table
 
@@ -105,7 +108,7 @@ def test_a_video_becomes_a_served_map(tmp_path, monkeypatch, capsys):
     pytest.importorskip("fastapi", reason="needs the `serve` extra")
     from service import served
 
-    assert "covis serve walk.map" in (ROOT / "docs" / "tutorial-video.md").read_text(encoding="utf-8")
+    assert "covis serve walk.map" in (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
     with served.process(tmp_path / "walk.map") as (_, address), (tmp_path / "question.jpg").open("rb") as photo:
         told = httpx.post(f"{address}/v1/locate", files={"photo": photo}, timeout=60)
     assert told.status_code == 200
@@ -118,7 +121,7 @@ def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
     (tmp_path / "query.jpg").rename(tmp_path / "question.jpg")
     small_model(tmp_path)
     monkeypatch.chdir(tmp_path)
-    ran = run_page("tutorial-colmap.md", capsys)
+    ran = run_page("tools.md#A COLMAP model to pairs and poses", capsys)
     assert [line.split()[1] for line in ran] == ["label", "pairs", "pairs", "data", "pairs", "index", "locate"]
     for file in ("pairs-overlap.txt", "pairs-retrieval.txt"):
         read = retrieval(Path(file))
@@ -149,7 +152,7 @@ def test_a_study_from_training_to_a_figure(hamlet, tmp_path, monkeypatch, capsys
     tiny = ["--workers", "0"]
     for setting in ("model.image_size=[32,48]", "batches.size=4", "steps=2", "validations=1"):
         tiny += ["--set", setting]
-    ran = run_page("tutorial-research.md", capsys, more={"train": tiny, "sweep": [*tiny, "--seeds", "1"]})
+    ran = run_page("train.md#A study: train, evaluate, compare, report", capsys, more={"train": tiny, "sweep": [*tiny, "--seeds", "1"]})
     verbs = [line.split()[1] for line in ran]
     assert verbs == ["list", *["train"] * 3, *["evaluate"] * 2, *["compare"] * 2, "sweep", *["report"] * 2]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
@@ -184,7 +187,9 @@ def test_phone_photos_become_a_map_that_answers(tmp_path, monkeypatch, capsys):
         phone_photos(tmp_path / "photos", walk, 0, 8)
     phone_photos(tmp_path / "new", "winter-haze", 3, 2)
     phone_photos(tmp_path / "later", "spring", 2, 4)
-    ran = run_page("tutorial-photos.md", capsys, skip=("covis serve",), more={"index": ("--model", "runs/quick")})
+    ran = []
+    for section in ("Make the map", "Locate photos", "Maintain the map"):
+        ran += run_page(f"photos.md#{section}", capsys, more={"index": ("--model", "runs/quick")})
     assert {line.split()[1] for line in ran} == {"index", "locate", "add", "map"}
     assert "55.7013" in (tmp_path / "found.csv").read_text(encoding="utf-8")
     assert "<html" in (tmp_path / "found.html").read_text(encoding="utf-8")
