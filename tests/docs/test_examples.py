@@ -18,16 +18,16 @@ import covis
 ROOT = Path(__file__).resolve().parents[2]
 NOTEBOOKS = sorted((ROOT / "docs" / "notebooks").glob("*.ipynb"))
 MODULES = (
-    "artifacts",
-    "errors",
+    "core.artifacts",
+    "core.errors",
     "evaluation.metrics",
     "graph",
     "labels.fov",
     "poses",
-    "progress",
+    "core.progress",
     "ranking",
     "reading.sources",
-    "registry",
+    "core.registry",
     "whitening",
 )
 
@@ -74,7 +74,7 @@ def test_examples_in_docstrings_on_the_town(small_town):
 
 def test_every_name_of_the_front_door_has_an_example():
     """In its docstring, or in that of the class it returns; packages are described on the pages."""
-    shown = {"InputError": "errors", "load_benchmark": "evaluation.benchmark"}
+    shown = {"InputError": "core.errors", "load_benchmark": "evaluation.benchmark"}
     for name in covis.__all__:
         thing = getattr(covis, name)
         if not inspect.ismodule(thing):

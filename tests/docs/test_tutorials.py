@@ -152,7 +152,11 @@ def test_a_study_from_training_to_a_figure(hamlet, tmp_path, monkeypatch, capsys
     tiny = ["--workers", "0"]
     for setting in ("model.image_size=[32,48]", "batches.size=4", "steps=2", "validations=1"):
         tiny += ["--set", setting]
-    ran = run_page("train.md#A study: train, evaluate, compare, report", capsys, more={"train": tiny, "sweep": [*tiny, "--seeds", "1"]})
+    ran = run_page(
+        "train.md#A study: train, evaluate, compare, report",
+        capsys,
+        more={"train": tiny, "sweep": [*tiny, "--seeds", "1"]},
+    )
     verbs = [line.split()[1] for line in ran]
     assert verbs == ["list", *["train"] * 3, *["evaluate"] * 2, *["compare"] * 2, "sweep", *["report"] * 2]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
