@@ -130,10 +130,9 @@ def approximate_row(kind: str, database: NDArray[np.float32], queries: NDArray[n
 def planned(rows: list[dict[str, Any]], count: int) -> dict[str, dict[str, str]]:
     """What larger maps would cost by these figures, as text: memory, a single query, building.
 
-    Exact search grows with n. A graph grows with log n, and with n log n to build. 2√n clusters grow with √n, and to
-    build with n times the clusters that are compared (at most 4,096: beyond that, a graph finds the nearest).
+    Exact search grows with n. A graph grows with log n, and with n log n to build.
     """
-    from covis.search.index import KINDS, ROW_BYTES, clusters, size
+    from covis.search.kinds import KINDS, ROW_BYTES, size
 
     by_kind = {row["what"].split(",")[0]: row for row in rows if "alone_ms" in row}
     exact_ms = float(np.median([row["exact_alone_ms"] for row in by_kind.values()]))
@@ -142,9 +141,8 @@ def planned(rows: list[dict[str, Any]], count: int) -> dict[str, dict[str, str]]
         more, logs = n / count, np.log(n) / np.log(count)
         plan["exact"][str(n)] = f"{size(n * ROW_BYTES)}, {_time(exact_ms * more / 1000)}"
         for name, kind in KINDS.items():
-            row, compared = by_kind[name], min(clusters(n), 4096) / clusters(count)
-            query, build = (logs, more * logs) if kind.graph else (more**0.5, more * compared)
-            times = _time(row["alone_ms"] * query / 1000), _time(row["build_s"] * build)
+            row = by_kind[name]
+            times = _time(row["alone_ms"] * logs / 1000), _time(row["build_s"] * more * logs)
             plan[name.replace("-", "_")][str(n)] = f"{size(kind.ram(n, DIM))}, {times[0]}, {times[1]}"
     return plan
 

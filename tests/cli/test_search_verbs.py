@@ -40,7 +40,7 @@ def test_a_store_is_searched_exactly(stores, capsys):
 
 def test_build_then_query_inside_an_area(stores, capsys):
     code, out, err = run(
-        capsys, "search", "build", stores / "map", "-o", stores / "i", "--kind", "scalar", "--positions", stores / "map.csv",
+        capsys, "search", "build", stores / "map", "-o", stores / "i", "--kind", "hnsw-sq8", "--positions", stores / "map.csv",
         "--json",
     )  # fmt: skip
     assert code == 0, err

@@ -26,7 +26,7 @@ from covis.models import POOLS, PlaceModel
 from covis.models.pooling import Pool
 from covis.reading.sources import open_images
 from covis.sampling import BATCHES, Batches, PairBatch
-from covis.search import index
+from covis.search import kinds
 from covis.training.recipe import RECIPES
 from layouts import builders
 
@@ -159,9 +159,9 @@ ADDED = {
     "a table": (TABLES, "lane_table", lane_table),
     "a re-ranker": (RERANKERS, "by_name", lambda argument, depth: ByName(depth or ByName.depth)),
     "an index": (
-        index.KINDS,
+        kinds.KINDS,
         "hnsw-half",
-        replace(index.KINDS["hnsw"], name="hnsw-half", factory=lambda n, d: f"HNSW{index.LINKS}_SQfp16"),
+        replace(kinds.KINDS["hnsw"], name="hnsw-half", factory=f"HNSW{kinds.LINKS}_SQfp16", number_bytes=2),
     ),
     "a verb": (cli.VERBS, "greet", "common.greet"),
 }

@@ -12,6 +12,7 @@ import pytest
 from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
 from covis.search import KINDS, Approximate, Circle, Exact, Polygon, approximate, rank
+from covis.search.kinds import EFFORTS
 
 DIM = 32
 COUNT = 3000
@@ -70,7 +71,7 @@ def filled(make, world):
     index.add(np.arange(COUNT), world[0], world[1])
     if isinstance(index, Approximate):
         assert index.structure is not None
-        index.effort = index.spec.efforts[4]
+        index.effort = EFFORTS[4]
     return index
 
 
@@ -176,7 +177,7 @@ def test_grows_from_nothing_in_small_steps(make, world):
     descriptors, xy, queries = world
     index = make()
     if isinstance(index, Approximate):
-        index.effort = index.spec.efforts[4]
+        index.effort = EFFORTS[4]
     for start in range(0, 1400, 175):
         part = slice(start, start + 175)
         index.add(np.arange(COUNT)[part], descriptors[part], xy[part])

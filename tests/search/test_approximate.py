@@ -5,9 +5,9 @@ import pytest
 
 from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.search import KINDS, Approximate, Circle, Exact, approximate, build_index, open_index, rank
-from covis.search import index as search_index
-from covis.search.index import choose, clusters, parse_size, size, subvectors
+from covis.search import KINDS, Approximate, Circle, Exact, approximate, build_index, open_index, rank, tuning
+from covis.search import kinds as index_kinds
+from covis.search.kinds import EFFORTS, choose, parse_size, size
 
 DIM = 48
 
@@ -48,19 +48,19 @@ def test_the_loss_that_is_printed_is_the_loss(descriptors, kind, capsys):
 def test_effort_rises_until_the_target_is_met(descriptors, kind):
     low, _ = build_index(descriptors, kind, target_recall=0.0)
     high, measured = build_index(descriptors, kind, target_recall=0.98)
-    assert low.effort == low.spec.efforts[0]
+    assert low.effort == EFFORTS[0]
     assert high.effort > low.effort or measured.recall >= 0.98
-    assert measured.recall >= 0.98 or high.effort == high.spec.efforts[-1]
+    assert measured.recall >= 0.98 or high.effort == EFFORTS[-1]
 
 
 def test_own_descriptors_as_queries_do_not_count_themselves(descriptors):
     """Without that, a structure that finds only the query itself would already look right at rank one."""
     index, measured = build_index(descriptors, "hnsw", target_recall=2.0)
-    rows = np.sort(np.random.default_rng(0).choice(len(descriptors), approximate.SAMPLE, replace=False))
+    rows = np.sort(np.random.default_rng(0).choice(len(descriptors), tuning.SAMPLE, replace=False))
     truth = rank(descriptors[rows], descriptors, 10, exclude=rows)
     found = index.search(descriptors[rows], 11)
     assert (found.ids[:, 0] == rows).mean() > 0.99
-    assert approximate.found_share(approximate._without(found, rows), truth) == pytest.approx(measured.recall)
+    assert tuning.found_share(tuning._without(found, rows), truth) == pytest.approx(measured.recall)
 
 
 @pytest.mark.parametrize("kind", list(KINDS))
@@ -73,12 +73,10 @@ def test_memory_is_as_estimated(descriptors, kind):
 
 
 def test_graphs_are_filled_in_random_order(descriptors):
-    graph, clusters_ = Approximate(DIM, "hnsw"), Approximate(DIM, "scalar")
-    for index in (graph, clusters_):
-        index.add(np.arange(2000), descriptors[:2000])
+    graph = Approximate(DIM, "hnsw")
+    graph.add(np.arange(2000), descriptors[:2000])
     assert (np.sort(graph.order) == np.arange(2000)).all()
     assert (np.abs(np.diff(graph.order)) > 10).mean() > 0.9
-    assert (clusters_.order == np.arange(2000)).all()
 
 
 @pytest.mark.parametrize("kind", ["exact", *KINDS])
@@ -121,7 +119,7 @@ def test_memory_decides_the_kind():
     ):
         choose("hnsw", 10**6, 512, parse_size("1G"))
     with pytest.raises(InputError, match="use more memory or an engine"):
-        choose("binary", 10**9, 512, parse_size("1G"))
+        choose("hnsw", 10**9, 512, parse_size("1G"))
     with pytest.raises(InputError, match="did you mean 'hnsw'"):
         choose("hnws", 10, 8, None)
 
@@ -136,8 +134,6 @@ def test_sizes():
 
 
 def test_structures_fit_any_dimension():
-    assert [subvectors(d) for d in (512, 2208, 250, 7, 2)] == [128, 552, 50, 1, 1]
-    assert clusters(0) == 1
     for dim in (7, 30):
         data = drive(1100, dim=dim)
         for kind in KINDS:
@@ -148,7 +144,7 @@ def test_structures_fit_any_dimension():
 
 def test_short_rows_are_filled_by_looking_everywhere(descriptors):
     """An effort too small for what an area leaves must not cost results."""
-    index, _ = build_index(descriptors, "scalar", xy=np.column_stack([np.arange(6000.0), np.zeros(6000)]))
+    index, _ = build_index(descriptors, "hnsw", xy=np.column_stack([np.arange(6000.0), np.zeros(6000)]))
     index.effort = 1
     area = Circle(3000, 0, 600)
     ranking = index.search(drive(20, 9), 1000, area=area)
@@ -156,21 +152,10 @@ def test_short_rows_are_filled_by_looking_everywhere(descriptors):
     assert (np.abs(ranking.ids - 3000) <= 600).all()
 
 
-@pytest.mark.parametrize("kind", ["scalar", "ivfpq", "binary"])
-def test_many_clusters_are_found_through_a_graph(descriptors, kind, monkeypatch):
-    monkeypatch.setattr(search_index, "_FLAT_CLUSTERS", 8)
-    assert "_HNSW32" in KINDS[kind].factory(6000, DIM)
-    index, measured = build_index(descriptors, kind)
-    assert measured.recall > 0.95
-    area = Circle(1000, 0, 900)
-    index.add(np.arange(6000), descriptors, np.column_stack([np.arange(6000.0), np.zeros(6000)]))
-    assert (np.abs(index.search(descriptors[:20], 5, area=area).ids - 1000) <= 900).all()
-
-
 @pytest.mark.parametrize(("alone_ms", "kept"), [((3.0, 1.0), "hnsw"), ((1.0, 3.0), "exact")])
 def test_an_automatic_index_that_is_no_quicker_than_exact_search_is_not_kept(descriptors, monkeypatch, alone_ms, kept):
     times = iter([*alone_ms, alone_ms[0]])
-    monkeypatch.setattr(search_index, "EXACT_UP_TO", 1000)
-    monkeypatch.setattr(approximate, "_ms_alone", lambda *_: next(times))
+    monkeypatch.setattr(index_kinds, "EXACT_UP_TO", 1000)
+    monkeypatch.setattr(tuning, "_ms_alone", lambda *_: next(times))
     index, measured = build_index(descriptors, "auto")
     assert (index.kind, measured.kind) == (kept, kept)

@@ -467,9 +467,9 @@ def _rerankers() -> dict[str, str]:
 
 
 def _indexes() -> dict[str, str]:
-    from covis.search import index
+    from covis.search import KINDS
 
-    return {"exact": "every descriptor is looked at", **{name: kind.says for name, kind in index.KINDS.items()}}
+    return {"exact": "every descriptor is looked at", **{name: kind.description for name, kind in KINDS.items()}}
 
 
 def _tables() -> dict[str, str]:

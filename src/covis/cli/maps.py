@@ -146,7 +146,7 @@ def index(
     from covis.poses import parse_frame
     from covis.reading.decoding import Rejected
     from covis.reading.sources import open_images
-    from covis.search.index import parse_size
+    from covis.search.kinds import parse_size
 
     if inliers:
         from covis.describing.local import ByLocal

@@ -47,11 +47,11 @@ def build(
     \b
     Examples:
       covis search build map.store -o map.index
-      covis search build map.store -o map.index --kind binary --max-ram 200M --positions map.csv
+      covis search build map.store -o map.index --kind hnsw-sq8 --max-ram 2G --positions map.csv
     """
     from covis import search
     from covis.descriptors import DescriptorStore
-    from covis.search.index import parse_size
+    from covis.search.kinds import parse_size
 
     if output.exists():
         raise InputError(f"{output} already exists; choose another output or remove it")

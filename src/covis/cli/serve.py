@@ -66,7 +66,7 @@ def serve(
 
 
 def _limits(rate: int | None, queue: int, max_upload: str, trusted: bool) -> Any:
-    from covis.search.index import parse_size
+    from covis.search.kinds import parse_size
     from covis.service.limits import Limits
 
     largest = parse_size(max_upload)

@@ -60,7 +60,7 @@ from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described, OnnxSession, Runti
 from covis.search import Area, Exact, LocalIndex, build_index, open_index
 from covis.search.engines.photos import public
 from covis.search.exact import as_queries
-from covis.search.index import choose
+from covis.search.kinds import choose
 
 if TYPE_CHECKING:
     from covis.models import Embedder, PlaceModel

@@ -1,4 +1,4 @@
-"""Approximate indexes: a structure proposes candidates, their exact distances decide; built, tuned and measured.
+"""Approximate indexes: a structure proposes candidates, their exact distances decide.
 
 Distances and ties are therefore those of exact search; what can be lost is a neighbour that was never proposed, and
 `build_index` measures how often that happens. Rows wait outside the structure until there are enough to train it, and
@@ -7,29 +7,26 @@ are searched exactly meanwhile, so that an index works from its first descriptor
 
 from __future__ import annotations
 
+import importlib
 import math
-import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from covis.core import artifacts
 from covis.core.arrays import Ids
 from covis.core.errors import Damaged, InputError
 from covis.core.files import checked, first_line, load_array
-from covis.core.progress import say
 from covis.descriptors import DescriptorStore, Matrix
 from covis.ranking import Ranking, ordered
 from covis.search.exact import distances, rank
-from covis.search.index import INDEX_KIND, KINDS, ROW_BYTES, Exact, LocalIndex, choose, clusters, size
+from covis.search.index import INDEX_KIND, Exact, LocalIndex
+from covis.search.kinds import EFFORTS, KINDS
 
 TRAIN_FROM = 1000
 """Number of rows from which a structure is worth training."""
-_TRAIN_PER_CLUSTER = 64
 _TRAIN_BYTES = 256 << 20
 _ADD_ROWS = 16384
 _SCORE_BYTES = 64 << 20
@@ -47,7 +44,7 @@ class Approximate(LocalIndex):
         super().__init__(dim, model)
         self.kind = kind
         self.spec = KINDS[kind]
-        self.effort = self.spec.efforts[2]
+        self.effort = EFFORTS[2]
         """How hard a search looks; `build_index` sets it by measurement."""
         self.seed = seed
         self.structure: Any = None
@@ -84,8 +81,8 @@ class Approximate(LocalIndex):
         if self.structure is None:
             self.structure = self._trained()
         rows = np.arange(len(self.order), len(self.row_ids))
-        if self.spec.graph:  # a graph filled in the order of a drive loses every fifth neighbour
-            rows = np.random.default_rng((self.seed, len(rows))).permutation(rows)
+        # A graph filled in the order of a drive loses every fifth neighbour.
+        rows = np.random.default_rng((self.seed, len(rows))).permutation(rows)
         for start in range(0, len(rows), _ADD_ROWS):
             self.structure.add(self._float32(rows[start : start + _ADD_ROWS]))
         self.order = np.concatenate([self.order, rows])
@@ -94,10 +91,10 @@ class Approximate(LocalIndex):
         import faiss
 
         count = len(self.row_ids)
-        structure = faiss.index_factory(self.dim, self.spec.factory(count, self.dim))
+        structure = faiss.index_factory(self.dim, self.spec.factory)
         if not structure.is_trained:
-            wanted = min(count, _TRAIN_BYTES // (4 * self.dim), max(TRAIN_FROM, _TRAIN_PER_CLUSTER * clusters(count)))
-            sample = np.random.default_rng(self.seed).choice(count, wanted, replace=False)
+            most = max(TRAIN_FROM, _TRAIN_BYTES // (4 * self.dim))
+            sample = np.random.default_rng(self.seed).choice(count, min(count, most), replace=False)
             structure.train(self._float32(np.sort(sample)))
         return structure
 
@@ -113,31 +110,25 @@ class Approximate(LocalIndex):
             late = rank(queries, self.vectors, k, allowed=outside, ids=self.row_ids)
             ranking = ordered(np.hstack([ranking.ids, late.ids]), np.hstack([ranking.distances, late.distances]), k)
         short = np.flatnonzero((ranking.ids < 0).any(1))
-        if len(short):  # few of the visited clusters or nodes were allowed; k results exist, so find them exactly
+        if len(short):  # few of the visited nodes were allowed; k results exist, so find them exactly
             full = rank(queries[short], self.vectors, k, allowed=rows, ids=self.row_ids)
             ranking.ids[short], ranking.distances[short] = full.ids[:, :k], full.distances[:, :k]
         return ranking
 
     def _candidates(self, queries: NDArray[np.float32], k: int, rows: Ids) -> Ids:
         """(Q, C) rows that the structure proposes; −1 for none."""
-        selector, held = self._selector(rows)
-        wanted = min(len(rows), k * self.spec.widen + _SPARE + self.effort * self.spec.deepen)
+        faiss: Any = importlib.import_module("faiss")  # its type stubs do not know these classes' arguments
+        count = min(len(rows), k * self.spec.widen + _SPARE)
         effort = math.ceil(self.effort * len(self.order) / len(rows))  # entries that are not allowed are visited too
-        effort = max(effort, wanted) if self.spec.graph else effort
-        _, entries = self.structure.search(queries, wanted, params=self.spec.parameters(effort, selector))
-        del held
+        selected: dict[str, Any] = {}
+        if len(rows) < len(self.order):
+            allowed = np.zeros(len(self.row_ids), bool)
+            allowed[rows] = True
+            bits = np.packbits(allowed[self.order], bitorder="little")  # faiss reads this memory during the search
+            selected["sel"] = faiss.IDSelectorBitmap(len(self.order), faiss.swig_ptr(bits))
+        parameters = faiss.SearchParametersHNSW(efSearch=max(effort, count), **selected)
+        _, entries = self.structure.search(queries, count, params=parameters)
         return np.where(entries >= 0, self.order[entries], -1)
-
-    def _selector(self, rows: Ids) -> tuple[Any, Any]:
-        """faiss' test of whether an entry may be found, and the memory that it reads."""
-        import faiss
-
-        if len(rows) == len(self.order):
-            return None, None
-        allowed = np.zeros(len(self.row_ids), bool)
-        allowed[rows] = True
-        bits = np.packbits(allowed[self.order], bitorder="little")
-        return faiss.IDSelectorBitmap(len(self.order), faiss.swig_ptr(bits)), bits
 
     def _rescored(self, queries: NDArray[np.float32], rows: Ids, k: int) -> Ranking:
         """Candidates (Q, C) by their exact distance."""
@@ -207,143 +198,3 @@ def _named_store(path: Path, store: dict[str, str]) -> DescriptorStore:
     if opened.fingerprint() != store["fingerprint"]:
         raise InputError(f"{opened.path} is not what {path} was made over any more; build the index again")
     return opened
-
-
-TARGET_RECALL = 0.99
-MEASURED_K = 10
-SAMPLE = 500
-_TIMED, _EXACT_TIMED = 50, 5
-
-
-@dataclass(frozen=True)
-class Measured:
-    """How much of the exact nearest an index finds, and what it costs."""
-
-    kind: str
-    count: int
-    dim: int
-    recall: float
-    """Share of the exact `k` nearest that it finds."""
-    recall_at_1: float
-    k: int
-    queries: int
-    effort: int
-    ram_bytes: int
-    """Estimated memory beside the descriptors on disk."""
-    query_ms: float
-    """Wall-clock time of a single query, as for one photo; many at once take less each."""
-    exact_query_ms: float
-    """The same by exact search."""
-
-    @property
-    def loss(self) -> float:
-        """Share of the exact `k` nearest that it misses."""
-        return 1 - self.recall
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {**asdict(self), "loss": self.loss}
-
-    def line(self) -> str:
-        """One line for people."""
-        return (
-            f"{self.kind} over {self.count} × {self.dim}: misses {100 * self.loss:.2f} % of the exact {self.k} nearest "
-            f"and {100 * (1 - self.recall_at_1):.2f} % of the nearest ({self.queries} queries), {size(self.ram_bytes)} "
-            f"of memory, {self.query_ms:.3g} ms per query asked alone (exact {self.exact_query_ms:.3g} ms)"
-        )
-
-
-def build_index(
-    descriptors: Matrix,
-    kind: str = "auto",
-    *,
-    ids: ArrayLike | None = None,
-    xy: ArrayLike | None = None,
-    max_ram: int | None = None,
-    target_recall: float = TARGET_RECALL,
-    queries: Matrix | None = None,
-    seed: int = 0,
-) -> tuple[LocalIndex, Measured]:
-    """An index over `descriptors` (N, dim), and how much of exact search it finds, which is also said on stderr.
-
-    kind: a name in `KINDS`, `exact`, or `auto`: the quickest that fits into `max_ram` bytes.
-    ids: (N,) default 0 … N − 1. xy: (N, 2) positions in metres, for searches in an area.
-    queries: (Q, dim) to tune and measure with; by default a sample of the descriptors, each without itself.
-    """
-    count, dim = descriptors.shape
-    chosen = choose(kind, count, dim, max_ram)
-    index: LocalIndex = Exact(dim) if chosen == Exact.kind else Approximate(dim, chosen, seed=seed)
-    index.add(np.arange(count) if ids is None else ids, descriptors, xy)
-    measured = tune(index, target_recall, queries, seed)
-    say(measured.line())
-    if kind == "auto" and measured.query_ms > measured.exact_query_ms:
-        say(f"{chosen} is no faster than exact search over these descriptors, so search stays exact")
-        return build_index(descriptors, Exact.kind, ids=ids, xy=xy, queries=queries, seed=seed)
-    return index, measured
-
-
-def tune(
-    index: LocalIndex, target_recall: float = TARGET_RECALL, queries: Matrix | None = None, seed: int = 0
-) -> Measured:
-    """Sets the least effort that finds `target_recall` of the exact nearest (or else the largest), and measures it."""
-    asked, itself = _questions(index, queries, seed)
-    allowed = None if index.live.all() else index.live
-    truth = rank(asked, index.vectors, MEASURED_K, allowed=allowed, exclude=itself, ids=index.row_ids)
-    efforts = index.spec.efforts if isinstance(index, Approximate) and index.structure is not None else (0,)
-    for effort in efforts:
-        if isinstance(index, Approximate):
-            index.effort = effort or index.effort
-        ranking = _without(index.search(asked, MEASURED_K + (itself is not None)), itself)
-        recall = found_share(ranking, truth)
-        if recall >= target_recall:
-            break
-    ram = index.spec.ram(len(index.row_ids), index.dim) if isinstance(index, Approximate) else len(index) * ROW_BYTES
-    exact_ms = _ms_alone(
-        lambda q: rank(q, index.vectors, MEASURED_K, allowed=allowed, ids=index.row_ids), asked, _EXACT_TIMED
-    )
-    query_ms = exact_ms if index.kind == Exact.kind else _ms_alone(lambda q: index.search(q, MEASURED_K), asked, _TIMED)
-    return Measured(
-        index.kind, len(index), index.dim, recall, found_share(ranking.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
-        ram, query_ms, exact_ms,
-    )  # fmt: skip
-
-
-def _ms_alone(search: Callable[[NDArray[Any]], Ranking], asked: NDArray[Any], times: int) -> float:
-    """Median wall-clock time of a single query in milliseconds; 0 without queries."""
-    spent = []
-    for i in range(min(times, len(asked))):
-        start = time.perf_counter()
-        search(asked[i : i + 1])
-        spent.append(time.perf_counter() - start)
-    return 1000 * float(np.median(spent)) if spent else 0.0
-
-
-def found_share(ranking: Ranking, truth: Ranking) -> float:
-    """Share of the true neighbours found; another one at the same distance counts as well."""
-    wanted = int((truth.ids >= 0).sum())
-    if not wanted:
-        return 1.0
-    edge = np.where(truth.ids >= 0, truth.distances, -np.inf).max(1)
-    return float(((ranking.ids >= 0) & (ranking.distances <= edge[:, None])).sum() / wanted)
-
-
-def _questions(index: LocalIndex, queries: Matrix | None, seed: int) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
-    """Queries to measure with, and the id that each of them must not find."""
-    if queries is not None:
-        pick = np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(int)
-        if isinstance(queries, DescriptorStore):
-            index._bind(queries, says="the queries")
-        return np.asarray(queries[pick], np.float32), None
-    live = np.flatnonzero(index.live)
-    rows = np.sort(np.random.default_rng(seed).choice(live, min(SAMPLE, len(live)), replace=False))
-    return np.asarray(index.vectors[rows], np.float32), index.row_ids[rows]
-
-
-def _without(ranking: Ranking, ids: NDArray[np.int64] | None) -> Ranking:
-    """The ranking with one id taken out of each row, and one column less."""
-    if ids is None:
-        return ranking
-    keep = ranking.ids != ids[:, None]
-    keep[keep.all(1), -1] = False
-    shape = (len(ranking), max(0, ranking.k - 1))
-    return Ranking(ranking.ids[keep].reshape(shape), ranking.distances[keep].reshape(shape))

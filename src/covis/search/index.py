@@ -1,14 +1,9 @@
-"""The interface of every index, the kinds of index and their costs, the exact one, and local indexes on disk."""
+"""The interface of every index, and the exact one."""
 
 from __future__ import annotations
 
-import importlib
-import math
 import os
-import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,141 +12,14 @@ from numpy.typing import ArrayLike, NDArray
 
 from covis.core import artifacts
 from covis.core.arrays import Ids
-from covis.core.errors import InputError, unknown_name
+from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore, Matrix, Stacked
 from covis.ranking import Ranking
 from covis.search.area import Area
 from covis.search.exact import as_queries, rank
 
-LINKS = 32
-"""Neighbours that a node of a graph keeps on its upper levels; twice as many at the bottom."""
-ROW_BYTES = 8 + 8 + 16 + 1
-"""What an index stores for each row beside its code: id, place in the structure, position, whether it is live."""
-EXACT_UP_TO = 20_000
-"""Up to this many descriptors `auto` takes exact search: it answers in a few milliseconds and loses nothing."""
-
-
-@dataclass(frozen=True)
-class Kind:
-    """A way to find most of the nearest quickly; its candidates are scored again by their exact distance."""
-
-    name: str
-    says: str
-    factory: Callable[[int, int], str]
-    """(descriptors, dim) → faiss' name of the structure."""
-    code_bytes: Callable[[int], float]
-    """dim → bytes per descriptor inside the structure."""
-    fixed_bytes: Callable[[int, int], float]
-    """(descriptors, dim) → bytes that are shared by all: cluster centres, rotations, codebooks."""
-    graph: bool
-    """Whether it links neighbours: then descriptors must be added in random order, never in that of a drive."""
-    rotated: bool
-    """Whether descriptors are rotated at random first, so that no dimension counts more than another."""
-    widen: int
-    """Candidates to score again for each result wanted."""
-    deepen: int
-    """Additional candidates per step of effort: rough codes order them wrongly, which more clusters cannot fix."""
-    efforts: tuple[int, ...]
-    """Settings from quick to thorough: how many nodes or clusters a query visits."""
-
-    def ram(self, count: int, dim: int) -> int:
-        """Bytes that `count` descriptors need in memory; the descriptors themselves stay on disk."""
-        return math.ceil(count * (self.code_bytes(dim) + ROW_BYTES) + self.fixed_bytes(count, dim))
-
-    def parameters(self, effort: int, selector: Any) -> Any:
-        """faiss' settings of one search."""
-        faiss: Any = importlib.import_module("faiss")  # its type stubs do not know these classes' arguments
-        chosen = {} if selector is None else {"sel": selector}
-        if self.graph:
-            return faiss.SearchParametersHNSW(efSearch=effort, **chosen)
-        if self.name == "binary":
-            inner = faiss.IVFRaBitQSearchParameters(nprobe=effort, qb=8, **chosen)
-        else:
-            inner = faiss.SearchParametersIVF(nprobe=effort, **chosen)
-        return faiss.SearchParametersPreTransform(index_params=inner) if self.rotated else inner
-
-
-def clusters(count: int) -> int:
-    """How many clusters `count` descriptors are sorted into."""
-    return max(1, min(int(2 * math.sqrt(count)), count // 40))
-
-
-def _sorted_into(count: int) -> str:
-    """faiss' name of the clusters; where they are many, a graph finds the nearest of them."""
-    centres = clusters(count)
-    return f"IVF{centres}" if centres <= _FLAT_CLUSTERS else f"IVF{centres}_HNSW{LINKS}"
-
-
-def subvectors(dim: int) -> int:
-    """Pieces that product quantising cuts a descriptor into, four bits each: about one for every four numbers."""
-    return max(m for m in range(1, max(1, dim // 4) + 1) if dim % m == 0)
-
-
-def _centres(count: int, dim: int) -> float:
-    centres = clusters(count)
-    return centres * (dim * 4.0 + (_LINK_BYTES if centres > _FLAT_CLUSTERS else 0.0))
-
-
-_LINK_BYTES = 4 * (2 * LINKS) + 4 * LINKS / (LINKS - 1) + 16
-_FLAT_CLUSTERS = 4096
-_VISITS = (16, 32, 64, 128, 256, 512, 1024)
-_PROBES = (4, 8, 16, 32, 64, 128, 256, 512)
-
-KINDS = {
-    kind.name: kind
-    for kind in (
-        Kind("hnsw", "a graph over the whole descriptors: quickest, most memory",
-             lambda n, d: f"HNSW{LINKS}", lambda d: 4 * d + _LINK_BYTES, lambda n, d: 0.0, True, False, 1, 0, _VISITS),
-        Kind("hnsw-sq8", "a graph over bytes: nearly as quick, a third of the memory",
-             lambda n, d: f"HNSW{LINKS}_SQ8", lambda d: d + _LINK_BYTES, lambda n, d: 8.0 * d, True, False, 2, 0, _VISITS),
-        Kind("scalar", "clusters of bytes: a quarter of the descriptors",
-             lambda n, d: f"{_sorted_into(n)},SQ8", lambda d: d + 8, _centres, False, False, 2, 0, _PROBES),
-        Kind("ivfpq", "clusters of product-quantised codes: a thirtieth",
-             lambda n, d: f"RR{d},{_sorted_into(n)},PQ{subvectors(d)}x4fs", lambda d: subvectors(d) / 2 + 8,
-             lambda n, d: _centres(n, d) + 8.0 * clusters(n) * subvectors(d) + 4.0 * d * d, False, True, 10, 2, _PROBES),
-        Kind("binary", "clusters of one bit per number: a thirtieth, quick to build",
-             lambda n, d: f"RR{d},{_sorted_into(n)},RaBitQ", lambda d: d / 8 + 8 + 8,
-             lambda n, d: _centres(n, d) + 4.0 * d * d, False, True, 10, 2, _PROBES),
-    )
-}  # fmt: skip
-"""By name, from the quickest to the smallest."""
-
-
-def choose(name: str, count: int, dim: int, max_ram: int | None) -> str:
-    """The kind to build: `name` if it fits into `max_ram` bytes, or with `auto` the quickest that does."""
-    if name not in ("auto", "exact", *KINDS):
-        raise unknown_name("kind of index", name, ("auto", "exact", *KINDS))
-    needs = {kind.name: kind.ram(count, dim) for kind in KINDS.values()} | {"exact": count * ROW_BYTES}
-    fit = [k for k in KINDS if max_ram is None or needs[k] <= max_ram]
-    if name == "auto":
-        name = "exact" if count <= EXACT_UP_TO or not fit else fit[0]
-    if max_ram is not None and needs[name] > max_ram:
-        smaller = ", ".join(f"{k} ({size(needs[k])})" for k in [*fit, "exact"] if needs[k] <= max_ram)
-        raise InputError(
-            f"{name} over {count} × {dim} needs {size(needs[name])}, --max-ram allows {size(max_ram)}; "
-            + (f"these fit: {smaller}" if smaller else "use more memory or an engine")
-        )
-    return name
-
-
-def parse_size(text: str) -> int:
-    """`2G`, `500 MB` or `1048576` → bytes (in steps of 1024)."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
-    if not match:
-        raise InputError(f"{text!r} is not an amount of memory; write it like 500M or 2G")
-    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1536 → `1.5 kB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TB"
-
-
-# Indexes
+INDEX_KIND = "index"
+_WRITTEN_ROWS = 16384
 
 
 class Index(ABC):
@@ -215,7 +83,7 @@ class LocalIndex(Index):
 
     def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
         """The k nearest of each query, by exact distance, ties by id."""
-        self._bind(queries, says="queries")
+        self._bind(queries, role="queries")
         matrix = as_queries(queries, self.vectors, k)
         rows = np.flatnonzero(self._allowed(area))
         return self._search(matrix, min(k, len(rows)), rows)
@@ -240,7 +108,37 @@ class LocalIndex(Index):
 
         It holds its vectors, or names the `store` that does, row for row; with neither, `open_index` needs them.
         """
-        save_index(self, Path(path), with_vectors and store is None, store, replace)
+        path, with_vectors = Path(path), with_vectors and store is None
+        if store is not None and store.shape != self.vectors.shape:
+            raise InputError(
+                f"{store.path} holds {store.shape} descriptors, the index {self.vectors.shape}; save the vectors"
+            )
+        facts: dict[str, Any] = {
+            "index": self.kind, "dim": self.dim, "rows": len(self.row_ids), "model": self.model,
+            "vectors": "inside" if with_vectors else "outside",
+        }  # fmt: skip
+        if store is not None:
+            whole = store.path.resolve()
+            place = os.path.relpath(whole, path.resolve())
+            facts["store"] = {"path": place, "absolute": str(whole), "fingerprint": store.fingerprint()}
+        with artifacts.create(path, INDEX_KIND, facts, replace=replace) as draft:
+            np.save(draft.path / "ids.npy", self.row_ids)
+            np.save(draft.path / "live.npy", self.live)
+            np.save(draft.path / "xy.npy", self.xy)
+            if with_vectors:
+                self._write_vectors(draft.path / "vectors.npy")
+            self._write(draft)
+
+    def _write_vectors(self, path: Path) -> None:
+        """All rows as one .npy, a bounded number at a time."""
+        if not len(self.row_ids):
+            np.save(path, np.zeros((0, self.dim), np.float32))
+            return
+        dtype = np.asarray(self.vectors[:1]).dtype
+        target = np.lib.format.open_memmap(path, "w+", dtype, (len(self.row_ids), self.dim))
+        for start in range(0, len(target), _WRITTEN_ROWS):
+            target[start : start + _WRITTEN_ROWS] = self.vectors[start : start + _WRITTEN_ROWS]
+        target.flush()
 
     def _write(self, draft: artifacts.Draft) -> None:
         """Writes what a kind keeps beside ids, positions and vectors."""
@@ -248,11 +146,11 @@ class LocalIndex(Index):
     def _allowed(self, area: Area | None) -> NDArray[np.bool_]:
         return self.live if area is None else self.live & area.contains(self.xy)
 
-    def _bind(self, descriptors: Matrix, says: str = "these") -> None:
+    def _bind(self, descriptors: Matrix, role: str = "these") -> None:
         if isinstance(descriptors, DescriptorStore):
             if self.model is not None and self.model != descriptors.model:
                 raise InputError(
-                    f"the index holds descriptors of model {self.model}, {says} are of model {descriptors.model}; use one model"
+                    f"the index holds descriptors of model {self.model}, {role} are of model {descriptors.model}; use one model"
                 )
             self.model = descriptors.model
 
@@ -306,43 +204,3 @@ def check_vectors(descriptors: Matrix) -> None:
             raise InputError(
                 f"descriptor {start + int(bad.argmax())} has norm {norm[bad][0] ** 0.5}; it cannot be indexed"
             )
-
-
-INDEX_KIND = "index"
-_ROWS = 16384
-
-
-def save_index(index: LocalIndex, path: Path, with_vectors: bool, store: DescriptorStore | None, replace: bool) -> None:
-    """Writes an index as an artefact at `path`."""
-    if store is not None and store.shape != index.vectors.shape:
-        raise InputError(
-            f"{store.path} holds {store.shape} descriptors, the index {index.vectors.shape}; save the vectors"
-        )
-    facts: dict[str, Any] = {
-        "index": index.kind, "dim": index.dim, "rows": len(index.row_ids), "model": index.model,
-        "vectors": "inside" if with_vectors else "outside",
-    }  # fmt: skip
-    if store is not None:
-        place = os.path.relpath(store.path.resolve(), path.resolve())
-        whole = str(store.path.resolve())
-        facts["store"] = {"path": place, "absolute": whole, "fingerprint": store.fingerprint()}
-    with artifacts.create(path, INDEX_KIND, facts, replace=replace) as draft:
-        np.save(draft.path / "ids.npy", index.row_ids)
-        np.save(draft.path / "live.npy", index.live)
-        np.save(draft.path / "xy.npy", index.xy)
-        if with_vectors:
-            _write_vectors(index, draft.path / "vectors.npy")
-        index._write(draft)
-
-
-def _write_vectors(index: LocalIndex, path: Path) -> None:
-    """All rows as one .npy, a bounded number at a time."""
-    rows = len(index.row_ids)
-    dtype = np.asarray(index.vectors[:1]).dtype
-    target = np.lib.format.open_memmap(path, "w+", dtype, (rows, index.dim)) if rows else None
-    if target is None:
-        np.save(path, np.zeros((0, index.dim), np.float32))
-        return
-    for start in range(0, rows, _ROWS):
-        target[start : start + _ROWS] = index.vectors[start : start + _ROWS]
-    target.flush()

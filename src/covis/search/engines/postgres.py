@@ -19,7 +19,7 @@ from covis.core.errors import InputError
 from covis.core.progress import say
 from covis.search.area import Area
 from covis.search.engines.photos import Engine, Pointer, Proposals, Rows, Unavailable, public
-from covis.search.index import EXACT_UP_TO
+from covis.search.kinds import EXACT_UP_TO
 
 _POINTERS = "covis_maps"
 _COLUMNS = "id, name, file, x, y, heading, height, grp, view"

@@ -1,0 +1,92 @@
+"""The kinds of approximate index, their memory, and which one to build."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+from covis.core.errors import InputError, unknown_name
+
+LINKS = 32
+"""Neighbours that a node of a graph keeps on its upper levels; twice as many at the bottom."""
+EFFORTS = (16, 32, 64, 128, 256, 512, 1024)
+"""Nodes that a query visits, from quick to thorough."""
+ROW_BYTES = 8 + 8 + 16 + 1
+"""What an index stores for each row beside its code: id, place in the structure, position, whether it is live."""
+EXACT_UP_TO = 20_000
+"""Up to this many descriptors `auto` takes exact search: it answers in a few milliseconds and loses nothing."""
+_LINK_BYTES = 4 * (2 * LINKS) + 4 * LINKS / (LINKS - 1) + 16
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A graph (HNSW) that finds most of the nearest quickly; its candidates are scored again by their exact distance."""
+
+    name: str
+    description: str
+    factory: str
+    """faiss' name of the structure."""
+    number_bytes: int
+    """Bytes per number of a descriptor inside the structure."""
+    widen: int
+    """Candidates to score again for each result."""
+    range_bytes: int = 0
+    """Bytes per dimension that all descriptors share: the range of each number."""
+
+    def ram(self, count: int, dim: int) -> int:
+        """Bytes that `count` descriptors need in memory; the descriptors themselves stay on disk."""
+        return math.ceil(count * (self.number_bytes * dim + _LINK_BYTES + ROW_BYTES) + self.range_bytes * dim)
+
+
+_HNSW = Kind(
+    name="hnsw",
+    description="a graph over the whole descriptors: quickest, most memory",
+    factory=f"HNSW{LINKS}",
+    number_bytes=4,
+    widen=1,
+)
+_HNSW_SQ8 = Kind(
+    name="hnsw-sq8",
+    description="a graph over bytes: nearly as quick, a third of the memory",
+    factory=f"HNSW{LINKS}_SQ8",
+    number_bytes=1,
+    widen=2,
+    range_bytes=8,
+)
+KINDS = {kind.name: kind for kind in (_HNSW, _HNSW_SQ8)}
+"""By name, from the quickest to the smallest."""
+
+
+def choose(name: str, count: int, dim: int, max_ram: int | None) -> str:
+    """The kind to build: `name` if it fits into `max_ram` bytes, or with `auto` the quickest that does."""
+    if name not in ("auto", "exact", *KINDS):
+        raise unknown_name("kind of index", name, ("auto", "exact", *KINDS))
+    needs = {kind.name: kind.ram(count, dim) for kind in KINDS.values()} | {"exact": count * ROW_BYTES}
+    fit = [k for k in KINDS if max_ram is None or needs[k] <= max_ram]
+    if name == "auto":
+        name = "exact" if count <= EXACT_UP_TO or not fit else fit[0]
+    if max_ram is not None and needs[name] > max_ram:
+        smaller = ", ".join(f"{k} ({size(needs[k])})" for k in [*fit, "exact"] if needs[k] <= max_ram)
+        raise InputError(
+            f"{name} over {count} × {dim} needs {size(needs[name])}, --max-ram allows {size(max_ram)}; "
+            + (f"these fit: {smaller}" if smaller else "use more memory or an engine")
+        )
+    return name
+
+
+def parse_size(text: str) -> int:
+    """`2G`, `500 MB` or `1048576` → bytes (in steps of 1024)."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?\s*", text, re.IGNORECASE)
+    if not match:
+        raise InputError(f"{text!r} is not an amount of memory; write it like 500M or 2G")
+    return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+
+
+def size(count: float) -> str:
+    """Bytes for people: 1536 → `1.5 kB`."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1024:
+            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
+        count /= 1024
+    return f"{count:.3g} TB"

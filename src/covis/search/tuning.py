@@ -1,0 +1,158 @@
+"""Building an index: its effort is tuned to a target recall, and what it costs is measured."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from covis.core.progress import say
+from covis.descriptors import DescriptorStore, Matrix
+from covis.ranking import Ranking
+from covis.search.approximate import Approximate
+from covis.search.exact import rank
+from covis.search.index import Exact, LocalIndex
+from covis.search.kinds import EFFORTS, ROW_BYTES, choose, size
+
+TARGET_RECALL = 0.99
+MEASURED_K = 10
+SAMPLE = 500
+_TIMED, _EXACT_TIMED = 50, 5
+
+
+@dataclass(frozen=True)
+class Measured:
+    """How much of the exact nearest an index finds, and what it costs."""
+
+    kind: str
+    count: int
+    dim: int
+    recall: float
+    """Share of the exact `k` nearest that it finds."""
+    recall_at_1: float
+    k: int
+    queries: int
+    effort: int
+    ram_bytes: int
+    """Estimated memory beside the descriptors on disk."""
+    query_ms: float
+    """Wall-clock time of a single query, as for one photo; many at once take less each."""
+    exact_query_ms: float
+    """The same by exact search."""
+
+    @property
+    def loss(self) -> float:
+        """Share of the exact `k` nearest that it misses."""
+        return 1 - self.recall
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {**asdict(self), "loss": self.loss}
+
+    def line(self) -> str:
+        """One line for people."""
+        return (
+            f"{self.kind} over {self.count} × {self.dim}: misses {100 * self.loss:.2f} % of the exact {self.k} nearest "
+            f"and {100 * (1 - self.recall_at_1):.2f} % of the nearest ({self.queries} queries), {size(self.ram_bytes)} "
+            f"of memory, {self.query_ms:.3g} ms per query asked alone (exact {self.exact_query_ms:.3g} ms)"
+        )
+
+
+def build_index(
+    descriptors: Matrix,
+    kind: str = "auto",
+    *,
+    ids: ArrayLike | None = None,
+    xy: ArrayLike | None = None,
+    max_ram: int | None = None,
+    target_recall: float = TARGET_RECALL,
+    queries: Matrix | None = None,
+    seed: int = 0,
+) -> tuple[LocalIndex, Measured]:
+    """An index over `descriptors` (N, dim), and how much of exact search it finds, which is also said on stderr.
+
+    kind: a name in `KINDS`, `exact`, or `auto`: the quickest that fits into `max_ram` bytes.
+    ids: (N,) default 0 … N − 1. xy: (N, 2) positions in metres, for searches in an area.
+    queries: (Q, dim) to tune and measure with; by default a sample of the descriptors, each without itself.
+    """
+    count, dim = descriptors.shape
+    chosen = choose(kind, count, dim, max_ram)
+    index: LocalIndex = Exact(dim) if chosen == Exact.kind else Approximate(dim, chosen, seed=seed)
+    index.add(np.arange(count) if ids is None else ids, descriptors, xy)
+    measured = tune(index, target_recall, queries, seed)
+    say(measured.line())
+    if kind == "auto" and measured.query_ms > measured.exact_query_ms:
+        say(f"{chosen} is no faster than exact search over these descriptors, so search stays exact")
+        return build_index(descriptors, Exact.kind, ids=ids, xy=xy, queries=queries, seed=seed)
+    return index, measured
+
+
+def tune(
+    index: LocalIndex, target_recall: float = TARGET_RECALL, queries: Matrix | None = None, seed: int = 0
+) -> Measured:
+    """Sets the least effort that finds `target_recall` of the exact nearest (or else the largest), and measures it."""
+    asked, itself = _questions(index, queries, seed)
+    allowed = None if index.live.all() else index.live
+    truth = rank(asked, index.vectors, MEASURED_K, allowed=allowed, exclude=itself, ids=index.row_ids)
+    efforts = EFFORTS if isinstance(index, Approximate) and index.structure is not None else (0,)
+    for effort in efforts:
+        if isinstance(index, Approximate):
+            index.effort = effort or index.effort
+        ranking = _without(index.search(asked, MEASURED_K + (itself is not None)), itself)
+        recall = found_share(ranking, truth)
+        if recall >= target_recall:
+            break
+    ram = index.spec.ram(len(index.row_ids), index.dim) if isinstance(index, Approximate) else len(index) * ROW_BYTES
+    exact_ms = _ms_alone(
+        lambda q: rank(q, index.vectors, MEASURED_K, allowed=allowed, ids=index.row_ids), asked, _EXACT_TIMED
+    )
+    query_ms = exact_ms if index.kind == Exact.kind else _ms_alone(lambda q: index.search(q, MEASURED_K), asked, _TIMED)
+    return Measured(
+        index.kind, len(index), index.dim, recall, found_share(ranking.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
+        ram, query_ms, exact_ms,
+    )  # fmt: skip
+
+
+def _ms_alone(search: Callable[[NDArray[Any]], Ranking], asked: NDArray[Any], times: int) -> float:
+    """Median wall-clock time of a single query in milliseconds; 0 without queries."""
+    spent = []
+    for i in range(min(times, len(asked))):
+        start = time.perf_counter()
+        search(asked[i : i + 1])
+        spent.append(time.perf_counter() - start)
+    return 1000 * float(np.median(spent)) if spent else 0.0
+
+
+def found_share(ranking: Ranking, truth: Ranking) -> float:
+    """Share of the true neighbours found; another one at the same distance counts as well."""
+    wanted = int((truth.ids >= 0).sum())
+    if not wanted:
+        return 1.0
+    edge = np.where(truth.ids >= 0, truth.distances, -np.inf).max(1)
+    return float(((ranking.ids >= 0) & (ranking.distances <= edge[:, None])).sum() / wanted)
+
+
+def _questions(index: LocalIndex, queries: Matrix | None, seed: int) -> tuple[NDArray[Any], NDArray[np.int64] | None]:
+    """Queries to measure with, and the id that each of them must not find."""
+    if queries is not None:
+        pick = np.linspace(0, len(queries) - 1, min(SAMPLE, len(queries))).astype(int)
+        if isinstance(queries, DescriptorStore):
+            index._bind(queries, role="the queries")
+        return np.asarray(queries[pick], np.float32), None
+    live = np.flatnonzero(index.live)
+    rows = np.sort(np.random.default_rng(seed).choice(live, min(SAMPLE, len(live)), replace=False))
+    return np.asarray(index.vectors[rows], np.float32), index.row_ids[rows]
+
+
+def _without(ranking: Ranking, ids: NDArray[np.int64] | None) -> Ranking:
+    """The ranking with one id taken out of each row, and one column less."""
+    if ids is None:
+        return ranking
+    keep = ranking.ids != ids[:, None]
+    keep[keep.all(1), -1] = False
+    shape = (len(ranking), max(0, ranking.k - 1))
+    return Ranking(ranking.ids[keep].reshape(shape), ranking.distances[keep].reshape(shape))
