@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from covis.core.errors import Damaged, InputError
 from covis.core.files import first_line, read_foreign
-from covis.core.machine import cpu_count
+from covis.core.machine import cpu_count, silence_telemetry
 from covis.core.progress import Meter
 from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
 
@@ -91,6 +91,7 @@ def open_session(
     memory and used in place, without repacking, unless `repack`: for ViT-S repacking takes half as long as describing a
     photo, and makes each photo a tenth quicker.
     """
+    silence_telemetry()
     try:
         import onnxruntime
     except ImportError:
