@@ -2,7 +2,7 @@
 
 Pairs from different walks, panoramas or days surely look alike within 4 m and 10°, and surely do not beyond 150 m. The
 distances of all other pairs are a mixture of the two; a label should promise the share of those that look alike
-(`evaluation.metrics.Agreement`). Fields of view are ranked by the likelihood of the distances if ψ^p were that share.
+(`Agreement`). Fields of view are ranked by the likelihood of the distances if ψ^p were that share.
 
     python benchmarks/bench_agreement.py MODEL --data campus=CAMPUS --data cambridge=CAMBRIDGE --data racetrack=TRACK
 """
@@ -11,18 +11,19 @@ from __future__ import annotations
 
 import argparse
 import itertools
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _common import report
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import KDTree
 
 from covis import datasets
 from covis.core.arrays import Floats
+from covis.core.errors import InputError
 from covis.datasets.surveys import across_days
-from covis.evaluation.metrics import Agreement
 from covis.evaluation.scoring import pair_distances
 from covis.experiments.running import FrozenOnce
 from covis.images import ImageSet
@@ -41,6 +42,53 @@ BEST = 10
 STEPS_M = (0, 4, 8, 12, 16, 20, 25, 35, 50, 75, 100)
 BINS = np.linspace(0, 1, 11)
 DRAWN = ((50.0, "method: 50 m"), (25.0, "25 m"))
+
+
+@dataclass(frozen=True, eq=False)
+class Agreement:
+    """Descriptor distances of pairs that look alike and of pairs that do not, as two histograms.
+
+    The distances of other pairs are treated as a mixture of the two. This gives the share of pairs that look alike
+    without a decision on any single pair.
+    """
+
+    edges: Floats
+    """(bins + 1,) of distances."""
+    alike: Floats
+    """(bins,) frequencies of pairs taken at one place, looking the same way."""
+    unlike: Floats
+    """(bins,) frequencies of pairs taken far apart."""
+
+    @classmethod
+    def fit(cls, near: ArrayLike, far: ArrayLike, bins: int = 40) -> Agreement:
+        """From the distances of pairs that surely look alike and of pairs that surely do not."""
+        near, far = (np.asarray(d, np.float64) for d in (near, far))
+        if not len(near) or not len(far):
+            raise InputError("agreement needs pairs at one place and pairs far apart; one of them is missing here")
+        each = [np.quantile(d, np.linspace(0, 1, bins // 2 + 1)) for d in (near, far)]
+        edges = np.unique(np.concatenate(each))
+        edges[0], edges[-1] = -np.inf, np.inf
+        counts = [np.histogram(d, edges)[0] + 1.0 for d in (near, far)]
+        return cls(edges, *(count / count.sum() for count in counts))
+
+    def frequencies(self, distance: ArrayLike) -> tuple[Floats, Floats]:
+        """(N,) how frequent each distance is among pairs that look alike, and among those that do not."""
+        at = np.clip(np.searchsorted(self.edges, np.asarray(distance), side="right") - 1, 0, len(self.alike) - 1)
+        return self.alike[at], self.unlike[at]
+
+    def share(self, distance: ArrayLike, rounds: int = 200) -> float:
+        """The share of pairs that look alike among pairs of these distances (N,), by maximum likelihood."""
+        alike, unlike = self.frequencies(distance)
+        share = 0.5
+        for _ in range(rounds):
+            share = float(np.mean(share * alike / (share * alike + (1 - share) * unlike)))
+        return share
+
+    def log_likelihood(self, distance: ArrayLike, share: ArrayLike, least: float = 1e-4) -> float:
+        """The mean log-likelihood of distances (N,) if each pair looks alike with probability `share` (N,) or ()."""
+        alike, unlike = self.frequencies(distance)
+        share = np.clip(np.asarray(share, np.float64), least, 1 - least)
+        return float(np.mean(np.log(share * alike + (1 - share) * unlike)))
 
 
 def photos(name: str, path: Path) -> ImageSet:

@@ -27,7 +27,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import argparse
 import tempfile
 import time
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +63,6 @@ class Outcomes:
     """For each walk of a map: how many photos the map finds at rank 1 without that walk, and how many it could find."""
     chosen: list[str] = field(default_factory=list)
     seconds: list[dict[str, float]] = field(default_factory=list)
-    curves: list[dict[str, Any]] = field(default_factory=list)
     """How often pairs of each ψ look alike, for each map."""
 
     def table(self, name: str) -> NDArray[np.float64]:
@@ -171,7 +170,7 @@ def one_walk_fewer(images: ImageSet, asked: ImageSet, ids: NDArray[np.int64]) ->
 
 def compare_labels(photos: Photos, known: NDArray[np.int64], new: NDArray[np.int64], kept: Outcomes) -> None:
     """Fits whitenings by several labels to one map, queries it by each, and notes what was found."""
-    from covis.evaluation.retrieval import affordable, labelled_pairs, likeness
+    from covis.evaluation.retrieval import affordable, labelled_pairs
     from covis.search import rank
     from covis.whitening import PCA, WhiteningRule, moments
 
@@ -186,7 +185,6 @@ def compare_labels(photos: Photos, known: NDArray[np.int64], new: NDArray[np.int
     labels |= {
         f"ψ^{p:g}, {rule.radius_m:g} m": (WhiteningRule("graded", p), rule) for rule in (wide, near) for p in POWERS
     }
-    labels["measured, 25 m"] = (WhiteningRule("measured"), near)
     answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
     with moments(raw, dim, fewer=True) as fitted:
         turned = (photos.raw - fitted.mean.astype(np.float32)) @ fitted.lift(np.eye(dim)).astype(np.float32)
@@ -197,7 +195,6 @@ def compare_labels(photos: Photos, known: NDArray[np.int64], new: NDArray[np.int
             ranking = rank(white[new], white[known], max(KS))
             kept.found.setdefault(name, []).append(hits(images, asked, ranking, ranking)[answerable])
     kept.walk.append(np.asarray(asked.group)[answerable])
-    kept.curves.append(asdict(likeness(images, raw, near(images, images))))
 
 
 def rows_of(name: str, backbone: str, kept: Outcomes) -> list[dict[str, Any]]:
@@ -225,8 +222,7 @@ def measured(table: Path, weights: Path, keep: Path, *, labels: bool) -> dict[st
     photos, kept = described(table, weights, keep), Outcomes()
     for known, new in folds(photos.images, FOLDS, 0):
         (compare_labels if labels else ask)(photos, known, new, kept)
-    curves = {"table": photos.name, "backbone": photos.backbone, "curves": kept.curves}
-    about = curves if labels else {"table": photos.name, "backbone": photos.backbone} | costs(photos, kept)
+    about = {"table": photos.name, "backbone": photos.backbone} | ({} if labels else costs(photos, kept))
     itself = {} if labels else {"cut": compared(kept)}
     plain = {name: [part.astype(int).tolist() for part in parts] for name, parts in kept.found.items()}
     lists = {"found": plain, "walk": [part.tolist() for part in kept.walk]}

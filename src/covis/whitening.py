@@ -51,7 +51,7 @@ _SINGLE_FROM = 2e10
 """Products of more multiplications than this are computed in single precision, block by block, and summed in double."""
 _SAVE_S = 30.0
 
-PairLabels = Literal["none", "graded", "measured", "binary", "nearest"]
+PairLabels = Literal["none", "graded", "binary", "nearest"]
 
 
 class DescriptorRows(Protocol):
@@ -68,8 +68,8 @@ class WhiteningRule:
     """How a whitening is computed, apart from its dims; the defaults are PCA whitening."""
 
     labels: PairLabels = "none"
-    """Pairs whose differences are made small: `graded` by ψ, `measured` by how often pairs of such ψ look alike, `binary`
-    (same place or not), `nearest` without poses."""
+    """Pairs whose differences are made small: `graded` by ψ, `binary` (same place or not), `nearest` without
+    poses."""
     exponent: float = 2.0
     """Graded pairs count by ψ to this power."""
     total_share: float = 0.1

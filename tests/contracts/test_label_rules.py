@@ -12,8 +12,9 @@ from covis.core.settings import build_value, describe
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import RULES, FovOverlap, LabelRule
-from covis.labels.clouds import PointCloud, Tracks
+from covis.labels.clouds import PointCloud
 from covis.labels.exchange import Labels, save_labels
+from covis.labels.tracks import Tracks
 
 EVERY = pytest.mark.parametrize("name", list(RULES))
 

@@ -6,7 +6,8 @@ import pytest
 from covis import datasets
 from covis.core.errors import InputError
 from covis.datasets import cmu, msls, robotcar, tb_places
-from covis.labels.exchange import Labels, open_labels, read_released, save_labels, write_released
+from covis.labels.exchange import Labels, open_labels, save_labels
+from covis.labels.released import read_released, write_released
 from covis.poses import angle_between
 from layouts import builders
 

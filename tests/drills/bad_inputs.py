@@ -221,7 +221,8 @@ def labels(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
 
     from covis.datasets.cutouts import read_struct
     from covis.images import ImageSet
-    from covis.labels.exchange import read_edges, read_hloc, read_released
+    from covis.labels.exchange import read_edges, read_hloc
+    from covis.labels.released import read_released
     from covis.poses import Poses
 
     names = [f"{i}.jpg" for i in range(6)]

@@ -171,7 +171,7 @@ _BINARY = (".png", ".jpg")
 
 def read(path: Path, work: Path) -> str:
     """What covis makes of a source."""
-    from covis.labels.clouds import read_ply
+    from covis.labels.ply import read_ply
     from covis.reading.formats.bag import import_bag
     from covis.reading.formats.video import import_video
     from covis.reading.frames import Every

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.core.errors import InputError
-from covis.evaluation import metrics, scoring
+from covis.evaluation import scoring
 from covis.graph import SimilarityGraph
 
 
@@ -114,21 +114,3 @@ def test_no_correct_pair_is_an_error_not_a_zero():
     empty = SimilarityGraph.from_edges([], [], [], (2, 2))
     with pytest.raises(InputError, match="no pair"):
         scoring.average_precision(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), empty, one_set=False)
-
-
-def test_the_share_of_pairs_that_look_alike_is_read_off_a_mixture():
-    rng = np.random.default_rng(0)
-
-    def drawn(alike, count):
-        return np.where(rng.random(count) < alike, rng.normal(0.6, 0.15, count), rng.normal(1.2, 0.1, count))
-
-    agreement = metrics.Agreement.fit(drawn(1.0, 4000), drawn(0.0, 4000))
-    for share in (0.0, 0.2, 0.7, 1.0):
-        assert agreement.share(drawn(share, 4000)) == pytest.approx(share, abs=0.03)
-    psi = rng.random(8000)
-    distance = drawn(psi**2, 8000)
-    gains = {p: agreement.log_likelihood(distance, psi**p) for p in (1.0, 2.0, 4.0)}
-    assert max(gains, key=gains.get) == 2.0
-    assert gains[2.0] > agreement.log_likelihood(distance, agreement.share(distance))
-    with pytest.raises(InputError, match="pairs far apart"):
-        metrics.Agreement.fit([0.5], [])

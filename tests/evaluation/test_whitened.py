@@ -5,10 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covis.core.errors import InputError
-from covis.evaluation.retrieval import NEAREST, PHOTO_VIEWS, affordable, fit_whitening, labelled_pairs, likeness
+from covis.evaluation.retrieval import NEAREST, PHOTO_VIEWS, affordable, fit_whitening, labelled_pairs
 from covis.images import ImageSet
-from covis.labels import FovOverlap, fov_similarity
+from covis.labels import fov_similarity
 from covis.poses import Poses
 from covis.whitening import WhiteningRule
 
@@ -91,37 +90,3 @@ def test_cities_are_matched_inside_themselves(photos):
     rows = np.repeat(np.arange(120), np.diff(weights.indptr))
     assert len(rows)
     assert (images.group[rows] == images.group[weights.indices]).all()
-
-
-def test_a_label_learns_how_often_pairs_of_its_grade_look_alike():
-    """Two walks along a street whose views change every 20 m: distances know, and the curve of ψ follows them."""
-    rng = np.random.default_rng(0)
-    x = np.tile(np.linspace(0, 400, 400), 2)
-    xy = np.column_stack([x, rng.uniform(0, 2, 800)])
-    look = rng.normal(size=(21, 32))[(x / 20).astype(int)] + 0.3 * rng.normal(size=(800, 32))
-    group = np.repeat([0, 1], 400).astype(np.int32)
-    images = ImageSet.of(".", [f"{i:03d}.jpg" for i in range(800)], Poses(xy, np.zeros(800)), ["ab"[g] for g in group])
-    graph = FovOverlap(radius_m=25.0, facing=True)(images, images)
-    curve = likeness(images, look.astype(np.float32), graph)
-    assert np.all(np.diff(curve.share) >= 0)
-    psi = graph.to_scipy().tocoo()
-    across = group[psi.row] != group[psi.col]
-    same = (x[psi.row] / 20).astype(int) == (x[psi.col] / 20).astype(int)
-    for low, high in ((0.2, 0.3), (0.5, 0.6), (0.8, 0.9)):
-        there = across & (psi.data >= low) & (psi.data < high)
-        assert curve(np.array([psi.data[there].mean()]))[0] == pytest.approx(same[there].mean(), abs=0.12)
-    weights = labelled_pairs(images, look.astype(np.float32), WhiteningRule("measured"), FovOverlap(25.0, facing=True))
-    assert weights.sum(axis=1) == pytest.approx(1)
-    steps = curve.curve(5)
-    assert len(steps) == 6
-    assert np.allclose(steps, curve(np.linspace(0, 1, 6)), atol=1e-4)
-    measured = replace(PHOTO_VIEWS, curve=steps)(images, images)
-    assert np.allclose(measured.psi, np.interp(graph.psi, np.linspace(0, 1, 6), steps), atol=1e-6)
-    with pytest.raises(InputError, match="never fall"):
-        replace(PHOTO_VIEWS, curve=(0.5, 0.1))
-
-
-def test_a_small_square_cannot_tell_how_often_pairs_look_alike(photos):
-    images, x = photos
-    with pytest.raises(InputError, match="use graded labels"):
-        labelled_pairs(images, x, WhiteningRule("measured"))

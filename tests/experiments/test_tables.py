@@ -14,10 +14,8 @@ from covis.cli.experiments import _combinations, _drawn, _reproduced
 from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber
 from covis.evaluation.published import COUNTS
-from covis.evaluation.retrieval import PHOTO_VIEWS, Likeness
 from covis.experiments import tables
 from covis.experiments.running import FrozenOnce, cost_table, part_of_training, run_folder, run_rows
-from covis.experiments.surveys import LOOKS_ALIKE
 from covis.experiments.tables import (
     MEAN,
     TABLES,
@@ -216,23 +214,3 @@ def test_a_figure_without_any_scored_row_is_said_and_not_drawn(tmp_path, capsys)
     outcomes = [Outcome(row, missing="its scene is absent") for row in table.rows]
     assert _drawn("figure_7scenes", table, outcomes, Inputs(tmp_path, {})) == []
     assert "figure_7scenes.svg is not drawn: none of its rows was scored" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("name", LOOKS_ALIKE)
-def test_measured_labels_are_what_the_benchmark_found(name):
-    """The curve of a recipe is the one that `bench_agreement.py` wrote for the set's training photos."""
-    found = json.loads((ROOT / "benchmarks" / "results" / "agreement.json").read_text(encoding="utf-8"))
-    [curve] = [entry["curves"]["25"] for entry in found["sets"] if entry["set"] == name]
-    likeness = Likeness(tuple(bin_["psi"] for bin_ in curve), tuple(bin_["share"] for bin_ in curve))
-    assert LOOKS_ALIKE[name] == pytest.approx(likeness.curve(), abs=0.006)
-
-
-@pytest.mark.parametrize("name", LOOKS_ALIKE)
-def test_measured_labels_enter_the_loss_alone(name):
-    """Rows of one loss differ in what ψ becomes, not in the images of a batch or in the rate."""
-    rows = TABLES[f"{name}_measured"]().rows
-    for mine in (rows[:3], rows[3:]):
-        drawn = {(row.recipe.batches.strategy, row.recipe.batches.composed_by or PHOTO_VIEWS) for row in mine}
-        assert len(drawn) == 1
-        assert len({row.recipe.optimiser for row in mine}) == 1
-        assert mine[2].recipe.labels == replace(PHOTO_VIEWS, curve=LOOKS_ALIKE[name])

@@ -16,14 +16,12 @@ from covis.labels.exchange import (
     Labels,
     open_labels,
     read_edges,
-    read_h5,
     read_hloc,
-    read_released,
     save_labels,
     write_edges,
-    write_h5,
     write_hloc,
 )
+from covis.labels.released import read_h5, read_released, write_h5
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from PIL import Image
 from covis.cli import main
 from covis.graph import SimilarityGraph
 from covis.labels import FovOverlap, fov_similarity
-from covis.labels.exchange import read_h5
+from covis.labels.released import read_h5
 from covis.town.dataset import default_folder
 from layouts import builders
 
@@ -218,7 +218,7 @@ def test_what_was_exported_can_be_imported(tables, capsys):
 def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     builders.seven_scenes(tmp_path / "scenes")
-    np.save(tmp_path / "cloud.npy", np.random.default_rng(0).uniform([-2, -2, 1], [2, 2, 3], (3000, 3)))
+    np.save(tmp_path / "cloud.npy", np.random.default_rng(0).uniform([1, -2, -2], [3, 2, 2], (3000, 3)))
     source = (
         "--dataset",
         "7scenes",
@@ -228,8 +228,6 @@ def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
         "stairs",
         "--cloud",
         "cloud.npy",
-        "--cloud-up",
-        "-y",
     )
     assert covis("label", *source, "--rule", "surface", "--occlusion", "zbuffer", "-o", "g") == 0
     assert "labelling 4 × 4 images: about 16 overlapping pairs" in capsys.readouterr().err
@@ -240,7 +238,6 @@ def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
     assert graph.facts["cloud"]["points"] == 3000
     assert covis("label", "plot", "g", "--kind", "surface", *source, "-o", "points.png") == 0
     assert Image.open("points.png").size[0] > 600
-    assert covis("label", *source, "--cloud-up", "w", "--rule", "surface", "-o", "x") == 2
 
 
 def test_exports_hold_the_same_labels(tables):

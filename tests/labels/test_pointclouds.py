@@ -7,9 +7,7 @@ from rooms import cameras, pixels, room, seen
 
 from covis.core.errors import InputError
 from covis.images import ImageSet
-from covis.labels import SurfaceOverlap
 from covis.labels.clouds import DepthCamera, PointCloud, fuse_depth, read_points, thin
-from covis.poses import Poses
 
 
 def write_ply(path, xyz, kind, extra=True):
@@ -46,17 +44,6 @@ def test_numpy_files(tmp_path):
     np.save(tmp_path / "plain.npy", xyz)
     for name in ("one.npz", "named.npz", "plain.npy"):
         np.testing.assert_array_equal(read_points(tmp_path / name).xyz, xyz)
-
-
-@pytest.mark.parametrize("up", ["x", "y", "-y", "-z"])
-def test_points_and_poses_turn_alike(tmp_path, up):
-    xyz, images = room(400), cameras(8)
-    np.save(tmp_path / "cloud.npy", xyz)
-    matrices = np.concatenate([images.poses.rotation, images.poses.centre[:, :, None]], axis=2)
-    turned = ImageSet.of("photos", images.names, Poses.from_matrices(matrices, up=up), intrinsics=images.intrinsics)
-    cloud = read_points(tmp_path / "cloud.npy", up=up)
-    one, two = SurfaceOverlap(PointCloud(xyz))(images, images), SurfaceOverlap(cloud)(turned, turned)
-    np.testing.assert_allclose(one.to_scipy().toarray(), two.to_scipy().toarray(), atol=1e-6)
 
 
 def test_thinning_keeps_the_surface_even():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from covis.core.errors import InputError
-from covis.labels.clouds import read_tracks, track_graph
+from covis.labels.tracks import read_tracks, track_graph
 
 
 @pytest.fixture(scope="module")

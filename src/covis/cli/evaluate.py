@@ -45,7 +45,7 @@ FIGURE_CHOICES = (
     "training",
     "batches",
 )
-PAIR_LABELS = ("none", "graded", "measured", "binary", "nearest")
+PAIR_LABELS = ("none", "graded", "binary", "nearest")
 FORMAT_CHOICES = ("text", "markdown", "latex", "csv")
 TableFormat = Annotated[
     str,
@@ -230,8 +230,8 @@ def evaluate(
         str | None,
         typer.Option(
             callback=choice_of("--whiten-labels", PAIR_LABELS),
-            help="Learn the whitening from pairs of one place: graded (by overlap of views), measured (by how often "
-            "pairs of such overlap look alike), binary (within 25 m and 40°), nearest (by descriptor, without poses) or none (PCA, the default).",
+            help="Learn the whitening from pairs of one place: graded (by overlap of views), "
+            "binary (within 25 m and 40°), nearest (by descriptor, without poses) or none (PCA, the default).",
         ),
     ] = None,
     whiten_share: Annotated[

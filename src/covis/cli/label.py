@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import AXES, DataPath, FrameOption, Json, choice_of, emit, existing, named, table
+from covis.cli.common import DataPath, FrameOption, Json, choice_of, emit, existing, named, table
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -32,13 +32,6 @@ DatasetName = Annotated[
 SplitName = Annotated[str | None, typer.Option("--split", help="Split of that dataset.")]
 CloudOption = Annotated[
     Path | None, typer.Option(callback=existing, help="surface: point cloud, .ply or .npz. [default: fused depth maps]")
-]
-CloudUp = Annotated[
-    str,
-    typer.Option(
-        callback=choice_of("--cloud-up", AXES),
-        help=f"surface: the cloud file's axis that points up: {', '.join(AXES)}.",
-    ),
 ]
 
 
@@ -78,7 +71,6 @@ def label(
     data: DataPath = None,
     split: SplitName = None,
     cloud: CloudOption = None,
-    cloud_up: CloudUp = "z",
     occlusion: Annotated[
         str | None,
         typer.Option(
@@ -118,7 +110,7 @@ def label(
         "fov_deg": _sides("fov-deg", fov_deg),
     }
     given |= {"max_angle_deg": max_angle_deg, "facing": facing or None, "within_group": within_group or None}
-    given |= {"occlusion": occlusion, "cloud": read_cloud(cloud, cloud_up)}
+    given |= {"occlusion": occlusion, "cloud": read_cloud(cloud)}
     given |= {"tracks": str(tracks) if tracks else None}
     if rule == "tracks" and tracks is None and queries is not None:
         given["tracks"] = str(queries)
@@ -166,16 +158,11 @@ def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings
     return build_value(kind, base | given, settings)
 
 
-def read_cloud(path: Path | None, up: str) -> PointCloud | None:
-    """The cloud of a file whose axis `up` points away from the ground; None where no file is given."""
-    from typing import cast
-
+def read_cloud(path: Path | None) -> PointCloud | None:
+    """The cloud of a file; None where no file is given."""
     from covis.labels.clouds import read_points
-    from covis.poses import Axis
 
-    if up not in AXES:
-        raise unknown_name("axis", up, AXES)
-    return read_points(path, up=cast(Axis, up)) if path else None
+    return read_points(path) if path else None
 
 
 def image_sets(
@@ -339,7 +326,8 @@ def export(
       covis label export graph --format hloc --top 20 -o pairs.txt
     """
     from covis.graph import POSITIVE
-    from covis.labels.exchange import open_labels, write_edges, write_hloc, write_released
+    from covis.labels.exchange import open_labels, write_edges, write_hloc
+    from covis.labels.released import write_released
 
     labels = open_labels(graph)
     if output.is_dir() and format_ != "h5":
@@ -384,7 +372,8 @@ def import_labels(
       covis label import W17_similarity.h5 --dataset tb_places --data /data/tb --split w17_train -o graph
       covis label import pairs.txt --queries today.csv --database map.csv -o graph
     """
-    from covis.labels.exchange import Labels, read_edges, read_hloc, read_released, save_labels
+    from covis.labels.exchange import Labels, read_edges, read_hloc, save_labels
+    from covis.labels.released import read_released
 
     kind = format_ or ("h5" if file.is_dir() else ENDINGS.get(file.suffix.lower(), file.suffix or file.name))
     if kind not in _FORMATS:
@@ -414,7 +403,6 @@ def plot(
     data: DataPath = None,
     split: SplitName = None,
     cloud: CloudOption = None,
-    cloud_up: CloudUp = "z",
     json: Json = False,
 ) -> None:
     """Draw labels. A pair's fields of view, overlap against distance and angle, a city's positives, or shared points.
@@ -437,7 +425,7 @@ def plot(
     labels = open_labels(graph)
     if kind == "surface":
         sides = image_sets(None, None, dataset, data, split)
-        figure = _surface_picture(labels, pair, sides, cloud, cloud_up)
+        figure = _surface_picture(labels, pair, sides, cloud)
     elif kind == "pair":
         figure = _pair_picture(labels, pair)
     elif kind == "map":
@@ -465,7 +453,7 @@ def _pair_picture(labels: Labels, pair: tuple[str, str] | None) -> Any:
 
 
 def _surface_picture(
-    labels: Labels, pair: tuple[str, str] | None, sides: tuple[ImageSet, ImageSet], cloud: Path | None, cloud_up: str
+    labels: Labels, pair: tuple[str, str] | None, sides: tuple[ImageSet, ImageSet], cloud: Path | None
 ) -> Any:
     from covis.labels.clouds import fuse_depth
     from covis.report.drawings import picture_surface
@@ -477,7 +465,7 @@ def _surface_picture(
             f"the split has {len(queries)} × {len(database)}; give the split that was labelled"
         )
     i, j = _pair(labels, pair)
-    points = read_cloud(cloud, cloud_up) or fuse_depth([queries] if queries is database else [queries, database])
+    points = read_cloud(cloud) or fuse_depth([queries] if queries is database else [queries, database])
     return picture_surface(points, queries, i, database, j, str(labels.graph.facts.get("occlusion", "none")))
 
 

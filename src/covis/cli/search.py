@@ -380,7 +380,7 @@ def _by_retrieval(queries: PairSide, database: PairSide, per_image: int) -> Imag
 def _overlap(queries: PairSide, database: PairSide) -> SimilarityGraph:
     """ψ by the tracks of a COLMAP model if the images are its own, else by fields of view."""
     from covis.labels import FovOverlap, TrackOverlap
-    from covis.labels.clouds import read_tracks
+    from covis.labels.tracks import read_tracks
     from covis.reading.formats.colmap import find_model
 
     if queries is database and database.path.is_dir() and find_model(database.path) is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,17 +13,15 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from covis.core.arrays import Descriptors, Floats, Ids
+from covis.core.arrays import Descriptors, Ids
 from covis.core.errors import InputError
 from covis.core.files import load_array, read_foreign
 from covis.evaluation.benchmark import NEAR_ALIKE, Benchmark
-from covis.evaluation.metrics import Agreement
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import average_precision, evaluate, pair_distances, rank_correlation, sample_pairs
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, encode_names
 from covis.labels import FovOverlap
-from covis.poses import angle_between
 from covis.ranking import Ranking
 from covis.search import rank
 from covis.whitening import (
@@ -32,7 +30,6 @@ from covis.whitening import (
     DescriptorRows,
     Whitening,
     WhiteningRule,
-    across_groups,
     moments,
     pair_weights,
 )
@@ -43,9 +40,6 @@ of pairs that look alike; ψ of 50 m is far above what phones see."""
 NEAREST = 3
 """Images of other groups that are taken to show an image's place where labels do not come from poses."""
 _SMALLEST_DIM = 32
-_SAME_M, _SAME_DEG, _FAR_M = 4.0, 10.0, 150.0
-"""Pairs that surely look alike, and pairs that surely do not."""
-_LIKENESS_PAIRS, _GRADES, _FEWEST = 200_000, 10, 50
 
 Labeller = Callable[[ImageSet, ImageSet], SimilarityGraph]
 
@@ -99,58 +93,7 @@ def labelled_pairs(
         return nearest_pairs(np.asarray(descriptors), group)
     if rule.labels == "binary":
         return pair_weights(replace(NEAR_ALIKE, within_group=cities)(images, images), group)
-    graph = labels(images, images)
-    if rule.labels == "measured":
-        psi = graph.to_scipy().astype(np.float64)
-        psi.data = likeness(images, np.asarray(descriptors), graph)(psi.data)
-        return across_groups(psi, group)
-    return pair_weights(graph, group, rule.exponent)
-
-
-@dataclass(frozen=True)
-class Likeness:
-    """The share of pairs that look alike as a function of ψ: linear between measured points, never falling."""
-
-    psi: tuple[float, ...]
-    share: tuple[float, ...]
-
-    def __call__(self, psi: Floats) -> Floats:
-        """The share at ψ; 0 at 0."""
-        return np.asarray(np.interp(psi, (0.0, *self.psi), (0.0, *self.share)))
-
-    def curve(self, steps: int = 10) -> tuple[float, ...]:
-        """The share at equal steps of ψ, as `FovOverlap.curve` takes it: labels that match what photos show."""
-        return tuple(np.round(self(np.linspace(0, 1, steps + 1)), 4).tolist())
-
-
-def likeness(images: ImageSet, descriptors: Descriptors, graph: SimilarityGraph) -> Likeness:
-    """How often pairs of each grade ψ of `graph` (N, N) look alike, measured on some images.
-
-    Pairs of different groups at one place that face the same way surely look alike, pairs far apart surely do not, and
-    the descriptor distances of all others are a mixture of the two (`covis.evaluation.metrics.Agreement`).
-    """
-    white = _white(descriptors)
-    rng, psi = np.random.default_rng(0), graph.to_scipy().tocoo()
-    across = np.flatnonzero(images.group[psi.row] != images.group[psi.col])
-    across = across[rng.permutation(len(across))[:_LIKENESS_PAIRS]]
-    rows, columns, grade = psi.row[across], psi.col[across], psi.data[across].astype(np.float64)
-    distance = pair_distances(white, white, rows, columns)
-    poses = images.poses
-    metres = np.hypot(*(poses.xy[rows] - poses.xy[columns]).T)
-    turned = np.nan_to_num(angle_between(poses.heading[rows], poses.heading[columns]))
-    far = rng.integers(0, len(images), (2, _LIKENESS_PAIRS))
-    far = far[:, np.hypot(*(poses.xy[far[0]] - poses.xy[far[1]]).T) > _FAR_M]
-    same = (metres <= _SAME_M) & (turned <= _SAME_DEG)
-    if not same.any() or not far.shape[1]:
-        raise InputError(
-            f"measured labels need pairs within {_SAME_M:g} m and pairs more than {_FAR_M:g} m apart, which are "
-            "missing here; use graded labels"
-        )
-    agreement = Agreement.fit(distance[same], pair_distances(white, white, far[0], far[1]))
-    bins = np.minimum((grade * _GRADES).astype(int), _GRADES - 1)
-    some = [mask for mask in (bins == k for k in range(_GRADES)) if mask.sum() >= _FEWEST]
-    shares = np.maximum.accumulate([agreement.share(distance[mask]) for mask in some])
-    return Likeness(tuple(float(grade[mask].mean()) for mask in some), tuple(shares.tolist()))
+    return pair_weights(labels(images, images), group, rule.exponent)
 
 
 def _white(descriptors: Descriptors, dim: int = 256) -> Descriptors:
@@ -177,7 +120,7 @@ def affordable(dim: int, samples: int) -> int:
 
 
 def _label_facts(rule: WhiteningRule, labels: Labeller, pairs: csr_matrix) -> dict[str, Any]:
-    source = {"graded": labels, "measured": labels, "binary": NEAR_ALIKE}.get(rule.labels)
+    source = {"graded": labels, "binary": NEAR_ALIKE}.get(rule.labels)
     return {"pairs": int(pairs.nnz), **({} if source is None else {"label_rule": str(source)})}
 
 

@@ -34,12 +34,6 @@ PHOTO_GRADES = replace(PHOTO_VIEWS, exponent=2.0)
 METHOD = FovOverlap(radius_m=50.0, fov_deg=90.0)
 GRADES = {"cambridge": METHOD, "racetrack": METHOD, "campus": PHOTO_GRADES}
 """The method's field of view for its own kind of data (street views and drives), that of photos for photos."""
-LOOKS_ALIKE = {
-    "cambridge": (0.0, 0.09, 0.11, 0.15, 0.25, 0.33, 0.37, 0.42, 0.75, 0.98, 0.98),
-    "racetrack": (0.0, 0.05, 0.11, 0.2, 0.3, 0.4, 0.54, 0.7, 0.85, 0.97, 1.0),
-    "campus": (0.0, 0.07, 0.1, 0.14, 0.2, 0.26, 0.33, 0.42, 0.61, 0.91, 1.0),
-}
-"""Dataset → the share of training pairs of ψ = 0, 0.1, …, 1 (`PHOTO_VIEWS`) that look alike, by the same benchmark."""
 RATES = (3e-5, 1e-4, 3e-4)
 BEST = {
     "cambridge": {"CL": 1e-4, "GCL": 1e-4, "listwise": 3e-4, "listwise yes/no": 1e-4},
@@ -112,7 +106,6 @@ _SEEDS = 3
 _WHITENED = 512
 STATISTICS, YES_NO = "batch statistics alone", "CL, binary batches"
 LISTS_YES_NO = "list-wise softmax, yes/no"
-PAIRS_BY_PSI, LISTS_BY_PSI = "GCL, binary batches, ψ", "list-wise softmax, ψ"
 RATED = {"CL": survey_cl, "GCL": survey_gcl, "listwise": listwise, "listwise yes/no": listwise_binary}
 """Losses whose rate is chosen, each with its own batches."""
 
@@ -180,28 +173,9 @@ def survey_table10(dataset: str) -> Table:
     return Table(f"Batch composition, all pairs, {dataset}", tuple(rows), _SEEDS, against=(GRADED,), figure="gains")
 
 
-def measured(dataset: str) -> Table:
-    """What ψ becomes before it enters a loss, in the same batches: ψ of 25 m itself, squared, or the share that looks alike."""
-    as_measured = replace(PHOTO_VIEWS, curve=LOOKS_ALIKE[dataset])
-    pairs = replace(gcl_binary(dataset), labels=PHOTO_VIEWS)
-    lists = replace(listwise(dataset), loss=ListwiseSoftmax())
-    same_batches = replace(_BATCHES, composed_by=PHOTO_VIEWS)
-    rows = (
-        scored(dataset, PAIRS_BY_PSI, pairs),
-        scored(dataset, "GCL, binary batches, ψ squared", replace(pairs, labels=PHOTO_GRADES)),
-        scored(dataset, "GCL, binary batches, as measured", replace(pairs, labels=as_measured)),
-        scored(dataset, LISTS_BY_PSI, lists),
-        scored(dataset, "list-wise softmax, ψ squared", listwise(dataset)),
-        scored(dataset, "list-wise softmax, as measured", replace(lists, labels=as_measured, batches=same_batches)),
-    )
-    against = (PAIRS_BY_PSI, LISTS_BY_PSI)
-    return Table(f"Labels by what looks alike, all pairs, {dataset}", rows, _SEEDS, against=against, figure="gains")
-
-
-_TABLES = {"rates": rates, "table1": survey_table1, "labels": labels, "table10": survey_table10, "measured": measured}
+_TABLES = {"rates": rates, "table1": survey_table1, "labels": labels, "table10": survey_table10}
 for _name in _SETS:
     TABLES.update({f"{_name}_{_part}": partial(_table, _name) for _part, _table in _TABLES.items()})
-TABLES.register("campus_measured")(partial(measured, "campus"))
 
 
 def listwise_stopped() -> Recipe:

@@ -90,7 +90,7 @@ class Row:
         return artifacts.fingerprint(self.model if self.recipe is None else describe_recipe(self.recipe))[:8]
 
 
-_LABELS = {"graded": "graded", "measured": "measured", "binary": "yes/no", "nearest": "no"}
+_LABELS = {"graded": "graded", "binary": "yes/no", "nearest": "no"}
 
 
 @dataclass(frozen=True)

@@ -1,10 +1,10 @@
 """Graded similarity labels: fields of view, surfaces, tracks, a plain radius, or a graph from a file."""
 
 from covis.labels.fov import fov_similarity
+from covis.labels.frustum import FrustumOverlap
 from covis.labels.rules import (
     RULES,
     FovOverlap,
-    FrustumOverlap,
     GraphFile,
     LabelRule,
     Radius,

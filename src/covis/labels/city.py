@@ -1,25 +1,17 @@
-"""Field-of-view overlap of every pair of a city, sparse, without visiting pairs that cannot overlap.
-
-A uniform grid proposes the pairs that can share anything.
-
-Circles that meet are the candidates. Cells are as wide as the largest pair of circles reaches, so a query looks into
-3×3 cells. The grid wraps around: its memory is bounded however far apart places lie, and the distance test rejects
-what only meets through the wrap.
-"""
+"""Field-of-view overlap of every pair of a city, sparse, without visiting pairs that cannot overlap."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.arrays import Floats, Ids
 from covis.core.compiling import kernel
-from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.labels.assembly import LabelRows
 from covis.labels.fov import (
     RADIANS,
     Circles,
@@ -34,246 +26,7 @@ from covis.labels.fov import (
     similarity,
     view_area,
 )
-
-# Rules over whole sets, group by group where asked: labelled rows in any order become one compressed sparse graph
-
-
-class LabelRows(NamedTuple):
-    """Some rows: their ids, how many pairs each has, and the pairs of all of them, ascending within a row."""
-
-    ids: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    columns: NDArray[np.int32]
-    psi: NDArray[np.float32]
-
-
-class SparseRows(NamedTuple):
-    """Compressed sparse rows."""
-
-    indptr: NDArray[np.int64]
-    indices: NDArray[np.int32]
-    values: NDArray[np.float32]
-
-
-def assemble(rows: Iterable[LabelRows], n_rows: int, *, mirror: bool) -> SparseRows:
-    """All rows in order; `mirror` adds (j, i) for each (i, j). Each part is freed as soon as it is copied."""
-    parts = list(rows)
-    indptr = np.zeros(n_rows + 1, np.int64)
-    for part in parts:
-        indptr[part.ids + 1] = part.counts
-    np.cumsum(indptr, out=indptr)
-    indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
-    while parts:
-        part = parts.pop()
-        _place(part, indptr, indices, values)
-    matrix = SparseRows(indptr, indices, values)
-    return _mirrored(matrix) if mirror else matrix
-
-
-@kernel()
-def _place(part: LabelRows, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
-    at = 0
-    for k in range(len(part.ids)):
-        to, n = indptr[part.ids[k]], part.counts[k]
-        for s in range(n):
-            indices[to + s], values[to + s] = part.columns[at + s], part.psi[at + s]
-        at += n
-
-
-@kernel()
-def _mirrored(upper: SparseRows) -> SparseRows:
-    """The full symmetric matrix of an upper triangle; rows stay ascending because i ascends."""
-    n = len(upper.indptr) - 1
-    indptr = np.zeros(n + 1, np.int64)
-    for i in range(n):
-        indptr[i + 1] += upper.indptr[i + 1] - upper.indptr[i]
-    for j in upper.indices:
-        indptr[j + 1] += 1
-    for i in range(n):
-        indptr[i + 1] += indptr[i]
-    free = indptr[:-1].copy()
-    indices, values = np.empty(indptr[n], np.int32), np.empty(indptr[n], np.float32)
-    for i in range(n):
-        for k in range(upper.indptr[i], upper.indptr[i + 1]):
-            j = upper.indices[k]
-            indices[free[j]], values[free[j]] = i, upper.values[k]
-            free[j] += 1
-    for i in range(n):
-        for k in range(upper.indptr[i], upper.indptr[i + 1]):
-            indices[free[i]], values[free[i]] = upper.indices[k], upper.values[k]
-            free[i] += 1
-    return SparseRows(indptr, indices, values)
-
-
-Advance = Callable[[int], None] | None
-"""Called with the number of queries labelled since the previous call."""
-Members = NDArray[np.int32] | None
-"""Ids of one group's images; None for all images."""
-
-
-def build_graph(
-    queries: ImageSet,
-    database: ImageSet,
-    label: Callable[[Members, Members], Iterator[LabelRows]],
-    *,
-    facts: Mapping[str, Any],
-    mirror: bool,
-    advance: Advance,
-) -> SimilarityGraph:
-    """The graph of all rows that `label` yields for each pair of groups; `mirror` if it yields only i < j."""
-
-    def rows() -> Iterable[LabelRows]:
-        for i, j in group_pairs(queries, database, bool(facts["within_group"])):
-            for part in label(i, j):
-                yield _renumbered(part, i, j)
-                if advance is not None:
-                    advance(len(part.ids))
-
-    matrix = assemble(rows(), len(queries), mirror=mirror)
-    graph = SimilarityGraph(*matrix, (len(queries), len(database)), facts)
-    return graph.keep(graph.rows != graph.indices) if queries is database and not mirror else graph
-
-
-def group_pairs(queries: ImageSet, database: ImageSet, within_group: bool) -> Iterator[tuple[Members, Members]]:
-    """Ids on both sides that are to be compared: every pair, or group by group (by name)."""
-    if not within_group:
-        yield None, None
-        return
-    query_members, database_members = _members(queries), _members(database)
-    for name in sorted(query_members.keys() & database_members.keys()):
-        yield query_members[name], database_members[name]
-
-
-def _members(images: ImageSet) -> dict[str, NDArray[np.int32]]:
-    order = np.argsort(images.group, kind="stable").astype(np.int32)
-    edges = np.searchsorted(images.group[order], np.arange(len(images.group_names) + 1))
-    return {
-        name: order[edges[code] : edges[code + 1]]
-        for code, name in enumerate(images.group_names)
-        if edges[code + 1] > edges[code]
-    }
-
-
-def _renumbered(part: LabelRows, i: Members, j: Members) -> LabelRows:
-    if i is None or j is None:
-        return part
-    return LabelRows(i[part.ids].astype(np.int64), part.counts, j[part.columns], part.psi)
-
-
-# Field-of-view overlap of every pair of a city
-
-
-_CANDIDATES_A_CHUNK = 1 << 22
-
-
-class Grid(NamedTuple):
-    """Points sorted by cell: those of cell (i, j) are `order[start[c]:start[c + 1]]` with c = j·columns + i."""
-
-    left: float
-    bottom: float
-    cell: float
-    columns: int
-    rows: int
-    start: Ids
-    order: Ids
-
-
-def build_grid(x: Floats, y: Floats, cell: float) -> Grid:
-    """A grid over the points (x, y) with cells of `cell` metres a side; at most about four cells per point."""
-    left, bottom = float(x.min(initial=np.inf)), float(y.min(initial=np.inf))
-    if not len(x):
-        left = bottom = 0.0
-    most = int(max(16, 2 * np.sqrt(len(x))))
-    columns, rows = (
-        int(np.clip((v.max(initial=low) - low) // cell + 3, 4, None)) for v, low in ((x, left), (y, bottom))
-    )
-    while columns * rows > most * most:
-        columns, rows = (max(4, columns // 2), rows) if columns >= rows else (columns, max(4, rows // 2))
-    code = cells(x, y, left, bottom, cell, columns, rows)
-    order = np.argsort(code, kind="stable")
-    start = np.zeros(columns * rows + 1, np.int64)
-    np.cumsum(np.bincount(code, minlength=columns * rows), out=start[1:])
-    return Grid(left, bottom, cell, columns, rows, start, order)
-
-
-@kernel()
-def cells(x: Floats, y: Floats, left: float, bottom: float, cell: float, columns: int, rows: int) -> Ids:
-    """(N,) code of the cell of each point."""
-    code = np.empty(len(x), np.int64)
-    for k in range(len(x)):
-        i = int(np.floor((x[k] - left) / cell)) % columns
-        j = int(np.floor((y[k] - bottom) / cell)) % rows
-        code[k] = j * columns + i
-    return code
-
-
-class Visits(NamedTuple):
-    """Queries in the order in which they are labelled: those of one cell together, neighbouring cells near."""
-
-    order: Ids
-    cell: Ids
-    """(N,) in that order."""
-    bound: Ids
-    """(N,) in that order: how many points the 3×3 cells around hold."""
-
-
-def visit(grid: Grid, x: Floats, y: Floats) -> Visits:
-    """The order for queries at (x, y)."""
-    code = cells(x, y, grid.left, grid.bottom, grid.cell, grid.columns, grid.rows)
-    order = np.argsort(code, kind="stable")
-    return Visits(order, code[order], _bounds(grid, code[order]))
-
-
-@kernel()
-def _bounds(grid: Grid, codes: Ids) -> Ids:
-    ranges = np.empty(18, np.int64)
-    bound = np.zeros(len(codes), np.int64)
-    for k in range(len(codes)):
-        if k and codes[k] == codes[k - 1]:
-            bound[k] = bound[k - 1]
-            continue
-        for r in range(0, nearby(grid, codes[k], ranges), 2):
-            bound[k] += ranges[r + 1] - ranges[r]
-    return bound
-
-
-@kernel()
-def nearby(grid: Grid, code: int, ranges: Ids) -> int:
-    """Writes the ranges (start, end) of grid positions in the 3×3 cells around a cell; returns their number × 2."""
-    j, i = divmod(code, grid.columns)
-    n = 0
-    for dj in range(-1, 2):
-        row = ((j + dj) % grid.rows) * grid.columns
-        if 0 < i < grid.columns - 1:
-            ranges[n], ranges[n + 1] = grid.start[row + i - 1], grid.start[row + i + 2]
-            n += 2
-        else:
-            for di in range(-1, 2):
-                cell = row + (i + di) % grid.columns
-                ranges[n], ranges[n + 1] = grid.start[cell], grid.start[cell + 1]
-                n += 2
-    return n
-
-
-@kernel()
-def list_nearby(grid: Grid, code: int, ranges: Ids, key: Ids) -> int:
-    """Writes (id << 32 | grid position) of all points in the 3×3 cells, by ascending id; returns how many."""
-    n = 0
-    for r in range(0, nearby(grid, code, ranges), 2):
-        for k in range(ranges[r], ranges[r + 1]):
-            key[n] = (grid.order[k] << 32) | k
-            n += 1
-    key[:n].sort()
-    return n
-
-
-def chunks(bound: Ids) -> Iterator[slice]:
-    """Runs of rows that have about `_CANDIDATES_A_CHUNK` candidates together."""
-    number = np.cumsum(bound) // _CANDIDATES_A_CHUNK
-    edges = (np.flatnonzero(np.diff(number)) + 1).tolist()
-    for start, end in zip([0, *edges], [*edges, len(bound)], strict=True):
-        if end > start:
-            yield slice(start, end)
+from covis.labels.grid import Grid, build_grid, chunks, list_nearby, visit
 
 
 class Places(NamedTuple):
@@ -373,7 +126,7 @@ class Side(NamedTuple):
     """Second pieces of views wider than 180°, aligned with the first; empty where there is none."""
 
 
-class Room(NamedTuple):
+class Workspace(NamedTuple):
     """Working memory for one query: as many places as a 3×3 neighbourhood may hold."""
 
     ranges: Ids
@@ -406,7 +159,7 @@ def label_rows(queries: Views, database: Views, options: LabelOptions) -> Iterat
         ids, codes, bound = (array[part] for array in visits)
         columns, psi = np.empty(int(bound.sum()), np.int32), np.empty(int(bound.sum()), np.float32)
         counts = np.zeros(len(ids), np.int64)
-        n = _label(ids, codes, a, b, grid, options, _room(int(bound.max())), columns, psi, counts)
+        n = _label(ids, codes, a, b, grid, options, _workspace(int(bound.max())), columns, psi, counts)
         yield LabelRows(ids, counts, columns[:n].copy(), psi[:n].copy())
 
 
@@ -423,11 +176,13 @@ def _side(view: Views, circle: Circles) -> Side:
     return Side(view, circle, first, second)
 
 
-def _room(most: int) -> Room:
+def _workspace(most: int) -> Workspace:
     n = most + _LANES
     key, at, camera, wide, at_wide = np.empty((5, n), np.int64)
     area, more = np.empty((2, n))
-    return Room(np.empty(18, np.int64), key, at, camera, wide, at_wide, area, more, empty_pieces(n), empty_pieces(n))
+    return Workspace(
+        np.empty(18, np.int64), key, at, camera, wide, at_wide, area, more, empty_pieces(n), empty_pieces(n)
+    )
 
 
 @kernel()
@@ -438,7 +193,7 @@ def _label(
     b: Side,
     grid: Grid,
     options: LabelOptions,
-    room: Room,
+    work: Workspace,
     columns: NDArray[np.int32],
     psi: NDArray[np.float32],
     counts: Ids,
@@ -447,61 +202,61 @@ def _label(
     written, near = 0, 0
     for row in range(len(ids)):
         if row == 0 or codes[row] != codes[row - 1]:
-            near = list_nearby(grid, codes[row], room.ranges, room.key)
+            near = list_nearby(grid, codes[row], work.ranges, work.key)
         i, start = ids[row], written
-        n = _candidates(a.circle, i, b.circle, near, options.one_set, room)
+        n = _candidates(a.circle, i, b.circle, near, options.one_set, work)
         if n == 0:
             continue
-        _shared(a, i, b, n, room)
-        written = _write(a.views, i, b.views, n, room, options, columns, psi, written)
+        _shared(a, i, b, n, work)
+        written = _write(a.views, i, b.views, n, work, options, columns, psi, written)
         counts[row] = written - start
     return written
 
 
 @kernel()
-def _candidates(a: Circles, i: int, b: Circles, near: int, one_set: bool, room: Room) -> int:
+def _candidates(a: Circles, i: int, b: Circles, near: int, one_set: bool, work: Workspace) -> int:
     """Lists the cameras of the neighbourhood whose enclosing circles meet that of query i."""
     x, y, reach, least = a.x[i], a.y[i], a.reach[i], (i if one_set else -1)
     n = 0
     for t in range(near):
-        k, camera = room.key[t] & 0xFFFFFFFF, room.key[t] >> 32
+        k, camera = work.key[t] & 0xFFFFFFFF, work.key[t] >> 32
         dx, dy, limit = b.x[k] - x, b.y[k] - y, b.reach[k] + reach
-        room.at[n], room.camera[n] = k, camera
+        work.at[n], work.camera[n] = k, camera
         n += (dx * dx + dy * dy < limit * limit) & (camera > least)
     return n
 
 
 @kernel(inline="always")
-def _shared(a: Side, i: int, b: Side, n: int, room: Room) -> None:
-    """Areas that query i shares with its n candidates, summed over the pieces of wide views, into room.area."""
-    _areas(a.first, i, b.first, room.at, n, room, room.area)
+def _shared(a: Side, i: int, b: Side, n: int, work: Workspace) -> None:
+    """Areas that query i shares with its n candidates, summed over the pieces of wide views, into work.area."""
+    _areas(a.first, i, b.first, work.at, n, work, work.area)
     twice = a.views.fov[i] > 180.0
     if twice:
-        _areas(a.second, i, b.first, room.at, n, room, room.more)
+        _areas(a.second, i, b.first, work.at, n, work, work.more)
         for k in range(n):
-            room.area[k] += room.more[k]
+            work.area[k] += work.more[k]
     if len(b.second.x):
         m = 0
         for k in range(n):
-            room.wide[m] = k
-            m += b.views.fov[room.at[k]] > 180.0
+            work.wide[m] = k
+            m += b.views.fov[work.at[k]] > 180.0
         for k in range(m):
-            room.at_wide[k] = room.at[room.wide[k]]
+            work.at_wide[k] = work.at[work.wide[k]]
         for piece in range(1 + twice):
-            _areas(a.second if piece else a.first, i, b.second, room.at_wide, m, room, room.more)
+            _areas(a.second if piece else a.first, i, b.second, work.at_wide, m, work, work.more)
             for k in range(m):
-                room.area[room.wide[k]] += room.more[k]
+                work.area[work.wide[k]] += work.more[k]
 
 
 @kernel(inline="always")
-def _areas(a: Pieces, p: int, b: Pieces, at: Ids, n: int, room: Room, out: Floats) -> None:
+def _areas(a: Pieces, p: int, b: Pieces, at: Ids, n: int, work: Workspace, out: Floats) -> None:
     """Areas that query piece p shares with the database pieces at the first n positions."""
     padded = n + (-n % _LANES)
     for k in range(n, padded):
         at[k] = at[n - 1]
-    repeat_piece(a, p, padded, room.query)
-    gather_pieces(b, at, padded, room.pieces)
-    aligned_areas(room.query, room.pieces, padded, out)
+    repeat_piece(a, p, padded, work.query)
+    gather_pieces(b, at, padded, work.pieces)
+    aligned_areas(work.query, work.pieces, padded, out)
 
 
 @kernel()
@@ -510,7 +265,7 @@ def _write(
     i: int,
     b: Views,
     n: int,
-    room: Room,
+    work: Workspace,
     options: LabelOptions,
     columns: NDArray[np.int32],
     psi: NDArray[np.float32],
@@ -519,13 +274,13 @@ def _write(
     """Writes the pairs of query i, ascending."""
     area, heading = view_area(a, i), a.heading[i]
     for k in range(n):
-        if room.area[k] > 0.0:
-            j = room.at[k]
-            value = similarity(room.area[k], area, view_area(b, j), options.measure)
+        if work.area[k] > 0.0:
+            j = work.at[k]
+            value = similarity(work.area[k], area, view_area(b, j), options.measure)
             turn = heading_difference(heading, b.heading[j])
             value *= facing_weight(turn) if options.facing else 1.0
             if value >= options.zero_below and turn <= options.max_angle_deg:
-                columns[written], psi[written] = room.camera[k], value
+                columns[written], psi[written] = work.camera[k], value
                 written += 1
     return written
 

@@ -117,12 +117,12 @@ def load_view(given: Cameras, start: int, n: int, out: Views) -> None:
 
 
 def empty_views(n: int) -> Views:
-    """Room for n views."""
+    """Space for n views."""
     return Views(*np.empty((len(Views._fields), n)))
 
 
 def empty_pieces(n: int) -> Pieces:
-    """Room for n pieces."""
+    """Space for n pieces."""
     return Pieces(*np.empty((len(Pieces._fields), n)))
 
 
@@ -245,8 +245,8 @@ def similarities(a: Cameras, b: Cameras, measure: int) -> Floats:
     first_a, second_a, first_b, second_b, some_a, some_b = (empty_pieces(n) for _ in range(6))
     gap, area, shared = np.empty((3, n))
     pieces = (first_a, second_a), (first_b, second_b)
-    room = PairBlock(empty_views(n), empty_views(n), *pieces, some_a, some_b, gap, area, shared, np.empty(n, np.int64))
-    _similarities(a, b, measure, room, psi)
+    work = PairBlock(empty_views(n), empty_views(n), *pieces, some_a, some_b, gap, area, shared, np.empty(n, np.int64))
+    _similarities(a, b, measure, work, psi)
     return psi
 
 
@@ -258,18 +258,18 @@ def similarity(shared: float, area_a: float, area_b: float, measure: int) -> flo
 
 
 @kernel()
-def _similarities(given_a: Cameras, given_b: Cameras, measure: int, room: PairBlock, psi: Floats) -> None:
+def _similarities(given_a: Cameras, given_b: Cameras, measure: int, work: PairBlock, psi: Floats) -> None:
     """ψ of aligned cameras, block by block; views wider than 180° are two pieces, whose shares are added."""
-    a, b = room.a, room.b
+    a, b = work.a, work.b
     for start in range(0, len(psi), _BLOCK):
         n = min(_BLOCK, len(psi) - start)
-        most_a, most_b = _load(given_a, start, n, a, room.pieces_a), _load(given_b, start, n, b, room.pieces_b)
+        most_a, most_b = _load(given_a, start, n, a, work.pieces_a), _load(given_b, start, n, b, work.pieces_b)
         for k in range(n):
-            room.shared[k] = 0.0
+            work.shared[k] = 0.0
         for i in range(most_a):
             for j in range(most_b):
-                _add_shares(room, n, i, j)
-        _ratios(room.shared, a, b, n, measure, psi[start : start + n])
+                _add_shares(work, n, i, j)
+        _ratios(work.shared, a, b, n, measure, psi[start : start + n])
 
 
 @kernel()
@@ -296,22 +296,22 @@ def _ratios(shared: Floats, a: Views, b: Views, n: int, measure: int, psi: Float
 
 
 @kernel(inline="always")
-def _add_shares(room: PairBlock, n: int, i: int, j: int) -> None:
+def _add_shares(work: PairBlock, n: int, i: int, j: int) -> None:
     """Adds the areas that pieces i (0 or 1) of views A and j of views B share."""
-    a, b, least_a, least_b = room.pieces_a[i], room.pieces_b[j], 180.0 * i, 180.0 * j
-    _gaps(a, b, n, room.gap)
+    a, b, least_a, least_b = work.pieces_a[i], work.pieces_b[j], 180.0 * i, 180.0 * j
+    _gaps(a, b, n, work.gap)
     m = 0
     for k in range(n):
-        room.at[m] = k
-        m += (room.gap[k] < 0.0) & (room.a.fov[k] > least_a) & (room.b.fov[k] > least_b)
+        work.at[m] = k
+        m += (work.gap[k] < 0.0) & (work.a.fov[k] > least_a) & (work.b.fov[k] > least_b)
     if m == n:
-        aligned_areas(a, b, n, room.area)
+        aligned_areas(a, b, n, work.area)
     else:
-        gather_pieces(a, room.at, m, room.some_a)
-        gather_pieces(b, room.at, m, room.some_b)
-        aligned_areas(room.some_a, room.some_b, m, room.area)
+        gather_pieces(a, work.at, m, work.some_a)
+        gather_pieces(b, work.at, m, work.some_b)
+        aligned_areas(work.some_a, work.some_b, m, work.area)
     for k in range(m):
-        room.shared[room.at[k]] += room.area[k]
+        work.shared[work.at[k]] += work.area[k]
 
 
 @kernel(**SIMD)

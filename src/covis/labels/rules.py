@@ -8,7 +8,6 @@ with `@RULES.register("name")` above it; recipes and `covis label --rule` then k
 from __future__ import annotations
 
 import dataclasses
-import itertools
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,27 +16,19 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
 
-from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
 from covis.core.registry import Registry
 from covis.core.settings import above, at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.city import (
-    Advance,
-    LabelOptions,
-    LabelRows,
-    Members,
-    Places,
-    build_graph,
-    group_pairs,
-    label_rows,
-    radius_rows,
-)
-from covis.labels.clouds import MAX_FRAMES, PointCloud, Tracks, fuse_depth, read_points, read_tracks, track_graph
-from covis.labels.exchange import open_labels, read_edges, read_hloc, read_released
+from covis.labels.assembly import Advance, LabelRows, Members, build_graph, group_pairs
+from covis.labels.city import LabelOptions, Places, label_rows, radius_rows
+from covis.labels.clouds import MAX_FRAMES, PointCloud, fuse_depth, read_points
+from covis.labels.exchange import open_labels, read_edges, read_hloc
 from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
+from covis.labels.released import read_released
 from covis.labels.surface import OCCLUSIONS, Occlusion, arrange, seen_points, surface_graph, surface_rows
+from covis.labels.tracks import Tracks, read_tracks, track_graph
 from covis.poses import PLACE_M, require_metres
 
 _SURFACE_SAMPLE = 32
@@ -137,9 +128,6 @@ class FovOverlap(LabelRule):
     """ψ below this counts as 0; the kernel is exact to about 1e-11."""
     exponent: float = 1.0
     """ψ is the overlap to this power: 2 where near and far views of one place soon look different, as in photos."""
-    curve: tuple[float, ...] = ()
-    """Maps that ψ to the measured share of pairs that look alike (`covis.evaluation.retrieval.likeness`), given at
-    equal steps of ψ from 0 to 1; empty: ψ is not mapped."""
 
     def __post_init__(self) -> None:
         for radius_m, fov_deg in zip(sides(self.radius_m), sides(self.fov_deg), strict=True):
@@ -149,17 +137,12 @@ class FovOverlap(LabelRule):
         one_of(MEASURES, measure=self.measure)
         at_least(0, zero_below=self.zero_below)
         above(0, exponent=self.exponent)
-        if len(self.curve) == 1 or any(not 0 <= a <= b <= 1 for a, b in itertools.pairwise(self.curve)):
-            raise InputError(f"curve is {list(self.curve)}; expected two or more shares from 0 to 1 that never fall")
         _check_gate(self.max_angle_deg)
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
-        """What travels with the graph; an exponent of 1 and an empty curve are left out, as before they existed."""
-        all_facts = super().facts(queries, database)
-        unsaid = {"exponent": 1.0, "curve": ()}
-        return {
-            key: value for key, value in all_facts.items() if key not in unsaid or getattr(self, key) != unsaid[key]
-        }
+        """What travels with the graph; an exponent of 1, which changes nothing, is left out."""
+        facts = super().facts(queries, database)
+        return {key: value for key, value in facts.items() if key != "exponent" or value != 1.0}
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
@@ -381,11 +364,9 @@ def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance:
 
     facts = rule.facts(queries, database)
     graph = build_graph(queries, database, label, facts=facts, mirror=mirror, advance=advance)
-    if rule.exponent == 1 and not rule.curve:
+    if rule.exponent == 1:
         return graph
     psi = graph.psi**rule.exponent
-    if rule.curve:
-        psi = np.interp(psi, np.linspace(0, 1, len(rule.curve)), rule.curve)
     least = np.finfo(np.float32).tiny  # a stored ψ stays above 0
     return dataclasses.replace(graph, values=np.maximum(psi, least).astype(np.float32))
 
@@ -444,110 +425,3 @@ def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -
 
 def _sample(images: ImageSet, most: int) -> ImageSet:
     return images.subset(np.unique(np.linspace(0, len(images) - 1, min(most, len(images))).astype(np.int64)))
-
-
-# Overlap of viewing frustums: which share of the space in front of one camera another camera sees too
-# A grid of rays of each camera, each with points at several depths, is projected into the other. Needs 6DOF poses and
-# intrinsics, but neither depth maps nor a cloud.
-
-
-_PAIRS_A_BLOCK = 4096
-
-
-@RULES.register("frustum")
-@dataclass(frozen=True)
-class FrustumOverlap(LabelRule):
-    """ψ = how much the viewing frustums of two cameras with 6DOF poses and intrinsics share (RelocNet's label)."""
-
-    near_m: float = 0.1
-    """Where a frustum begins, in metres in front of the camera."""
-    far_m: float = 4.0
-    """Where it ends."""
-    measure: Measure = "overlap"
-    """`overlap`: mean share of both frustums; `query_overlap`: the query's; `iou`: from that mean s, s / (2 − s)."""
-    samples: tuple[int, int, int] = (8, 6, 8)
-    """Points across, down and along the depth of a frustum."""
-    within_group: bool = False
-    """Only pairs of one group."""
-
-    def __post_init__(self) -> None:
-        above(0, near_m=self.near_m, far_m=self.far_m - self.near_m)
-        at_least(1, samples=min(self.samples))
-        one_of(MEASURES, measure=self.measure)
-
-    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
-        """Labels of every pair."""
-        require_positions(queries, database, metres=True)
-        i, j = self._near(queries, database)
-        psi = np.concatenate(
-            [np.zeros(0)]
-            + [
-                self._overlap(queries, i[k : k + _PAIRS_A_BLOCK], database, j[k : k + _PAIRS_A_BLOCK])
-                for k in range(0, len(i), _PAIRS_A_BLOCK)
-            ]
-        )
-        if advance is not None:
-            advance(len(queries))
-        shape = (len(queries), len(database))
-        return SimilarityGraph.from_edges(i, j, psi, shape, self.facts(queries, database))
-
-    def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
-        """What travels with the graph."""
-        return super().facts(queries, database) | {"samples": list(self.samples)}
-
-    def _near(self, queries: ImageSet, database: ImageSet) -> tuple[Ids, Ids]:
-        """Pairs whose frustums may meet: cameras within twice the length of a frustum's longest edge."""
-        for images in (queries, database):
-            if images.intrinsics is None or images.poses.rotation is None:
-                raise InputError(
-                    f"{images.root}: frustums need 6DOF poses and intrinsics; label by fov or radius instead"
-                )
-        reach = self.far_m * max(_longest(images) for images in (queries, database) if len(images))
-        from scipy.spatial import cKDTree
-
-        trees = [cKDTree(images.poses.centre) for images in (queries, database)]
-        near = trees[0].sparse_distance_matrix(trees[1], 2 * reach, output_type="ndarray")
-        i, j = near["i"].astype(np.int64), near["j"].astype(np.int64)
-        keep = i != j if queries is database else np.ones(len(i), np.bool_)
-        if self.within_group:
-            names = [np.array(images.group_names)[images.group] for images in (queries, database)]
-            keep &= names[0][i] == names[1][j]
-        return i[keep], j[keep]
-
-    def _overlap(self, queries: ImageSet, i: Ids, database: ImageSet, j: Ids) -> Floats:
-        """(K,) ψ of aligned pairs."""
-        own = self._share(queries, i, database, j)
-        if self.measure == "query_overlap":
-            return own
-        mean = 0.5 * (own + self._share(database, j, queries, i))
-        return mean if self.measure == "overlap" else mean / (2 - mean)
-
-    def _share(self, seeing: ImageSet, i: Ids, other: ImageSet, j: Ids) -> Floats:
-        """(K,) which share of the frustum of camera i lies in that of camera j."""
-        points = self._points(seeing.intrinsics[i])  # type: ignore[index]
-        world = np.einsum("kab,kpb->kpa", seeing.poses.rotation[i], points)  # type: ignore[index]
-        world += seeing.poses.centre[i][:, None] - other.poses.centre[j][:, None]
-        local = np.einsum("kba,kpb->kpa", other.poses.rotation[j], world)  # type: ignore[index]
-        fx, fy, cx, cy, width, height = other.intrinsics[j].T[:, :, None]  # type: ignore[index]
-        z = np.where(local[..., 2] > 0, local[..., 2], np.inf)
-        u, v = fx * local[..., 0] / z + cx, fy * local[..., 1] / z + cy
-        inside = (local[..., 2] >= self.near_m) & (local[..., 2] <= self.far_m)
-        return np.asarray((inside & (u >= 0) & (u <= width) & (v >= 0) & (v <= height)).mean(axis=1))
-
-    def _points(self, intrinsics: Floats) -> Floats:
-        """(K, P, 3) points in front of cameras, spread evenly over the volume: densest where a frustum is widest."""
-        across, down, along = ((np.arange(n) + 0.5) / n for n in self.samples)
-        cubes = self.near_m**3 + along * (self.far_m**3 - self.near_m**3)
-        x, y, z = (grid.ravel() for grid in np.meshgrid(across, down, np.cbrt(cubes), indexing="ij"))
-        fx, fy, cx, cy, width, height = intrinsics.T[:, :, None]
-        return np.stack(
-            [(x * width - cx) / fx * z, (y * height - cy) / fy * z, np.broadcast_to(z, (len(fx), len(z)))], -1
-        )
-
-
-def _longest(images: ImageSet) -> float:
-    """The length of a frustum's longest edge at a depth of one."""
-    assert images.intrinsics is not None
-    fx, fy, cx, cy, width, height = images.intrinsics.T
-    x, y = np.maximum(cx, width - cx) / fx, np.maximum(cy, height - cy) / fy
-    return float(np.sqrt(1 + x * x + y * y).max())

@@ -22,7 +22,7 @@ from covis.core.errors import InputError
 from covis.core.progress import warn
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.city import Advance, LabelRows, Members, build_graph
+from covis.labels.assembly import Advance, LabelRows, Members, build_graph
 from covis.labels.clouds import PointCloud, fuse_depth
 from covis.labels.fov import MEASURES
 

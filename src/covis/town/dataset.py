@@ -29,7 +29,7 @@ from covis.core.progress import Meter, say
 from covis.core.settings import above
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
-from covis.labels.city import Advance
+from covis.labels.assembly import Advance
 from covis.labels.rules import RULES, Estimate, LabelRule, estimated, require_positions
 from covis.poses import Poses
 from covis.town import layout
