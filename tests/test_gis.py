@@ -1,7 +1,5 @@
 """Layers read by geopandas as covis wrote them, and by covis as geopandas wrote them."""
 
-import sqlite3
-
 import numpy as np
 import pytest
 from shapely.geometry import Point
@@ -26,11 +24,10 @@ def images():
     return ImageSet.of(".", [f"{c}.jpg" for c in "abcd"], poses, ["x", "x", "y", "y"], columns=columns)
 
 
-@pytest.mark.parametrize("name", ["out.gpkg", "out.parquet"])
+@pytest.mark.parametrize("name", ["out.gpkg", "out.geojson"])
 def test_geopandas_reads_what_covis_writes(tmp_path, name):
     gis.write_layers(tmp_path / name, [gis.photos_layer(images())])
-    read = geopandas.read_parquet if name.endswith("parquet") else geopandas.read_file
-    frame = read(tmp_path / name, **({} if name.endswith("parquet") else {"layer": "photos"}))
+    frame = geopandas.read_file(tmp_path / name)
     assert frame.crs.to_epsg() == 4326 or frame.crs.to_string() == "OGC:CRS84"
     np.testing.assert_allclose(frame.geometry.y[:3], LAT[:3], atol=1e-12)
     np.testing.assert_allclose(frame.geometry.x[:3], LON[:3], atol=1e-12)
@@ -43,65 +40,38 @@ def test_geopandas_reads_what_covis_writes(tmp_path, name):
 
 
 @pytest.mark.parametrize("crs", ["EPSG:4326", "EPSG:25833"])
-@pytest.mark.parametrize("name", ["in.gpkg", "in.parquet"])
-def test_covis_reads_what_geopandas_writes(tmp_path, name, crs):
+def test_covis_reads_what_geopandas_writes(tmp_path, crs):
     points = [Point(x, y) for x, y in zip(LON[:3], LAT[:3], strict=True)]
     cells = {"image": ["a", "b", "c"], "heading": [1.5, None, 3.0], "n": [1, 2, 3]}
     frame = geopandas.GeoDataFrame(cells, geometry=points, crs=4326).to_crs(crs)
-    (frame.to_parquet if name.endswith("parquet") else frame.to_file)(tmp_path / name)
-    assert gis.is_layer_file(tmp_path / name)
-    read = gis.read_point_layer(tmp_path / name)
+    frame.to_file(tmp_path / "in.gpkg")
+    read = gis.read_point_layer(tmp_path / "in.gpkg")
     np.testing.assert_allclose(read.lat, LAT[:3], atol=1e-9)
     np.testing.assert_allclose(read.lon, LON[:3], atol=1e-9)
     assert read.columns["image"].to_pylist() == ["a", "b", "c"]
     assert read.columns["heading"].null_count + np.isnan(read.columns["heading"].to_pandas()).sum() >= 1
 
 
-@pytest.mark.parametrize("name", ["x.gpkg", "x.parquet"])
-def test_round_trips_are_exact(tmp_path, name):
+def test_round_trips_are_exact(tmp_path):
     layer = gis.photos_layer(images())
-    gis.write_layers(tmp_path / name, [layer])
-    read = gis.read_point_layer(tmp_path / name)
+    gis.write_layers(tmp_path / "x.gpkg", [layer])
+    read = gis.read_point_layer(tmp_path / "x.gpkg")
     written = images().poses.latlon()
     np.testing.assert_array_equal(np.column_stack([read.lat, read.lon]), written)
     np.testing.assert_array_equal(read.columns["altitude"].to_pandas().to_numpy(float), [30.0, 31.5, np.nan, np.nan])
 
 
-def test_layers_of_edges_and_styles_for_qgis(tmp_path):
+def test_a_layer_of_edges(tmp_path):
     one = images().subset([0, 1, 2])
     graph = SimilarityGraph.from_edges([0, 1, 1, 2], [1, 0, 2, 1], [0.5, 0.5, 0.25, 0.25], (3, 3))
     gis.write_layers(tmp_path / "all.gpkg", [gis.photos_layer(one), gis.edges_layer(graph, one, one)])
     edges = geopandas.read_file(tmp_path / "all.gpkg", layer="edges")
     assert edges["similarity"].tolist() == [0.5, 0.25]
     np.testing.assert_allclose(edges.geometry[0].coords, [(LON[0], LAT[0]), (LON[1], LAT[1])], atol=1e-12)
-    with sqlite3.connect(tmp_path / "all.gpkg") as database:
-        rows = database.execute("SELECT f_table_name, useAsDefault, styleQML FROM layer_styles").fetchall()
-    assert [(r[0], r[1]) for r in rows] == [("photos", 1), ("edges", 1)]
-    assert rows[0][2].startswith("<!DOCTYPE qgis")
-
-
-def test_geojson_becomes_a_layer(tmp_path):
-    collection = {
-        "type": "FeatureCollection",
-        "features": [
-            {
-                "geometry": {"type": "Point", "coordinates": [13.4, 52.5]},
-                "properties": {"photo": "q.jpg", "n": 1, "empty": None},
-            },
-            {"geometry": {"type": "Point", "coordinates": [13.5, 52.6]}, "properties": {"image": "m.jpg", "list": [1]}},
-            {"geometry": {"type": "Polygon", "coordinates": []}, "properties": {}},
-        ],
-    }
-    gis.write_layers(tmp_path / "a.gpkg", gis.geojson_layers(collection, "answers"))
-    frame = geopandas.read_file(tmp_path / "a.gpkg", layer="answers")
-    assert frame["photo"].tolist()[0] == "q.jpg"
-    assert frame["list"].tolist()[1] == "[1]"
 
 
 def test_what_cannot_be_is_told(tmp_path):
     layer = gis.photos_layer(images())
-    with pytest.raises(InputError, match="holds one layer"):
-        gis.write_layers(tmp_path / "x.parquet", [layer, layer])
     with pytest.raises(InputError, match="must end in"):
         gis.write_layers(tmp_path / "x.shp", [layer])
     (tmp_path / "bad.gpkg").write_bytes(b"no")

@@ -1,14 +1,13 @@
-"""Layers for GIS: GeoParquet (pyarrow) and GeoPackage (pyogrio, extra `gis`), written and read.
+"""Layers for GIS: photos, labels and cells as GeoJSON or GeoPackage, and points read from a GeoPackage.
 
-Geometries are WGS84 longitude and latitude. A GeoPackage holds several layers and, for QGIS, how they are drawn.
+Geometries are WGS84 longitude and latitude. GDAL (pyogrio, extra `gis`) reads and writes GeoPackages.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -24,33 +23,53 @@ from covis.poses import true_headings
 if TYPE_CHECKING:
     from covis.graph import SimilarityGraph
 
-Geometry = Literal["Point", "LineString", "Polygon"]
-_CODES: dict[str, int] = {"Point": 1, "LineString": 2, "Polygon": 3}
-GEOMETRY = "geometry"
-_SUFFIXES = (".gpkg", ".parquet", ".geoparquet")
+SUFFIXES = (".geojson", ".gpkg")
 
 
 class Layer(NamedTuple):
     """Features of one kind."""
 
     name: str
-    kind: Geometry
-    shapes: list[Floats | None]
-    """(K, 2) longitudes and latitudes of each feature; None for one without a place."""
-    columns: dict[str, NDArray[Any] | list[Any]]
+    kind: Literal["Point", "LineString", "Polygon"]
+    shapes: Sequence[Floats | None]
+    """(K, 2) longitudes and latitudes of each feature (the ring of a polygon); None for one without a position."""
+    columns: Mapping[str, NDArray[Any] | list[Any]]
+
+    def features(self) -> Iterable[dict[str, Any]]:
+        """The features as GeoJSON values."""
+        columns = {key: np.asarray(values).tolist() for key, values in self.columns.items()}
+        for i, shape in enumerate(self.shapes):
+            properties = {key: _json_value(values[i]) for key, values in columns.items()}
+            yield {"type": "Feature", "geometry": self._geometry(shape), "properties": properties}
+
+    def _geometry(self, shape: Floats | None) -> dict[str, Any] | None:
+        if shape is None:
+            return None
+        points = shape.tolist()
+        coordinates = {"Point": points[0], "LineString": points, "Polygon": [points]}[self.kind]
+        return {"type": self.kind, "coordinates": coordinates}
+
+
+def _json_value(value: Any) -> Any:
+    """NaN becomes empty; text that is not UTF-8 is written with escapes."""
+    if isinstance(value, float) and value != value:
+        return None
+    if isinstance(value, str):
+        return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return value
 
 
 def photos_layer(images: ImageSet, name: str = "photos", more: Mapping[str, Any] | None = None) -> Layer:
     """A point for each image with what is known of it, and `more` columns (full poses and cameras as a table has them)."""
-    places = images.poses.latlon()[:, ::-1]
-    shapes = [None if np.isnan(p).any() else p[None] for p in places]
+    positions = images.poses.latlon()[:, ::-1]
+    shapes = [None if np.isnan(position).any() else position[None] for position in positions]
     columns: dict[str, Any] = {"image": [images.name(i) for i in range(len(images))]}
     columns["heading"] = true_headings(images.poses)
     columns["group"] = [images.group_names[g] for g in images.group]
     if images.poses.z is not None:
         columns["altitude"] = images.poses.z
-    plain = {key: value for key, value in images.columns.items() if value.ndim == 1 and value.dtype.kind in "biufU"}
-    return Layer(name, "Point", shapes, columns | plain | dict(more or {}))
+    scalars = {key: value for key, value in images.columns.items() if value.ndim == 1 and value.dtype.kind in "biufU"}
+    return Layer(name, "Point", shapes, columns | scalars | dict(more or {}))
 
 
 def edges_layer(graph: SimilarityGraph, queries: ImageSet, database: ImageSet, name: str = "edges") -> Layer:
@@ -60,157 +79,62 @@ def edges_layer(graph: SimilarityGraph, queries: ImageSet, database: ImageSet, n
         once = rows < columns
         rows, columns, psi = rows[once], columns[once], psi[once]
     start, end = queries.poses.latlon()[:, ::-1], database.poses.latlon()[:, ::-1]
-    shapes: list[Floats | None] = [np.stack([start[i], end[j]]) for i, j in zip(rows, columns, strict=True)]
+    shapes = [np.stack([start[i], end[j]]) for i, j in zip(rows, columns, strict=True)]
     names = {"query": [queries.name(int(i)) for i in rows], "database": [database.name(int(j)) for j in columns]}
     return Layer(name, "LineString", shapes, {**names, "similarity": psi.astype(np.float64)})
 
 
-def geojson_layers(collection: Mapping[str, Any], name: str) -> list[Layer]:
-    """The points of a GeoJSON FeatureCollection as one layer; a property that some lack is empty there."""
-    features = [f for f in collection["features"] if (f.get("geometry") or {}).get("type") == "Point"]
-    keys = list(dict.fromkeys(key for f in features for key in f["properties"]))
-    columns: dict[str, Any] = {k: [_cell(f["properties"].get(k)) for f in features] for k in keys}
-    shapes: list[Floats | None] = [np.array([f["geometry"]["coordinates"][:2]], np.float64) for f in features]
-    return [Layer(name, "Point", shapes, columns)]
-
-
-def _cell(value: Any) -> Any:
-    return (
-        value if value is None or isinstance(value, str | int | float | bool) else json.dumps(value, ensure_ascii=False)
-    )
-
-
 def check_layers_target(path: Path) -> None:
     """Refuses a name whose ending is of no known format."""
-    if path.suffix.lower() not in _SUFFIXES:
-        raise InputError(f"{path} must end in {', '.join(_SUFFIXES)}")
+    if path.suffix.lower() not in SUFFIXES:
+        raise InputError(f"{path} must end in {' or '.join(SUFFIXES)}")
 
 
 def write_layers(path: Path | str, layers: Sequence[Layer]) -> None:
-    """`.gpkg` with all layers, or `.parquet` with one; the old file stays until the new one is whole."""
+    """Writes `.gpkg`, or `.geojson` with the features of all layers; an old file stays until the new one is whole."""
     path = Path(path)
     check_layers_target(path)
-    if path.suffix.lower() != ".gpkg" and len(layers) != 1:
-        raise InputError(f"{path}: a Parquet file holds one layer, and there are {len(layers)}; write a .gpkg")
+    write_features(path, {layer.name: list(layer.features()) for layer in layers})
+
+
+def write_features(path: Path, layers: Mapping[str, Sequence[dict[str, Any]]]) -> None:
+    """Writes GeoJSON features by layer, as `write_layers` does."""
+    if path.suffix.lower() == ".gpkg":
+        _import_pyogrio(path)
     with replacing(path) as partial:
         if path.suffix.lower() == ".gpkg":
-            partial.unlink()  # GDAL makes the file itself
-            _write_geopackage(partial, layers)
+            partial.unlink()  # GDAL creates the file itself
+            for name, features in layers.items():
+                _add_to_geopackage(partial, name, features)
         else:
-            _write_geoparquet(partial, layers[0])
+            partial.write_bytes(_collection([f for features in layers.values() for f in features]))
 
 
-def _table(layer: Layer) -> Any:
-    import pyarrow as pa
-
-    columns = {key: pa.array(_arrow(values), from_pandas=True) for key, values in layer.columns.items()}
-    columns = {k: v.cast(pa.float64()) if pa.types.is_null(v.type) else v for k, v in columns.items()}
-    return pa.table(columns | {GEOMETRY: pa.array([_wkb(layer.kind, s) for s in layer.shapes], pa.binary())})
+def _collection(features: Sequence[dict[str, Any]]) -> bytes:
+    text = json.dumps({"type": "FeatureCollection", "features": features}, indent=1, ensure_ascii=False) + "\n"
+    return text.encode("utf-8", "surrogateescape")
 
 
-def _arrow(values: Any) -> Any:
-    """Text that is not UTF-8 is spelt out; NaN becomes empty."""
-    if isinstance(values, list) and any(isinstance(v, str) for v in values):
-        return [
-            v.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace") if isinstance(v, str) else v
-            for v in values
-        ]
-    if isinstance(values, np.ndarray) and values.dtype.kind == "U":
-        return values.tolist()
-    return values
+def _add_to_geopackage(path: Path, name: str, features: Sequence[dict[str, Any]]) -> None:
+    ogr = _import_pyogrio(path)
+    metadata, table = ogr.raw.read_arrow(_collection(features), DATE_AS_STRING="YES")
+    ogr.raw.write_arrow(
+        table,
+        path,
+        layer=name,
+        driver="GPKG",
+        geometry_name=metadata["geometry_name"] or "wkb_geometry",
+        geometry_type=metadata["geometry_type"],
+        crs="EPSG:4326",
+    )
 
 
-def _wkb(kind: Geometry, shape: Floats | None) -> bytes | None:
-    """Well-known binary, little-endian; a polygon is one ring."""
-    if shape is None:
-        return None
-    data = np.ascontiguousarray(shape, "<f8").tobytes()
-    head = struct.pack("<BI", 1, _CODES[kind])
-    if kind == "Point":
-        return head + data
-    count = struct.pack("<I", len(shape))
-    return head + (struct.pack("<I", 1) if kind == "Polygon" else b"") + count + data
-
-
-def _write_geoparquet(path: Path, layer: Layer) -> None:
-    """GeoParquet 1.1: WKB in longitude and latitude, which is its default reference system."""
-    import pyarrow.parquet
-
-    column = {"encoding": "WKB", "geometry_types": [layer.kind]}
-    known = [s for s in layer.shapes if s is not None]
-    if known:
-        every = np.concatenate(known)
-        column["bbox"] = [*every.min(axis=0).tolist(), *every.max(axis=0).tolist()]
-    geo = {"version": "1.1.0", "primary_column": GEOMETRY, "columns": {GEOMETRY: column}}
-    table = _table(layer)
-    pyarrow.parquet.write_table(table.replace_schema_metadata({b"geo": json.dumps(geo).encode()}), path)
-
-
-def _pyogrio(path: Path) -> Any:
+def _import_pyogrio(path: Path) -> Any:
     try:
         import pyogrio.raw
     except ImportError:
         raise InputError(f"{path} is a GeoPackage; that needs pyogrio: pip install 'covis[gis]'") from None
     return pyogrio
-
-
-def _write_geopackage(path: Path, layers: Sequence[Layer]) -> None:
-    ogr = _pyogrio(path)
-    for layer in layers:
-        ogr.raw.write_arrow(
-            _table(layer),
-            path,
-            layer=layer.name,
-            driver="GPKG",
-            geometry_name=GEOMETRY,
-            geometry_type=layer.kind,
-            crs="EPSG:4326",
-        )
-    _write_styles(path, layers)
-
-
-_STYLES = {
-    "Point": '<symbol type="marker" name="0"><layer class="SimpleMarker"><Option type="Map">'
-    '<Option type="QString" name="name" value="filled_arrowhead"/><Option type="QString" name="color" value="{colour}"/>'
-    '<Option type="QString" name="size" value="3"/></Option><data_defined_properties><Option type="Map">'
-    '<Option type="Map" name="properties"><Option type="Map" name="angle"><Option type="bool" name="active" value="true"/>'
-    '<Option type="QString" name="expression" value="coalesce(&quot;heading&quot;,0)-90"/>'
-    '<Option type="int" name="type" value="3"/></Option></Option></Option></data_defined_properties></layer></symbol>',
-    "LineString": '<symbol type="line" name="0"><layer class="SimpleLine"><Option type="Map">'
-    '<Option type="QString" name="line_color" value="{colour}"/><Option type="QString" name="line_width" value="0.3"/>'
-    "</Option></layer></symbol>",
-    "Polygon": '<symbol type="fill" name="0" alpha="0.5"><layer class="SimpleFill"><Option type="Map">'
-    '<Option type="QString" name="color" value="{colour}"/></Option></layer></symbol>',
-}
-_COLOURS = {"Point": "31,119,180,255", "LineString": "44,160,44,160", "Polygon": "214,39,40,160"}
-
-
-def style_of(layer: Layer) -> str:
-    """QGIS's own style document: arrows by heading, thin lines, see-through cells."""
-    symbol = _STYLES[layer.kind].format(colour=_COLOURS[layer.kind])
-    renderer = f'<renderer-v2 type="singleSymbol"><symbols>{symbol}</symbols></renderer-v2>'
-    return f'<!DOCTYPE qgis PUBLIC "http://mrcc.com/qgis.dtd" "SYSTEM"><qgis version="3.28">{renderer}</qgis>'
-
-
-def _write_styles(path: Path, layers: Sequence[Layer]) -> None:
-    """The table `layer_styles`, from which QGIS takes a layer's default style."""
-    fields = (
-        "id INTEGER PRIMARY KEY AUTOINCREMENT NOT NULL, f_table_catalog TEXT(256), f_table_schema TEXT(256), f_table_name "
-        "TEXT(256), f_geometry_column TEXT(256), styleName TEXT(30), styleQML TEXT, styleSLD TEXT, useAsDefault BOOLEAN, "
-        "description TEXT, owner TEXT(30), ui TEXT(30), update_time DATETIME DEFAULT (strftime('%Y-%m-%dT%H:%M:%fZ','now'))"
-    )
-    with sqlite3.connect(path) as database:
-        database.execute(f"CREATE TABLE layer_styles ({fields})")
-        database.execute(
-            "INSERT INTO gpkg_contents (table_name, data_type, identifier) VALUES ('layer_styles', 'attributes', 'layer_styles')"
-        )
-        rows = [(layer.name, GEOMETRY, f"covis {layer.name}", style_of(layer), "", 1, "", "") for layer in layers]
-        database.executemany(
-            "INSERT INTO layer_styles (f_table_catalog, f_table_schema, f_table_name, f_geometry_column, styleName, styleQML, "
-            "styleSLD, useAsDefault, description, owner) VALUES ('', '', ?, ?, ?, ?, ?, ?, ?, ?)",
-            rows,
-        )
-    database.close()
 
 
 class Points(NamedTuple):
@@ -222,81 +146,45 @@ class Points(NamedTuple):
     """Name → pyarrow array."""
 
 
-def is_layer_file(path: Path) -> bool:
-    """Whether a file is a GeoPackage, or a Parquet file with geometries."""
-    if path.suffix.lower() == ".gpkg":
-        return path.is_file()
-    return path.suffix.lower() in (".parquet", ".pq", ".geoparquet") and path.is_file() and _geo(path) is not None
-
-
-def _geo(path: Path) -> dict[str, Any] | None:
-    import pyarrow.parquet
-
-    try:
-        metadata = (pyarrow.parquet.read_schema(path).metadata or {}).get(b"geo")
-        return json.loads(metadata) if metadata else None
-    except (OSError, ValueError):
-        return None
-
-
 @foreign("a layer of points")
 def read_point_layer(path: Path | str, layer: str | None = None) -> Points:
-    """The points of a GeoPackage (of its only point layer, or `layer`) or a GeoParquet file, in WGS84 degrees."""
-    path = Path(path)
-    check_regular(path)
-    table, crs, geometry = _read_geopackage(path, layer) if path.suffix.lower() == ".gpkg" else _read_geoparquet(path)
-    xy = np.array([_point(path, i, v) for i, v in enumerate(table.column(geometry).to_pylist())]).reshape(-1, 2)
-    lon, lat = _degrees(xy, crs)
-    columns = {n: table.column(n).combine_chunks() for n in table.column_names if n != geometry}
-    return Points(lat, lon, columns)
-
-
-def _read_geoparquet(path: Path) -> tuple[Any, Any, str]:
-    import pyarrow.parquet
-
-    metadata = _geo(path)
-    if metadata is None:
-        raise InputError(f"{path} is Parquet without geometries; it is a table, not a layer")
-    primary = metadata["primary_column"]
-    column = metadata["columns"][primary]
-    if column.get("encoding") != "WKB":
-        raise InputError(f"{path}: geometries are in {column.get('encoding')}; expected WKB")
-    return pyarrow.parquet.read_table(path), column.get("crs", "OGC:CRS84"), primary
-
-
-def _read_geopackage(path: Path, layer: str | None) -> tuple[Any, Any, str]:
+    """The points of a GeoPackage (of its only point layer, or `layer`) in WGS84 degrees."""
     import pyarrow as pa
 
-    ogr = _pyogrio(path)
+    path = Path(path)
+    check_regular(path)
+    ogr = _import_pyogrio(path)
     try:
-        listed = [name for name, kind in ogr.list_layers(path) if kind in ("Point", "Point Z", "3D Point")]
-        if layer is None and len(listed) != 1:
-            raise InputError(f"{path} has {len(listed)} layers of points ({', '.join(listed) or 'none'}); choose one")
-        metadata, table = ogr.raw.read_arrow(path, layer=layer or listed[0])
+        point_layers = [name for name, kind in ogr.list_layers(path) if kind in ("Point", "Point Z", "3D Point")]
+        if layer is None and len(point_layers) != 1:
+            listed = ", ".join(point_layers) or "none"
+            raise InputError(f"{path} has {len(point_layers)} layers of points ({listed}); choose one")
+        metadata, read = ogr.raw.read_arrow(path, layer=layer or point_layers[0])
     except (ogr.errors.DataSourceError, ogr.errors.DataLayerError) as error:
         raise InputError(f"{path} cannot be read as a GeoPackage ({error})") from None
-    name = metadata.get("geometry_name") or "wkb_geometry"
-    return pa.table(table), metadata["crs"] or "OGC:CRS84", name if name in table.column_names else "wkb_geometry"
+    table = pa.table(read)
+    name = metadata.get("geometry_name")
+    geometry = name if name in table.column_names else "wkb_geometry"
+    xy = np.array([_wkb_point(path, i, v) for i, v in enumerate(table.column(geometry).to_pylist())]).reshape(-1, 2)
+    lon, lat = _to_wgs84(xy, metadata["crs"] or "OGC:CRS84")
+    return Points(lat, lon, {n: table.column(n).combine_chunks() for n in table.column_names if n != geometry})
 
 
-def _point(path: Path, at: int, data: bytes | None) -> tuple[float, float]:
-    """x and y of a WKB point, of either byte order and with or without height."""
+def _wkb_point(path: Path, row: int, data: bytes | None) -> tuple[float, float]:
+    """x and y of a point in well-known binary, which GDAL writes in little-endian order, with or without height."""
     if data is None:
         return np.nan, np.nan
-    order = "<" if data[0] == 1 else ">"
-    (kind,) = struct.unpack_from(f"{order}I", data, 1)
-    skip = 4 if kind & 0x20000000 else 0
-    if (kind & 0xFFFF) % 1000 != 1:
-        raise InputError(f"{path}: feature {at} is not a point; expected one point per photo")
-    x, y = struct.unpack_from(f"{order}2d", data, 5 + skip)
+    kind, x, y = struct.unpack_from("<I2d", data, 1)
+    if kind % 1000 != 1:
+        raise InputError(f"{path}: feature {row} is not a point; expected one point per photo")
     return x, y
 
 
-def _degrees(xy: Floats, crs: Any) -> tuple[Floats, Floats]:
+def _to_wgs84(xy: Floats, crs: str) -> tuple[Floats, Floats]:
     """Longitudes and latitudes; `crs` as PROJ knows it."""
     from pyproj import CRS, Transformer
 
-    system = CRS.from_user_input(crs) if crs is not None else CRS.from_user_input("OGC:CRS84")
+    system = CRS.from_user_input(crs)
     if system.is_geographic and system.to_epsg() in (4326, None):
         return xy[:, 0], xy[:, 1]
     lon, lat = Transformer.from_crs(system, "OGC:CRS84", always_xy=True).transform(*xy.T)

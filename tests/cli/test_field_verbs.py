@@ -252,7 +252,7 @@ def test_a_photo_gets_its_full_pose_in_the_maps_frame(project, tmp_path, capsys)
     assert (
         run(capsys, "index", folder / "gps.csv", "-o", place, "--model", folder / "model", "--runtime", "torch")[0] == 0
     )
-    arguments = ("--pose", "--scene", folder / "sparse" / "0", "-k", 6, "--gis", tmp_path / "a.gpkg")
+    arguments = ("--pose", "--scene", folder / "sparse" / "0", "-k", 6, "-o", tmp_path / "a.gpkg")
     code, out, err = run(capsys, "locate", place, folder / "query.jpg", *arguments, "--json")
     assert code == 0, err
     assert code == 0
@@ -293,7 +293,7 @@ def test_a_map_keeps_the_full_poses_of_a_model(project, tmp_path, capsys):
     assert graphs[0].max() > 0
     np.testing.assert_array_equal(graphs[0], graphs[1])
     given = read_table(table)
-    for layer in (tmp_path / "map.parquet", tmp_path / "map.gpkg"):
+    for layer in (tmp_path / "map.geojson", tmp_path / "map.gpkg"):
         assert run(capsys, "data", "export", place, "-o", layer)[0] == 0
         back = read_table(layer)
         np.testing.assert_allclose(back.poses.rotation, given.poses.rotation, atol=1e-9)

@@ -283,7 +283,6 @@ embed runs . -o x --runtime onx
 index . -o m.map --recipe own_phots
 index . -o m.map --kind hnws
 index . -o m.map --runtime troch
-locate runs runs --geopose-form quaternoin
 pairs runs -o p.txt --by retreival
 list recpies
 cache --clear featurs

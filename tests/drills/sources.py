@@ -161,7 +161,6 @@ MAKERS: dict[str, Callable[[Path], Path]] = {
     "query-list": _query_list,
     **{s: (lambda p, s=s: _street(p, s)) for s in ("mapillary_tools", "mapillary")},
     "geopackage": lambda p: _layer(p, ".gpkg"),
-    "geoparquet": lambda p: _layer(p, ".parquet"),
     "cloud": _cloud,
     "video": _video,
     "bag": _bag,

@@ -14,8 +14,12 @@ import pytest
 from PIL import Image
 
 from covis.core.errors import InputError
-from covis.maps.exports import TEXTS, geopose, with_position, write_answers_as, write_exif, write_geoposes
+from covis.images import ImageSet
 from covis.maps.locating import WORDS, Answer, Match, Place, Position, in_words
+from covis.maps.outputs import FORMATS, Located, ending_of, to_csv, to_geojson, to_geopose, write
+from covis.maps.outputs.exif import with_position, write_copies
+from covis.maps.outputs.geopose import level_camera
+from covis.poses import Poses
 
 PLACE = Place(10.0, 20.0, 123.25, 55.7046601, 13.191007)
 SOUTH_WEST = Place(-5.0, -6.0, None, -33.456789, -70.654321)
@@ -25,6 +29,11 @@ def answer(name="a <b> & \x01.jpg", place=PLACE, probability=0.893, radius_m=12.
     match = Match("walk/1.jpg", Path("/photos/walk/1.jpg"), SOUTH_WEST, "walk", 0.4, 0.6, 0.8)
     note = "a precision of 95 % needs a probability above 93 %"
     return Answer(Path(name), (match,), Position(place, radius_m, 0.9, 1), probability, False, note)
+
+
+def located(answers, frame="EPSG:32633"):
+    """The answers of a map that has no photos left."""
+    return Located(answers, ImageSet.of(".", [], Poses(np.zeros((0, 2)), np.zeros(0), frame=frame)))
 
 
 @pytest.fixture
@@ -48,7 +57,7 @@ def test_an_answer_leads_with_what_is_known():
 
 def test_geojson_is_read_by_geopandas(answers, tmp_path):
     geopandas = pytest.importorskip("geopandas")
-    write_answers_as(tmp_path / "a.geojson", "geojson", answers)
+    write(tmp_path / "a.geojson", located(answers))
     frame = geopandas.read_file(tmp_path / "a.geojson")
     first = ["position", "radius", "match", "line"]
     assert frame["kind"].tolist() == first + first[:3]  # the second photo stands where its match does
@@ -61,15 +70,14 @@ def test_geojson_is_read_by_geopandas(answers, tmp_path):
     assert frame["photo"].iloc[0] == "a <b> & \x01.jpg"
 
 
-@pytest.mark.parametrize("kind", ["geojson", "kml"])
 @pytest.mark.parametrize(("lon", "other"), [(179.9999, -179.9995), (-179.9999, 179.9995)])
-def test_shapes_are_cut_at_the_antimeridian(tmp_path, lon, other, kind):
+def test_shapes_are_cut_at_the_antimeridian(tmp_path, lon, other):
     """Uncut, a program would draw them around the world."""
     geopandas = pytest.importorskip("geopandas")
     here = answer(place=replace(PLACE, lon=lon), radius_m=30.0)
     there = replace(here.matches[0], place=replace(SOUTH_WEST, lat=PLACE.lat, lon=other))
-    write_answers_as(tmp_path / f"a.{kind}", kind, [replace(here, matches=(there,))])
-    frame = geopandas.read_file(tmp_path / f"a.{kind}")
+    write(tmp_path / "a.geojson", located([replace(here, matches=(there,))]))
+    frame = geopandas.read_file(tmp_path / "a.geojson")
     assert frame.is_valid.all()
     west, _, east, _ = frame.total_bounds
     assert -180 <= west < east <= 180
@@ -78,44 +86,15 @@ def test_shapes_are_cut_at_the_antimeridian(tmp_path, lon, other, kind):
     assert sum(part.length for part in parts) == pytest.approx(6e-4, abs=1e-9)
     sides = ring.geoms
     assert len(sides) == len(parts) == 2
-    if kind == "geojson":
-        metres = [111_320 * math.cos(math.radians(PLACE.lat)), 110_574]
-        area = sum(side.area for side in sides) * math.prod(metres)
-        assert area == pytest.approx(math.pi * 30**2, rel=0.02)
-
-
-def test_gpx_is_read_by_gpxpy(answers):
-    gpxpy = pytest.importorskip("gpxpy")
-    points = gpxpy.parse(TEXTS["gpx"](answers)).waypoints
-    assert [(p.latitude, p.longitude) for p in points] == [(55.7046601, 13.191007), (-33.456789, -70.654321)]
-    assert points[0].name == "a <b> & \ufffd.jpg"
-
-
-def test_kml_is_read_by_pyogrio(answers, tmp_path):
-    pyogrio = pytest.importorskip("pyogrio")
-    write_answers_as(tmp_path / "a.kml", "kml", answers[1:2])
-    meta, _, shapes, columns = pyogrio.raw.read(tmp_path / "a.kml")
-    assert len(shapes) == 3  # position, ring, match
-    assert "likely" in columns[list(meta["fields"]).index("Name")].tolist()
-
-
-def test_kml_draws_a_line_to_each_match(answers, tmp_path):
-    geopandas = pytest.importorskip("geopandas")
-    write_answers_as(tmp_path / "a.kml", "kml", answers[:1])
-    frame = geopandas.read_file(tmp_path / "a.kml")
-    assert "80 % likely correct" in str(frame.iloc[-1].to_dict())
-    point, line = frame.geometry.iloc[-1].geoms
-    assert (point.geom_type, line.geom_type) == ("Point", "LineString")
-    ends = [(PLACE.lon, PLACE.lat), (SOUTH_WEST.lon, SOUTH_WEST.lat)]
-    assert [end[:2] for end in line.coords] == ends
-    assert (point.x, point.y) == ends[1]
-    assert frame.is_valid.all()
+    metres = [111_320 * math.cos(math.radians(PLACE.lat)), 110_574]
+    area = sum(side.area for side in sides) * math.prod(metres)
+    assert area == pytest.approx(math.pi * 30**2, rel=0.02)
 
 
 def test_tables_and_layers_have_as_many_digits_as_json():
     exact = answer(probability=0.10579237112649324, radius_m=12.3456789, place=replace(PLACE, lat=55.70466012345678))
-    (row,) = csv.DictReader(io.StringIO(TEXTS["csv"]([exact])))
-    feature = json.loads(TEXTS["geojson"]([exact]))["features"][0]
+    (row,) = csv.DictReader(io.StringIO(to_csv([exact])))
+    feature = to_geojson([exact])["features"][0]
     assert (row["probability"], row["lat"], row["radius_m"]) == ("0.10579", "55.70466012", "12.35")
     assert feature["geometry"]["coordinates"] == [13.191007, 55.70466012]
     assert [feature["properties"][key] for key in ("probability", "radius_m")] == [0.10579, 12.35]
@@ -128,7 +107,7 @@ def test_a_name_with_a_line_end_stays_on_one_line():
 
 def test_csv_is_read_by_pandas(answers):
     pandas = pytest.importorskip("pandas")
-    frame = pandas.read_csv(io.StringIO(TEXTS["csv"](answers)))
+    frame = pandas.read_csv(io.StringIO(to_csv(answers)))
     assert frame["lat"].tolist()[:2] == [55.7046601, -33.456789]
     assert frame["verdict"].tolist()[:2] == ["likely", "likely"]
     assert frame["lat"].isna().tolist() == [False, False, True]
@@ -141,20 +120,17 @@ def test_a_geopose_looks_along_the_heading(heading):
 
     place = Place(0, 0, heading, 55.7, 13.2)
     expected = [math.sin(math.radians(heading)), math.cos(math.radians(heading)), 0]
-    angles = geopose(place)["angles"]
+    angles = level_camera(place)["angles"]
     turned = Rotation.from_euler("ZYX", [angles["yaw"], angles["pitch"], angles["roll"]], degrees=True)
     assert turned.apply([1, 0, 0]) == pytest.approx(expected, abs=1e-9)
-    q = geopose(place, "quaternion")["quaternion"]
-    assert Rotation.from_quat([q["x"], q["y"], q["z"], q["w"]]).apply([1, 0, 0]) == pytest.approx(expected, abs=1e-9)
 
 
 def test_geoposes_have_the_standards_members(answers, tmp_path):
-    assert write_geoposes(tmp_path / "poses", answers, "ypr") == (1, 2)
-    [file] = (tmp_path / "poses").iterdir()
-    pose = json.loads(file.read_text())
-    assert {"position": {"lat", "lon", "h"}, "angles": {"yaw", "pitch", "roll"}} == {k: set(v) for k, v in pose.items()}
-    with pytest.raises(InputError, match="FOLDER"):
-        write_geoposes(tmp_path / "one.json", answers, "ypr")
+    assert write(tmp_path / "a.geopose.json", located(answers)).startswith("wrote 2 GeoPoses to")
+    for pose in json.loads((tmp_path / "a.geopose.json").read_text()):
+        assert set(pose["position"]) == {"lat", "lon", "h"}
+        assert set(pose["angles"]) == {"yaw", "pitch", "roll"}
+    assert to_geopose(answers[:1])["covis"]["heading_known"]
 
 
 def jpeg(**options):
@@ -223,7 +199,7 @@ def read_back(file):
 
 def test_exif_of_png_and_webp_is_read_by_other_libraries(tmp_path):
     photos = pictures(tmp_path)
-    assert write_exif(tmp_path / "out", [answer(str(p)) for p in photos]) == (6, 1, [])
+    assert "6 photos with GPS (1 not in JPEG" in write_copies(tmp_path / "out", [answer(str(p)) for p in photos])
     for photo in photos:
         copy = tmp_path / "out" / photo.name
         pixels = [np.asarray(Image.open(file)) for file in (photo, copy)]
@@ -241,7 +217,7 @@ def test_exif_of_png_and_webp_is_read_by_other_libraries(tmp_path):
 def test_xmp_beside_other_formats_is_read_by_exiftool(tmp_path):
     exiftool = shutil.which("exiftool") or pytest.skip("exiftool is not installed")
     photos = pictures(tmp_path)[-1:]
-    write_exif(tmp_path / "out", [answer(str(p), SOUTH_WEST) for p in photos])
+    write_copies(tmp_path / "out", [answer(str(p), SOUTH_WEST) for p in photos])
     command = [exiftool, "-json", "-n", str(tmp_path / "out" / "layers.tif.xmp")]
     [tags] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout)
     assert (tags["GPSLatitude"], tags["GPSLongitude"]) == pytest.approx((SOUTH_WEST.lat, SOUTH_WEST.lon), abs=1e-7)
@@ -261,7 +237,7 @@ def test_what_an_earlier_fix_said_of_itself_does_not_stay():
     assert not {11, 17, 31} & set(gps)
 
 
-def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
+def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path, capsys):
     from covis.reading.exif import read_photo
 
     photo, other = tmp_path / "p.jpg", tmp_path / "more" / "p.jpg"
@@ -270,8 +246,8 @@ def test_covis_reads_the_position_it_wrote_and_leaves_the_photo_alone(tmp_path):
         file.write_bytes(jpeg())
     lost = Answer(tmp_path / "q.jpg", (), None, None, False, "", unusable=True)
     before = photo.read_bytes()
-    outcome = write_exif(tmp_path / "out", [*(answer(str(file)) for file in (photo, other)), lost])
-    assert outcome == (2, 0, [str(lost.photo)])
+    assert "2 photos" in write_copies(tmp_path / "out", [*(answer(str(file)) for file in (photo, other)), lost])
+    assert f"1 photo left out because no position could be written, such as {lost.photo}" in capsys.readouterr().err
     assert photo.read_bytes() == before
     for name in ("p.jpg", "p-2.jpg"):
         found = read_photo(tmp_path / "out" / name)
@@ -291,12 +267,12 @@ def test_copies_never_overwrite_a_photo(tmp_path):
     before = photo.read_bytes()
     for file, folder in ((photo, photo.parent), (link, photo.parent), (link, link.parent)):
         with pytest.raises(InputError, match="holds the original"):
-            write_exif(folder, [answer(str(file))])
+            write_copies(folder, [answer(str(file))])
     with pytest.raises(InputError, match=r"p\.jpg already exists and was not written by covis"):
-        write_exif(tmp_path, [answer(str(photo))])
+        write_copies(tmp_path, [answer(str(photo))])
     assert photo.read_bytes() == other.read_bytes() == before
     for _ in range(2):
-        assert write_exif(tmp_path / "out", [answer(str(photo))]) == (1, 0, [])
+        assert "1 photo with GPS" in write_copies(tmp_path / "out", [answer(str(photo))])
 
 
 def test_numbered_copies_do_not_take_another_photos_name(tmp_path):
@@ -304,5 +280,27 @@ def test_numbered_copies_do_not_take_another_photos_name(tmp_path):
     for file in files:
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(jpeg())
-    assert write_exif(tmp_path / "out", [answer(str(file)) for file in files]) == (4, 0, [])
+    assert "4 photos" in write_copies(tmp_path / "out", [answer(str(file)) for file in files])
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == ["p-2.jpg", "p-3.jpg", "p-4.jpg", "p.jpg"]
+
+
+@pytest.mark.parametrize("ending", sorted(FORMATS))
+def test_each_ending_is_written_whole(answers, tmp_path, ending):
+    for a in answers[:2]:
+        (tmp_path / a.photo).write_bytes(jpeg())
+    answers = [replace(a, photo=tmp_path / a.photo) for a in answers]
+    target = tmp_path / "out" / ("copies" if ending == "/" else f"Found{ending.upper()}")
+    assert ending_of(target) == ending
+    assert str(target) in write(target, located(answers))
+    assert target.exists()
+
+
+def test_an_unknown_ending_and_a_map_without_a_place_on_earth_are_refused(answers, tmp_path):
+    with pytest.raises(InputError, match=r"must end in \.csv"):
+        write(tmp_path / "a.kml", located(answers))
+    with pytest.raises(InputError, match="without a place on Earth"):
+        write(tmp_path / "a.geojson", located(answers, frame=""))
+    write(tmp_path / "a.json", located(answers, frame=""))
+    assert [a["photo"] for a in json.loads((tmp_path / "a.json").read_text())] == [
+        a.to_dict()["photo"] for a in answers
+    ]

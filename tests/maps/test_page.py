@@ -10,8 +10,8 @@ from PIL import Image
 
 from covis.core.errors import InputError
 from covis.images import ImageSet
-from covis.maps.exports import write_answers, write_map
 from covis.maps.locating import Answer, Match, Position, places_of
+from covis.maps.outputs.page import write_answers, write_map
 from covis.maps.storage import note_images
 from covis.poses import Poses
 

@@ -61,7 +61,7 @@ def test_a_first_answer_is_cold_and_quick(town):
         str(town / "map"),
         str(town / "3.jpg"),
         "--json",
-        "--html",
+        "-o",
         str(page),
     ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)

@@ -29,7 +29,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "local": (("cv2", "onnxruntime", "pycolmap"), "re-ranking by local features (--rerank local:NAME)"),
     "ros": (("rosbags",), "ROS bags and MCAP files"),
     "video": (("av",), "videos"),
-    "gis": (("pyogrio",), "GeoPackage and GeoParquet"),
+    "gis": (("pyogrio",), "GeoPackage"),
 }
 """Extra → the modules it brings, and what needs them."""
 _LIBRARIES = ("numpy", "scipy", "numba", "torch", "timm", "faiss-cpu", "pyarrow", "pillow", "onnxruntime")

@@ -32,7 +32,6 @@ from covis.core.tables import counted
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
-    from covis.maps.exports import GeoPoseForm
     from covis.maps.fitting import Fitted
     from covis.maps.locating import Answer
     from covis.maps.map import Map
@@ -263,24 +262,20 @@ def locate(
     rate: Annotated[
         float | None, typer.Option(help="Share of true positions inside the radius. [default: 0.9]")
     ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page with a map and the photos side by side.")] = None,
+    outputs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write answers in the format of the ending, repeatable: .html page, .csv, .json, .geojson, .gpkg, "
+            ".geopose.json, or a folder for copies of the photos with GPS.",
+        ),
+    ] = None,
     tiles: Annotated[
         str, typer.Option(help="html: map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
     ] = "",
     pictures: PicturesOption = None,
-    csv: Annotated[Path | None, typer.Option(help="Write a table, one line per photo.")] = None,
-    geojson: Annotated[Path | None, typer.Option(help="Write positions, radii, matches and lines as GeoJSON.")] = None,
-    kml: Annotated[Path | None, typer.Option(help="Write them as KML.")] = None,
-    gpx: Annotated[Path | None, typer.Option(help="Write positions as GPX waypoints.")] = None,
-    geopose: Annotated[
-        Path | None, typer.Option(help="Write OGC GeoPoses: FILE.json for one photo, a folder for several.")
-    ] = None,
-    geopose_form: Annotated[
-        str,
-        typer.Option(callback=choice_of("--geopose-form", ("ypr", "quaternion")), help="geopose: ypr or quaternion."),
-    ] = "ypr",
-    exif: Annotated[Path | None, typer.Option(help="Write copies of the photos with GPS into a folder.")] = None,
-    gis: Annotated[Path | None, typer.Option(help="Write them as a layer: .gpkg or .parquet (GeoParquet).")] = None,
     pose: Annotated[
         bool, typer.Option("--pose", help="Also estimate the full pose (6DOF) from the points of a scene.")
     ] = False,
@@ -306,14 +301,14 @@ def locate(
     \b
     Examples:
       covis locate town.map IMG_2041.jpg
-      covis locate town.map new/ -k 3 --html found.html --geojson found.geojson
-      covis locate town.map new/ --csv found.csv --exif new-with-gps/
+      covis locate town.map new/ -k 3 -o found.html -o found.geojson
+      covis locate town.map new/ -o found.csv -o new-with-gps/
       covis locate town.map walk/*.jpg --sequence --near 55.7047,13.1910,500
       covis locate town.map IMG_2041.jpg --inside district.geojson
       covis locate town.map IMG_2041.jpg --pose --scene sparse/0
       covis locate town.map new/ --descriptors new.store
     """
-    wanted, form = _precision(precision), _form(geopose_form)
+    wanted = _precision(precision)
     if scene is not None and not pose:
         raise InputError("--scene goes with --pose")
     if inliers and sequence:
@@ -324,12 +319,12 @@ def locate(
         raise InputError(f"--rate is a share between 0 and 1 such as 0.9, not {rate:g}")
     require_map(map_path, photos)
     files = select_photos(photos)
-    texts = {"csv": csv, "geojson": geojson, "kml": kml, "gpx": gpx}
-    _check_targets({**texts, "html": html, "gis": gis, "geopose": geopose, "exif": exif}, files, photos)
-    if html is not None and tiles:
-        from covis.maps.exports import check_tiles
+    from covis.maps import outputs as formats
 
-        check_tiles(tiles)
+    if outputs or tiles:
+        formats.check_tiles(tiles)
+        for output in outputs or ():
+            formats.check(output, files, photos)
     say(f"locating {counted(len(files), 'photo')} in {map_path}")
 
     from covis.maps.calibration import RATE
@@ -337,8 +332,8 @@ def locate(
 
     opened = Map.open(map_path, verify=verify)
     points = _points(opened, scene) if pose else None
-    on_earth = [name for name, target in {**texts, "geopose": geopose, "exif": exif, "gis": gis}.items() if target]
-    _need_earth(opened, [name for name in on_earth if name != "csv"])
+    for output in outputs or ():
+        formats.check_earth(output, opened.images)
     shares: dict[str, Any] = {"precision": wanted, "rate": RATE if rate is None else rate}
     area = read_area(near, inside, opened.frame)
     if descriptors is not None:
@@ -350,23 +345,18 @@ def locate(
         raise InputError(f"{unusable[0].photo}: {unusable[0].note}; give a photo that can be opened")
     _warn_of_own([a for a in answers if a.in_map], len(answers))
     poses = [{}] * len(answers) if points is None else _poses(answers, opened, points)
-    _write_files(answers, {name: target for name, target in texts.items() if target}, geopose, form, exif)
-    _write_gis(answers, gis)
-    if html:
-        from covis.maps.exports import write_answers
-
-        write_answers(html, answers, opened.images, tiles=tiles, pictures=pictures or ())
-        say(f"wrote {html}")
+    if outputs:
+        located = formats.Located(answers, opened.images, tiles, pictures or ())
+        for output in outputs:
+            say(formats.write(output, located))
     lines = [line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p))]
     if any(a.reordered for a in answers):
         from covis.maps.locating import ORDER
 
         lines.append(f"({ORDER})")
-    then = (
-        f"open {html} in a browser"
-        if html
-        else f"the same with --html found.html, or covis serve {shlex.quote(str(map_path))}"
-    )
+    page = next((output for output in outputs or () if output.suffix.lower() == ".html"), None)
+    again = f"the same with -o found.html, or covis serve {shlex.quote(str(map_path))}"
+    then = f"open {page} in a browser" if page else again
     if walk is None:
         emit([a.to_dict() | p for a, p in zip(answers, poses, strict=True)], json, "\n".join(lines), then)
     else:
@@ -387,28 +377,6 @@ def _warn_of_own(own: list[Answer], asked: int) -> None:
         )
 
 
-def _check_targets(targets: dict[str, Path | None], files: list[Path], given: list[Path]) -> None:
-    """Refuses, before the work, what cannot be written or would overwrite what is read."""
-    wanted = {option: target for option, target in targets.items() if target is not None}
-    if not wanted:
-        return
-    from covis.gis import check_layers_target
-    from covis.maps.exports import check_exif_target, check_geopose_target
-
-    sources = [path for path in (*files, *given) if path.is_file()]
-    for option, target in wanted.items():
-        if option == "exif":
-            check_exif_target(target, files)
-        elif option == "geopose":
-            check_geopose_target(target, len(files))
-        elif target.is_dir():
-            raise InputError(f"--{option} {target} is a folder; give a file")
-        if option == "gis":
-            check_layers_target(target)
-        if target.is_file() and any(map(target.samefile, sources)):
-            raise InputError(f"--{option} {target} would overwrite a file that is read; give another output")
-
-
 def _precision(text: str) -> float | None:
     """`auto`, `0.9` or `90%`."""
     if text == "auto":
@@ -420,59 +388,6 @@ def _precision(text: str) -> float | None:
     if not 0 < share < 1:
         raise InputError(f"--precision is auto or a share between 0 and 1 such as 0.9, not {text!r}")
     return share
-
-
-def _form(text: str) -> GeoPoseForm:
-    return "ypr" if text == "ypr" else "quaternion"
-
-
-def _need_earth(opened: Map, outputs: list[str]) -> None:
-    if outputs and not opened.frame:
-        named = ", ".join(f"--{name}" for name in outputs)
-        raise InputError(
-            f"{opened.path} is in metres without a place on Earth, which {named} cannot show; use --html, --csv or --json"
-        )
-
-
-def _write_files(
-    answers: list[Answer], texts: dict[str, Path], geopose: Path | None, form: GeoPoseForm, exif: Path | None
-) -> None:
-    """Writes what other programs read, and says what was written."""
-    if not (texts or geopose or exif):
-        return
-    from covis.core.progress import say, warn
-    from covis.maps.exports import write_answers_as, write_exif, write_geoposes
-
-    for kind, target in texts.items():
-        write_answers_as(target, kind, answers)
-        say(f"wrote {target}")
-    if geopose:
-        written, without = write_geoposes(geopose, answers, form)
-        say(f"wrote {counted(written, 'GeoPose')} to {geopose}")
-        if without:
-            warn(f"{counted(without, 'photo')} without a position or a heading, and so without a GeoPose")
-    if exif:
-        written, beside, left_out = write_exif(exif, answers)
-        inside = f"; {beside} not in JPEG, PNG or WebP: an XMP file beside the copy" if beside else ""
-        doubted = sum(not a.confident for a in answers if a.position is not None)
-        doubt = f"; {doubted} of the positions not confident" if doubted else ""
-        say(f"wrote {counted(written, 'photo')} with GPS to {exif}{inside}{doubt}")
-        if left_out:
-            warn(
-                f"{counted(len(left_out), 'photo')} left out because no position could be written, such as {left_out[0]}"
-            )
-
-
-def _write_gis(answers: list[Answer], target: Path | None) -> None:
-    """Writes a layer of the answers, and says so."""
-    if target is None:
-        return
-    from covis.core.progress import say
-    from covis.gis import geojson_layers, write_layers
-    from covis.maps.exports import to_geojson
-
-    write_layers(target, geojson_layers(to_geojson(answers), "answers"))
-    say(f"wrote {target}")
 
 
 def _points(opened: Map, scene: Path | None) -> Path:

@@ -329,7 +329,7 @@ def _import_text(data: dict[str, Any]) -> str:
 
 def export(
     source: Annotated[Path, typer.Argument(callback=existing, help="A map, a table, or whatever else holds images.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Layers to write: .gpkg or .parquet (GeoParquet).")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="Layers to write: .gpkg or .geojson.")],
     labels: Annotated[
         Path | None, typer.Option(callback=existing, help="Labels of these images (covis label), as a layer of lines.")
     ] = None,
@@ -341,7 +341,7 @@ def export(
     Examples:
       covis data export set.csv -o set.gpkg
       covis data export set.csv -o set.gpkg --labels graph
-      covis data export town.map -o town.parquet
+      covis data export town.map -o town.geojson
     """
     from dataclasses import replace
 
@@ -384,14 +384,14 @@ def coverage(
         Path, typer.Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a table, a folder of photos, …")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write cells as a layer: .gpkg, .parquet.")
+        Path | None, typer.Option("--output", "-o", help="Also write cells as a layer: .gpkg or .geojson.")
     ] = None,
     cell: Annotated[float, typer.Option(help="Metres across a cell.")] = 25.0,
     answers: Annotated[
         Path | None,
         typer.Option(
             callback=existing,
-            help="Answers as GeoJSON (covis locate --geojson); those not confident count as failures.",
+            help="Answers as GeoJSON (covis locate -o found.geojson); those not confident count as failures.",
         ),
     ] = None,
     top: Annotated[int, typer.Option(min=1, help="Places to photograph next.")] = 10,

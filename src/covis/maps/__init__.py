@@ -9,18 +9,18 @@ from covis.maps.locating import Answer, Match, Place, Position
 from covis.maps.map import Map
 
 if TYPE_CHECKING:
-    from covis.maps.exports import to_geojson, to_geopose, to_kml
+    from covis.maps.outputs import to_geojson, to_geopose
 
-_EXPORTS = ("to_geojson", "to_geopose", "to_kml")
+_EXPORTS = ("to_geojson", "to_geopose")
 """Loaded when they are first asked for: an answer takes a second, and most need none of them."""
 
 
 def __getattr__(name: str) -> Any:
     if name not in _EXPORTS:
         raise AttributeError(f"module 'covis.maps' has no attribute {name!r}")
-    from covis.maps import exports
+    from covis.maps import outputs
 
-    return getattr(exports, name)
+    return getattr(outputs, name)
 
 
 __all__ = [
@@ -33,5 +33,4 @@ __all__ = [
     "calibrate",
     "to_geojson",
     "to_geopose",
-    "to_kml",
 ]

@@ -60,7 +60,7 @@ def open_images(
 ) -> ImageSet:
     """The images at `path` with what is known of them; positions may be unknown.
 
-    A table (CSV, Parquet, GeoJSON, GeoPackage, GeoParquet), a folder of photos (EXIF, a table or track beside them,
+    A table (CSV, Parquet, GeoJSON, GeoPackage), a folder of photos (EXIF, a table or track beside them,
     Mapillary's JSON), one photo, or a source of posed images that a reader knows (COLMAP, kapture, TUM, KITTI, 7Scenes,
     hloc's lists, and those of plugins).
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and

@@ -40,7 +40,7 @@ _KINDS: dict[str, ColumnKind] = {
 }
 """The columns with a meaning of their own."""
 _EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
-SUFFIXES = (".csv", ".parquet", ".pq", ".geojson", ".gpkg", ".geoparquet")
+SUFFIXES = (".csv", ".parquet", ".pq", ".geojson", ".gpkg")
 _SYNONYMS = {
     **dict.fromkeys(("file", "filename", "file_name", "path", "name", "photo", "image_name", "image_path"), "image"),
     **dict.fromkeys(("latitude", "gps_lat"), "lat"),
@@ -91,7 +91,7 @@ def image_files(path: Path) -> list[Path]:
 def _cells(path: Path) -> dict[str, Column]:
     if path.suffix.lower() in (".geojson", ".json"):
         return _geojson(path)
-    if gis.is_layer_file(path):
+    if path.suffix.lower() == ".gpkg":
         return _layer(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a table; give a file with the columns {_EXAMPLE}")
@@ -100,7 +100,7 @@ def _cells(path: Path) -> dict[str, Column]:
 
 
 def _layer(path: Path) -> dict[str, Column]:
-    """Point features of a GeoPackage or GeoParquet file with the table's columns beside them."""
+    """Point features of a GeoPackage with the table's columns beside them."""
     import pyarrow as pa
 
     points = gis.read_point_layer(path)

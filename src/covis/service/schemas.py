@@ -20,9 +20,9 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covis.maps.calibration import RATE
-from covis.maps.exports import MEDIA_TYPE as GEOPOSE
-from covis.maps.exports import to_geojson, to_geopose
 from covis.maps.locating import Answer, locate_walk
+from covis.maps.outputs import to_geojson, to_geopose
+from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
 from covis.search import Area, area
 from covis.service.shelf import Shown
 from covis.service.uploads import Unusable, Upload

@@ -1,0 +1,204 @@
+"""Answers, or a whole map, as one self-contained page: a map that one can drag, photos side by side.
+
+Nothing is loaded over the network unless map tiles are requested.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import os
+from collections.abc import Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from covis.core.errors import InputError
+from covis.core.files import write_text
+from covis.core.progress import warn
+from covis.core.tables import counted
+from covis.images import ImageSet
+from covis.maps.locating import Answer, Match, Place, match_facts, places_of, printable
+from covis.maps.storage import Pictures, text_of
+from covis.reading.decoding import Reject, decode
+
+if TYPE_CHECKING:
+    import jinja2
+
+_THUMBNAIL = 400
+_ROUGH = 2.0
+"""Photos are decoded at up to this times the thumbnail's size, then scaled down."""
+_PLACES = 20_000
+"""Most photos of the map that a page shows as dots."""
+_PICTURES = 400
+"""Most photos of a whole map that are shown with a picture."""
+
+
+def write_answers(
+    path: Path, answers: Sequence[Answer], images: ImageSet, *, tiles: str = "", pictures: Sequence[Path] = ()
+) -> None:
+    """Writes the page of answers given by a map of `images`; `tiles` is an address with {z}, {x} and {y}.
+
+    Pictures of the map's photos are shown where they lie in folders that were given to the map on this machine, or in
+    one of `pictures`.
+    """
+    sure, located = sum(a.confident for a in answers), sum(a.position is not None for a in answers)
+    of = f"{located} of " if located < len(answers) else ""
+    lead = f"{of}{counted(len(answers), 'photo')} located in a map of {counted(len(images), 'photo')}; {counted(sure, 'answer')} confident."
+    files = {match.file for answer in answers for match in answer.matches}
+    earth = bool(images.poses.frame)
+    entries = [_entry(answer, earth) for answer in answers]
+    thumbnails = _Thumbnails(images.root, pictures)
+    shown = {printable(file): thumbnails.of(file) for file in sorted(files)}
+    _write_page(path, "Where these photos were taken", lead, entries, images, thumbnails=shown, tiles=tiles)
+    thumbnails.tell(path)
+
+
+def write_map(
+    path: Path,
+    images: ImageSet,
+    name: str,
+    facts: Mapping[str, Any],
+    *,
+    tiles: str = "",
+    pictures: Sequence[Path] = (),
+) -> None:
+    """Writes the page of a whole map: its photos, and `facts` about it; `pictures` as in `write_answers`."""
+    lead = f"{counted(len(images), 'photo')} in {counted(len(np.unique(images.group)), 'group')}."
+    shown = np.arange(len(images))[:: max(1, -(-len(images) // _PICTURES))]
+    earth, thumbnails = bool(images.poses.frame), _Thumbnails(images.root, pictures)
+    entries: list[dict[str, Any]] = [
+        {"kind": "photo", "name": text_of(images.names[i]), "tone": "none", "matches": [], "radius_m": None,
+         "verdict": text_of(images.group_names[images.group[i]].encode("utf-8", "surrogateescape")),
+         "thumbnail": thumbnails.of(Path(os.fsdecode(images.columns["file"][i]))), "heading": place.heading, "at": _at(place, earth)}
+        for i, place in zip(shown, places_of(images.poses.subset(shown)), strict=True)
+    ]  # fmt: skip
+    _write_page(path, name, lead, entries, images, facts=facts, tiles=tiles)
+    thumbnails.tell(path)
+
+
+def _write_page(
+    path: Path,
+    title: str,
+    lead: str,
+    entries: Sequence[Mapping[str, Any]],
+    images: ImageSet,
+    *,
+    thumbnails: Mapping[str, str] | None = None,
+    facts: Mapping[str, Any] | None = None,
+    tiles: str = "",
+) -> None:
+    check_tiles(tiles)
+    data = {
+        "earth": bool(images.poses.frame), "tiles": tiles, "photos": _dots(images), "entries": entries,
+        "thumbnails": thumbnails or {},
+    }  # fmt: skip
+    leaflet = resources.files("covis").joinpath("report", "assets", "leaflet")
+    own = resources.files("covis.maps").joinpath("assets")
+    raw = _raw({
+        "leaflet_css": leaflet.joinpath("leaflet.css"), "leaflet_js": leaflet.joinpath("leaflet.js"),
+        "css": own.joinpath("map.css"), "script": own.joinpath("map.js"),
+    })  # fmt: skip
+    page = _environment().get_template("map.html").render(
+        title=title, lead=lead, entries=entries, facts=facts or {}, data=data, tiles=tiles, **raw,
+        tiles_host=urlsplit(tiles).hostname or "", footer="Written by covis.",
+        licence=leaflet.joinpath("LICENSE").read_text(encoding="utf-8"),
+    )  # fmt: skip
+    write_text(path, page)
+
+
+def check_tiles(address: str) -> None:
+    """Refuses an address that tiles cannot be requested from."""
+    if address and not all(part in address for part in ("{z}", "{x}", "{y}")):
+        raise InputError(f"--tiles is an address with {{z}}, {{x}} and {{y}} in it, not {address!r}")
+
+
+def _environment() -> jinja2.Environment:
+    import jinja2
+
+    return jinja2.Environment(loader=jinja2.PackageLoader("covis.maps"), autoescape=True, keep_trailing_newline=True)
+
+
+def _raw(assets: Mapping[str, Any]) -> dict[str, Any]:
+    """Our own files as they are: scripts and styles must not be escaped."""
+    from markupsafe import Markup
+
+    texts = {name: asset.read_text(encoding="utf-8") for name, asset in assets.items()}
+    texts["leaflet_js"] = texts["leaflet_js"].replace("//# sourceMappingURL=leaflet.js.map", "")
+    return {name: Markup(text) for name, text in texts.items()}
+
+
+def _entry(answer: Answer, earth: bool) -> dict[str, Any]:
+    """One photo for the page's script and template."""
+    position = answer.position
+    return {
+        "kind": "answer", "name": printable(Path(*answer.photo.parts[-2:])), "verdict": answer.verdict,
+        "tone": "none" if position is None else "sure" if answer.confident else "unsure",
+        "thumbnail": _thumbnail(answer.photo), "at": None if position is None else _at(position.place, earth),
+        "heading": None if position is None else position.place.heading,
+        "radius_m": None if position is None else position.radius_m,
+        "matches": [_match(answer.matches, i, earth) for i in range(len(answer.matches))],
+    }  # fmt: skip
+
+
+def _match(matches: Sequence[Match], i: int, earth: bool) -> dict[str, Any]:
+    match = matches[i]
+    return {
+        "image": match.image, "file": printable(match.file), "at": _at(match.place, earth),
+        "heading": match.place.heading, "facts": match_facts(matches, i),
+    }  # fmt: skip
+
+
+def _at(place: Place, earth: bool) -> tuple[float, float]:
+    """In Leaflet's order: latitude and longitude, or north and east in metres."""
+    if earth and place.lat is not None and place.lon is not None:
+        return round(place.lat, 8), round(place.lon, 8)
+    return round(place.y, 3), round(place.x, 3)
+
+
+def _dots(images: ImageSet) -> list[tuple[float, float, float | None, str]]:
+    """Position, heading and name of the map's photos, every n-th if there are many."""
+    some = images.subset(np.arange(0, len(images), max(1, -(-len(images) // _PLACES))))
+    earth = bool(images.poses.frame)
+    return [
+        (*_at(place, earth), None if place.heading is None else round(place.heading, 1), text_of(name))
+        for place, name in zip(places_of(some.poses), some.names, strict=True)
+    ]
+
+
+class _Thumbnails:
+    """Small pictures of a map's photos that may be shown; how many may not is reported once."""
+
+    def __init__(self, map_path: Path, pictures: Sequence[Path]) -> None:
+        self.pictures = Pictures.of(map_path, pictures)
+        self.hidden: list[Path] = []
+
+    def of(self, file: Path) -> str:
+        if not self.pictures.shows(file):
+            self.hidden += [file] if file.name and file.is_file() else []
+            return ""
+        return _thumbnail(file)
+
+    def tell(self, page: Path) -> None:
+        if self.hidden:
+            warn(
+                f"{page}: {len(self.hidden)} photo{' is' if len(self.hidden) == 1 else 's are'} shown without a picture, "
+                f"outside the folders that were given to the map on this machine; show with --pictures {self.hidden[0].parent}"
+            )
+
+
+def _thumbnail(file: Path) -> str:
+    """A photo as a data address of a small JPEG; empty where the file cannot be used any more."""
+    from PIL import Image
+
+    try:
+        picture = Image.fromarray(decode(file))
+    except Reject:
+        return ""
+    picture.thumbnail((_THUMBNAIL, _THUMBNAIL), reducing_gap=_ROUGH)
+    buffer = io.BytesIO()
+    picture.save(buffer, "JPEG", quality=72)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
