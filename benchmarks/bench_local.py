@@ -45,7 +45,7 @@ def clusters(images: ImageSet) -> ModelDescriber:
     from covis.describing.describers import ModelDescriber
     from covis.experiments.campus import DEPTHS
     from covis.models import PlaceModel
-    from covis.training.run import start_pooling
+    from covis.training.pooling_start import start_pooling
 
     file = SHARED / "weights" / "mobilenetv2_100_imagenet.safetensors"
     model = PlaceModel.build(replace(DEPTHS["mobilenetv2"], weights=str(file)))

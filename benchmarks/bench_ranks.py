@@ -55,7 +55,9 @@ def step_seconds(pairs: int) -> dict[str, Any]:
     from covis.poses import Poses
     from covis.sampling import PairSampler
     from covis.training.data import TrainingData
-    from covis.training.loop import Loop, Ranks
+    from covis.training.loop import Loop
+    from covis.training.ranks import Ranks
+    from covis.training.step import Step
 
     torch.set_num_threads(1)
     ranks = Ranks.join()
@@ -77,15 +79,16 @@ def step_seconds(pairs: int) -> dict[str, Any]:
                 yield Fetched(request, features[: sum(map(len, request))])
 
     recipe = replace(experiments.get("town_quick"), model=model.config, steps=1 + STEPS, validation="")
+    step = Step(recipe, model, data, ranks, seed=0)
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(recipe, Path(folder), 0, model, data, Made(), ranks, None, None, tensorboard=False)
+        loop = Loop(recipe, Path(folder), model, data, Made(), ranks, step, None, None, tensorboard=False)
         stream = loop._stream(0, 1 + STEPS)
         spent, ids = [], []
         for number in range(1 + STEPS):
             micro = list(itertools.islice(stream, 1))
             ids.append([int(i) for part in micro[0][0].request for i in part])
             start = time.process_time()
-            loop._step(number, micro)
+            loop._do_step(number, micro)
             spent.append(time.process_time() - start)
     trained = sum(p.numel() * 4 for _, p in model.trained_parameters())
     record = {"cpu_s": float(np.median(spent[1:])), "bytes": trained, "ids": ids, "first": ranks.first}
@@ -117,8 +120,7 @@ def cache_seconds(folder: Path) -> dict[str, Any]:
     from covis.cli.model import images_at
     from covis.describing.features import Cached, open_features
     from covis.models import ModelConfig, PlaceModel
-    from covis.training.loop import Ranks
-    from covis.training.run import _first_then_all
+    from covis.training.ranks import Ranks
 
     torch.set_num_threads(1)
     ranks = Ranks.join()
@@ -126,8 +128,8 @@ def cache_seconds(folder: Path) -> dict[str, Any]:
     model = PlaceModel.build(ModelConfig(BACKBONE, "gem", SIZE, "last2"))
     settings: dict[str, Any] = {"seed": 0, "workers": 0, "cache_bytes": 1 << 34, "device": torch.device("cpu")}
     start = time.process_time()
-    source = _first_then_all(
-        ranks, lambda: open_features(model, (images,), cache=folder / f"cache{ranks.world}", **settings)
+    source = ranks.first_then_all(
+        lambda: open_features(model, (images,), cache=folder / f"cache{ranks.world}", **settings)
     )
     spent = time.process_time() - start
     assert isinstance(source, Cached)

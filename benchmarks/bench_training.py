@@ -35,9 +35,10 @@ from covis.describing.features import Streamed, open_features
 from covis.losses import LOSSES, GeneralizedContrastive
 from covis.models import ModelConfig, PlaceModel
 from covis.sampling import PairSampler, Tuples
-from covis.training.data import TrainingData, needed, weighted_loss
-from covis.training.loop import read_metrics
+from covis.training.batch_images import BatchImages
+from covis.training.data import TrainingData
 from covis.training.recipe import Optimiser
+from covis.training.record import read_metrics
 from covis.training.run import Resources, train
 
 SIZE = (120, 160)
@@ -102,7 +103,7 @@ def loops(
     """Functions that give the loss of a batch, to train the last two blocks: the plain loop's, and ours by name."""
     loss = GeneralizedContrastive()
     batch = data.sampler.batch(0, 0)
-    wanted = needed(batch, data.one_set)
+    wanted = BatchImages.of(batch, data.one_set)
     common: dict[str, Any] = {"seed": 0, "workers": 0, "device": torch.device("cpu")}
     few = tuple(images.subset(ids) for images, ids in zip(data.sets, wanted.request, strict=True))
     places = tuple(np.arange(len(images)) for images in few)
@@ -115,7 +116,7 @@ def loops(
         def step() -> Tensor:
             model.zero_grad(set_to_none=True)
             fetched = next(iter(source.fetch([places])))
-            return weighted_loss(loss, wanted, model.suffix(fetched.features)) / batch.total_weight
+            return wanted.loss(loss, model.suffix(fetched.features)) / batch.total_weight
 
         return step
 

@@ -157,7 +157,7 @@ def ask_evaluation(work: Path):
 def _checkpoints(work: Path) -> Path:
     import torch
 
-    from covis.training.loop import save_checkpoint
+    from covis.training.checkpoint import save_checkpoint
 
     for step in (10, 20):
         save_checkpoint(
@@ -167,7 +167,7 @@ def _checkpoints(work: Path) -> Path:
 
 
 def ask_checkpoints(work: Path):
-    from covis.training.loop import latest_checkpoint
+    from covis.training.checkpoint import latest_checkpoint
 
     def ask(path: Path) -> str:
         latest = latest_checkpoint(path)
@@ -354,7 +354,7 @@ def ask_keys(work: Path):
 def _run(work: Path) -> Path:
     """What a training run leaves, without the training."""
     from covis.core.files import sha256, write_json
-    from covis.training.loop import METRICS, RESULT, Record
+    from covis.training.record import METRICS, RESULT, Record
 
     folder = work / "run"
     with artifacts.claim(folder, "run", {"recipe": {"epochs": 3}, "seed": 7}):
@@ -370,7 +370,7 @@ def _run(work: Path) -> Path:
 
 def ask_run(work: Path):
     from covis.describing.describers import open_place_model
-    from covis.training.loop import RESULT, read_metrics
+    from covis.training.record import RESULT, read_metrics
 
     def ask(path: Path) -> str:
         config = artifacts.read_json(path / "run.json")["config"]

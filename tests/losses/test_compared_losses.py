@@ -21,7 +21,7 @@ from covis.losses import (
     SoftSupervisedContrastive,
 )
 from covis.sampling import AllPairs, TupleBatch
-from covis.training.data import needed, weighted_loss
+from covis.training.batch_images import BatchImages
 
 N, M, DIM = 5, 8, 6
 
@@ -169,10 +169,10 @@ def test_a_batch_of_lists_holds_all_its_pairs_with_their_overlap(walks, partners
             assert batch.psi[i, j] == psi
             alike = partners == "other_groups" and group[i] == group[j] and psi > 0
             assert batch.known[i, j] == (i != j and not alike)
-    wanted = needed(batch, one_set=True)
-    z = unit(wanted.images, DIM)
+    wanted = BatchImages.of(batch, one_set=True)
+    z = unit(len(wanted), DIM)
     expected = loss(z[wanted.left], z[wanted.right], torch.from_numpy(batch.psi), torch.from_numpy(batch.known)).sum()
-    torch.testing.assert_close(weighted_loss(loss, wanted, z), expected)
+    torch.testing.assert_close(wanted.loss(loss, z), expected)
     other = replace(batch, queries=batch.queries + 1, database=batch.database + 1)
     again = batch.relabelled(other.queries, other.database, labels)
     np.testing.assert_array_equal(again.psi, labels.lookup(other.queries[:, None], other.database[None, :]))

@@ -12,7 +12,7 @@ from covis.losses import LargeMarginCosine
 from covis.poses import Poses
 from covis.sampling import Classes
 from covis.sampling.classes import place_classes
-from covis.training.data import needed, weighted_loss
+from covis.training.batch_images import BatchImages
 
 
 @pytest.fixture(scope="module")
@@ -116,8 +116,8 @@ def test_cells_alone_need_no_heading(split):
 def test_the_loss_of_a_batch_is_that_of_its_group(split):
     sampler, loss = made(split, least=2, size=8), LargeMarginCosine(scale=10.0, margin=0.2)
     batch = sampler.batch(1, 0)
-    wanted = needed(batch, one_set=True)
-    z = torch.nn.functional.normalize(torch.randn(wanted.images, 6, dtype=torch.float64), dim=1)
+    wanted = BatchImages.of(batch, one_set=True)
+    z = torch.nn.functional.normalize(torch.randn(len(wanted), 6, dtype=torch.float64), dim=1)
     head = loss.head(sampler, 6).double()
     expected = 0.0
     unit = torch.nn.functional.normalize(head.weight, dim=1).detach().numpy()
@@ -125,7 +125,7 @@ def test_the_loss_of_a_batch_is_that_of_its_group(split):
         cosine = [float(image @ unit[c]) for c in batch.classes]
         own = np.exp(10 * (cosine[target] - 0.2))
         expected -= np.log(own / (own + sum(np.exp(10 * c) for k, c in enumerate(cosine) if k != target)))
-    got = weighted_loss(loss.bound(head), wanted, z)
+    got = wanted.loss(loss.bound(head), z)
     assert got.item() == pytest.approx(expected, rel=1e-9)
     got.backward()
     assert (head.weight.grad[np.setdiff1d(np.arange(sampler.classes), batch.classes)] == 0).all()

@@ -9,7 +9,7 @@ import torch
 from covis import datasets
 from covis.losses import GeneralizedContrastive
 from covis.sampling import AllPairs, PairBatch, Pairs
-from covis.training.data import needed, weighted_loss
+from covis.training.batch_images import BatchImages
 
 
 @pytest.fixture
@@ -46,15 +46,15 @@ def test_focus_moves_the_weight_of_pairs_that_are_far_enough_apart():
     psi = np.array([0.8, 0.0, 0.0, 0.0], np.float32)
     batch = PairBatch(queries, database, psi, np.array([1.0, 0.5, 0.5, 0.5], np.float32), 0)
     loss = GeneralizedContrastive(margin=0.7)
-    wanted = needed(batch, one_set=True)
+    wanted = BatchImages.of(batch, one_set=True)
     focused = replace(wanted, batch=replace(batch, focus=True))
     each = loss(z[queries], z[database], torch.from_numpy(psi)).detach().numpy()
     assert (each[2:] == 0).all()
-    assert weighted_loss(loss, wanted, z).item() == pytest.approx(each[0] + 0.5 * each[1])
-    assert weighted_loss(loss, focused, z).item() == pytest.approx(each[0] + 1.5 * each[1])
+    assert wanted.loss(loss, z).item() == pytest.approx(each[0] + 0.5 * each[1])
+    assert focused.loss(loss, z).item() == pytest.approx(each[0] + 1.5 * each[1])
     assert batch.total_weight == 2.5
     far = replace(focused.batch, queries=queries[2:], database=database[2:], psi=psi[2:], weight=batch.weight[2:])
-    nothing = weighted_loss(loss, needed(far, one_set=True), z[[0, 2, 3]])
+    nothing = BatchImages.of(far, one_set=True).loss(loss, z[[0, 2, 3]])
     nothing.backward()
     assert nothing.item() == 0
     assert torch.isfinite(z.grad).all()

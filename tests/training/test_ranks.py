@@ -71,7 +71,7 @@ def test_two_processes_follow_one(hamlet, tmp_path, processes, settings):
 
 RESTARTED = """
 import os, torch.distributed as distributed
-from covis.training.loop import Ranks
+from covis.training.ranks import Ranks
 
 store = distributed.TCPStore("127.0.0.1", 0, None, True, wait_for_workers=False)
 

@@ -3,6 +3,7 @@
 import csv
 import shutil
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -18,9 +19,12 @@ from covis.labels import Radius
 from covis.models import PlaceModel
 from covis.poses import Poses
 from covis.sampling import AllPairs, Classes, Pairs, Tuples
-from covis.training.loop import KEPT_CHECKPOINTS, Loop, latest_checkpoint, save_checkpoint
+from covis.training.checkpoint import KEPT_CHECKPOINTS, latest_checkpoint, save_checkpoint
+from covis.training.loop import Loop
+from covis.training.pooling_start import images_of_groups
 from covis.training.recipe import configure, describe_recipe, restore_recipe
-from covis.training.run import Resources, starting, train
+from covis.training.run import Resources, train
+from covis.training.step import Step
 
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 
@@ -271,9 +275,9 @@ def test_generations_start_anew_and_learn_from_the_model_before(quick, hamlet, t
     def note(self, *, before=Loop._start_generation):
         ended = {k: v.clone() for k, v in self.model.state_dict().items()}
         before(self)
-        seen.append((self.progress.step, self.recipe.loss.in_generation(self.generation).taught_temperatures[0]))
-        assert all(torch.equal(v, ended[k]) for k, v in self.teacher.state_dict().items())
-        start = PlaceModel.build(self.recipe.model, self.seed).state_dict()
+        seen.append((self.progress.step, self.recipe.loss.in_generation(self.step.generation).taught_temperatures[0]))
+        assert all(torch.equal(v, ended[k]) for k, v in self.step.teacher.state_dict().items())
+        start = PlaceModel.build(self.recipe.model, self.step.seed).state_dict()
         assert all(torch.equal(v, start[k]) for k, v in self.model.state_dict().items())
 
     monkeypatch.setattr(Loop, "_start_generation", note)
@@ -309,7 +313,42 @@ def test_clusters_start_from_the_groups_that_are_named():
     groups = np.array([0, 0, 1, 2, 2, 2], np.int32)
     names = np.array([b"%d.jpg" % i for i in range(6)])
     images = ImageSet(Path(), names, Poses(xy, np.zeros(6)), groups, ("campus/a", "cambridge/b", "campus/c"))
-    assert starting(images, "campus/").tolist() == [0, 1, 3, 4, 5]
-    assert starting(images, "").tolist() == list(range(6))
+    assert images_of_groups(images, "campus/").tolist() == [0, 1, 3, 4, 5]
+    assert images_of_groups(images, "").tolist() == list(range(6))
     with pytest.raises(InputError, match="start_on=camden/"):
-        starting(images, "camden/")
+        images_of_groups(images, "camden/")
+
+
+@pytest.mark.parametrize("backbone", ["tiny", "vit_tiny_patch16_224"])
+def test_a_compiled_step_gives_the_same_losses(backbone, quick, hamlet, tmp_path, monkeypatch):
+    """As torch traces it, forward and backward; generating machine code takes minutes and adds nothing to ask."""
+    monkeypatch.setattr(torch, "compile", partial(torch.compile, backend="aot_eager"))
+    model = replace(quick.model, backbone=backbone, image_size=(32, 32), trainable="last1")
+    plain, compiled = (
+        train(replace(quick, model=model, steps=3, compile=on), tmp_path / str(on), data=hamlet, resources=QUIET)
+        for on in (False, True)
+    )
+    before, after = (weights(trained.model.parent) for trained in (plain, compiled))
+    assert all(torch.allclose(before[name], after[name], atol=1e-5) for name in before)
+
+
+def test_compiling_needs_a_compiler(quick, hamlet, tmp_path, monkeypatch):
+    monkeypatch.setattr("shutil.which", lambda _: None)
+    with pytest.raises(InputError, match="set compile=false"):
+        train(replace(quick, compile=True), tmp_path / "run", data=hamlet, resources=QUIET)
+
+
+class HalfStep(Step):
+    """A step of one's own."""
+
+    def __call__(self, number, rate, batches):
+        return super().__call__(number, rate / 2, batches)
+
+
+def test_a_step_of_ones_own_trains_and_belongs_to_its_run(quick, hamlet, tmp_path):
+    half = configure(quick, [f"optimiser.learning_rate={quick.optimiser.learning_rate / 2}"])
+    train(quick, tmp_path / "own", data=hamlet, resources=QUIET, step=HalfStep)
+    train(half, tmp_path / "half", data=hamlet, resources=QUIET)
+    assert same(weights(tmp_path / "own"), weights(tmp_path / "half"))
+    with pytest.raises(InputError, match="another run"):
+        train(quick, tmp_path / "own", data=hamlet, resources=QUIET)

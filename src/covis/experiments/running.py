@@ -44,9 +44,10 @@ from covis.evaluation.submissions import server_figures
 from covis.experiments.tables import TABLE_KS, Inputs, Outcome, Row, lacking
 from covis.images import ImageSet
 from covis.models import PlaceModel
-from covis.training.data import describe_all
+from covis.training.cost import COST_STEPS, Cost, measure_steps
+from covis.training.descriptors import describe_all
 from covis.training.recipe import Recipe
-from covis.training.run import COST_STEPS, Cost, measure_steps, train
+from covis.training.run import train
 
 RUNS = "runs"
 COST = "cost.json"

@@ -42,8 +42,9 @@ from covis.models import PlaceModel, load_fast
 from covis.ranking import Ranking
 from covis.reading.decoding import Rejected
 from covis.search import rank
+from covis.training.pooling_start import INITIAL_IMAGES, start_pooling
 from covis.training.recipe import Recipe, describe_recipe
-from covis.training.run import INITIAL_IMAGES, Resources, start_pooling, train
+from covis.training.run import Resources, train
 from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRule, moments, pair_weights
 
 # Which whitening suits a map's photos, judged by walks that it did not see, and the results of those walks.

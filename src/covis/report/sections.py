@@ -25,7 +25,7 @@ from covis.reading.decoding import Reject
 from covis.report import drawings, page, plots
 from covis.report.drawings import Labelled, colours, graded_samples, models, needed_sample, run_recipe
 from covis.report.page import EvaluationGroups, Runs, Section, data_thumbnail, figure, rendered, write_page
-from covis.training.loop import has_metrics, read_metrics
+from covis.training.record import has_metrics, read_metrics
 from covis.training.run import open_sampler
 
 _QUERIES = 4000

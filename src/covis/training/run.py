@@ -1,106 +1,37 @@
-"""A training run: plan, train, validate, keep the best; the same call resumes."""
+"""A training run: estimate, train, validate, keep the best; the same call resumes."""
 
 from __future__ import annotations
 
-import copy
-import math
 import shutil
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
 import torch
-from torch import Tensor
 
 from covis import datasets
 from covis.core import artifacts, machine
-from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.files import first_line, sha256
-from covis.core.progress import Meter, duration, say
-from covis.core.settings import JsonValues
-from covis.describing.embedding import image_batches
+from covis.core.progress import say
 from covis.describing.features import Cached, open_features
 from covis.evaluation import load_benchmark
-from covis.images import ImageSet, Split
+from covis.images import Split
 from covis.models import PlaceModel
 from covis.sampling import Sampler
-from covis.training.data import Data, Validator, describe_all, make_miner, needed, prepare, weighted_loss
-from covis.training.loop import METRICS, RESULT, Loop, Ranks
+from covis.training.data import Data, make_miner, prepare
+from covis.training.descriptors import describe_all
+from covis.training.estimate import RunEstimate, estimate_run
+from covis.training.loop import Loop
+from covis.training.pooling_start import images_of_groups, start_pooling
+from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe, describe_recipe, restore_recipe
-
-GIB = 1 << 30
-
-
-@dataclass(frozen=True)
-class RunEstimate:
-    """The cost of a run."""
-
-    pairs: int
-    steps: int
-    images_per_step: int
-    trained_parameters: int
-    memory_gib: float
-    """Weights, gradients, optimiser state and what one step keeps for its backward pass."""
-    seconds_per_step: float
-    hours: float
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON."""
-        return asdict(self)
-
-    def __str__(self) -> str:
-        return (
-            f"plan: {self.pairs} pairs in {self.steps} steps of about {self.images_per_step} images, "
-            f"{self.trained_parameters / 1e6:.2f} M trained parameters, about {self.memory_gib:.2f} GiB, "
-            f"about {duration(self.hours * 3600)}"
-        )
-
-
-def make_plan(loop: Loop) -> RunEstimate:
-    """Measures one batch of the run on a copy of its model; the run itself is untouched."""
-    recipe, model = loop.recipe, copy.deepcopy(loop.model)
-    wanted = needed(loop.data.batch(0), loop.data.one_set)
-    fetched = next(iter(loop.source.fetch([wanted.request])))
-    model.train()
-    kept: dict[int, int] = {}
-
-    def note(tensor: Tensor) -> Tensor:
-        kept[tensor.untyped_storage().data_ptr()] = tensor.untyped_storage().nbytes()
-        return tensor
-
-    with torch.random.fork_rng(devices=[]):
-        for measured in (False, True):  # the first pass pays for one-off set-up
-            started = time.monotonic()
-            with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-                describe = model.region_descriptors if recipe.loss.regions else model.suffix
-                loss = weighted_loss(loop.loss, wanted, loop.describe(describe, fetched.features))
-            (loss / wanted.batch.total_weight).backward()  # type: ignore[no-untyped-call]
-            if not measured:
-                kept.clear()
-    seconds = (time.monotonic() - started) * recipe.accumulate / loop.ranks.world
-    weights = sum(t.nbytes for t in model.state_dict().values())
-    trained = sum(p.numel() for _, p in model.trained_parameters())
-    state = {"sgd": 1 + bool(recipe.optimiser.momentum), "adamw": 3}[recipe.optimiser.name] * 4 * trained
-    batches = loop.total * recipe.accumulate
-    return RunEstimate(
-        pairs=batches * len(wanted.batch),
-        steps=loop.total,
-        images_per_step=wanted.images * recipe.accumulate,
-        trained_parameters=trained,
-        memory_gib=(weights + state + sum(kept.values())) / GIB,
-        seconds_per_step=seconds,
-        hours=(loop.total - loop.progress.step) * seconds / 3600,
-    )
-
-
-INITIAL_IMAGES = 500
-"""Number of images whose local features a clustered pooling starts from."""
-_T = TypeVar("_T")
+from covis.training.record import METRICS, RESULT
+from covis.training.result import Trained
+from covis.training.step import Step
+from covis.training.validation import Validator
 
 
 @dataclass(frozen=True)
@@ -116,74 +47,6 @@ class Resources:
     plan: bool = True
 
 
-class Trained(JsonValues):
-    """The result of a run, typed; as a mapping it is what `RUN/result.json` holds and `--json` prints."""
-
-    @classmethod
-    def open(cls, run: Path) -> Trained:
-        """The result of a finished run."""
-        return cls(artifacts.read_json(run / RESULT))
-
-    def __repr__(self) -> str:
-        return f"Trained({str(self.model)!r}, {self.dim} dims, {self.steps} steps, {self.pairs} pairs)"
-
-    @property
-    def model(self) -> Path:
-        """Folder of the best model by validation, or of the last one without validation."""
-        return Path(self["model"])
-
-    @property
-    def dim(self) -> int:
-        """Dimension of its descriptors."""
-        return int(self["dim"])
-
-    @property
-    def fingerprint(self) -> str:
-        """Fingerprint of its weights."""
-        return str(self["fingerprint"])
-
-    @property
-    def steps(self) -> int:
-        """Steps of the optimiser."""
-        return int(self["step"])
-
-    @property
-    def images(self) -> int:
-        """Images embedded with gradient."""
-        return int(self["images"])
-
-    @property
-    def pairs(self) -> int:
-        """Pairs (or tuples) that the loss saw."""
-        return int(self["pairs"])
-
-    @property
-    def seconds(self) -> float:
-        """Time spent training, over all stops, validation and mining left out."""
-        return float(self["seconds"])
-
-    @property
-    def mining_seconds(self) -> float:
-        """Time spent mining tuples."""
-        return float(self["mining_seconds"])
-
-    @property
-    def memory_gib(self) -> float:
-        """Estimated memory of a step."""
-        return float(self["memory_gib"])
-
-    @property
-    def recall(self) -> dict[int, float]:
-        """Recall@k in percent of the best validation; empty without validation."""
-        return {int(k): float(v) for k, v in self["best"].items() if k != "step"}
-
-    @property
-    def best_step(self) -> int | None:
-        """Step of the best validation (0 = the network as it was before training); None without validation."""
-        step = self["best"].get("step")
-        return None if step is None else int(step)
-
-
 def train(
     recipe: Recipe,
     run: Path | str,
@@ -191,11 +54,13 @@ def train(
     data: Path | str | Split | None = None,
     seed: int = 0,
     resources: Resources | None = None,
+    step: type[Step] = Step,
 ) -> Trained:
     """Trains `recipe` into the folder `run`; returns what `run/result.json` holds.
 
     `data` is where the recipe's dataset lies, or images to train on in its place. `run/model` is the best model by
-    validation (the last one without validation), `run/last` the last one.
+    validation (the last one without validation), `run/last` the last one. `step`: a subclass of `Step` that trains
+    differently.
 
     >>> import covis
     >>> from dataclasses import replace
@@ -204,35 +69,38 @@ def train(
     >>> trained.model.as_posix()
     'runs/short/model'
     """
-    run, resources = Path(run), resources or Resources()
-    ranks = Ranks.join()
-    config: dict[str, Any] = {"recipe": describe_recipe(recipe), "seed": seed}
-    if isinstance(data, Split):
-        config["images"] = [images.fingerprint() for images in data]
+    run, resources, ranks = Path(run), resources or Resources(), Ranks.join()
+    data = Path(data) if isinstance(data, str) else data
     try:
         if not ranks.first:
             ranks.wait()
-            return _work(recipe, run, _path(data), seed, resources, ranks)
-        with artifacts.claim(run, "run", config):
-            if (run / RESULT).exists():
+            return _work(recipe, run, data, seed, resources, ranks, step)
+        with artifacts.claim(run, "run", _config(recipe, data, seed, step)):
+            done = (run / RESULT).exists()
+            if done:
                 say(f"{run} is already done; its model is {run / 'model'}")
-                ranks.wait()
-                return Trained.open(run)
             ranks.wait()
             try:
-                return _work(recipe, run, _path(data), seed, resources, ranks)
+                return Trained.open(run) if done else _work(recipe, run, data, seed, resources, ranks, step)
             except InputError:
                 _forget_unstarted(recipe, run)
                 raise
     except RuntimeError as error:
         if not ranks.lost(error):
             raise
-        cause = first_line(error)
-        raise InputError(
-            f"another process that trains {run} is gone ({cause}); re-run the same command to resume"
-        ) from error
+        raise InputError(f"a worker of {run} died ({first_line(error)}); re-run the same command to resume") from error
     finally:
         ranks.leave()
+
+
+def _config(recipe: Recipe, data: Data, seed: int, step: type[Step]) -> dict[str, Any]:
+    """What decides a run, as JSON."""
+    config: dict[str, Any] = {"recipe": describe_recipe(recipe), "seed": seed}
+    if isinstance(data, Split):
+        config["images"] = [images.fingerprint() for images in data]
+    if step is not Step:
+        config["step"] = f"{step.__module__}.{step.__qualname__}"
+    return config
 
 
 def _forget_unstarted(recipe: Recipe, run: Path) -> None:
@@ -242,46 +110,50 @@ def _forget_unstarted(recipe: Recipe, run: Path) -> None:
             shutil.rmtree(run / name, ignore_errors=True)
 
 
-def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> Trained:
+def _work(
+    recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks, step: type[Step]
+) -> Trained:
     if (run / RESULT).exists():
         return Trained.open(run)
-    with _arithmetic(recipe.deterministic):
-        loop = _set_up(recipe, run, data, seed, resources, ranks)
+    with arithmetic(recipe.deterministic):
+        loop = open_loop(recipe, run, data, seed, resources, ranks, step)
         loop.resume()
-        plan = make_plan(loop)
+        estimate = estimate_run(loop)
         if ranks.first and resources.plan:
-            say(str(plan))
+            say(str(estimate))
         loop.complete()
-        return _finish(loop, plan, seed, ranks)
+        return _finish(loop, estimate, seed, ranks)
 
 
-def _set_up(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks) -> Loop:
+def open_loop(
+    recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks, step: type[Step] = Step
+) -> Loop:
+    """The loop of a run before its first step: model, labelled data, features, validator and miner."""
     model = PlaceModel.build(recipe.model, seed).to(ranks.device)
     if recipe.whiten:
         model.whiten(None)  # fitted anew after the last step
-    training = _first_then_all(ranks, lambda: prepare(recipe, data, run, seed))
+    training = ranks.first_then_all(lambda: prepare(recipe, data, run, seed))
     recipe = replace(recipe, model=model.config)
     workers = machine.workers(resources.workers)
     cache = resources.cache or machine.cache_folder() / "features"
     common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device,
                               "cache_bytes": int(recipe.cache_gb * 1e9), "half": recipe.cache_half}  # fmt: skip
-    source = _first_then_all(ranks, lambda: open_features(model, training.sets, **common))
+    source = ranks.first_then_all(lambda: open_features(model, training.sets, **common))
     images, cached = training.split.database, source if isinstance(source, Cached) else None
-    start_pooling(model, images, seed, workers, cached, among=starting(images, recipe.start_on))
+    start_pooling(model, images, seed, workers, cached, among=images_of_groups(images, recipe.start_on))
     validator = None
     if recipe.validation:
         benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
         sets = Validator.sets(benchmark)
-        opened = _first_then_all(ranks, lambda: open_features(model, sets, **common))
-        validator = Validator(benchmark, opened)
-    miner = make_miner(recipe, training)
+        validator = Validator(benchmark, ranks.first_then_all(lambda: open_features(model, sets, **common)))
     return Loop(
-        recipe, run, seed, model, training, source, ranks, validator, miner,
+        recipe, run, model, training, source, ranks,
+        step(recipe, model, training, ranks, seed), validator, make_miner(recipe, training),
         resources.checkpoint_seconds, resources.tensorboard,
     )  # fmt: skip
 
 
-def _finish(loop: Loop, plan: RunEstimate, seed: int, ranks: Ranks) -> Trained:
+def _finish(loop: Loop, estimate: RunEstimate, seed: int, ranks: Ranks) -> Trained:
     """Writes the models and then the result, so that the result exists only where everything is written."""
     p, run = loop.progress, loop.run
     model = loop.model.eval()
@@ -289,7 +161,7 @@ def _finish(loop: Loop, plan: RunEstimate, seed: int, ranks: Ranks) -> Trained:
         "recipe": describe_recipe(loop.recipe),
         "seed": seed,
         "data": _data_facts(loop),
-        "training": {**p.to_dict(), "memory_gib": plan.memory_gib},
+        "training": {**p.to_dict(), "memory_gib": estimate.memory_gib},
     }
     if ranks.first:
         best = PlaceModel.load(run / "best").to(ranks.device) if (run / "best").exists() else model
@@ -336,69 +208,14 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
     model.whiten(fit_whitening(images, descriptors, recipe.whiten, recipe.whitening, labels=recipe.labels, facts=facts))
 
 
-def starting(images: ImageSet, group: str) -> Ids:
-    """The images whose group's name begins with `group`."""
-    named = np.array([name.startswith(group) for name in images.group_names], bool)
-    ids = np.flatnonzero(named[images.group]) if len(named) else np.arange(0 if group else len(images))
-    if not len(ids):
-        raise InputError(
-            f"start_on={group}: no group of the training images begins with it; the first is {images.group_names[:1]}"
-        )
-    return ids
-
-
-def start_pooling(
-    model: PlaceModel,
-    images: ImageSet,
-    seed: int,
-    workers: int,
-    features: Cached | None = None,
-    *,
-    most: int = INITIAL_IMAGES,
-    among: Ids | None = None,
-) -> None:
-    """Initialises a pooling of clusters of local features (NetVLAD) from up to `most` training images.
-
-    features: those of the images, in the last of its sets, so that the network need not see the images again. among:
-    the images to take them from; None = all.
-    """
-    if not model.pool.has_start:
-        return
-    among = np.arange(len(images)) if among is None else among
-    ids = np.sort(among[np.random.default_rng(seed).permutation(len(among))[:most]])
-    if features is not None:
-        others = (np.zeros(0, np.int64),) * (len(features.rows) - 1)
-        requests = ((*others, ids[start : start + 32]) for start in range(0, len(ids), 32))
-        model.initialise_pool((fetched.features for fetched in features.fetch(requests)), seed)
-        return
-    with Meter("place clusters", len(ids), "images") as meter:
-
-        def seen() -> Iterator[Tensor]:
-            for _, pixels in image_batches(images, ids, model.config.image_size, 32, workers):
-                yield pixels
-                meter.advance(len(pixels))
-
-        model.initialise_pool(seen(), seed)
-
-
 def open_sampler(run: Path, data: Path | None = None) -> Sampler:
     """The sampler of a run, as its recipe and seed say."""
     config = artifacts.read_json(run / "run.json")["config"]
     return prepare(restore_recipe(config["recipe"]), data, run, int(config["seed"])).sampler
 
 
-def _first_then_all(ranks: Ranks, work: Callable[[], _T]) -> _T:
-    """The first rank does the work and leaves its result on disk; the others then find it there."""
-    if not ranks.first:
-        ranks.wait()
-        return work()
-    result = work()
-    ranks.wait()
-    return result
-
-
 @contextmanager
-def _arithmetic(deterministic: bool) -> Iterator[None]:
+def arithmetic(deterministic: bool) -> Iterator[None]:
     """Sets deterministic algorithms, or not, for the duration of a run."""
     before = torch.are_deterministic_algorithms_enabled()
     torch.use_deterministic_algorithms(deterministic)
@@ -407,72 +224,3 @@ def _arithmetic(deterministic: bool) -> Iterator[None]:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
-
-
-def _path(data: Path | str | Split | None) -> Data:
-    return Path(data) if isinstance(data, str) else data
-
-
-@dataclass(frozen=True)
-class Cost:
-    """What training costs on this machine, measured over some steps of a run."""
-
-    seconds_per_1000_pairs: float
-    """Wall time of steps, decoding and the frozen part included, mining apart; tuples count as pairs."""
-    cpu_seconds_per_1000_pairs: float
-    """Processor time of this process in those steps, which a busy machine does not change."""
-    mining_seconds_per_1000_pairs: float
-    peak_gib: float
-    """Peak of the GPU's memory, or of the whole process where there is no GPU."""
-    pairs_per_epoch: int
-    steps: int
-    """Measured steps."""
-    device: str
-
-    @property
-    def hours_per_epoch(self) -> float:
-        """Extrapolated from the measured steps."""
-        both = self.seconds_per_1000_pairs + self.mining_seconds_per_1000_pairs
-        return both * self.pairs_per_epoch / 1000 / 3600
-
-
-COST_WARM_STEPS, COST_STEPS = 3, 20
-
-
-def measure_steps(
-    recipe: Recipe, run: Path, data: Path | None, seed: int = 0, workers: int | None = None, *, steps: int = COST_STEPS
-) -> Cost:
-    """Trains some steps of a recipe in `run`, after others that pay for one-off set-up, and measures their cost."""
-    import resource
-
-    ranks = Ranks.join()
-    plain = replace(recipe, validation="", steps=None)
-    with _arithmetic(recipe.deterministic):
-        loop = _set_up(
-            plain, run, data, seed, Resources(workers, tensorboard=False, checkpoint_seconds=math.inf), ranks
-        )
-        progress, batches = loop.progress, len(loop.data.sampler)
-        if ranks.device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats()
-        loop.total = COST_WARM_STEPS
-        loop.complete()
-        once, pairs, started, used = progress.mining_seconds, progress.pairs, time.monotonic(), time.process_time()
-        loop.total += steps
-        loop.complete()
-        used = time.process_time() - used
-    seconds = time.monotonic() - started - (progress.mining_seconds - once)
-    if ranks.device.type == "cuda":
-        peak, device = torch.cuda.max_memory_allocated(), torch.cuda.get_device_name()
-    else:
-        peak, device = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "CPU"
-    per_batch = progress.pairs / (COST_WARM_STEPS + steps) / recipe.accumulate
-    renewed = per_batch * getattr(recipe.batches, "refresh", 1)
-    return Cost(
-        seconds_per_1000_pairs=1000 * seconds / (progress.pairs - pairs),
-        cpu_seconds_per_1000_pairs=1000 * used / (progress.pairs - pairs),
-        mining_seconds_per_1000_pairs=1000 * once / renewed if once else 0.0,
-        peak_gib=peak / GIB,
-        pairs_per_epoch=round(per_batch * batches),
-        steps=steps,
-        device=device,
-    )
