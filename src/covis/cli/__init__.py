@@ -10,14 +10,17 @@ import sys
 import traceback
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 import typer
 from typer.core import TyperGroup
 
+from covis.cli.verbs import REGISTERED
 from covis.core.errors import InputError, WeightsMissing, visible
 from covis.core.machine import prepare_process
+from covis.core.plugins import load_installed_plugins, load_plugins
 from covis.core.progress import QUIET, VERBOSE, set_level
+from covis.core.registry import import_modules
 
 VERBS: dict[str, str] = {
     "demo": "experiments.demo",
@@ -91,11 +94,28 @@ class _Sections(TyperGroup):
     """Lists the verbs under headings, with summaries that wrap instead of being cut."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        width = max(len(verb) for verbs in SECTIONS.values() for verb in verbs)
-        for heading, verbs in SECTIONS.items():
+        sections = sections_of_verbs()
+        width = max(len(verb) for verbs in sections.values() for verb in verbs)
+        for heading, verbs in sections.items():
             commands = [(verb, command) for verb in verbs if (command := self.get_command(ctx, verb)) is not None]
             with formatter.section(heading):
                 formatter.write_dl([(verb.ljust(width), command.get_short_help_str(200)) for verb, command in commands])
+
+
+def sections_of_verbs() -> dict[str, tuple[str, ...]]:
+    """Heading → verbs: ours in their order, then those of other files and plugins."""
+    sections = dict(SECTIONS)
+    for name in REGISTERED:
+        section = REGISTERED[name].section
+        sections[section] = (*sections.get(section, ()), name)
+    return sections
+
+
+def _find_verbs() -> None:
+    """Imports what may register a verb: modules of this package that no table names, and installed plugins."""
+    places = [*VERBS.values(), *(place for verbs in GROUPS.values() for place in verbs.values())]
+    import_modules(__name__, __path__, without={place.partition(".")[0] for place in places})
+    load_installed_plugins()
 
 
 _EVERYWHERE = "-q (warnings only), -v (with timestamps) and --debug (tracebacks)."
@@ -119,6 +139,12 @@ def build_app(verb: str | None = None, *, listed: bool = False) -> typer.Typer:
     )
     app.callback()(_version)
     alone = verb in VERBS or verb in GROUPS
+    if not alone:
+        _find_verbs()
+        alone = verb in REGISTERED
+    for name in REGISTERED:
+        if not alone or name == verb:
+            app.command(name, epilog=f"Also {_EVERYWHERE}")(_summary(REGISTERED[name].function, listed and not alone))
     for name, function in VERBS.items():
         if not alone or name == verb:
             app.command(name, epilog=f"Also {_EVERYWHERE}")(_function(function, listed))
@@ -148,7 +174,11 @@ def _add_group(app: typer.Typer, name: str, verbs: dict[str, str], listed: bool)
 
 def _function(place: str, listed: bool) -> Callable[..., Any]:
     module, _, name = place.partition(".")
-    function: Callable[..., Any] = getattr(importlib.import_module(f"covis.cli.{module}"), name)
+    return _summary(getattr(importlib.import_module(f"covis.cli.{module}"), name), listed)
+
+
+def _summary(function: Callable[..., Any], listed: bool) -> Callable[..., Any]:
+    """The function, or where only verbs are listed one without options that has its docstring."""
     if not listed:
         return function
 
@@ -166,8 +196,12 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
+_IMPORT = typer.Option("--import", metavar="MODULE", help="Load a plugin first, with the names it brings; repeatable.")
+
+
 def _version(
     version: bool = typer.Option(False, "--version", is_eager=True, callback=_print_version, help="Print the version."),
+    imports: Annotated[list[str] | None, _IMPORT] = None,
 ) -> None:
     """Visual place recognition learned from how much two views share."""
 
@@ -210,6 +244,7 @@ def main(argv: list[str] | None = None) -> None:
 def _run(args: list[str], debug: bool) -> int:
     """Runs a command; returns its exit code. Raises `BrokenPipeError` where nobody reads its results any more."""
     try:
+        args = _load_named_plugins(args)
         verb = next(iter(args), None)
         known = verb in VERBS or verb in GROUPS or "_COVIS_COMPLETE" in os.environ
         code = build_app(verb, listed=not known)(args, standalone_mode=False)
@@ -227,6 +262,17 @@ def _run(args: list[str], debug: bool) -> int:
         status, line = error_line(error, next(iter(args), ""))
         print(f"covis: {line}", file=sys.stderr)
         return status
+
+
+def _load_named_plugins(args: list[str]) -> list[str]:
+    """Loads the plugins of `--import MODULE` before the verb; returns the words from the verb on."""
+    while args and args[0].partition("=")[0] == "--import":
+        _, equals, module = args[0].partition("=")
+        if not equals and len(args) == 1:
+            raise InputError("--import needs a module: covis --import MODULE VERB …")
+        load_plugins([module if equals else args[1]])
+        args = args[1 if equals else 2 :]
+    return args
 
 
 _WEIGHTS_OPTION = {"index": "--weights FILE.safetensors"}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import difflib
 import glob
-import importlib.util
 import json
 import re
 import sys
@@ -14,10 +13,10 @@ from typing import Annotated, Any, TextIO, TypeVar
 
 import typer
 
+from covis.cli.names import check_name, known_names
 from covis.core import machine
 from covis.core.errors import InputError, near_path, unknown_name, visible
 from covis.core.progress import say
-from covis.core.registry import check_name, known_names
 from covis.core.tables import text_table as table
 
 __all__ = [
@@ -77,7 +76,7 @@ def some_existing(photos: list[Path]) -> list[Path]:
 
 
 def named(kind: str) -> Callable[[Any], Any]:
-    """A check that an argument, or each of a list, is a registered name of a kind; it imports nothing."""
+    """A check that an argument, or each of a list, is a registered name of a kind."""
 
     def check(given: Any) -> Any:
         for name in given if isinstance(given, list) else [given]:
@@ -88,28 +87,24 @@ def named(kind: str) -> Callable[[Any], Any]:
     return check
 
 
-def backbones() -> list[str]:
-    """Every backbone's name: ours, and timm's as its source declares them, since importing it takes seconds."""
-    spec = importlib.util.find_spec("timm")
-    names = set(known_names("backbone"))
-    for file in Path(str(spec.origin)).parent.glob("models/*.py") if spec is not None else ():
-        names.update(_DECLARED.findall(file.read_text(encoding="utf-8")))
-    return sorted(names)
-
-
-_DECLARED = re.compile(r"^@register_model\s*\n(?:@.*\n)*def (\w+)", re.MULTILINE)
-
-
 def known_backbone(name: str) -> str:
     """A name of a backbone, which may carry a weights tag (`resnet18.tv_in1k`)."""
-    if name and name.partition(".")[0] not in (known := backbones()):
-        raise unknown_name("backbone", name, known)
+    if name:
+        from covis.models import backbone_names
+
+        if name.partition(".")[0] not in (known := backbone_names()):
+            raise unknown_name("backbone", name, known)
     return name
 
 
 def index_kind(name: str) -> str:
-    """`auto`, or a kind of index."""
-    return name if name == "auto" else check_name("kind of index", name)
+    """`auto`, `exact`, or a kind of approximate index."""
+    from covis.search import KINDS
+
+    known = ("auto", "exact", *KINDS)
+    if name not in known:
+        raise unknown_name("kind of index", name, known)
+    return name
 
 
 def choice_of(option: str, choices: Sequence[str]) -> Callable[[Any], Any]:

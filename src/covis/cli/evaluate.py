@@ -23,8 +23,8 @@ from covis.cli.common import (
     existing_model,
     named,
 )
+from covis.cli.names import check_name, known_names
 from covis.core.errors import InputError, unknown_name
-from covis.core.registry import check_name, known_names
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
@@ -161,7 +161,7 @@ SWEEP, _PLAIN, _ALL = "sweep", "none", "all"
 
 def _check_model(path: Path) -> Path | None:
     """Checks that the model exists; an error says so if a benchmark was given in its place."""
-    if str(path) in known_names("benchmark") and not path.exists():
+    if not path.exists() and str(path) in known_names("benchmark"):
         raise InputError(f"{path} is a benchmark; the model comes first: covis evaluate MODEL {path}")
     return existing_model(path)
 

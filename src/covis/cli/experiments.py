@@ -12,8 +12,8 @@ import typer
 
 from covis.cli.common import DataPath, Device, Json, Workers, emit, existing, known_backbone, named
 from covis.cli.common import table as text_table
+from covis.cli.names import check_name
 from covis.core.errors import InputError
-from covis.core.registry import check_name, is_loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -35,26 +35,14 @@ def _check_recipe(given: str | list[str] | None) -> str | list[str] | None:
     return given
 
 
-_NAMED_FIELDS = {
-    "loss": "loss",
-    "labels": "rule",
-    "batches": "kind of batches",
-    "batches.composed_by": "rule",
-    "model.pool": "pooling",
-}
-"""Fields of a recipe whose value is a registered name, and of what kind."""
-
-
 def _check_settings(given: list[str] | None) -> list[str] | None:
-    """Checks fields and names in FIELD=VALUE; recipes that are loaded already check them themselves later."""
-    for setting in given or () if not is_loaded("recipe") else ():
-        field, equals, value = (part.strip() for part in setting.partition("="))
-        if equals:
-            check_name("field", field)
-        if equals and field == "model.backbone":
+    """Checks the names of networks and poolings in FIELD=VALUE; a recipe checks its other fields when they are set."""
+    for setting in given or ():
+        field, _, value = (part.strip() for part in setting.partition("="))
+        if field == "model.backbone":
             known_backbone(value)
-        if field in _NAMED_FIELDS and value.isidentifier() and value.lower() not in ("none", "null"):
-            check_name(_NAMED_FIELDS[field], value)
+        if field == "model.pool":
+            check_name("pooling", value)
     return given
 
 
@@ -122,14 +110,15 @@ def train(
         raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
     from covis import experiments
     from covis.datasets import given_paths
-    from covis.training.recipe import configure, describe_recipe, start_from
+    from covis.training.recipe import configure, describe_recipe, recipe_plugins, start_from
 
     start = experiments.get(recipe)
     if init is not None:
         start = start_from(start, *_given_model(init))
     chosen = configure(start, set_ or [])
     if dry_run:
-        emit(describe_recipe(chosen), True)
+        plugins = recipe_plugins(chosen)
+        emit({**({"plugins": plugins} if plugins else {}), **describe_recipe(chosen)}, True)
         return
     assert output is not None
     path = given_paths(data, [chosen.dataset]).get(chosen.dataset)

@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import importlib.util
-import json as json_text
 import shutil
 import sys
 import time
-from collections.abc import Sequence
-from importlib import resources
+from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from covis.cli.common import Json, backbones, emit, existing, named, table
+from covis.cli.common import Json, emit, existing, named, table
+from covis.cli.names import known_names
 from covis.core.errors import InputError, unknown_name
-from covis.core.registry import NAMES_FILE, known_names
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "onnx": (("onnx", "onnxscript", "onnxruntime"), "covis export, and faster index, locate and embed on a CPU"),
@@ -277,7 +275,7 @@ def _after_check(name: str, path: Path) -> str:
     """The next command for a complete dataset: training on it if a recipe does, else its benchmark."""
     from covis.evaluation import BENCHMARKS
 
-    if any(about.startswith(f"{name}: ") for about in known_names("recipe").values()):
+    if any(make().dataset == name for make in known_names("recipe").values()):
         return f"covis train RECIPE --data {name}={path} -o RUN (covis list recipes --match {name})"
     benchmark = next((b for b in BENCHMARKS if BENCHMARKS[b].dataset == name), "")
     return f"covis evaluate MODEL {benchmark} --data {name}={path}" if benchmark else ""
@@ -326,8 +324,7 @@ def list_names(
         return
     if kind not in LISTS:
         raise unknown_name("kind", kind, LISTS)
-    known = dict.fromkeys(backbones(), "") if kind == "backbones" else known_names(LISTS[kind][1])
-    listed = {name: about for name, about in known.items() if match in name}
+    listed = {name: about for name, about in LISTS[kind][1]().items() if match in name}
     emit(list(listed), json, _described(listed))
 
 
@@ -347,123 +344,30 @@ START_WITH = {
     "msls_vgg16_gem_gcl": "start here: the method's main experiment",
 }
 """Recipes that are listed first, and why."""
-LISTS = {
-    "datasets": ("supported datasets, with their splits", "dataset"),
-    "benchmarks": ("named evaluation protocols", "benchmark"),
-    "recipes": ("training recipes, by dataset", "recipe"),
-    "backbones": ("networks to build a model from", "backbone"),
-    "rules": ("label rules", "rule"),
-    "models": ("published models that can be imported", "published model"),
-    "batches": ("ways to compose training batches", "kind of batches"),
-    "losses": ("training losses", "loss"),
-    "pools": ("poolings of feature maps into a descriptor", "pooling"),
-    "rerankers": ("ways to re-rank results (covis evaluate --rerank)", "re-ranker"),
-    "indexes": ("kinds of index (covis search build --kind, covis index --kind)", "kind of index"),
-    "tables": ("tables and figures that covis reproduce makes", "table"),
-}
-"""What can be listed → its description, and the kind of its registry."""
 
 
-# `make names` collects from the registries what `covis list` shows and what names are checked against.
+def _registered(kind: str) -> Callable[[], dict[str, str]]:
+    """Name → what it is, of a registry."""
 
+    def names() -> dict[str, str]:
+        registered = known_names(kind)
+        return {name: registered.about(name) for name in registered}
 
-def all_names() -> dict[str, dict[str, str]]:
-    """Kind → {name: what it is} of everything registered, from the registries; imports them all."""
-    return {
-        "dataset": _datasets(), "benchmark": _benchmarks(), "recipe": _recipes(), "rule": _rules(),
-        "published model": _models(), "kind of batches": _batches(), "loss": _losses(), "pooling": _pools(),
-        "table": _tables(), "backbone": _own_backbones(), "field": _recipe_fields(),
-        "re-ranker": _rerankers(), "kind of index": _indexes(),
-    }  # fmt: skip
-
-
-def _datasets() -> dict[str, str]:
-    from covis.datasets import DATASETS
-
-    return {name: f"splits: {', '.join(_some(DATASETS[name].splits))}" for name in DATASETS}
-
-
-def _benchmarks() -> dict[str, str]:
-    from covis.evaluation import BENCHMARKS
-
-    return {name: _first_line(BENCHMARKS[name].make) for name in BENCHMARKS}
+    return names
 
 
 def _recipes() -> dict[str, str]:
     """Recipes by dataset, those to start with first."""
-    from covis.experiments import RECIPES, get
-
-    made = {name: get(name) for name in RECIPES}
-    first = [name for name in START_WITH if name in made]
-    rest = sorted((name for name in made if name not in first), key=lambda name: (made[name].dataset, name))
-    return {
-        name: f"{recipe.dataset}: {recipe.model.backbone}, {recipe.model.pool}, {type(recipe.loss).__name__}"
-        + (f" ({START_WITH[name]})" if name in START_WITH else "")
-        for name in (*first, *rest)
-        for recipe in [made[name]]
-    }
+    about = _registered("recipe")()
+    first = [name for name in START_WITH if name in about]
+    rest = sorted((name for name in about if name not in first), key=lambda name: (about[name].partition(":")[0], name))
+    return {name: about[name] + (f" ({START_WITH[name]})" if name in first else "") for name in (*first, *rest)}
 
 
-def _own_backbones() -> dict[str, str]:
-    from covis.models.backbones import VARIANTS
+def _backbones() -> dict[str, str]:
+    from covis.models import backbone_names
 
-    return dict.fromkeys(VARIANTS, "")
-
-
-def _recipe_fields() -> dict[str, str]:
-    """Every field that `--set` can change in some recipe, dotted."""
-    from dataclasses import fields
-
-    from covis.models import ModelConfig
-    from covis.training.recipe import CHOICES, Optimiser, Recipe
-    from covis.whitening import WhiteningRule
-
-    parts: dict[str, list[type]] = {"": [Recipe], "model.": [ModelConfig], "optimiser.": [Optimiser]}
-    parts |= {"whitening.": [WhiteningRule], **{f"{name}.": list(kinds.values()) for name, kinds in CHOICES.items()}}
-    return dict.fromkeys(
-        sorted({f"{part}{f.name}" for part, kinds in parts.items() for k in kinds for f in fields(k)}), ""
-    )
-
-
-def _rules() -> dict[str, str]:
-    import covis.labels
-    import covis.town  # which brings a rule of its own
-
-    return {name: _first_line(covis.labels.RULES[name]) for name in covis.labels.RULES}
-
-
-def _batches() -> dict[str, str]:
-    from covis.sampling import BATCHES
-
-    return {name: _first_line(BATCHES[name]) for name in BATCHES}
-
-
-def _losses() -> dict[str, str]:
-    from covis.losses import LOSSES
-
-    return {name: _first_line(LOSSES[name]) for name in sorted(LOSSES)}
-
-
-def _pools() -> dict[str, str]:
-    from covis.models import POOLS
-
-    return {name: _first_line(POOLS[name]) for name in POOLS}
-
-
-def _models() -> dict[str, str]:
-    from covis.models.published import PUBLISHED
-
-    return {
-        name: f"{entry.config.backbone}, {entry.config.pool}: {entry.paper} ({entry.licence})"
-        for name in PUBLISHED
-        for entry in [PUBLISHED[name]]
-    }
-
-
-def _rerankers() -> dict[str, str]:
-    from covis.describing.rerankers import RERANKERS
-
-    return {name: _first_line(RERANKERS[name]) for name in RERANKERS}
+    return dict.fromkeys(backbone_names(), "")
 
 
 def _indexes() -> dict[str, str]:
@@ -472,29 +376,18 @@ def _indexes() -> dict[str, str]:
     return {"exact": "every descriptor is looked at", **{name: kind.description for name, kind in KINDS.items()}}
 
 
-def _tables() -> dict[str, str]:
-    from covis.experiments import TABLES
-
-    return {name: _first_line(TABLES[name]) for name in TABLES}
-
-
-def _first_line(thing: Any) -> str:
-    """The first line of a registered thing's docstring."""
-    function = getattr(thing, "func", thing)
-    return (function.__doc__ or "").strip().split("\n")[0]
-
-
-def _some(names: Sequence[str], most: int = 8) -> list[str]:
-    return [*names[:most], "…"] if len(names) > most else list(names)
-
-
-def write_names() -> None:
-    """Rewrites the file of names; a test compares it with the registries."""
-    from covis.core.files import write_text
-
-    path = Path(str(resources.files("covis"))) / NAMES_FILE
-    write_text(path, json_text.dumps(all_names(), indent=1, ensure_ascii=False) + "\n")
-
-
-if __name__ == "__main__":
-    write_names()
+LISTS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
+    "datasets": ("supported datasets, with their splits", _registered("dataset")),
+    "benchmarks": ("named evaluation protocols", _registered("benchmark")),
+    "recipes": ("training recipes, by dataset", _recipes),
+    "backbones": ("networks to build a model from", _backbones),
+    "rules": ("label rules", _registered("rule")),
+    "models": ("published models that can be imported", _registered("published model")),
+    "batches": ("ways to compose training batches", _registered("kind of batches")),
+    "losses": ("training losses", _registered("loss")),
+    "pools": ("poolings of feature maps into a descriptor", _registered("pooling")),
+    "rerankers": ("ways to re-rank results (covis evaluate --rerank)", _registered("re-ranker")),
+    "indexes": ("kinds of index (covis search build --kind, covis index --kind)", _indexes),
+    "tables": ("tables and figures that covis reproduce makes", _registered("table")),
+}
+"""What can be listed → its description, and its names with what they are."""

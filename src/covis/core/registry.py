@@ -1,60 +1,41 @@
-"""Names that cross a process boundary (command line, manifest), each bound to one object."""
+"""Names that cross a process boundary (command line, recipe, manifest), each bound to one object."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable, Iterator, Mapping
-from functools import cache
-from importlib import resources
-from typing import TypeVar
+import importlib
+import pkgutil
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from typing import Any, TypeVar
 
 from covis.core.errors import unknown_name
+from covis.core.plugins import load_installed_plugins
 
 _T = TypeVar("_T")
-NAMES_FILE = "names.json"
-"""In the package: kind → {name: what it is}, of all that covis registers; written by `make names`."""
-_made: dict[str, Registry[object]] = {}
 
 
-@cache
-def _listed() -> dict[str, dict[str, str]]:
-    listed: dict[str, dict[str, str]] = json.loads(resources.files("covis").joinpath(NAMES_FILE).read_text("utf-8"))
-    return listed
-
-
-def known_names(kind: str) -> dict[str, str]:
-    """Name → what it is, for a kind of registered things, without importing them; includes those of this process."""
-    live = _made.get(kind, ())
-    return {**_listed().get(kind, {}), **{name: "" for name in live if name not in _listed().get(kind, {})}}
-
-
-def is_loaded(kind: str) -> bool:
-    """Whether the things of a kind are imported, so that their registry can be used."""
-    return kind in _made
-
-
-def check_name(kind: str, name: str) -> str:
-    """The name, if a thing of that kind has it; else an error with the nearest. Imports none of them."""
-    known = known_names(kind)
-    if name not in known:
-        raise unknown_name(kind, name, known)
-    return name
+def first_doc_line(entry: Any) -> str:
+    """The first line of a function's or class's docstring."""
+    function = getattr(entry, "func", entry)
+    return (function.__doc__ or "").strip().split("\n")[0]
 
 
 class Registry(Mapping[str, _T]):
     """A mapping filled by decorator; a duplicate raises, an unknown name suggests the nearest.
 
+    A name that is missing is looked for in installed plugins first. `describe` says in a line what an entry is.
+
     >>> measures = Registry("measure")
     >>> @measures.register("overlap")
-    ... def overlap(): ...
-    >>> list(measures), "iou" in measures
-    (['overlap'], False)
+    ... def overlap():
+    ...     "Shared part of two views."
+    >>> list(measures), "iou" in measures, measures.about("overlap")
+    (['overlap'], False, 'Shared part of two views.')
     """
 
-    def __init__(self, kind: str) -> None:
+    def __init__(self, kind: str, describe: Callable[[_T], str] = first_doc_line) -> None:
         self.kind = kind
+        self._describe = describe
         self._entries: dict[str, _T] = {}
-        _made[kind] = self  # type: ignore[assignment]
 
     def register(self, name: str) -> Callable[[_T], _T]:
         """Decorator that binds `name`."""
@@ -72,16 +53,27 @@ class Registry(Mapping[str, _T]):
         for name, entry in table.items():
             self.register(name)(entry)
 
+    def about(self, name: str) -> str:
+        """What the entry is, in a line."""
+        return self._describe(self[name])
+
     def __getitem__(self, name: str) -> _T:
-        if name not in self._entries:
+        if name not in self:
             raise unknown_name(self.kind, name, self._entries)
         return self._entries[name]
 
     def __contains__(self, name: object) -> bool:
-        return name in self._entries
+        return name in self._entries or (load_installed_plugins() and name in self._entries)
 
     def __iter__(self) -> Iterator[str]:
         return iter(sorted(self._entries))
 
     def __len__(self) -> int:
         return len(self._entries)
+
+
+def import_modules(package: str, path: Iterable[str], without: Collection[str] = ()) -> None:
+    """Imports the modules of a package, so that what they register is there: a new file is found by itself."""
+    for module in pkgutil.iter_modules(path):
+        if module.name not in without:
+            importlib.import_module(f"{package}.{module.name}")

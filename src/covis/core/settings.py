@@ -163,7 +163,8 @@ class _Draft:
     def _require(self, name: str, before: str, full: str) -> None:
         known = [f.name for f in dataclasses.fields(self.kind) if f.init]
         if name not in known:
-            raise unknown_name("field", full, [before + k for k in known])
+            inner = [f"{k}.{f.name}" for k in known if (part := self.values.get(k)) for f in _fields(part)]
+            raise unknown_name("field", full, [before + k for k in (*known, *inner)])
 
 
 def _merged(draft: _Draft | None, values: Mapping[str, Any], kinds: Kinds, path: str) -> _Draft:
@@ -192,6 +193,12 @@ def _draft(value: Any) -> Any:
     if not _is_value(value):
         return value
     return _Draft(type(value), {f.name: getattr(value, f.name) for f in dataclasses.fields(value) if f.init})
+
+
+def _fields(value: Any) -> tuple[dataclasses.Field[Any], ...]:
+    """The fields of a value or a draft of one; none of anything else."""
+    kind = value.kind if isinstance(value, _Draft) else type(value)
+    return dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
 
 
 def _is_value(value: Any) -> bool:

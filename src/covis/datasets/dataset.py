@@ -44,7 +44,12 @@ class Dataset:
     """Where it lies if no path is given; None if a path is needed."""
 
 
-DATASETS: Registry[Dataset] = Registry("dataset")
+def _some_splits(dataset: Dataset) -> str:
+    shown = dataset.splits[:8]
+    return f"splits: {', '.join(shown)}{', …' if len(dataset.splits) > len(shown) else ''}"
+
+
+DATASETS: Registry[Dataset] = Registry("dataset", _some_splits)
 
 
 def load(name: str, path: Path | str | None, split: str) -> Split:

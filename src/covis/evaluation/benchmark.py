@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from covis.core.arrays import Ids
 from covis.core.artifacts import fingerprint
 from covis.core.errors import InputError
-from covis.core.registry import Registry
+from covis.core.registry import Registry, first_doc_line
 from covis.core.tables import card
 from covis.evaluation.metrics import KS, Ranked, positives, ranked_ids, repeated
 from covis.graph import SimilarityGraph
@@ -308,7 +308,7 @@ class Protocol:
         return replace(self.make(path, **chosen), dataset=self.dataset, split=self.split, frame=frame)
 
 
-BENCHMARKS: Registry[Protocol] = Registry("benchmark")
+BENCHMARKS: Registry[Protocol] = Registry("benchmark", lambda protocol: first_doc_line(protocol.make))
 """Name → its protocol."""
 
 

@@ -14,7 +14,7 @@ from scipy.sparse import csr_array
 
 from covis import datasets
 from covis.core.errors import InputError
-from covis.datasets import surveys
+from covis.datasets import msls, surveys
 from covis.datasets.msls import SUBTASKS
 from covis.datasets.seven_scenes import SCENES
 from covis.evaluation.benchmark import (
@@ -188,7 +188,7 @@ def _items(path: Path | None, split: str, task: str, length: int) -> tuple[Split
 
     A panorama is never the middle of an item, but it may be one of its frames, as in the official evaluator.
     """
-    frames = datasets.msls.load(datasets.data_path("msls", path), split, panoramas=True)
+    frames = msls.load(datasets.data_path("msls", path), split, panoramas=True)
     lengths = [length if sequence else 1 for sequence in TASKS[task]]
     sides = [as_sequences(side, n) for side, n in zip(frames, lengths, strict=True)]
     queries, database = (side.subset(side.columns["all"] & ~side.columns["pano"]) for side in sides)

@@ -1,5 +1,6 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss per pair or tuple."""
 
+from covis.core.registry import import_modules
 from covis.losses.pairs import (
     LOSSES,
     Contrastive,
@@ -59,3 +60,5 @@ __all__ = [
     "TripletHuber",
     "TupleLoss",
 ]
+
+import_modules(__name__, __path__)

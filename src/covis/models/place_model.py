@@ -21,6 +21,7 @@ from torch.nn.utils import parametrize
 from covis.core import artifacts
 from covis.core.artifacts import fingerprint
 from covis.core.errors import InputError
+from covis.core.plugins import require_plugins
 from covis.core.progress import say
 from covis.models import backbones, published, weights
 from covis.models.backbones import Backbone
@@ -85,6 +86,9 @@ def read_model(path: Path, trainable: str | None = None) -> PlaceModel:
     config = ModelConfig.from_dict(artifacts.read_json(path / "config.json"))
     if trainable is not None:
         config = replace_fields(config, trainable=cast(Trainable, trainable))
+    card = artifacts.read_json(path / "card.json")
+    if config.pool not in POOLS:
+        require_plugins(card.get("plugins", ()), path)
     model = PlaceModel.skeleton(config)
     try:
         model.load_state_dict(load_file(path / WEIGHTS_FILE))
@@ -93,7 +97,7 @@ def read_model(path: Path, trainable: str | None = None) -> PlaceModel:
             f"{path / WEIGHTS_FILE} does not fit its config.json ({_first_line(error)}); make it again"
         ) from None
     model.set_preprocessing(Preprocessing(**artifacts.read_json(path / "preprocessing.json")))
-    model.card = artifacts.read_json(path / "card.json")
+    model.card = card
     if (path / WHITENING).is_file():
         model.whiten(Whitening.open(path / WHITENING))
     if model.fingerprint() != manifest["fingerprint"]:

@@ -68,7 +68,11 @@ class PublishedModel:
     """Whether the file is a vocabulary, one matrix of centres; the backbone's weights are a file of their own."""
 
 
-PUBLISHED: Registry[PublishedModel] = Registry("published model")
+def _origin(model: PublishedModel) -> str:
+    return f"{model.config.backbone}, {model.config.pool}: {model.paper} ({model.licence})"
+
+
+PUBLISHED: Registry[PublishedModel] = Registry("published model", _origin)
 
 
 def find_published(name: str, file: Path | None = None) -> tuple[PublishedModel, Path]:

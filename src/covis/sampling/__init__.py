@@ -1,5 +1,6 @@
 """Batches of index pairs and tuples, drawn from a similarity graph: no images, and no torch until a loss is called."""
 
+from covis.core.registry import import_modules
 from covis.sampling.allpairs import AllPairs, AllPairsSampler, ListBatch
 from covis.sampling.batches import BATCHES, STRATEGIES, Band, Batch, Batches, Sampler, Strategy
 from covis.sampling.classes import ClassBatch, Classes, ClassSampler
@@ -30,3 +31,5 @@ __all__ = [
     "TupleSampler",
     "Tuples",
 ]
+
+import_modules(__name__, __path__)

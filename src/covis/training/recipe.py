@@ -12,6 +12,7 @@ from typing import Any, Literal
 from covis.core import settings as fields
 from covis.core.errors import InputError, unknown_name
 from covis.core.files import first_line, read_bounded
+from covis.core.plugins import load_plugins, loaded_plugins, plugins_of
 from covis.core.registry import Registry
 from covis.core.settings import above, at_least, check_types
 from covis.datasets import DATASETS
@@ -135,7 +136,12 @@ def start_from(recipe: Recipe, config: ModelConfig, path: Path) -> Recipe:
     return replace(recipe, model=model, keep_better=bool(recipe.validation))
 
 
-RECIPES: Registry[Callable[[], Recipe]] = Registry("recipe")
+def _parts(make: Callable[[], Recipe]) -> str:
+    recipe = make()
+    return f"{recipe.dataset}: {recipe.model.backbone}, {recipe.model.pool}, {type(recipe.loss).__name__}"
+
+
+RECIPES: Registry[Callable[[], Recipe]] = Registry("recipe", _parts)
 """Name → function that returns the recipe."""
 
 
@@ -161,6 +167,16 @@ def describe_recipe(recipe: Recipe) -> dict[str, Any]:
     return description
 
 
+def recipe_plugins(recipe: Recipe) -> list[str]:
+    """The plugins that the recipe's parts come from."""
+    if not loaded_plugins():
+        return []
+    from covis.models import POOLS
+
+    parts: list[Any] = [recipe.loss, recipe.labels, recipe.batches, DATASETS[recipe.dataset].load]
+    return plugins_of(*parts, *([POOLS[recipe.model.pool]] if recipe.model.pool in POOLS else []))
+
+
 def restore_recipe(description: Mapping[str, Any]) -> Recipe:
     """Back from `describe_recipe`."""
     recipe: Any = fields.restore(description, _kinds())
@@ -180,8 +196,11 @@ def read_recipe(path: Path) -> Recipe:
         raise InputError(
             f"{path} holds no fields of a recipe; write FIELD = VALUE, or start from covis train --dry-run"
         )
-    base = entries.pop("base", None)
+    base, plugins = entries.pop("base", None), entries.pop("plugins", [])
+    if not (isinstance(plugins, list) and all(isinstance(module, str) for module in plugins)):
+        raise InputError(f'{path}: plugins is {plugins!r}; write a list of modules, such as plugins = ["my_module"]')
     try:
+        load_plugins(plugins)
         if base is None:
             return restore_recipe({"type": "Recipe", **entries})
         return fields.merge(RECIPES[base](), entries, _kinds())

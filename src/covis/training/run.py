@@ -15,6 +15,7 @@ from covis import datasets
 from covis.core import artifacts, machine
 from covis.core.errors import InputError
 from covis.core.files import first_line, sha256
+from covis.core.plugins import require_plugins
 from covis.core.progress import say
 from covis.describing.features import Cached, open_features
 from covis.evaluation import load_benchmark
@@ -27,7 +28,7 @@ from covis.training.estimate import RunEstimate, estimate_run
 from covis.training.loop import Loop
 from covis.training.pooling_start import images_of_groups, start_pooling
 from covis.training.ranks import Ranks
-from covis.training.recipe import Recipe, describe_recipe, restore_recipe
+from covis.training.recipe import Recipe, describe_recipe, recipe_plugins, restore_recipe
 from covis.training.record import METRICS, RESULT
 from covis.training.result import Trained
 from covis.training.step import Step
@@ -96,6 +97,8 @@ def train(
 def _config(recipe: Recipe, data: Data, seed: int, step: type[Step]) -> dict[str, Any]:
     """What decides a run, as JSON."""
     config: dict[str, Any] = {"recipe": describe_recipe(recipe), "seed": seed}
+    if plugins := recipe_plugins(recipe):
+        config["plugins"] = plugins
     if isinstance(data, Split):
         config["images"] = [images.fingerprint() for images in data]
     if step is not Step:
@@ -163,6 +166,8 @@ def _finish(loop: Loop, estimate: RunEstimate, seed: int, ranks: Ranks) -> Train
         "data": _data_facts(loop),
         "training": {**p.to_dict(), "memory_gib": estimate.memory_gib},
     }
+    if plugins := recipe_plugins(loop.recipe):
+        facts["plugins"] = plugins
     if ranks.first:
         best = PlaceModel.load(run / "best").to(ranks.device) if (run / "best").exists() else model
         for name, chosen, recalls in (("last", model, {}), ("model", best, _recalls(loop))):
@@ -211,6 +216,7 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
 def open_sampler(run: Path, data: Path | None = None) -> Sampler:
     """The sampler of a run, as its recipe and seed say."""
     config = artifacts.read_json(run / "run.json")["config"]
+    require_plugins(config.get("plugins", ()), run)
     return prepare(restore_recipe(config["recipe"]), data, run, int(config["seed"])).sampler
 
 
