@@ -30,7 +30,7 @@ from _own_map import SHARED, TABLES, WEIGHTS, Photos, as_map, described, finishe
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from covis.describing.local import ByLocal
+    from covis.search.local import LocalReranker
 
 FOLDS = 5
 PRECISION = 0.9
@@ -43,7 +43,6 @@ def asked(
 ) -> dict[str, dict[str, Any]]:
     """Name → P, right and confident of each query photo, and CPU seconds, by a map that counts such inliers."""
     from covis.core.machine import cpu_seconds
-    from covis.describing.local import ByLocal
     from covis.evaluation.retrieval import affordable
     from covis.maps.calibration import RATE, calibrate
     from covis.maps.fitting import choose_whitening, shared_dims
@@ -51,6 +50,7 @@ def asked(
     from covis.maps.map import INLIER_PHOTOS
     from covis.poses import PLACE_M
     from covis.search import rank
+    from covis.search.local import LocalReranker
     from covis.whitening import moments
 
     images, raw = as_map(photos.images, known), photos.raw[known]
@@ -66,7 +66,7 @@ def asked(
             learned = held if name == ALONE else held.some(INLIER_PHOTOS)
             judge = replace(judge, calibration=calibrate(images, white, held=learned), inliers=None)
         else:
-            count = partial(_count, ByLocal.parse(name), [photos.images.path(int(i)) for i in known])
+            count = partial(_count, LocalReranker.parse(name), [photos.images.path(int(i)) for i in known])
             calibration = calibrate(images, white, held=held.some(INLIER_PHOTOS), inliers=count)
             taken = [photos.images.path(int(i)) for i in new]
             judge = replace(judge, calibration=calibration, inliers=partial(count, taken))
@@ -80,7 +80,7 @@ def asked(
 
 
 def _count(
-    local: ByLocal, files: list[Path], asked: Sequence[Path] | NDArray[np.int64], matches: NDArray[np.int64]
+    local: LocalReranker, files: list[Path], asked: Sequence[Path] | NDArray[np.int64], matches: NDArray[np.int64]
 ) -> NDArray[np.int64]:
     """Inliers between photos and their matches in the map; a photo is a file, or the number of one of the map's own."""
     return local.count([files[photo] if isinstance(photo, np.integer) else photo for photo in asked], files, matches)

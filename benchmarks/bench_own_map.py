@@ -136,7 +136,7 @@ def ask(
     tried, best, held = choice.tried, choice.tried.rules[choice.tried.best], choice.held_out()
     questions = {rule: tried.held_out(i) for i, rule in enumerate(tried.rules)} | {best: held}
     poses = images.poses
-    agreed = {r: Consensus.fitted(poses, q.ranking, poses.subset(q.queries), CONTEXT) for r, q in questions.items()}
+    agreed = {r: Consensus(poses, CONTEXT).fit(q.ranking, poses.subset(q.queries)) for r, q in questions.items()}
     answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
     for name, (white, rule) in made.items():
         ranking = rank(white[new], white[known], CONTEXT)

@@ -10,7 +10,8 @@ from PIL import Image
 from covis.cli import main
 from covis.cli.model import images_at
 from covis.core.errors import InputError
-from covis.describing.rerankers import PatchReranking
+from covis.describing.describers import ModelDescriber
+from covis.describing.patches import PatchReranker, agreement
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
 
@@ -38,16 +39,22 @@ def test_patches_are_the_means_of_windows_in_the_order_of_their_places(model, pl
     """Checked through the whitening's own inverse question: equal windows give equal vectors, wherever they are."""
     database, queries = places
     ranking = Ranking(np.tile(np.arange(12), (12, 1)), np.full((12, 12), 1.0))
-    rerank = PatchReranking(model, queries, database, dim=32).spatial(ranking, tmp_path)
+    reranker = PatchReranker(dim=32)
+    of_queries, of_map = reranker.cut(model, queries, database, ranking, tmp_path)
     with torch.inference_mode():
         shape = model.local_features(model.preprocess(database.path(0))[None]).shape
-    vectors = rerank.map_patches(np.array([4, 2]))
+    vectors = of_map(np.array([4, 2]))
     assert vectors.shape == (2, (shape[2] - 1) * (shape[3] - 1), 32)
-    assert vectors.shape[1] == len(rerank.places)
+    assert vectors.shape[1] == len(of_map.places)
     np.testing.assert_allclose(np.linalg.norm(vectors.astype(np.float32), axis=2), 1, atol=2e-3)
-    assert rerank.scores(3, np.array([3]))[0] < 1
-    one_set = PatchReranking(model, database, database, dim=32).spatial(ranking, tmp_path / "one")
-    assert one_set.scores(3, np.array([3]))[0] == pytest.approx(1, abs=2e-3)
+
+    def score(own, others):
+        vectors = [np.asarray(side(np.array([3])), np.float32) for side in (own, others)]
+        return agreement(vectors[0][0], vectors[1], of_map.places)[0]
+
+    assert score(of_queries, of_map) < 1
+    one_set = reranker.cut(model, database, database, ranking, tmp_path / "one")
+    assert score(*one_set) == pytest.approx(1, abs=2e-3)
     assert not (tmp_path / "one" / "queries.npy").exists()
 
 
@@ -55,7 +62,7 @@ def test_images_too_small_for_a_patch_are_refused(places, tmp_path):
     model = PlaceModel.build(ModelConfig(backbone="tiny", image_size=(32, 32)), seed=1)
     ranking = Ranking(np.tile(np.arange(12), (12, 1)), np.full((12, 12), 1.0))
     with pytest.raises(InputError, match="1 × 1 cells holds no patch of 2 × 2: use a model with images larger than 32"):
-        PatchReranking(model, *places)(ranking)
+        PatchReranker().prepare(ModelDescriber(model), *places)(ranking)
 
 
 def test_moved_views_find_their_place(model, places, tmp_path):
@@ -63,7 +70,7 @@ def test_moved_views_find_their_place(model, places, tmp_path):
     database, queries = places
     ids = np.stack([np.roll(np.arange(12), -q - 5) for q in range(12)])
     ranking = Ranking(ids, np.ones((12, 12)))
-    again = PatchReranking(model, queries, database, dim=64)(ranking)
+    again = PatchReranker(dim=64).prepare(ModelDescriber(model), queries, database)(ranking)
     assert (ranking.ids[:, 0] == np.arange(12)).sum() == 0
     assert (again.ids[:, 0] == np.arange(12)).sum() >= 9
 
@@ -82,7 +89,6 @@ def test_command_line_scores_with_and_without_patches_and_says_the_cost(model, p
         assert not stop.value.code
         told[name] = json.loads(capsys.readouterr().out)
     assert told["patches"]["subject"]["rerank"]["depth"] == 6
-    assert told["patches"]["rerank_cost"]["bytes_per_image"] > 0
     assert told["patches"]["rerank_cost"]["cpu_ms_per_query"] > 0
     assert told["patches"]["fingerprint"] == told["plain"]["fingerprint"]
     assert 0 <= told["plain"]["recall"]["1"] <= told["patches"]["recall"]["1"] <= 100

@@ -416,12 +416,12 @@ def _local_cache(work: Path) -> Path:
 
 
 def ask_local_cache(work: Path):
-    from covis.describing.local import EXTRACTORS, KeptFeatures
+    from covis.search.local import EXTRACTORS, FeatureCache
 
     extractor = EXTRACTORS["sift"](None)
 
     def ask(path: Path) -> str:
-        kept = KeptFeatures(_photos(work / "photos"), extractor, path)
+        kept = FeatureCache(_photos(work / "photos").path, extractor, path)
         found = [kept(i) for i in range(3)]
         return " ".join(f"{f.size} {digest(f.xy.astype(np.float32), f.descriptors)}" for f in found)
 

@@ -70,7 +70,7 @@ def street(rng, voices):
 
 def test_it_learns_to_be_silent_where_the_best_is_right():
     map_poses, ranking, asked = street(np.random.default_rng(0), 12)
-    fitted = Consensus.fitted(map_poses, ranking, asked)
+    fitted = Consensus(map_poses).fit(ranking, asked)
     assert (fitted(ranking).ids[:, 0] == ranking.ids[:, 0]).all()
     assert fitted.sharpness < 0.45
 
@@ -78,7 +78,7 @@ def test_it_learns_to_be_silent_where_the_best_is_right():
 def test_it_learns_to_speak_where_the_others_are_right():
     map_poses, ranking, asked = street(np.random.default_rng(0), 12)
     elsewhere = poses(np.roll(asked.xy, 50, axis=0))  # now the crowd stands where the queries do
-    fitted = Consensus.fitted(map_poses, ranking, elsewhere)
+    fitted = Consensus(map_poses).fit(ranking, elsewhere)
     assert (fitted(ranking).ids[:, 0] != ranking.ids[:, 0]).mean() > 0.9
     assert fitted.sharpness >= 0.45
 
@@ -88,9 +88,9 @@ def test_without_answers_the_default_stays():
     nowhere = poses(np.full((100, 2), np.nan))
     far = poses(asked.xy + 1e5)
     for known in (nowhere, far):
-        assert Consensus.fitted(map_poses, ranking, known).facts() == Consensus(map_poses).facts()
+        assert Consensus(map_poses).fit(ranking, known).facts() == Consensus(map_poses).facts()
     empty = Ranking(np.zeros((100, 0)), np.zeros((100, 0)))
-    assert Consensus.fitted(map_poses, empty, asked).facts() == Consensus(map_poses).facts()
+    assert Consensus(map_poses).fit(empty, asked).facts() == Consensus(map_poses).facts()
 
 
 def test_no_sharpness_leaves_the_order():

@@ -5,7 +5,9 @@ import pytest
 from scipy.ndimage import map_coordinates
 
 from covis.ranking import Ranking
-from covis.search.rerank import LocalFeatures, LocalRerank, inliers, match, peaks, sampled
+from covis.search.local_features import LocalFeatures, inliers, match
+from covis.search.rerank import reordered
+from covis.search.xfeat import peaks, sampled
 
 SIZE = (320, 240)
 
@@ -58,32 +60,17 @@ def pair(flat, wrong, count=120, seed=0):
     )
 
 
-@pytest.mark.parametrize(
-    ("flat", "geometry", "least", "most"),
-    [
-        (True, "homography", 80, 86),
-        (False, "fundamental", 80, 95),
-        (False, "homography", 8, 60),  # a volume is not flat
-        (False, "both", 80, 95),
-    ],
-)
-def test_geometry_keeps_the_true_matches(flat, geometry, least, most):
+@pytest.mark.parametrize(("flat", "least", "most"), [(True, 80, 86), (False, 8, 60)])  # a volume is not flat
+def test_geometry_keeps_the_true_matches(flat, least, most):
     pytest.importorskip("cv2", reason="estimates the geometry")
-    found = [inliers(*pair(flat, 40, seed=seed), geometry) for seed in (0, 0, 1)]
+    found = [inliers(*pair(flat, 40, seed=seed)) for seed in (0, 0, 1)]
     assert found[0] == found[1]
     assert all(least <= count <= most for count in found)
-    assert inliers(*pair(flat, 3, count=3), geometry) == 0
+    assert inliers(*pair(flat, 3, count=3)) == 0
 
 
-def test_the_head_is_ordered_by_what_agrees_and_ties_stay():
-    pytest.importorskip("cv2", reason="estimates the geometry")
-    eye = np.eye(60, dtype=np.float32)
-    own, same, _ = pair(True, 0, count=60)
-    _, noise, _ = pair(True, 60, count=60)
-    pictures = [noise._replace(descriptors=eye), LocalFeatures(np.zeros((0, 2)), np.zeros((0, 60), np.float32)),
-                same._replace(descriptors=eye), same._replace(descriptors=eye)]  # fmt: skip
-    rerank = LocalRerank(lambda _: own._replace(descriptors=eye), pictures.__getitem__, depth=3)
+def test_the_head_is_ordered_by_its_scores_and_ties_stay():
+    scores = {0: 0.0, 1: 0.0, 2: 60.0, 3: 90.0}
     ranking = Ranking(np.array([[1, 0, 2, 3, -1]]), np.array([[0.1, 0.2, 0.3, 0.4, np.inf]]))
-    assert rerank(ranking).ids.tolist() == [[2, 0, 1, 3, -1]]
-    assert rerank.counts[0].tolist()[0] == 0
-    assert rerank.counts[0].tolist()[2] == 60
+    again = reordered(ranking, 3, lambda q, ids, distances: np.array([scores[i] for i in ids.tolist()]))
+    assert again.ids.tolist() == [[2, 1, 0, 3, -1]]

@@ -148,9 +148,9 @@ def index(
     from covis.search.kinds import parse_size
 
     if inliers:
-        from covis.describing.local import ByLocal
+        from covis.search.local import LocalReranker
 
-        ByLocal.parse(inliers).facts()  # missing weights are an error before the work starts
+        LocalReranker.parse(inliers).facts()  # missing weights are an error before the work starts
         if engine:
             raise InputError("--inliers needs a map in a folder; leave out --engine")
     metres = parse_frame(frame)

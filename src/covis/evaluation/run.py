@@ -8,7 +8,7 @@ A describer is anything that gives descriptors: a model, a store, another tool's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -31,7 +31,8 @@ from covis.evaluation.submissions import MSLS, write_submission
 from covis.images import WINDOW, ImageSet
 from covis.poses import Poses
 from covis.ranking import Ranking
-from covis.search import Consensus, rank
+from covis.search import rank
+from covis.search.rerank import Reranker
 from covis.whitening import PCA, Whitening, WhiteningRule
 
 Fit = Literal["map", "train"]
@@ -40,28 +41,6 @@ MIN_WALKS = 4
 """Groups that a map needs for its own images to serve as queries across groups."""
 FITTED_QUERIES = 2000
 _FOLDS = 4
-
-
-class Reranker(Protocol):
-    """A way to re-rank, not yet bound to images; `describing.rerankers.RERANKERS` has the named ones."""
-
-    @property
-    def name(self) -> str:
-        """Its name on the command line."""
-        ...
-
-    @property
-    def depth(self) -> int:
-        """Results per query that it needs."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Its description as JSON values."""
-        ...
-
-    def prepare(self, describer: Describer, queries: ImageSet, database: ImageSet) -> Callable[[Ranking], Ranking]:
-        """The re-ranking of these queries' results; its attribute `cost`, if it has one, says what it took."""
-        ...
 
 
 class Poser(Protocol):
@@ -168,34 +147,32 @@ class Exported:
             return ranking, {}
         reranking = rerank.prepare(describer, self.benchmark.queries, self.benchmark.database)
         settings: dict[str, Any] = {}
-        if isinstance(reranking, Consensus):
-            fits, reranking = self._fitted(reranking, ranking)
+        if hasattr(reranking, "fit"):
+            fits, reranking = self._fitted(reranking, ranking, rerank.depth)
             settings = {"fitted": [fit.facts() for fit in fits]}
         started = cpu_seconds()
         ranking = reranking(ranking)
         took = cpu_seconds() - started
-        own: Mapping[str, float] = getattr(reranking, "cost", {})
-        return ranking, {"cpu_ms_per_query": 1000 * took / max(1, len(ranking)), **own, **settings}
+        return ranking, {"cpu_ms_per_query": 1000 * took / max(1, len(ranking)), **settings}
 
-    def _fitted(self, consensus: Consensus, ranking: Ranking) -> tuple[list[Consensus], Callable[[Ranking], Ranking]]:
-        """The consensus fitted to the map, by searching its own images across walks; unchanged for a map of few groups.
+    def _fitted(self, reranking: Any, ranking: Ranking, depth: int) -> tuple[list[Any], Callable[[Ranking], Ranking]]:
+        """The re-ranking fitted to the map, by searching its own images across walks; unchanged for a map of few groups.
 
-        Where the queries are the map, each fold of walks is re-ranked by a consensus fitted on the other folds.
+        Where the queries are the map, each fold of walks is re-ranked by one fitted on the other folds.
         """
-        images, depth = self.benchmark.database, consensus.depth
+        images = self.benchmark.database
         group = np.asarray(images.group, np.int64)
         if len(images.group_names) < MIN_WALKS or self.benchmark.groups == "same":
-            return [consensus], consensus
+            return [reranking], reranking
         rng = np.random.default_rng(0)
         if not self.benchmark.one_set:
             asked = np.sort(rng.permutation(len(images))[:FITTED_QUERIES])
             known = rank(self.database[asked], self.database, depth, group[asked], group, groups="other", exclude=asked)
-            fit = Consensus.fitted(images.poses, known, images.poses.subset(asked), depth)
+            fit = reranking.fit(known, images.poses.subset(asked))
             return [fit], fit
         fold = rng.permutation(int(group.max()) + 1)[group] % _FOLDS
         fits = [
-            Consensus.fitted(images.poses, ranking.subset(fold != part), images.poses.subset(fold != part), depth)
-            for part in range(_FOLDS)
+            reranking.fit(ranking.subset(fold != part), images.poses.subset(fold != part)) for part in range(_FOLDS)
         ]
 
         def apart(ranking: Ranking) -> Ranking:

@@ -24,7 +24,7 @@ from covis.reading.cameras import Camera, camera_of
 from covis.reading.decoding import open_image
 from covis.reading.formats.colmap import Model
 from covis.reading.georeference import Similarity
-from covis.search.rerank import LocalFeatures, match, open_pycolmap, sift
+from covis.search.local_features import LocalFeatures, match, open_pycolmap, sift
 
 NEAR_PX = 4.0
 """A feature takes the point of a model's keypoint within this many pixels."""

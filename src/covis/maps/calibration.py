@@ -44,7 +44,8 @@ from covis.maps.evidence import (
 )
 from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking
-from covis.search import Consensus, rank, rerank
+from covis.search import rank
+from covis.search.consensus import SHARPNESS, Consensus
 
 _QUERIES = 2000
 """Most photos that are used as queries."""
@@ -202,7 +203,7 @@ class Calibration:
     others: Logistic | None = None
     """P of the matches behind it as a share of the first match's P, from `Evidence.about_others`."""
     radius_of_agreement_m: float = PLACE_M
-    sharpness: float = rerank.SHARPNESS
+    sharpness: float = SHARPNESS
     """How the map's matches vote (`covis.search.Consensus`)."""
     method: str = ""
     note: str = ""
@@ -384,7 +385,7 @@ def calibrate(
         )
         return Calibration(photos, line, None, note=note, seen=seen)
     poses, asked = images.poses, images.poses.subset(held.queries)
-    agreement = Consensus.fitted(poses, held.ranking, asked, CONTEXT)
+    agreement = Consensus(poses, CONTEXT).fit(held.ranking, asked)
     evidence = gather(agreement, held.ranking, np.asarray(images.group, np.int64))
     if inliers is not None:
         evidence = evidence.with_inliers(inliers(held.queries, evidence.ranking.ids[:, :INLIER_MATCHES]))

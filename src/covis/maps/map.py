@@ -585,11 +585,11 @@ class Map:
 
         features: as `covis evaluate --rerank local:…` has them, such as `sift`. held: as in `create`.
         """
-        from covis.describing.local import ByLocal
+        from covis.search.local import LocalReranker
 
         if self.remote is not None:
             raise InputError(f"{self.path} keeps its photos in an engine; inliers need a map in a folder")
-        chosen, files_ = ByLocal.parse(features), [self.file(i) for i in range(len(self))]
+        chosen, files_ = LocalReranker.parse(features), [self.file(i) for i in range(len(self))]
         if held is None and (self.state.calibration or {}).get("seen"):
             raise InputError(f"the model of {self.path} learned from its photos; give --inliers to covis index")
         held = (hold_out(self.images, self.descriptors) if held is None else held).some(most)
@@ -613,10 +613,10 @@ class Map:
             raise InputError(
                 f"{self.path} is not calibrated for inliers; make one with: covis index PHOTOS --inliers sift -o MAP"
             )
-        from covis.describing.local import ByLocal
+        from covis.search.local import LocalReranker
 
         record = files.read_record(file, {"features": str, "calibration": dict}, f"remove {file} and index again")
-        chosen, database = ByLocal.parse(record["features"]), [self.file(i) for i in range(len(self))]
+        chosen, database = LocalReranker.parse(record["features"]), [self.file(i) for i in range(len(self))]
         calibration = Calibration.from_dict(record["calibration"])
         return replace(judge, calibration=calibration, inliers=lambda ids: chosen.count(photos, database, ids))
 

@@ -3,10 +3,10 @@
 from covis.ranking import Ranking
 from covis.search.approximate import Approximate, open_index
 from covis.search.area import Area, Circle, Polygon
+from covis.search.consensus import Consensus
 from covis.search.exact import rank
 from covis.search.index import Exact, Index, LocalIndex
 from covis.search.kinds import KINDS
-from covis.search.rerank import Consensus
 from covis.search.tuning import TARGET_RECALL, Measured, build_index, tune
 
 __all__ = [

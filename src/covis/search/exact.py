@@ -118,7 +118,7 @@ def rank(
 def distances(queries: NDArray[np.float32], vectors: NDArray[np.float32]) -> NDArray[np.float32]:
     """Euclidean distances along the last axis, computed in float64; the other axes are broadcast."""
     difference = vectors - queries.astype(np.float64)
-    return np.sqrt(np.square(difference, out=difference).sum(axis=-1)).astype(np.float32)
+    return np.asarray(np.sqrt(np.square(difference, out=difference).sum(axis=-1)), np.float32)
 
 
 def _searches(own: Ids, theirs: Ids, rows: Ids | None, groups: Groups) -> Iterator[tuple[Ids, Ids | None]]:

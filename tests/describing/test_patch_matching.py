@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.core.errors import InputError
+from covis.describing.patches import PatchReranker, PatchVectors, agreement, windows
 from covis.ranking import Ranking
-from covis.search.rerank import SpatialRerank, agreement, windows
 
 ROWS, COLUMNS, DIM = 6, 8, 16
 
@@ -23,6 +23,10 @@ def view(wide, shift):
 
 
 PLACES = windows(ROWS, COLUMNS, 1)
+
+
+def patches(vectors):
+    return PatchVectors(np.arange(len(vectors)), vectors, PLACES)
 
 
 def naive(query, candidate):
@@ -66,11 +70,10 @@ def test_a_moved_view_agrees_and_a_shuffled_one_does_not():
 def test_only_the_head_moves_and_nothing_is_lost():
     wide = [scene(s) for s in range(7)]
     maps = np.stack([view(w, 5) for w in wide])
-    rerank = SpatialRerank(lambda ids: maps[[3, 5]][ids], lambda ids: maps[ids], PLACES, depth=4)
     ranking = Ranking(
         [[0, 1, 3, 2, 5, 4], [0, 1, 2, 4, 5, -1]], [[0.1, 0.2, 0.3, 0.4, 0.5, 0.6], [0.1, 0.2, 0.3, 0.4, 0.5, np.inf]]
     )
-    again = rerank(ranking)
+    again = PatchReranker(depth=4).by_patches(patches(maps[[3, 5]]), patches(maps), ranking)
     assert again.ids[0, 0] == 3
     assert again.ids[0, 4:].tolist() == [5, 4]
     assert again.ids[1, 4:].tolist() == [5, -1]
@@ -82,15 +85,13 @@ def test_only_the_head_moves_and_nothing_is_lost():
 def test_without_evidence_the_order_stays():
     """Patches that say nothing leave the order to the descriptors."""
     flat = np.ones((5, len(PLACES), DIM), np.float32) / np.sqrt(DIM)
-    rerank = SpatialRerank(lambda ids: flat[ids], lambda ids: flat[ids], PLACES)
     ranking = Ranking([[4, 1, 0]], [[0.1, 0.2, 0.3]])
-    assert rerank(ranking).ids.tolist() == [[4, 1, 0]]
+    assert PatchReranker().by_patches(patches(flat), patches(flat), ranking).ids.tolist() == [[4, 1, 0]]
 
 
 def test_empty_rankings_and_wrong_shapes():
-    nothing = SpatialRerank(lambda ids: 1 / 0, lambda ids: 1 / 0, PLACES)(
-        Ranking(np.full((2, 3), -1), np.full((2, 3), np.inf))
-    )
+    none = patches(np.zeros((0, len(PLACES), DIM), np.float32))
+    nothing = PatchReranker().by_patches(none, none, Ranking(np.full((2, 3), -1), np.full((2, 3), np.inf)))
     assert (nothing.ids == -1).all()
     with pytest.raises(InputError, match="do not fit"):
         agreement(view(scene(0), 0), np.zeros((2, 3, DIM), np.float32), PLACES)

@@ -1,0 +1,163 @@
+"""Local features by name: the cache, files of other tools, and re-ranking from the command line."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch.nn import functional
+
+from cli import wall
+from covis import cli
+from covis.core.errors import InputError
+from covis.images import ImageSet
+from covis.models import ModelConfig, PlaceModel
+from covis.poses import Poses
+from covis.search import local, xfeat
+from covis.search.local import EXTRACTORS, FeatureCache, LocalReranker
+from covis.search.local_features import inliers, match
+from covis.search.xfeat import LighterGlue, XFeat, _heat
+
+pytest.importorskip("cv2", reason="checks the geometry")
+pytest.importorskip("pycolmap", reason="finds SIFT features")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
+
+
+@pytest.fixture(scope="module")
+def walls(tmp_path_factory):
+    """A table of two places, each photographed twice from nearby: two walls, painted differently."""
+    folder = tmp_path_factory.mktemp("walls")
+    lines = ["image,easting,northing,heading,group"]
+    for place in range(2):
+        painted = wall.paint(seed=place)
+        for k, shift in enumerate((0.0, 0.9)):
+            rotation, centre = wall.cameras(1)
+            picture = wall.picture(painted, rotation[0], centre[0] + [shift, 0, 0])
+            Image.fromarray(picture).convert("RGB").save(folder / f"{place}-{k}.png")
+            lines.append(f"{place}-{k}.png,{1000 * place + shift},0,0,{k}")
+    (folder / "photos.csv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+def images(folder):
+    names = sorted(path.name for path in folder.glob("*.png"))
+    return ImageSet.of(folder, names, Poses(np.zeros((len(names), 2)), np.zeros(len(names))))
+
+
+def test_the_command_ranks_by_features_that_agree(walls, tmp_path, capsys):
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=0).save(tmp_path / "model")
+    command = [
+        "evaluate",
+        tmp_path / "model",
+        "table",
+        "--data",
+        walls / "photos.csv",
+        "--rerank",
+        "local:sift",
+        "--json",
+    ]
+    with pytest.raises(SystemExit) as stopped:
+        cli.main([str(a) for a in command])
+    out, _ = capsys.readouterr()
+    assert stopped.value.code == 0
+    data = json.loads(out)
+    assert data["recall"]["1"] == 100
+    assert data["subject"]["rerank"]["features"] == "sift"
+    assert data["rerank_cost"]["cpu_ms_per_query"] > 0
+    assert len(list((tmp_path / "cache" / "local").rglob("*.npz"))) == 4
+
+
+def test_features_are_found_once_and_damaged_ones_again(walls, tmp_path, monkeypatch, capsys):
+    found = []
+    monkeypatch.setattr(local, "sift", lambda path, *bounds: found.append(path) or local.LocalFeatures(np.ones((3, 2)), np.eye(3, dtype=np.float32), (9, 9)))  # fmt: skip
+    pictures = images(walls)
+
+    def kept():
+        return FeatureCache(pictures.path, EXTRACTORS["sift"](None), tmp_path / "kept")
+
+    first = kept()(0)
+    again = kept()(0)
+    assert len(found) == 1
+    assert first.size == again.size == (9, 9)
+    np.testing.assert_array_equal(first.descriptors, again.descriptors)
+    file = next((tmp_path / "kept").rglob("*.npz"))
+    content = bytearray(file.read_bytes())
+    content[len(content) // 2 - 200] ^= 1
+    file.write_bytes(content)
+    kept()(0)
+    assert len(found) == 2
+    assert "made again" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("sitf", "did you mean 'sift'"),
+        ("sift=weights.onnx", "sift has no weights"),
+        ("xfeat=nowhere.onnx", "does not exist"),
+        ("xfeat", "local:xfeat=FILE"),
+        ("sift+lighterglue=a.onnx", "trained for xfeat"),
+    ],
+)
+def test_what_cannot_be_is_told_in_one_line(text, message):
+    with pytest.raises(InputError, match=message):
+        LocalReranker.parse(text).facts()
+
+
+def test_names_and_depths():
+    chosen = LocalReranker.parse("xfeat=a.onnx+lighterglue=b.onnx", 7)
+    assert (chosen.file, chosen.matcher_file, chosen.depth) == (Path("a.onnx"), Path("b.onnx"), 7)
+    assert chosen.name == "local:xfeat+lighterglue"
+
+
+def test_key_point_cells_unfold_as_a_pixel_shuffle():
+    logits = torch.randn(65, 4, 6)
+    expected = functional.pixel_shuffle(torch.softmax(logits, 0)[None, :64], 8)[0, 0]
+    np.testing.assert_allclose(_heat(logits.numpy(), 8), expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize("glued", [False, True])
+def test_published_networks_match_two_photos_of_one_street(glued, shared_data, monkeypatch):
+    folder, weights = shared_data / "photos_exif" / "berlin", shared_data / "weights" / "local"
+    if not weights.is_dir():
+        pytest.skip("needs weights of local features among the shared data")
+    monkeypatch.setattr(xfeat, "SIDE", 320)
+    extractor = XFeat(weights / "xfeat.onnx")
+    glue = next(weights.glob("lighterglue*.onnx")) if glued else None
+    matcher = LighterGlue(glue) if glued else lambda a, b: match(a, b, None)
+    first, second = (extractor(folder / f"0{k}.jpg") for k in (1, 2))
+    elsewhere = extractor(shared_data / "photos_exif" / "lund" / "01.jpg")
+    agree, chance = (inliers(first, other, matcher(first, other)) for other in (second, elsewhere))
+    assert agree > 60
+    assert agree > 3 * chance
+    assert first.xy.max(axis=0).tolist() <= list(first.size)
+
+
+def test_features_of_another_tool_come_from_its_file(walls, tmp_path):
+    """As hloc stores them: key points from the centre of the first pixel, descriptors by column."""
+    h5py = pytest.importorskip("h5py", reason="reads the file")
+    found = EXTRACTORS["sift"](None)(walls / "0-0.png")
+    with h5py.File(tmp_path / "features.h5", "w") as file:
+        group = file.create_group(f"{walls.name}/0-0.png")
+        group["keypoints"] = (found.xy - 0.5).astype(np.float32)
+        group["descriptors"] = found.descriptors.T.astype(np.float16)
+        group["image_size"] = np.array(found.size)
+        file.create_group("1-0.png")["keypoints"] = found.xy
+    extract = EXTRACTORS["h5"](tmp_path / "features.h5")
+    stored = extract(walls / "0-0.png")
+    np.testing.assert_allclose(stored.xy, found.xy, atol=1e-3)
+    np.testing.assert_allclose(stored.descriptors, found.descriptors, atol=2e-3)
+    assert stored.size == found.size
+    with pytest.raises(InputError, match="no features of"):
+        extract(walls / "1-1.png")
+    with pytest.raises(InputError, match="not a group of features"):
+        extract(walls / "1-0.png")
+    (tmp_path / "text.h5").write_text("no features")
+    with pytest.raises(InputError, match="not an HDF5 file"):
+        EXTRACTORS["h5"](tmp_path / "text.h5")
