@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 from _common import RESULTS, report
 
+from covis.maps.storage.engine import Pointer, Rows, open_engine
 from covis.ranking import Ranking
 from covis.search import Exact, build_index, rank
-from covis.search.engines import Pointer, Rows, open_engine
 
 K, QUERIES, PART = 10, 50, 20_000
 _TICK = os.sysconf("SC_CLK_TCK")
@@ -106,6 +106,7 @@ def measured(
 def engine_row(url: str, name: str, database: Any, asked: Any, *, truth: Ranking, server: int | None) -> dict[str, Any]:
     count, dim = database.shape
     engine = open_engine(url, f"covis_bench_{os.getpid()}", dim)
+    engine.create()
     order = np.random.default_rng(1).permutation(count)
     clock, now = Clock(server), Pointer(0, 0, 0)
     for low in range(0, count, PART):

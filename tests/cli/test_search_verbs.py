@@ -58,25 +58,6 @@ def test_build_then_query_inside_an_area(stores, capsys):
     assert sorted({int(r["image"][:-4]) for r in json.loads(out)}) == [1000, 1001, 1002, 1003, 1004]
 
 
-def test_an_engine_answers_like_the_store(stores, capsys):
-    pytest.importorskip("pymilvus")
-    engine = stores / "engine.db"
-    line = ["search", "load", stores / "map", engine, "city", "--positions", stores / "map.csv", "--json"]
-    for _ in range(2):
-        code, out, err = run(capsys, *line)
-        assert code == 0, err
-        assert json.loads(out)["rows"] == 1500
-    ask = ["search", "query", stores / "map", stores / "q", "-k", "3", "--json"]
-    _, exact, _ = run(capsys, *ask)
-    _, found, _ = run(capsys, *ask, "--engine", engine, "--collection", "city")
-    assert json.loads(found) == json.loads(exact)
-    _, near, _ = run(capsys, *ask, "--engine", engine, "--collection", "city", "--around", "100,0,50")
-    assert all(50 <= int(row["image"][:-4]) <= 150 for row in json.loads(near))
-    code, _, err = run(capsys, *ask, "--engine", engine)
-    assert code == 2
-    assert "needs --collection" in err
-
-
 @pytest.mark.parametrize(
     ("line", "message"),
     [

@@ -238,7 +238,6 @@ label export rnus --format csv -o x
 label plot rnus -o x.png
 label import rnus -o x
 search build rnus -o x
-search load rnus local.db city
 search query rnus runs
 search query runs rnus
 data check msls rnus

@@ -5,6 +5,7 @@ import json
 import os
 import tempfile
 from dataclasses import replace
+from urllib.parse import urlsplit
 
 import numpy as np
 import pytest
@@ -12,9 +13,12 @@ from PIL import Image
 from scipy.spatial.transform import Rotation
 
 import forked
+from covis.core.addresses import printed, without_password
+from covis.core.artifacts import command
 from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet
+from covis.maps.calibration import Recalibration
 from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
@@ -88,9 +92,9 @@ def created(path, engine, photos, truth):
     store = DescriptorStore.in_memory(names, truth.descriptors[truth.state.rows], truth.model_fingerprint)
     yield Map.create(path, images(photos, range(COUNT)), tiny(), engine=engine, descriptors=store)
     if engine:
-        remote = Map.open(path).remote
-        remote.engine.drop()
-        remote.engine.close()
+        held = Map.open(path).storage.engine
+        held.drop()
+        held.close()
 
 
 @pytest.fixture(scope="module")
@@ -202,41 +206,125 @@ def test_an_emptied_map(made, photos):
     assert len(empty.add(images(photos, [3]))) == 1
 
 
+def test_what_only_a_folder_has_is_told(made, engine):
+    if engine:
+        with pytest.raises(InputError, match="in an engine"):
+            made.descriptors  # noqa: B018
+
+
 @pytest.mark.parametrize("url", ["mysql://host/db", "milvus:", "elsewhere", "postgresql:"])
 def test_addresses_that_are_none(url, photos, tmp_path):
     with pytest.raises(InputError, match="--engine is"):
         Map.create(tmp_path / "map", images(photos, range(3)), tiny(), engine=url)
 
 
-def test_an_engine_that_does_not_answer(photos, tmp_path):
+@pytest.mark.parametrize("address", ["postgresql://127.0.0.1:9/none", "milvus:http://127.0.0.1:9"])
+def test_an_engine_that_does_not_answer(photos, tmp_path, address):
     with pytest.raises(InputError, match="does not answer"):
-        Map.create(tmp_path / "map", images(photos, range(3)), tiny(), engine="postgresql://127.0.0.1:9/none")
+        Map.create(tmp_path / "map", images(photos, range(3)), tiny(), engine=address)
+    assert not (tmp_path / "map" / "map.json").exists()
 
 
-def test_a_stale_writer_is_refused(postgres, photos, tmp_path):
-    made = Map.create(tmp_path / "map", images(photos, range(8)), tiny(), engine=postgres)
-    stale = made.remote
+@pytest.mark.parametrize("kind", ["postgresql", "milvus"])
+def test_a_stale_writer_is_refused(request, kind, photos, tmp_path):
+    address = request.getfixturevalue("postgres") if kind == "postgresql" else f"milvus:{tmp_path / 'e.db'}"
+    made = Map.create(tmp_path / "map", images(photos, range(8)), tiny(), engine=address)
+    stale = made.storage
     made.remove(["003 é.jpg"])
     with pytest.raises(InputError, match="another process changed"):
-        stale.remove(["004 é.jpg".encode()])
-    made.remote.engine.drop()
+        stale.remove(["004 é.jpg".encode()], Recalibration())
+    made.storage.engine.drop()
+
+
+def test_milvus_takes_one_writer_at_a_time(photos, tmp_path):
+    """A second writer gives up while the first is at work; one that died is passed over."""
+    made = Map.create(tmp_path / "map", images(photos, range(8)), tiny(), engine=f"milvus:{tmp_path / 'e.db'}")
+    engine = made.storage.engine
+    with engine._lease(), pytest.raises(InputError, match="another process"):
+        made.remove(["003 é.jpg"])
+    assert len(made.newest()) == 8
+    with engine._lease() as renew:
+        engine.client.delete(engine._pointers, filter="id > 0")  # another took over: this one slept too long
+        with pytest.raises(InputError, match="took over"):
+            renew()
+    dead = {
+        "id": 5,
+        "vector": [0.0, 0.0],
+        "holder": "elsewhere:1",
+        "renewed": 0,
+        "version": 0,
+        "photos": 0,
+        "next_id": 0,
+    }
+    engine.client.upsert(engine._pointers, [dead])
+    assert len(made.remove(["003 é.jpg"])) == 7
+    assert [row["id"] for row in engine._query(engine._pointers, "id >= 0", ["id"])] == [0]
+
+
+def test_a_reader_needs_no_right_but_to_read(postgres, photos, tmp_path, monkeypatch):
+    """Opening a map runs no DDL: a role with SELECT alone can locate, also while another process writes."""
+    import psycopg
+
+    made = Map.create(tmp_path / "map", images(photos, range(8)), tiny(), engine=postgres)
+    with psycopg.connect(postgres, autocommit=True) as connection:
+        connection.execute("DROP ROLE IF EXISTS covis_reader")
+        connection.execute("CREATE ROLE covis_reader LOGIN")
+        connection.execute("GRANT SELECT ON ALL TABLES IN SCHEMA public TO covis_reader")
+    parts = urlsplit(postgres)
+    monkeypatch.setenv(
+        "COVIS_ENGINE", parts._replace(netloc=parts.netloc.replace("postgres:", "covis_reader:")).geturl()
+    )
+    with psycopg.connect(postgres) as writer:
+        writer.execute(f"LOCK TABLE {made.storage.engine.table} IN ROW EXCLUSIVE MODE")
+        reader = Map.open(made.path)
+        assert reader.locate(photo(photos, 3), 1)[0].matches[0].image == "003 é.jpg"
+    with pytest.raises(InputError, match="denied"):
+        reader.remove(["003 é.jpg"])
+    monkeypatch.delenv("COVIS_ENGINE")
+    made.storage.engine.drop()
+
+
+def test_a_password_is_neither_kept_nor_printed(postgres, photos, tmp_path, monkeypatch):
+    parts = urlsplit(postgres)
+    address = parts._replace(netloc=f"postgres:s3cr@t/x@{parts.hostname or ''}").geturl()
+    monkeypatch.setattr("sys.argv", ["covis", "index", "--engine", address])
+    with pytest.raises(InputError, match="does not answer") as told:
+        Map.create(tmp_path / "none", images(photos, range(3)), tiny(), engine="postgresql://u:s3cr@t/x@127.0.0.1:9/db")
+    assert "s3cr" not in str(told.value)
+    assert "s3cr" not in command()
+    made = Map.create(tmp_path / "map", images(photos, range(3)), tiny(), engine=postgres)
+    assert "s3cr" not in (tmp_path / "map" / "map.json").read_text()
+    made.storage.engine.drop()
+
+
+@pytest.mark.parametrize(
+    ("address", "stored", "shown"),
+    [
+        ("postgresql://me:a@b/c@host:5/db?sslpassword=x&sslmode=require", "postgresql://me@host:5/db?sslmode=require", "postgresql://host:5/db"),
+        ("milvus:http://root:Milvus@host:19530", "milvus:http://root@host:19530", "milvus:http://host:19530"),
+        ("postgresql://host/db?password=x", "postgresql://host/db", "postgresql://host/db"),
+        ("postgresql://u@/db?host=/tmp/a", "postgresql://u@/db?host=/tmp/a", "postgresql:///db"),
+        ("milvus:town.db", "milvus:town.db", "milvus:town.db"),
+    ],
+)  # fmt: skip
+def test_addresses_without_passwords(address, stored, shown):
+    assert (without_password(address), printed(address)) == (stored, shown)
 
 
 def test_milvus_clears_what_a_dead_writer_left(photos, tmp_path):
     count = 20
     made = Map.create(tmp_path / "map", images(photos, range(count)), tiny(), engine=f"milvus:{tmp_path / 'e.db'}")
-    engine = made.remote.engine
-    pointers = engine._pointers
+    engine = made.storage.engine
     moved = engine.client.upsert
 
     def dies(table, rows):
-        if table == pointers:
+        if table == engine._pointers and rows[0]["id"] == 0:
             raise KeyboardInterrupt
         return moved(table, rows)
 
     engine.client.upsert = dies
     with pytest.raises(KeyboardInterrupt):
-        made.remote.remove(["003 é.jpg".encode()])
+        made.remove(["003 é.jpg"])
     with pytest.raises(KeyboardInterrupt):
         made.add(images(photos, range(100, 103)))
     engine.client.upsert = moved

@@ -1,10 +1,7 @@
-"""What every index must do: one suite over exact search, each approximate kind and the engine.
+"""What every index must do: one suite over exact search, and each approximate kind.
 
 Set COVIS_MILVUS_URI to run the engine's part against a cluster instead of the embedded one.
 """
-
-import os
-import uuid
 
 import numpy as np
 import pytest
@@ -34,35 +31,16 @@ def world():
     return descriptors, xy, queries
 
 
-@pytest.fixture(scope="module")
-def engine(tmp_path_factory):
-    """Where the engine is: a cluster that is named, or a file for the embedded one."""
-    return os.environ.get("COVIS_MILVUS_URI") or str(tmp_path_factory.mktemp("milvus") / "engine.db")
-
-
-@pytest.fixture(params=["exact", *KINDS, "milvus"])
+@pytest.fixture(params=["exact", *KINDS])
 def make(request, monkeypatch):
     """() → an empty index of this kind; approximate ones really use their structure, however few the rows."""
     monkeypatch.setattr(approximate, "_EXACT_ROWS", 8)
     monkeypatch.setattr(approximate, "_EXACT_SHARE", 0.0)
-    opened = []
 
     def one(dim=DIM, model=None):
-        if request.param == "exact":
-            return Exact(dim, model)
-        if request.param in KINDS:
-            return Approximate(dim, request.param, model)
-        pytest.importorskip("pymilvus")
-        from covis.search.engines.milvus import MilvusIndex
+        return Exact(dim, model) if request.param == "exact" else Approximate(dim, request.param, model)
 
-        uri = request.getfixturevalue("engine")
-        opened.append(MilvusIndex(uri, f"covis_{uuid.uuid4().hex}", dim, model))
-        return opened[-1]
-
-    yield one
-    for index in opened:
-        index.drop()
-        index.close()
+    return one
 
 
 @pytest.fixture

@@ -382,7 +382,7 @@ def ask_run(work: Path):
 
 def _folders(work: Path) -> Path:
     """Which folders were given to a map on this machine: damaged, fewer pictures are shown, never more."""
-    from covis.maps.storage import note_folders
+    from covis.maps.pictures import note_folders
 
     before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(work / "folders")
     try:
@@ -394,7 +394,7 @@ def _folders(work: Path) -> Path:
 
 def ask_folders(work: Path):
     from covis.core.progress import warn
-    from covis.maps.storage import Pictures
+    from covis.maps.pictures import Pictures
 
     def ask(path: Path) -> str:
         before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(path)

@@ -82,11 +82,11 @@ def change(place: Path, where: str, what: str, engine: str, die_at: int, server:
     server: the process of the engine, which dies instead; this one then ends as the command line does, with exit code 2.
     """
     from covis.core.errors import InputError
-    from covis.maps import storage
+    from covis.maps.storage import engine as engines
 
     torch.set_num_threads(1)
     os.environ["COVIS_CACHE"] = str(place / "cache")
-    storage._FIRST_LOAD = 5
+    engines._FIRST_LOAD = 5
     if die_at:
         _arm(engine, die_at, server)
     try:

@@ -9,9 +9,10 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.core.errors import InputError
 from covis.logistic import Logistic, expected_calibration_error
-from covis.maps.calibration import RATE, Calibration, calibrate, hold_out, refreshed
+from covis.maps.calibration import RATE, Calibration, Recalibration, calibrate, hold_out
 from covis.maps.evidence import conformal_radius, gather
 from covis.maps.map import Map
+from covis.maps.storage import folder, layout
 from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking
 from covis.search import Consensus
@@ -211,9 +212,9 @@ def test_photos_that_the_model_learned_from_are_not_asked_again(tmp_path):
     assert (held.ids < 450).any()
     fitted = calibrate(map_.images, map_.descriptors, seen=450)
     told = fitted.to_dict() | {"seen": 450, "photos": 450}
-    stands = refreshed(told, 150, map_.images, map_.descriptors, None)
+    stands = Recalibration()(told, 150, map_.images, map_.descriptors)
     assert (stands["changes"], stands["held_out"]) == (150, told["held_out"])  # 150 later photos do not suffice
-    renewed = refreshed(told | {"seen": 300}, 300, map_.images, map_.descriptors, None)
+    renewed = Recalibration()(told | {"seen": 300}, 300, map_.images, map_.descriptors)
     assert (renewed["changes"], renewed["seen"], len(renewed["held_out"])) == (0, 300, 300)
 
 
@@ -237,41 +238,38 @@ def test_small_changes_keep_the_calibration_and_large_ones_renew_it(tmp_path):
 def test_a_map_calibrates_anew_when_told(tmp_path, capsys):
     from covis.cli import main
     from covis.core import artifacts
-    from covis.maps import storage
 
     map_, _ = simulated_map(tmp_path, groups=12, photos=15)
-    state = storage.read_state(map_.path)[0]
+    state = folder.read_state(map_.path)[0]
     old = Calibration(180, None, None, note="not calibrated").to_dict()
-    storage.write_state(map_.path, replace(state, calibration=old, version=2), None)
+    folder.write_state(map_.path, replace(state, calibration=old, version=2), None)
     assert Map.open(map_.path).calibration.probability is None
     with pytest.raises(SystemExit):
         main(["map", "calibrate", str(map_.path), "--json"])
     assert json.loads(capsys.readouterr().out)["calibration"]["calibrated"]
     assert Map.open(map_.path).calibration.summary() == map_.calibration.summary()
-    learned = artifacts.read_json(storage.version_folder(map_.path, 3) / storage.CALIBRATION) | {"seen": 180}
-    storage.write_state(map_.path, replace(storage.read_state(map_.path)[0], calibration=learned, version=4), None)
+    learned = artifacts.read_json(folder.version_folder(map_.path, 3) / layout.CALIBRATION) | {"seen": 180}
+    folder.write_state(map_.path, replace(folder.read_state(map_.path)[0], calibration=learned, version=4), None)
     with pytest.raises(InputError, match="cannot be used as queries again"):
         Map.open(map_.path).recalibrate()
 
 
 def test_photos_seen_are_counted_on_when_segments_merge(tmp_path):
-    from covis.maps import storage
 
     map_, _ = simulated_map(tmp_path, groups=12, photos=15)
     state = replace(map_.state, calibration={**map_.state.calibration, "seen": 180}, version=2)
-    storage.write_state(map_.path, state, None)
+    folder.write_state(map_.path, state, None)
     rest = Map.open(map_.path).remove([map_.images.name(i) for i in range(0, 180, 2)] + [map_.images.name(1)])
     assert rest.state.rows.tolist() == list(range(89))
     assert rest.state.calibration["seen"] == 89
 
 
 def test_photos_seen_are_counted_on_when_maps_travel(tmp_path):
-    from covis.maps import storage
     from covis.maps.archive import export_map, import_map
 
     map_, _ = simulated_map(tmp_path / "a", groups=12, photos=15)
     state = replace(map_.state, calibration={**map_.state.calibration, "seen": 180}, version=2)
-    storage.write_state(map_.path, state, None)
+    folder.write_state(map_.path, state, None)
     learned = Map.open(map_.path).remove([map_.images.name(i) for i in range(10)])
     export_map(learned, tmp_path / "a.covis")
     assert import_map(tmp_path / "a.covis", tmp_path / "b").state.calibration["seen"] == 170

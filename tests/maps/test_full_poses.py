@@ -9,10 +9,11 @@ from pyproj import Proj
 from simulated import World, image_set, simulated_map, store, tiny, with_full_poses
 
 from covis.core.errors import InputError
-from covis.maps import storage
+from covis.maps import photos
 from covis.maps.archive import export_map, import_map
 from covis.maps.care import repair_map
 from covis.maps.map import Map
+from covis.maps.storage import layout
 from covis.poses import Poses, true_headings
 from covis.reading.cameras import camera_of
 from covis.reading.panoramas import view_rotation
@@ -50,7 +51,7 @@ def test_what_goes_in_comes_out(town):
 
 
 def replace_images(map_, images):
-    return replace(map_, state=replace(map_.state, images=images))
+    return replace(map_, storage=replace(map_.storage, state=replace(map_.state, images=images)))
 
 
 def test_changes_keep_them(copy, tmp_path):
@@ -66,7 +67,7 @@ def test_changes_keep_them(copy, tmp_path):
     assert known(Map.open(fewer.path)) == {k: v for k, v in known(after).items() if k not in ("00003.jpg", "00100.jpg")}
     export_map(fewer, tmp_path / "a.covis")
     assert known(import_map(tmp_path / "a.covis", tmp_path / "back")) == known(fewer)
-    (copy.path / storage.CURRENT).write_text("{")
+    (copy.path / layout.CURRENT).write_text("{")
     repair_map(copy.path)
     assert known(Map.open(copy.path)) == known(fewer)
 
@@ -99,6 +100,6 @@ def test_rotations_turn_with_the_frame(tmp_path):
 
 def test_a_camera_that_is_none_is_refused(town, tmp_path):
     with pytest.raises(InputError, match="camera 3, there are 2"):
-        storage.with_full(
+        photos.with_full(
             town.images, {"camera": np.full(40, 3), "cameras": np.array([b"PINHOLE 4 4 1 1 2 2"] * 2)}, "x"
         )

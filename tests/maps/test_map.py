@@ -9,8 +9,8 @@ from simulated import World, image_set, simulated_map, store, tiny
 
 from covis.core import artifacts
 from covis.core.errors import InputError
-from covis.maps import storage
 from covis.maps.map import Map
+from covis.maps.storage import folder, layout
 from covis.search import Circle
 
 
@@ -79,7 +79,7 @@ def test_adding_the_same_again_changes_nothing(small, tmp_path, model):
     given = store(tmp_path / "again", images, vectors, model.fingerprint())
     same = map_.add(images, descriptors=given)
     assert len(same) == 30
-    assert len(same.stores) == 1
+    assert len(same.folder.stores) == 1
     assert same.version == Map.open(map_.path).version == map_.version
     assert found_names(same, vectors) == found_names(map_, vectors)
 
@@ -194,7 +194,7 @@ def test_many_changes_are_merged_and_old_parts_cleared_away(small, tmp_path, mod
     for i in range(17):
         images, given, _ = more(tmp_path, model, 2, 30 + 2 * i, f"s{i}")
         map_ = map_.add(images, descriptors=given, calibrate=False)
-    assert len(map_.stores) < 17
+    assert len(map_.folder.stores) < 17
     assert found_names(Map.open(map_.path, verify=True), vectors) == [[f"{i:05d}.jpg"] for i in range(30)]
     map_ = map_.remove([f"{i:05d}.jpg" for i in range(20, 64)], calibrate=False)
     assert len(map_.descriptors) == len(map_) == 20
@@ -212,7 +212,7 @@ def test_approximate_maps_grow(tmp_path, model):
     vectors = world.describe(xy, rng)
     bigger = map_.add(images, descriptors=store(tmp_path / "s2", images, vectors, map_.model_fingerprint))
     opened = Map.open(map_.path)
-    assert opened.index.kind == "hnsw"
+    assert opened.index_kind == "hnsw"
     assert found_names(opened, vectors) == [[f"{i:05d}.jpg"] for i in range(5000, 5040)]
     less = bigger.remove(["05003.jpg"])
     assert found_names(Map.open(map_.path), vectors[3:4]) == found_names(less, vectors[3:4]) != [["05003.jpg"]]
@@ -222,7 +222,7 @@ def test_what_is_no_map_or_unfinished_says_so(tmp_path, small):
     with pytest.raises(InputError, match="covis index"):
         Map.open(tmp_path / "nothing")
     map_, _, _ = small
-    (map_.path / storage.CURRENT).unlink()
+    (map_.path / layout.CURRENT).unlink()
     with pytest.raises(InputError, match="unfinished"):
         Map.open(map_.path)
 
@@ -242,9 +242,9 @@ def test_a_reader_finds_the_state_that_replaced_the_one_it_was_told_of(small, mo
     map_, _, _ = small
     newest = map_.remove(["00001.jpg"]).remove(["00002.jpg"]).remove(["00003.jpg"])
     told = iter([1])
-    real = storage.current_version
-    monkeypatch.setattr(storage, "current_version", lambda path: next(told, None) or real(path))
-    assert not storage.version_folder(map_.path, 1).exists()
+    real = folder.current_version
+    monkeypatch.setattr(folder, "current_version", lambda path: next(told, None) or real(path))
+    assert not folder.version_folder(map_.path, 1).exists()
     assert Map.open(map_.path).version == newest.version == 4
 
 
@@ -262,14 +262,14 @@ def test_the_same_index_call_is_done_and_another_is_refused(small, tmp_path, mod
 def test_a_stopped_index_goes_on(small, tmp_path, model):
     """As after a kill between the descriptors and the first version."""
     map_, vectors, images = small
-    (map_.path / storage.CURRENT).unlink()
+    (map_.path / layout.CURRENT).unlink()
     shutil.rmtree(map_.path / "versions")
     given = store(tmp_path / "again", images, vectors, model.fingerprint())
     assert found_names(Map.create(map_.path, images, model, descriptors=given), vectors[:2]) == [
         ["00000.jpg"],
         ["00001.jpg"],
     ]
-    assert json.loads((map_.path / storage.CURRENT).read_text())["version"] == 1
+    assert json.loads((map_.path / layout.CURRENT).read_text())["version"] == 1
 
 
 def test_names_that_are_no_text_work(tmp_path, model):

@@ -12,7 +12,7 @@ from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.maps.locating import Answer, Match, Position, places_of
 from covis.maps.outputs.page import write_answers, write_map
-from covis.maps.storage import note_images
+from covis.maps.pictures import note_images
 from covis.poses import Poses
 
 NAME = "</script><b>&'\"é.jpg"

@@ -10,9 +10,9 @@ from simulated import image_set, simulated_map, store
 from covis import cli
 from covis.core import artifacts
 from covis.core.errors import InputError
-from covis.maps import storage
 from covis.maps.care import DROPPED, check_map, repair_map
 from covis.maps.map import Map
+from covis.maps.storage.folder import tidy, version_folder
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ def test_damaged_segments_are_refused_then_dropped_with_a_list(grown, part, segm
 
 @pytest.mark.parametrize("file", ["CURRENT", "map.json", "photos.npz", "calibration.json"])
 def test_other_parts_come_from_the_state_before_or_from_the_model(grown, file):
-    folder = storage.version_folder(grown.path, grown.version) if file.endswith(("npz", "ion.json")) else grown.path
+    folder = version_folder(grown.path, grown.version) if file.endswith(("npz", "ion.json")) else grown.path
     flip(folder / file, 5 if file.endswith("npz") else -8)
     with pytest.raises(InputError):
         Map.open(grown.path)
@@ -76,13 +76,13 @@ def test_an_older_state_is_not_taken_for_the_current_one(grown):
 
 def test_a_damaged_index_is_built_anew(tmp_path):
     made, _ = simulated_map(tmp_path, 52, 20, index="hnsw")
-    ids = storage.version_folder(made.path, made.version) / "index" / "ids.npy"
+    ids = version_folder(made.path, made.version) / "index" / "ids.npy"
     flip(ids)
     with pytest.raises(InputError, match=r"ids\.npy is damaged"):
         Map.open(made.path)
     outcome = repair_map(made.path)
     assert outcome["dropped"] == []
-    assert Map.open(made.path, verify=True).index.kind == "hnsw"
+    assert Map.open(made.path, verify=True).index_kind == "hnsw"
 
 
 def test_a_damaged_model_needs_a_backup(grown):
@@ -133,7 +133,7 @@ def test_nothing_outside_a_map_is_touched(grown, tmp_path, folder):
     (home / "thesis" / "chapter.tex").write_text("mine")
     (home / "tax.pdf").write_text("mine")
     (grown.path / folder).symlink_to(home)
-    for action in (lambda: Map.open(grown.path), lambda: storage.tidy(grown.path, 3), lambda: repair_map(grown.path)):
+    for action in (lambda: Map.open(grown.path), lambda: tidy(grown.path, 3), lambda: repair_map(grown.path)):
         with pytest.raises(InputError, match="is a link"):
             action()
     assert (home / "thesis" / "chapter.tex").read_text() == (home / "tax.pdf").read_text() == "mine"
@@ -163,7 +163,7 @@ def test_an_embedding_killed_at_its_first_steps_is_cleared(grown):
 
 @pytest.mark.parametrize("key", ["../../x", "/etc", "a/b", ".", "..", ""])
 def test_a_state_cannot_name_a_segment_outside(grown, key):
-    manifest = storage.version_folder(grown.path, grown.version) / "manifest.json"
+    manifest = version_folder(grown.path, grown.version) / "manifest.json"
     told = artifacts.read_json(manifest)
     artifacts.write_json(manifest, {**told, "segments": [key]})
     with pytest.raises(InputError, match="outside it"):

@@ -14,7 +14,8 @@ from covis.core import artifacts, files
 from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.maps.care import check_map, repair_map
-from covis.maps.map import RUNTIME, Map
+from covis.maps.map import Map
+from covis.maps.storage.layout import RUNTIME
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 

@@ -144,7 +144,7 @@ def test_an_interrupted_import_leaves_nothing(packed, tmp_path, monkeypatch):
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr("covis.maps.archive.next_index", dies)
+        patched.setattr("covis.maps.archive.FolderStorage.write", dies)
         with pytest.raises(KeyboardInterrupt):
             import_map(packed, tmp_path / "m")
     assert list(tmp_path.iterdir()) == []

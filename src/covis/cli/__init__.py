@@ -51,7 +51,7 @@ GROUPS: dict[str, dict[str, str]] = {
         "import": "label.import_labels",
         "plot": "label.plot",
     },
-    "search": {"build": "search.build", "load": "search.load", "query": "search.query"},
+    "search": {"build": "search.build", "query": "search.query"},
     "data": {
         "check": "listing.check",
         "import": "sources.import_",

@@ -69,36 +69,6 @@ def build(
     )
 
 
-def load(
-    store: Annotated[Path, typer.Argument(callback=existing, help="A store of descriptors (covis embed).")],
-    engine: Annotated[str, typer.Argument(help="Milvus: http://HOST:19530, or FILE.db for Milvus Lite.")],
-    collection: Annotated[str, typer.Argument(help="The collection; created if it does not exist.")],
-    structure: Annotated[str, typer.Option(help="The engine's index: AUTOINDEX, HNSW, DISKANN, …")] = "AUTOINDEX",
-    positions: Annotated[
-        Path | None, typer.Option(callback=existing, help="A table of the images, for searches in an area.")
-    ] = None,
-    token: Annotated[str, typer.Option(envvar="COVIS_MILVUS_TOKEN", help="USER:PASSWORD or an API key.")] = "",
-    json: Json = False,
-) -> None:
-    """Load a store into Milvus. Re-run the same command to resume.
-
-    \b
-    Examples:
-      covis search load map.store http://milvus:19530 city --positions map.csv
-      covis search load map.store local.db city
-    """
-    from covis.descriptors import DescriptorStore
-    from covis.search.engines.milvus import MilvusIndex
-
-    opened = DescriptorStore.open(store)
-    index = MilvusIndex(engine, collection, opened.dim, opened.model, token=token, structure=structure)
-    index.load(opened, _positions(opened, positions))
-    result = {"engine": engine, "collection": collection, "rows": len(index), "dim": index.dim, "model": index.model}
-    index.close()
-    emit(result, json, f"{engine}, {collection}: {result['rows']} × {result['dim']}",
-         f"covis search query {store} QUERIES.store --engine {engine} --collection {collection}")  # fmt: skip
-
-
 def query(
     where: Annotated[Path, typer.Argument(callback=existing, help="A store (searched exactly) or an index.")],
     queries: Annotated[
@@ -107,9 +77,6 @@ def query(
     k: Annotated[int, typer.Option("-k", min=1, help="Results per query.")] = 10,
     around: Annotated[str, typer.Option(help="X,Y,RADIUS: only images this near, in metres; needs an index.")] = "",
     inside: Annotated[str, typer.Option(help="Only images in a polygon: 'X,Y X,Y X,Y …' or a GeoJSON file.")] = "",
-    engine: Annotated[str, typer.Option(help="Ask Milvus instead, where the store WHERE was loaded.")] = "",
-    collection: Annotated[str, typer.Option(help="The engine's collection.")] = "",
-    token: Annotated[str, typer.Option(envvar="COVIS_MILVUS_TOKEN", help="USER:PASSWORD or an API key.")] = "",
     output: Annotated[Path | None, typer.Option("-o", "--output", help="CSV: query,rank,image,distance.")] = None,
     json: Json = False,
 ) -> None:
@@ -119,12 +86,11 @@ def query(
     Examples:
       covis search query map.store queries.store -k 5
       covis search query map.index queries.store --around 312400,4763100,300 -o found.csv
-      covis search query map.store queries.store --engine http://milvus:19530 --collection city
     """
     from covis.cli.maps import read_area
     from covis.descriptors import DescriptorStore
 
-    index, store = _engine(where, engine, collection, token) if engine else _searchable(where)
+    index, store = _searchable(where)
     asked = DescriptorStore.open(queries)
     rows = _rows(index.search(asked, k, area=read_area(around, inside, option="--around")), asked, store)
     if output:
@@ -159,17 +125,6 @@ def _searchable(path: Path) -> tuple[Index, DescriptorStore]:
     exact = Exact(store.dim)
     exact.add(range(len(store)), store)
     return exact, store
-
-
-def _engine(path: Path, engine: str, collection: str, token: str) -> tuple[Index, DescriptorStore]:
-    """A collection of Milvus, and the store that names its images."""
-    from covis.descriptors import DescriptorStore
-    from covis.search.engines.milvus import MilvusIndex
-
-    if not collection:
-        raise InputError("--engine needs --collection; give the name that the store was loaded under")
-    store = DescriptorStore.open(path)
-    return MilvusIndex(engine, collection, store.dim, store.model, token=token), store
 
 
 def _positions(store: DescriptorStore, path: Path | None) -> Any:
@@ -296,12 +251,8 @@ def _side(path: Path, model: Path | None) -> PairSide:
         opened = Map.open(path)
         if model is not None:
             raise InputError(f"{path} is a map, which has its own descriptors; leave --model out")
-        if opened.remote is not None:
-            raise InputError(
-                f"the descriptors of {path} are in an engine; pair the images themselves: covis pairs IMAGES --model {path}/model"
-            )
-        rows = opened.state.rows
-        return PairSide(opened.images, lambda ids: opened.descriptors[rows[ids]], path, opened.model_fingerprint)
+        rows, descriptors = opened.state.rows, opened.descriptors
+        return PairSide(opened.images, lambda ids: descriptors[rows[ids]], path, opened.model_fingerprint)
     return _described(open_images(path), model, path)
 
 
@@ -315,7 +266,7 @@ def _described(images: ImageSet, model: Path | None, path: Path) -> PairSide:
 
 
 def _is_map(path: Path) -> bool:
-    from covis.maps.storage import RECORD
+    from covis.maps.storage.layout import RECORD
 
     return (path / RECORD).is_file()
 
@@ -339,7 +290,7 @@ def _queries(path: Path, source: Path, model: Path | None) -> PairSide:
 
     images = open_images(path)
     if _is_map(source):
-        from covis.maps.storage import MODEL
+        from covis.maps.storage.layout import MODEL
 
         return _described(images, source / MODEL, path)
     return _described(images, model, path)
@@ -389,7 +340,7 @@ def _overlap(queries: PairSide, database: PairSide) -> SimilarityGraph:
         return FovOverlap()(database.images, database.images)
     from dataclasses import replace
 
-    from covis.maps.storage import reframed
+    from covis.maps.photos import reframed
 
     poses = reframed(queries.images.poses, database.images.poses.frame, str(queries.path))
     return FovOverlap()(replace(queries.images, poses=poses), database.images)

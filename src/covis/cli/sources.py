@@ -369,7 +369,7 @@ def export(
 
 def opened(source: Path, frame: str = "") -> ImageSet:
     """The images of a map, or of anything else that holds images, those of tables and photos in `frame`."""
-    from covis.maps.storage import RECORD
+    from covis.maps.storage.layout import RECORD
     from covis.reading.sources import open_images
 
     if not (source / RECORD).is_file():

@@ -26,6 +26,7 @@ from typing import Any
 
 import covis
 from covis.core import files, machine
+from covis.core.addresses import without_password
 from covis.core.errors import Damaged, InputError
 from covis.core.files import InUse as InUse
 from covis.core.files import lock as lock
@@ -306,6 +307,6 @@ def code() -> str:
 
 
 def command() -> str:
-    """The command line of this process, with the program's short name."""
+    """The command line of this process, with the program's short name and without passwords in addresses."""
     program = Path(sys.argv[0]).name
-    return " ".join(["covis" if program == "__main__.py" else program, *sys.argv[1:]])
+    return " ".join(["covis" if program == "__main__.py" else program, *map(without_password, sys.argv[1:])])

@@ -22,12 +22,13 @@ from covis.core.errors import InputError
 from covis.core.files import foreign, replacing
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet, encode_names
-from covis.maps import storage
 from covis.maps.calibration import Calibration, calibrate, compacted, gcl_margin
-from covis.maps.map import RUNTIME, Map, next_index
-from covis.maps.storage import State, note_folders
+from covis.maps.map import Map
+from covis.maps.photos import full_arrays, with_full
+from covis.maps.pictures import note_folders
+from covis.maps.storage.folder import FolderStorage, State
+from covis.maps.storage.layout import MAP_KIND, MODEL, RUNTIME, SEGMENTS
 from covis.poses import Poses
-from covis.search import Exact
 
 _KIND, _SCHEMA = "covis-map", 1
 LISTING = "covis.json"
@@ -41,18 +42,19 @@ _CHUNK = 1 << 20
 
 def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
     """Writes the map as one file, without the paths of its photos unless `with_paths`; returns its bytes."""
-    map_ = _whole(map_)
+    map_.folder  # noqa: B018 - what lives in an engine is not exported
+    map_ = Map.open(map_.path, verify=True)
     poses, images = map_.images.poses, map_.images
     paths = images.columns["file"] if with_paths else np.zeros(len(images), "S1")
     arrays = {
         "names": _portable_names(map_), "xy": poses.xy, "heading": poses.heading, "group": images.group, "file": paths,
         "z": np.full(len(poses), np.nan) if poses.z is None else poses.z,
         "group_names": encode_names(images.group_names), "descriptors": map_.descriptors[map_.state.rows],
-        **storage.full_arrays(images),
+        **full_arrays(images),
     }  # fmt: skip
     content: dict[str, bytes | Path] = {f"arrays/{name}.npy": _npy(array) for name, array in arrays.items()}
     content["calibration.json"] = json.dumps(compacted(map_.state.calibration, map_.state.rows)).encode()
-    for folder in (storage.MODEL, RUNTIME):
+    for folder in (MODEL, RUNTIME):
         inside = sorted(p for p in (map_.path / folder).glob("*") if p.is_file() and not p.name.startswith("."))
         content |= {f"{folder}/{file.name}": file for file in inside}
     facts = {"kind": _KIND, "schema": _SCHEMA, "model": map_.model_fingerprint, "dim": map_.dim, "photos": len(map_),
@@ -123,43 +125,32 @@ def _build(source: Path, unpacked: Path, facts: Mapping[str, Any], photos: Path 
         "images": images.fingerprint(),
         "imported": source.name,
     }
-    with artifacts.claim(target, storage.MAP_KIND, config):
-        for name in (storage.MODEL, RUNTIME):
+    with artifacts.claim(target, MAP_KIND, config):
+        for name in (MODEL, RUNTIME):
             if (unpacked / name).is_dir():
                 shutil.copytree(unpacked / name, target / name)
-        if artifacts.open_manifest(target / storage.MODEL, "model").get("fingerprint") != model:
+        if artifacts.open_manifest(target / MODEL, "model").get("fingerprint") != model:
             raise InputError(f"the model in {source} is not {model}, whose descriptors it holds; export it again")
         key = artifacts.fingerprint(model, images.fingerprint(), count)
         precision: Any = "float16" if descriptors.dtype == np.float16 else "float32"
-        store = DescriptorStore.create(target / storage.SEGMENTS / key, model, dim, precision)
+        store = DescriptorStore.create(target / SEGMENTS / key, model, dim, precision)
         store = store.append(images.names, descriptors, model=model)
         table = replace(images, root=target, columns={**images.columns, "row": np.arange(count)})
         if calibration is None:
-            calibration = calibrate(table, descriptors, gcl_margin(target / storage.MODEL)).to_dict()
+            calibration = calibrate(table, descriptors, gcl_margin(target / MODEL)).to_dict()
         state = State(1, table, (key,), facts["index"], facts["max_ram"], calibration)
-        index = next_index(Map(target, state, (store,), model, dim), None)
-        storage.write_state(target, state, None if isinstance(index, Exact) else index)
+        FolderStorage(target, state, (store,), model, dim).write()
 
 
 def _calibration(source: Path, unpacked: Path) -> dict[str, Any] | None:
     """The calibration record of a file, after checking that it can be read."""
-    record = artifacts.read_json(unpacked / "calibration.json")
+    record: dict[str, Any] | None = artifacts.read_json(unpacked / "calibration.json")
     try:
         if record is not None:
             Calibration.from_dict(record).summary()
     except (KeyError, TypeError, ValueError, AttributeError, IndexError):
         raise InputError(f"{source} has a calibration that cannot be read; export the map again") from None
     return record
-
-
-def _whole(map_: Map) -> Map:
-    """The map with every byte checked, unless its photos live in an engine."""
-    if storage.read_engine(map_.path) is not None:
-        raise InputError(
-            f"the photos of {map_.path} live in an engine; to send them, index the photos again "
-            f"without --engine: covis index PHOTOS --model {map_.path}/model -o ANOTHER_MAP"
-        )
-    return Map.open(map_.path, verify=True)
 
 
 def _npy(array: NDArray[Any]) -> bytes:
@@ -257,4 +248,4 @@ def _images(source: Path, facts: Mapping[str, Any], arrays: Mapping[str, Any], p
     poses = Poses(arrays["xy"], arrays["heading"], arrays["z"], arrays.get("rotation"), frame=facts["frame"])
     groups = tuple(os.fsdecode(g) for g in arrays["group_names"].tolist())
     images = ImageSet(Path(), arrays["names"], poses, arrays["group"], groups or ("",), None, {"file": paths})
-    return storage.with_full(images, arrays, str(source))
+    return with_full(images, arrays, str(source))

@@ -333,21 +333,36 @@ class Calibration:
         )  # fmt: skip
 
 
-def refreshed(
-    old: Mapping[str, Any] | None, changes: int, images: ImageSet, descriptors: Matrix, margin: float | None
-) -> dict[str, Any]:
-    """A map's calibration as it stands, or a new one once a tenth of its photos changed; `changes` counts the latest.
+@dataclass(frozen=True, eq=False)
+class Recalibration:
+    """How the calibration of a map follows its photos."""
 
-    Where the model learned from the poses of photos, only later photos can be queries; until there are enough, the old
-    calibration stands.
-    """
-    if old is not None and old["photos"] >= MIN_QUERIES:
+    margin: float | None = None
+    """GCL's τ, see `gcl_margin`."""
+    wanted: bool = True
+    """Whether it may be fitted anew; else the record stays as it is."""
+    held: HeldOut | None = None
+    """Results of the map's photos as queries, if they are known already."""
+
+    def __call__(
+        self, old: Mapping[str, Any] | None, changes: int, images: ImageSet, descriptors: Matrix
+    ) -> Mapping[str, Any] | None:
+        """The record after `changes` photos came or went: as it was, or fitted anew once a tenth of the photos changed.
+
+        Where the model learned from the poses of photos, only later photos can be queries; until there are enough, the
+        old calibration stands.
+        """
+        if not self.wanted:
+            return old
+        if self.held is not None:
+            return calibrate(images, descriptors, self.margin, held=self.held).to_dict()
+        if old is None or old["photos"] < MIN_QUERIES:
+            return calibrate(images, descriptors, self.margin).to_dict()
         changed, seen = old["changes"] + changes, old["seen"]
         later = int((images.columns["row"] >= seen).sum())
         if changed <= _RECALIBRATE_SHARE * old["photos"] or (seen and later < MIN_LATER):
-            return dict(old) | {"changes": changed}
-        return calibrate(images, descriptors, margin, seen=seen).to_dict()
-    return calibrate(images, descriptors, margin).to_dict()
+            return {**old, "changes": changed}
+        return calibrate(images, descriptors, self.margin, seen=seen).to_dict()
 
 
 def compacted(record: Mapping[str, Any] | None, rows: Ids) -> dict[str, Any] | None:

@@ -16,10 +16,23 @@ from covis.core.arrays import Bools
 from covis.core.errors import Damaged, InputError
 from covis.core.progress import say
 from covis.descriptors import DescriptorStore
-from covis.maps import storage
-from covis.maps.map import RUNTIME, Map, next_index, read_runtime
-from covis.maps.storage import State
-from covis.search import Exact
+from covis.maps.map import Map
+from covis.maps.photos import text_of
+from covis.maps.storage.folder import FolderStorage, State, open_segments, read_version, version_folder
+from covis.maps.storage.layout import (
+    CURRENT,
+    MAP_KIND,
+    MODEL,
+    RECORD,
+    RUNTIME,
+    SEGMENTS,
+    VERSIONS,
+    check_folders,
+    current_version,
+    read_config,
+    read_model_manifest,
+    read_runtime,
+)
 
 DROPPED = "dropped.csv"
 
@@ -37,20 +50,20 @@ def check_map(path: Path | str) -> list[Damage]:
     """What is wrong with a map, part by part, every byte read; empty if nothing is."""
     path = _existing(path)
     problems: list[Damage] = []
-    _try(problems, path / storage.RECORD, lambda: storage.read_facts(path, ()))
-    _try(problems, path / storage.MODEL, lambda: storage.read_model_manifest(path))
+    _try(problems, path / RECORD, lambda: read_config(path))
+    _try(problems, path / MODEL, lambda: read_model_manifest(path))
     if (path / RUNTIME).exists():
         _try(problems, path / RUNTIME, lambda: read_runtime(path, verify=True))
-    version: int | None = _try(problems, path / storage.CURRENT, lambda: storage.current_version(path))
+    version: int | None = _try(problems, path / CURRENT, lambda: current_version(path))
     if version is None:
         return problems
-    folder = storage.version_folder(path, version)
-    state: State | None = _try(problems, folder, lambda: storage.read_version(path, version, verify=True))
+    folder = version_folder(path, version)
+    state: State | None = _try(problems, folder, lambda: read_version(path, version, verify=True))
     for key in () if state is None else state.segments:
-        segment = path / storage.SEGMENTS / key
-        _try(problems, segment, lambda key=key: storage.open_segments(path, (key,), verify=True))
+        segment = path / SEGMENTS / key
+        _try(problems, segment, lambda key=key: open_segments(path, (key,), verify=True))
     if not problems:
-        _try(problems, folder, lambda: Map.open(path, verify=True).index)
+        _try(problems, folder, lambda: Map.open(path, verify=True).index_kind)
     return problems
 
 
@@ -62,11 +75,11 @@ def repair_map(path: Path | str) -> dict[str, Any]:
     that is an error.
     """
     path = _existing(path)
-    storage.check_folders(path)
+    check_folders(path)
     with artifacts.lock(path):
         problems = check_map(path)
         parts = {problem.part for problem in problems}
-        outcome = _rebuilt(path) if parts - {RUNTIME} else {"version": storage.current_version(path), "dropped": []}
+        outcome = _rebuilt(path) if parts - {RUNTIME} else {"version": current_version(path), "dropped": []}
         if RUNTIME in parts:
             _cleared(path / RUNTIME)
     if RUNTIME in parts:
@@ -89,22 +102,20 @@ def _rebuilt(path: Path) -> dict[str, Any]:
     fingerprint, dim = _facts(path)
     state = _newest_state(path)
     kept, stores, rows = _whole_segments(path, state, fingerprint)
-    names = [storage.text_of(bytes(n)) for n in state.images.names[~kept]]
+    names = [text_of(bytes(n)) for n in state.images.names[~kept]]
     images = state.images.subset(kept)
     images = replace(images, columns={**images.columns, "row": rows[kept]})
     number = 1 + max([state.version, *_versions(path)])
     segments = tuple(store.path.name for store in stores)
     repaired = replace(state, version=number, images=images, segments=segments)
-    now = Map(path, repaired, stores, fingerprint, dim)
-    index = next_index(now, None)
     _write_dropped(path / DROPPED, state, kept)
-    storage.write_state(path, repaired, None if isinstance(index, Exact) else index)
+    FolderStorage(path, repaired, stores, fingerprint, dim).write()
     return {"version": number, "dropped": names}
 
 
 def _existing(path: Path | str) -> Path:
     path = Path(path)
-    if not path.is_dir() or not any((path / name).exists() for name in (storage.RECORD, storage.VERSIONS)):
+    if not path.is_dir() or not any((path / name).exists() for name in (RECORD, VERSIONS)):
         raise InputError(f"{path} is not a covis map; check the path")
     return path
 
@@ -120,29 +131,28 @@ def _try(problems: list[Damage], part: Path, call: Any) -> Any:
         return None
 
 
-_GROUPED = (storage.SEGMENTS, storage.VERSIONS)
+_GROUPED = (SEGMENTS, VERSIONS)
 
 
 def _facts(path: Path) -> tuple[str, int]:
     """Fingerprint and length of the map's descriptors; from its model where `map.json` is damaged, then rewritten."""
     try:
-        manifest = storage.read_model_manifest(path)
+        manifest = read_model_manifest(path)
     except InputError as error:
-        raise InputError(f"{error}: a map needs its model; copy {path / storage.MODEL} from a backup") from None
+        raise InputError(f"{error}: a map needs its model; copy {path / MODEL} from a backup") from None
     try:
-        return storage.read_facts(path, ())
+        config = read_config(path)
+        return config["model"], config["dim"]
     except InputError:
-        say(f"{path / storage.RECORD} was damaged and is rewritten")
+        say(f"{path / RECORD} was damaged and is rewritten")
     config = {"model": manifest["fingerprint"], "dim": manifest["dim"]}
-    files.write_json(
-        path / storage.RECORD, {"kind": storage.MAP_KIND, "config": config, "versions": artifacts.versions()}
-    )
+    files.write_json(path / RECORD, {"kind": MAP_KIND, "config": config, "versions": artifacts.versions()})
     return manifest["fingerprint"], manifest["dim"]
 
 
 def _versions(path: Path) -> list[int]:
     """Numbers of the states that are there, newest first."""
-    folders = (path / storage.VERSIONS).iterdir() if (path / storage.VERSIONS).is_dir() else ()
+    folders = (path / VERSIONS).iterdir() if (path / VERSIONS).is_dir() else ()
     return sorted((int(f.name) for f in folders if f.name.isdigit() and f.is_dir()), reverse=True)
 
 
@@ -150,14 +160,14 @@ def _newest_state(path: Path) -> State:
     """The state that counts, or the newest one that can be read."""
     numbers = _versions(path)
     try:
-        current = storage.current_version(path)
+        current = current_version(path)
         numbers = [current, *(n for n in numbers if n != current)]
     except InputError:
         pass
     causes = []
     for number in numbers:
         try:
-            return storage.read_version(path, number, verify=True, index=False)
+            return read_version(path, number, verify=True, index=False)
         except InputError as error:
             causes.append(str(error))
     raise InputError(
@@ -172,12 +182,12 @@ def _whole_segments(path: Path, state: State, model: str) -> tuple[Bools, tuple[
     start = new_start = 0
     for key in state.segments:
         try:
-            (store,) = storage.open_segments(path, (key,), verify=True)
+            (store,) = open_segments(path, (key,), verify=True)
             if store.model != model:
                 raise Damaged(f"{store.path} is of another model")
         except (InputError, OSError) as error:
             say(f"dropped: {error}")
-            length = _rows_of(path / storage.SEGMENTS / key)
+            length = _rows_of(path / SEGMENTS / key)
             if length is None:
                 break  # where the next segment's rows begin is not known any more
             start += length

@@ -37,7 +37,7 @@ from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.maps.calibration import MIN_QUERIES, HeldOut, photos_key
 from covis.maps.evidence import CONTEXT
-from covis.maps.storage import listed
+from covis.maps.photos import listed
 from covis.models import PlaceModel, load_fast
 from covis.ranking import Ranking
 from covis.reading.decoding import Rejected

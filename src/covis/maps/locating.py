@@ -17,7 +17,7 @@ from covis.core.errors import InputError, visible
 from covis.images import ImageSet
 from covis.maps.calibration import Calibration
 from covis.maps.evidence import CONTEXT, INLIER_MATCHES, Fused, fuse, gather, weights
-from covis.maps.storage import text_of
+from covis.maps.photos import text_of
 from covis.poses import PLACE_M, Poses, true_headings
 from covis.ranking import Ranking
 

@@ -25,8 +25,8 @@ from covis import __version__
 from covis.core.artifacts import InUse
 from covis.core.errors import InputError
 from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
+from covis.maps.storage.engine import Unavailable
 from covis.reading.decoding import Reject
-from covis.search.engines import Unavailable
 from covis.service.limits import Budget, Guard, Key, Keys, Limits, Rate, TooBusy
 from covis.service.schemas import (
     ANSWER_FORMATS,

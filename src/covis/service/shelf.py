@@ -20,7 +20,8 @@ from covis.core.errors import InputError
 from covis.field.coverage import coverage
 from covis.maps.locating import places_of
 from covis.maps.map import Map
-from covis.maps.storage import Pictures, text_of
+from covis.maps.photos import text_of
+from covis.maps.pictures import Pictures
 from covis.runtime import Runtime
 
 _THUMBNAILS = 64 << 20

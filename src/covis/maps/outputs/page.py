@@ -22,7 +22,8 @@ from covis.core.progress import warn
 from covis.core.tables import counted
 from covis.images import ImageSet
 from covis.maps.locating import Answer, Match, Place, match_facts, places_of, printable
-from covis.maps.storage import Pictures, text_of
+from covis.maps.photos import text_of
+from covis.maps.pictures import Pictures
 from covis.reading.decoding import Reject, decode
 
 if TYPE_CHECKING:

@@ -14,21 +14,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.core.addresses import printed
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.progress import say
+from covis.maps.storage.engine import Candidates, Engine, Pointer, Rows, Unavailable
 from covis.search.area import Area
-from covis.search.engines.photos import Engine, Pointer, Proposals, Rows, Unavailable, public
 from covis.search.kinds import EXACT_UP_TO
 
 _POINTERS = "covis_maps"
 _COLUMNS = "id, name, file, x, y, heading, height, grp, view"
 _PLAIN, _HALF = 2000, 4000
-"""Most numbers per descriptor that pgvector indexes as they are, and in half precision."""
+"""Most dimensions of a descriptor that pgvector indexes as they are, and in half precision."""
 
 
-class PostgresPhotos(Engine):
-    """One table; connections are one per thread."""
+class Postgres(Engine):
+    """One table; connections are one per thread. Only `create` and `settle` run DDL, so that a reader needs SELECT alone."""
 
     kind = "postgresql"
 
@@ -36,10 +37,10 @@ class PostgresPhotos(Engine):
         self.url, self.table, self.dim = url, table, dim
         self._local = threading.local()
         self._open: list[Any] = []
-        self._create()
 
-    def _create(self) -> None:
-        with self._cursor() as cursor:
+    def create(self) -> None:
+        """Makes the extension, the table of pointers and the map's table, where they do not exist."""
+        with self._cursor(vectors=False) as cursor:
             cursor.execute("SELECT pg_advisory_xact_lock(7265)")  # two processes at once would both try to create
             cursor.execute("CREATE EXTENSION IF NOT EXISTS vector")
             cursor.execute(
@@ -50,22 +51,15 @@ class PostgresPhotos(Engine):
                 f"CREATE TABLE IF NOT EXISTS {self.table} (id bigint PRIMARY KEY, name bytea NOT NULL UNIQUE, file bytea, "
                 f"x float8, y float8, heading float8, height float8, grp text, view text, descriptor vector({self.dim}) NOT NULL)"
             )
-            named = "SELECT 1 FROM information_schema.columns WHERE table_name = %s AND column_name = 'view'"
-            if cursor.execute(named, (self.table,)).fetchone() is None:  # a table of an older version
-                cursor.execute(f"ALTER TABLE {self.table} ADD COLUMN view text")
             cursor.execute(f"CREATE INDEX IF NOT EXISTS {self.table}_xy ON {self.table} (x, y)")
             cursor.execute(
                 f"INSERT INTO {_POINTERS} VALUES (%s, %s, 0, 0, 0) ON CONFLICT (name) DO NOTHING",
                 (self.table, self.dim),
             )
-            cursor.execute(f"SELECT dim FROM {_POINTERS} WHERE name = %s", (self.table,))
-            held = cursor.fetchone()[0]
-        if held != self.dim:
-            raise InputError(f"{self.table} holds descriptors of {held} numbers, not {self.dim}; use another map")
 
     @contextmanager
-    def _cursor(self) -> Iterator[Any]:
-        """A cursor in a transaction, which takes effect as a whole or not at all."""
+    def _cursor(self, *, vectors: bool = True) -> Iterator[Any]:
+        """A cursor in a transaction, which takes effect as a whole or not at all; `vectors`: it knows pgvector's type."""
         try:
             import psycopg
             from pgvector.psycopg import register_vector
@@ -76,20 +70,21 @@ class PostgresPhotos(Engine):
             if connection is None or connection.closed:
                 connection = self._local.connection = psycopg.connect(self.url, connect_timeout=10)
                 self._open.append(connection)
-                with connection.transaction():
-                    connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+                self._local.knows_vectors = False
+            if vectors and not self._local.knows_vectors:
                 register_vector(connection)
                 connection.commit()
+                self._local.knows_vectors = True
             with connection.transaction(), connection.cursor() as cursor:
                 yield cursor
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
             reason = " ".join(str(error).split())[:200]
             raise Unavailable(
-                f"PostgreSQL at {public(self.url)} does not answer ({reason}); check the address"
+                f"PostgreSQL at {printed(self.url)} does not answer ({reason}); check the address"
             ) from None
         except psycopg.Error as error:
             reason = " ".join(str(error).split())[:200]
-            raise InputError(f"PostgreSQL at {public(self.url)}: {reason}; check the rights") from None
+            raise InputError(f"PostgreSQL at {printed(self.url)}: {reason}; check the rights") from None
 
     def pointer(self) -> Pointer:
         """The current state."""
@@ -97,8 +92,13 @@ class PostgresPhotos(Engine):
             return self._pointer(cursor, "")
 
     def _pointer(self, cursor: Any, locking: str) -> Pointer:
-        cursor.execute(f"SELECT version, photos, next_id FROM {_POINTERS} WHERE name = %s {locking}", (self.table,))
-        return Pointer(*cursor.fetchone())
+        statement = f"SELECT dim, version, photos, next_id FROM {_POINTERS} WHERE name = %s {locking}"
+        row = cursor.execute(statement, (self.table,)).fetchone()
+        if row is None or row[0] != self.dim:
+            raise InputError(
+                f"PostgreSQL at {printed(self.url)} has no table {self.table} of {self.dim} dimensions; index the photos again"
+            )
+        return Pointer(*row[1:])
 
     def change(self, now: Pointer, rows: Rows | None, gone: Ids) -> Pointer:
         """One transaction: all of it or nothing."""
@@ -128,7 +128,7 @@ class PostgresPhotos(Engine):
                 numbers = np.column_stack([part.xy, part.heading, part.height]).tolist()
                 vectors = part.vectors.astype(">f4")
                 for i, facts in enumerate(numbers):
-                    group, vector = _text(part.group[i]), head + vectors[i].tobytes()
+                    group, vector = _storable(part.group[i]), head + vectors[i].tobytes()
                     copy.write_row(
                         (int(part.ids[i]), part.names[i], part.files[i], *facts, group, part.views[i], vector)
                     )
@@ -165,14 +165,15 @@ class PostgresPhotos(Engine):
             cursor.execute(
                 f"SELECT {_COLUMNS}{more} FROM {self.table} WHERE id > %s ORDER BY id LIMIT %s", (after, limit)
             )
-            return _rows(cursor.fetchall(), self.dim if vectors else None)
+            return _read_rows(cursor.fetchall(), self.dim if vectors else None)
 
-    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Proposals:
+    def candidates(self, queries: NDArray[np.float32], limit: int, area: Area | None) -> Candidates:
         """One statement per query: the index or a scan proposes, the full distance decides."""
         from pgvector import Vector
 
         where = "" if area is None else "WHERE x BETWEEN %s AND %s AND y BETWEEN %s AND %s"
-        box = () if area is None else _sides(area)
+        left, low, right, high = (0.0,) * 4 if area is None else map(float, area.box)
+        box = () if area is None else (left, right, low, high)
         cast = "::vector" if self._key == "descriptor" else f"::halfvec({self.dim})"
         statement = (
             f"SELECT {_COLUMNS}, descriptor <-> %s::vector AS distance FROM (SELECT * FROM {self.table} {where} "
@@ -185,15 +186,9 @@ class PostgresPhotos(Engine):
             for query in queries:
                 cursor.execute(statement, (Vector(query), *box, Vector(query), limit))
                 results.append(cursor.fetchall())
-        unique = {row[0]: row for hits in results for row in hits}
-        place = {key: at for at, key in enumerate(unique)}
-        width = max((len(hits) for hits in results), default=0)
-        places = np.full((len(queries), width), -1, np.int64)
-        distances = np.full((len(queries), width), np.inf, np.float32)
-        for q, hits in enumerate(results):
-            places[q, : len(hits)] = [place[row[0]] for row in hits]
-            distances[q, : len(hits)] = [row[-1] for row in hits]
-        return Proposals(_rows([row[:-1] for row in unique.values()], None), places, distances)
+        unique = {row[0]: row[:-1] for hits in results for row in hits}
+        hits = [[(row[0], row[-1]) for row in rows] for rows in results]
+        return Candidates.of(hits, _read_rows(list(unique.values()), None))
 
     def drop(self) -> None:
         """Deletes the table and its pointer."""
@@ -207,17 +202,12 @@ class PostgresPhotos(Engine):
             self._open.pop().close()
 
 
-def _sides(area: Area) -> tuple[float, ...]:
-    left, low, right, high = area.box
-    return float(left), float(right), float(low), float(high)
-
-
-def _text(value: str) -> str:
+def _storable(value: str) -> str:
     """The value without what PostgreSQL's text cannot hold: NUL and lone surrogates."""
     return value.replace("\0", "").encode("utf-8", "backslashreplace").decode()
 
 
-def _rows(rows: list[tuple[Any, ...]], dim: int | None) -> Rows:
+def _read_rows(rows: list[tuple[Any, ...]], dim: int | None) -> Rows:
     numbers = np.array([row[3:7] for row in rows], np.float64).reshape(-1, 4)
     vectors = None
     if dim is not None:
