@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test browser lint bench evidence docs figures pictures drill clean
+.PHONY: demo test browser lint bench evidence docs figures pictures drill recipes clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -33,8 +33,11 @@ browser:  ## Chromium from the system's packages, for the test that looks at a r
 	  || echo "no Chromium here: install it with your system's packages (such as: sudo apt-get install chromium)"
 
 test: $(VENV)/.test browser  ## quick suite first, then the slow one
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not drill"
-	$(BIN)/pytest -n 2 --dist loadfile -m "slow and not drill"
+	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not drill and not recipes"
+	$(BIN)/pytest -n 2 --dist loadfile -m "slow and not drill and not recipes"
+
+recipes: $(VENV)/.test  ## one step of every recipe; `make test` takes one per dataset, sampler and loss
+	$(BIN)/pytest -n 2 -m recipes
 
 drill: $(VENV)/.test  ## long drills: kills, power failures, damage, bad input, load (hours)
 	$(BIN)/pytest -m drill
