@@ -69,7 +69,7 @@ def test_they_read_back_from_a_file(tmp_path):
         assert experiments.get(str(tmp_path / "mine.json")) == recipe, name
 
 
-@pytest.mark.parametrize("name", cases())
+@pytest.mark.parametrize("name", list(cases()))
 def test_one_step_runs_on_a_miniature(name, official, with_every_band, tmp_path, tmp_path_factory, monkeypatch):
     # features of one tiny network, which all recipes share
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path_factory.getbasetemp() / "recipes"))

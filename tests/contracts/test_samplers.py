@@ -3,6 +3,7 @@
 import pickle
 import subprocess
 import sys
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ import pytest
 
 import covis.sampling
 from covis.core.artifacts import fingerprint
-from covis.sampling import STRATEGIES, PairBatch, TupleBatch
+from covis.images import Split
+from covis.losses import LOSSES
+from covis.sampling import BATCHES, STRATEGIES, PairBatch, TupleBatch
 from layouts.worlds import world
 
 OTHERS = {"Sampler", "ClassSampler"}
@@ -107,3 +110,19 @@ def test_another_process_draws_the_same(sampler):
         [sys.executable, "-c", code], cwd=tests, capture_output=True, text=True, check=True, timeout=120
     )
     assert out.stdout == content(s.batch(5, 1))
+
+
+@pytest.mark.parametrize("name", list(BATCHES))
+def test_every_kind_of_batches_makes_a_sampler_that_the_seed_decides(name):
+    """The contract of what is registered, whatever a batch is made of."""
+    w = world(seed=3, n=120, extent_m=60.0)
+    kind = BATCHES[name]()
+    sizes = {"size": 8, "least": 2}.keys() & {f.name for f in fields(kind)}
+    kind = replace(kind, **{field: {"size": 8, "least": 2}[field] for field in sizes})
+    loss = next(LOSSES[loss]() for loss in LOSSES if LOSSES[loss].shape in kind.losses)
+    split = Split(w.queries, w.database)
+    one, again = (kind.sampler(w.graph, split, 1, loss=loss, graphs={}) for _ in range(2))
+    assert len(one) > 0
+    drawn = [content(one.batch(0, k)) for k in range(len(one))]
+    assert drawn == [content(again.batch(0, k)) for k in range(len(again))]
+    assert len(set(drawn)) > len(drawn) / 2
