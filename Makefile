@@ -43,8 +43,8 @@ drill: $(VENV)/.test  ## long drills: kills, power failures, damage, bad input, 
 	$(BIN)/pytest -m drill
 
 lint: $(VENV)/.dev
-	$(BIN)/ruff check src tests benchmarks docs/*.py
-	$(BIN)/ruff format --check src tests benchmarks docs/*.py
+	$(BIN)/ruff check src tests benchmarks evidence docs/*.py
+	$(BIN)/ruff format --check src tests benchmarks evidence docs/*.py
 	$(BIN)/mypy
 
 # A benchmark that makes its own data and measures time or memory is in SPEED. One that measures recalls or calibration, or needs
@@ -58,8 +58,8 @@ bench: $(VENV)/.bench  ## speed, as ratios against a peer in the same run where 
 	$(BIN)/python docs/measured.py
 
 evidence: $(VENV)/.bench  ## recalls and calibration on photographs, and the pages with their figures (hours)
-	for name in $(EVIDENCE); do $(BIN)/python benchmarks/bench_$$name.py || exit 1; done
-	$(BIN)/python benchmarks/bench_local.py --benchmark town --whiten 0 --topic local_town
+	for name in $(EVIDENCE); do $(BIN)/python -m evidence.bench_$$name || exit 1; done
+	$(BIN)/python -m evidence.bench_local --benchmark town --whiten 0 --topic local_town
 	$(BIN)/python docs/measured.py
 
 docs: $(VENV)/.test

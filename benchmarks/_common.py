@@ -135,7 +135,9 @@ def operations(work: Callable[[], Any]) -> int:
 
 def command() -> str:
     """How this benchmark was started, from the top of the repository, without paths of this machine."""
-    return " ".join(["python", f"benchmarks/{Path(sys.argv[0]).name}", *map(_portable, sys.argv[1:])])
+    script = Path(sys.argv[0])
+    start = f"-m evidence.{script.stem}" if script.parent.name == "evidence" else f"benchmarks/{script.name}"
+    return " ".join(["python", start, *map(_portable, sys.argv[1:])])
 
 
 def _portable(argument: str) -> str:
@@ -153,8 +155,10 @@ def _portable(argument: str) -> str:
     return re.sub(r"(?<![\w.])/[^\s=+,:]+", shortened, argument)
 
 
-def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None = None) -> None:
-    """Prints rows as a table and writes them to results/<topic>.json."""
+def report(
+    topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, Any] | None = None, results: Path | None = None
+) -> None:
+    """Prints rows as a table and writes them to results/<topic>.json, or into another folder."""
     from covis.core.artifacts import versions
 
     names = list(dict.fromkeys(name for row in rows for name in row))
@@ -162,7 +166,8 @@ def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, An
     widths = [max(len(line[k]) for line in cells) for k in range(len(names))]
     for line in cells:
         print("  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip())
-    RESULTS.mkdir(exist_ok=True)
+    folder = results or RESULTS
+    folder.mkdir(exist_ok=True)
     header = {
         "topic": topic,
         "machine": platform.processor() or platform.machine(),
@@ -170,7 +175,7 @@ def report(topic: str, rows: Sequence[Mapping[str, Any]], facts: Mapping[str, An
         "command": command(),
     }
     text = json.dumps({**header, **(facts or {}), "rows": list(rows)}, indent=2, ensure_ascii=False)
-    (RESULTS / f"{topic}.json").write_text(text + "\n", encoding="utf-8")
+    (folder / f"{topic}.json").write_text(text + "\n", encoding="utf-8")
 
 
 def _text(value: Any) -> str:

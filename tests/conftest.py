@@ -1,7 +1,9 @@
 """Fixtures that every test may use."""
 
+import importlib
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,18 @@ def official(tmp_path_factory: pytest.TempPathFactory) -> Written:
 def hamlet(official: Written) -> Path:
     """A rendered town of the smallest size, with all its splits."""
     return official["town"]
+
+
+@pytest.fixture(scope="module")
+def evidence() -> Iterator[dict[str, set[str]]]:
+    """The plugin `evidence`, imported and forgotten afterwards; kind → the names that it adds."""
+    from plugins import REGISTRIES, forgotten_afterwards
+
+    with forgotten_afterwards() as before:
+        importlib.import_module("evidence")
+        yield {registry.kind: set(registry) - before[registry.kind] for registry in REGISTRIES}
+    for name in [name for name in sys.modules if name.split(".")[0] == "evidence"]:
+        del sys.modules[name]
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,8 @@ def with_every_band(tmp_path_factory):
         builders.msls(root / "msls", cities=("amman", "cph", "sf"), queries=30, database=36)
     builders.tb_places(root / "tb", sizes=(("W17", 24), ("W18", 8)), halves=(4, 4))
     builders.seven_scenes(root / "7scenes", scenes=tuple(SCENES), frames=20)
-    builders.campus(root / "campus", walks=4, photos=8)
     builders.pitts(root / "pitts", places=8)
-    return {"msls": root / "msls", "tb_places": root / "tb", "7scenes": root / "7scenes", "campus": root / "campus",
+    return {"msls": root / "msls", "tb_places": root / "tb", "7scenes": root / "7scenes",
             "pitts30k": root / "pitts"}  # fmt: skip
 
 

@@ -52,27 +52,27 @@ def test_missing_volumes_are_named(tmp_path):
 
 @pytest.mark.parametrize("quick", [True, False])
 def test_bad_files_are_counted_by_reason(tmp_path, quick):
-    builders.campus(tmp_path / "data")
+    builders.walk_tables(tmp_path / "data")
     images = sorted((tmp_path / "data" / "images").iterdir())
     images[0].write_bytes(b"")
     images[1].write_text("not a picture at all")
     data = bytearray(images[2].read_bytes())
     data[len(data) // 2 :] = b""
     images[2].write_bytes(data)
-    report = check("campus", tmp_path / "data", tmp_path / "out", quick=quick, workers=1)
+    report = check("table", tmp_path / "data" / "train.csv", tmp_path / "out", quick=quick, workers=1)
     assert report["rejects"]["empty"] == report["rejects"]["not-an-image"] == 1
     assert sum(report["rejects"].values()) == 3
     assert report["quick"] is quick
 
 
 def test_damage_in_the_middle_is_found_by_decoding_only(tmp_path):
-    builders.campus(tmp_path / "data")
+    builders.walk_tables(tmp_path / "data")
     file = sorted((tmp_path / "data" / "images").iterdir())[0]
     data = bytearray(builders.image(file, (200, 300), seed=5).read_bytes())
     data[len(data) // 2 : len(data) // 2 + 2] = b"\xff\xd9"
     file.write_bytes(data)
-    assert check("campus", tmp_path / "data", tmp_path / "a", quick=True, workers=1)["rejects"] == {}
-    full = check("campus", tmp_path / "data", tmp_path / "b", workers=1)["rejects"]
+    assert check("table", tmp_path / "data" / "train.csv", tmp_path / "a", quick=True, workers=1)["rejects"] == {}
+    full = check("table", tmp_path / "data" / "train.csv", tmp_path / "b", workers=1)["rejects"]
     assert full == {"corrupt": 1}
 
 
@@ -159,11 +159,11 @@ def test_nothing_readable_is_an_error(tmp_path):
 
 
 def test_the_output_of_another_check_is_refused(tmp_path):
-    builders.campus(tmp_path / "data")
-    check("campus", tmp_path / "data", tmp_path / "out", workers=1)
-    check("campus", tmp_path / "data", tmp_path / "out", workers=1)
+    builders.walk_tables(tmp_path / "data")
+    check("table", tmp_path / "data" / "train.csv", tmp_path / "out", workers=1)
+    check("table", tmp_path / "data" / "train.csv", tmp_path / "out", workers=1)
     with pytest.raises(InputError, match="belongs to another check"):
-        check("campus", tmp_path / "data", tmp_path / "out", quick=True, workers=1)
+        check("table", tmp_path / "data" / "train.csv", tmp_path / "out", quick=True, workers=1)
 
 
 def many(folder, n):

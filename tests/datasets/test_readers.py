@@ -11,7 +11,7 @@ from covis.labels.released import read_released, write_released
 from covis.poses import angle_between
 from layouts import builders
 
-FIRST_SPLIT = {"msls": "val", "7scenes": "stairs", "tb_places": "w17_w18", "campus": "west"}
+FIRST_SPLIT = {"msls": "val", "7scenes": "stairs", "tb_places": "w17_w18"}
 
 
 @pytest.fixture(scope="module")
@@ -396,65 +396,3 @@ class TestFolders:
         paris = images.subset(images.group == 1)
         assert np.abs(paris.poses.xy).max() < 200
         assert paris.poses.heading[0] == pytest.approx(40.0, abs=0.01)
-
-    def test_campus(self, layouts):
-        queries, database = datasets.load("campus", layouts["campus"], "west")
-        assert queries is database
-        assert len(queries.group_names) == 3
-        assert queries.columns["minute_of_day"].dtype == np.int64
-        assert queries.columns["region"].max() == 2
-
-    def test_campus_parts_are_apart(self, layouts):
-        north, rest = (datasets.load("campus", layouts["campus"], s).queries for s in ("north", "without_north"))
-        assert set(north.columns["region"]) == {8}
-        assert not set(rest.group) & set(north.group)
-        assert len(north) + len(rest) == len(datasets.load("campus", layouts["campus"], "train").queries)
-        east = datasets.load("campus", layouts["campus"], "without_east").queries
-        assert set(east.columns["region"]) == {8}, "region 0 lies half a metre beside the held-out part"
-
-    def test_campus_new_walks_are_not_on_the_map(self, layouts):
-        queries, database = datasets.load("campus", layouts["campus"], "new_walks")
-        known = datasets.load("campus", layouts["campus"], "known_walks")
-        assert known.queries is known.database
-        assert known.queries.fingerprint() == database.fingerprint()
-        assert len(queries)
-        assert not set(queries.group) & set(database.group)
-
-    @pytest.mark.parametrize("name", ["cambridge", "racetrack"])
-    def test_a_held_out_part_stays_away_from_what_is_trained_on(self, layouts, name):
-        held, rest, whole = (datasets.load(name, layouts[name], s) for s in ("held_out", "without_held_out", "train"))
-        gap = np.linalg.norm(held.database.poses.xy[:, None] - rest.database.poses.xy[None], axis=2)
-        assert gap.min() >= 60
-        assert len(held.queries) + len(rest.queries) == len(whole.queries)
-        assert (whole.queries is whole.database) == (name == "cambridge")
-
-    def test_a_race_track_without_days_is_refused(self, tmp_path):
-        builders.cambridge(tmp_path, images=False)
-        with pytest.raises(InputError, match="has no column 'day'"):
-            datasets.load("racetrack", tmp_path, "val")
-
-    def test_three_sets_side_by_side_share_no_place_and_no_group(self, layouts):
-        root = layouts["photo_sets"]
-        images = datasets.load("photo_sets", root, "train").queries
-        parts = [name.split("/")[0] for name in images.group_names]
-        assert set(parts) == {"campus", "cambridge", "racetrack"}
-        assert {"racetrack/day1", "racetrack/day2"} <= set(images.group_names)
-        part = np.array(parts)[images.group]
-        east = [images.poses.xy[part == name, 0] for name in ("campus", "cambridge", "racetrack")]
-        assert east[0].max() + 5000 < east[1].min()
-        assert east[1].max() + 5000 < east[2].min()
-        track = datasets.load("racetrack", root / "racetrack", "train")
-        assert (part == "racetrack").sum() == len(track.queries) + len(track.database)
-
-    def test_real_street_views_and_drives(self, shared_data):
-        for name in ("cambridge", "racetrack"):
-            for key, count in datasets.DATASETS[name].published.items():
-                split, side = key.split("/")
-                assert len(getattr(datasets.load(name, shared_data / name, split), side)) == count
-
-    def test_real_campus(self, shared_data):
-        for split, photos, walks in (("train", 2805, 63), ("west", 1872, 35)):
-            images = datasets.load("campus", shared_data / "campus", split).queries
-            assert len(images) == photos
-            assert len(images.group_names) == walks
-            assert not np.isnan(images.poses.heading).all()

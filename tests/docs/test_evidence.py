@@ -8,6 +8,7 @@ import pytest
 
 from covis.experiments import TABLES
 
+pytestmark = pytest.mark.usefixtures("evidence")
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "evidence.md").read_text(encoding="utf-8")
 COMMANDS = "\n".join(re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL))

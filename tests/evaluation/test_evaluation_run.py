@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import pytest
 import torch
+from walks import registered
 
 from covis import cli, datasets
 from covis.core.errors import InputError
@@ -20,11 +21,12 @@ from layouts import builders
 
 
 @pytest.fixture(scope="module")
-def campus(tmp_path_factory):
-    root = builders.campus(tmp_path_factory.mktemp("campus"), walks=4, photos=12)
+def walks(tmp_path_factory):
+    root = builders.walk_tables(tmp_path_factory.mktemp("walks"), walks=4, photos=12)
     for seed, path in enumerate(sorted(root.glob("images/*.jpg"))):  # all different, so that they span many dims
         builders.image(path, seed=seed)
-    return root
+    with registered():
+        yield root
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +49,8 @@ def run(capsys, *arguments):
     return stopped.value.code, json.loads(out) if "--json" in arguments and out else out, err
 
 
-def test_the_command_prints_the_keys_that_programs_rely_on(campus, model, tmp_path, capsys):
-    code, data, _ = run(capsys, "evaluate", model, "campus", "--data", campus, "-o", tmp_path / "eval", "--json")
+def test_the_command_prints_the_keys_that_programs_rely_on(walks, model, tmp_path, capsys):
+    code, data, _ = run(capsys, "evaluate", model, "walks_west", "--data", walks, "-o", tmp_path / "eval", "--json")
     assert code == 0
     assert {"benchmark", "fingerprint", "queries", "database", "recall"} <= set(data)
     assert {"1", "5", "10"} <= set(data["recall"])
@@ -57,24 +59,24 @@ def test_the_command_prints_the_keys_that_programs_rely_on(campus, model, tmp_pa
     assert found.recall == {int(k): v for k, v in data["recall"].items()}
 
 
-def test_the_same_command_says_that_it_is_done_and_another_is_refused(campus, model, tmp_path, capsys):
-    command = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "eval", "--json")
+def test_the_same_command_says_that_it_is_done_and_another_is_refused(walks, model, tmp_path, capsys):
+    command = ("evaluate", model, "walks_west", "--data", walks, "-o", tmp_path / "eval", "--json")
     first = run(capsys, *command)
     again = run(capsys, *command)
     assert "already evaluated" in again[2]
     assert again[1]["recall"] == first[1]["recall"]
     other = tmp_path / "other"
     PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=1).save(other)
-    code, _, err = run(capsys, "evaluate", other, "campus", "--data", campus, "-o", tmp_path / "eval")
+    code, _, err = run(capsys, "evaluate", other, "walks_west", "--data", walks, "-o", tmp_path / "eval")
     assert code == 2
     assert "holds another evaluation (subject:" in err
 
 
-def test_text_names_protocol_counts_and_both_denominators(campus, model, tmp_path, capsys):
+def test_text_names_protocol_counts_and_both_denominators(walks, model, tmp_path, capsys):
     table = tmp_path / "photos.csv"
-    rows = (campus / "west.csv").read_text().splitlines()
+    rows = (walks / "west.csv").read_text().splitlines()
     rows.append("images/west_0_0.jpg,9000,0,0,run000,1,1")
-    shutil.copytree(campus / "images", tmp_path / "images")
+    shutil.copytree(walks / "images", tmp_path / "images")
     table.write_text("\n".join(rows) + "\n")
     code, out, _ = run(capsys, "evaluate", model, "table", "--data", table)
     assert code == 0
@@ -82,20 +84,32 @@ def test_text_names_protocol_counts_and_both_denominators(campus, model, tmp_pat
     assert "1 of 49 queries have no positive and are left out; over the other denominator (49)" in out
 
 
-def test_one_whitened_size_is_one_evaluation(campus, model, tmp_path, capsys):
+def test_one_whitened_size_is_one_evaluation(walks, model, tmp_path, capsys):
     target = tmp_path / "eval"
     code, data, _ = run(
-        capsys, "evaluate", model, "campus", "--data", campus, "-o", target, "--whiten", 8, "--fit", "train", "--json"
+        capsys,
+        "evaluate",
+        model,
+        "walks_west",
+        "--data",
+        walks,
+        "-o",
+        target,
+        "--whiten",
+        8,
+        "--fit",
+        "train",
+        "--json",
     )
     assert code == 0
     assert data["dim"] == 8
     assert data["subject"]["whitening"]["fit"] == "train"
-    assert data["subject"]["whitening"]["samples"] == len(datasets.load("campus", campus, "train").queries)
+    assert data["subject"]["whitening"]["samples"] == len(datasets.load("walks", walks, "train").queries)
     assert Evaluation.open(target).label == "small, whitened 8 (train)"
 
 
-def test_a_whitening_learns_from_poses(campus, model, tmp_path, capsys):
-    given = ("evaluate", model, "campus", "--data", campus, "--whiten", 8, "--whiten-labels", "graded")
+def test_a_whitening_learns_from_poses(walks, model, tmp_path, capsys):
+    given = ("evaluate", model, "walks_west", "--data", walks, "--whiten", 8, "--whiten-labels", "graded")
     code, data, _ = run(capsys, *given, "--fit", "train", "-o", tmp_path / "eval", "--whiten-share", 0.3, "--json")
     assert code == 0
     whitening = data["subject"]["whitening"]
@@ -116,20 +130,20 @@ def test_a_whitening_learns_from_poses(campus, model, tmp_path, capsys):
         (["--whiten", 8, "--whiten-labels", "graded", "--whiten-share", 2], "total_share is a share"),
     ],
 )
-def test_contradictory_whitenings_are_told(options, message, campus, model, capsys):
-    code, _, err = run(capsys, "evaluate", model, "campus", "--data", campus, *options)
+def test_contradictory_whitenings_are_told(options, message, walks, model, capsys):
+    code, _, err = run(capsys, "evaluate", model, "walks_west", "--data", walks, *options)
     assert code == 2
     assert message in err
 
 
-def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys):
-    given = ("evaluate", model, "campus", "--data", campus, "-o", tmp_path / "agreed", "--json")
+def test_results_are_asked_where_they_were_taken(walks, model, tmp_path, capsys):
+    given = ("evaluate", model, "walks_west", "--data", walks, "-o", tmp_path / "agreed", "--json")
     code, data, _ = run(capsys, *given, "--rerank", "consensus")
     assert code == 0
     assert data["subject"]["rerank"].items() >= {"name": "consensus", "depth": 20, "angle_deg": 40.0}.items()
     agreed = Evaluation.open(tmp_path / "agreed")
     assert agreed.label == "small, by consensus"
-    benchmark = load_benchmark("campus", campus)
+    benchmark = load_benchmark("walks_west", walks)
     found, _ = open_describer(model).describe(benchmark.queries)
     plain = rank_descriptors(found, found, benchmark)
     expected = Consensus(benchmark.database.poses)(plain).ids[:, 0]
@@ -140,8 +154,8 @@ def test_results_are_asked_where_they_were_taken(campus, model, tmp_path, capsys
     assert "holds another evaluation (rerank" in err
 
 
-def test_a_sweep_scores_every_size_that_the_descriptors_span(campus, model):
-    benchmark = load_benchmark("campus", campus)
+def test_a_sweep_scores_every_size_that_the_descriptors_span(walks, model):
+    benchmark = load_benchmark("walks_west", walks)
     source = open_describer(model)
     plan = Variants(sizes=(4,), sweep=True)
     dims = [e.subject["whitening"] and e.subject["whitening"]["dim"] for e in evaluations(source, benchmark, plan)]
@@ -149,8 +163,8 @@ def test_a_sweep_scores_every_size_that_the_descriptors_span(campus, model):
     assert dims[3:] == []
 
 
-def test_a_sweep_equals_fitting_each_size_alone(campus, model):
-    benchmark = load_benchmark("campus", campus)
+def test_a_sweep_equals_fitting_each_size_alone(walks, model):
+    benchmark = load_benchmark("walks_west", walks)
     source = open_describer(model)
     together = {e.figures["dim"]: e.recall for e in evaluations(source, benchmark, Variants((4, 16)))}
     for size in (4, 16):
@@ -158,27 +172,27 @@ def test_a_sweep_equals_fitting_each_size_alone(campus, model):
         assert alone.recall == together[size]
 
 
-def test_several_benchmarks_and_a_comparison(campus, model, tmp_path, capsys):
+def test_several_benchmarks_and_a_comparison(walks, model, tmp_path, capsys):
     folders = builders.utm_folders(tmp_path / "folders")
-    data = ("--data", f"campus={campus}", "--data", f"utm_folders={folders}")
+    data = ("--data", f"walks={walks}", "--data", f"utm_folders={folders}")
     variants = ("--whiten", "none", "--whiten", 2)
     code, printed, _ = run(
-        capsys, "evaluate", model, "campus", "folders_val", *data, *variants, "-o", tmp_path / "a", "--json"
+        capsys, "evaluate", model, "walks_west", "folders_val", *data, *variants, "-o", tmp_path / "a", "--json"
     )
     assert code == 0
     full = printed[0]["dim"]
     assert [(r["benchmark"], r["dim"]) for r in printed] == [
-        ("campus_west", full), ("campus_west", 2), ("folders_val", full), ("folders_val", 2)
+        ("walks_west", full), ("walks_west", 2), ("folders_val", full), ("folders_val", 2)
     ]  # fmt: skip
     code, result, _ = run(capsys, "compare", tmp_path / "a", "--json")
     assert code == 0
-    assert {c["benchmark"] for c in result["comparisons"]} == {"campus_west", "folders_val"}
+    assert {c["benchmark"] for c in result["comparisons"]} == {"walks_west", "folders_val"}
     code, text, _ = run(capsys, "compare", tmp_path / "a")
     assert "whitening.fit" in text
 
 
-def test_stores_and_matrices_give_the_models_own_figures(campus, model, tmp_path, capsys):
-    benchmark = load_benchmark("campus", campus)
+def test_stores_and_matrices_give_the_models_own_figures(walks, model, tmp_path, capsys):
+    benchmark = load_benchmark("walks_west", walks)
     place = PlaceModel.load(model)
     expected = next(evaluations(ModelDescriber(place), benchmark)).recall
     store = embed(place, benchmark.queries, tmp_path / "store")
@@ -186,32 +200,32 @@ def test_stores_and_matrices_give_the_models_own_figures(campus, model, tmp_path
     np.save(tmp_path / "theirs.npy", 3.0 * np.asarray(store)[order])
     (tmp_path / "theirs.txt").write_bytes(b"\n".join(store.names[order]) + b"\n")
     for source in ("store", "theirs.npy"):
-        code, data, _ = run(capsys, "evaluate", tmp_path / source, "campus", "--data", campus, "--json")
+        code, data, _ = run(capsys, "evaluate", tmp_path / source, "walks_west", "--data", walks, "--json")
         assert code == 0
         assert {int(k): v for k, v in data["recall"].items()} == expected
 
 
-def test_a_store_of_other_images_is_refused(campus, model, tmp_path):
+def test_a_store_of_other_images_is_refused(walks, model, tmp_path):
     place = PlaceModel.load(model)
-    benchmark = load_benchmark("campus", campus)
+    benchmark = load_benchmark("walks_west", walks)
     embed(place, benchmark.queries.subset(np.arange(40)), tmp_path / "store")
     with pytest.raises(InputError, match="lacks 8 of 48 images"):
         list(evaluations(open_describer(tmp_path / "store"), benchmark))
 
 
-def test_an_unreadable_photo_is_left_out_and_said(campus, model, tmp_path):
+def test_an_unreadable_photo_is_left_out_and_said(walks, model, tmp_path):
     copy = tmp_path / "copy"
-    shutil.copytree(campus, copy)
+    shutil.copytree(walks, copy)
     (copy / "images" / "west_1_3.jpg").write_bytes(b"not a picture")
-    evaluation = next(evaluations(open_describer(model), load_benchmark("campus", copy)))
+    evaluation = next(evaluations(open_describer(model), load_benchmark("walks_west", copy)))
     assert evaluation.figures["database"] == 47
     assert "1 images left out: their files cannot be read" in evaluation.figures["notes"]
 
 
-def test_a_changed_photo_is_embedded_again(campus, model, tmp_path):
+def test_a_changed_photo_is_embedded_again(walks, model, tmp_path):
     copy = tmp_path / "copy"
-    shutil.copytree(campus, copy)
-    benchmark = load_benchmark("campus", copy)
+    shutil.copytree(walks, copy)
+    benchmark = load_benchmark("walks_west", copy)
     before, _ = open_describer(model).describe(benchmark.queries)
     builders.image(copy / benchmark.queries.name(5), seed=99)
     after, _ = open_describer(model).describe(benchmark.queries)
@@ -256,32 +270,32 @@ def test_poses_for_the_localisation_server(model, tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("campus_wets",), "did you mean 'campus_west'"),
-        (("campus",), "give --data"),
-        (("campus", "--whiten", "many"), "not a number of dimensions"),
-        (("campus", "--whiten", "8", "--fit", "query"), "unknown --fit 'query'"),
-        (("campus", "--whiten", "100000"), "ask for 1 to"),
-        (("campus", "--rerank", "pathces"), "did you mean 'patches'"),
-        (("campus", "--rerank", "patches:sift"), "takes no argument"),
-        (("campus", "--fit-images", "some"), "not a number of images"),
-        (("campus", "--data", "kampus=/x"), "unknown dataset in --data 'kampus'"),
+        (("walks_wets",), "did you mean 'walks_west'"),
+        (("walks_west",), "give --data"),
+        (("walks_west", "--whiten", "many"), "not a number of dimensions"),
+        (("walks_west", "--whiten", "8", "--fit", "query"), "unknown --fit 'query'"),
+        (("walks_west", "--whiten", "100000"), "ask for 1 to"),
+        (("walks_west", "--rerank", "pathces"), "did you mean 'patches'"),
+        (("walks_west", "--rerank", "patches:sift"), "takes no argument"),
+        (("walks_west", "--fit-images", "some"), "not a number of images"),
+        (("walks_west", "--data", "wlaks=/x"), "unknown dataset in --data 'wlaks'"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_2(campus, model, arguments, message, capsys):
-    given = arguments if "--data" in arguments or arguments == ("campus",) else (*arguments, "--data", campus)
+def test_bad_usage_is_one_line_and_exit_2(walks, model, arguments, message, capsys):
+    given = arguments if "--data" in arguments or arguments == ("walks_west",) else (*arguments, "--data", walks)
     code, _, err = run(capsys, "evaluate", model, *given)
     assert code == 2
     assert message in err.strip().splitlines()[-1]
 
 
-def test_a_missing_model_is_one_line_and_exit_2(campus, tmp_path, capsys):
-    code, _, err = run(capsys, "evaluate", tmp_path / "nothing", "campus", "--data", campus)
+def test_a_missing_model_is_one_line_and_exit_2(walks, tmp_path, capsys):
+    code, _, err = run(capsys, "evaluate", tmp_path / "nothing", "walks_west", "--data", walks)
     assert code == 2
     assert "give a model folder" in err
 
 
-def test_no_training_split_is_said(campus, model):
-    benchmark = load_benchmark("table", campus / "west.csv")
+def test_no_training_split_is_said(walks, model):
+    benchmark = load_benchmark("table", walks / "west.csv")
     with pytest.raises(InputError, match="no training split"):
         list(evaluations(open_describer(model), benchmark, Variants((8,), fit="train")))
 
@@ -297,15 +311,15 @@ def test_nothing_is_written_where_nothing_can_be_scored(model, tmp_path, capsys)
     assert not (tmp_path / "eval").exists()
 
 
-def test_an_interrupted_set_of_variants_goes_on(campus, model, tmp_path):
-    benchmark, source = load_benchmark("campus", campus), open_describer(model)
+def test_an_interrupted_set_of_variants_goes_on(walks, model, tmp_path):
+    benchmark, source = load_benchmark("walks_west", walks), open_describer(model)
     plan = Variants((None, 4, 8))
     evaluate_to(source, benchmark, tmp_path / "eval", plan)
-    shutil.rmtree(tmp_path / "eval" / "campus_west-whiten8-map")
-    kept = (tmp_path / "eval" / "campus_west" / "manifest.json").stat().st_mtime_ns
+    shutil.rmtree(tmp_path / "eval" / "walks_west-whiten8-map")
+    kept = (tmp_path / "eval" / "walks_west" / "manifest.json").stat().st_mtime_ns
     assert len(evaluate_to(source, benchmark, tmp_path / "eval", plan)) == 3
-    assert (tmp_path / "eval" / "campus_west-whiten8-map").is_dir()
-    assert (tmp_path / "eval" / "campus_west" / "manifest.json").stat().st_mtime_ns == kept
+    assert (tmp_path / "eval" / "walks_west-whiten8-map").is_dir()
+    assert (tmp_path / "eval" / "walks_west" / "manifest.json").stat().st_mtime_ns == kept
 
 
 def test_a_sequence_is_described_by_the_mean_of_its_frames(model, tmp_path, capsys):
@@ -352,27 +366,27 @@ def test_sequences_are_re_ranked_from_the_same_ranking_that_is_scored(model, tmp
     assert plain.arrays["ids"][:, 0].tolist() == first.tolist()
 
 
-def test_whitening_on_all_map_images_uses_them_all(campus, model):
-    benchmark, source = load_benchmark("campus", campus), open_describer(model)
+def test_whitening_on_all_map_images_uses_them_all(walks, model):
+    benchmark, source = load_benchmark("walks_west", walks), open_describer(model)
     [few] = evaluations(source, benchmark, Variants((2,), fit_images=10))
     [every] = evaluations(source, benchmark, Variants((2,), fit_images=None))
     assert few.subject["whitening"]["samples"] == 10
     assert every.subject["whitening"]["samples"] == len(benchmark.database)
 
 
-def test_a_re_ranker_without_its_weights_is_told_before_any_image_is_read(campus, model, tmp_path, capsys):
-    given = ("evaluate", model, "campus", "--data", campus, "--cache", tmp_path / "cache")
+def test_a_re_ranker_without_its_weights_is_told_before_any_image_is_read(walks, model, tmp_path, capsys):
+    given = ("evaluate", model, "walks_west", "--data", walks, "--cache", tmp_path / "cache")
     code, _, err = run(capsys, *given, "--rerank", "local:xfeat=nowhere.onnx")
     assert (code, err.count("\n")) == (2, 1)
     assert "nowhere.onnx does not exist" in err
     assert not (tmp_path / "cache").exists()
 
 
-def test_several_models_at_once_make_a_leaderboard(campus, model, tmp_path, capsys):
+def test_several_models_at_once_make_a_leaderboard(walks, model, tmp_path, capsys):
     other = tmp_path / "wide"
     PlaceModel.build(ModelConfig("tiny", image_size=(48, 48)), seed=1).save(other, {"licence": "CC BY 4.0"})
     code, data, _ = run(
-        capsys, "evaluate", model, other, "campus", "--data", campus, "-o", tmp_path / "evals", "--json"
+        capsys, "evaluate", model, other, "walks_west", "--data", walks, "-o", tmp_path / "evals", "--json"
     )
     assert code == 0
     assert [entry["subject"]["label"] for entry in data] == ["small", "wide"]
@@ -391,7 +405,7 @@ def test_several_models_at_once_make_a_leaderboard(campus, model, tmp_path, caps
     code, text, _ = run(capsys, "leaderboard", tmp_path / "evals", "--format", "markdown", "--no-timing")
     assert code == 0
     assert text.count("| wide ") == 1
-    code, _, err = run(capsys, "evaluate", model, model, "campus", "--data", campus)
+    code, _, err = run(capsys, "evaluate", model, model, "walks_west", "--data", walks)
     assert code == 2
     assert "have the same name" in err
     code, _, err = run(capsys, "evaluate", model, other)

@@ -6,12 +6,10 @@ import pytest
 from covis import datasets
 from covis.core.errors import InputError
 from covis.evaluation import BENCHMARKS, load_benchmark
-from covis.evaluation.protocols import as_sequences
-from covis.evaluation.protocols import sequence_validation as validation
+from covis.evaluation.protocols.msls_sequences import as_sequences
+from covis.evaluation.protocols.msls_sequences import sequence_validation as validation
 from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
-from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import keys, write_submission
-from covis.labels import Radius
 from layouts import builders
 
 LAYOUTS = {
@@ -24,9 +22,6 @@ LAYOUTS = {
     "tb_places": builders.tb_places,
     "7scenes": lambda root, images: builders.seven_scenes(root, ("stairs",), images=True),
     "utm_folders": builders.utm_folders,
-    "campus": builders.campus,
-    "cambridge": builders.cambridge,
-    "racetrack": builders.racetrack,
 }
 """Layouts with what the tests below ask about; every protocol is scored on its dataset's miniature in the contracts."""
 
@@ -64,7 +59,7 @@ def test_every_protocol_that_was_asked_for_has_a_name():
     wanted |= {f"msls_{s}_{t}" for s in ("val", "test") for t in ("seq2seq", "seq2im", "im2seq")}
     wanted |= {"pitts30k_val", "pitts30k_test", "pitts250k_test"}
     wanted |= {"tokyo247", "tokyotm_val", "robotcar_v2", "cmu_extended"}
-    wanted |= {"tb_places_w17_w18", "tb_places_w18", "town", "campus", "table", "cambridge_val", "racetrack_val"}
+    wanted |= {"tb_places_w17_w18", "tb_places_w18", "town", "table"}
     wanted |= {f"7scenes_{s}" for s in ("chess", "fire", "heads", "office", "pumpkin", "redkitchen", "stairs")}
     assert wanted <= set(BENCHMARKS)
 
@@ -245,13 +240,6 @@ def test_small_places_are_graded_and_count_pairs(opened):
         assert benchmark.relevance.psi.min() < 1
 
 
-def test_campus_photos_never_match_their_own_walk(opened):
-    benchmark = opened("campus")
-    walk = benchmark.queries.group
-    assert benchmark.groups == "other"
-    assert (walk[benchmark.positives.rows] != walk[benchmark.positives.indices]).all()
-
-
 def table_of(path, rows, head="image,easting,northing,heading,group"):
     path.write_text("\n".join([head, *rows]) + "\n")
     return path
@@ -285,7 +273,7 @@ def test_a_table_over_a_continent_is_scored_in_the_metres_that_are_chosen(tmp_pa
     assert benchmark.positives.indices.tolist() == [1, 0, 3, 2]
     assert benchmark.facts()["frame"] == "EPSG:3035"
     with pytest.raises(InputError, match="--frame goes with benchmark table"):
-        load_benchmark("campus", tmp_path, frame="EPSG:3035")
+        load_benchmark("photos_new_walks", tmp_path, frame="EPSG:3035")
 
 
 def test_photos_without_a_position_are_left_out_and_counted(tmp_path):
@@ -304,54 +292,3 @@ def test_the_town_is_scored_by_condition(hamlet):
     assert len(parts) > 1
     assert sum(part["queries"] for part in parts.values()) == figures["queries"]
     assert figures["spearman_psi_distance"] == pytest.approx(0, abs=0.1)
-
-
-def test_street_views_never_match_their_own_panorama(opened):
-    benchmark = opened("cambridge_val")
-    assert benchmark.one_set
-    graph = benchmark.positives
-    assert (benchmark.queries.group[graph.rows] != benchmark.queries.group[graph.indices]).all()
-    # Panoramas 6 m apart: none has a neighbour within 5 m, the next within 10 m, four within 25 m, at one's own heading.
-    assert {name: truth.pairs for name, truth in benchmark.stricter.items()} == {"5m_40deg": 0, "10m_40deg": 88}
-    assert np.diff(graph.indptr).max() == 8
-
-
-def test_the_second_day_asks_the_first(opened):
-    benchmark = opened("racetrack_val")
-    assert set(benchmark.queries.columns["day"]) == {2}
-    assert set(benchmark.database.columns["day"]) == {1}
-    assert list(benchmark.stricter) == ["2m_40deg", "5m_40deg", "10m_40deg"]
-    training = benchmark.training()
-    assert training.group_names == ("day1", "day2")
-    assert (training.group == training.columns["day"] - 1).all()
-
-
-def test_stricter_truths_have_recalls_of_their_own(opened):
-    benchmark = opened("racetrack_val")
-    pairs = Radius(5.0, 40.0)(benchmark.queries, benchmark.database)
-    ideal = [
-        np.lexsort([np.linalg.norm(benchmark.database.poses.xy - at, axis=1)])[:25] for at in benchmark.queries.poses.xy
-    ]
-    figures = evaluate(np.array(ideal), benchmark).figures["recall_stricter"]["5m_40deg"]
-    assert figures == {
-        "queries": int((np.diff(pairs.indptr) > 0).sum()),
-        "recall": dict.fromkeys(figures["recall"], 100.0),
-    }
-    left = benchmark.without(np.arange(len(benchmark.queries)) == 0, np.zeros(len(benchmark.database), bool), "a test")
-    assert left.stricter["5m_40deg"].shape == (len(benchmark.queries) - 1, len(benchmark.database))
-    assert left.fingerprint != benchmark.fingerprint
-
-
-def test_street_views_and_drives_as_counted_on_the_real_photos(shared_data):
-    cambridge = load_benchmark("cambridge_val", shared_data / "cambridge")
-    racetrack = load_benchmark("racetrack_val", shared_data / "racetrack")
-    answerable = {
-        b.name: [int((np.diff(g.indptr) > 0).sum()) for g in (*b.stricter.values(), b.positives)]
-        for b in (cambridge, racetrack)
-    }
-    assert answerable == {"cambridge_val": [292, 488, 640], "racetrack_val": [693, 695, 695, 695]}
-
-
-def test_campus_counts_on_the_real_photos(shared_data):
-    benchmark = load_benchmark("campus", shared_data / "campus")
-    assert (len(benchmark.queries), int((np.diff(benchmark.positives.indptr) > 0).sum())) == (1872, 1864)

@@ -194,12 +194,6 @@ def test_labels_of_a_fold_do_not_reach_its_fit():
             assert np.abs(other[0] @ other[0].T - other[1] @ other[1].T).max() > 0.05
 
 
-def test_the_small_recipe_sees_more_pixels_than_the_one_of_published_tables():
-    small, table = (experiments.get(name).model for name in ("own_photos_small", "campus_mobilenetv2_depths"))
-    assert min(small.image_size) > max(table.image_size) == 224
-    assert replace(small, image_size=table.image_size) == table
-
-
 def test_an_interrupted_fit_resumes(photos, recipe, tmp_path, monkeypatch):
     whole = fit_model(photos, recipe, tmp_path / "whole", resources=QUIET)
     with monkeypatch.context() as patch:

@@ -282,8 +282,8 @@ def evaluate(
       covis evaluate runs/cl runs/gcl netvlad town -o evals
       covis evaluate MODEL msls_val pitts30k_test --data msls=/data/msls --data pitts30k=/data/pitts -o evals/m
       covis evaluate MODEL msls_val --data /data/msls --whiten sweep --fit train -o evals/sweep
-      covis evaluate MODEL campus_west --data /data/campus --rerank consensus
-      covis evaluate MODEL campus_walks --data /data/campus --whiten 512 --fit map --whiten-labels graded
+      covis evaluate MODEL table --data photos.csv --rerank consensus
+      covis evaluate MODEL photos_new_walks --data photos/ --whiten 512 --fit map --whiten-labels graded
       covis evaluate MODEL town --rerank patches --rerank-depth 100 -o evals/patches
       covis evaluate MODEL town --rerank local:sift
       covis evaluate MODEL 7scenes_stairs --data /data/7scenes --pose -o evals/stairs

@@ -18,10 +18,7 @@ from covis.core.registry import Registry, first_doc_line
 from covis.core.tables import card
 from covis.evaluation.metrics import KS, Ranked, positives, ranked_ids, repeated
 from covis.graph import SimilarityGraph
-from covis.images import WINDOW, ImageSet, Split
-from covis.labels import FovOverlap, Radius
-from covis.labels.rules import LabelRule
-from covis.poses import PLACE_M, PLACE_TURN_DEG
+from covis.images import WINDOW, ImageSet
 from covis.ranking import Groups
 
 Denominator = Literal["answerable", "all"]
@@ -332,25 +329,3 @@ def load_benchmark(name: str, data: Path | str | Mapping[str, Path] | None = Non
     protocol = BENCHMARKS[name]
     path = data.get(protocol.dataset) if isinstance(data, Mapping) else data
     return protocol(None if path is None else Path(path), frame)
-
-
-# Relevance rules that several protocols share, and a benchmark made by one.
-
-
-NEAR = Radius(PLACE_M)
-"""Within 25 m, whatever the heading: the usual rule of street-level protocols."""
-NEAR_IN_CITY = Radius(PLACE_M, within_group=True)
-NEAR_ALIKE = Radius(PLACE_M, PLACE_TURN_DEG)
-"""Within 25 m and, where both headings are known, 40°."""
-NEAR_ALIKE_IN_CITY = Radius(PLACE_M, PLACE_TURN_DEG, within_group=True)
-SHARED_VIEW = FovOverlap()
-"""ψ for graded figures: how much two fields of view of 50 m and 90° share."""
-SHARED_VIEW_IN_CITY = FovOverlap(within_group=True)
-NEAR_RULE = f"within {PLACE_M:g} m"
-NEAR_ALIKE_RULE = f"within {PLACE_M:g} m and, where both headings are known, {PLACE_TURN_DEG:g}°"
-
-
-def by_rule(name: str, sides: Split | tuple[ImageSet, ImageSet], rule: LabelRule, words: str, **more: Any) -> Benchmark:
-    """A benchmark whose truth is a rule on poses; `more` are its other fields."""
-    queries, database = sides
-    return Benchmark(name, queries, database, rule(queries, database), words, **more)

@@ -16,7 +16,8 @@ from scipy.sparse import csr_matrix
 from covis.core.arrays import Descriptors, Ids
 from covis.core.errors import InputError
 from covis.core.files import load_array, read_foreign
-from covis.evaluation.benchmark import NEAR_ALIKE, Benchmark
+from covis.evaluation.benchmark import Benchmark
+from covis.evaluation.relevance import NEAR_ALIKE
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import average_precision, evaluate, pair_distances, rank_correlation, sample_pairs
 from covis.graph import SimilarityGraph

@@ -7,7 +7,6 @@ from dataclasses import replace
 from covis.datasets.seven_scenes import SCENES
 from covis.evaluation.published import Published, published
 from covis.experiments import recipes
-from covis.experiments.campus import GRADED
 from covis.experiments.recipes import binary_batches, cl, cl_graded, gcl
 from covis.experiments.tables import MEAN, TABLES, Row, Table
 from covis.losses import LOSSES
@@ -25,6 +24,7 @@ _AVG_DIMS = {
     "resnet152": {"cl": 1024, "gcl": 2048}, "resnext": {"cl": 1024, "gcl": 1024},
 }  # fmt: skip
 NETVLAD_DIM = 4096
+_GRADED = "GCL, graded batches"
 OFF_THE_SHELF = "netvlad"
 """The name for NetVLAD as its authors trained it (`--model netvlad=FOLDER`)."""
 HOURS = {"vgg16": 5.0, "resnet50": 6.0, "resnet152": 14.0, "resnext": 28.0}
@@ -295,7 +295,7 @@ def town_table1() -> Table:
         Row("CL, binary batches", cl(base), ("town",)),
         Row("GCL, binary batches", binary_batches(gcl(base)), ("town",)),
         Row("CL, graded batches", cl_graded(base), ("town",)),
-        Row(GRADED, gcl(base), ("town",)),
+        Row(_GRADED, gcl(base), ("town",)),
     )
     return Table("Labels in batch and loss, on the town", rows, seeds=3)
 
@@ -306,7 +306,7 @@ def town_all_pairs() -> Table:
     pairs = gcl(recipes.town_base())
     steps = pairs.steps or 1
     wide = replace(pairs, batches=AllPairs(size=2 * pairs.batches.size))
-    rows = [Row(GRADED, pairs, ("town",))]
+    rows = [Row(_GRADED, pairs, ("town",))]
     rows += [Row(f"all pairs, 1/{n} of the images", replace(wide, steps=steps // n), ("town",)) for n in (1, 2, 4)]
     return Table("All-pairs batches, on the town", tuple(rows), seeds=3)
 
@@ -315,7 +315,7 @@ def town_all_pairs() -> Table:
 def town_losses() -> Table:
     """The losses of Table 4 on the town, at equal forward passes; mining is counted apart."""
     pairs = gcl(recipes.town_base())
-    rows = [Row(GRADED, pairs, ("town",))]
+    rows = [Row(_GRADED, pairs, ("town",))]
     images = 2 * pairs.batches.size * (pairs.steps or 1)
     for name in recipes.TABLE4_LOSSES:
         recipe = _on_town(name, pairs, images)

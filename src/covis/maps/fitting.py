@@ -29,9 +29,9 @@ from covis.describing.embedding import embed
 from covis.describing.features import Cached, open_features, share_features
 from covis.descriptors import DescriptorStore
 from covis.evaluation import Benchmark
-from covis.evaluation.benchmark import NEAR_ALIKE, NEAR_ALIKE_RULE
+from covis.evaluation.relevance import NEAR_ALIKE, NEAR_ALIKE_RULE
 from covis.evaluation.retrieval import Labeller, affordable
-from covis.experiments import campus, get
+from covis.experiments import get, own_photos
 from covis.experiments.running import FrozenOnce
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet, Split
@@ -388,7 +388,7 @@ def choose_recipe(name: str, weights: str) -> Recipe:
         chosen = get(name)
         return replace(chosen, model=replace(chosen.model, weights=weights)) if weights else chosen
     reasons = []
-    for candidate in (campus.RECOMMENDED, campus.SMALL):
+    for candidate in (own_photos.RECOMMENDED, own_photos.SMALL):
         recipe = get(candidate)
         recipe = replace(recipe, model=replace(recipe.model, weights=weights)) if weights else recipe
         try:
@@ -397,12 +397,12 @@ def choose_recipe(name: str, weights: str) -> Recipe:
             reasons.append(str(error).partition(";")[0])
             continue
         why = f"{weights} fits its backbone" if weights else "its weights are there"
-        rank = "recommended" if candidate == campus.RECOMMENDED else "small"
+        rank = "recommended" if candidate == own_photos.RECOMMENDED else "small"
         lost = f"; not the recommended recipe: {reasons[0]}" if reasons and not weights else ""
         say(f"recipe {candidate} ({rank}, {recipe.model.backbone}): {why}{lost}")
         return recipe
     if weights:
-        known = ", ".join(get(n).model.backbone for n in (campus.RECOMMENDED, campus.SMALL))
+        known = ", ".join(get(n).model.backbone for n in (own_photos.RECOMMENDED, own_photos.SMALL))
         raise InputError(f"{weights} fits no recipe for own photos ({known}); give --recipe NAME too, or --model MODEL")
     raise InputError(
         f"no pretrained weights are available ({reasons[0]}); give --weights FILE.safetensors (a DINOv2 or MobileNetV2 "

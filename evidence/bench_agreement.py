@@ -4,7 +4,7 @@ Pairs from different walks, panoramas or days surely look alike within 4 m and 1
 distances of all other pairs are a mixture of the two; a label should promise the share of those that look alike
 (`Agreement`). Fields of view are ranked by the likelihood of the distances if ψ^p were that share.
 
-    python benchmarks/bench_agreement.py MODEL --data campus=CAMPUS --data cambridge=CAMBRIDGE --data racetrack=TRACK
+    python -m evidence.bench_agreement MODEL --data campus=CAMPUS --data cambridge=CAMBRIDGE --data racetrack=TRACK
 """
 
 from __future__ import annotations
@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import report
 from numpy.typing import ArrayLike, NDArray
 from scipy.spatial import KDTree
 
 from covis import datasets
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.datasets.surveys import across_days
 from covis.evaluation.scoring import pair_distances
 from covis.experiments.running import FrozenOnce
 from covis.images import ImageSet
@@ -32,6 +30,8 @@ from covis.models import PlaceModel
 from covis.poses import PLACE_M, PLACE_TURN_DEG, angle_between
 from covis.report.plots import COLOURS, PAGE_WIDTH, panels, save, styled
 from covis.whitening import Whitening
+from evidence.datasets import across_days
+from evidence.reporting import report
 
 NEAR_M, NEAR_DEG, FAR_M, REACH_M = 4.0, 10.0, 150.0, 120.0
 PAIRS = 400_000

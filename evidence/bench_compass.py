@@ -3,7 +3,7 @@
 Photos that look most alike and stand within 10 m of each other show the same thing, so their headings should agree; the
 amount by which they differ is the compasses' noise, which bounds what a rule that demands 40° can reach.
 
-    python benchmarks/bench_compass.py MODEL --data CAMPUS
+    python -m evidence.bench_compass MODEL --data CAMPUS
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import report
 from numpy.typing import NDArray
 
 from covis import datasets
 from covis.describing.describers import open_describer
 from covis.search import rank
+from evidence.reporting import report
 
 NEAR_M = 10.0
 RULES = ((25.0, 40.0), (25.0, 60.0), (25.0, 90.0), (25.0, 180.0))

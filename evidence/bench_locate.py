@@ -1,6 +1,6 @@
 """What an answer of `covis locate` costs: the first of a fresh process, and each further photo.
 
-    python benchmarks/bench_locate.py MAP… --photos FOLDER
+    python -m evidence.bench_locate MAP… --photos FOLDER
 
 CPU seconds of the whole command, in the program and in the kernel: minimum, median and maximum of several runs, and for
 further photos also the seconds on the clock with all cores at work. Beside them stands how fast one core multiplies
@@ -21,7 +21,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
-from _common import cpu_seconds, report
+
+from benchmarks._common import cpu_seconds
+from evidence.reporting import report
 
 MORE = 16
 

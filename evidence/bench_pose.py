@@ -3,7 +3,7 @@
 Each frame of a 7Scenes scene is posed twice: from the frames nearest to it, without itself, and from frames of other sequences
 that look elsewhere, where the right answer is none.
 
-    python benchmarks/bench_pose.py --data 7scenes/stairs
+    python -m evidence.bench_pose --data 7scenes/stairs
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from _common import report
 from scipy.stats import chi2
 
 from covis.datasets.seven_scenes import read_scene
@@ -21,6 +20,7 @@ from covis.evaluation.metrics import POSE_LIMITS, rotation_angles
 from covis.field.resection import DepthScene, Resected, locate_pose
 from covis.images import ImageSet, concatenate
 from covis.reading.cameras import camera_of
+from evidence.reporting import report
 
 MATCHES = 5
 APART_DEG = 40.0

@@ -6,7 +6,7 @@ small tables twice. Each promise is compared with the outcome: P by its expected
 share of true positions inside it, confident answers by their precision (with a 95 % interval over walks), and the fused
 position by its error beside that of the best match.
 
-    python benchmarks/bench_calibration.py --table photos.csv --weights backbone.safetensors --keep FOLDER
+    python -m evidence.bench_calibration --table photos.csv --weights backbone.safetensors --keep FOLDER
 
 Without arguments it takes the campus photos and the weights of `../shared/data`, if they are there.
 """
@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _common import report
-from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
 from numpy.typing import NDArray
+
+from evidence.own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
+from evidence.reporting import report
 
 if TYPE_CHECKING:
     from covis.ranking import Ranking

@@ -7,14 +7,11 @@ the distances that a pretrained network starts from. Each loss has the rate that
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from covis.datasets.surveys import JOINED, WITHOUT
 from covis.evaluation.retrieval import PHOTO_VIEWS
-from covis.experiments import campus
-from covis.experiments.campus import GRADED
 from covis.experiments.recipes import SAME_PLACE
 from covis.experiments.tables import TABLES, Row, Table
 from covis.labels import FovOverlap
@@ -23,14 +20,16 @@ from covis.models import ModelConfig
 from covis.sampling import AllPairs
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 from covis.whitening import PCA, WhiteningRule
+from evidence import campus
+from evidence.campus import GRADED
+from evidence.datasets import JOINED, WITHOUT
 
-_SETS = ("cambridge", "racetrack")
 _MODEL = ModelConfig("mobilenetv2_100", "gem", (160, 160), "last2", "pretrained")
 _BATCHES = AllPairs(size=48, places=12, partners="other_groups")
 MARGIN = 1.0
 _STEPS = 60
 PHOTO_GRADES = replace(PHOTO_VIEWS, exponent=2.0)
-"""25 m, squared: follows the share of pairs that look alike on all three sets (`benchmarks/bench_agreement.py`)."""
+"""25 m, squared: follows the share of pairs that look alike on all three sets (`evidence/bench_agreement.py`)."""
 METHOD = FovOverlap(radius_m=50.0, fov_deg=90.0)
 GRADES = {"cambridge": METHOD, "racetrack": METHOD, "campus": PHOTO_GRADES}
 """The method's field of view for its own kind of data (street views and drives), that of photos for photos."""
@@ -69,7 +68,7 @@ def gcl_binary(dataset: str) -> Recipe:
 
 
 def survey_cl(dataset: str) -> Recipe:
-    """The yes/no twin: one place is 25 m and 40°, in the batches and in the loss."""
+    """Binary-label counterpart: positive within 25 m and 40°, in the batches and in the loss."""
     recipe = survey_base(dataset, Contrastive(margin=MARGIN), BEST[dataset]["CL"])
     return replace(recipe, labels=SAME_PLACE, batches=replace(_BATCHES, strategy="binary"))
 
@@ -86,21 +85,33 @@ def listwise(dataset: str) -> Recipe:
 
 
 def listwise_binary(dataset: str) -> Recipe:
-    """The yes/no twin: the softmax follows 25 m and 40°."""
+    """Binary-label counterpart: the softmax follows 25 m and 40°."""
     recipe = survey_base(dataset, ListwiseSoftmax(), BEST[dataset]["listwise yes/no"])
     return replace(recipe, labels=SAME_PLACE, batches=replace(_BATCHES, strategy="binary"))
 
 
-_VARIANTS: dict[str, Callable[[str], Recipe]] = {
-    "gcl": survey_gcl,
-    "gcl_binary": gcl_binary,
-    "cl": survey_cl,
-    "cl_graded": survey_cl_graded,
-    "listwise": listwise,
-    "listwise_binary": listwise_binary,
-}
-RECIPES.update({f"{name}_{key}": partial(make, name) for name in _SETS for key, make in _VARIANTS.items()})
-RECIPES.update({f"campus_all_pairs_{key}": partial(make, "campus") for key, make in _VARIANTS.items()})
+RECIPES.update(
+    {
+        "cambridge_gcl": partial(survey_gcl, "cambridge"),
+        "cambridge_gcl_binary": partial(gcl_binary, "cambridge"),
+        "cambridge_cl": partial(survey_cl, "cambridge"),
+        "cambridge_cl_graded": partial(survey_cl_graded, "cambridge"),
+        "cambridge_listwise": partial(listwise, "cambridge"),
+        "cambridge_listwise_binary": partial(listwise_binary, "cambridge"),
+        "racetrack_gcl": partial(survey_gcl, "racetrack"),
+        "racetrack_gcl_binary": partial(gcl_binary, "racetrack"),
+        "racetrack_cl": partial(survey_cl, "racetrack"),
+        "racetrack_cl_graded": partial(survey_cl_graded, "racetrack"),
+        "racetrack_listwise": partial(listwise, "racetrack"),
+        "racetrack_listwise_binary": partial(listwise_binary, "racetrack"),
+        "campus_all_pairs_gcl": partial(survey_gcl, "campus"),
+        "campus_all_pairs_gcl_binary": partial(gcl_binary, "campus"),
+        "campus_all_pairs_cl": partial(survey_cl, "campus"),
+        "campus_all_pairs_cl_graded": partial(survey_cl_graded, "campus"),
+        "campus_all_pairs_listwise": partial(listwise, "campus"),
+        "campus_all_pairs_listwise_binary": partial(listwise_binary, "campus"),
+    }
+)
 
 _SEEDS = 3
 _WHITENED = 512
@@ -173,9 +184,18 @@ def survey_table10(dataset: str) -> Table:
     return Table(f"Batch composition, all pairs, {dataset}", tuple(rows), _SEEDS, against=(GRADED,), figure="gains")
 
 
-_TABLES = {"rates": rates, "table1": survey_table1, "labels": labels, "table10": survey_table10}
-for _name in _SETS:
-    TABLES.update({f"{_name}_{_part}": partial(_table, _name) for _part, _table in _TABLES.items()})
+TABLES.update(
+    {
+        "cambridge_rates": partial(rates, "cambridge"),
+        "cambridge_table1": partial(survey_table1, "cambridge"),
+        "cambridge_labels": partial(labels, "cambridge"),
+        "cambridge_table10": partial(survey_table10, "cambridge"),
+        "racetrack_rates": partial(rates, "racetrack"),
+        "racetrack_table1": partial(survey_table1, "racetrack"),
+        "racetrack_labels": partial(labels, "racetrack"),
+        "racetrack_table10": partial(survey_table10, "racetrack"),
+    }
+)
 
 
 def listwise_stopped() -> Recipe:
@@ -222,7 +242,7 @@ def cambridge_vgg16() -> Table:
 
 @TABLES.register("campus_all_pairs")
 def campus_all_pairs() -> Table:
-    """GCL, the list-wise softmax and their yes/no twins over all pairs, on photos with noisy poses."""
+    """GCL, the list-wise softmax and their binary-label counterparts over all pairs, on photos with noisy poses."""
     rows = tuple(
         Row(label, recipe, campus.WEST, graded=True)
         for label, recipe in (

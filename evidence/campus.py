@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 
 from covis.evaluation.retrieval import SIZES
+from covis.experiments.own_photos import GENTLE, own_photos
 from covis.experiments.recipes import (
     TABLE4_LOSSES,
     RecipeVariant,
@@ -39,8 +40,6 @@ _MODELS = {
 }
 _STEPS = {"dinov2": 40}
 """Steps that two processor cores can afford; 125 (4,000 pairs) for the other models."""
-_GENTLE = Optimiser("adamw", learning_rate=5e-5, weight_decay=1e-4, schedule="cosine", warmup=0.1)
-"""For transformers, and for clusters that are fitted to the photos before training."""
 _PLACES = {
     "mobilenetv2": replace(_MODELS["mobilenetv2"], pool="netvlad64", blocks=5, image_size=(224, 224)),
     "dinov2": replace(_MODELS["dinov2"], pool="netvlad32"),
@@ -59,7 +58,7 @@ def campus_base(model: str) -> Recipe:
         dataset="campus",
         model=_MODELS[model],
         labels=FovOverlap(radius_m=50.0, fov_deg=90.0, facing=True),
-        optimiser=_GENTLE if model == "dinov2" else Optimiser(),
+        optimiser=GENTLE if model == "dinov2" else Optimiser(),
         steps=_STEPS.get(model, 125),
     )
 
@@ -79,21 +78,8 @@ def all_pairs(model: str) -> Recipe:
 
 
 def places(model: str) -> Recipe:
-    """Clusters of middle features, fitted to the photos and whitened; GCL over all pairs of sixteen places.
-
-    The distances of such descriptors start around 1.2, so that is the margin; fields of view reach as far as positives
-    do.
-    """
-    return replace(
-        campus_base(model),
-        model=_PLACES[model],
-        labels=FovOverlap(radius_m=25.0, fov_deg=90.0, facing=True),
-        loss=GeneralizedContrastive(margin=1.2),
-        batches=AllPairs(size=64, partners="other_groups", places=16, focus=True),
-        optimiser=_GENTLE,
-        steps=40,
-        whiten=1024,
-    )
+    """Clusters of middle features, fitted to the photos and whitened; GCL over all pairs of sixteen places."""
+    return replace(own_photos(), dataset="campus", split="train", model=_PLACES[model])
 
 
 def depths(model: str) -> Recipe:
@@ -262,36 +248,3 @@ def _with_loss(name: str, start: Recipe) -> Recipe:
     if loss.shape != "tuples":
         return replace(start, loss=loss)
     return replace(start, loss=loss, batches=Tuples(8, negatives=6, mined=True, refresh=25, pool=400))
-
-
-# Recipes for one's own photos: what did best on campus photographs, at two levels of cost.
-
-
-RECOMMENDED, SMALL = "own_photos", "own_photos_small"
-_OWN_MODELS = {"dinov2": DEPTHS["dinov2"], "mobilenetv2": replace(DEPTHS["mobilenetv2"], image_size=(320, 320))}
-"""The small network gets larger photos than in the campus recipes: it finds more places that way and can afford it."""
-
-
-def own(model: str) -> Recipe:
-    """Clusters of a pretrained backbone's features at several depths: fitted to the photos, whitened, then trained."""
-    return replace(depths(model), dataset="photos", split="all", model=_OWN_MODELS[model])
-
-
-def fine_tune() -> Recipe:
-    """Any model on one's own photos (`covis train fine_tune --init MODEL`): graded pairs of three of four walks.
-
-    The other walks decide whether training helped; if it did not, the model is kept as it was.
-    """
-    return replace(
-        depths("mobilenetv2"),
-        dataset="photos",
-        split="known_walks",
-        model=ModelConfig("mobilenetv2_100", "gem", (224, 224), "last1", "pretrained", batchnorm="frozen"),
-        validation="photos_new_walks",
-        keep_better=True,
-        whiten=0,
-        steps=100,
-    )
-
-
-RECIPES.update({"fine_tune": fine_tune, RECOMMENDED: partial(own, "dinov2"), SMALL: partial(own, "mobilenetv2")})

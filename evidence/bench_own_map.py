@@ -13,7 +13,7 @@ does when its own photos are the queries (`fewer`). The cost of fitting is compa
 `--labels` compares labels alone, without consensus: none (nearest photos of other walks), yes/no, ψ of 50 m and of 25 m
 to several powers, and ψ of 25 m weighted by how often pairs of such ψ look alike on the map's own photos (`measured`).
 
-    python benchmarks/bench_own_map.py --table photos.csv --weights backbone.safetensors --keep FOLDER
+    python -m evidence.bench_own_map --table photos.csv --weights backbone.safetensors --keep FOLDER
 
 Without arguments it takes the campus photos and the weights of `../shared/data`, if they are there.
 """
@@ -33,9 +33,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _common import report
-from _own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
 from numpy.typing import NDArray
+
+from evidence.own_map import TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
+from evidence.reporting import report
 
 if TYPE_CHECKING:
     from covis.images import ImageSet
@@ -72,7 +73,7 @@ class Outcomes:
 
 def right(images: ImageSet, asked: ImageSet, ids: NDArray[np.int64]) -> NDArray[np.bool_]:
     """(Q, K) which matches stand within 25 m of the query photo and face within 40° of it."""
-    from covis.evaluation.benchmark import NEAR_ALIKE
+    from covis.evaluation.relevance import NEAR_ALIKE
 
     graph = NEAR_ALIKE(asked, images).to_scipy()
     rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
@@ -156,7 +157,7 @@ def one_walk_fewer(images: ImageSet, asked: ImageSet, ids: NDArray[np.int64]) ->
 
     ids (Q, K): positions of their matches in the whole map.
     """
-    from covis.evaluation.benchmark import NEAR_ALIKE
+    from covis.evaluation.relevance import NEAR_ALIKE
 
     graph, walk = NEAR_ALIKE(asked, images).to_scipy(), np.asarray(images.group, np.int64)
     by_walk = np.stack([np.asarray((graph[:, walk == one] > 0).sum(axis=1)).ravel() for one in np.unique(walk)], axis=1)

@@ -1,7 +1,7 @@
 """Re-ranking by local features against the ranking without it: recall, and what it costs per query.
 
-    python benchmarks/bench_local.py --model MODEL --benchmark campus_west --data campus/ local:sift local:xfeat=xfeat.onnx
-    python benchmarks/bench_local.py --benchmark town --whiten 0 --topic local_town
+    python -m evidence.bench_local --model MODEL --benchmark campus_west --data campus/ local:sift local:xfeat=xfeat.onnx
+    python -m evidence.bench_local --benchmark town --whiten 0 --topic local_town
 
 Some of the queries, evenly spread, are searched in the whole map. Without a model, photos are described by a network
 trained on ImageNet and whitened on the map without labels, and the town by a model of the recipe town_quick. Without
@@ -22,8 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _common import report
 from numpy.typing import NDArray
+
+from evidence.reporting import report
 
 if TYPE_CHECKING:
     from covis.describing.describers import ModelDescriber
@@ -43,9 +44,9 @@ def clusters(images: ImageSet) -> ModelDescriber:
     from dataclasses import replace
 
     from covis.describing.describers import ModelDescriber
-    from covis.experiments.campus import DEPTHS
     from covis.models import PlaceModel
     from covis.training.pooling_start import start_pooling
+    from evidence.campus import DEPTHS
 
     file = SHARED / "weights" / "mobilenetv2_100_imagenet.safetensors"
     model = PlaceModel.build(replace(DEPTHS["mobilenetv2"], weights=str(file)))

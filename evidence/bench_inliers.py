@@ -5,7 +5,7 @@ by descriptors and agreement alone, and with inliers counted between a photo and
 --inliers` and `covis locate --inliers` do. The probability with inliers is learned from 400 photos of a map; for a fair
 comparison, the one without them is also learned from the same 400.
 
-    python benchmarks/bench_inliers.py --table photos.csv --weights backbone.safetensors sift xfeat=xfeat.onnx
+    python -m evidence.bench_inliers --table photos.csv --weights backbone.safetensors sift xfeat=xfeat.onnx
 
 Without arguments it takes the campus photos and the weights of `../shared/data`, if they are there.
 """
@@ -25,9 +25,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from _common import report
-from _own_map import SHARED, TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
 from numpy.typing import NDArray
+
+from evidence.own_map import SHARED, TABLES, WEIGHTS, Photos, as_map, described, finished, folds, whiten
+from evidence.reporting import report
 
 if TYPE_CHECKING:
     from covis.search.local import LocalReranker
