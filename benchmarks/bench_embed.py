@@ -99,9 +99,9 @@ def cpu() -> NDArray[np.float64]:
 def speed_row(backbone: str, repeats: int) -> dict[str, Any]:
     import torch
 
-    from covis.cli.model import images_at
     from covis.describing.embedding import BATCH_SIZE, embed, image_batches
     from covis.models import ModelConfig, PlaceModel
+    from covis.reading.sources import list_images
 
     torch.set_num_threads(1)
     model = PlaceModel.build(ModelConfig(backbone=backbone, image_size=SIZES[backbone]))
@@ -112,7 +112,7 @@ def speed_row(backbone: str, repeats: int) -> dict[str, Any]:
         root.mkdir()
         for i in range(count):
             (root / f"{i:04d}.jpg").write_bytes(photos[i % _DIFFERENT])
-        images = images_at(root)
+        images = list_images(root)
         held = [loaded.images for loaded in image_batches(images, None, SIZES[backbone], BATCH_SIZE)]
         embed(model, images.subset(np.arange(BATCH_SIZE)))
         for turn in range(repeats):

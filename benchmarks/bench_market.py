@@ -154,9 +154,9 @@ def embedding(rounds: int) -> Iterator[Row]:
     import torch
     from bench_embed import photo
 
-    from covis.cli.model import images_at
     from covis.describing.embedding import embed
     from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
+    from covis.reading.sources import list_images
 
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
@@ -164,7 +164,7 @@ def embedding(rounds: int) -> Iterator[Row]:
         root.mkdir()
         for i in range(64):
             (root / f"{i:03d}.jpg").write_bytes(photo(i % 16, (480, 640)))
-        images = images_at(root)
+        images = list_images(root)
         model = PlaceModel.build(ModelConfig("mobilenetv2_100", "gem", (224, 224), "none"))
         export_onnx(model, Path(folder) / "m.onnx")
         fast = OnnxPlaceModel.open(Path(folder) / "m.onnx", threads=1)

@@ -100,13 +100,13 @@ def embed_seconds(folder: Path) -> dict[str, Any]:
     """CPU seconds per image of this rank."""
     import torch
 
-    from covis.cli.model import images_at
     from covis.describing.embedding import embed
     from covis.models import ModelConfig, PlaceModel
+    from covis.reading.sources import list_images
 
     torch.set_num_threads(1)
     rank, world = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    images = images_at(folder / "photos")
+    images = list_images(folder / "photos")
     model = PlaceModel.build(ModelConfig("tiny", "gem", (96, 96)))
     start = time.process_time()
     embed(model, images, folder / f"store{world}", shard_rows=64, workers=0)
@@ -117,14 +117,14 @@ def cache_seconds(folder: Path) -> dict[str, Any]:
     """CPU seconds in which this rank gets the frozen features of all photos."""
     import torch
 
-    from covis.cli.model import images_at
     from covis.describing.features import Cached, open_features
     from covis.models import ModelConfig, PlaceModel
+    from covis.reading.sources import list_images
     from covis.training.ranks import Ranks
 
     torch.set_num_threads(1)
     ranks = Ranks.join()
-    images = images_at(folder / "photos")
+    images = list_images(folder / "photos")
     model = PlaceModel.build(ModelConfig(BACKBONE, "gem", SIZE, "last2"))
     settings: dict[str, Any] = {"seed": 0, "workers": 0, "cache_bytes": 1 << 34, "device": torch.device("cpu")}
     start = time.process_time()

@@ -214,30 +214,10 @@ def test_a_fit_of_loop_closures_is_written_and_used(walk, tmp_path, capsys):
     assert (code, "give --loops too" in err) == (2, True)
 
 
-def test_layers_out_and_in_and_coverage(project, tmp_path, capsys):
+def test_coverage_is_a_layer(project, tmp_path, capsys):
     geopandas = pytest.importorskip("geopandas")
     folder, _ = project
     run(capsys, "data", "import", folder, "-o", tmp_path / "set.csv", "--georeference", folder / "gps.csv")
-    code, _, _ = run(capsys, "label", "--queries", tmp_path / "set.csv", "-o", tmp_path / "graph")
-    assert code == 0
-    code, out, _ = run(
-        capsys,
-        "data",
-        "export",
-        tmp_path / "set.csv",
-        "-o",
-        tmp_path / "set.gpkg",
-        "--labels",
-        tmp_path / "graph",
-        "--json",
-    )
-    assert json.loads(out)["layers"] == {"photos": 6, "edges": 15}
-    assert len(geopandas.read_file(tmp_path / "set.gpkg", layer="edges")) == 15
-    again = read_table(tmp_path / "set.gpkg")
-    before = read_table(tmp_path / "set.csv")
-    np.testing.assert_allclose(again.poses.xy, before.poses.xy, atol=1e-6)
-    np.testing.assert_allclose(again.poses.heading, before.poses.heading, atol=1e-6)
-    assert [again.name(i) for i in range(6)] == [before.name(i) for i in range(6)]
     code, out, _ = run(
         capsys, "data", "coverage", tmp_path / "set.csv", "--cell", 5, "-o", tmp_path / "c.gpkg", "--json"
     )
@@ -277,7 +257,7 @@ def test_a_photo_gets_its_full_pose_in_the_maps_frame(project, tmp_path, capsys)
 
 
 def test_a_map_keeps_the_full_poses_of_a_model(project, tmp_path, capsys):
-    """Labels of the map's photos are those of the table that it was made from, and a layer of it has the poses too."""
+    """Labels of the map's photos are those of the table that it was made from."""
     folder, _ = project
     table, place = tmp_path / "set.csv", tmp_path / "map"
     assert run(capsys, "data", "import", folder, "-o", table, "--georeference", folder / "gps.csv")[0] == 0
@@ -292,12 +272,6 @@ def test_a_map_keeps_the_full_poses_of_a_model(project, tmp_path, capsys):
         graphs.append(open_labels(graph).graph.to_scipy().toarray())
     assert graphs[0].max() > 0
     np.testing.assert_array_equal(graphs[0], graphs[1])
-    given = read_table(table)
-    for layer in (tmp_path / "map.geojson", tmp_path / "map.gpkg"):
-        assert run(capsys, "data", "export", place, "-o", layer)[0] == 0
-        back = read_table(layer)
-        np.testing.assert_allclose(back.poses.rotation, given.poses.rotation, atol=1e-9)
-        assert [camera_of(back, i) for i in range(6)] == [camera_of(given, i) for i in range(6)]
 
 
 def test_estimated_poses_are_scored(project, tmp_path, capsys):
@@ -310,7 +284,7 @@ def test_estimated_poses_are_scored(project, tmp_path, capsys):
         writer = csv.DictWriter(file, rows[0])
         writer.writeheader()
         writer.writerows(rows)
-    arguments = ("evaluate", folder / "model", "table", "--data", tmp_path / "set.csv", "--cache", tmp_path / "cache")
+    arguments = ("evaluate", folder / "model", "table", "--data", tmp_path / "set.csv")
     scene = ("--pose", "--scene", folder / "sparse" / "0")
     code, out, err = run(capsys, *arguments, *scene, "-o", tmp_path / "eval", "--json")
     assert code == 0, err
@@ -370,7 +344,7 @@ def test_panoramas_become_crops_with_headings(tmp_path, capsys):
     [
         ("av", "video", ("data", "import", "walk.mp4", "-o", "w.csv")),
         ("rosbags", "ros", ("data", "import", "run.bag", "-o", "w.csv")),
-        ("pyogrio", "gis", ("data", "export", "gps.csv", "-o", "x.gpkg")),
+        ("pyogrio", "gis", ("data", "coverage", "gps.csv", "-o", "x.gpkg")),
         ("pycolmap", "sfm", ("pairs", "gps.csv", "-o", "p.txt", "--pose-priors", "db.db")),
     ],
 )

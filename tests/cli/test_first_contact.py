@@ -49,8 +49,8 @@ def town(tmp_path, monkeypatch):
 
 
 def test_a_folder_is_located_and_every_written_file_is_named(town, capsys):
-    files = ["found.html", "found.csv", "found.geojson", "found.kml"]
-    options = [word for file in files for word in (f"--{file.split('.')[1]}", file)]
+    files = ["found.html", "found.csv", "found.geojson", "found.json"]
+    options = [word for file in files for word in ("-o", file)]
     code, out, err = told(capsys, "locate", "town.map", "new/", "-k", "2", *options)
     assert code == 0
     assert out.count("new/") == 3

@@ -244,8 +244,8 @@ def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
         weights,
         "--backbone",
         "mobilenetv2_100",
-        "--image-size",
-        "240x320",
+        "--set",
+        "image_size=240,320",
         "-o",
         tmp_path / "model",
     )

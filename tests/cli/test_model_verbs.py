@@ -29,7 +29,17 @@ def checkpoint(tmp_path):
 
 
 def test_a_published_checkpoint_becomes_a_model(checkpoint, tmp_path, capsys):
-    arguments = ["--backbone", "resnet18", "--image-size", "64x96", "--licence", "MIT", "-o", tmp_path / "m", "--json"]
+    arguments = [
+        "--backbone",
+        "resnet18",
+        "--set",
+        "image_size=64,96",
+        "--licence",
+        "MIT",
+        "-o",
+        tmp_path / "m",
+        "--json",
+    ]
     code, out, err = run(capsys, "model", "import", checkpoint, *arguments)
     assert code == 0, err
     facts = json.loads(out)
@@ -63,10 +73,10 @@ def test_bad_input_is_one_line_and_nothing_is_written(checkpoint, tmp_path, caps
         (checkpoint, ["--backbone", "resnet34"], "does not fit backbone resnet34"),
         (checkpoint, ["--backbone", "resnt18"], "did you mean 'resnet18'"),
         (checkpoint, ["--pool", "gm"], "unknown pooling 'gm'"),
-        (checkpoint, ["--image-size", "big"], "HEIGHTxWIDTH"),
-        (checkpoint, ["--stride-on", "conv1"], "bottleneck"),
+        (checkpoint, ["--set", "image_size=big"], "image_size"),
+        (checkpoint, ["--set", "stride_on=conv1"], "bottleneck"),
     ):
-        arguments = ["--backbone", "resnet18", "--image-size", "64x64", *options, "-o", tmp_path / "m"]
+        arguments = ["--backbone", "resnet18", "--set", "image_size=64,64", *options, "-o", tmp_path / "m"]
         code, out, err = run(capsys, "model", "import", file, *arguments)
         assert code == 2
         assert message in err

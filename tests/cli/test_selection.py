@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.cli.common import require_map, select_photos
+from covis.cli.options import require_map
 from covis.core.errors import InputError
 from covis.reading import decoding
+from covis.reading.selection import select_photos
 
 
 @pytest.fixture

@@ -10,11 +10,13 @@ import pytest
 from covis.cli import main
 from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
+from covis.evaluation import Evaluation
 from covis.maps.calibration import gcl_margin
 from covis.maps.care import check_map, repair_map
 from covis.maps.map import Map
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
 from covis.models.onnx import PARITY_TOLERANCE
+from covis.report.page import leaderboard
 from layouts import builders
 
 pytestmark = pytest.mark.skipif(
@@ -135,9 +137,7 @@ def test_evaluate_compare_report_and_leaderboard(describers, place, tmp_path, ca
     code, facts, err = run(capsys, "compare", *(tmp_path / kind for kind in KINDS))
     assert code == 0, err
     assert len(facts["comparisons"][0]["rows"]) == 5
-    code, facts, err = run(capsys, "leaderboard", *(tmp_path / kind for kind in KINDS), "-o", tmp_path / "board.html")
-    assert code == 0, err
-    [board] = facts["boards"]
+    [board] = leaderboard([Evaluation.open(tmp_path / kind) for kind in KINDS])["boards"]
     rows = {row["model"]: row for row in board["rows"]}
     for name in (place.name, "run", "onnx"):  # a folder that is named model is told by the folder around it
         assert rows[name]["cost"]["ms_per_photo"] > 0
@@ -199,7 +199,6 @@ def test_a_map_made_with_an_onnx_file_is_cared_for(maps, place, tmp_path, capsys
     assert run(capsys, "locate", town, tmp_path / "new.jpg")[1][0]["matches"][0]["image"] == "new.jpg"
     assert run(capsys, "remove", town, "new.jpg")[1]["photos"] == 40
     assert run(capsys, "map", "show", town)[1]["runs in"] == "ONNX Runtime"
-    assert run(capsys, "map", "calibrate", town)[0] == 0
     assert run(capsys, "map", "export", town, tmp_path / "town.covis")[0] == 0
     assert run(capsys, "map", "import", tmp_path / "town.covis", "-o", tmp_path / "b.map")[0] == 0
     back = Map.open(tmp_path / "b.map")
@@ -262,4 +261,4 @@ def test_serve_opens_what_has_a_network(kind, maps):
 def test_training_says_that_it_needs_weights(kind, describers, tmp_path, capsys):
     command = ["train", "town_quick", "--init", describers[kind], "-o", tmp_path / "run"]
     assert "has no weights to train" in refused(capsys, *command)
-    assert "no weights of its own" in refused(capsys, "model", "publish", describers[kind], "-o", tmp_path / "hub")
+    assert "no weights of its own" in refused(capsys, "export", describers[kind], "--hub", tmp_path / "hub")

@@ -12,12 +12,12 @@ import pytest
 from PIL import Image
 
 import forked
-from covis.cli.model import images_at
 from covis.core.errors import InputError
 from covis.describing import embedding
 from covis.describing.embedding import embed
 from covis.descriptors import DescriptorStore
 from covis.models import ModelConfig, PlaceModel
+from covis.reading.sources import list_images
 
 SIZE = (32, 48)
 
@@ -47,7 +47,7 @@ def one_by_one(model, images):
 
 
 def test_rows_are_those_of_the_model_itself(model, folder, tmp_path):
-    images = images_at(folder)
+    images = list_images(folder)
     expected = one_by_one(model, images)
     in_memory = embed(model, images, batch_size=7)
     store = embed(model, images, tmp_path / "s", batch_size=7, shard_rows=10, workers=2)
@@ -60,13 +60,13 @@ def test_rows_are_those_of_the_model_itself(model, folder, tmp_path):
 
 
 def test_half_the_disk(model, folder, tmp_path):
-    store = embed(model, images_at(folder), tmp_path / "s", dtype="float16")
+    store = embed(model, list_images(folder), tmp_path / "s", dtype="float16")
     assert store.dtype == np.float16
-    assert np.abs(np.asarray(store, np.float32) - embed(model, images_at(folder))).max() < 1e-3
+    assert np.abs(np.asarray(store, np.float32) - embed(model, list_images(folder))).max() < 1e-3
 
 
 def test_same_call_again_is_done_and_another_is_refused(model, folder, tmp_path, capsys):
-    images = images_at(folder)
+    images = list_images(folder)
     first = embed(model, images, tmp_path / "s")
     before = (tmp_path / "s" / "shard-00000.npy").stat().st_mtime_ns
     assert embed(model, images, tmp_path / "s").fingerprint() == first.fingerprint()
@@ -80,7 +80,7 @@ def test_same_call_again_is_done_and_another_is_refused(model, folder, tmp_path,
 
 def test_resumes_at_the_shard(model, folder, tmp_path, monkeypatch):
     """Stopped inside the third shard: the first two are not computed again, and the end is bit for bit the same."""
-    images = images_at(folder)
+    images = list_images(folder)
     whole = embed(model, images, tmp_path / "whole", shard_rows=10, batch_size=4)
     describe, seen = embedding.Runner.describe, []
 
@@ -104,7 +104,7 @@ def test_resumes_at_the_shard(model, folder, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("file", ["shard-00001.npy", "names-00001.npy", "part-00001.json"])
 def test_a_damaged_shard_of_an_interrupted_run_is_embedded_again(model, folder, tmp_path, monkeypatch, capsys, file):
-    images = images_at(folder)
+    images = list_images(folder)
     whole = embed(model, images, tmp_path / "whole", shard_rows=10, batch_size=4)
     describe, seen = embedding.Runner.describe, []
 
@@ -137,7 +137,7 @@ def test_bad_files_are_left_out_and_listed(model, folder, tmp_path):
     (root / "012.jpg").write_bytes(b"")
     whole = (root / "020.jpg").read_bytes()
     (root / "020.jpg").write_bytes(whole[: len(whole) // 2])
-    store = embed(model, images_at(root), tmp_path / "s", shard_rows=10)
+    store = embed(model, list_images(root), tmp_path / "s", shard_rows=10)
     names = [n.decode() for n in store.names]
     assert len(store) == 43
     assert not {"012.jpg", "020.jpg"} & set(names)
@@ -147,10 +147,11 @@ def test_bad_files_are_left_out_and_listed(model, folder, tmp_path):
     assert rows[1]["reason"] in ("truncated", "corrupt")
     assert not list((tmp_path / "s").glob("part-*"))
     assert (
-        np.abs(np.asarray(store)[names.index("013.jpg")] - one_by_one(model, images_at(root).subset([13]))).max() < 1e-5
+        np.abs(np.asarray(store)[names.index("013.jpg")] - one_by_one(model, list_images(root).subset([13]))).max()
+        < 1e-5
     )
     with pytest.raises(InputError, match=r"012.jpg.*empty"):
-        embed(model, images_at(root))
+        embed(model, list_images(root))
 
 
 def test_too_many_bad_files_stop_the_work_at_its_start(model, folder, tmp_path):
@@ -159,7 +160,7 @@ def test_too_many_bad_files_stop_the_work_at_its_start(model, folder, tmp_path):
     for i in range(20):
         (root / f"{i}.jpg").write_bytes(b"" if i < 4 else next(folder.rglob("*.jpg")).read_bytes())
     with pytest.raises(InputError, match="4 of 20 images"):
-        embed(model, images_at(root), tmp_path / "s")
+        embed(model, list_images(root), tmp_path / "s")
     assert not list((tmp_path / "s").glob("shard*"))
 
 
@@ -173,7 +174,7 @@ def test_a_descriptor_without_direction_is_left_out(model, folder, tmp_path, mon
         return rows
 
     monkeypatch.setattr(embedding.Runner, "describe", dead)
-    store = embed(model, images_at(folder), tmp_path / "s", batch_size=32)
+    store = embed(model, list_images(folder), tmp_path / "s", batch_size=32)
     assert len(store) == 43
     assert "no-descriptor" in (tmp_path / "s" / "rejects.csv").read_text()
 
@@ -185,7 +186,7 @@ def test_memory_does_not_grow_with_the_images(model, folder, tmp_path):
     """
 
     def peak(count, run):
-        images = images_at(folder).subset(np.arange(count) % 45)
+        images = list_images(folder).subset(np.arange(count) % 45)
         tracemalloc.start()
         embed(model, images, tmp_path / f"{count} {run}", workers=0, shard_rows=512)
         most = tracemalloc.get_traced_memory()[1]
@@ -226,4 +227,4 @@ def test_command_line_killed_resumed_and_on_two_ranks(model, folder, tmp_path):
 
 def test_an_empty_folder_is_named(tmp_path):
     with pytest.raises(InputError, match="holds no images"):
-        images_at(tmp_path)
+        list_images(tmp_path)

@@ -8,12 +8,12 @@ import torch
 from PIL import Image
 
 from covis.cli import main
-from covis.cli.model import images_at
 from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber
 from covis.describing.patches import PatchReranker, agreement
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
+from covis.reading.sources import list_images
 
 SIZE = (96, 128)
 
@@ -32,7 +32,7 @@ def places(tmp_path_factory):
         wide = Image.fromarray(small).resize((200, 96), Image.Resampling.NEAREST)
         for folder, left in zip(folders, (0, 32), strict=True):
             wide.crop((left, 0, left + 128, 96)).save(folder / f"{i:02d}.png")
-    return [images_at(folder) for folder in folders]
+    return [list_images(folder) for folder in folders]
 
 
 def test_patches_are_the_means_of_windows_in_the_order_of_their_places(model, places, tmp_path):
@@ -75,13 +75,14 @@ def test_moved_views_find_their_place(model, places, tmp_path):
     assert (again.ids[:, 0] == np.arange(12)).sum() >= 9
 
 
-def test_command_line_scores_with_and_without_patches_and_says_the_cost(model, places, tmp_path, capsys):
+def test_command_line_scores_with_and_without_patches_and_says_the_cost(model, places, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
     rows = ["image,easting,northing,heading,group"]
     for side, (images, group) in enumerate(zip(places, ("walk a", "walk b"), strict=True)):
         rows += [f"{images.path(i)},{100 * i + side},0,90,{group}" for i in range(12)]
     (tmp_path / "photos.csv").write_text("\n".join(rows))
     model.save(tmp_path / "model")
-    common = ["evaluate", tmp_path / "model", "table", "--data", tmp_path / "photos.csv", "--cache", tmp_path / "cache"]
+    common = ["evaluate", tmp_path / "model", "table", "--data", tmp_path / "photos.csv"]
     told = {}
     for name, rerank in (("plain", []), ("patches", ["--rerank", "patches", "--rerank-depth", 6])):
         with pytest.raises(SystemExit) as stop:

@@ -19,7 +19,8 @@ import PIL.Image  # noqa: F401 - what victims need is imported once, in the fork
 import pyarrow.csv  # noqa: F401
 import torch
 
-import covis.cli.maps
+import covis.cli.index
+import covis.cli.locate
 import covis.describing.embedding
 import covis.maps.map
 import covis.training.run  # noqa: F401

@@ -236,7 +236,6 @@ def test_small_changes_keep_the_calibration_and_large_ones_renew_it(tmp_path):
 
 
 def test_a_map_calibrates_anew_when_told(tmp_path, capsys):
-    from covis.cli import main
     from covis.core import artifacts
 
     map_, _ = simulated_map(tmp_path, groups=12, photos=15)
@@ -244,9 +243,7 @@ def test_a_map_calibrates_anew_when_told(tmp_path, capsys):
     old = Calibration(180, None, None, note="not calibrated").to_dict()
     folder.write_state(map_.path, replace(state, calibration=old, version=2), None)
     assert Map.open(map_.path).calibration.probability is None
-    with pytest.raises(SystemExit):
-        main(["map", "calibrate", str(map_.path), "--json"])
-    assert json.loads(capsys.readouterr().out)["calibration"]["calibrated"]
+    assert Map.open(map_.path).recalibrate().calibration.summary()["calibrated"]
     assert Map.open(map_.path).calibration.summary() == map_.calibration.summary()
     learned = artifacts.read_json(folder.version_folder(map_.path, 3) / layout.CALIBRATION) | {"seen": 180}
     folder.write_state(map_.path, replace(folder.read_state(map_.path)[0], calibration=learned, version=4), None)

@@ -292,7 +292,7 @@ def test_index_trains_from_the_command_line(photos, tmp_path, capsys):
 
 @pytest.mark.parametrize(
     ("options", "message"),
-    [(["--train", "--model", "m"], "not both"), (["--weights", "w.safetensors", "--model", "m"], "not both")],
+    [(["--fine-tune", "--model", "m"], "not both"), (["--weights", "w.safetensors", "--model", "m"], "not both")],
 )
 def test_contradictions_are_told(options, message, tmp_path, capsys):
     for name in ("m", "w.safetensors"):

@@ -96,7 +96,7 @@ def test_an_export_must_be_worth_its_time(tmp_path, monkeypatch, capsys):
 
 
 def embedded_alike(model, folder, rng):
-    from covis.cli.model import embed as embed_verb
+    from covis.cli.embed import embed as embed_verb
     from covis.descriptors import DescriptorStore
 
     (folder / "photos").mkdir()
@@ -105,7 +105,7 @@ def embedded_alike(model, folder, rng):
         Image.fromarray(pixels).save(folder / "photos" / f"{i}.png")
     rows = {}
     for runtime in ("torch", "onnx"):
-        embed_verb(folder / "model", folder / "photos", folder / runtime, runtime=runtime, workers=0)
+        embed_verb(folder / "model", folder / "photos", folder / runtime, runtime=runtime)
         store = DescriptorStore.open(folder / runtime)
         assert store.model == model.fingerprint()
         rows[runtime] = np.asarray(store[:])

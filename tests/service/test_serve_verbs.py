@@ -34,27 +34,27 @@ def test_other_addresses_need_keys_or_a_word(capsys, tmp_path):
 
 def test_keys_are_made_listed_and_taken_away(capsys, tmp_path):
     file = tmp_path / "keys.json"
-    code, out, err = run(capsys, "keys", "add", file, "--name", "phone", "--json")
+    code, out, err = run(capsys, "keys", file, "--add", "phone", "--json")
     made = json.loads(out)
     assert (code, made["role"]) == (0, "read")
     assert "only its hash" in err
     assert made["key"] not in file.read_text()
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert run(capsys, "keys", "add", file, "--name", "phone")[0] == 2
-    assert run(capsys, "keys", "add", file, "--name", "other", "--role", "admin")[0] == 2
-    run(capsys, "keys", "add", file, "--name", "importer", "--role", "write")
-    assert json.loads(run(capsys, "keys", "list", file, "--json")[1]) == [
+    assert run(capsys, "keys", file, "--add", "phone")[0] == 2
+    assert run(capsys, "keys", file, "--add", "other", "--role", "admin")[0] == 2
+    run(capsys, "keys", file, "--add", "importer", "--role", "write")
+    assert json.loads(run(capsys, "keys", file, "--json")[1]) == [
         {"name": "phone", "role": "read"},
         {"name": "importer", "role": "write"},
     ]
     keys = Keys(file)
     assert keys.find(made["key"]).name == "phone"
     assert keys.find(made["key"][:-1]) is None
-    run(capsys, "keys", "remove", file, "--name", "phone")
+    run(capsys, "keys", file, "--remove", "phone")
     assert keys.find(made["key"]) is None
-    assert run(capsys, "keys", "remove", file, "--name", "phone")[0] == 2
+    assert run(capsys, "keys", file, "--remove", "phone")[0] == 2
     file.write_text('{"keys": [{"name": "x", "role": "read", "sha256": "short"}]}')
-    code, _, err = run(capsys, "keys", "list", file)
+    code, _, err = run(capsys, "keys", file)
     assert (code, "key 1 needs" in err) == (2, True)
 
 
@@ -70,12 +70,12 @@ def test_a_server_starts_answers_and_stops(made):
 
 def test_a_damaged_file_of_keys_is_refused(capsys, tmp_path):
     file = tmp_path / "keys.json"
-    assert run(capsys, "keys", "add", file, "--name", "phone")[0] == 0
+    assert run(capsys, "keys", file, "--add", "phone")[0] == 0
     assert file.stat().st_mode & 0o077 == 0
     content = file.read_text()
     at = content.index('"sha256": "') + 11
     file.write_text(content[:at] + ("1" if content[at] == "0" else "0") + content[at + 1 :])
-    code, _, err = run(capsys, "keys", "list", file)
+    code, _, err = run(capsys, "keys", file)
     assert (code, "checksum" in err) == (2, True)
     file.write_text(content.replace("phone", "tablet").split(',\n  "covis_checksum"')[0] + "}")  # edited by hand
-    assert "tablet" in run(capsys, "keys", "list", file)[1]
+    assert "tablet" in run(capsys, "keys", file)[1]

@@ -63,13 +63,26 @@ def dense_without_panoramas(official, released):
 
 @pytest.mark.parametrize("source", ["graph", "released"])
 def test_a_recipe_trains_on_released_labels(official, released, source, tmp_path, monkeypatch):
-    """`label import` and then `--set labels.path=GRAPH`, or the released folder at once."""
+    """`label --rule graph` and then `--set labels.path=GRAPH`, or the released folder at once."""
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
     data = ("--data", official["msls"])
     path = released
     if source == "graph":
         path = tmp_path / "graph"
-        covis("label", "import", released, "--dataset", "msls", *data, "--split", "train", "-o", path)
+        covis(
+            "label",
+            "--rule",
+            "graph",
+            "--set",
+            f"path={released}",
+            "--dataset",
+            "msls",
+            *data,
+            "--split",
+            "train",
+            "-o",
+            path,
+        )
     settings = [part for setting in (*TINY, "labels=graph", f"labels.path={path}") for part in ("--set", setting)]
     covis("train", "msls_vgg16_gem_gcl", *data, *settings, "--workers", 0, "-o", tmp_path / "run")
     used = SimilarityGraph.open(tmp_path / "run" / "labels")

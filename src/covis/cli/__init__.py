@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib
 import os
+import re
 import signal
 import sys
 import traceback
@@ -16,56 +17,51 @@ import typer
 from typer.core import TyperGroup
 
 from covis.cli.verbs import REGISTERED
+from covis.core import machine
 from covis.core.errors import InputError, WeightsMissing, visible
-from covis.core.machine import prepare_process
 from covis.core.plugins import load_installed_plugins, load_plugins
 from covis.core.progress import QUIET, VERBOSE, set_level
 from covis.core.registry import import_modules
 
 VERBS: dict[str, str] = {
-    "demo": "experiments.demo",
+    "demo": "demo.demo",
     "sweep": "experiments.sweep",
     "reproduce": "experiments.reproduce",
     "evaluate": "evaluate.evaluate",
-    "compare": "evaluate.compare",
-    "leaderboard": "evaluate.leaderboard",
-    "report": "evaluate.report",
-    "embed": "model.embed",
-    "index": "maps.index",
-    "add": "maps.add",
-    "remove": "maps.remove",
-    "locate": "maps.locate",
+    "compare": "compare.compare",
+    "report": "report.report",
+    "embed": "embed.embed",
+    "index": "index.index",
+    "add": "index.add",
+    "remove": "index.remove",
+    "locate": "locate.locate",
     "serve": "serve.serve",
-    "pairs": "search.pairs",
-    "train": "experiments.train",
+    "pairs": "pairs.pairs",
+    "train": "train.train",
     "list": "listing.list_names",
-    "doctor": "listing.doctor",
-    "cache": "listing.cache",
-    "export": "model.export_model",
+    "doctor": "doctor.doctor",
+    "cache": "cache.cache",
+    "export": "export.export",
+    "keys": "serve.keys",
 }
 """Verb → module of this package and function in it."""
 GROUPS: dict[str, dict[str, str]] = {
     "label": {
         "": "label.label",
         "export": "label.export",
-        "import": "label.import_labels",
         "plot": "label.plot",
     },
     "search": {"build": "search.build", "query": "search.query"},
     "data": {
-        "check": "listing.check",
-        "import": "sources.import_",
-        "export": "sources.export",
-        "coverage": "sources.coverage",
+        "check": "data.check",
+        "import": "data.import_",
+        "coverage": "data.coverage",
     },
-    "keys": {"add": "serve.add", "remove": "serve.remove", "list": "serve.show"},
-    "submission": {"check": "evaluate.submission_check"},
-    "model": {"import": "model.import_model", "show": "model.show_model", "publish": "model.publish"},
+    "model": {"import": "model.import_model", "show": "model.show"},
     "map": {
         "show": "map.show",
         "check": "map.check",
         "repair": "map.repair",
-        "calibrate": "map.calibrate",
         "export": "map.export",
         "import": "map.import_",
     },
@@ -73,17 +69,13 @@ GROUPS: dict[str, dict[str, str]] = {
 """Verbs with verbs of their own; the entry "" is what the bare verb does."""
 GROUP_HELP = {
     "search": "Build an index over descriptors, and query it.",
-    "data": "Import your own photos, or check a dataset's files.",
-    "keys": "Make and remove API keys for covis serve.",
-    "submission": "Check a file before uploading it to a benchmark's server.",
+    "data": "Import photos, find gaps in a map, or check a dataset's files.",
     "model": "Make a model folder from weights, or show what is in one.",
-    "map": "Show, check, repair, export, import, merge and compare maps.",
+    "map": "Show, check, repair, export and import maps.",
 }
 SECTIONS = {
     "Localise photos": ("index", "locate", "serve", "add", "remove", "map", "data", "pairs", "keys"),
-    "Train and evaluate": (
-        "demo", "train", "evaluate", "compare", "report", "leaderboard", "sweep", "reproduce", "submission"
-    ),
+    "Train and evaluate": ("demo", "train", "evaluate", "compare", "report", "sweep", "reproduce"),
     "Single steps": ("label", "embed", "search", "model", "export"),
     "This installation": ("list", "doctor", "cache"),
 }  # fmt: skip
@@ -118,7 +110,10 @@ def _find_verbs() -> None:
     load_installed_plugins()
 
 
-_EVERYWHERE = "-q (warnings only), -v (with timestamps) and --debug (tracebacks)."
+_EVERYWHERE = (
+    "-q (warnings only), -v (with timestamps), --debug (tracebacks), --device cpu|cuda|cuda:N|mps (default: a GPU if "
+    "there is one) and --workers N (decoding processes; default: one per core, at most 8)."
+)
 
 
 def build_app(verb: str | None = None, *, listed: bool = False) -> typer.Typer:
@@ -222,18 +217,15 @@ def _stop(number: int, _frame: FrameType | None) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 141 unread, 1 a defect of ours."""
+    """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 141 broken pipe, 1 internal error."""
     args = list(sys.argv[1:] if argv is None else argv)
-    prepare_process(one_blas_thread=args[:1] == ["locate"])  # a few photos: threads would cost more than they save
-    debug = "--debug" in args
-    for switch, level in (("-q", QUIET), ("--quiet", QUIET), ("-v", VERBOSE), ("--verbose", VERBOSE)):
-        if switch in args:
-            set_level(level)
-    args = [a for a in args if a not in ("--debug", "-q", "--quiet", "-v", "--verbose")]
+    machine.prepare_process(
+        one_blas_thread=args[:1] == ["locate"]
+    )  # a few photos: threads would cost more than they save
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:
-        status = _run(args, debug)
+        status = _run(args)
         sys.stdout.flush()
     except BrokenPipeError:  # such as `covis list recipes | head`
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -241,10 +233,37 @@ def main(argv: list[str] | None = None) -> None:
     sys.exit(status)
 
 
-def _run(args: list[str], debug: bool) -> int:
+_SWITCHES = {"-q": QUIET, "--quiet": QUIET, "-v": VERBOSE, "--verbose": VERBOSE}
+
+
+def _common_options(args: list[str]) -> list[str]:
+    """Applies the options that every verb takes to this process; returns the other arguments."""
+    rest: list[str] = []
+    values: dict[str, str] = {}
+    given = iter(args)
+    for arg in given:
+        name, equals, value = arg.partition("=")
+        if arg in _SWITCHES:
+            set_level(_SWITCHES[arg])
+        elif name in ("--device", "--workers"):
+            values[name] = value if equals else next(given, "")
+        elif arg != "--debug":
+            rest.append(arg)
+    device, workers = values.get("--device"), values.get("--workers")
+    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?|mps", device):
+        raise InputError(f"--device is cpu, cuda, cuda:N or mps, not {device!r}")
+    if workers is not None and not workers.isdecimal():
+        raise InputError(f"--workers is a number of processes, not {workers!r}")
+    machine.use_device(device)
+    machine.use_workers(None if workers is None else int(workers))
+    return rest
+
+
+def _run(args: list[str]) -> int:
     """Runs a command; returns its exit code. Raises `BrokenPipeError` where nobody reads its results any more."""
+    debug = "--debug" in args
     try:
-        args = _load_named_plugins(args)
+        args = _load_named_plugins(_common_options(args))
         verb = next(iter(args), None)
         known = verb in VERBS or verb in GROUPS or "_COVIS_COMPLETE" in os.environ
         code = build_app(verb, listed=not known)(args, standalone_mode=False)
@@ -297,7 +316,7 @@ def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
         return 2, f"error: {visible(str(error.strerror or error))}{place}; {hint}"
     if isinstance(error, MemoryError):
         return 2, f"error: not enough memory ({visible(str(error)) or 'none is left'}); {_MEMORY}"
-    return 1, f"defect: {type(error).__name__}: {error} (re-run with --debug and report it)"
+    return 1, f"internal error: {type(error).__name__}: {error} (re-run with --debug and report it)"
 
 
 _DISK = "the disk may be full: free some space, then re-run the same command"

@@ -1,4 +1,4 @@
-"""`covis train`, `sweep`, `reproduce`, `demo`: recipes into runs, over seeds, beside what was published."""
+"""`covis sweep`, `reproduce`: recipes over seeds, with intervals, beside what was published."""
 
 from __future__ import annotations
 
@@ -10,44 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import DataPath, Device, Json, Workers, emit, existing, known_backbone, named
-from covis.cli.common import table as text_table
-from covis.cli.names import check_name
+from covis.cli.options import DataPath, Json, RecipeSet, existing, known_recipe, named
+from covis.cli.output import emit
+from covis.cli.output import table as text_table
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from covis.experiments.tables import Inputs, Outcome, Row, Table
-    from covis.models import ModelConfig
-
-
-RECIPE_FILES = (".toml", ".json")
-
-
-def _check_recipe(given: str | list[str] | None) -> str | list[str] | None:
-    """Checks that recipes are known names or existing files, before anything is imported."""
-    for name in [given] if isinstance(given, str) else given or []:
-        if name.endswith(RECIPE_FILES):
-            existing(Path(name))
-        else:
-            named("recipe")(name)
-    return given
-
-
-def _check_settings(given: list[str] | None) -> list[str] | None:
-    """Checks the names of networks and poolings in FIELD=VALUE; a recipe checks its other fields when they are set."""
-    for setting in given or ():
-        field, _, value = (part.strip() for part in setting.partition("="))
-        if field == "model.backbone":
-            known_backbone(value)
-        if field == "model.pool":
-            check_name("pooling", value)
-    return given
-
-
-_FINE_TUNE = "fine_tune"
-"""The recipe of `covis train --init MODEL` alone."""
 
 
 def _check_tables(given: list[str] | None) -> list[str] | None:
@@ -56,151 +27,7 @@ def _check_tables(given: list[str] | None) -> list[str] | None:
     return given
 
 
-def train(
-    recipe: Annotated[
-        str | None,
-        typer.Argument(
-            callback=_check_recipe,
-            help="A name from `covis list recipes`, or a file (.toml, .json). [default with --init: fine_tune]",
-        ),
-    ] = None,
-    output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Run folder; RUN/model is the trained model.")
-    ] = None,
-    data: DataPath = None,
-    init: Annotated[
-        Path | None,
-        typer.Option(
-            callback=existing,
-            help="Start from this model or run folder instead of the recipe's network. Its last blocks are trained, its "
-            "batch statistics stay fixed, and it is kept unless training improves the validation recall.",
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of batches and initial weights.")] = 0,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", callback=_check_settings, help="Change a field: FIELD=VALUE, repeatable."),
-    ] = None,
-    workers: Workers = None,
-    cache: Annotated[Path | None, typer.Option(help="Folder for cached features.")] = None,
-    checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 60.0,
-    dry_run: Annotated[
-        bool,
-        typer.Option("--dry-run", help="Print the recipe as JSON that `covis train FILE.json` reads back, and stop."),
-    ] = False,
-    device: Device = None,
-    json: Json = False,
-) -> None:
-    """Train a model. If it is interrupted, re-run the command to resume from the last checkpoint.
-
-    \b
-    Examples:
-      covis train town_quick -o runs/quick
-      covis train msls_resnet50_gem_gcl --data /data/msls -o runs/r50 --seed 1
-      covis train town_gcl -o runs/iou --set labels.measure=iou --set loss.margin=0.7
-      covis train town_gcl --set loss=triplet --set batches=tuples --dry-run > mine.json
-      covis train mine.json -o runs/mine
-      covis train --init megaloc --data photos/ -o runs/mine --set model.adapters=8
-      torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
-    """
-    if recipe is None and init is None:
-        raise InputError("give a recipe (`covis list recipes`), or a model to fine-tune: covis train --init MODEL")
-    recipe = recipe or _FINE_TUNE
-    if output is None and not dry_run:
-        raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
-    from covis import experiments
-    from covis.datasets import given_paths
-    from covis.training.recipe import configure, describe_recipe, recipe_plugins, start_from
-
-    start = experiments.get(recipe)
-    if init is not None:
-        start = start_from(start, *_given_model(init))
-    chosen = configure(start, set_ or [])
-    if dry_run:
-        plugins = recipe_plugins(chosen)
-        emit({**({"plugins": plugins} if plugins else {}), **describe_recipe(chosen)}, True)
-        return
-    assert output is not None
-    path = given_paths(data, [chosen.dataset]).get(chosen.dataset)
-
-    from covis.training.run import Resources  # loads torch: after everything that can be checked without it
-    from covis.training.run import train as run
-
-    resources = Resources(workers, cache, checkpoint_seconds)
-    trained = run(chosen, output, data=path, seed=seed, resources=resources)
-    best = "".join(f"  Recall@{k} {v:.1f}" for k, v in trained.recall.items())
-    if trained.best_step == 0:
-        best += f"; training did not improve on {init or 'the initial network'}, which is kept"
-    summary = f"{trained.model}: {trained.dim} dims, {trained.pairs} pairs{best and ', validation' + best}"
-    emit(dict(trained), json, summary, f"covis evaluate {output} {_benchmark_of(chosen.dataset, data)}")
-
-
-def _benchmark_of(dataset: str, data: list[str] | None) -> str:
-    """A benchmark of a dataset, with ground truth that is not hidden, as arguments of `covis evaluate`."""
-    from covis.evaluation import BENCHMARKS
-
-    known = [name for name in BENCHMARKS if BENCHMARKS[name].dataset == dataset and not BENCHMARKS[name].hidden]
-    chosen = dataset if dataset in known else known[0] if known else "BENCHMARK"
-    return " ".join([chosen, *(f"--data {entry}" for entry in data or ())])
-
-
-def _given_model(path: Path) -> tuple[ModelConfig, Path]:
-    """The configuration of the model of --init, and its folder."""
-    from covis.core.artifacts import read_json
-    from covis.describing.describers import find_describer
-    from covis.models import ModelConfig
-
-    describer = find_describer(path)
-    if describer.kind != "model":
-        raise InputError(f"--init {path} has no weights to train; give a model folder or a run folder")
-    return ModelConfig.from_dict(read_json(describer.path / "config.json")), describer.path
-
-
-# `covis demo`: the main job on the simulated town.
-
-
-def demo(
-    output: Annotated[Path, typer.Option("-o", "--output", help="Folder for everything the demo makes.")] = Path(
-        "demo"
-    ),
-    seed: Annotated[int, typer.Option(help="First of the two seeds.")] = 0,
-    data: Annotated[Path | None, typer.Option(help="Folder of the town (default: in the user's cache).")] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", callback=_check_settings, help="FIELD=VALUE for every recipe, repeatable."),
-    ] = None,
-    workers: Workers = None,
-    device: Device = None,
-    json: Json = False,
-) -> None:
-    """Run every step once on a simulated town, without downloads. From labels to a report; re-run to resume.
-
-    \b
-    Examples:
-      covis demo
-      covis demo -o /tmp/demo --seed 7 --json
-    """
-    from covis.demo import run_demo
-
-    result = run_demo(output, seed, data=data, settings=set_ or [], workers=workers)
-    text = f"{text_table([_shown(row) for row in result['table']])}\n\n{result['verdict']}\nreport: {result['report']}"
-    emit(result, json, text, "covis index PHOTOS -o town.map, or covis train NAME -o runs/NAME (covis list recipes)")
-
-
-def _shown(row: dict[str, Any]) -> dict[str, str]:
-    from covis.evaluation.render import COMPARED_KS, name_of, over_seeds
-
-    recalls = {name_of(f"recall@{k}").heading: over_seeds(row[f"values@{k}"]) for k in COMPARED_KS}
-    return {"model": str(row["model"]), "seeds": str(row["seeds"]), **recalls}
-
-
-# `covis sweep` and `covis reproduce`: recipes over seeds, with intervals, beside what was published.
-
-
-Output = Annotated[Path, typer.Option("-o", "--output", help="Folder for all runs; re-run to resume.")]
-Set = Annotated[
-    list[str] | None, typer.Option("--set", callback=_check_settings, help="FIELD=VALUE for every run, repeatable.")
-]
+Output = Annotated[Path, typer.Option("-o", "--out", help="Folder for all runs; re-run to resume.")]
 _BETWEEN_VALUES = re.compile(r",(?![^\[]*\])")
 """Commas that are not inside a list."""
 SCORES = "scores.csv"
@@ -208,7 +35,7 @@ SCORES = "scores.csv"
 
 def sweep(
     recipes: Annotated[
-        list[str], typer.Argument(callback=_check_recipe, help="Names from `covis list recipes`, or files.")
+        list[str], typer.Argument(callback=known_recipe, help="Names from `covis list recipes`, or files.")
     ],
     output: Output,
     benchmark: Annotated[
@@ -216,12 +43,10 @@ def sweep(
     ],
     data: DataPath = None,
     seeds: Annotated[int, typer.Option(help="Seeds 0 … N−1.")] = 3,
-    set_: Set = None,
+    set_: RecipeSet = None,
     vary: Annotated[
         list[str] | None, typer.Option(help="FIELD=V1,V2,…: a row for each value, repeatable (all combinations).")
     ] = None,
-    workers: Workers = None,
-    device: Device = None,
     json: Json = False,
 ) -> None:
     """Train recipes × settings × seeds and summarise their scores. Each figure has a 95 % interval.
@@ -241,7 +66,7 @@ def sweep(
             label = " ".join([name, *choice])
             rows.append(Row(label, configure(get(name), [*(set_ or []), *choice]), tuple(benchmark)))
     table = Table(f"Sweep of {', '.join(recipes)}", tuple(rows), seeds)
-    inputs = _inputs(rows, output, data, workers=workers)
+    inputs = _inputs(rows, output, data)
     outcomes, record = _scored("table", table, inputs, seeds)
     emit(record, json, f"{markdown(outcomes)}\n\n{output}: {len(rows)} rows × {seeds} seeds", f"covis compare {output}")
 
@@ -253,11 +78,11 @@ def reproduce(
             callback=_check_tables, help="Tables and figures by name; `list` shows them, their cost and data."
         ),
     ] = None,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Folder for all runs.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for all runs.")] = None,
     data: DataPath = None,
     rows: Annotated[list[str] | None, typer.Option(help="Only rows whose name contains this, repeatable.")] = None,
     seeds: Annotated[int | None, typer.Option(help="Seeds 0 … N−1 (default: as the table says).")] = None,
-    set_: Set = None,
+    set_: RecipeSet = None,
     scores: Annotated[
         Path | None,
         typer.Option(callback=existing, help="Scores from servers: the output folder's scores.csv, filled in."),
@@ -265,11 +90,6 @@ def reproduce(
     model: Annotated[
         list[str] | None, typer.Option(help="NAME=FOLDER of an off-the-shelf model (netvlad), repeatable.")
     ] = None,
-    workers: Workers = None,
-    list_: Annotated[
-        bool, typer.Option("--list", help="List tables and figures, their cost and data, and stop.")
-    ] = False,
-    device: Device = None,
     json: Json = False,
 ) -> None:
     """Reproduce published tables and figures. Rows whose data is there are run and shown beside the published figures.
@@ -287,7 +107,7 @@ def reproduce(
       covis reproduce town_table1 -o tables --seeds 3
     """
     names = tables or []
-    listing = list_ or not names or names == ["list"]
+    listing = not names or names == ["list"]
     if output is None and not listing:
         raise InputError(f"give a folder for the runs of {', '.join(names)}: -o FOLDER")
     from covis.experiments.tables import TABLES, choose_rows
@@ -306,7 +126,7 @@ def reproduce(
         ]
         chosen[name] = replace(table, rows=tuple(kept))
     every = [row for table in chosen.values() for row in table.rows]
-    inputs = _inputs(every, output, data, workers=workers, scores=scores, models=model or [])
+    inputs = _inputs(every, output, data, scores=scores, models=model or [])
     records = {
         name: _reproduced(name, table, inputs, seeds or table.seeds, bool(set_)) for name, table in chosen.items()
     }
@@ -323,7 +143,6 @@ def _inputs(
     output: Path,
     data: list[str] | None,
     *,
-    workers: int | None = None,
     scores: Path | None = None,
     models: Sequence[str] = (),
 ) -> Inputs:
@@ -343,7 +162,7 @@ def _inputs(
         given_paths(data, trained if len(trained) == 1 else asked),
         models={name: Path(path) for name, _, path in (entry.partition("=") for entry in models)},
         scores=Scores.read(*files),
-        resources=Resources(workers),
+        resources=Resources(),
     )
     reasons = [lacking(row, inputs) for row in rows]
     if all(reasons):

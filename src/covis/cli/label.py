@@ -1,4 +1,4 @@
-"""`covis label`: graded similarity labels from poses; imports, exports and pictures of them."""
+"""`covis label`: graded similarity labels from poses; exports and pictures of them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.common import DataPath, FrameOption, Json, choice_of, emit, existing, named, table
+from covis.cli.options import DataPath, FrameOption, Json, choice_of, existing, named
+from covis.cli.output import emit, table
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ def label(
     context: typer.Context,
     queries: Queries = None,
     database: Database = None,
-    output: Annotated[Path | None, typer.Option("--output", "-o", help="Folder for the graph.")] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--out", help="Folder for the graph.")] = None,
     measure: Annotated[
         str | None,
         typer.Option(
@@ -60,26 +61,17 @@ def label(
         ),
     ] = None,
     set_: Annotated[
-        list[str] | None, typer.Option("--set", help="Any field of the rule: FIELD=VALUE, repeatable.")
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="A field of the rule: FIELD=VALUE, repeatable, such as within_group=true, max_angle_deg=40, facing=true, "
+            "occlusion=zbuffer (surface), tracks=MODEL (tracks) or path=FILE (graph).",
+        ),
     ] = None,
-    max_angle_deg: Annotated[float | None, typer.Option(help="Leave out pairs whose headings differ by more.")] = None,
-    facing: Annotated[bool, typer.Option("--facing", help="Give less weight to cameras that face each other.")] = False,
-    within_group: Annotated[
-        bool, typer.Option("--within-group", help="Only pairs within one group (city, scene).")
-    ] = False,
     dataset: DatasetName = None,
     data: DataPath = None,
     split: SplitName = None,
     cloud: CloudOption = None,
-    occlusion: Annotated[
-        str | None,
-        typer.Option(
-            callback=choice_of("--occlusion", ("none", "zbuffer")), help="surface: none | zbuffer. [default: none]"
-        ),
-    ] = None,
-    tracks: Annotated[
-        Path | None, typer.Option(callback=existing, help="tracks: the COLMAP model. [default: the queries]")
-    ] = None,
     uint8: Annotated[
         bool, typer.Option("--uint8", help="Store ψ in 8 bits (steps of 1/255); no pair changes its band.")
     ] = False,
@@ -99,6 +91,7 @@ def label(
       covis label --queries sparse/0 --rule tracks -o graph
       covis label --dataset town --split val --rule town --set radius_m=60 -o graph
       covis label --queries today.csv --database map.csv --rule graph --set path=labels.csv -o graph
+      covis label --dataset msls --data /data/msls --split train --rule graph --set path=/data/msls -o released
     """
     if context.invoked_subcommand is not None:
         return
@@ -106,14 +99,11 @@ def label(
         raise InputError("give a folder for the labels: covis label --queries A.csv -o GRAPH")
     given: dict[str, Any] = {
         "measure": measure,
-        "radius_m": _sides("radius-m", radius_m),
-        "fov_deg": _sides("fov-deg", fov_deg),
+        "radius_m": _one_or_two("radius-m", radius_m),
+        "fov_deg": _one_or_two("fov-deg", fov_deg),
+        "cloud": _read_cloud(cloud),
+        "tracks": str(queries) if rule == "tracks" and queries is not None else None,
     }
-    given |= {"max_angle_deg": max_angle_deg, "facing": facing or None, "within_group": within_group or None}
-    given |= {"occlusion": occlusion, "cloud": read_cloud(cloud)}
-    given |= {"tracks": str(tracks) if tracks else None}
-    if rule == "tracks" and tracks is None and queries is not None:
-        given["tracks"] = str(queries)
     chosen = _rule(rule, dataset, {key: value for key, value in given.items() if value is not None}, set_ or [])
     left, right = _with_positions(image_sets(queries, database, dataset, data, split, frame), skip_unknown)
     graph = _finished(output, chosen, left, right, uint8) or _made(output, chosen, left, right, uint8)
@@ -122,7 +112,7 @@ def label(
     emit(summary, json, text, f"covis label plot {output} -o labels.png")
 
 
-def _sides(option: str, text: str | None) -> float | tuple[float, float] | None:
+def _one_or_two(option: str, text: str | None) -> float | tuple[float, float] | None:
     """One number for both sides, or `Q,M` for queries and map."""
     try:
         numbers = [float(part) for part in text.split(",")] if text is not None else None
@@ -158,7 +148,7 @@ def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings
     return build_value(kind, base | given, settings)
 
 
-def read_cloud(path: Path | None) -> PointCloud | None:
+def _read_cloud(path: Path | None) -> PointCloud | None:
     """The cloud of a file; None where no file is given."""
     from covis.labels.clouds import read_points
 
@@ -187,20 +177,20 @@ def image_sets(
             datasets.load(dataset, datasets.given_paths(data, [dataset]).get(dataset), split)
         )
     else:
-        sides = _opened([path for path in (queries, database) if path is not None], frame)
+        sides = _open_sides([path for path in (queries, database) if path is not None], frame)
     _warn_of_shared_files(sides[0], sides[-1])
     return sides[0], sides[-1]
 
 
-def _opened(paths: list[Path], frame: str) -> tuple[ImageSet, ...]:
+def _open_sides(paths: list[Path], frame: str) -> tuple[ImageSet, ...]:
     """Tables in one common frame, or the images of maps and other sources in the frame that they have."""
-    from covis.cli.sources import opened
+    from covis.cli.data import open_map_or_images
     from covis.poses import parse_frame
     from covis.reading.table import SUFFIXES, read_tables
 
     if all(path.suffix.lower() in SUFFIXES for path in paths):
         return read_tables(paths, parse_frame(frame))
-    sides = tuple(opened(path, parse_frame(frame)) for path in paths)
+    sides = tuple(open_map_or_images(path, parse_frame(frame)) for path in paths)
     if len({side.poses.frame for side in sides}) > 1:
         raise InputError(f"{paths[0]} and {paths[1]} are in different frames; import both into tables first")
     return sides
@@ -297,12 +287,12 @@ def _flat(summary: dict[str, Any]) -> list[tuple[str, Any]]:
 
 _FORMATS = ("csv", "h5", "parquet", "hloc")
 ENDINGS = {".csv": "csv", ".h5": "h5", ".hdf5": "h5", ".parquet": "parquet", ".pq": "parquet", ".txt": "hloc"}
-_PICTURES = ("pair", "scatter", "heatmap", "map", "surface")
+_PICTURES = ("pair", "scatter", "heatmap", "map")
 
 
 def export(
     graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="File to write.")],
+    output: Annotated[Path, typer.Option("-o", "--out", help="File to write.")],
     format_: Annotated[
         str, typer.Option("--format", callback=choice_of("--format", _FORMATS), help=" | ".join(_FORMATS))
     ],
@@ -343,78 +333,23 @@ def export(
     emit({"file": str(output), "format": format_, "pairs": pairs}, json, f"{output}: {pairs} pairs")
 
 
-def import_labels(
-    file: Annotated[
-        Path,
-        typer.Argument(callback=existing, help="Labels from another tool: .csv, .parquet, .h5, or a pair list .txt."),
-    ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Folder for the graph.")],
-    queries: Queries = None,
-    database: Database = None,
-    dataset: DatasetName = None,
-    data: DataPath = None,
-    split: SplitName = None,
-    key: Annotated[str, typer.Option(help="h5: fov (graded) or sim (binary).")] = "fov",
-    format_: Annotated[
-        str | None, typer.Option("--format", callback=choice_of("--format", _FORMATS), help=" | ".join(_FORMATS))
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Read labels from another tool. An edge list, the authors' HDF5 or an hloc pair list (ψ = 1).
-
-    Edge and pair lists name their images; the rows and columns of h5 are the images of the tables, in their order (of
-    MSLS all lines of a city's lists, panoramas included; the folder of <city>_gt.h5 for several cities).
-
-    \b
-    Examples:
-      covis label import labels.csv --queries today.csv --database map.csv -o graph
-      covis label import /data/msls --dataset msls --data /data/msls --split train -o graph
-      covis label import W17_similarity.h5 --dataset tb_places --data /data/tb --split w17_train -o graph
-      covis label import pairs.txt --queries today.csv --database map.csv -o graph
-    """
-    from covis.labels.exchange import Labels, read_edges, read_hloc, save_labels
-    from covis.labels.released import read_released
-
-    kind = format_ or ("h5" if file.is_dir() else ENDINGS.get(file.suffix.lower(), file.suffix or file.name))
-    if kind not in _FORMATS:
-        raise unknown_name("format", kind, _FORMATS)
-    if not file.exists():
-        raise InputError(f"{file} does not exist; check the path")
-    sides = image_sets(queries, database, dataset, data, split)
-    if kind == "h5":
-        graph = read_released(file, *sides, key)
-    else:
-        graph = read_hloc(file, *sides) if kind == "hloc" else read_edges(file, *sides, kind)
-    save_labels(Labels(graph, *sides), output)
-    shape = list(graph.shape)
-    emit({"graph": str(output), "shape": shape, "pairs": graph.pairs}, json, f"{output}: {graph.pairs} pairs",
-         f"covis label plot {output} -o labels.png")  # fmt: skip
-
-
 def plot(
     graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Picture to write: .png, .svg or .pdf.")],
+    output: Annotated[Path, typer.Option("-o", "--out", help="Picture to write: .png, .svg or .pdf.")],
     kind: Annotated[str, typer.Option(callback=choice_of("--kind", _PICTURES), help=" | ".join(_PICTURES))] = "scatter",
     pair: Annotated[
         tuple[str, str] | None,
-        typer.Option(help="pair, surface: a query and a map image, by name or row number. [default: one near ψ = 0.5]"),
+        typer.Option(help="pair: a query and a map image, by name or row number. [default: one near ψ = 0.5]"),
     ] = None,
-    dataset: DatasetName = None,
-    data: DataPath = None,
-    split: SplitName = None,
-    cloud: CloudOption = None,
     json: Json = False,
 ) -> None:
-    """Draw labels. A pair's fields of view, overlap against distance and angle, a city's positives, or shared points.
-
-    surface needs the dataset as well, for its poses and depth maps.
+    """Draw labels. A pair's fields of view, overlap against distance and angle, or a city's positives.
 
     \b
     Examples:
       covis label plot graph --kind scatter -o overlap.png
       covis label plot graph --kind pair --pair a.jpg b.jpg -o pair.svg
       covis label plot graph --kind map -o city.png
-      covis label plot graph --kind surface --dataset 7scenes --data /data/7scenes --split stairs -o points.png
     """
     from covis.labels.exchange import open_labels
     from covis.report.drawings import picture_heatmap, picture_map, picture_scatter
@@ -423,10 +358,7 @@ def plot(
     if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"{output} must end in .png, .svg or .pdf")
     labels = open_labels(graph)
-    if kind == "surface":
-        sides = image_sets(None, None, dataset, data, split)
-        figure = _surface_picture(labels, pair, sides, cloud)
-    elif kind == "pair":
+    if kind == "pair":
         figure = _pair_picture(labels, pair)
     elif kind == "map":
         figure = picture_map(labels.graph, labels.queries)
@@ -444,7 +376,7 @@ def _pair_picture(labels: Labels, pair: tuple[str, str] | None) -> Any:
     facts = labels.graph.facts
     if facts.get("rule") != "FovOverlap":
         raise InputError(f"these labels are by {facts.get('rule')}; fields of view belong to FovOverlap")
-    i, j = _pair(labels, pair)
+    i, j = _chosen_pair(labels, pair)
     radius, fov = (tuple(v) if isinstance(v, list) else v for v in (facts["radius_m"], facts["fov_deg"]))
     return picture_pair(
         labels.queries, i, labels.database, j,
@@ -452,36 +384,19 @@ def _pair_picture(labels: Labels, pair: tuple[str, str] | None) -> Any:
     )  # fmt: skip
 
 
-def _surface_picture(
-    labels: Labels, pair: tuple[str, str] | None, sides: tuple[ImageSet, ImageSet], cloud: Path | None
-) -> Any:
-    from covis.labels.clouds import fuse_depth
-    from covis.report.drawings import picture_surface
-
-    queries, database = sides
-    if (len(queries), len(database)) != labels.graph.shape:
-        raise InputError(
-            f"the graph is of {labels.graph.shape[0]} × {labels.graph.shape[1]} images, "
-            f"the split has {len(queries)} × {len(database)}; give the split that was labelled"
-        )
-    i, j = _pair(labels, pair)
-    points = read_cloud(cloud) or fuse_depth([queries] if queries is database else [queries, database])
-    return picture_surface(points, queries, i, database, j, str(labels.graph.facts.get("occlusion", "none")))
-
-
-def _pair(labels: Labels, pair: tuple[str, str] | None) -> tuple[int, int]:
+def _chosen_pair(labels: Labels, pair: tuple[str, str] | None) -> tuple[int, int]:
     """Row and column: as given, or those of a pair near half overlap, which shows most."""
     import numpy as np
 
     if pair is not None:
-        return _image(labels.queries, pair[0]), _image(labels.database, pair[1])
+        return _image_row(labels.queries, pair[0]), _image_row(labels.database, pair[1])
     if not labels.graph.pairs:
         raise InputError("the graph holds no pair; name one with --pair")
     at = int(np.argmin(np.abs(labels.graph.psi - 0.5)))
     return int(np.searchsorted(labels.graph.indptr, at, side="right") - 1), int(labels.graph.indices[at])
 
 
-def _image(images: ImageSet, name: str) -> int:
+def _image_row(images: ImageSet, name: str) -> int:
     import os
 
     names = images.names.tolist()

@@ -8,12 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Json, emit, existing, existing_map, require_map
-from covis.cli.maps import PicturesOption
+from covis.cli.options import Json, MapPath, PicturesOption, TilesOption, existing, require_map
+from covis.cli.output import emit
 from covis.core.errors import InputError
 from covis.core.tables import counted
-
-MapPath = Annotated[Path, typer.Argument(callback=existing_map, metavar="MAP", help="A map (covis index).")]
 
 
 def check(map_path: MapPath, json: Json = False) -> None:
@@ -56,25 +54,10 @@ def repair(map_path: MapPath, json: Json = False) -> None:
     emit(outcome, json, "\n".join(lines), f"covis map check {shlex.quote(str(map_path))}")
 
 
-def calibrate(map_path: MapPath, json: Json = False) -> None:
-    """Calibrate a map again, from its own photos. Probabilities and radii of its answers come from this.
-
-    \b
-    Examples:
-      covis map calibrate town.map
-    """
-    from covis.cli.maps import report_map
-    from covis.maps.map import Map
-
-    report_map(Map.open(map_path).recalibrate(), json, {})
-
-
 def show(
     map_path: MapPath,
-    output: Annotated[Path | None, typer.Option("-o", "--output", help="Write a page with the map: map.html.")] = None,
-    tiles: Annotated[
-        str, typer.Option(help="Map tiles to draw, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
-    ] = "",
+    output: Annotated[Path | None, typer.Option("-o", "--out", help="Write a page with the map: map.html.")] = None,
+    tiles: TilesOption = "",
     pictures: PicturesOption = None,
     json: Json = False,
 ) -> None:
@@ -85,10 +68,10 @@ def show(
       covis map show town.map
       covis map show town.map -o map.html
     """
-    from covis.cli.maps import promise_of
+    from covis.cli.index import promise_of
     from covis.maps.map import Map
 
-    require_map(map_path, [])
+    require_map(map_path)
     opened = Map.open(map_path)
     networks = {
         "onnx": "ONNX Runtime",
@@ -99,8 +82,8 @@ def show(
         "photos": len(opened), "version": opened.version, "groups": len(set(opened.images.group.tolist())),
         "model": f"{opened.backbone}, {opened.dim} dimensions", "fingerprint": opened.model_fingerprint,
         "search": opened.index_kind, "runs in": networks[opened.network],
-        "positions": "on Earth" if opened.frame else "metres", "full poses": _known(opened.images.poses.rotation),
-        "cameras": _known(opened.images.intrinsics), "promise": promise_of(opened),
+        "positions": "on Earth" if opened.frame else "metres", "full poses": _count_known(opened.images.poses.rotation),
+        "cameras": _count_known(opened.images.intrinsics), "promise": promise_of(opened),
     }  # fmt: skip
     text = "\n".join(f"{key:12} {value}" for key, value in facts.items())
     emit({"map": str(map_path), **facts}, json, text)
@@ -112,7 +95,7 @@ def show(
         say(f"wrote {output}")
 
 
-def _known(values: Any) -> int:
+def _count_known(values: Any) -> int:
     """Photos that an array has a value for."""
     return 0 if values is None else int((values == values).reshape(len(values), -1).any(axis=1).sum())
 
@@ -134,7 +117,7 @@ def export(
     from covis.maps.archive import export_map
     from covis.maps.map import Map
 
-    require_map(map_path, [])
+    require_map(map_path)
     size = export_map(Map.open(map_path), target, with_paths=with_paths)
     emit(
         {"file": str(target), "bytes": size},
@@ -148,7 +131,7 @@ def import_(
     source: Annotated[
         Path, typer.Argument(callback=existing, metavar="FILE", help="A file that covis map export wrote.")
     ],
-    output: Annotated[Path, typer.Option("-o", "--output", help="The map to make.")],
+    output: Annotated[Path, typer.Option("-o", "--out", help="The map to make.")],
     photos: Annotated[
         Path | None,
         typer.Option(callback=existing, help="Folder of the photos on this machine, to show beside answers."),
@@ -162,7 +145,7 @@ def import_(
       covis map import town.covis -o town.map
       covis map import town.covis -o town.map --photos photos/
     """
-    from covis.cli.maps import report_map
+    from covis.cli.index import report_map
     from covis.maps.archive import import_map
 
     report_map(import_map(source, output, photos=photos), json, {})

@@ -7,8 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.common import Device, Json, choice_of, emit, existing, table
-from covis.cli.maps import PicturesOption
+from covis.cli.options import Json, PicturesOption, choice_of, existing
+from covis.cli.output import emit, table
 from covis.core.errors import InputError, near_path
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
@@ -23,7 +23,7 @@ def serve(
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 picks a free one.")] = 8765,
     keys: Annotated[
         Path | None,
-        typer.Option(callback=existing, help="File of keys (covis keys add); every request then needs one."),
+        typer.Option(callback=existing, help="File of keys (covis keys); every request then needs one."),
     ] = None,
     open_: Annotated[
         bool, typer.Option("--open", help="Allow requests without a key from anyone who can reach the address.")
@@ -38,7 +38,6 @@ def serve(
     queue: Annotated[int, typer.Option(min=1, help="Photos that may wait in line; more are refused with 503.")] = 256,
     max_upload: Annotated[str, typer.Option(help="Largest request.")] = "100M",
     pictures: PicturesOption = None,
-    device: Device = None,
     json: Json = False,
 ) -> None:
     """Serve maps over HTTP, with a page to drop photos on. Needs: pip install 'covis[serve]'.
@@ -46,7 +45,7 @@ def serve(
     \b
     Examples:
       covis serve town.map
-      covis keys add keys.json --name phone --role read
+      covis keys keys.json --add phone
       covis serve town.map campus.map --host 0.0.0.0 --keys keys.json
     """
     local = host in LOOPBACK
@@ -124,54 +123,40 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
-File = Annotated[Path, typer.Argument(metavar="FILE", help="The key file.")]
-KeyFile = Annotated[Path, typer.Argument(callback=existing, metavar="FILE", help="The key file.")]
-
-
-def add(
-    file: File,
-    name: Annotated[str, typer.Option(help="Who uses it.")],
-    role: Annotated[str, typer.Option(callback=choice_of("--role", ("read", "write")), help="read | write")] = "read",
+def keys(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The key file; it holds hashes only.")],
+    add: Annotated[str, typer.Option(metavar="NAME", help="Make a key for this user, and print it once.")] = "",
+    role: Annotated[
+        str, typer.Option(callback=choice_of("--role", ("read", "write")), help="add: read | write")
+    ] = "read",
+    remove: Annotated[
+        str, typer.Option(metavar="NAME", help="Remove this user's key; a running service refuses it at once.")
+    ] = "",
     json: Json = False,
 ) -> None:
-    """Make a key and print it once. Only its hash is kept in the file.
+    """List, make or remove API keys for covis serve.
 
     \b
     Examples:
-      covis keys add keys.json --name phone
-      covis keys add keys.json --name importer --role write
+      covis keys keys.json
+      covis keys keys.json --add phone
+      covis keys keys.json --add importer --role write
+      covis keys keys.json --remove phone
     """
+    if add and remove:
+        raise InputError("--add and --remove contradict each other; give one")
+    if not add:
+        existing(file)
     from covis.core.progress import say
-    from covis.service.limits import add_key
+    from covis.service.limits import add_key, read_keys, remove_key
 
-    secret = add_key(file, name, role)
-    emit({"name": name, "role": role, "key": secret}, json, secret)
-    say(f"save this key now: {file} holds only its hash")
-    if not json:
-        say(f"next: covis serve MAP --keys {file}")
-
-
-def remove(file: KeyFile, name: Annotated[str, typer.Option(help="The key to remove.")], json: Json = False) -> None:
-    """Remove a key. A running service refuses it at once.
-
-    \b
-    Examples:
-      covis keys remove keys.json --name phone
-    """
-    from covis.service.limits import remove_key
-
-    remove_key(file, name)
-    emit({"removed": name}, json, f"{file}: {name} removed")
-
-
-def show(file: KeyFile, json: Json = False) -> None:
-    """List the names and roles in a key file.
-
-    \b
-    Examples:
-      covis keys list keys.json
-    """
-    from covis.service.limits import read_keys
-
-    rows = [{"name": key.name, "role": key.role} for key in read_keys(file)]
-    emit(rows, json, table(rows))
+    if add:
+        secret = add_key(file, add, role)
+        emit({"name": add, "role": role, "key": secret}, json, secret, f"covis serve MAP --keys {file}")
+        say(f"save this key now: {file} holds only its hash")
+    elif remove:
+        remove_key(file, remove)
+        emit({"removed": remove}, json, f"{file}: {remove} removed")
+    else:
+        rows = [{"name": key.name, "role": key.role} for key in read_keys(file)]
+        emit(rows, json, table(rows))

@@ -67,9 +67,19 @@ def _keep_large_blocks() -> None:
         mallopt(trim_threshold, (1 << 31) - 1)
 
 
+_chosen_workers: int | None = None
+
+
+def use_workers(count: int | None) -> None:
+    """Makes `workers` return `count` in this process; None: chosen by the number of cores."""
+    global _chosen_workers
+    _chosen_workers = count
+
+
 def workers(wanted: int | None = None) -> int:
-    """Processes that decode or compute beside this one: one per core, at most `MAX_WORKERS`, or `wanted` if given."""
-    return min(MAX_WORKERS, cpu_count()) if wanted is None else wanted
+    """Processes that decode or compute beside this one: `wanted`, what was chosen, or one per core up to `MAX_WORKERS`."""
+    chosen = _chosen_workers if wanted is None else wanted
+    return min(MAX_WORKERS, cpu_count()) if chosen is None else chosen
 
 
 def cache_folder() -> Path:

@@ -8,7 +8,7 @@ A describer is anything that gives descriptors: a model, a store, another tool's
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -341,6 +341,26 @@ def evaluate_to(
         else:
             evaluation.save(target, config=wanted)
         results.append(evaluation)
+    return results
+
+
+def evaluate_all(
+    describer: Describer, benchmarks: Sequence[Benchmark], output: Path | None, variants: Variants | None = None
+) -> list[Evaluation | dict[str, Any]]:
+    """Evaluations on several benchmarks; for one whose ground truth is hidden, the facts of its submission."""
+    results: list[Evaluation | dict[str, Any]] = []
+    for benchmark in benchmarks:
+        if benchmark.relevance is not None:
+            results += evaluate_to(describer, benchmark, output, variants, alone=len(benchmarks) == 1)
+            continue
+        if variants is not None and variants.pose is not None:
+            raise InputError(f"the ground truth of {benchmark.name!r} is hidden, so poses cannot be scored")
+        if output is None:
+            raise InputError(
+                f"the ground truth of {benchmark.name!r} is hidden, so a submission file is written; give -o FOLDER"
+            )
+        target = output if len(benchmarks) == 1 else output / benchmark.name
+        results.append(submit(describer, benchmark, target, variants))
     return results
 
 

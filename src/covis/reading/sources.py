@@ -9,7 +9,7 @@ import numpy as np
 
 import covis.reading.formats  # noqa: F401 - registers the readers
 from covis.core.errors import InputError
-from covis.core.files import foreign
+from covis.core.files import foreign, walk_images
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading.decoding import Reject, Rejected
@@ -90,6 +90,18 @@ def _open_any(path: Path, track: Path | str | None, positions: bool, lost: list[
     imported = import_photos(path, track, positions=positions)
     lost += imported.rejects
     return replace(imported, frame=frame).images()
+
+
+def list_images(path: Path) -> ImageSet:
+    """Images as `open_images` reads them; of a plain folder only the names, as descriptors need no positions."""
+    posed = open_posed(path) if path.is_dir() else open_images(path)
+    if posed is not None:
+        return posed
+    names = walk_images(path)
+    if not names:
+        raise InputError(f"{path} holds no images; expected files such as {path}/photo.jpg")
+    unknown = np.full((len(names), 2), np.nan)
+    return ImageSet.of(path, names, Poses(unknown, unknown[:, 0]))
 
 
 def open_posed(path: Path) -> ImageSet | None:

@@ -1,4 +1,4 @@
-"""`covis data import`, `export`, `coverage`: from anything that holds images to a table, from a table to layers."""
+"""`covis data`: datasets checked, photos imported into a table, gaps of a map found."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from covis.cli.common import AXES, Json, emit, existing, table
+from covis.cli.names import known_names
+from covis.cli.options import AXES, Json, existing, named
+from covis.cli.output import emit, table
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -53,6 +55,69 @@ class Gathered(NamedTuple):
     rejects: list[Rejected]
 
 
+def check(
+    name: Annotated[str, typer.Argument(callback=named("dataset"), help="Dataset, as `covis list datasets` names it.")],
+    path: Annotated[Path, typer.Argument(callback=existing, help="Its folder, in the official layout.")],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--out", help="Folder for rejects.csv and report.json. [default: check-NAME]"),
+    ] = None,
+    quick: Annotated[
+        bool, typer.Option(help="Check only the beginning and end of each file, without decoding.")
+    ] = False,
+    json: Json = False,
+) -> None:
+    """Check a dataset's files. Counts, what is missing or looks wrong, terms of use.
+
+    Re-run an interrupted check to resume it. The exit code is 2 if an error is found.
+
+    \b
+    Examples:
+      covis data check msls /data/msls
+      covis data check pitts30k /data/pitts --quick --json
+    """
+    from covis.core import machine
+    from covis.datasets.doctor import check as check_dataset
+
+    report = check_dataset(name, path, output or Path(f"check-{name}"), quick=quick, workers=machine.workers())
+    whole = not any(finding["level"] == "error" for finding in report["findings"])
+    emit(report, json, _check_text(report), _after_check(name, path) if whole else "")
+    if not whole:
+        raise typer.Exit(2)
+
+
+def _after_check(name: str, path: Path) -> str:
+    """The next command for a complete dataset: training on it if a recipe does, else its benchmark."""
+    from covis.evaluation import BENCHMARKS
+
+    if any(make().dataset == name for make in known_names("recipe").values()):
+        return f"covis train RECIPE --data {name}={path} -o RUN (covis list recipes --match {name})"
+    benchmark = next((b for b in BENCHMARKS if BENCHMARKS[b].dataset == name), "")
+    return f"covis evaluate MODEL {benchmark} --data {name}={path}" if benchmark else ""
+
+
+def _check_text(report: dict[str, Any]) -> str:
+    rows = []
+    for split, facts in report["splits"].items():
+        for side in ("queries", "database"):
+            if side in facts:
+                counts = {k: facts[side][k] for k in ("images", "groups", "positions", "headings")}
+                rows.append({"split": split, "side": "one set" if facts["one_set"] else side, **counts})
+    lines = [f"{report['dataset']} at {report['path']}", f"terms: {report['licence']}", "", table(rows), ""]
+    if report["published"]:
+        published = [
+            {"count": r["count"], "published": f"{'' if r['exact'] else '≥ '}{r['published']}", "found": r["found"]}
+            for r in report["published"]
+        ]
+        lines += [table(published), ""]
+    lines += [f"{f['level']}: {f['text']}" for f in report["findings"]] or ["no problems found"]
+    bad = sum(report["rejects"].values())
+    lines.append(
+        f"{report['images']} files {'looked at' if report['quick'] else 'decoded'}, {bad} rejected: {report['rejects_file']}"
+    )
+    return "\n".join(lines)
+
+
 def import_(
     source: Annotated[
         Path,
@@ -60,7 +125,7 @@ def import_(
             callback=existing, help="Folder of photos (folders inside become groups), COLMAP model, video, …"
         ),
     ],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Table to write: .csv or .parquet.")],
+    output: Annotated[Path, typer.Option("-o", "--out", help="Table to write: .csv or .parquet.")],
     track: Annotated[
         Path | None,
         typer.Option(
@@ -327,47 +392,7 @@ def _import_text(data: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def export(
-    source: Annotated[Path, typer.Argument(callback=existing, help="A map, a table, or whatever else holds images.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Layers to write: .gpkg or .geojson.")],
-    labels: Annotated[
-        Path | None, typer.Option(callback=existing, help="Labels of these images (covis label), as a layer of lines.")
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Write photos as points for a GIS, and labels as lines.
-
-    \b
-    Examples:
-      covis data export set.csv -o set.gpkg
-      covis data export set.csv -o set.gpkg --labels graph
-      covis data export town.map -o town.geojson
-    """
-    from dataclasses import replace
-
-    from covis import gis
-    from covis.reading.cameras import LENS
-    from covis.reading.pose_columns import pose_values
-
-    images = opened(source)
-    if not images.poses.frame or not images.poses.metric:
-        raise InputError(f"{source} has no place on Earth; layers need lat and lon")
-    own = {key: value for key, value in images.columns.items() if key not in ("row", "file", *LENS)}
-    layers = [gis.photos_layer(replace(images, columns=own), more=pose_values(images))]
-    if labels is not None:
-        from covis.graph import SimilarityGraph
-
-        graph = SimilarityGraph.open(labels)
-        if graph.shape != (len(images), len(images)):
-            raise InputError(f"{labels} labels {graph.shape[0]} × {graph.shape[1]} images, {source} has {len(images)}")
-        layers.append(gis.edges_layer(graph, images, images))
-    gis.write_layers(output, layers)
-    counts = {layer.name: len(layer.shapes) for layer in layers}
-    text = ", ".join(f"{n} {name}" for name, n in counts.items())
-    emit({"output": str(output), "layers": counts}, json, f"{output}: {text}")
-
-
-def opened(source: Path, frame: str = "") -> ImageSet:
+def open_map_or_images(source: Path, frame: str = "") -> ImageSet:
     """The images of a map, or of anything else that holds images, those of tables and photos in `frame`."""
     from covis.maps.storage.layout import RECORD
     from covis.reading.sources import open_images
@@ -384,7 +409,7 @@ def coverage(
         Path, typer.Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a table, a folder of photos, …")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Also write cells as a layer: .gpkg or .geojson.")
+        Path | None, typer.Option("-o", "--out", help="Also write cells as a layer: .gpkg or .geojson.")
     ] = None,
     cell: Annotated[float, typer.Option(help="Metres across a cell.")] = 25.0,
     answers: Annotated[
@@ -407,7 +432,7 @@ def coverage(
     from covis.field.coverage import coverage as measure
     from covis.gis import write_layers
 
-    images = opened(source)
+    images = open_map_or_images(source)
     failed = None if answers is None else _failures(answers, images)
     cells = measure(images, cell, failed)
     summary = cells.summary(top)

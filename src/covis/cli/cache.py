@@ -1,0 +1,67 @@
+"""`covis cache`: what is cached, and clearing it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from covis.cli.options import Json
+from covis.cli.output import emit, size_text, table
+from covis.core.cache import KINDS, Entry, entries, least_recent
+from covis.core.errors import InputError, unknown_name
+from covis.core.machine import cache_folder
+
+
+def cache(
+    clear: Annotated[str | None, typer.Option(help=f"Delete entries of a kind ({', '.join(KINDS)}) or `all`.")] = None,
+    keep_gb: Annotated[
+        float | None, typer.Option(help="Delete the least recently used entries down to this size.")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """List the cache, with sizes, or clear it. Everything in it is made again when needed.
+
+    --json lists every entry.
+
+    \b
+    Examples:
+      covis cache
+      covis cache --clear features
+      covis cache --keep-gb 5
+    """
+    if clear is not None and clear not in (*KINDS, "all"):
+        raise unknown_name("kind of cache entry", clear, (*KINDS, "all"))
+    if keep_gb is not None and not keep_gb >= 0:
+        raise InputError(f"--keep-gb is {keep_gb}; expected 0 or more gigabytes")
+    folder = cache_folder()
+    present = entries(folder)
+    deleted = [entry for entry in present if clear in (entry.kind, "all")]
+    if keep_gb is not None:
+        deleted += least_recent([entry for entry in present if entry not in deleted], keep_gb * 1e9)
+    for entry in deleted:
+        entry.delete()
+    kept = [entry for entry in present if entry not in deleted]
+    data = {
+        "folder": str(folder),
+        "deleted": [entry.to_dict() for entry in deleted],
+        "entries": [entry.to_dict() for entry in kept],
+        "bytes": sum(entry.size for entry in kept),
+    }
+    emit(data, json, _cache_text(folder, kept, deleted))
+
+
+def _cache_text(folder: Path, kept: list[Entry], deleted: list[Entry]) -> str:
+    """One line per kind: the names of entries are fingerprints, which mean nothing to people."""
+    rows = []
+    for kind, contents in KINDS.items():
+        alike = [entry for entry in kept if entry.kind == kind]
+        if alike:
+            size, days = size_text(sum(entry.size for entry in alike)), min(entry.days for entry in alike)
+            used = "today" if days < 1 else f"{days:.0f} days ago"
+            rows.append({"kind": kind, "entries": len(alike), "size": size, "last used": used, "contents": contents})
+    lines = [f"{folder}: {size_text(sum(entry.size for entry in kept))}"]
+    if deleted:
+        lines.append(f"deleted {len(deleted)} entries, {size_text(sum(entry.size for entry in deleted))}")
+    return "\n".join([*lines, *([table(rows)] if rows else [])])

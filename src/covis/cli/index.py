@@ -1,0 +1,271 @@
+"""`covis index`, `add`, `remove`: making maps and changing them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from covis.cli.options import (
+    MODEL_HELP,
+    FrameOption,
+    IndexKind,
+    Json,
+    MapPath,
+    MaxRam,
+    PhotoDescriptors,
+    TrackOption,
+    choice_of,
+    existing,
+    existing_model,
+    existing_weights,
+    named,
+)
+from covis.cli.output import emit
+from covis.core.errors import InputError
+from covis.core.tables import counted
+
+if TYPE_CHECKING:
+    from covis.descriptors import DescriptorStore
+    from covis.images import ImageSet
+    from covis.maps.fitting import Fitted
+    from covis.maps.map import Map
+
+
+def index(
+    photos: Annotated[
+        Path, typer.Argument(callback=existing, help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--out", help="The map to make; re-run to resume.")],
+    model: Annotated[Path | None, typer.Option(callback=existing_model, help=MODEL_HELP)] = None,
+    recipe: Annotated[
+        str,
+        typer.Option(
+            callback=named("recipe"),
+            help="What to fit: own_photos, own_photos_small or another (default: the best whose weights are available).",
+        ),
+    ] = "",
+    weights: Annotated[
+        str,
+        typer.Option(
+            callback=existing_weights,
+            help="Backbone weights (.safetensors), if they cannot be downloaded; the recipe is chosen to fit.",
+        ),
+    ] = "",
+    fine_tune: Annotated[
+        bool,
+        typer.Option("--fine-tune", help="Also train the network on the photos, and keep the result if it is better."),
+    ] = False,
+    track: TrackOption = None,
+    frame: FrameOption = "",
+    kind: IndexKind = "auto",
+    max_ram: MaxRam = "",
+    descriptors: PhotoDescriptors = None,
+    engine: Annotated[
+        str, typer.Option(help="Store the map in an engine: milvus:URI or postgresql://USER@HOST/DB.")
+    ] = "",
+    scene: Annotated[
+        Path | None,
+        typer.Option(help="For locate --pose: a COLMAP model of the photos, or images with depth."),
+    ] = None,
+    inliers: Annotated[
+        str,
+        typer.Option(
+            help="For locate --inliers: calibrate matched local features (sift, xfeat=FILE.onnx, alike=FILE.pth)."
+        ),
+    ] = "",
+    runtime: Annotated[
+        str,
+        typer.Option(
+            callback=choice_of("--runtime", ("auto", "torch")),
+            help="What locate uses: auto (an ONNX file inside the map, if onnx is installed) or torch.",
+        ),
+    ] = "auto",
+    json: Json = False,
+) -> None:
+    """Make a map from photos whose positions are known. Imports, checks, embeds, indexes and calibrates.
+
+    \b
+    Examples:
+      covis index photos/ -o town.map
+      covis index photos/ -o town.map --weights mobilenetv2.safetensors
+      covis index photos/ -o town.map --model runs/quick/model
+      covis index photos/ -o town.map --model place.onnx
+      covis index photos/ -o town.map --model photos.store
+      covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
+      covis index drives.csv -o city.map --model runs/r50/model --engine postgresql://covis@db/maps
+    """
+    if output.is_file():
+        raise InputError(f"{output} already exists and is not a folder; choose another output or remove it")
+    if model is not None and (recipe or weights or fine_tune):
+        raise InputError(
+            "give --model to use a model unchanged, or --recipe, --weights and --fine-tune to fit one, not both"
+        )
+    from covis.describing.describers import find_describer
+
+    given = None if model is None else find_describer(model)  # before anything heavy is imported
+    computed = given is not None and given.kind in ("store", "matrix")
+    if computed and descriptors is not None:
+        raise InputError(f"--model {model} holds descriptors already; leave out --descriptors")
+    from covis.core.progress import say
+    from covis.describing.describers import known_descriptors, open_model
+    from covis.maps.map import INLIER_PHOTOS, Map
+    from covis.poses import parse_frame
+    from covis.reading.decoding import Rejected
+    from covis.reading.sources import open_images
+    from covis.search.kinds import parse_size
+
+    if inliers:
+        from covis.search.local import LocalReranker
+
+        LocalReranker.parse(inliers).facts()  # missing weights are an error before the work starts
+        if engine:
+            raise InputError("--inliers needs a map in a folder; leave out --engine")
+    metres = parse_frame(frame)
+    network = None if model is None or computed else open_model(model)
+    steps = 4 if model is None else 2 if given is not None and given.kind == "model" else 1
+    rejects: list[Rejected] = []
+    images = open_images(photos, track, positions=True, rejects=rejects, frame=metres)
+    fitted, held, count = None, None, len(images) + len(rejects)
+    store: DescriptorStore | None
+    if model is None:
+        fitted = _fitted(images, output, recipe, weights, fine_tune)
+        network, held = open_model(fitted.model), fitted.questions()
+        images, store, lost = fitted.described(images)
+        rejects += lost
+    elif computed:
+        images, store, lost = known_descriptors(model, images)
+        rejects += lost
+    else:
+        assert network is not None
+        store = _given(descriptors, images, network.fingerprint(), network.dim, output)
+    step = min(steps, 3 if model is None else 1)
+    say(f"step {step} of {steps}: describe and index {counted(len(images), 'photo')}, calibrate the map")
+    made = Map.create(
+        output, images, network, index=kind, max_ram=parse_size(max_ram) if max_ram else None, descriptors=store,
+        rejects=rejects, engine=engine, held=held,
+    )  # fmt: skip
+    if runtime == "auto" and step < steps:
+        say(f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate starts quickly")
+        made.carry_runtime()
+    if inliers:
+        say(f"calibrating {inliers} feature matches on up to {INLIER_PHOTOS} photos")
+        made.learn_inliers(inliers, held)
+    depth = "depth" in images.columns and images.intrinsics is not None and images.poses.rotation is not None
+    if scene is not None or depth:
+        made.keep_scene(scene or photos)
+    facts: dict[str, Any] = {"left_out": count - len(made)}
+    report_map(made, json, facts, None if fitted is None else fitted.to_dict())
+
+
+def add(
+    map_path: MapPath,
+    photos: Annotated[list[Path], typer.Argument(callback=existing, help="Folders, tables or photos, with positions.")],
+    prefix: Annotated[str, typer.Option(help="Prefix for the names, if folders use the same ones.")] = "",
+    track: TrackOption = None,
+    descriptors: PhotoDescriptors = None,
+    json: Json = False,
+) -> None:
+    """Add photos to a map. Each folder, table or photo is added whole or not at all.
+
+    \b
+    Examples:
+      covis add town.map photos/autumn/ --prefix autumn/
+      covis add town.map IMG_2041.jpg
+    """
+    from covis.maps.map import Map
+    from covis.reading.decoding import Rejected
+    from covis.reading.sources import open_images
+
+    now = Map.open(map_path)
+    before = len(now)
+    for path in photos:
+        rejects: list[Rejected] = []
+        images = open_images(path, track, positions=True, rejects=rejects)
+        store = _given(descriptors, images, now.model_fingerprint, now.dim, map_path)
+        now = now.add(images, prefix=prefix, descriptors=store, rejects=rejects)
+    report_map(now, json, {"added": len(now) - before})
+
+
+def remove(
+    map_path: MapPath,
+    names: Annotated[list[str], typer.Argument(help="Names of photos, as covis locate prints them.")],
+    json: Json = False,
+) -> None:
+    """Remove photos from a map. All of them, or none if a name is unknown.
+
+    \b
+    Examples:
+      covis remove town.map walk-1/IMG_0007.jpg walk-1/IMG_0008.jpg
+    """
+    from covis.maps.map import Map
+
+    now = Map.open(map_path).remove(names)
+    report_map(now, json, {"removed": len(set(names))})
+
+
+def _fitted(images: ImageSet, output: Path, recipe: str, weights: str, fine_tune: bool) -> Fitted:
+    """A model fitted to the photos, in a folder beside the map, and their descriptors."""
+    from covis.core.progress import duration, say
+    from covis.maps.fitting import choose_recipe, estimate_s, fit_model
+
+    say("step 1 of 4: choose a recipe and its weights")
+    chosen = choose_recipe(recipe, weights)
+    more = ", and more to fine-tune" if fine_tune else ""
+    say(f"all steps take about {duration(estimate_s(chosen, len(images)))}{more}")
+    say(f"step 2 of 4: fit {chosen.model.backbone} to {counted(len(images), 'photo')} and describe them")
+    return fit_model(images, chosen, output.with_name(f"{output.name}.model"), fine_tune=fine_tune)
+
+
+def _given(path: Path | None, images: ImageSet, model: str, dim: int, map_path: Path) -> DescriptorStore | None:
+    """The descriptors at `path` of photos for a map of this model; None without a path."""
+    if path is None:
+        return None
+    from covis.describing.describers import StoreDescriber, open_descriptors
+    from covis.descriptors import DescriptorStore
+
+    computed = open_descriptors(path)
+    computed.require(model, dim, map_path)
+    if isinstance(computed, StoreDescriber):
+        return computed.store
+    return DescriptorStore.in_memory(images.names, computed.describe(images)[0], model)
+
+
+def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:
+    """Prints what a verb did to a map, and what the map promises."""
+    calibration = made.calibration
+    promised = None if calibration is None else calibration.promised()
+    summary = None if calibration is None else calibration.summary()
+    data = {"map": str(made.path), "version": made.version, "photos": len(made), "model": made.model_fingerprint,
+            "dim": made.dim, "index": made.index_kind, **facts, "promised_precision": promised, "calibration": summary,
+            **({} if fitted is None else {"fitted": fitted})}  # fmt: skip
+    changed = "".join(f", {value} {key.replace('_', ' ')}" for key, value in facts.items())
+    text = f"{made.path}: {counted(len(made), 'photo')}, version {made.version}{changed}\n{_promise(promised, summary)}"
+    path = shlex.quote(str(made.path))
+    then = f"covis locate {path} PHOTO, or covis serve {path}"
+    if not made.network:
+        then = f"covis locate {path} PHOTO --descriptors STORE, made by the same model"
+    emit(data, json, text, then if len(made) else "")
+
+
+def promise_of(made: Map) -> str:
+    """What a map can promise of its answers, for people."""
+    calibration = made.calibration
+    promised = None if calibration is None else calibration.promised()
+    return _promise(
+        promised, None if calibration is None else calibration.summary(*([] if promised is None else [promised]))
+    )
+
+
+def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
+    """What the map can promise of its answers, for people."""
+    if summary is None:
+        return "not calibrated: answers will have no probability"
+    if not summary["calibrated"]:
+        return f"not calibrated: {summary['note']}; answers will have no probability"
+    if promised is None:
+        return "the map cannot promise a precision of 80 % or more: answers have probabilities, but none is called confident"
+    share = f"{100 * summary['confident']:.0f} % of new photos get a confident answer"
+    return f"the map promises a precision of {100 * promised:g} %: {share} (the default of covis locate)"

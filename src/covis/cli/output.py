@@ -1,0 +1,64 @@
+"""Results on stdout: JSON for programs, text for people, then the next command on stderr."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Mapping
+from typing import Any
+
+from covis.core.errors import visible
+from covis.core.progress import say
+from covis.core.tables import text_table as table
+
+__all__ = ["emit", "nested_lines", "size_text", "table"]
+
+
+def emit(data: Any, as_json: bool, text: str = "", then: str = "") -> None:
+    """Prints the result: JSON for programs, `text` for people, followed by the next command, `then`."""
+    if as_json:
+        json.dump(data, sys.stdout, indent=2, ensure_ascii=False, default=_json_value)
+        sys.stdout.write("\n")
+    elif text:
+        print("\n".join(map(visible, text.split("\n"))))
+    if then and not as_json:
+        sys.stdout.flush()
+        say(f"next: {visible(then)}")
+
+
+def _json_value(value: Any) -> Any:
+    """numpy scalars and arrays, and paths, as values for JSON."""
+    return value.tolist() if hasattr(value, "tolist") else str(value)
+
+
+def nested_lines(facts: Mapping[str, Any], indent: str = "") -> list[str]:
+    """Nested facts as indented lines, names aligned."""
+    width = max((len(str(key)) for key, value in facts.items() if not _is_nested(value)), default=0)
+    lines = []
+    for key, value in facts.items():
+        if _is_nested(value):
+            lines += [f"{indent}{key}", *nested_lines(value, f"{indent}  ")]
+        else:
+            lines.append(f"{indent}{key:<{width}}  {_value_text(value)}")
+    return lines
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, Mapping) and bool(value)
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_value_text, value)) or "–"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return "–" if value is None or value == {} else str(value)
+
+
+def size_text(count: float) -> str:
+    """A number of bytes for people: `12.3 MB`."""
+    for unit in ("bytes", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"

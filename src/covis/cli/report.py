@@ -1,0 +1,124 @@
+"""`covis report`: evaluations as a page, or one figure of them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from covis.cli.options import DataPath, Json, choice_of, existing
+from covis.cli.output import emit
+from covis.core.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from covis.evaluation import Evaluation
+
+
+_PICTURES = (".png", ".svg", ".pdf")
+FIGURE_CHOICES = (
+    "recall",
+    "precision",
+    "radius",
+    "distance",
+    "sizes",
+    "gains",
+    "differences",
+    "activations",
+    "overlap",
+    "training",
+    "batches",
+)
+
+
+def report(
+    sources: Annotated[
+        list[Path],
+        typer.Argument(callback=existing, help="Folders of `covis evaluate`, or runs with evaluations below."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--out", help="FILE.html; FILE.png, .svg or .pdf with --figure.")],
+    data: DataPath = None,
+    figure: Annotated[
+        str,
+        typer.Option(
+            callback=choice_of("--figure", ("", *FIGURE_CHOICES)),
+            help=f"Only this figure: {', '.join(FIGURE_CHOICES)} (the last three of runs).",
+        ),
+    ] = "",
+    benchmark: Annotated[
+        str, typer.Option(help="Only evaluations on this benchmark, if runs were scored on several.")
+    ] = "",
+    title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
+    width: Annotated[
+        float | None, typer.Option(min=0.5, help="Width of a --figure in inches, such as 3.25 for one column.")
+    ] = None,
+    no_title: Annotated[bool, typer.Option("--no-title", help="A --figure without titles, for a paper.")] = False,
+    json: Json = False,
+) -> None:
+    """Write a report page: tables, curves, maps, galleries. One self-contained HTML file.
+
+    Runs that differ only in their seed are averaged; different configurations never are, whatever their folders are called.
+
+    \b
+    Examples:
+      covis report evals/cl evals/gcl -o report.html
+      covis report runs/quick -o report.html --data /data/msls
+      covis report evals/cl evals/gcl -o recall.pdf --figure recall --width 3.25 --no-title
+      covis report runs/cl runs/gcl -o maps.png --figure activations
+      covis report paper/runs/*/seed-0 -o report.html --benchmark msls_val --data /data/msls
+    """
+    _check_output(output, figure, width, no_title)
+    from covis.datasets import given_paths
+    from covis.evaluation import BENCHMARKS, load_benchmark
+    from covis.report import sections, write_report
+    from covis.report.plots import save
+
+    groups, runs = _group_evaluations(sources, benchmark)
+    protocol = BENCHMARKS[next(iter(groups.values()))[0].benchmark]
+    path = given_paths(data, [protocol.dataset]).get(protocol.dataset)
+    if figure:
+        save(sections.FIGURES[figure](groups, runs, path), output, width_in=width, titles=not no_title)
+    else:
+        first = next(iter(groups.values()))[0]
+        loaded = load_benchmark(first.benchmark, path, frame=first.protocol.get("frame", ""))
+        write_report(
+            output, groups, loaded, runs=runs or None, data=path, title=title or f"Evaluation on {first.benchmark}"
+        )
+    then = "" if figure else f"open {output} in a browser"
+    emit({"report": str(output), "models": list(groups)}, json, f"{output}: {', '.join(groups)}", then)
+
+
+def _check_output(output: Path, figure: str, width: float | None, no_title: bool) -> None:
+    """Refuses a page under a picture's name, and options that would do nothing."""
+    picture = output.suffix.lower() in _PICTURES
+    if figure and not picture:
+        raise InputError(f"{output} is not a picture; give a name that ends in {', '.join(_PICTURES)}")
+    if not figure and picture:
+        raise InputError(f"{output} is a picture: add --figure NAME (such as recall), or write the page as FILE.html")
+    if not figure and (width is not None or no_title):
+        raise InputError("--width and --no-title are for one --figure; add --figure NAME")
+
+
+def _group_evaluations(
+    sources: list[Path], benchmark: str
+) -> tuple[dict[str, list[Evaluation]], dict[str, list[Path]]]:
+    """Evaluations on one benchmark by the name of their configuration, and the runs among the sources by the same names."""
+    from covis.evaluation.compare import grouped
+    from covis.evaluation.result import Evaluation, find_evaluations
+
+    opened = [(source, [Evaluation.open(path) for path in find_evaluations(source)]) for source in sources]
+    known = list(dict.fromkeys(evaluation.benchmark for _, evaluations in opened for evaluation in evaluations))
+    if benchmark and benchmark not in known:
+        raise unknown_name("benchmark of these evaluations", benchmark, known)
+    if len(known) > 1 and not benchmark:
+        raise InputError(f"these were scored on {', '.join(known)}; choose one, such as --benchmark {known[0]}")
+    opened = [
+        (source, [e for e in evaluations if e.benchmark == (benchmark or known[0])]) for source, evaluations in opened
+    ]
+    groups = grouped([evaluation for _, evaluations in opened for evaluation in evaluations])
+    name_of = {id(evaluation): name for name, group in groups.items() for evaluation in group}
+    runs: dict[str, list[Path]] = {}
+    for source, evaluations in opened:
+        if (source / "run.json").is_file() and evaluations and id(evaluations[0]) in name_of:
+            runs.setdefault(name_of[id(evaluations[0])], []).append(source)
+    return groups, runs
