@@ -49,8 +49,8 @@ def asked(
     """
     from covis.evaluation.retrieval import affordable
     from covis.maps.calibration import RATE, calibrate
-    from covis.maps.fitting import choose_whitening, shared_dims
     from covis.maps.locating import Judge
+    from covis.maps.whitening import choose_whitening, shared_dims
     from covis.poses import PLACE_M
     from covis.search import rank
     from covis.whitening import moments

@@ -46,9 +46,9 @@ def asked(
     from covis.core.machine import cpu_seconds
     from covis.evaluation.retrieval import affordable
     from covis.maps.calibration import RATE, calibrate
-    from covis.maps.fitting import choose_whitening, shared_dims
     from covis.maps.locating import Judge
     from covis.maps.map import INLIER_PHOTOS
+    from covis.maps.whitening import choose_whitening, shared_dims
     from covis.poses import PLACE_M
     from covis.search import rank
     from covis.search.local import LocalReranker

@@ -40,7 +40,7 @@ from evidence.reporting import report
 
 if TYPE_CHECKING:
     from covis.images import ImageSet
-    from covis.maps.fitting import Choice
+    from covis.maps.whitening import Choice
     from covis.ranking import Ranking
     from covis.whitening import WhiteningRule
 
@@ -94,7 +94,7 @@ def whitened(
     alone: by the chosen one only.
     """
     from covis.evaluation.retrieval import affordable, labelled_pairs
-    from covis.maps.fitting import USUAL, AcrossWalks, Choice, shared_dims
+    from covis.maps.whitening import USUAL, Choice, WhiteningTrial, shared_dims
     from covis.whitening import PCA, WhiteningRule, moments
 
     raw, clock = photos.raw[known], time.process_time
@@ -113,7 +113,7 @@ def whitened(
             seconds[name] = clock() - start
             made[name] = unit(turned @ metric.astype(np.float32)), rule
         start = clock()
-        across = AcrossWalks(images, fitted, dim, photos.recipe.labels)
+        across = WhiteningTrial(images, fitted, dim, photos.recipe.labels)
         tried, chosen = across.choose()
         seconds["choice"] = clock() - start
         choice = Choice(across.whitening(chosen.rules[0]), tried, chosen)  # as `choose_whitening` does

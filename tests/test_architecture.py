@@ -10,7 +10,7 @@ import covis
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
     "core",
-    "poses", "images", "graph", "ranking", "whitening", "logistic", "gis",
+    "poses", "images", "graph", "ranking", "whitening", "logistic", "crossval", "gis",
     "reading", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "field",
     # torch from here on
     "models", "losses", "describing", "training", "experiments", "report", "maps", "service", "demo", "cli",

@@ -2,27 +2,24 @@
 
 import json
 from dataclasses import replace
-from pathlib import Path
+from functools import partial
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_matrix
 
 from covis import datasets, experiments
 from covis.cli import main
 from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
-from covis.evaluation.retrieval import PHOTO_VIEWS
-from covis.images import ImageSet, concatenate
+from covis.images import concatenate
 from covis.labels import FovOverlap
 from covis.maps import fitting
-from covis.maps.fitting import ENOUGH, FROZEN, TAKEN, TUNED, USUAL, AcrossWalks, choose_recipe, fit_model
+from covis.maps.fitting import ENOUGH, FROZEN, TAKEN, TUNED, choose_recipe, fit_model
 from covis.maps.map import Map
+from covis.maps.whitening import USUAL, HeldOutSearch, WhiteningSettings, choose_whitening
 from covis.models import ModelConfig, PlaceModel
-from covis.poses import Poses
-from covis.search import rank
 from covis.training.run import Resources
-from covis.whitening import PCA, by_row, moments, pair_weights
+from covis.whitening import PCA
 
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 
@@ -69,8 +66,9 @@ def test_a_whitening_is_learned_from_the_walks(photos, recipe, tmp_path, capsys)
 
 
 def test_photos_that_a_model_learned_from_promise_nothing(photos, recipe, tmp_path, monkeypatch, capsys):
-    monkeypatch.setattr(fitting, "FEW_RULES", (PCA, USUAL))
-    monkeypatch.setattr(fitting.CrossFit, "best", property(lambda tried: tried.rules.index(USUAL)))
+    few = partial(choose_whitening, settings=WhiteningSettings(few_rules=(PCA, USUAL)))
+    monkeypatch.setattr(fitting, "choose_whitening", few)
+    monkeypatch.setattr(HeldOutSearch, "best", property(lambda tried: tried.rules.index(USUAL)))
     fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
     model = PlaceModel.load(fitted.model)
     again = photos.subset(np.arange(len(photos))[::-1])  # the same ones in another order
@@ -84,114 +82,6 @@ def test_photos_that_a_model_learned_from_promise_nothing(photos, recipe, tmp_pa
     assert "promises too much" not in capsys.readouterr().err
     Map.create(tmp_path / "some.map", photos.subset(np.arange(60)), model, descriptors=store)
     assert "promises too much" in capsys.readouterr().err
-
-
-def of_places(n, places, dims, decay):
-    """`n` photos of some places in walks of 20, their descriptors noisy by a spectrum that falls by `decay`."""
-    rng = np.random.default_rng(0)
-    place, walk = np.arange(n) % places, np.arange(n) // 20
-    noise = rng.normal(size=(n, dims)) * np.arange(1, dims + 1) ** -decay
-    descriptors = (rng.normal(size=(places, dims))[place] * np.arange(1, dims + 1) ** -decay + noise).astype(np.float32)
-    xy = np.column_stack([60.0 * place, rng.uniform(0, 3, n)])
-    names = np.array([b"%d" % i for i in range(n)])
-    walks = tuple(map(str, range(walk.max() + 1)))
-    return ImageSet(Path(), names, Poses(xy, np.zeros(n)), walk.astype(np.int32), walks), descriptors
-
-
-def fitted_alone(descriptors, pairs, dim, rule):
-    """(D, dim) a whitening's projection worked out directly: PCA, then every pair by itself."""
-    centred = descriptors.astype(np.float64) - descriptors.mean(axis=0, dtype=np.float64)
-    values, vectors = np.linalg.eigh(centred.T @ centred / (len(centred) - 1))
-    basis, values = vectors[:, ::-1][:, :dim], values[::-1][:dim]
-    mixed = np.diag(values)
-    if rule.labels != "none":
-        i, j = pairs.nonzero()
-        apart, weight = (centred[i] - centred[j]) @ basis, np.asarray(pairs[i, j]).ravel()
-        mixed = (1 - rule.total_share) * (apart.T * weight) @ apart / weight.sum() + rule.total_share * mixed
-    values, vectors = np.linalg.eigh(mixed)
-    return basis @ (vectors * values ** (-rule.power / 2))
-
-
-def asked_alone(images, descriptors, tried, i, dim):
-    """The nearest photos of other walks of those in the first fold, by a fit to all others alone."""
-    known, out = np.flatnonzero(tried.fold != 0), np.flatnonzero(tried.fold == 0)
-    seen = images.subset(known)
-    pairs = pair_weights(PHOTO_VIEWS(seen, seen), seen.group, tried.rules[i].exponent)
-    white = (descriptors - descriptors[known].mean(axis=0)) @ fitted_alone(
-        descriptors[known], pairs, dim, tried.rules[i]
-    )
-    white = (white / np.linalg.norm(white, axis=1, keepdims=True)).astype(np.float32)
-    return out, rank(white[out], white, 5, images.group[out], images.group, "other")
-
-
-def test_folds_are_whitened_as_a_fit_to_their_photos_would():
-    """Covariances less those of a fold, and a triangular factor, give what a fit without the fold gives, on flat spectra too."""
-    images, descriptors = of_places(160, 20, 300, decay=0.0)
-    with moments(descriptors, 159, fewer=True) as fitted:  # all there are: nothing is cut before the folds
-        tried = AcrossWalks(images, fitted, 79, PHOTO_VIEWS, folds=8).ask((PCA, replace(PCA, power=0.75), USUAL))
-    for i in range(len(tried.rules)):
-        out, expected = asked_alone(images, descriptors, tried, i, 70)
-        assert np.allclose(tried.rankings[i].distances[out][:, :5], expected.distances, atol=2e-3)
-        assert (tried.rankings[i].ids[out][:, :5] == expected.ids).mean() > 0.98
-
-
-def test_folds_of_many_coordinates_are_whitened_nearly_so(monkeypatch):
-    """Where a fold's own directions are searched among few, its photos find as much as by a fit without them."""
-    images, descriptors = of_places(800, 80, 600, decay=0.5)
-    monkeypatch.setattr(fitting, "_WHOLE", 0)
-    with moments(descriptors, 500) as fitted:
-        tried = AcrossWalks(images, fitted, 400, PHOTO_VIEWS).ask((PCA, USUAL), range(1))
-    for i in range(len(tried.rules)):
-        out, expected = asked_alone(images, descriptors, tried, i, 360)
-        right = [(ids % 80 == out[:, None] % 80)[:, 0].mean() for ids in (tried.rankings[i].ids[out], expected.ids)]
-        assert abs(right[0] - right[1]) < 0.08
-        assert np.abs(tried.rankings[i].distances[out][:, :5] - expected.distances).mean() < 0.03
-
-
-def test_walks_of_a_part_of_a_table_fill_every_fold():
-    """Walks keep their codes in a subset; no fold may be empty, or as many fits would lack more walks than thought."""
-    images, descriptors = of_places(1260, 20, 12, decay=0.0)  # 63 walks
-    part = np.random.default_rng(0).permutation(63)[images.group] % 4
-    some = images.subset(part != 0)
-    with moments(descriptors[part != 0], 8) as fitted:
-        across = AcrossWalks(some, fitted, 6, PHOTO_VIEWS)
-    for fold, parts in ((across.fold, 30), (across.walk % 12, 12)):
-        walks = [len(np.unique(across.group[fold == part])) for part in range(fold.max() + 1)]
-        assert len(walks) == parts
-        assert max(walks) - min(walks) <= 1
-
-
-@pytest.mark.parametrize("left", ["many", "hardly any", "none"])
-def test_differences_of_a_fold_are_those_of_its_pairs(left):
-    """Sums over all photos less a fold's give the mean over every pair without it, however little its photos leave."""
-    images, descriptors = of_places(160, 20, 60, decay=0.5)
-    with moments(descriptors, 40) as fitted:
-        across = AcrossWalks(images, fitted, 30, PHOTO_VIEWS, folds=8)
-        known = across.group == 0 if left == "none" else across.fold != 3
-        weights = pair_weights(PHOTO_VIEWS(images, images), across.group, 6.0).toarray()
-        if left == "hardly any":
-            weights[::3, known] *= 1e-9
-        across._pairs[6.0] = by_row(csr_matrix(weights))
-        pairs = by_row(csr_matrix(weights[known][:, known])).tocoo()
-        apart = across.rows[known][pairs.row] - across.rows[known][pairs.col]
-        expected = (apart.T * pairs.data) @ apart / max(pairs.data.sum(), 1.0)
-        assert (pairs.nnz == 0) == (left == "none")
-        assert np.allclose(across._within(known, 6.0), expected, atol=1e-4)
-
-
-def test_labels_of_a_fold_do_not_reach_its_fit():
-    """Photos of a fold that are said to stand elsewhere are whitened alike."""
-    images, descriptors = of_places(160, 20, 300, decay=0.5)
-    with moments(descriptors, 150, fewer=True) as fitted:
-        before = AcrossWalks(images, fitted, 79, PHOTO_VIEWS, folds=8)
-        moved = images.poses.xy.copy()
-        moved[before.fold == 0] = moved[before.fold == 0][::-1] + 60.0
-        after = AcrossWalks(replace(images, poses=replace(images.poses, xy=moved)), fitted, 79, PHOTO_VIEWS, folds=8)
-        for rule in (replace(USUAL, exponent=2.0), USUAL):
-            found = [next(across.whitened(across.fold != 0, (rule,))) for across in (before, after)]
-            assert np.abs(found[0] @ found[0].T - found[1] @ found[1].T).max() < 1e-4
-            other = [next(across.whitened(across.fold != 1, (rule,))) for across in (before, after)]
-            assert np.abs(other[0] @ other[0].T - other[1] @ other[1].T).max() > 0.05
 
 
 def test_an_interrupted_fit_resumes(photos, recipe, tmp_path, monkeypatch):

@@ -21,6 +21,7 @@ from covis.core.arrays import Descriptors, Floats, Ids
 from covis.core.errors import InputError
 from covis.core.machine import cpu_seconds
 from covis.core.progress import say
+from covis.crossval import WalkCrossValidation
 from covis.descriptors import Describer
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import POSE_LIMITS, percent_localised, rotation_angles
@@ -170,19 +171,17 @@ class Exported:
             known = rank(self.database[asked], self.database, depth, group[asked], group, groups="other", exclude=asked)
             fit = reranking.fit(known, images.poses.subset(asked))
             return [fit], fit
-        fold = rng.permutation(int(group.max()) + 1)[group] % _FOLDS
-        fits = [
-            reranking.fit(ranking.subset(fold != part), images.poses.subset(fold != part)) for part in range(_FOLDS)
-        ]
+        splits = list(WalkCrossValidation.of(group, _FOLDS, rng).splits())
+        fits = [reranking.fit(ranking.subset(known), images.poses.subset(known)) for known, _ in splits]
 
-        def apart(ranking: Ranking) -> Ranking:
+        def out_of_fold(ranking: Ranking) -> Ranking:
             ids, distances = ranking.ids.copy(), ranking.distances.copy()
-            for part, fit in enumerate(fits):
-                agreed = fit(ranking.subset(fold == part))
-                ids[fold == part], distances[fold == part] = agreed.ids, agreed.distances
+            for fit, (_, inside) in zip(fits, splits, strict=True):
+                agreed = fit(ranking.subset(inside))
+                ids[inside], distances[inside] = agreed.ids, agreed.distances
             return Ranking(ids, distances)
 
-        return fits, apart
+        return fits, out_of_fold
 
 
 def export(describer: Describer, benchmark: Benchmark) -> Exported:

@@ -28,6 +28,7 @@ from covis.core import artifacts
 from covis.core.arrays import Bools, Floats, Ids
 from covis.core.progress import say
 from covis.core.tables import counted
+from covis.crossval import WalkCrossValidation
 from covis.descriptors import Matrix
 from covis.images import ImageSet
 from covis.logistic import Logistic, expected_calibration_error, reliability
@@ -109,8 +110,8 @@ def hold_out(images: ImageSet, descriptors: Matrix, folds: int = 5, *, seen: int
     group = np.asarray(images.group, np.int64)
     if _answerable(images.poses.xy, queries, group) >= MIN_QUERIES:
         ranking = _without_group(images, descriptors, queries)
-        part = rng.permutation(int(group.max()) + 1)[group[queries]] % folds
-        return HeldOut(queries, ranking.ids, ranking.distances, "groups", group[queries], part)
+        fold = WalkCrossValidation.of(group, folds, rng).fold[queries]
+        return HeldOut(queries, ranking.ids, ranking.distances, "groups", group[queries], fold)
     ranking = _without_neighbours(images, descriptors, queries)
     place = np.empty(count, np.int64)
     place[_walk_order(images)] = np.arange(count)
@@ -415,7 +416,7 @@ def calibrate(
         kind = "correctly" if fewest == int(right[answered, 0].sum()) else "wrongly"
         note = f"only {fewest} of the map's {int(answered.sum())} held-out photos are located {kind}; {_MIN_CLASS} are needed"
         return Calibration(photos, overlap, None, note=note, **common)
-    scored = _scored_apart(evidence.first, right[:, 0], answered, held)
+    scored = _out_of_fold(evidence.first, right[:, 0], answered, held)
     distances = evidence.ranking.distances.astype(np.float64)
     shared = None if overlap is None else overlap(distances)
     fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
@@ -438,12 +439,11 @@ def _fit_others(evidence: Evidence, scored: Floats, right: Bools) -> Logistic | 
     return Logistic.fit_below(evidence.about_others(scored)[behind], right[behind], cap)
 
 
-def _scored_apart(first: Floats, right: Bools, answered: Bools, held: HeldOut) -> Floats:
-    """(Q,) P of each first match, by a fit that did not see its fold."""
+def _out_of_fold(first: Floats, right: Bools, answered: Bools, held: HeldOut) -> Floats:
+    """(Q,) out-of-fold probability of the first match."""
     scored = np.empty(len(right))
-    for part in np.unique(held.fold):
-        inside = held.fold == part
-        others = answered & ~inside if (answered & ~inside).any() else answered
+    for known, inside in WalkCrossValidation(held.fold).splits():
+        others = answered & known if (answered & known).any() else answered
         scored[inside] = Logistic.fit_ceiling(first[others], right[others], held.walk[others])(first[inside])
     return scored
 
