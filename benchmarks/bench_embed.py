@@ -99,7 +99,8 @@ def cpu() -> NDArray[np.float64]:
 def speed_row(backbone: str, repeats: int) -> dict[str, Any]:
     import torch
 
-    from covis.describing.embedding import BATCH_SIZE, embed, image_batches
+    from covis.describing.embedding import BATCH_SIZE, embed
+    from covis.describing.loading import image_batches
     from covis.models import ModelConfig, PlaceModel
     from covis.reading.sources import list_images
 

@@ -23,7 +23,7 @@ from _common import report
 from PIL import Image
 from torch.utils.data import DataLoader, Dataset
 
-from covis.describing.embedding import image_batches
+from covis.describing.loading import image_batches
 from covis.images import ImageSet
 from covis.poses import Poses
 

@@ -137,7 +137,7 @@ def draw(root: Path, size: int) -> str:
 
 
 def load_pairs(root: Path, size: int) -> str:
-    from covis.describing.embedding import joint_batches
+    from covis.describing.loading import joint_batches
     from covis.graph import SimilarityGraph
     from covis.sampling import PairSampler
 

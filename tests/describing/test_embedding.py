@@ -13,8 +13,8 @@ from PIL import Image
 
 import forked
 from covis.core.errors import InputError
-from covis.describing import embedding
 from covis.describing.embedding import embed
+from covis.describing.torch_runtime import TorchRuntime
 from covis.descriptors import DescriptorStore
 from covis.models import ModelConfig, PlaceModel
 from covis.reading.sources import list_images
@@ -82,21 +82,21 @@ def test_resumes_at_the_shard(model, folder, tmp_path, monkeypatch):
     """Stopped inside the third shard: the first two are not computed again, and the end is bit for bit the same."""
     images = list_images(folder)
     whole = embed(model, images, tmp_path / "whole", shard_rows=10, batch_size=4)
-    describe, seen = embedding.Runner.describe, []
+    describe, seen = TorchRuntime.vectors, []
 
-    def stop_later(self, network, batch):
+    def stop_later(self, batch):
         seen.append(len(batch))
         if sum(seen) > 24:
             raise KeyboardInterrupt
-        return describe(self, network, batch)
+        return describe(self, batch)
 
-    monkeypatch.setattr(embedding.Runner, "describe", stop_later)
+    monkeypatch.setattr(TorchRuntime, "vectors", stop_later)
     with pytest.raises(KeyboardInterrupt):
         embed(model, images, tmp_path / "s", shard_rows=10, batch_size=4)
     with pytest.raises(InputError, match="unfinished; run the same"):
         DescriptorStore.open(tmp_path / "s")
     counted = []
-    monkeypatch.setattr(embedding.Runner, "describe", lambda *a: counted.append(len(a[2])) or describe(*a))
+    monkeypatch.setattr(TorchRuntime, "vectors", lambda *a: counted.append(len(a[1])) or describe(*a))
     resumed = embed(model, images, tmp_path / "s", shard_rows=10, batch_size=4)
     assert sum(counted) == 25
     assert resumed.fingerprint() == whole.fingerprint()
@@ -106,15 +106,15 @@ def test_resumes_at_the_shard(model, folder, tmp_path, monkeypatch):
 def test_a_damaged_shard_of_an_interrupted_run_is_embedded_again(model, folder, tmp_path, monkeypatch, capsys, file):
     images = list_images(folder)
     whole = embed(model, images, tmp_path / "whole", shard_rows=10, batch_size=4)
-    describe, seen = embedding.Runner.describe, []
+    describe, seen = TorchRuntime.vectors, []
 
-    def counting(self, network, batch):
+    def counting(self, batch):
         seen.append(len(batch))
         if sum(seen) == 34:  # inside the fourth shard
             raise KeyboardInterrupt
-        return describe(self, network, batch)
+        return describe(self, batch)
 
-    monkeypatch.setattr(embedding.Runner, "describe", counting)
+    monkeypatch.setattr(TorchRuntime, "vectors", counting)
     with pytest.raises(KeyboardInterrupt):
         embed(model, images, tmp_path / "s", shard_rows=10, batch_size=4)
     content = bytearray((tmp_path / "s" / file).read_bytes())
@@ -166,14 +166,14 @@ def test_too_many_bad_files_stop_the_work_at_its_start(model, folder, tmp_path):
 
 def test_a_descriptor_without_direction_is_left_out(model, folder, tmp_path, monkeypatch):
     """A network can answer zero (a black image, a dead unit): such a row never enters a store."""
-    describe = embedding.Runner.describe
+    describe = TorchRuntime.vectors
 
-    def dead(self, network, batch):
-        rows = describe(self, network, batch).clone()
+    def dead(self, batch):
+        rows = describe(self, batch).clone()
         rows[0] = 0
         return rows
 
-    monkeypatch.setattr(embedding.Runner, "describe", dead)
+    monkeypatch.setattr(TorchRuntime, "vectors", dead)
     store = embed(model, list_images(folder), tmp_path / "s", batch_size=32)
     assert len(store) == 43
     assert "no-descriptor" in (tmp_path / "s" / "rejects.csv").read_text()

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from covis.core.errors import InputError
-from covis.describing.embedding import image_batches, joint_batches
+from covis.describing.loading import image_batches, joint_batches
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.decoding import decode

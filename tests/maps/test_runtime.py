@@ -83,7 +83,7 @@ def test_mistakes_are_told_before_anything_is_loaded(town, arguments):
 
 
 def test_descriptors_are_those_of_torch(town):
-    from covis.describing.embedding import TorchRuntime
+    from covis.describing.torch_runtime import TorchRuntime
 
     carried = Map.open(town / "map")
     by_onnx = carried.describe(photos(town))

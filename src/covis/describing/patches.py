@@ -16,10 +16,12 @@ import torch
 from numpy.typing import NDArray
 from torch.nn import functional
 
+from covis.core import machine
 from covis.core.errors import InputError
 from covis.core.progress import Meter
 from covis.describing.describers import ModelDescriber
-from covis.describing.embedding import BATCH_SIZE, Runner, decoders, image_batches
+from covis.describing.embedding import BATCH_SIZE
+from covis.describing.loading import decoders, image_batches
 from covis.descriptors import Describer
 from covis.images import ImageSet
 from covis.models import PlaceModel
@@ -93,9 +95,7 @@ class PatchReranker:
         """Patches of the queries and of the map images in the head of `ranking`, in files below `folder`."""
         head = ranking.ids[:, : self.depth]
         ids = np.unique(head[head >= 0])
-        cutter = _Cutter.fitted(
-            model, database, ids, side=self.side, dim=self.dim, runner=Runner.choose(None), workers=workers
-        )
+        cutter = _Cutter.fitted(model, database, ids, side=self.side, dim=self.dim, workers=workers)
         of_map = cutter.cut(database, ids, folder / "map.npy")
         everyone = np.arange(len(queries))
         if queries is database and not len(np.setdiff1d(everyone, ids)):
@@ -153,7 +153,6 @@ class _Cutter:
 
     model: PlaceModel
     side: int
-    runner: Runner
     workers: int | None
     whitening: Whitening | None = None
 
@@ -166,15 +165,14 @@ class _Cutter:
         *,
         side: int,
         dim: int,
-        runner: Runner,
         workers: int | None,
     ) -> _Cutter:
-        model.to(runner.device).eval()
-        plain = cls(model, side, runner, workers)
+        model.to(machine.device()).eval()
+        plain = cls(model, side, workers)
         sample = ids[np.linspace(0, len(ids) - 1, min(_FIT_IMAGES, len(ids))).astype(int)]
         local = np.concatenate([raw.reshape(-1, raw.shape[-1]) for raw, _ in plain._raw(images, sample)])
         rank = min(dim, local.shape[1], len(local) - 1)
-        return cls(model, side, runner, workers, Whitening.fit(local, rank, shrinkage=1e-3))
+        return cls(model, side, workers, Whitening.fit(local, rank, shrinkage=1e-3))
 
     def cut(self, images: ImageSet, ids: NDArray[np.int64], path: Path) -> PatchVectors:
         """Patches of the images at `ids` (ascending), written to `path`."""
@@ -201,7 +199,7 @@ class _Cutter:
         size, workers = self.model.preprocessing.image_size, decoders(self.workers, len(ids))
         for loaded in image_batches(images, ids, size, BATCH_SIZE, workers, on_reject="raise"):
             with torch.inference_mode():
-                features = self.model.local_features(self.model.normalise(loaded.images.to(self.runner.device)))
+                features = self.model.local_features(self.model.normalise(loaded.images.to(machine.device())))
                 rows, columns = features.shape[-2:]
                 if min(rows, columns) < self.side:
                     raise InputError(

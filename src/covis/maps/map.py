@@ -301,7 +301,7 @@ class Map:
             except InputError as error:
                 cause = str(error).partition(";")[0]
                 raise Damaged(f"{cause}; make it again with: covis map repair {self.path}") from None
-        from covis.describing.embedding import TorchRuntime
+        from covis.describing.torch_runtime import TorchRuntime
 
         return TorchRuntime(self._place_model())
 

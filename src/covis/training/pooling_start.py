@@ -10,8 +10,8 @@ from torch import Tensor
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.progress import Meter
-from covis.describing.embedding import image_batches
 from covis.describing.features import Cached
+from covis.describing.loading import image_batches
 from covis.images import ImageSet
 from covis.models import PlaceModel
 
