@@ -129,7 +129,7 @@ def ask(
     photos: Photos, known: NDArray[np.int64], new: NDArray[np.int64], kept: Outcomes, *, alone: bool = False
 ) -> None:
     """Makes one map, queries it, and notes what every whitening found, or only the chosen one if `alone`."""
-    from covis.maps.evidence import CONTEXT
+    from covis.maps.settings import EVIDENCE
     from covis.search import Consensus, rank
 
     images, asked, seconds = as_map(photos.images, known), photos.images.subset(new), {}
@@ -137,10 +137,10 @@ def ask(
     tried, best, held = choice.tried, choice.tried.rules[choice.tried.best], choice.held_out()
     questions = {rule: tried.held_out(i) for i, rule in enumerate(tried.rules)} | {best: held}
     poses = images.poses
-    agreed = {r: Consensus(poses, CONTEXT).fit(q.ranking, poses.subset(q.queries)) for r, q in questions.items()}
+    agreed = {r: Consensus(poses, EVIDENCE.context).fit(q.ranking, poses.subset(q.queries)) for r, q in questions.items()}
     answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
     for name, (white, rule) in made.items():
-        ranking = rank(white[new], white[known], CONTEXT)
+        ranking = rank(white[new], white[known], EVIDENCE.context)
         consensus = agreed.get(rule, agreed[best])  # a rule outside the map's choice votes as the map does
         kept.found.setdefault(name, []).append(hits(images, asked, ranking, consensus(ranking))[answerable])
     kept.walk.append(np.asarray(asked.group)[answerable])

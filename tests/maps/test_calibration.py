@@ -12,6 +12,7 @@ from covis.logistic import Logistic, expected_calibration_error
 from covis.maps.calibration import RATE, Calibration, Recalibration, calibrate, hold_out
 from covis.maps.evidence import conformal_radius, gather
 from covis.maps.map import Map
+from covis.maps.settings import CALIBRATION
 from covis.maps.storage import folder, layout
 from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking
@@ -111,11 +112,11 @@ def test_a_small_map_says_that_it_cannot_tell(tmp_path):
 def test_one_walk_alone_is_held_out_by_its_neighbours(tmp_path):
     map_, _ = simulated_map(tmp_path, groups=1, photos=200, world=World(tiny().dim, 1, noise=0.4))
     assert map_.calibration.method == "neighbours"
-    from covis.maps.calibration import NEIGHBOURS, hold_out
+    from covis.maps.calibration import hold_out
 
     held = hold_out(map_.images, map_.descriptors)
     gap = np.abs(held.ids - held.queries[:, None])[held.ids >= 0]
-    assert gap.min() > NEIGHBOURS
+    assert gap.min() > CALIBRATION.neighbours
 
 
 def test_photos_of_one_group_never_answer_each_other(town):

@@ -8,7 +8,8 @@ import pytest
 
 from covis.images import ImageSet
 from covis.maps.calibration import Calibration
-from covis.maps.locating import STEP_M, Judge, best_chain, locate_walk
+from covis.maps.locating import Judge, best_chain, locate_walk
+from covis.maps.settings import WALK
 from covis.poses import Poses
 from covis.ranking import Ranking
 
@@ -17,7 +18,7 @@ def chain_cost(chain, xy, distances):
     total = sum(distances[t, j] for t, j in enumerate(chain))
     for t in range(1, len(chain)):
         gap = np.linalg.norm(xy[t, chain[t]] - xy[t - 1, chain[t - 1]])
-        total += 0.25 * min(max((gap - STEP_M) / STEP_M, 0), 2)
+        total += 0.25 * min(max((gap - WALK.step_m) / WALK.step_m, 0), 2)
     return total
 
 
@@ -27,7 +28,7 @@ def test_the_chain_is_the_cheapest_of_all(seed):
     xy, distances = rng.uniform(0, 400, (5, 4, 2)), np.sort(rng.uniform(0, 1, (5, 4)), axis=1)
     found = np.ones((5, 4), bool)
     found[2, 3] = False
-    chain = best_chain(xy, distances, found, STEP_M)
+    chain = best_chain(xy, distances, found, WALK.step_m)
     allowed = [c for c in itertools.product(range(4), repeat=5) if c[2] != 3]
     assert chain_cost(chain, xy, distances) == pytest.approx(min(chain_cost(c, xy, distances) for c in allowed))
 
@@ -36,9 +37,9 @@ def test_photos_without_matches_do_not_break_the_chain():
     xy = np.zeros((3, 2, 2))
     found = np.array([[True, True], [False, False], [True, True]])
     distances = np.where(found, [[0.3, 0.4]], np.inf)
-    assert best_chain(xy, distances, found, STEP_M)[[0, 2]].tolist() == [0, 0]
-    assert best_chain(np.zeros((0, 2, 2)), np.zeros((0, 2)), np.zeros((0, 2), bool), STEP_M).shape == (0,)
-    assert best_chain(np.zeros((2, 0, 2)), np.zeros((2, 0)), np.zeros((2, 0), bool), STEP_M).tolist() == [0, 0]
+    assert best_chain(xy, distances, found, WALK.step_m)[[0, 2]].tolist() == [0, 0]
+    assert best_chain(np.zeros((0, 2, 2)), np.zeros((0, 2)), np.zeros((0, 2), bool), WALK.step_m).shape == (0,)
+    assert best_chain(np.zeros((2, 0, 2)), np.zeros((2, 0)), np.zeros((2, 0), bool), WALK.step_m).tolist() == [0, 0]
 
 
 def test_a_walk_of_one_photo_is_answered_as_the_photo_alone():

@@ -33,8 +33,6 @@ from covis.descriptors import Matrix
 from covis.images import ImageSet
 from covis.logistic import Logistic, expected_calibration_error, reliability
 from covis.maps.evidence import (
-    CONTEXT,
-    INLIER_MATCHES,
     Evidence,
     Falling,
     conformal_radius,
@@ -43,18 +41,11 @@ from covis.maps.evidence import (
     threshold_for,
     weights,
 )
+from covis.maps.settings import CALIBRATION, EVIDENCE, PROMISE
 from covis.poses import PLACE_M, Poses
 from covis.ranking import Ranking
 from covis.search import rank
 from covis.search.consensus import SHARPNESS, Consensus
-
-_QUERIES = 2000
-"""Most photos that are used as queries."""
-NEIGHBOURS = 2
-"""Photos before and after in a walk that are left out with a photo, where no other walk can answer."""
-STRETCHES = 20
-"""Parts into which a single walk is cut, each treated as a walk."""
-MIN_QUERIES = 50
 
 
 @dataclass(frozen=True, eq=False)
@@ -78,7 +69,7 @@ class HeldOut:
     @classmethod
     def empty(cls, seen: int) -> HeldOut:
         """No queries: the model learned from the poses of all `seen` photos, and no fit lacks some of them."""
-        none, no_matches = np.zeros(0, np.int64), np.zeros((0, CONTEXT), np.int64)
+        none, no_matches = np.zeros(0, np.int64), np.zeros((0, EVIDENCE.context), np.int64)
         return cls(none, no_matches, no_matches.astype(np.float32), "groups", none, none, seen)
 
     @property
@@ -98,25 +89,27 @@ def photos_key(images: ImageSet) -> str:
     return images.subset(np.argsort(images.names, kind="stable")).fingerprint()
 
 
-def hold_out(images: ImageSet, descriptors: Matrix, folds: int = 5, *, seen: int = 0) -> HeldOut:
-    """Queries a map with up to `_QUERIES` of its photos; the same photos each time.
+def hold_out(images: ImageSet, descriptors: Matrix, folds: int = CALIBRATION.folds, *, seen: int = 0) -> HeldOut:
+    """Queries a map with up to `CALIBRATION.queries` of its photos; the same photos each time.
 
     The descriptor of images[i] is the row `images.columns["row"][i]` (ascending) of `descriptors`, which may hold more.
     The first `seen` rows are of photos whose poses the model learned from: they can be matches, but not queries.
     """
     count = len(images)
     rng = np.random.default_rng(0)
-    queries = np.sort(rng.permutation(np.flatnonzero(images.columns["row"] >= seen))[:_QUERIES])
+    queries = np.sort(rng.permutation(np.flatnonzero(images.columns["row"] >= seen))[: CALIBRATION.queries])
     group = np.asarray(images.group, np.int64)
-    if _answerable(images.poses.xy, queries, group) >= MIN_QUERIES:
+    if _answerable(images.poses.xy, queries, group) >= CALIBRATION.min_queries:
         ranking = _without_group(images, descriptors, queries)
         fold = WalkCrossValidation.of(group, folds, rng).fold[queries]
         return HeldOut(queries, ranking.ids, ranking.distances, "groups", group[queries], fold)
     ranking = _without_neighbours(images, descriptors, queries)
     place = np.empty(count, np.int64)
     place[_walk_order(images)] = np.arange(count)
-    stretch = place[queries] * STRETCHES // max(1, count)
-    return HeldOut(queries, ranking.ids, ranking.distances, "neighbours", stretch, stretch * folds // STRETCHES)
+    stretch = place[queries] * CALIBRATION.stretches // max(1, count)
+    return HeldOut(
+        queries, ranking.ids, ranking.distances, "neighbours", stretch, stretch * folds // CALIBRATION.stretches
+    )
 
 
 def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
@@ -133,7 +126,9 @@ def _without_group(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranki
     rows, group = images.columns["row"], np.asarray(images.group, np.int64)
     codes = np.full(len(descriptors), -1, np.int64)
     codes[rows] = group
-    ranking = rank(descriptors[rows[queries]], descriptors, CONTEXT, group[queries], codes, "other", allowed=rows)
+    ranking = rank(
+        descriptors[rows[queries]], descriptors, EVIDENCE.context, group[queries], codes, "other", allowed=rows
+    )
     ids = np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1)
     return Ranking(ids, ranking.distances)
 
@@ -141,14 +136,16 @@ def _without_group(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranki
 def _without_neighbours(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:
     """Searches a little deeper, then takes out the photos next to each in its walk."""
     rows = images.columns["row"]
-    ranking = rank(descriptors[rows[queries]], descriptors, CONTEXT + 2 * NEIGHBOURS + 1, allowed=rows)
+    ranking = rank(
+        descriptors[rows[queries]], descriptors, EVIDENCE.context + 2 * CALIBRATION.neighbours + 1, allowed=rows
+    )
     ids = np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1)
     place = np.empty(len(images), np.int64)
     place[_walk_order(images)] = np.arange(len(images))
     group = np.asarray(images.group)
-    beside = np.abs(place[ids] - place[queries][:, None]) <= NEIGHBOURS
+    beside = np.abs(place[ids] - place[queries][:, None]) <= CALIBRATION.neighbours
     barred = (ids < 0) | (beside & (group[ids] == group[queries][:, None])) | (ids == queries[:, None])
-    order = np.argsort(barred, axis=1, kind="stable")[:, :CONTEXT]
+    order = np.argsort(barred, axis=1, kind="stable")[:, : EVIDENCE.context]
     barred = np.take_along_axis(barred, order, 1)
     ids = np.where(barred, -1, np.take_along_axis(ids, order, 1))
     return Ranking(ids, np.where(barred, np.inf, np.take_along_axis(ranking.distances, order, 1)))
@@ -159,18 +156,8 @@ def _walk_order(images: ImageSet) -> Ids:
     return np.lexsort((images.names, images.group))
 
 
-PROMISES = (0.99, 0.95, 0.9, 0.8)
-"""Precisions that a map may promise, the highest first."""
 RATE = 0.9
 """Share of photos whose true position should lie within the stated radius."""
-MIN_LATER = 300
-"""Photos that a model has not seen; from this number on, its map is calibrated on them alone."""
-_FOLDS = 5
-_MIN_CLASS = 10
-_MIN_PAIRS = 200
-_BIN_QUERIES = 40
-_MAX_BINS = 5
-_RECALIBRATE_SHARE = 0.1
 _STEP = 1 - 1e-4
 """P falls at least by this factor from one match to the next."""
 
@@ -218,7 +205,7 @@ class Calibration:
 
     def consensus(self, poses: Poses) -> Consensus:
         """How matches with the poses of the map agree on a place."""
-        return Consensus(poses, CONTEXT, self.radius_of_agreement_m, sharpness=self.sharpness)
+        return Consensus(poses, EVIDENCE.context, self.radius_of_agreement_m, sharpness=self.sharpness)
 
     def judge(self, evidence: Evidence) -> tuple[Ids, Floats]:
         """(Q, K) the order of the matches by P, and P in that order, falling; NaN where there is no match."""
@@ -253,8 +240,8 @@ class Calibration:
         return self._thresholds.get(precision)
 
     def promised(self) -> float | None:
-        """The highest of `PROMISES` that the held-out photos suffice for; None if they suffice for none."""
-        return next((precision for precision in PROMISES if self.threshold(precision) is not None), None)
+        """The highest of `PROMISE.precisions` that the held-out photos suffice for; None if they suffice for none."""
+        return next((precision for precision in PROMISE.precisions if self.threshold(precision) is not None), None)
 
     @cached_property
     def _thresholds(self) -> dict[float, float | None]:
@@ -288,7 +275,7 @@ class Calibration:
         """Borders of P between bins of answers, each with errors of its own."""
         assert self.held_out is not None
         count, known = len(self.held_out), np.sort(self.held_out[:, 0])
-        bins = int(np.clip(count // _BIN_QUERIES, 1, _MAX_BINS))
+        bins = int(np.clip(count // CALIBRATION.bin_queries, 1, CALIBRATION.max_bins))
         # np.quantile and np.unique would load masked arrays, for a tenth of a second
         edges = np.interp(np.arange(1, bins) / bins * (count - 1), np.arange(count), known)
         return np.array(sorted(set(edges.tolist())))
@@ -296,7 +283,7 @@ class Calibration:
     def summary(self, precision: float | None = None) -> dict[str, Any]:
         """For reports, as plain values for JSON; `precision` None: the highest promised, else the lowest."""
         held = self.held_out
-        precision = precision or self.promised() or PROMISES[-1]
+        precision = precision or self.promised() or PROMISE.precisions[-1]
         threshold = self.threshold(precision)
         facts: dict[str, Any] = {"calibrated": held is not None, "note": self.note, "method": self.method or None,
                                  "overlap": None if self.overlap is None else _overlap_facts(self.overlap)}  # fmt: skip
@@ -357,11 +344,11 @@ class Recalibration:
             return old
         if self.held is not None:
             return calibrate(images, descriptors, self.margin, held=self.held).to_dict()
-        if old is None or old["photos"] < MIN_QUERIES:
+        if old is None or old["photos"] < CALIBRATION.min_queries:
             return calibrate(images, descriptors, self.margin).to_dict()
         changed, seen = old["changes"] + changes, old["seen"]
         later = int((images.columns["row"] >= seen).sum())
-        if changed <= _RECALIBRATE_SHARE * old["photos"] or (seen and later < MIN_LATER):
+        if changed <= CALIBRATION.recalibrate_share * old["photos"] or (seen and later < CALIBRATION.min_later):
             return {**old, "changes": changed}
         return calibrate(images, descriptors, self.margin, seen=seen).to_dict()
 
@@ -390,10 +377,10 @@ def calibrate(
     seen = seen if held is None else held.seen
     line = None if margin is None else Overlap(margin)
     photos = len(images)
-    if photos < MIN_QUERIES:
-        note = f"the map has only {counted(photos, 'photo')} ({MIN_QUERIES} are needed to calibrate it)"
+    if photos < CALIBRATION.min_queries:
+        note = f"the map has only {counted(photos, 'photo')} ({CALIBRATION.min_queries} are needed to calibrate it)"
         return Calibration(photos, line, None, note=note, seen=seen)
-    held = hold_out(images, descriptors, _FOLDS, seen=seen) if held is None else held
+    held = hold_out(images, descriptors, seen=seen) if held is None else held
     if not len(held.queries):
         note = (
             "the map's model learned from the poses of these photos, so they cannot be used for calibration; "
@@ -401,10 +388,10 @@ def calibrate(
         )
         return Calibration(photos, line, None, note=note, seen=seen)
     poses, asked = images.poses, images.poses.subset(held.queries)
-    agreement = Consensus(poses, CONTEXT).fit(held.ranking, asked)
+    agreement = Consensus(poses, EVIDENCE.context).fit(held.ranking, asked)
     evidence = gather(agreement, held.ranking, np.asarray(images.group, np.int64))
     if inliers is not None:
-        evidence = evidence.with_inliers(inliers(held.queries, evidence.ranking.ids[:, :INLIER_MATCHES]))
+        evidence = evidence.with_inliers(inliers(held.queries, evidence.ranking.ids[:, : EVIDENCE.inlier_matches]))
     overlap = fit_overlap(poses, held, margin)
     right = evidence.found & (np.hypot(*np.moveaxis(evidence.xy - asked.xy[:, None], 2, 0)) <= PLACE_M)
     answered = evidence.found[:, 0]
@@ -412,9 +399,9 @@ def calibrate(
     common: dict[str, Any] = {
         "radius_of_agreement_m": agreement.radius_m, "sharpness": agreement.sharpness, "method": held.method, "seen": seen
     }  # fmt: skip
-    if fewest < _MIN_CLASS:
+    if fewest < CALIBRATION.min_class:
         kind = "correctly" if fewest == int(right[answered, 0].sum()) else "wrongly"
-        note = f"only {fewest} of the map's {int(answered.sum())} held-out photos are located {kind}; {_MIN_CLASS} are needed"
+        note = f"only {fewest} of the map's {int(answered.sum())} held-out photos are located {kind}; {CALIBRATION.min_class} are needed"
         return Calibration(photos, overlap, None, note=note, **common)
     scored = _out_of_fold(evidence.first, right[:, 0], answered, held)
     distances = evidence.ranking.distances.astype(np.float64)
@@ -433,7 +420,7 @@ def _fit_others(evidence: Evidence, scored: Floats, right: Bools) -> Logistic | 
     """P of the matches behind the first, given P (Q,) of the first by fits that did not see the photo."""
     behind = evidence.found.copy()
     behind[:, 0] = False
-    if min(int(right[behind].sum()), int((~right[behind]).sum())) < _MIN_CLASS:
+    if min(int(right[behind].sum()), int((~right[behind]).sum())) < CALIBRATION.min_class:
         return None
     cap = np.broadcast_to(scored[:, None], behind.shape)[behind]
     return Logistic.fit_below(evidence.about_others(scored)[behind], right[behind], cap)
@@ -471,7 +458,7 @@ def fit_overlap(poses: Poses, held: HeldOut, margin: float | None) -> Overlap | 
     known = ~np.isnan(poses.heading[near]) & ~np.isnan(poses.heading[asked])
     distances, near, asked = held.distances[matched][known].astype(np.float64), near[known], asked[known]
     line = None if margin is None else Overlap(margin)
-    if len(near) < _MIN_PAIRS:
+    if len(near) < CALIBRATION.min_pairs:
         return line
     psi = fov_similarity(poses.xy[asked], poses.heading[asked], poses.xy[near], poses.heading[near])
     chosen = line or Overlap(fitted=Falling.fit(distances, psi))

@@ -14,16 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.arrays import Bools, Floats, Ids
+from covis.maps.settings import EVIDENCE, PROMISE
 from covis.poses import PLACE_M
 from covis.ranking import Ranking
 from covis.search import Consensus
-
-_SPARE = 0.05
-_ERRORS = 0.75
-"""Margin of a promise in standard errors over walks: the smallest of 0.5, 0.75 and 1 that kept every promise, to 0.2
-points, on the part of the campus photos that it was chosen on (`train`)."""
-_PROMISED_SHARE = 0.25
-"""Share of answers that a promise must cover at least."""
 
 
 @dataclass(frozen=True)
@@ -66,9 +60,9 @@ def threshold_for(precision: float, probability: Floats, right: NDArray[Any], wa
     p, hit = probability[order], np.asarray(right, np.float64)[order]
     count = np.arange(1, len(p) + 1)
     share = hit.cumsum() / count
-    aim = precision + _SPARE * (1 - precision)
-    enough = (hit.cumsum() / (count + 1) >= aim) & (p.cumsum() / count >= aim) & (count >= _PROMISED_SHARE * len(p))
-    enough &= share - _ERRORS * _standard_error(hit, share, walk[order]) >= precision
+    aim = precision + PROMISE.spare * (1 - precision)
+    enough = (hit.cumsum() / (count + 1) >= aim) & (p.cumsum() / count >= aim) & (count >= PROMISE.min_share * len(p))
+    enough &= share - PROMISE.standard_errors * _standard_error(hit, share, walk[order]) >= precision
     # Answers of equal probability are accepted or rejected together.
     at = np.flatnonzero(enough & np.append(np.diff(p) != 0, True))
     return float(p[at[-1]]) if len(at) else None
@@ -98,11 +92,6 @@ def conformal_radius(errors: Floats, rate: float, walk: NDArray[np.int64]) -> fl
 # Matches that stand at one place
 
 
-_OVERLAP_FLOOR = 0.02
-"""Weight of a match that is thought to share nothing, so that a place always has a position."""
-_DISTANCE_FLOOR = 0.05
-
-
 @dataclass(frozen=True)
 class Fused:
     """Positions of queries, one each."""
@@ -118,8 +107,8 @@ class Fused:
 def weights(distances: Floats, overlap: Floats | None) -> Floats:
     """(Q, K) weight of each match: its ψ̂, or without one the inverse square of its descriptor distance."""
     if overlap is not None:
-        return np.asarray(np.maximum(overlap, _OVERLAP_FLOOR))
-    return np.asarray(1.0 / np.maximum(distances, _DISTANCE_FLOOR) ** 2)
+        return np.asarray(np.maximum(overlap, EVIDENCE.overlap_floor))
+    return np.asarray(1.0 / np.maximum(distances, EVIDENCE.distance_floor) ** 2)
 
 
 def fuse(xy: Floats, heading: Floats, weight: Floats, matched: NDArray[np.bool_]) -> Fused:
@@ -150,20 +139,13 @@ def at_place(xy: Floats, matched: NDArray[np.bool_]) -> NDArray[np.bool_]:
 # What an answer is judged by
 
 
-CONTEXT = 20
-"""Matches of a photo that its answer is judged by."""
-INLIER_MATCHES = 5
-"""Matches of a photo whose local features are compared with its own, where that is asked for."""
-HEARD = 0.7
-"""Sharpness of the votes that a place is judged by: all matches count, whichever comes first."""
-_SHARE_FLOOR = 0.02
 _FAR = 2.0
 """Distance of a match that does not exist: no two unit vectors are farther apart."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evidence:
-    """The first `CONTEXT` matches of photos, the agreed one first, and the evidence for each."""
+    """The first `EVIDENCE.context` matches of photos, the agreed one first, and the evidence for each."""
 
     ranking: Ranking
     """(Q, K)"""
@@ -198,7 +180,7 @@ class Evidence:
 
 def gather(consensus: Consensus, ranking: Ranking, group: Ids) -> Evidence:
     """The evidence for a search's results: positions in a map whose photos have the poses of `consensus` and `group`."""
-    agreed = consensus(ranking.top(CONTEXT))
+    agreed = consensus(ranking.top(EVIDENCE.context))
     poses, ids, matched = consensus.poses, agreed.ids, agreed.ids >= 0
     if not len(poses) or not agreed.k:
         q, k = ids.shape
@@ -208,8 +190,8 @@ def gather(consensus: Consensus, ranking: Ranking, group: Ids) -> Evidence:
     together = (gap <= PLACE_M) & matched[:, None] & matched[:, :, None]
     weight, alike = _votes(consensus, agreed)
     heard = np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
-    share = log_odds((together * weight[:, None]).sum(axis=2) / heard, _SHARE_FLOOR)
-    votes = log_odds((alike * weight[:, None]).sum(axis=2) / heard, _SHARE_FLOOR)
+    share = log_odds((together * weight[:, None]).sum(axis=2) / heard, EVIDENCE.share_floor)
+    votes = log_odds((alike * weight[:, None]).sum(axis=2) / heard, EVIDENCE.share_floor)
     nearest = np.where(together, d[:, None], _FAR).min(axis=2)
     # Where all matches are at one place, the next other place is at least as far as the last of them.
     last = np.where(matched, d, 0.0).max(axis=1)
@@ -234,7 +216,9 @@ def _votes(consensus: Consensus, agreed: Ranking) -> tuple[Floats, Floats]:
     order = np.argsort(agreed.distances, axis=1, kind="stable")
     nearest = agreed.reordered(order)
     weight = np.empty(order.shape)
-    np.put_along_axis(weight, order, replace(consensus, sharpness=HEARD).weights(nearest.ids, nearest.distances), 1)
+    np.put_along_axis(
+        weight, order, replace(consensus, sharpness=EVIDENCE.vote_sharpness).weights(nearest.ids, nearest.distances), 1
+    )
     return weight, consensus.alike(agreed.ids)
 
 

@@ -16,8 +16,9 @@ from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError, visible
 from covis.images import ImageSet
 from covis.maps.calibration import Calibration
-from covis.maps.evidence import CONTEXT, INLIER_MATCHES, Fused, fuse, gather, weights
+from covis.maps.evidence import Fused, fuse, gather, weights
 from covis.maps.photos import text_of
+from covis.maps.settings import EVIDENCE, WALK
 from covis.poses import PLACE_M, Poses, true_headings
 from covis.ranking import Ranking
 
@@ -218,7 +219,7 @@ class Judged:
     overlap: Floats | None
     """(Q, K) ψ̂."""
     probability: Floats | None
-    """(Q, K) P of the first `CONTEXT` matches, falling; NaN for those after them."""
+    """(Q, K) P of the first `EVIDENCE.context` matches, falling; NaN for those after them."""
     fused: Fused
     radius_m: Floats
 
@@ -246,11 +247,11 @@ class Judge:
     def __call__(self, vectors: NDArray[np.float32], k: int) -> Judged:
         """Searches for (Q, dim) descriptors and judges the results."""
         calibration = self.calibration or Calibration(len(self.images), None, None)
-        ranking = self.search(vectors, max(k, CONTEXT))
+        ranking = self.search(vectors, max(k, EVIDENCE.context))
         group = np.asarray(self.images.group, np.int64)
         evidence = gather(calibration.consensus(self.images.poses), ranking, group)
         if self.inliers is not None:
-            evidence = evidence.with_inliers(self.inliers(evidence.ranking.ids[:, :INLIER_MATCHES]))
+            evidence = evidence.with_inliers(self.inliers(evidence.ranking.ids[:, : EVIDENCE.inlier_matches]))
         distances = evidence.ranking.distances.astype(np.float64)
         shared = None if calibration.overlap is None else calibration.overlap(distances)
         fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
@@ -258,8 +259,8 @@ class Judge:
         if calibration.probability is not None and few.k:
             order, near = calibration.judge(evidence)
             few = few.reordered(order)
-        ids = np.concatenate([few.ids, ranking.ids[:, CONTEXT:]], axis=1)
-        ranking = Ranking(ids, np.concatenate([few.distances, ranking.distances[:, CONTEXT:]], axis=1))
+        ids = np.concatenate([few.ids, ranking.ids[:, EVIDENCE.context :]], axis=1)
+        ranking = Ranking(ids, np.concatenate([few.distances, ranking.distances[:, EVIDENCE.context :]], axis=1))
         overlap = None if calibration.overlap is None else calibration.overlap(ranking.distances.astype(np.float64))
         if near is None:
             return Judged(ranking, overlap, None, fused, np.full(len(vectors), np.nan))
@@ -356,12 +357,6 @@ def _cell(values: Floats | None, q: int, j: int) -> float | None:
 # photos that show little are placed by those that show much.
 
 
-STEP_M = 50.0
-"""How far two photos of a walk in a row may lie apart without being doubted."""
-_JUMP_COST = 0.25
-"""Cost of one step too far, as a descriptor distance; longer jumps cost at most twice this."""
-
-
 @dataclass(frozen=True)
 class Walk:
     """A sequence of photos, located together."""
@@ -390,13 +385,13 @@ def locate_walk(
     bad: dict[int, str],
     k: int,
     *,
-    step_m: float = STEP_M,
+    step_m: float = WALK.step_m,
 ) -> Walk:
     """Locates photos that were taken one after the other, from (Q, dim) descriptors of those that are not `bad`.
 
     The walk is confident where a photo on the chain is confident by itself, and no photo is confident of another place.
     """
-    judged = judge(vectors, max(k, CONTEXT))
+    judged = judge(vectors, max(k, EVIDENCE.context))
     ids, poses = judged.ranking.ids, judge.images.poses
     xy = poses.xy[ids] if len(poses) else np.zeros((*ids.shape, 2))
     chain = best_chain(xy, judged.ranking.distances.astype(np.float64), ids >= 0, step_m)
@@ -458,7 +453,7 @@ def best_chain(xy: Floats, distances: Floats, matched: NDArray[np.bool_], step_m
     came = np.zeros((count, k), np.int64)
     for t in range(1, count):
         gap = np.linalg.norm(xy[t][:, None] - xy[t - 1][None], axis=2)
-        jump = _JUMP_COST * np.clip(np.nan_to_num(gap - step_m, nan=0.0) / step_m, 0.0, 2.0)
+        jump = WALK.jump_cost * np.clip(np.nan_to_num(gap - step_m, nan=0.0) / step_m, 0.0, 2.0)
         through = total[None] + jump
         came[t] = through.argmin(axis=1)
         total = cost[t] + through.min(axis=1)

@@ -28,10 +28,10 @@ from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.images import ImageSet, encode_names
 from covis.maps.calibration import RATE, Calibration, HeldOut, Recalibration, gcl_margin, hold_out, photos_key
 from covis.maps.calibration import calibrate as fit_calibration
-from covis.maps.evidence import CONTEXT
-from covis.maps.locating import STEP_M, Answer, Judge, Walk, locate_walk
+from covis.maps.locating import Answer, Judge, Walk, locate_walk
 from covis.maps.photos import files_of, kept_columns, list_rejects, listed, reframed, stamps
 from covis.maps.pictures import note_images
+from covis.maps.settings import EVIDENCE, WALK
 from covis.maps.storage import Storage, open_storage
 from covis.maps.storage.folder import FolderStorage, State
 from covis.maps.storage.layout import (
@@ -414,7 +414,7 @@ class Map:
         rate: float = RATE,
     ) -> Judge:
         """Like `judge`, for (Q, dim) descriptors only: from an engine, just the photos that it finds are fetched."""
-        images, ranking = self.storage.nearest(vectors, max(k, CONTEXT), area)
+        images, ranking = self.storage.nearest(vectors, max(k, EVIDENCE.context), area)
         return Judge(images, lambda _, wanted: ranking.top(wanted), self.calibration, precision, rate)
 
     def describe(self, photos: Photos) -> Described:
@@ -460,7 +460,7 @@ class Map:
         area: Area | None = None,
         precision: float | None = None,
         rate: float = RATE,
-        step_m: float = STEP_M,
+        step_m: float = WALK.step_m,
         described: Described | None = None,
     ) -> Walk:
         """Where photos of one walk, given in order, were taken; other parameters as in `locate`."""

@@ -21,8 +21,8 @@ from covis.evaluation.relevance import NEAR_ALIKE
 from covis.evaluation.retrieval import Labeller, affordable
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.maps.calibration import MIN_QUERIES, HeldOut, photos_key
-from covis.maps.evidence import CONTEXT
+from covis.maps.calibration import HeldOut, photos_key
+from covis.maps.settings import CALIBRATION, EVIDENCE
 from covis.ranking import Ranking
 from covis.search import rank
 from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRule, by_row, moments, pair_weights
@@ -72,9 +72,9 @@ class HeldOutSearch:
 
     rules: tuple[WhiteningRule, ...]
     rankings: tuple[Ranking, ...]
-    """(N, CONTEXT) for each rule: positions among the photos; −1 where a photo was not a query."""
+    """(N, K) for each rule: positions among the photos; −1 where a photo was not a query."""
     near: tuple[Bools, ...]
-    """(N, CONTEXT) for each rule: whether a match is within 25 m and 40°."""
+    """(N, K) for each rule: whether a match is within 25 m and 40°."""
     asked: Bools
     """(N,) photos of the folds that were queries."""
     answerable: Bools
@@ -127,7 +127,7 @@ def choose_whitening(
     """
     if len(np.unique(images.group)) >= settings.min_walks:
         trial = WhiteningTrial(images, fitted, dim, labels, settings)
-        if trial.answerable.sum() >= MIN_QUERIES:
+        if trial.answerable.sum() >= CALIBRATION.min_queries:
             tried, asked = trial.choose()
             return Choice(trial.whitening(asked.rules[0]), tried, asked)
     return Choice(fitted.whitening(dim, settings.alone, facts={"fit": "map"}))
@@ -167,7 +167,7 @@ class WhiteningTrial:
     def search(self, rules: Sequence[WhiteningRule], folds: Sequence[int] | None = None) -> HeldOutSearch:
         """Searches photos of other walks for each photo of some folds (None: all), by each rule fitted without its fold."""
         folds = range(int(self.fold.max()) + 1) if folds is None else folds
-        shape = (len(self.fold), CONTEXT)
+        shape = (len(self.fold), EVIDENCE.context)
         ids = [np.full(shape, -1, np.int64) for _ in rules]
         distances = [np.full(shape, np.inf, np.float32) for _ in rules]
         coordinates = np.asarray(self.moments.coordinates[:])
@@ -175,7 +175,7 @@ class WhiteningTrial:
             out = np.flatnonzero(self.fold == fold)
             for i, whitening in enumerate(self.whiten_fold(self.fold != fold, rules)):
                 white = whitening(coordinates)
-                ranking = rank(white[out], white, CONTEXT, self.group[out], self.group, "other")
+                ranking = rank(white[out], white, EVIDENCE.context, self.group[out], self.group, "other")
                 ids[i][out, : ranking.k], distances[i][out, : ranking.k] = ranking.ids, ranking.distances
         asked = np.isin(self.fold, folds)
         near = tuple(_near(self.positive, matches) for matches in ids)
