@@ -10,6 +10,7 @@ from scipy.spatial.transform import Rotation
 
 from cli import wall
 from covis.cli import main
+from covis.field import pairs as pairs_module
 from covis.field.global_features import read_global_features
 from covis.field.pairs import read_pairs
 from covis.labels.exchange import open_labels
@@ -75,7 +76,7 @@ def test_options_of_other_sources_are_refused(project, tmp_path, capsys):
     assert "--scale does not belong to a folder of photos" in err
 
 
-def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys):
+def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys, monkeypatch):
     import pycolmap
 
     made = pycolmap.synthesize_dataset(
@@ -94,7 +95,8 @@ def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys):
     code, _, err = run(capsys, "label", "--queries", tmp_path / "m", "-o", tmp_path / "h")
     assert code == 2
     assert "metres are needed" in err
-    arguments = ("--by", "overlap", "--least", 0.2, "--per-image", 2, "--exhaustive-below", 0)
+    arguments = ("--by", "overlap", "--least", 0.2, "--per-image", 2)
+    monkeypatch.setattr(pairs_module, "EXHAUSTIVE", 0)
     code, out, _ = run(capsys, "pairs", tmp_path / "m", "-o", tmp_path / "pairs.txt", *arguments, "--json")
     assert code == 0
     pairs = read_pairs(tmp_path / "pairs.txt")
@@ -104,22 +106,21 @@ def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys):
     assert all(len(seen[a] & seen[b]) / min(len(seen[a]), len(seen[b])) >= 0.2 for a, b in pairs)
 
 
-def test_small_sets_are_paired_exhaustively_and_priors_written(project, tmp_path, capsys):
+def test_small_sets_are_paired_exhaustively_and_priors_written(project, tmp_path, capsys, monkeypatch):
     import pycolmap
 
     folder, _ = project
-    priors = ("--pose-priors", tmp_path / "db.db")
+    priors = ("-o", tmp_path / "db.db")
     code, _, _ = run(capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "pairs.txt", *priors)
     assert code == 0
     assert len(read_pairs(tmp_path / "pairs.txt")) == 15
     database = pycolmap.Database.open(str(tmp_path / "db.db"))
     assert database.num_pose_priors() == 6
     database.close()
-    code, _, err = run(
-        capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "p.txt", "--by", "retrieval", "--exhaustive-below", 0
-    )
+    monkeypatch.setattr(pairs_module, "EXHAUSTIVE", 0)
+    code, _, err = run(capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "p.txt", "--by", "retrieval")
     assert code == 2
-    assert "retrieval needs descriptors; give --model" in err
+    assert "has no descriptors" in err
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +143,7 @@ def walk(tmp_path_factory):
 def test_retrieval_pairs_and_features_and_both(walk, tmp_path, capsys):
     table, model = walk / "walk.csv", ("--model", walk / "model")
     code, _, _ = run(
-        capsys, "pairs", table, *model, "-o", tmp_path / "p.txt", "--per-image", 1, "--features", tmp_path / "g.h5"
+        capsys, "pairs", table, *model, "-o", tmp_path / "p.txt", "--per-image", 1, "-o", tmp_path / "g.h5"
     )
     assert code == 0
     pairs = read_pairs(tmp_path / "p.txt")
@@ -178,7 +179,7 @@ def test_loop_closures_to_a_file_and_as_a_stream(walk, tmp_path, capsys):
     assert [line.split()[:4] for line in out.splitlines()[1:]] == [line.split()[:4] for line in lines]
     chances = [float(line.split()[-1]) for line in out.splitlines()[1:]]
     middle = sorted(chances)[len(chances) // 2]
-    code, out, _ = run(capsys, "pairs", table, *model, "--loops", "-o", "-", "--least-probability", middle)
+    code, out, _ = run(capsys, "pairs", table, *model, "--loops", "-o", "-", "--least", middle)
     assert len(out.splitlines()) - 1 == sum(c >= middle for c in chances) < len(chances)
 
 
@@ -345,7 +346,7 @@ def test_panoramas_become_crops_with_headings(tmp_path, capsys):
         ("av", "video", ("data", "import", "walk.mp4", "-o", "w.csv")),
         ("rosbags", "ros", ("data", "import", "run.bag", "-o", "w.csv")),
         ("pyogrio", "gis", ("data", "coverage", "gps.csv", "-o", "x.gpkg")),
-        ("pycolmap", "sfm", ("pairs", "gps.csv", "-o", "p.txt", "--pose-priors", "db.db")),
+        ("pycolmap", "sfm", ("pairs", "gps.csv", "-o", "p.txt", "-o", "db.db")),
     ],
 )
 def test_a_missing_extra_is_named_in_one_line(project, tmp_path, monkeypatch, capsys, module, extra, arguments):

@@ -291,7 +291,7 @@ def _sample(describer: Describer, exported: Exported, variants: Variants) -> tup
         if exported.benchmark.one_set and variants.whitening.labels in ("graded", "binary"):
             raise InputError(
                 f"the queries of {exported.benchmark.name!r} are its map: a whitening that learns from the map's poses "
-                "would know their answers; fit on other images (--fit train), or leave labels out (--whiten-labels none)"
+                "would know their answers; fit on other images (--fit train), or leave :LABELS out of --whiten"
             )
         chosen = np.sort(rng.permutation(len(exported.database))[: variants.fit_images])
         return exported.benchmark.database.subset(chosen), exported.database[chosen]
@@ -299,7 +299,7 @@ def _sample(describer: Describer, exported: Exported, variants: Variants) -> tup
     if images is None:
         if exported.benchmark.training is None:
             raise InputError(
-                f"benchmark {exported.benchmark.name!r} has no training split; give --train-data, or fit on the map "
+                f"benchmark {exported.benchmark.name!r} has no training split; give images by --fit IMAGES, or fit on the map "
                 "(--fit map)"
             )
         images = exported.benchmark.training()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -14,6 +15,7 @@ from numpy.typing import NDArray
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.files import read_record, write_json
+from covis.images import ImageSet
 from covis.logistic import Logistic, expected_calibration_error
 from covis.poses import PLACE_M
 
@@ -233,3 +235,17 @@ def line(loop: LoopClosure, names: tuple[str, str], times: tuple[float, float], 
     """One candidate as text, in the columns of `HEADER`."""
     start = f"{times[0]:.6f} {times[1]:.6f} {names[0]} {names[1]}"
     return f"{start} {loop.distance:.5f} {loop.agreement:.2f} {probability:.4f}"
+
+
+def image_times(images: ImageSet, path: Path) -> Floats:
+    """Seconds of each image, from the column `time`: a number, or a time in ISO 8601."""
+    values = images.columns.get("time")
+    if values is None:
+        raise InputError(f"{path} has no column time; loop closures need the time of each image")
+    if values.dtype.kind in "iuf":
+        return values.astype(np.float64)
+    try:
+        parsed = [datetime.fromisoformat(str(v)) for v in values]
+    except ValueError as error:
+        raise InputError(f"{path}: column time: {error}; expected seconds or 2024-05-01T12:00:00Z") from None
+    return np.array([(t if t.tzinfo else t.replace(tzinfo=UTC)).timestamp() for t in parsed])
