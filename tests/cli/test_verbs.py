@@ -1,6 +1,5 @@
 """The command line as a user meets it: quick help, examples, one-line errors, data on stdout."""
 
-import importlib
 import json
 import os
 import subprocess
@@ -12,8 +11,9 @@ from pathlib import Path
 import pytest
 
 import forked
-from covis.cli import GROUPS, SECTIONS, VERBS, error_line, main
+from covis.cli import error_line, find_verbs, main
 from covis.cli.listing import LISTS, START_WITH
+from covis.cli.verbs import GROUPS, VERBS, first_words, headings
 from covis.core.errors import InputError, WeightsMissing
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -31,11 +31,11 @@ def typed(*args):
 
 
 def verbs():
-    yield from ([name] for name in VERBS)
-    yield from ([group, verb] if verb else [group] for group, names in GROUPS.items() for verb in names)
+    find_verbs()
+    return [name.split() for name in VERBS]
 
 
-@pytest.mark.parametrize("verb", list(verbs()), ids=" ".join)
+@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
 def test_every_verb_has_help_with_examples_and_json(verb):
     shown = covis(*verb, "--help", check=True).stdout
     assert "Examples:" in shown
@@ -45,23 +45,20 @@ def test_every_verb_has_help_with_examples_and_json(verb):
 
 
 def test_help_lists_every_verb_under_a_heading_with_its_whole_summary():
-    listed = [verb for names in SECTIONS.values() for verb in names]
-    assert sorted(listed) == sorted([*VERBS, *GROUPS])
+    listed = [verb for names in headings().values() for verb in names]
+    assert sorted(listed) == first_words()
     shown = typed("--help").stdout
     assert [
         line.split()[0] for line in shown.splitlines() if line[2:].split()[:1] and line[2:].split()[0] in listed
     ] == listed
     assert "..." not in shown.partition("[ARGS]...")[2]
-    for heading in SECTIONS:
+    for heading in headings():
         assert f"\n{heading}:\n" in shown
 
 
-@pytest.mark.parametrize("verb", list(verbs()), ids=" ".join)
+@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
 def test_summaries_fit_one_line_of_80_columns(verb):
-    place = VERBS.get(verb[0]) or GROUPS[verb[0]]["" if len(verb) == 1 else verb[1]]
-    module, _, name = place.partition(".")
-    function = getattr(importlib.import_module(f"covis.cli.{module}"), name)
-    summary = function.__doc__.split("\n\n")[0].split(". ")[0]
+    summary = VERBS[" ".join(verb)].function.__doc__.split("\n\n")[0].split(". ")[0]
     assert len(summary) <= 80 - len("  reproduce  "), summary
 
 
@@ -124,7 +121,7 @@ def test_debug_adds_the_traceback():
     assert InputError.__name__ in done.stderr or "unknown recipe" in done.stderr
 
 
-@pytest.mark.parametrize("group", [[], *([name] for name, verbs in GROUPS.items() if "" not in verbs)])
+@pytest.mark.parametrize("group", [[], *([name] for name in GROUPS)])
 def test_without_a_verb_the_help_is_shown(group):
     done = covis(*group)
     assert done.returncode == 0
@@ -400,7 +397,7 @@ def test_a_device_is_checked(capsys, monkeypatch):
         machine.device()
 
 
-@pytest.mark.parametrize("verb", list(verbs()), ids=" ".join)
+@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
 @pytest.mark.parametrize("switch", ["-q", "--quiet", "-v", "--verbose", "--debug"])
 def test_every_verb_takes_the_common_switches(verb, switch, capsys):
     from covis.core import progress

@@ -54,7 +54,8 @@ class Spring(PairLoss):
     stiffness: float = 1.0
 
     def __call__(self, za, zb, psi):
-        return abs(self.stiffness) * (squared_distance(za, zb) - 2 * (1 - psi)).square()
+        squared = squared_distance(za, zb)
+        return abs(self.stiffness) * (squared - 2 * (1 - psi.to(squared.dtype))).square()
 '''
 POOLING = '''
 
@@ -181,7 +182,7 @@ def greet(json: Annotated[bool, typer.Option("--json", help="Print the result as
 '''
 FILES = {
     "a dataset": ("datasets/lane.py", DATASET),
-    "a protocol": ("evaluation/protocols.py", PROTOCOL),
+    "a protocol": ("evaluation/protocols/lane.py", PROTOCOL),
     "a loss": ("losses/spring.py", LOSS),
     "a pooling": ("models/pooling.py", POOLING),
     "a sampler": ("sampling/in_order.py", SAMPLER),

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
+import covis
 from contracts.additions import FILES, LISTED, MINIATURE
 from layouts import builders
 
 ROOT = Path(__file__).resolve().parents[2]
+SOURCE = Path(covis.__file__).parents[1]
 SMALL = ["--set", "model.image_size=16,16", "--set", "steps=2", "--set", "cache_gb=0.5", "--workers", "0"]
 COMMANDS = """
 import contextlib, io, json, sys
@@ -86,7 +88,7 @@ def plugin(tmp_path):
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
     return Place(
         tmp_path,
-        [Path(sys.modules["covis"].__file__).parents[1], ROOT / "tests", tmp_path],
+        [SOURCE, ROOT / "tests", tmp_path],
         ["--import", "lane_plugin"],
     )
 
@@ -162,7 +164,7 @@ def test_installed_plugins_are_found_and_a_broken_one_is_a_warning(tmp_path):
         (tmp_path / f"{name}-1.0.dist-info" / "entry_points.txt").write_text(
             f"[covis.plugins]\n{name} = {name}_plugin\n"
         )
-    place = Place(tmp_path, [Path(sys.modules["covis"].__file__).parents[1], tmp_path])
+    place = Place(tmp_path, [SOURCE, tmp_path])
     done = place.python("-m", "covis", "list", "rules")
     assert "My own." in done.stdout
     assert done.stderr.count("warning") == 1

@@ -1,9 +1,10 @@
-"""The command line: {verb: function}; only the module of the verb in use is imported."""
+"""The command line. A verb is a function of a module of this package, under `@verb`; the one in use is imported alone."""
 
 from __future__ import annotations
 
 import errno
 import importlib
+import importlib.util
 import os
 import re
 import signal
@@ -16,77 +17,19 @@ from typing import Annotated, Any, cast
 import typer
 from typer.core import TyperGroup
 
-from covis.cli.verbs import REGISTERED
+from covis.cli.verbs import GROUPS, VERBS, first_words, headings
 from covis.core import machine
 from covis.core.errors import InputError, WeightsMissing, visible
 from covis.core.plugins import load_installed_plugins, load_plugins
 from covis.core.progress import QUIET, VERBOSE, set_level
 from covis.core.registry import import_modules
 
-VERBS: dict[str, str] = {
-    "demo": "demo.demo",
-    "sweep": "experiments.sweep",
-    "reproduce": "experiments.reproduce",
-    "evaluate": "evaluate.evaluate",
-    "compare": "compare.compare",
-    "report": "report.report",
-    "embed": "embed.embed",
-    "index": "index.index",
-    "add": "index.add",
-    "remove": "index.remove",
-    "locate": "locate.locate",
-    "serve": "serve.serve",
-    "pairs": "pairs.pairs",
-    "train": "train.train",
-    "list": "listing.list_names",
-    "doctor": "doctor.doctor",
-    "cache": "cache.cache",
-    "export": "export.export",
-    "keys": "serve.keys",
-}
-"""Verb → module of this package and function in it."""
-GROUPS: dict[str, dict[str, str]] = {
-    "label": {
-        "": "label.label",
-        "export": "label.export",
-        "plot": "label.plot",
-    },
-    "search": {"build": "search.build", "query": "search.query"},
-    "data": {
-        "check": "data.check",
-        "import": "data.import_",
-        "coverage": "data.coverage",
-    },
-    "model": {"import": "model.import_model", "show": "model.show"},
-    "map": {
-        "show": "map.show",
-        "check": "map.check",
-        "repair": "map.repair",
-        "export": "map.export",
-        "import": "map.import_",
-    },
-}
-"""Verbs with verbs of their own; the entry "" is what the bare verb does."""
-GROUP_HELP = {
-    "search": "Build an index over descriptors, and query it.",
-    "data": "Import photos, find gaps in a map, or check a dataset's files.",
-    "model": "Make a model folder from weights, or show what is in one.",
-    "map": "Show, check, repair, export and import maps.",
-}
-SECTIONS = {
-    "Localise photos": ("index", "locate", "serve", "add", "remove", "map", "data", "pairs", "keys"),
-    "Train and evaluate": ("demo", "train", "evaluate", "compare", "report", "sweep", "reproduce"),
-    "Single steps": ("label", "embed", "search", "model", "export"),
-    "This installation": ("list", "doctor", "cache"),
-}  # fmt: skip
-"""The verbs as `covis --help` shows them."""
-
 
 class _Sections(TyperGroup):
     """Lists the verbs under headings, with summaries that wrap instead of being cut."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:
-        sections = sections_of_verbs()
+        sections = headings()
         width = max(len(verb) for verbs in sections.values() for verb in verbs)
         for heading, verbs in sections.items():
             commands = [(verb, command) for verb in verbs if (command := self.get_command(ctx, verb)) is not None]
@@ -94,19 +37,20 @@ class _Sections(TyperGroup):
                 formatter.write_dl([(verb.ljust(width), command.get_short_help_str(200)) for verb, command in commands])
 
 
-def sections_of_verbs() -> dict[str, tuple[str, ...]]:
-    """Heading → verbs: ours in their order, then those of other files and plugins."""
-    sections = dict(SECTIONS)
-    for name in REGISTERED:
-        section = REGISTERED[name].section
-        sections[section] = (*sections.get(section, ()), name)
-    return sections
+def is_verb(word: str | None) -> bool:
+    """Whether a verb or a group of verbs has this name; imports the module of that name, or where there is none all."""
+    if word is None or word.startswith("-"):
+        return False
+    if word not in first_words() and word.isidentifier() and importlib.util.find_spec(f"{__name__}.{word}"):
+        importlib.import_module(f"{__name__}.{word}")
+    if word not in first_words():
+        find_verbs()
+    return word in first_words()
 
 
-def _find_verbs() -> None:
-    """Imports what may register a verb: modules of this package that no table names, and installed plugins."""
-    places = [*VERBS.values(), *(place for verbs in GROUPS.values() for place in verbs.values())]
-    import_modules(__name__, __path__, without={place.partition(".")[0] for place in places})
+def find_verbs() -> None:
+    """Imports every module of this package and installed plugins, so that their verbs are registered."""
+    import_modules(__name__, __path__)
     load_installed_plugins()
 
 
@@ -133,43 +77,34 @@ def build_app(verb: str | None = None, *, listed: bool = False) -> typer.Typer:
         epilog=f"Every verb takes --json (results on stdout), {_EVERYWHERE}",
     )
     app.callback()(_version)
-    alone = verb in VERBS or verb in GROUPS
+    alone = is_verb(verb)
     if not alone:
-        _find_verbs()
-        alone = verb in REGISTERED
-    for name in REGISTERED:
-        if not alone or name == verb:
-            app.command(name, epilog=f"Also {_EVERYWHERE}")(_summary(REGISTERED[name].function, listed and not alone))
-    for name, function in VERBS.items():
-        if not alone or name == verb:
-            app.command(name, epilog=f"Also {_EVERYWHERE}")(_function(function, listed))
-    for name, verbs in GROUPS.items():
-        if not alone or name == verb:
-            _add_group(app, name, verbs, listed)
+        find_verbs()
+    for name in (str(verb),) if alone else first_words():
+        inner = [full for full in VERBS if full.startswith(f"{name} ")]
+        if inner:
+            _add_group(app, name, inner, listed)
+        else:
+            app.command(name, epilog=f"Also {_EVERYWHERE}")(_summary(VERBS[name].function, listed))
     return app
 
 
-def _add_group(app: typer.Typer, name: str, verbs: dict[str, str], listed: bool) -> None:
-    bare = verbs.get("")
+def _add_group(app: typer.Typer, name: str, verbs: list[str], listed: bool) -> None:
+    bare = next((VERBS[verb].function for verb in VERBS if verb == name), None)
     group = typer.Typer(
         rich_markup_mode=None,
         no_args_is_help=True,
         invoke_without_command=bare is not None,
         epilog=f"Also {_EVERYWHERE}",
     )
-    for verb, function in verbs.items():
-        if verb:
-            group.command(verb, epilog=f"Also {_EVERYWHERE}")(_function(function, listed))
+    for verb in verbs:
+        function = _summary(VERBS[verb].function, listed)
+        group.command(verb.partition(" ")[2], epilog=f"Also {_EVERYWHERE}")(function)
     if bare is None:
-        app.add_typer(group, name=name, help=GROUP_HELP[name])
+        app.add_typer(group, name=name, help=GROUPS[name].help)
     else:
-        group.callback()(_function(bare, listed))
+        group.callback()(_summary(bare, listed))
         app.add_typer(group, name=name)
-
-
-def _function(place: str, listed: bool) -> Callable[..., Any]:
-    module, _, name = place.partition(".")
-    return _summary(getattr(importlib.import_module(f"covis.cli.{module}"), name), listed)
 
 
 def _summary(function: Callable[..., Any], listed: bool) -> Callable[..., Any]:
@@ -265,7 +200,7 @@ def _run(args: list[str]) -> int:
     try:
         args = _load_named_plugins(_common_options(args))
         verb = next(iter(args), None)
-        known = verb in VERBS or verb in GROUPS or "_COVIS_COMPLETE" in os.environ
+        known = "_COVIS_COMPLETE" in os.environ or is_verb(verb)
         code = build_app(verb, listed=not known)(args, standalone_mode=False)
         return code if isinstance(code, int) else 0
     except SystemExit as left:  # typer exits this way when a pipe is closed

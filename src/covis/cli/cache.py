@@ -9,11 +9,13 @@ import typer
 
 from covis.cli.options import Json
 from covis.cli.output import emit, size_text, table
+from covis.cli.verbs import INSTALLATION, verb
 from covis.core.cache import KINDS, Entry, entries, least_recent
 from covis.core.errors import InputError, unknown_name
 from covis.core.machine import cache_folder
 
 
+@verb("cache", section=INSTALLATION, order=3)
 def cache(
     clear: Annotated[str | None, typer.Option(help=f"Delete entries of a kind ({', '.join(KINDS)}) or `all`.")] = None,
     keep_gb: Annotated[

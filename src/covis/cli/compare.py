@@ -10,12 +10,14 @@ import typer
 from covis.cli.evaluate import report_command
 from covis.cli.options import Json, TableFormat, existing
 from covis.cli.output import emit
+from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
 
 
+@verb("compare", section=TRAIN, order=4)
 def compare(
     evaluations: Annotated[
         list[Path],

@@ -10,6 +10,7 @@ import typer
 from covis.cli.names import known_names
 from covis.cli.options import AXES, Json, existing, named
 from covis.cli.output import emit, table
+from covis.cli.verbs import LOCALISE, group, verb
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from covis.reading.tracks import Track
 
 BAG, VIDEO, _PHOTOS = "a bag", "a video", "a folder of photos"
+
+group("data", "Import photos, find gaps in a map, or check a dataset's files.", section=LOCALISE, order=7)
 
 
 class Options(NamedTuple):
@@ -55,6 +58,7 @@ class Gathered(NamedTuple):
     rejects: list[Rejected]
 
 
+@verb("data check")
 def check(
     name: Annotated[str, typer.Argument(callback=named("dataset"), help="Dataset, as `covis list datasets` names it.")],
     path: Annotated[Path, typer.Argument(callback=existing, help="Its folder, in the official layout.")],
@@ -118,6 +122,7 @@ def _check_text(report: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+@verb("data import")
 def import_(
     source: Annotated[
         Path,
@@ -404,6 +409,7 @@ def open_map_or_images(source: Path, frame: str = "") -> ImageSet:
     return Map.open(source).images
 
 
+@verb("data coverage")
 def coverage(
     source: Annotated[
         Path, typer.Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a table, a folder of photos, …")

@@ -9,8 +9,10 @@ import typer
 
 from covis.cli.options import Json, RecipeSet
 from covis.cli.output import emit, table
+from covis.cli.verbs import TRAIN, verb
 
 
+@verb("demo", section=TRAIN, order=1)
 def demo(
     output: Annotated[Path, typer.Option("-o", "--out", help="Folder for everything the demo makes.")] = Path("demo"),
     seed: Annotated[int, typer.Option(help="First of the two seeds.")] = 0,

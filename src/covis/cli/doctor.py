@@ -11,6 +11,7 @@ from typing import Any
 
 from covis.cli.options import Json
 from covis.cli.output import emit, size_text, table
+from covis.cli.verbs import INSTALLATION, verb
 from covis.core.cache import entries
 from covis.core.machine import cache_folder, cpu_count
 
@@ -30,6 +31,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
 _LIBRARIES = ("numpy", "scipy", "numba", "torch", "timm", "faiss-cpu", "pyarrow", "pillow", "onnxruntime")
 
 
+@verb("doctor", section=INSTALLATION, order=2)
 def doctor(json: Json = False) -> None:
     """Show versions, devices, the cache and which extras are missing.
 

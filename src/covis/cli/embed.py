@@ -9,12 +9,14 @@ import typer
 
 from covis.cli.options import MODEL_HELP, Json, choice_of, existing, existing_model
 from covis.cli.output import emit
+from covis.cli.verbs import STEPS, verb
 
 if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
     from covis.images import ImageSet
 
 
+@verb("embed", section=STEPS, order=2)
 def embed(
     model: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
     images: Annotated[

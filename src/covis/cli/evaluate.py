@@ -10,6 +10,7 @@ import typer
 from covis.cli.names import check_name, known_names
 from covis.cli.options import MODEL_HELP, DataPath, FrameOption, Json, existing, existing_model
 from covis.cli.output import emit
+from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -60,6 +61,7 @@ def _check_fit(given: str) -> str:
     return given
 
 
+@verb("evaluate", section=TRAIN, order=3)
 def evaluate(
     model: Annotated[Path, typer.Argument(callback=_check_model, help=MODEL_HELP)],
     benchmarks: Annotated[

@@ -13,6 +13,7 @@ import typer
 from covis.cli.options import DataPath, Json, RecipeSet, existing, known_recipe, named
 from covis.cli.output import emit
 from covis.cli.output import table as text_table
+from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -33,6 +34,7 @@ _BETWEEN_VALUES = re.compile(r",(?![^\[]*\])")
 SCORES = "scores.csv"
 
 
+@verb("sweep", section=TRAIN, order=6)
 def sweep(
     recipes: Annotated[
         list[str], typer.Argument(callback=known_recipe, help="Names from `covis list recipes`, or files.")
@@ -71,6 +73,7 @@ def sweep(
     emit(record, json, f"{markdown(outcomes)}\n\n{output}: {len(rows)} rows × {seeds} seeds", f"covis compare {output}")
 
 
+@verb("reproduce", section=TRAIN, order=7)
 def reproduce(
     tables: Annotated[
         list[str] | None,

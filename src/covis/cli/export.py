@@ -10,9 +10,11 @@ import typer
 from covis.cli.model import model_facts
 from covis.cli.options import Json, existing_model
 from covis.cli.output import emit
+from covis.cli.verbs import STEPS, verb
 from covis.core.errors import InputError
 
 
+@verb("export", section=STEPS, order=5)
 def export(
     model: Annotated[Path, typer.Argument(callback=existing_model, help="A model or run folder, or an ONNX file.")],
     onnx: Annotated[Path | None, typer.Option(help="The ONNX file to write.")] = None,

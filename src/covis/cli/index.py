@@ -24,6 +24,7 @@ from covis.cli.options import (
     named,
 )
 from covis.cli.output import emit
+from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError
 from covis.core.tables import counted
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from covis.maps.map import Map
 
 
+@verb("index", section=LOCALISE, order=1)
 def index(
     photos: Annotated[
         Path, typer.Argument(callback=existing, help="A folder of photos with GPS, or a table (CSV, Parquet, GeoJSON).")
@@ -160,6 +162,7 @@ def index(
     report_map(made, json, facts, None if fitted is None else fitted.to_dict())
 
 
+@verb("add", section=LOCALISE, order=4)
 def add(
     map_path: MapPath,
     photos: Annotated[list[Path], typer.Argument(callback=existing, help="Folders, tables or photos, with positions.")],
@@ -189,6 +192,7 @@ def add(
     report_map(now, json, {"added": len(now) - before})
 
 
+@verb("remove", section=LOCALISE, order=5)
 def remove(
     map_path: MapPath,
     names: Annotated[list[str], typer.Argument(help="Names of photos, as covis locate prints them.")],

@@ -9,6 +9,7 @@ import typer
 
 from covis.cli.options import DataPath, FrameOption, Json, choice_of, existing, named
 from covis.cli.output import emit, table
+from covis.cli.verbs import STEPS, verb
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ CloudOption = Annotated[
 ]
 
 
+@verb("label", section=STEPS, order=1)
 def label(
     context: typer.Context,
     queries: Queries = None,
@@ -290,6 +292,7 @@ ENDINGS = {".csv": "csv", ".h5": "h5", ".hdf5": "h5", ".parquet": "parquet", ".p
 _PICTURES = ("pair", "scatter", "heatmap", "map")
 
 
+@verb("label export")
 def export(
     graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("-o", "--out", help="File to write.")],
@@ -333,6 +336,7 @@ def export(
     emit({"file": str(output), "format": format_, "pairs": pairs}, json, f"{output}: {pairs} pairs")
 
 
+@verb("label plot")
 def plot(
     graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
     output: Annotated[Path, typer.Option("-o", "--out", help="Picture to write: .png, .svg or .pdf.")],

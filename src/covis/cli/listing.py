@@ -10,9 +10,11 @@ import typer
 from covis.cli.names import known_names
 from covis.cli.options import Json
 from covis.cli.output import emit, table
+from covis.cli.verbs import INSTALLATION, verb
 from covis.core.errors import unknown_name
 
 
+@verb("list", section=INSTALLATION, order=1)
 def list_names(
     kind: Annotated[str | None, typer.Argument(help="What to list. [default: the kinds themselves]")] = None,
     match: Annotated[str, typer.Option(help="Only names that contain this.")] = "",

@@ -20,6 +20,7 @@ from covis.cli.options import (
     some_existing,
 )
 from covis.cli.output import emit
+from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError
 from covis.core.tables import counted
 
@@ -53,6 +54,7 @@ def _check_rate(rate: float) -> float:
     return rate
 
 
+@verb("locate", section=LOCALISE, order=2)
 def locate(
     map_path: MapPath,
     photos: Annotated[

@@ -10,10 +10,14 @@ import typer
 
 from covis.cli.options import Json, MapPath, PicturesOption, TilesOption, existing, require_map
 from covis.cli.output import emit
+from covis.cli.verbs import LOCALISE, group, verb
 from covis.core.errors import InputError
 from covis.core.tables import counted
 
+group("map", "Show, check, repair, export and import maps.", section=LOCALISE, order=6)
 
+
+@verb("map check")
 def check(map_path: MapPath, json: Json = False) -> None:
     """Check every byte of a map against its checksums. Damaged parts are listed.
 
@@ -34,6 +38,7 @@ def check(map_path: MapPath, json: Json = False) -> None:
         )
 
 
+@verb("map repair")
 def repair(map_path: MapPath, json: Json = False) -> None:
     """Repair a damaged map. Drops what is damaged, lists the photos lost with it, rebuilds the index.
 
@@ -54,6 +59,7 @@ def repair(map_path: MapPath, json: Json = False) -> None:
     emit(outcome, json, "\n".join(lines), f"covis map check {shlex.quote(str(map_path))}")
 
 
+@verb("map show")
 def show(
     map_path: MapPath,
     output: Annotated[Path | None, typer.Option("-o", "--out", help="Write a page with the map: map.html.")] = None,
@@ -100,6 +106,7 @@ def _count_known(values: Any) -> int:
     return 0 if values is None else int((values == values).reshape(len(values), -1).any(axis=1).sum())
 
 
+@verb("map export")
 def export(
     map_path: MapPath,
     target: Annotated[Path, typer.Argument(metavar="FILE", help="The file to write: town.covis.")],
@@ -127,6 +134,7 @@ def export(
     )
 
 
+@verb("map import")
 def import_(
     source: Annotated[
         Path, typer.Argument(callback=existing, metavar="FILE", help="A file that covis map export wrote.")

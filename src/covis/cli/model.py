@@ -9,12 +9,16 @@ import typer
 
 from covis.cli.options import MODEL_HELP, Json, existing, existing_model, existing_weights, known_backbone, named
 from covis.cli.output import emit, nested_lines
+from covis.cli.verbs import STEPS, group, verb
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
     from covis.models import Embedder
 
+group("model", "Make a model folder from weights, or show what is in one.", section=STEPS, order=4)
 
+
+@verb("model import")
 def import_model(
     file: Annotated[Path, typer.Argument(callback=existing, help="A .safetensors or .pth file of weights.")],
     output: Annotated[Path, typer.Option("-o", "--out", help="The model folder to write.")],
@@ -83,6 +87,7 @@ def import_model(
     emit(facts, json, text, f"covis evaluate {output} BENCHMARK, or covis index PHOTOS -o MAP --model {output}")
 
 
+@verb("model show")
 def show(
     model: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
     json: Json = False,

@@ -11,6 +11,7 @@ import typer
 
 from covis.cli.options import Json, choice_of, existing
 from covis.cli.output import emit
+from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ def _check_outputs(given: list[Path]) -> list[Path]:
     return given
 
 
+@verb("pairs", section=LOCALISE, order=8)
 def pairs(
     source: Annotated[
         Path,

@@ -9,6 +9,7 @@ import typer
 
 from covis.cli.options import DataPath, Json, choice_of, existing
 from covis.cli.output import emit
+from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
@@ -31,6 +32,7 @@ FIGURE_CHOICES = (
 )
 
 
+@verb("report", section=TRAIN, order=5)
 def report(
     sources: Annotated[
         list[Path],

@@ -9,6 +9,7 @@ import typer
 
 from covis.cli.options import IndexKind, Json, MaxRam, existing
 from covis.cli.output import emit, table
+from covis.cli.verbs import STEPS, group, verb
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -16,7 +17,10 @@ if TYPE_CHECKING:
     from covis.ranking import Ranking
     from covis.search import Index
 
+group("search", "Build an index over descriptors, and query it.", section=STEPS, order=3)
 
+
+@verb("search build")
 def build(
     store: Annotated[Path, typer.Argument(callback=existing, help="A store of descriptors (covis embed).")],
     output: Annotated[Path, typer.Option("-o", "--out", help="The index; it refers to the store.")],
@@ -58,6 +62,7 @@ def build(
     )
 
 
+@verb("search query")
 def query(
     where: Annotated[Path, typer.Argument(callback=existing, help="A store (searched exactly) or an index.")],
     queries: Annotated[

@@ -9,12 +9,14 @@ import typer
 
 from covis.cli.options import Json, PicturesOption, choice_of, existing
 from covis.cli.output import emit, table
+from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError, near_path
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 _PER_MINUTE = 1200
 
 
+@verb("serve", section=LOCALISE, order=3)
 def serve(
     maps: Annotated[list[Path], typer.Argument(metavar="MAP...", help="One map or several (covis index).")],
     host: Annotated[str, typer.Option(help="Address to listen on; any other than loopback needs --keys or --open.")] = (
@@ -123,6 +125,7 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     uvicorn.Server(config).run(sockets=[listener])
 
 
+@verb("keys", section=LOCALISE, order=9)
 def keys(
     file: Annotated[Path, typer.Argument(metavar="FILE", help="The key file; it holds hashes only.")],
     add: Annotated[str, typer.Option(metavar="NAME", help="Make a key for this user, and print it once.")] = "",

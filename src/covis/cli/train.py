@@ -9,6 +9,7 @@ import typer
 
 from covis.cli.options import DataPath, Json, RecipeSet, existing, known_recipe
 from covis.cli.output import emit
+from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ _FINE_TUNE = "fine_tune"
 """The recipe of `covis train --init MODEL` alone."""
 
 
+@verb("train", section=TRAIN, order=2)
 def train(
     recipe: Annotated[
         str | None,
