@@ -1,10 +1,9 @@
-"""A learned whitening of a million descriptors on disk: CPU time, peak memory, and a fit that is killed and resumed.
+"""A learned whitening of a million descriptors on disk: CPU time and peak memory.
 
 Images stand along the streets of a city, in drives of forty, one every two metres of street. Descriptors are smooth
 functions of place and direction, plus a part for the light of a drive and one for the single image, in half precision.
 Labels are ψ of 25 m, squared, between different drives. Each step runs in a process of its own: making the labels, PCA
-whitening, learned whitening, and learned whitening with a folder for its state, whose process is killed several times
-before it ends.
+whitening, and learned whitening.
 
     python benchmarks/bench_whitening.py [--rows N] [--dims D] [--folder DIR]; needs 2 GB of disk for a while
 """
@@ -28,11 +27,8 @@ from typing import Any
 
 import numpy as np
 from _common import peak_mb, report
-from numpy.typing import NDArray
 
 DIM, DRIVE, BLOCK = 128, 40, 50_000
-KILLS = 5
-"""Times that a resumed fit is killed, each a little later than the time before."""
 
 
 def city(rows: int) -> Any:
@@ -71,7 +67,7 @@ def make(folder: Path, rows: int, dims: int) -> str:
     return f"{rows:,} × {dims} descriptors, {pairs.nnz:,} labelled pairs"
 
 
-def fit(folder: Path, labels: str, state: Path | None) -> str:
+def fit(folder: Path, labels: str) -> str:
     """Fits one whitening to the descriptors on disk."""
     from scipy.sparse import load_npz
 
@@ -79,16 +75,15 @@ def fit(folder: Path, labels: str, state: Path | None) -> str:
 
     rows = np.load(folder / "descriptors.npy", mmap_mode="r")
     pairs = load_npz(folder / "pairs.npz") if labels != "none" else None
-    whitening = Whitening.fit(rows, DIM, WhiteningRule(labels), pairs=pairs, state=state)  # type: ignore[arg-type]
-    whitening.save(folder / f"{labels}{'-resumed' if state else ''}.safetensors")
+    whitening = Whitening.fit(rows, DIM, WhiteningRule(labels), pairs=pairs)  # type: ignore[arg-type]
+    whitening.save(folder / f"{labels}.safetensors")
     return f"{rows.shape[1]} → {whitening.dim}"
 
 
 STEPS: dict[str, Callable[[Path, int, int], str]] = {
     "make descriptors and labels": make,
-    "PCA whitening": lambda folder, *_: fit(folder, "none", None),
-    "learned whitening": lambda folder, *_: fit(folder, "graded", None),
-    "learned, killed and resumed": lambda folder, *_: fit(folder, "graded", folder / "state"),
+    "PCA whitening": lambda folder, *_: fit(folder, "none"),
+    "learned whitening": lambda folder, *_: fit(folder, "graded"),
 }
 
 
@@ -114,25 +109,18 @@ def started(step: str, folder: Path, given: argparse.Namespace) -> subprocess.Po
     return subprocess.Popen(line, stdout=subprocess.PIPE, text=True)
 
 
-def measured(step: str, folder: Path, given: argparse.Namespace, kills: int = 0) -> dict[str, Any]:
-    """What a step cost in a process that ran to its end, after `kills` that did not."""
-    for number in range(kills):
-        process = started(step, folder, given)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(given.kill_after * (1 + number))
-        process.kill()
-        process.communicate()
+def measured(step: str, folder: Path, given: argparse.Namespace) -> dict[str, Any]:
+    """What a step cost in a process of its own."""
     out, _ = started(step, folder, given).communicate()
     row: dict[str, Any] = json.loads(out.splitlines()[-1])
     print(f"… {step}: {row['cpu_s']:.1f} CPU s, {row['peak_MB']:.0f} MB, {row['did']}", file=sys.stderr)
-    return row | ({"kills": kills} if kills else {})
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--dims", type=int, default=256)
-    parser.add_argument("--kill-after", type=float, default=6.0, help="seconds until the first kill")
     parser.add_argument("--folder", type=Path, help="where descriptors lie; a temporary folder unless given")
     parser.add_argument("--step", help=argparse.SUPPRESS)
     given = parser.parse_args()
@@ -144,21 +132,12 @@ def main() -> None:
     with contextlib.ExitStack() as stack:
         folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="covis-whitening-")))
         folder.mkdir(parents=True, exist_ok=True)
-        rows = [measured(step, folder, given, KILLS * step.endswith("resumed")) for step in STEPS]
-        whole, resumed = (_projection(folder / f"graded{end}.safetensors") for end in ("", "-resumed"))
-        scale = np.linalg.norm(whole, axis=0)
+        rows = [measured(step, folder, given) for step in STEPS]
         facts = {
             "descriptors_MB": (folder / "descriptors.npy").stat().st_size / 1e6,
             "pairs_MB": (folder / "pairs.npz").stat().st_size / 1e6,
-            "largest_difference": float((np.abs(whole - resumed) / scale).max()),
         }
     report("whitening", rows, facts)
-
-
-def _projection(file: Path) -> NDArray[np.float64]:
-    from covis.whitening import Whitening
-
-    return Whitening.open(file).projection
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from covis import whitening
 from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.models import ModelConfig, PlaceModel
-from covis.whitening import Whitening, WhiteningRule, moments, pair_weights
+from covis.whitening import Whitening, WhiteningRule, pair_weights
 
 
 def descriptors(n, d, seed=0, rank=None):
@@ -239,51 +239,6 @@ def test_leading_directions_by_iteration_equal_the_exact_ones(small_blocks, monk
     found = Whitening.fit(x, 8, rule, pairs=pairs)
     np.testing.assert_allclose(found(x) @ found(x).T, exact(x) @ exact(x).T, atol=2e-3)
     assert found.facts["samples"] == 400
-
-
-def test_an_interrupted_fit_resumes(small_blocks, tmp_path, monkeypatch):
-    x, (graph, _, group) = descriptors(900, 40), some_pairs(900, share=0.01)
-    rule, pairs = WhiteningRule("graded"), pair_weights(graph, group, 2.0)
-    whole = Whitening.fit(x, 8, rule, pairs=pairs)
-    monkeypatch.setattr(whitening, "_SAVE_S", 0.0)
-
-    class Cut:
-        """Descriptors that can be read so many times."""
-
-        def __init__(self, reads):
-            self.reads, self.shape = reads, x.shape
-
-        def __len__(self):
-            return len(x)
-
-        def __getitem__(self, rows):
-            self.reads -= 1
-            if self.reads < 0:
-                raise KeyboardInterrupt
-            return x[rows]
-
-    state, tries, reads = tmp_path / "state", 0, 0
-    while True:
-        source = Cut(13)
-        tries += 1
-        try:
-            resumed = Whitening.fit(source, 8, rule, pairs=pairs, state=state)
-        except KeyboardInterrupt:
-            continue
-        finally:
-            reads += 13 - max(source.reads, 0)
-        break
-    assert tries > 3
-    assert reads < 2 * 3 * len(x) // 64  # three passes, each block read once but for those that were cut
-    np.testing.assert_allclose(resumed(x), whole(x), atol=1e-5)
-    assert not state.exists()
-
-
-def test_a_state_of_other_descriptors_is_refused(tmp_path):
-    with pytest.raises(RuntimeError), moments(descriptors(50, 8), 4, state=tmp_path / "s"):
-        raise RuntimeError
-    with pytest.raises(InputError, match="another whitening"), moments(descriptors(51, 8), 4, state=tmp_path / "s"):
-        pass
 
 
 def test_blocks_are_read_once_and_memory_is_bounded(small_blocks, tmp_path):

@@ -4,16 +4,13 @@ Descriptors f are projected by C^(−1/2) and scaled to unit norm, where C = (1 
 covariance, C_S the mean of (f_i − f_j)(f_i − f_j)ᵀ over pairs of one place, weighted by how much their views share.
 Directions therefore count less the more two views of one place differ in them. a = 1 is PCA whitening.
 
-A fit reads its descriptors in blocks: a memory-mapped matrix of a million rows is never copied whole, and a fit that has
-a folder for its state resumes there.
+A fit reads its descriptors in blocks: a memory-mapped matrix of a million rows is never copied whole.
 """
 
 from __future__ import annotations
 
 import contextlib
-import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
@@ -23,7 +20,6 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.core import artifacts
 from covis.core.arrays import Floats
 from covis.core.artifacts import read_json, write_json
 from covis.core.errors import InputError
@@ -49,7 +45,6 @@ _BLOCK_BYTES = 64 << 20
 _IN_MEMORY_BYTES = 512 << 20
 _SINGLE_FROM = 2e10
 """Products of more multiplications than this are computed in single precision, block by block, and summed in double."""
-_SAVE_S = 30.0
 
 PairLabels = Literal["none", "graded", "binary", "nearest"]
 
@@ -127,23 +122,18 @@ class Whitening:
         *,
         pairs: csr_matrix | None = None,
         shrinkage: float = 0.0,
-        state: Path | None = None,
         facts: Mapping[str, Any] | None = None,
     ) -> Whitening:
         """Fits on (N, D) descriptors, keeping the `dim` directions of largest variance.
 
         pairs: (N, N) weights of labelled pairs (`pair_weights`), where the rule wants labels. `shrinkage` in [0, 1]
         moves every variance towards their mean by that share, which tames directions that few samples have hardly seen.
-        state: a folder where an interrupted fit resumes; it is removed when the fit is complete.
         """
         if not 0 <= shrinkage <= 1:
             raise InputError(f"whitening shrinkage is a share in [0, 1], not {shrinkage}")
-        with moments(descriptors, dim, state=state) as fitted:
+        with moments(descriptors, dim) as fitted:
             within = None if pairs is None or rule.labels == "none" else fitted.within(pairs)
-            whitening = fitted.whitening(dim, rule, within=within, shrinkage=shrinkage, facts=facts)
-        if state is not None:
-            shutil.rmtree(state)
-        return whitening
+            return fitted.whitening(dim, rule, within=within, shrinkage=shrinkage, facts=facts)
 
     def __call__(self, descriptors: ArrayLike) -> NDArray[np.float32]:
         """(N, D) → (N, dim) whitened, unit norm."""
@@ -165,9 +155,6 @@ class Whitening:
 
         arrays = load_file(path)
         return cls(arrays["mean"], arrays["projection"], read_json(path.with_suffix(".json")))
-
-
-# Labelled pairs
 
 
 def pair_weights(graph: SimilarityGraph, group: NDArray[Any] | None = None, exponent: float = 1.0) -> csr_matrix:
@@ -194,9 +181,6 @@ def by_row(weights: csr_matrix) -> csr_matrix:
     return csr_matrix(diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)) @ weights)
 
 
-# What is computed from descriptors
-
-
 @dataclass(frozen=True, eq=False)
 class Moments:
     """Mean and leading directions of some descriptors, and their coordinates in them."""
@@ -214,7 +198,6 @@ class Moments:
     """Coordinates as columns (k, m) → vectors (D, m) in the space of descriptors."""
     project: Callable[[], DescriptorRows]
     """Computes `coordinates`."""
-    progress: Progress
 
     @cached_property
     def coordinates(self) -> DescriptorRows:
@@ -231,17 +214,13 @@ class Moments:
             )
         share = labelled + np.asarray(pairs.sum(axis=0)).ravel()
         k = len(self.variances)
-
-        def step(rows: slice, total: Floats) -> None:
+        total = np.zeros((k, k))
+        for rows in _blocks(len(labelled), 8 * k * 8):
             block = np.asarray(self.coordinates[rows], np.float64)
             part = pairs[rows]
             partners = np.unique(part.indices)
-            there = part[:, partners] @ np.asarray(self.coordinates[partners], np.float64)
-            cross = block.T @ there
+            cross = block.T @ (part[:, partners] @ np.asarray(self.coordinates[partners], np.float64))
             total += block.T @ (block * share[rows][:, None]) - cross - cross.T
-
-        name = f"within-{artifacts.fingerprint(pairs.data, pairs.indices, pairs.indptr)}"
-        (total,) = self.progress.sums(name, _blocks(len(labelled), 8 * k * 8), [np.zeros((k, k))], step)
         return np.asarray(total / labelled.sum())
 
     def whitening(
@@ -281,34 +260,33 @@ class Moments:
 
 @contextlib.contextmanager
 def moments(
-    descriptors: DescriptorRows, dim: int, *, fewer: bool = False, single: bool | None = None, state: Path | None = None
+    descriptors: DescriptorRows, dim: int, *, fewer: bool = False, single: bool | None = None
 ) -> Iterator[Moments]:
-    """Mean and `dim` leading directions of (N, D) descriptors, read in blocks; resumed in `state`, if given.
+    """Mean and `dim` leading directions of (N, D) descriptors, read in blocks.
 
     fewer: where descriptors span fewer directions, give those instead of an error. single: work in single precision
     (None: where the products are large); it moves distances by about 1e-5.
     """
     n, d = _checked_shape(descriptors, dim)
-    with _progress(state, descriptors, dim) as progress:
-        mean = _mean(descriptors, progress)
-        single = min(n, d) * float(n) * d > _SINGLE_FROM if single is None else single
-        if n <= d and n <= GRAM_ROWS:
-            decomposition = _by_gram(descriptors, mean, single)
-        elif d <= COVARIANCE_DIMS:
-            decomposition = _by_covariance(descriptors, mean, single, progress)
-        else:
-            decomposition = _by_iteration(descriptors, mean, dim, progress)
-        values, vectors, total, lift = decomposition
-        tolerance = SINGLE_RANK_TOLERANCE if single else RANK_TOLERANCE
-        rank = int((values > tolerance * values[0]).sum()) if values[0] > 0 else 0
-        if fewer:
-            dim = min(dim, max(1, rank))
-        if dim > rank:
-            raise InputError(
-                f"whitening to {dim} dims needs descriptors that span as many; {n} descriptors of {d} "
-                f"dims span {rank}: ask for at most {rank}, or fit on more images"
-            )
-        leading, scale = vectors[:, :dim], np.sqrt(values[:dim])
+    mean = _mean(descriptors)
+    single = min(n, d) * float(n) * d > _SINGLE_FROM if single is None else single
+    if n <= d and n <= GRAM_ROWS:
+        values, vectors, total, lift = _by_gram(descriptors, mean, single)
+    elif d <= COVARIANCE_DIMS:
+        values, vectors, total, lift = _by_covariance(descriptors, mean, single)
+    else:
+        values, vectors, total, lift = _by_iteration(descriptors, mean, dim)
+    tolerance = SINGLE_RANK_TOLERANCE if single else RANK_TOLERANCE
+    rank = int((values > tolerance * values[0]).sum()) if values[0] > 0 else 0
+    if fewer:
+        dim = min(dim, max(1, rank))
+    if dim > rank:
+        raise InputError(
+            f"whitening to {dim} dims needs descriptors that span as many; {n} descriptors of {d} "
+            f"dims span {rank}: ask for at most {rank}, or fit on more images"
+        )
+    leading, scale = vectors[:, :dim], np.sqrt(values[:dim])
+    with tempfile.TemporaryDirectory(prefix="covis-whitening-") as scratch:
         yield Moments(
             mean,
             values[:dim] / (n - 1),
@@ -316,18 +294,17 @@ def moments(
             mean_variance=total / (n - 1) / d,
             samples=n,
             lift=(lambda turned: leading @ turned) if lift is None else (lambda turned: lift(leading / scale @ turned)),
-            project=(lambda: _projected(descriptors, mean, leading, progress))
+            project=(lambda: _projected(descriptors, mean, leading, Path(scratch)))
             if lift is None
             else (lambda: leading * scale),
-            progress=progress,
         )
 
 
-Found = tuple[Floats, Floats, float, Callable[[Floats], Floats] | None]
+Decomposition = tuple[Floats, Floats, float, Callable[[Floats], Floats] | None]
 """Values largest first, vectors, the sum of all values, and how vectors over the samples become directions."""
 
 
-def _by_gram(x: DescriptorRows, mean: Floats, single: bool) -> Found:
+def _by_gram(x: DescriptorRows, mean: Floats, single: bool) -> Decomposition:
     """Through the inner products of few long descriptors."""
     n, d = x.shape
     dtype = np.float32 if single else np.float64
@@ -347,68 +324,58 @@ def _by_gram(x: DescriptorRows, mean: Floats, single: bool) -> Found:
     return *_descending(values, vectors), float(np.trace(gram)), lift
 
 
-def _by_covariance(x: DescriptorRows, mean: Floats, single: bool, progress: Progress) -> Found:
+def _by_covariance(x: DescriptorRows, mean: Floats, single: bool) -> Decomposition:
     """Through the outer products of descriptors that are not too long."""
     n, d = x.shape
     dtype = np.float32 if single else np.float64
-
-    def step(rows: slice, total: Floats) -> None:
+    total = np.zeros((d, d))
+    for rows in _blocks(n, 8 * d):
         part: NDArray[Any] = (np.asarray(x[rows], np.float64) - mean).astype(dtype)
         total += part.T @ part
-
-    (total,) = progress.sums("covariance", _blocks(n, 8 * d), [np.zeros((d, d))], step)
     values, vectors = np.linalg.eigh(total.astype(dtype))
     return *_descending(values, vectors), float(np.trace(total)), None
 
 
-def _by_iteration(x: DescriptorRows, mean: Floats, dim: int, progress: Progress) -> Found:
+def _by_iteration(x: DescriptorRows, mean: Floats, dim: int) -> Decomposition:
     """The leading directions of many long descriptors: a random subspace, multiplied by the covariance in a few passes."""
     n, d = x.shape
     width = min(d, n - 1, int(_OVERSAMPLED * dim) + 16)
-    basis = np.linalg.qr(np.random.default_rng(0).standard_normal((d, width)))[0].astype(np.float32)
-    for number in range(_PASSES):
-
-        def step(rows: slice, product: Floats, squares: Floats, basis: NDArray[np.float32] = basis) -> None:
+    product = np.random.default_rng(0).standard_normal((d, width))
+    for _ in range(_PASSES):
+        basis = np.linalg.qr(product)[0].astype(np.float32)
+        product, squares = np.zeros((d, width)), 0.0
+        for rows in _blocks(n, 8 * d):
             part = (np.asarray(x[rows], np.float64) - mean).astype(np.float32)
             product += part.T @ (part @ basis)
-            squares += np.einsum("nd,nd->", part, part, dtype=np.float64)
-
-        start = [np.zeros((d, width)), np.zeros(1)]
-        product, squares = progress.sums(f"pass-{number}", _blocks(n, 8 * d), start, step)
-        if number + 1 < _PASSES:
-            basis = np.linalg.qr(product)[0].astype(np.float32)
+            squares += float(np.einsum("nd,nd->", part, part, dtype=np.float64))
     inner = basis.T.astype(np.float64) @ product
-    values, vectors = np.linalg.eigh((inner + inner.T) / 2)
-    values, vectors = _descending(values, vectors)
-    return values, basis @ vectors, float(squares[0]), None
+    values, vectors = _descending(*np.linalg.eigh((inner + inner.T) / 2))
+    return values, basis @ vectors, squares, None
 
 
 def _descending(values: NDArray[Any], vectors: NDArray[Any]) -> tuple[Floats, Floats]:
     return values[::-1].clip(min=0).astype(np.float64), vectors[:, ::-1].astype(np.float64)
 
 
-def _mean(x: DescriptorRows, progress: Progress) -> Floats:
+def _mean(x: DescriptorRows) -> Floats:
     n, d = x.shape
-
-    def step(rows: slice, total: Floats) -> None:
+    total = np.zeros(d)
+    for rows in _blocks(n, 8 * d):
         part = np.asarray(x[rows])
         if not np.isfinite(part).all():
             raise InputError("whitening was given descriptors that are not finite; look for them with np.isfinite")
         total += part.sum(axis=0, dtype=np.float64)
-
-    (total,) = progress.sums("mean", _blocks(n, 8 * d), [np.zeros(d)], step)
     return np.asarray(total / n)
 
 
-def _projected(x: DescriptorRows, mean: Floats, directions: Floats, progress: Progress) -> DescriptorRows:
-    """(N, k) coordinates, on disk where they are many."""
-    n, k = len(x), directions.shape[1]
-    target = progress.array("coordinates", (n, k))
-
-    def step(rows: slice, _: Floats) -> None:
+def _projected(x: DescriptorRows, mean: Floats, directions: Floats, scratch: Path) -> DescriptorRows:
+    """(N, k) coordinates; in a file of single precision below `scratch` where they are many."""
+    shape = (len(x), directions.shape[1])
+    many = shape[0] * shape[1] * 8 > _IN_MEMORY_BYTES
+    file = scratch / "coordinates.npy"
+    target: NDArray[Any] = np.lib.format.open_memmap(file, "w+", np.float32, shape) if many else np.empty(shape)
+    for rows in _blocks(len(x), 8 * x.shape[1]):
         target[rows] = (np.asarray(x[rows], np.float64) - mean) @ directions
-
-    progress.sums("projected", _blocks(n, 8 * x.shape[1]), [np.zeros(1)], step)
     return target
 
 
@@ -424,59 +391,3 @@ def _blocks(count: int, bytes_per_row: int) -> list[slice]:
     """The rows 0 … count − 1 in pieces of bounded size."""
     rows = max(64, _BLOCK_BYTES // max(1, bytes_per_row))
     return [slice(start, min(start + rows, count)) for start in range(0, count, rows)]
-
-
-# Resuming
-
-
-@dataclass(frozen=True, eq=False)
-class Progress:
-    """Sums over blocks, which survive an interruption if they have a folder."""
-
-    folder: Path | None
-    scratch: Path
-    """For arrays that do not fit into memory; the same folder, if there is one."""
-
-    def sums(
-        self, name: str, blocks: list[slice], totals: list[Floats], step: Callable[..., None]
-    ) -> list[NDArray[np.float64]]:
-        """`totals` after `step(rows, *totals)` was called for every block, from where an earlier run stopped."""
-        file = None if self.folder is None else self.folder / f"{name}.npz"
-        done = 0
-        if file is not None and file.is_file():
-            with np.load(file) as kept:
-                done, totals = int(kept["arr_0"]), [kept[f"arr_{i}"] for i in range(1, len(totals) + 1)]
-        saved = time.monotonic()
-        for number, rows in enumerate(blocks[done:], start=done + 1):
-            step(rows, *totals)
-            if file is not None and (number == len(blocks) or time.monotonic() - saved > _SAVE_S):
-                self._save(file, number, totals)
-                saved = time.monotonic()
-        return totals
-
-    def array(self, name: str, shape: tuple[int, int]) -> NDArray[np.float64]:
-        """An array to be filled: in memory, or memory-mapped in single precision where it is large or is to be kept."""
-        if self.folder is None and shape[0] * shape[1] * 8 <= _IN_MEMORY_BYTES:
-            return np.empty(shape)
-        file = self.scratch / f"{name}.npy"
-        mode: Literal["r+", "w+"] = "r+" if file.is_file() else "w+"
-        return np.lib.format.open_memmap(file, mode, np.float32, shape)
-
-    @staticmethod
-    def _save(file: Path, done: int, totals: list[Floats]) -> None:
-        partial = file.with_name(f".{file.name}.partial")
-        with partial.open("wb") as handle:
-            np.savez(handle, np.array(done), *totals)
-        partial.replace(file)
-
-
-@contextlib.contextmanager
-def _progress(state: Path | None, x: DescriptorRows, dim: int) -> Iterator[Progress]:
-    if state is None:
-        with tempfile.TemporaryDirectory(prefix="covis-whitening-") as scratch:
-            yield Progress(None, Path(scratch))
-        return
-    ends = np.concatenate([np.asarray(x[:1]), np.asarray(x[len(x) - 1 :])])
-    config = {"rows": len(x), "dims": int(x.shape[1]), "dim": dim, "ends": artifacts.fingerprint(ends)}
-    with artifacts.claim(state, "whitening", config):
-        yield Progress(state, state)

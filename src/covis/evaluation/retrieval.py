@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -52,11 +51,10 @@ def fit_whitening(
     rule: WhiteningRule = PCA,
     *,
     labels: Labeller = PHOTO_VIEWS,
-    state: Path | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Whitening:
     """A whitening fitted on the descriptors (N, D) of `images`; `labels` gives the ψ of graded pairs."""
-    (whitening,) = fit_sizes(images, descriptors, [dim], rule, labels=labels, state=state, facts=facts)
+    (whitening,) = fit_sizes(images, descriptors, [dim], rule, labels=labels, facts=facts)
     return whitening
 
 
@@ -67,18 +65,15 @@ def fit_sizes(
     rule: WhiteningRule = PCA,
     *,
     labels: Labeller = PHOTO_VIEWS,
-    state: Path | None = None,
     facts: Mapping[str, Any] | None = None,
 ) -> Iterator[Whitening]:
-    """Whitenings to several dims from one fit; an interrupted fit resumes from the folder `state`."""
+    """Whitenings to several dims from one fit."""
     pairs = None if rule.labels == "none" else labelled_pairs(images, descriptors, rule, labels)
     record = {**(facts or {}), **({} if pairs is None else _label_facts(rule, labels, pairs))}
-    with moments(descriptors, max(sizes), state=state) as fitted:
+    with moments(descriptors, max(sizes)) as fitted:
         within = None if pairs is None else fitted.within(pairs)
         for size in sizes:
             yield fitted.whitening(size, rule, within=within, facts=record)
-    if state is not None:
-        shutil.rmtree(state)
 
 
 def labelled_pairs(
