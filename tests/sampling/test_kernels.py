@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.sampling import STRATEGIES
+from covis.sampling.candidates import find_candidates, make_tables
 from covis.sampling.kernels import below, epoch_key, permute_many, pick, pick_zero, pick_zeros
-from covis.sampling.pairs import find_candidates, make_tables
 from layouts.worlds import world
 
 WORLDS = [

@@ -7,7 +7,7 @@ from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.sampling import STRATEGIES, PairBatch, PairSampler
 from covis.sampling.kernels import epoch_key, permute_many
-from covis.sampling.pairs import NEAR_IMAGES
+from covis.sampling.near import NEAR_IMAGES
 from layouts.worlds import world
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from covis.core.errors import InputError
 from covis.sampling import STRATEGIES, Band, Strategy
-from covis.sampling.batches import strategy
+from covis.sampling.composition import strategy
 
 PUBLISHED = {
     "A": [(0.5, 1, 1 / 2), (0, 0.5, 1 / 4), (0, 0, 1 / 4)],

@@ -2,15 +2,7 @@
 
 from covis.labels.fov import fov_similarity
 from covis.labels.frustum import FrustumOverlap
-from covis.labels.rules import (
-    RULES,
-    FovOverlap,
-    GraphFile,
-    LabelRule,
-    Radius,
-    SurfaceOverlap,
-    TrackOverlap,
-)
+from covis.labels.rules import RULES, FovOverlap, GraphFile, LabelRule, Radius, SurfaceOverlap, TrackOverlap
 
 __all__ = [
     "RULES",

@@ -2,10 +2,13 @@
 
 from covis.core.registry import import_modules
 from covis.sampling.allpairs import AllPairs, AllPairsSampler, ListBatch
-from covis.sampling.batches import BATCHES, STRATEGIES, Band, Batch, Batches, Sampler, Strategy
+from covis.sampling.batches import BATCHES, Batch, Batches, Sampler
 from covis.sampling.classes import ClassBatch, Classes, ClassSampler
+from covis.sampling.composition import STRATEGIES, Band, Strategy
+from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner
 from covis.sampling.pairs import PairBatch, Pairs, PairSampler
-from covis.sampling.tuples import MinedRound, MiningPlan, TupleBatch, TupleMiner, Tuples, TupleSampler
+from covis.sampling.tuple_sampler import TupleBatch, TupleSampler
+from covis.sampling.tuples import Tuples
 
 __all__ = [
     "BATCHES",

@@ -15,19 +15,11 @@ from covis.core.settings import at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.rules import LabelRule
-from covis.sampling.batches import (
-    BATCHES,
-    COMPOSED_BY,
-    STRATEGIES,
-    Batches,
-    Partners,
-    Strategy,
-    check_index,
-    drawn_and_graded,
-    strategy,
-)
+from covis.sampling.batches import BATCHES, COMPOSED_BY, Batches, Partners, check_index, drawn_and_graded
+from covis.sampling.candidates import find_candidates, make_tables, pools, possible, tables_of
+from covis.sampling.composition import STRATEGIES, Strategy, strategy
 from covis.sampling.kernels import Candidates, Int, RandomKey, Tables, below, epoch_key, permute, pick, pick_zero
-from covis.sampling.pairs import PairBatch, find_candidates, make_tables, pools, possible, tables_of
+from covis.sampling.pairs import IndexBatch, PairBatch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -131,17 +123,11 @@ _PURPOSE = 3
 
 
 @dataclass(frozen=True, eq=False)
-class ListBatch:
+class ListBatch(IndexBatch):
     """Queries and map images of one training step, all pairs of them labelled."""
 
-    queries: NDArray[np.int64]
-    """(N,) rows of the graph."""
-    database: NDArray[np.int64]
-    """(M,) columns of the graph."""
-    psi: NDArray[np.float32]
-    """(N, M) similarity of each pair."""
     known: NDArray[np.bool_]
-    """(N, M) which pairs count: not an image with itself, nor images that are never compared."""
+    """(B, M) which pairs count: not an image with itself, nor images that are never compared."""
     redrawn: int = 0
     """As in `PairBatch`."""
 
@@ -154,12 +140,8 @@ class ListBatch:
         """How many queries have at least one pair that counts."""
         return float(max(1, self.known.any(axis=1).sum()))
 
-    def images(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """(N,) queries and (M,) map images."""
-        return self.queries, self.database
-
     def loss(self, loss: Any, za: Tensor, zb: Tensor) -> Tensor:
-        """The sum of a list loss; za (N, dim), zb (M, dim)."""
+        """The sum of a list loss; za (B, dim), zb (M, dim)."""
         losses: Tensor = loss(za, zb, za.new_tensor(self.psi), za.new_tensor(self.known).bool())
         return losses.sum()
 
