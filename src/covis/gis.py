@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import check_regular, foreign, replacing
+from covis.core.files import replacing
+from covis.core.foreign import check_regular, foreign
 from covis.images import ImageSet
 from covis.poses import true_headings
 

@@ -14,8 +14,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from covis import poses as _poses
 from covis.core.artifacts import fingerprint
+from covis.core.card import card
 from covis.core.errors import InputError
-from covis.core.tables import card, counted
+from covis.core.tables import counted
 from covis.poses import Poses
 
 WINDOW = "window"

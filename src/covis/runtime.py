@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.errors import Damaged, InputError
-from covis.core.files import first_line, read_foreign
+from covis.core.foreign import first_line, read_foreign
 from covis.core.machine import cpu_count, silence_telemetry
 from covis.core.progress import Meter
 from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode

@@ -7,7 +7,7 @@ import pytest
 from pyproj import Proj
 
 from covis.core.errors import InputError
-from covis.core.files import existing_names, walk_images
+from covis.core.listings import existing_names, walk_images
 from covis.core.machine import in_processes
 from covis.poses import convergence_deg, one_zone, zone_of
 from covis.reading.textfile import read_named

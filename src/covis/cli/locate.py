@@ -243,7 +243,7 @@ def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -
         return area.circle(near, frame, option)
     if Path(inside).suffix.lower() not in (".geojson", ".json"):
         return area.polygon(inside, frame) if inside else None
-    from covis.core.files import read_foreign_text
+    from covis.core.foreign import read_foreign_text
 
     try:
         text = read_foreign_text(inside)

@@ -65,7 +65,7 @@ def require_map(path: Path, others: Sequence[Path] = (), pointer: str = "CURRENT
     swapped = next((other for other in others if (other / pointer).is_file()), None)
     if swapped is not None:
         raise InputError(f"{swapped} is the map, and it comes first: covis locate {swapped} {path}")
-    from covis.core.files import IMAGE_SUFFIXES
+    from covis.core.listings import IMAGE_SUFFIXES
 
     existing_map(path)
     what = "a photo" if path.suffix.lower() in IMAGE_SUFFIXES else "not a covis map"

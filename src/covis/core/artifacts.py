@@ -28,15 +28,13 @@ import covis
 from covis.core import files, machine
 from covis.core.addresses import without_password
 from covis.core.errors import Damaged, InputError
-from covis.core.files import InUse as InUse
-from covis.core.files import lock as lock
 from covis.core.files import read_json as read_json
 from covis.core.files import write_json as write_json
+from covis.core.locking import InUse as InUse
+from covis.core.locking import lock as lock
 
 MANIFEST = "manifest.json"
 _SCHEMA = 2
-"""Since 2 a manifest carries a checksum of itself."""
-_READ = (1, _SCHEMA)
 SMALL_BYTES = 1 << 20
 """Smaller files are checked against their checksum on every open, larger ones only if changed since the last check."""
 _SETTLED_S = 2.0
@@ -68,7 +66,7 @@ def create(
     to disk one by one, and only after a power failure may `open_manifest` find it damaged.
     """
     path = Path(os.path.realpath(path)) if os.path.islink(path) else Path(path)  # noqa: PTH114
-    files.heal(path)
+    files.finish_interrupted_replace(path)
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} already exists and is not a folder; choose another output or remove it")
     if path.exists() and not replace and any(path.iterdir()):
@@ -78,7 +76,7 @@ def create(
     draft = Draft(files.partial_name(path), dict(facts or {}))
     draft.path.mkdir()
     try:
-        with files.naming(path), files.held(draft.path):
+        with files.with_path_in_errors(path), files.held(draft.path):
             yield draft
             _seal(draft, kind, durable)
             files.replace_folder(draft.path, path)
@@ -127,7 +125,7 @@ def open_manifest(
     compared. Without `links`, any link inside it is refused. Files in the folders `skip` are not checked.
     """
     path = Path(path)
-    files.heal(path)
+    files.finish_interrupted_replace(path)
     remedy = f"make {path} again"
     if not (path / MANIFEST).is_file():
         raise InputError(f"{path} is not a covis {kind} (no {MANIFEST}); check the path")
@@ -135,9 +133,9 @@ def open_manifest(
     manifest = files.checked(path / MANIFEST, content, {"kind": str}, remedy)
     if manifest["kind"] != kind:
         raise InputError(f"{path} holds a {manifest['kind']!r}, not a {kind!r}; check the path")
-    if manifest.get("schema") == _SCHEMA and not sealed:
+    if not sealed:
         raise Damaged(f"{path / MANIFEST} is damaged or was edited (its checksum is gone); {remedy}")
-    if manifest.get("schema") not in _READ:
+    if manifest.get("schema") != _SCHEMA:
         raise InputError(f"{path} has schema {manifest.get('schema')}, this covis reads {_SCHEMA}; make it again")
     files.checked(path / MANIFEST, manifest, {**_HEAD, **(facts or {})}, remedy)
     for name, entry in manifest["files"].items():
@@ -209,7 +207,7 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
     record = path / f"{kind}.json"
     if path.exists() and not path.is_dir():
         raise InputError(f"{path} already exists and is not a folder; choose another output or remove it")
-    if path.is_dir() and not record.exists() and not all(map(files.is_passing, path.iterdir())):
+    if path.is_dir() and not record.exists() and not all(map(files.is_transient, path.iterdir())):
         raise InputError(f"{path} holds other files; choose another output folder")
     path.mkdir(parents=True, exist_ok=True)
     with lock(path):
@@ -232,7 +230,7 @@ def claim(path: Path | str, kind: str, config: Mapping[str, Any]) -> Iterator[Pa
 
 def _unused(path: Path, record: Path) -> bool:
     """Whether a claimed folder holds nothing but its claim."""
-    return all(file == record or files.is_passing(file) for file in path.iterdir())
+    return all(file == record or files.is_transient(file) for file in path.iterdir())
 
 
 _SHOWN, _SHOWN_CHARACTERS = 6, 60
@@ -301,7 +299,7 @@ def versions() -> dict[str, str]:
 @cache
 def code() -> str:
     """Fingerprint of this package's source: figures of one version number may come from different code."""
-    root = Path(__file__).parent
+    root = Path(covis.__file__).parent
     sources = sorted(root.rglob("*.py"))
     return fingerprint(*(part for f in sources for part in (f.relative_to(root).as_posix(), f.read_bytes())))
 

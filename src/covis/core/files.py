@@ -1,9 +1,8 @@
-"""Files: written whole or not at all, locked, hashed, read with a guard; and which of them are really there.
+"""Files of covis: written whole or not at all, hashed, and checked when they are read.
 
 `replacing` is the only way in which covis puts a file in place: an exclusive temporary file beside it, synced, renamed,
-and the folder synced, so that a reader or a power failure sees the old file or the new one. Foreign files are opened
-by `open_regular`, arrays by `load_array` and `load_arrays`, JSON by `read_json`: any fault in them becomes an
-`InputError` that names the file.
+and the folder synced, so that a reader or a power failure sees the old file or the new one. JSON objects carry a
+checksum of themselves, manifests (`covis.core.artifacts`) those of the files beside them.
 """
 
 from __future__ import annotations
@@ -11,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import functools
 import hashlib
 import json
 import os
@@ -23,20 +21,21 @@ import sys
 import tokenize
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path, PurePosixPath
-from typing import IO, Any, NamedTuple, TypeVar, cast
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.core.errors import Damaged, InputError
+from covis.core.errors import Damaged
+from covis.core.foreign import first_line, open_regular, read_bounded
+from covis.core.locking import LOCK
 
 MAX_JSON_BYTES = 1 << 30
 """Larger JSON files are refused before they are read."""
 _NAME_BYTES = 180
 """How much of a name goes into the name of its temporary file: file systems allow 255 bytes."""
-_LOCK = ".lock"
 _PARTIAL = re.compile(r"^\..+\.[0-9a-f]{16}\.partial(\.\w+)?$")
 BAD_ARRAY = (
     ValueError, EOFError, KeyError, TypeError, SyntaxError, OverflowError, MemoryError, RuntimeError, NotImplementedError,
@@ -45,15 +44,8 @@ BAD_ARRAY = (
 """What numpy raises on a damaged file."""
 
 
-class InUse(InputError):  # noqa: N818 - a state of affairs, read as one
-    """Another process holds the directory."""
-
-
-# Writing
-
-
 @contextlib.contextmanager
-def naming(path: Path) -> Iterator[None]:
+def with_path_in_errors(path: Path) -> Iterator[None]:
     """Makes write errors that name no file (a full disk, numpy's short writes) name `path`."""
     try:
         yield
@@ -83,7 +75,7 @@ def replacing(path: Path | str, *, durable: bool = True, mode: int = 0o666) -> I
     except OSError as error:  # it names the temporary file, which means nothing to the user
         raise OSError(error.errno, error.strerror, str(path)) from error
     try:
-        with naming(path):
+        with with_path_in_errors(path):
             _hold(handle)
             yield partial
             if durable:
@@ -137,8 +129,8 @@ def writing_hdf5(path: Path | str, **options: Any) -> Iterator[Any]:
 def replace_folder(source: Path, target: Path) -> None:
     """Moves the folder `source` to `target` atomically, also over an existing folder, which is then removed.
 
-    Where the system cannot exchange two names, the old folder waits as `.NAME.old` between two renames, and `heal`
-    puts it back if the process dies in between.
+    Where the system cannot exchange two names, the old folder waits as `.NAME.old` between two renames, and
+    `finish_interrupted_replace` puts it back if the process dies in between.
     """
     if not target.exists():
         source.rename(target)
@@ -156,7 +148,7 @@ def replace_folder(source: Path, target: Path) -> None:
     shutil.rmtree(old, ignore_errors=True)
 
 
-def heal(target: Path) -> None:
+def finish_interrupted_replace(target: Path) -> None:
     """Puts back the folder that a process was replacing when it died (see `replace_folder`)."""
     if not os.path.lexists(target) and _old(target).is_dir():
         with contextlib.suppress(OSError):
@@ -189,9 +181,9 @@ def is_partial(path: Path) -> bool:
     return _PARTIAL.match(path.name) is not None
 
 
-def is_passing(path: Path) -> bool:
+def is_transient(path: Path) -> bool:
     """Whether a file is a lock or a temporary one: all that is left by a process killed before it wrote anything."""
-    return path.name == _LOCK or is_partial(path)
+    return path.name == LOCK or is_partial(path)
 
 
 def clear_partials(path: Path) -> None:
@@ -261,35 +253,6 @@ def sync(path: Path) -> None:
         os.close(handle)
 
 
-@contextlib.contextmanager
-def lock(path: Path) -> Iterator[None]:
-    """One process at a time in the folder `path`; the system releases it even after SIGKILL."""
-    import filelock
-
-    file = path / _LOCK
-    held_lock = filelock.FileLock(file)
-    try:
-        held_lock.acquire(blocking=False)
-    except filelock.Timeout:
-        raise InUse(f"{path} is in use by process {_holder(file)}; wait or stop it") from None
-    try:
-        with contextlib.suppress(OSError):
-            file.write_text(str(os.getpid()), encoding="ascii")
-        yield
-    finally:
-        held_lock.release()
-
-
-def _holder(file: Path) -> str:
-    try:
-        return file.read_text(encoding="ascii", errors="replace").strip()[:20] or "?"
-    except OSError:
-        return "?"
-
-
-# Knowing a file
-
-
 class Stamp(NamedTuple):
     """What changes when a file does: bytes, time of writing, file number, time of any change."""
 
@@ -309,99 +272,6 @@ def sha256(path: Path | str) -> str:
     """SHA-256 of a file's content."""
     with Path(path).open("rb") as handle:
         return hashlib.file_digest(handle, "sha256").hexdigest()
-
-
-# Reading
-
-
-def open_regular(path: Path | str | bytes) -> IO[bytes]:
-    """Opens a file that someone else named: never waits for a pipe, and refuses what is no regular file (`OSError`)."""
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    try:
-        mode = os.fstat(handle).st_mode
-        if not stat.S_ISREG(mode):
-            code = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
-            raise OSError(code, "Is a directory" if stat.S_ISDIR(mode) else "Not a regular file", os.fspath(path))
-        return os.fdopen(handle, "rb", buffering=0)
-    except BaseException:
-        os.close(handle)
-        raise
-
-
-def read_bounded(path: Path | str | bytes, limit: int) -> bytes:
-    """The content of a regular file of at most `limit` bytes; one that is larger raises `OSError` (EFBIG)."""
-    with open_regular(path) as handle:
-        size = os.fstat(handle.fileno()).st_size
-        if size <= limit:
-            content = _read(handle, size, limit + 1)
-            if len(content) <= limit:
-                return content
-    raise OSError(errno.EFBIG, f"File larger than {limit >> 20} MiB", os.fspath(path))
-
-
-def _read(handle: IO[bytes], size: int, limit: int) -> bytes:
-    """At most `limit` bytes; `size` are expected, and memory is first allocated for no more than these."""
-    pieces: list[bytes] = []
-    left, wanted = limit, size + 1
-    while left > 0 and (piece := handle.read(min(left, wanted))):
-        pieces.append(piece)
-        left -= len(piece)
-        wanted = 1 << 16
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-
-
-MAX_TEXT_BYTES = 1 << 30
-"""Larger texts that others wrote are refused before they are read."""
-
-
-def read_foreign(path: Path | str, limit: int = MAX_TEXT_BYTES) -> bytes:
-    """The content of a file that someone else wrote: regular, and of at most `limit` bytes; else an `InputError`."""
-    try:
-        return read_bounded(path, limit)
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist; check that the folder is complete") from None
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({first_line(error)}); check the file") from None
-
-
-def read_foreign_text(path: Path | str, limit: int = MAX_TEXT_BYTES) -> str:
-    """Like `read_foreign`, as UTF-8; invalid bytes are kept as surrogates."""
-    return read_foreign(path, limit).decode("utf-8-sig", "surrogateescape")
-
-
-def check_regular(path: Path | str) -> None:
-    """Refuses a pipe, device or folder that a library is about to open by its name."""
-    try:
-        open_regular(path).close()
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path} cannot be read ({first_line(error)}); check the path") from None
-
-
-_F = TypeVar("_F", bound=Callable[..., Any])
-
-
-def foreign(what: str) -> Callable[[_F], _F]:
-    """Decorates a reader of files that others wrote (its first argument): any failure is an `InputError` with the path.
-
-    Readers report what is wrong as well as they can; this is for unforeseen failures. `--debug` shows the cause.
-    """
-
-    def decorate(reader: _F) -> _F:
-        @functools.wraps(reader)
-        def guarded(path: Any, *args: Any, **options: Any) -> Any:
-            try:
-                return reader(path, *args, **options)
-            except (InputError, ImportError):
-                raise
-            except Exception as error:
-                if isinstance(error, OSError) and error.errno is not None:
-                    raise  # the system's own message, with the path; errors about a file's content have no errno
-                reason = f"{type(error).__name__}: {first_line(error)}"
-                raise InputError(f"{path} cannot be read as {what} ({reason}); check the file") from error
-
-        return cast(_F, guarded)
-
-    return decorate
 
 
 SEAL = "covis_checksum"
@@ -504,78 +374,3 @@ def _fitting(
         wanted = " × ".join("any" if n is None else str(n) for n in shape)
         raise Damaged(f"{place} has shape {array.shape}, expected {wanted}; {remedy}")
     return array
-
-
-def first_line(error: BaseException) -> str:
-    """An error in one short line."""
-    text = " ".join(str(getattr(error, "strerror", None) or error).split())[:160]
-    return text or type(error).__name__
-
-
-# Listings: names in folders instead of a million queries to the file system
-
-SWAPPED = {".jpg": (".jpg", ".png", ".jpeg"), ".png": (".png", ".jpg", ".jpeg")}
-"""Endings to try where a list says one and the disk has another."""
-IMAGE_SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".tif", ".tiff", ".webp", ".bmp", ".gif", ".heic", ".heif", ".ppm"}
-)
-
-
-class Listing:
-    """Names in folders below `root`; each folder is read once."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self._folders: dict[str, frozenset[str]] = {}
-
-    def has(self, name: str) -> bool:
-        """Whether `root / name` is there."""
-        folder, _, base = name.rpartition("/")
-        return base in self.folder(folder)
-
-    def folder(self, folder: str) -> frozenset[str]:
-        """What lies in a folder; nothing if it does not exist."""
-        if folder not in self._folders:
-            try:
-                self._folders[folder] = frozenset(os.listdir(self.root / folder))  # noqa: PTH208 - names are enough
-            except (FileNotFoundError, NotADirectoryError):
-                self._folders[folder] = frozenset()
-        return self._folders[folder]
-
-
-def existing_names(root: Path, names: Sequence[str], folders: Iterable[str] = ()) -> list[str]:
-    """`names` as they are on disk: with another ending, or below one of `folders`; as listed where nothing is found.
-
-    The folder is chosen once for the whole list, by its first name that is found; the ending for each name.
-    """
-    listing = Listing(root)
-    prefixes = ["", *(f"{folder}/" for folder in folders)]
-    prefix = next((p for name in names[:1000] for p in prefixes if _ending(listing, p + name)), "")
-    return [_ending(listing, prefix + name) or prefix + name for name in names]
-
-
-def _ending(listing: Listing, name: str) -> str | None:
-    path = PurePosixPath(name)
-    for suffix in SWAPPED.get(path.suffix.lower(), (path.suffix,)):
-        candidate = name[: len(name) - len(path.suffix)] + suffix
-        if listing.has(candidate):
-            return candidate
-    return None
-
-
-def walk_images(root: Path) -> list[str]:
-    """Image files below `root`, relative to it, sorted; hidden ones left out, links to folders followed once."""
-    names: list[str] = []
-    seen: set[tuple[int, int]] = set()
-    for folder, inside, files in os.walk(root, followlinks=True):
-        status = os.stat(folder)  # noqa: PTH116 - a Path for each of a million folders would cost more than the walk
-        if (status.st_dev, status.st_ino) in seen:
-            inside.clear()
-            continue
-        seen.add((status.st_dev, status.st_ino))
-        inside[:] = sorted(name for name in inside if not name.startswith("."))
-        prefix = os.path.relpath(folder, root)
-        for file in files:
-            if not file.startswith(".") and os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
-                names.append(file if prefix == "." else f"{prefix}/{file}")
-    return sorted(names, key=os.fsencode)

@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError, unknown_name
-from covis.core.files import check_regular, existing_names, foreign
+from covis.core.foreign import check_regular, foreign
+from covis.core.listings import existing_names
 from covis.core.machine import run_isolated
 from covis.core.progress import warn
 from covis.datasets.dataset import DATASETS, Dataset

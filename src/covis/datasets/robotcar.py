@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError, unknown_name
-from covis.core.files import Listing
+from covis.core.listings import Listing
 from covis.core.progress import warn
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split

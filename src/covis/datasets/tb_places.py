@@ -13,7 +13,7 @@ import numpy as np
 
 from covis.core.artifacts import read_json
 from covis.core.errors import InputError, unknown_name
-from covis.core.files import Listing
+from covis.core.listings import Listing
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.labels.rules import FovOverlap

@@ -13,7 +13,7 @@ import numpy as np
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError, unknown_name
-from covis.core.files import walk_images
+from covis.core.listings import walk_images
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.poses import Poses, convergence_deg, frame_of, local_frame

@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Ids
 from covis.core.artifacts import fingerprint
+from covis.core.card import card
 from covis.core.errors import InputError
 from covis.core.registry import Registry, first_doc_line
-from covis.core.tables import card
 from covis.evaluation.metrics import KS, Ranked, positives, ranked_ids, repeated
 from covis.graph import SimilarityGraph
 from covis.images import WINDOW, ImageSet

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core import artifacts
+from covis.core.card import card
 from covis.core.errors import InputError
 from covis.core.files import load_array
 from covis.core.settings import JsonValues
-from covis.core.tables import card
 
 EVALUATION_KIND = "evaluation"
 

@@ -14,7 +14,8 @@ from scipy.sparse import csr_matrix
 
 from covis.core.arrays import Descriptors, Ids
 from covis.core.errors import InputError
-from covis.core.files import load_array, read_foreign
+from covis.core.files import load_array
+from covis.core.foreign import read_foreign
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.relevance import NEAR_ALIKE
 from covis.evaluation.result import Evaluation

@@ -15,7 +15,8 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import read_foreign_text, replacing
+from covis.core.files import replacing
+from covis.core.foreign import read_foreign_text
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import Ranked, limit_name
 from covis.images import WINDOW, ImageSet

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.errors import InputError
-from covis.core.files import read_foreign_text, write_text
+from covis.core.files import write_text
+from covis.core.foreign import read_foreign_text
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.errors import InputError
-from covis.core.files import check_regular, foreign, load_array, read_foreign, replacing
+from covis.core.files import load_array, replacing
+from covis.core.foreign import check_regular, foreign, read_foreign
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.errors import InputError
-from covis.core.files import foreign, read_foreign
+from covis.core.foreign import foreign, read_foreign
 
 _TYPES = {
     **dict.fromkeys(("char", "int8"), "i1"),

@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.errors import InputError
-from covis.core.files import foreign, writing_hdf5
+from covis.core.files import writing_hdf5
+from covis.core.foreign import foreign
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.exchange import NUMBERS, Labels

@@ -19,7 +19,8 @@ from numpy.typing import NDArray
 
 from covis.core import artifacts, files
 from covis.core.errors import InputError
-from covis.core.files import foreign, replacing
+from covis.core.files import replacing
+from covis.core.foreign import foreign
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet, encode_names
 from covis.maps.calibration import Calibration, calibrate, compacted, gcl_margin

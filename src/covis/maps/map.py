@@ -21,9 +21,9 @@ from numpy.typing import NDArray
 
 from covis.core import artifacts, files
 from covis.core.addresses import without_password
+from covis.core.card import card
 from covis.core.errors import Damaged, InputError
 from covis.core.progress import say, warn
-from covis.core.tables import card
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.images import ImageSet, encode_names
 from covis.maps.calibration import RATE, Calibration, HeldOut, Recalibration, gcl_margin, hold_out, photos_key

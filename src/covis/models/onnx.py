@@ -24,7 +24,8 @@ from torch import Tensor, nn
 
 from covis.core.artifacts import open_manifest
 from covis.core.errors import Damaged, InputError
-from covis.core.files import first_line, replacing
+from covis.core.files import replacing
+from covis.core.foreign import first_line
 from covis.core.machine import cache_folder, device
 from covis.core.progress import say
 from covis.models.config import MODEL_KIND, ORIGIN, Preprocessing, write_without_weights

@@ -22,7 +22,8 @@ from torch import Tensor
 
 from covis.core import artifacts, files
 from covis.core.errors import Damaged, InputError
-from covis.core.files import first_line, read_json, sha256, write_bytes, write_json, write_text
+from covis.core.files import read_json, sha256, write_bytes, write_json, write_text
+from covis.core.foreign import first_line
 from covis.core.machine import weights_folder
 from covis.core.registry import Registry
 from covis.core.tables import markdown_lines

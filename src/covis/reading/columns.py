@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.errors import InputError
-from covis.core.files import foreign
+from covis.core.foreign import foreign
 
 Column = Any
 """A pyarrow array. pyarrow is imported where it is used: naming a dataset must not cost its import."""

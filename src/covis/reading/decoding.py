@@ -24,7 +24,7 @@ from PIL import Image, UnidentifiedImageError
 
 from covis.core import files
 from covis.core.errors import InputError
-from covis.core.files import read_bounded
+from covis.core.foreign import check_regular, read_bounded
 
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]
@@ -108,7 +108,7 @@ def open_image(source: Path | str | IO[bytes]) -> Image.Image:
 def image_size(path: Path) -> tuple[int, int]:
     """Width and height from a file's header."""
     try:
-        files.check_regular(path)
+        check_regular(path)
         with open_image(path) as image:
             return image.size
     except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:

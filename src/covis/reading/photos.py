@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import walk_images
+from covis.core.listings import walk_images
 from covis.core.machine import cpu_count, in_processes
 from covis.core.progress import Meter, say, warn
 from covis.images import ImageSet

@@ -16,8 +16,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.core import files
 from covis.core.errors import InputError
+from covis.core.foreign import open_regular
 from covis.images import ImageSet
 from covis.reading.decoding import _MAX_BYTES, Reject, Rejected, decode
 
@@ -90,7 +90,7 @@ def _bad(images: ImageSet, ids: NDArray[np.int64]) -> list[tuple[int, Reject]]:
 
 def _sound(path: Path | str) -> bool:
     """Whether a file begins and ends as a whole JPEG or PNG does."""
-    with files.open_regular(path) as handle:
+    with open_regular(path) as handle:
         size = os.fstat(handle.fileno()).st_size
         head = handle.read(16)
         if size < 2 * _TAIL or size > _MAX_BYTES:

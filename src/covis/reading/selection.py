@@ -50,7 +50,7 @@ def _expand(given: Iterable[Path | str], stdin: TextIO) -> Iterator[Path]:
 
 
 def _is_table(path: Path) -> bool:
-    from covis.core.files import IMAGE_SUFFIXES
+    from covis.core.listings import IMAGE_SUFFIXES
 
     if path.suffix.lower() in IMAGE_SUFFIXES:
         return False
@@ -60,7 +60,7 @@ def _is_table(path: Path) -> bool:
 
 
 def _photos_in(folder: Path) -> list[Path]:
-    from covis.core.files import walk_images
+    from covis.core.listings import walk_images
 
     names = walk_images(folder)
     if not names:

@@ -9,7 +9,8 @@ import numpy as np
 
 import covis.reading.formats  # noqa: F401 - registers the readers
 from covis.core.errors import InputError
-from covis.core.files import foreign, walk_images
+from covis.core.foreign import foreign
+from covis.core.listings import walk_images
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading.decoding import Reject, Rejected

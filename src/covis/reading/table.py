@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from covis import gis
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import foreign, read_foreign_text
+from covis.core.foreign import foreign, read_foreign_text
 from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame

@@ -10,7 +10,7 @@ import numpy as np
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import foreign, read_foreign_text
+from covis.core.foreign import foreign, read_foreign_text
 
 
 def lines(path: Path) -> list[tuple[int, str]]:

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from covis.core.arrays import Floats
 from covis.core.artifacts import read_json
 from covis.core.errors import InputError
-from covis.core.files import foreign, read_foreign
+from covis.core.foreign import foreign, read_foreign
 from covis.core.progress import warn
 from covis.reading.columns import any_values, header, numbers, read_columns
 from covis.reading.decoding import REJECTS

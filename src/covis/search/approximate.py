@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 from covis.core import artifacts
 from covis.core.arrays import Ids
 from covis.core.errors import Damaged, InputError
-from covis.core.files import checked, first_line, load_array
+from covis.core.files import checked, load_array
+from covis.core.foreign import first_line
 from covis.descriptors import DescriptorStore, Matrix
 from covis.ranking import Ranking, ordered
 from covis.search.exact import distances, rank

@@ -19,7 +19,8 @@ import numpy as np
 from covis.core import artifacts
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import Damaged, InputError, unknown_name
-from covis.core.files import first_line, load_arrays, replacing, sha256
+from covis.core.files import load_arrays, replacing, sha256
+from covis.core.foreign import first_line
 from covis.core.machine import cache_folder
 from covis.core.progress import Meter, say
 from covis.core.registry import Registry

@@ -23,7 +23,7 @@ from covis import images
 from covis.core import artifacts
 from covis.core.arrays import Floats
 from covis.core.errors import InputError, unknown_name
-from covis.core.files import is_passing
+from covis.core.files import is_transient
 from covis.core.machine import cache_folder, cpu_count
 from covis.core.progress import Meter, say
 from covis.core.settings import above
@@ -87,7 +87,7 @@ def _prepare(folder: Path, config: TownConfig, split: str) -> None:
         existing = folder_config(folder)
         if existing != config:
             raise InputError(f"{folder} holds a town of another configuration; choose another folder")
-    elif folder.is_dir() and not all(map(is_passing, folder.iterdir())):
+    elif folder.is_dir() and not all(map(is_transient, folder.iterdir())):
         raise InputError(f"{folder} holds other files; choose another folder for the town")
     if not any(_missing(folder, config, split)):
         return

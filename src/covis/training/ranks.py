@@ -15,7 +15,7 @@ from torch import Tensor, distributed
 
 from covis.core import machine
 from covis.core.errors import InputError
-from covis.core.files import first_line
+from covis.core.foreign import first_line
 
 _T = TypeVar("_T")
 _TIMEOUT = timedelta(minutes=30)

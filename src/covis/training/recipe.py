@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 from covis.core import settings as fields
 from covis.core.errors import InputError, unknown_name
-from covis.core.files import first_line, read_bounded
+from covis.core.foreign import first_line, read_bounded
 from covis.core.plugins import load_plugins, loaded_plugins, plugins_of
 from covis.core.registry import Registry
 from covis.core.settings import above, at_least, check_types

@@ -12,7 +12,7 @@ from typing import Any
 
 from covis.core import artifacts
 from covis.core.errors import Damaged
-from covis.core.files import read_foreign
+from covis.core.foreign import read_foreign
 
 METRICS = "metrics.csv"
 RESULT = "result.json"

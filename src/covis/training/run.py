@@ -14,7 +14,8 @@ import torch
 from covis import datasets
 from covis.core import artifacts, machine
 from covis.core.errors import InputError
-from covis.core.files import first_line, sha256
+from covis.core.files import sha256
+from covis.core.foreign import first_line
 from covis.core.plugins import require_plugins
 from covis.core.progress import say
 from covis.describing.features import Cached, open_features

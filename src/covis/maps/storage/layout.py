@@ -73,7 +73,7 @@ def founding(path: Path) -> Iterator[None]:
     try:
         yield
     except InputError:
-        if all(files.is_passing(file) for file in (path / SEGMENTS).rglob("*") if not file.is_dir()):
+        if all(files.is_transient(file) for file in (path / SEGMENTS).rglob("*") if not file.is_dir()):
             for part in (SEGMENTS, MODEL):
                 shutil.rmtree(path / part, ignore_errors=True)
         raise
@@ -131,7 +131,7 @@ def is_part(folder: Path, kind: str) -> bool:
     if (
         kind == STORE_KIND
         and re.fullmatch("[0-9a-f]{16}", folder.name)
-        and all(map(files.is_passing, folder.iterdir()))
+        and all(map(files.is_transient, folder.iterdir()))
     ):
         return True  # killed at the start, before it was claimed: it holds nothing
     if (folder / "embedding.json").is_file() or folder.name.endswith(GONE):

@@ -17,7 +17,7 @@ import numpy as np
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import check_regular, first_line, foreign
+from covis.core.foreign import check_regular, first_line, foreign
 from covis.core.progress import say, warn
 from covis.images import ImageSet
 from covis.poses import Poses, quaternion_matrices

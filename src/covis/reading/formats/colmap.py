@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import foreign, read_foreign, read_foreign_text
+from covis.core.foreign import foreign, read_foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Axis, Poses, ground_axes, quaternion_matrices
 from covis.reading.cameras import MODEL_OF_NUMBER, MODELS, Camera, calibration, camera

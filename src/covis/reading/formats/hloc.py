@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from covis.core.errors import InputError
-from covis.core.files import foreign, open_regular
+from covis.core.foreign import foreign, open_regular
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.cameras import MODELS, calibration, camera

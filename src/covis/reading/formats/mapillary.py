@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from covis.core.errors import InputError
-from covis.core.files import foreign, read_foreign_text
+from covis.core.foreign import foreign, read_foreign_text
 from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses

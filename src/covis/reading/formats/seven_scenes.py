@@ -14,7 +14,7 @@ import numpy as np
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import foreign, read_foreign_text
+from covis.core.foreign import foreign, read_foreign_text
 from covis.images import ImageSet, concatenate
 from covis.poses import Poses
 from covis.reading.readers import READERS, Reader

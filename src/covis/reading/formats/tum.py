@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import foreign
+from covis.core.foreign import foreign
 from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Axis, Poses, quaternion_matrices

@@ -18,7 +18,7 @@ import numpy as np
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import check_regular, foreign
+from covis.core.foreign import check_regular, foreign
 from covis.core.progress import say, warn
 from covis.images import ImageSet
 from covis.poses import Poses
