@@ -28,7 +28,7 @@ from covis.images import ImageSet
 from covis.labels import fov_similarity
 from covis.models import PlaceModel
 from covis.poses import PLACE_M, PLACE_TURN_DEG, angle_between
-from covis.report.plots import COLOURS, PAGE_WIDTH, panels, save, styled
+from covis.report.style import COLOURS, PAGE_WIDTH, panels, save, styled
 from covis.whitening import Whitening
 from evidence.datasets import across_days
 from evidence.reporting import report

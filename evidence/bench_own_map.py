@@ -278,7 +278,7 @@ def plot(rows: list[dict[str, Any]], file: Path) -> None:
     """Gains over PCA whitening with intervals over walks."""
     import matplotlib.pyplot as plt
 
-    from covis.report.plots import STYLE
+    from covis.report.style import STYLE
 
     plt.rcParams.update(STYLE)
     backbones = list(dict.fromkeys(row["backbone"] for row in rows))

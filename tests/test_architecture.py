@@ -11,7 +11,7 @@ SOURCE = Path(covis.__file__).parent
 LAYERS = [
     "core",
     "poses", "images", "graph", "ranking", "whitening", "logistic", "crossval", "gis",
-    "reading", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "field",
+    "reading", "web", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "field",
     # torch from here on
     "models", "losses", "describing", "training", "experiments", "report", "maps", "service", "demo", "cli",
 ]  # fmt: skip

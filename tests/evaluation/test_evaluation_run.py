@@ -19,7 +19,7 @@ from covis.evaluation.retrieval import rank_descriptors
 from covis.evaluation.run import Variants, evaluate_to, evaluations
 from covis.evaluation.submissions import check_submission
 from covis.models import ModelConfig, PlaceModel
-from covis.report.page import leaderboard
+from covis.report.leaderboard import leaderboard
 from covis.search import Consensus
 from layouts import builders
 

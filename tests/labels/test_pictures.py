@@ -8,7 +8,7 @@ from rooms import cameras, room
 from covis.core.errors import InputError
 from covis.labels import FovOverlap, SurfaceOverlap
 from covis.labels.clouds import PointCloud
-from covis.report.drawings import near_pairs, picture_map, picture_pair, picture_surface, sector_outline
+from covis.report.labels import near_pairs, picture_map, picture_pair, picture_surface, sector_outline
 
 
 def test_near_pairs_are_all_pairs_within_reach_with_their_zeros():

@@ -23,9 +23,9 @@ def page_file(hamlet, tmp_path_factory):
 
 
 WRONG = """shown => {
-  const r = window.covisReport, wrong = r.map.queries.findIndex((q, i) => !r.answer(i).right && shown === !!document.getElementById("entry-" + q.id));
-  const [x, y] = r.project(r.map.queries[wrong].x, r.map.queries[wrong].y), c = r.canvas.getBoundingClientRect();
-  return {x: c.left + x * c.width / r.canvas.width, y: c.top + y * c.height / r.canvas.height};
+  const r = window.covisReport, wrong = r.data.queries.findIndex((q, i) => !r.answer(i).right && shown === !!document.getElementById("entry-" + q.id));
+  const at = r.map.latLngToContainerPoint(r.at(wrong)), box = document.getElementById("query-map").getBoundingClientRect();
+  return {x: box.left + at.x, y: box.top + at.y};
 }"""
 
 
@@ -39,7 +39,7 @@ def test_a_wrong_query_on_the_map_leads_to_its_gallery_entry(browser, page_file,
     page.on("request", lambda r: complaints.append(r.url) if r.url.startswith("http") else None)
     page.goto(page_file.as_uri())
     assert page.title() == "A <test> & more"
-    page.locator("#map-canvas").scroll_into_view_if_needed()
+    page.locator("#query-map").scroll_into_view_if_needed()
     at = page.evaluate(WRONG, shown)
     page.mouse.click(at["x"], at["y"])
     entry = page.locator(".entry.chosen")
@@ -81,10 +81,10 @@ def test_the_report_is_accessible(browser, page_file, scheme, width):
 
 def test_a_leaderboard_is_accessible(browser, page_file):
     from covis.evaluation.result import Evaluation
-    from covis.report.page import leaderboard, write_leaderboard
+    from covis.report.leaderboard import leaderboard, write_leaderboard
 
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    board = leaderboard([Evaluation.open(page_file.parent / name) for name in ("one", "two")], timed=False)
+    board = leaderboard([Evaluation.open(page_file.parent / name) for name in ("one", "two")])
     write_leaderboard(page_file.parent / "board.html", board, "A <board>")
     page = browser.new_page()
     page.goto((page_file.parent / "board.html").as_uri())
@@ -113,7 +113,7 @@ def test_printed_without_buttons_and_used_by_keyboard(browser, page_file):
     assert not page.locator(".copy").first.is_visible()
     assert not page.locator("nav").is_visible()
     page.emulate_media(media="screen")
-    page.locator("#map-canvas").focus()
+    page.locator("#query-map").focus()
     page.keyboard.press("ArrowRight")
     assert page.locator("#look img").count() > 0
     assert all(alt for alt in page.eval_on_selector_all("img", "all => all.map(i => i.alt)"))

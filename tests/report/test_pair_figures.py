@@ -12,9 +12,10 @@ from covis.evaluation import load_benchmark
 from covis.evaluation.run import evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.report import write_report
-from covis.report.drawings import contributions
-from covis.report.plots import MOST, pca, save, tsne
-from covis.report.sections import FIGURES
+from covis.report.activations import contributions
+from covis.report.figures import FIGURES
+from covis.report.projections import pca, tsne
+from covis.report.style import save
 from covis.training.recipe import configure
 from covis.training.run import Resources, train
 
@@ -25,26 +26,13 @@ def two_clusters(n=40):
 
 
 def test_tsne_keeps_two_clusters_apart_and_is_repeatable():
+    pytest.importorskip("sklearn", reason="draws t-SNE")
     vectors, first = two_clusters()
     plane = tsne(vectors)
     distance = cdist(plane, plane) + np.diag(np.full(len(plane), np.inf))
     assert plane.shape == (80, 2)
     assert (first[distance.argmin(1)] == first).all()
     np.testing.assert_array_equal(plane, tsne(vectors))
-
-
-def test_tsne_keeps_neighbours_as_well_as_scikit_learn():
-    manifold = pytest.importorskip("sklearn.manifold")
-    vectors, _ = two_clusters()
-    theirs = manifold.TSNE(init="pca", method="exact", perplexity=20, random_state=0).fit_transform(vectors)
-    trust = [manifold.trustworthiness(vectors, plane) for plane in (tsne(vectors, perplexity=20), theirs)]
-    assert trust[0] > trust[1] - 0.03
-
-
-def test_tsne_bears_equal_vectors_and_refuses_too_many():
-    assert np.isfinite(tsne(np.ones((10, 3)))).all()
-    with pytest.raises(ValueError, match=str(MOST)):
-        tsne(np.zeros((MOST + 1, 2)))
 
 
 def test_pca_is_that_of_the_covariance():
@@ -99,6 +87,7 @@ def test_figures_of_runs(trained, hamlet, tmp_path, name):
     drawn = FIGURES[name](groups, runs, hamlet)
     save(drawn, tmp_path / "f.png")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
+    pytest.importorskip("sklearn", reason="draws half of the differences")
     panels = {"differences": 4, "activations": 4 * 6, "overlap": 4, "batches": 2}  # with two colour bars for overlap
     assert len(drawn.axes) == panels[name]
 

@@ -20,8 +20,11 @@ from covis.evaluation.result import Figures, find_evaluations
 from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
-from covis.report import drawings, page, plots, write_report
-from covis.report.sections import FIGURES, severity
+from covis.report import sections, tables, write_report
+from covis.report.figures import FIGURES
+from covis.report.inputs import openable_models
+from covis.report.query_map import severity
+from covis.report.style import save, svg
 from layouts import builders
 
 
@@ -112,9 +115,9 @@ def by_label(folder):
 
 def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
     groups = by_label(evaluated)
-    assert drawings.models(groups, {}) == {"small": evaluated.parent / "small"}
+    assert openable_models(groups, {}) == {"small": evaluated.parent / "small"}
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 1).save(evaluated.parent / "small", replace=True)
-    assert drawings.models(groups, {}) == {}  # another model lies there now
+    assert openable_models(groups, {}) == {}  # another model lies there now
     with pytest.raises(InputError, match="evaluations whose model is still there"):
         FIGURES["activations"](groups, {}, hamlet)
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(evaluated.parent / "small", replace=True)
@@ -128,7 +131,7 @@ def test_confident_wrong_answers_come_first_whether_their_place_is_known_or_not(
 def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet, tmp_path):
     shutil.copytree(evaluated.parent / "small", tmp_path / "broken")
     (tmp_path / "broken" / "weights.safetensors").write_bytes(b"no")
-    for make in (drawings.descriptor_differences, drawings.activations):
+    for make in (sections.descriptor_differences, sections.activations):
         section = make(by_label(evaluated), {"small": tmp_path / "broken"}, load_benchmark("town", hamlet))
         assert "weights.safetensors" in section.body
         assert "<svg" not in section.body
@@ -137,13 +140,13 @@ def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet
 def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):
     groups = by_label(evaluated)
     [first] = groups["small"]
-    recalls, rest = page.recall_table(groups, []).body, page.further(groups).body
+    recalls, rest = tables.recall_table(groups, []).body, tables.further(groups).body
     assert f"{first.recall[1]:.1f} [" in recalls
     assert recalls[: recalls.index("</table>")].count("(p = ") == 2
     assert "&lt;" not in recalls
     for key, name in NAMES.items():
         assert (escape(name.text) in rest) == (key in first.figures)
-    by_condition = page.parts(groups).body
+    by_condition = tables.parts(groups).body
     assert all(f'<th scope="row">{part}</th>' in by_condition for part in first.figures["breakdown"]["condition"])
 
 
@@ -158,11 +161,11 @@ def test_the_curve_of_accepted_matches_is_that_of_the_figures(evaluated):
 def test_published_figures_stand_beside_ours_a_row_each_method():
     figures = {"benchmark": "msls_val", "fingerprint": "f", "queries": 740, "database": 18871}
     ours = Evaluation(Figures({**figures, "recall": {"1": 70.0, "5": 80.0}}), {}, {}, {})
-    body = page.published_table({"mine": [ours]}).body
+    body = tables.published_table({"mine": [ours]}).body
     assert "65.9 → 70.0 (+4.1)" in body
     assert "whitening was fitted on the evaluated set" in body
     assert (
-        page.published_table({"mine": [Evaluation(Figures({**figures, "queries": 1, "recall": {}}), {}, {}, {})]})
+        tables.published_table({"mine": [Evaluation(Figures({**figures, "queries": 1, "recall": {}}), {}, {}, {})]})
         is None
     )
 
@@ -180,7 +183,7 @@ def test_figures_are_fit_for_a_paper(evaluated, tmp_path):
         assert low <= line.get_ydata().min()
         assert line.get_ydata().max() <= high
         assert len(band.get_paths()[0].vertices) > 2 * len(line.get_ydata())
-    plots.save(figure, tmp_path / "recall.pdf", width_in=3.25, titles=False)
+    save(figure, tmp_path / "recall.pdf", width_in=3.25, titles=False)
     pdf = (tmp_path / "recall.pdf").read_bytes()
     assert b"/FontType 42" in pdf or b"/CIDFontType2" in pdf
     assert b"/Type3" not in pdf
@@ -190,10 +193,10 @@ def test_figures_are_fit_for_a_paper(evaluated, tmp_path):
 
 def test_drawings_and_tables_speak_to_screen_readers(evaluated, hamlet):
     groups = by_label(evaluated)
-    drawn = plots.svg(FIGURES["recall"](groups, {}, None))
+    drawn = svg(FIGURES["recall"](groups, {}, None))
     assert 'role="img"' in drawn
     assert "<title>recall, Recall@k, % against k: small" in drawn
-    body = page.recall_table(groups, []).body
+    body = tables.recall_table(groups, []).body
     assert body.count('scope="col"') == body.count("<th ") - len(groups)
     assert "<b>" in body
     assert 'data-copy="LaTeX"' in body
@@ -202,14 +205,14 @@ def test_drawings_and_tables_speak_to_screen_readers(evaluated, hamlet):
 
 def test_names_of_models_cannot_break_the_page(evaluated):
     [first] = by_label(evaluated)["small"]
-    body = page.recall_table({"<script>alert(1)</script>": [first]}, []).body
+    body = tables.recall_table({"<script>alert(1)</script>": [first]}, []).body
     assert "<script>" not in body
 
 
 def test_printing_leaves_buttons_out():
     from importlib import resources
 
-    css = resources.files("covis.report").joinpath("assets", "report.css").read_text(encoding="utf-8")
+    css = resources.files("covis.web").joinpath("assets", "report.css").read_text(encoding="utf-8")
     rule = css[css.index("@media print") :]
     assert "nav, .copy, #map-models" in rule
     assert "display: none" in rule
@@ -219,7 +222,7 @@ def test_printing_leaves_buttons_out():
 def test_columns_of_numbers_are_right_aligned():
     from importlib import resources
 
-    css = resources.files("covis.report").joinpath("assets", "report.css").read_text(encoding="utf-8")
+    css = resources.files("covis.web").joinpath("assets", "report.css").read_text(encoding="utf-8")
     assert re.search(r"td\.number \{[^}]*text-align: right", css)
 
 
@@ -233,16 +236,3 @@ def test_no_html_is_put_together_by_hand():
             if isinstance(node, ast.JoinedStr) and any(isinstance(part, ast.FormattedValue) for part in node.values):
                 words = "".join(part.value for part in node.values if isinstance(part, ast.Constant))
                 assert not tag.search(words), f"{file.name}:{node.lineno}"
-
-
-def test_a_model_is_timed_until_some_calls_agree(monkeypatch):
-    """Beside other work the first few may all be slow."""
-    clock, seconds = [0.0], iter([9.0, *[0.10, 0.09, 0.08, 0.11, 0.12], 0.020, 0.021, 0.0215, *[1.0] * 50])
-    monkeypatch.setattr(page.time, "perf_counter", lambda: clock[0])
-
-    def work():
-        clock[0] += next(seconds)
-
-    assert page.quickest(work) == pytest.approx(0.020)
-    assert next(seconds) == 1.0
-    assert clock[0] == pytest.approx(9.0 + 0.5 + 0.0625), "no call after the third that agrees"

@@ -6,8 +6,11 @@ import time
 from pathlib import Path
 
 import pytest
-from served import jpeg, running
+from served import LAT, LON, jpeg, running
 
+from covis.images import ImageSet
+from covis.maps.map import Map
+from covis.poses import Poses
 from covis.service.app import create_app
 from covis.service.limits import Keys, add_key
 
@@ -165,4 +168,28 @@ def test_a_key_is_asked_for_once(browser, made, tmp_path):
         wait(page, "window.covisReady")
         drop(page, 7)
         page.locator(".leaflet-marker-icon.pin").wait_for()
+        page.close()
+
+
+@pytest.mark.slow
+def test_a_name_that_looks_like_markup_stays_text(browser, made, tmp_path):
+    """Leaflet takes strings as HTML; the policy of the page stops scripts, not elements such as a redirection."""
+    shutil.copytree(made / "town.map", tmp_path / "town.map")
+    hostile = '<meta http-equiv="refresh" content="0;url=about:blank"><b id=injected>'
+    images = ImageSet.of(made / "photos", ["007.jpg"], Poses.from_latlon([LAT], [LON], [90.0]), ["walk 9"])
+    Map.open(tmp_path / "town.map").add(images, prefix=hostile)
+    with running(create_app([tmp_path / "town.map"])) as address:
+        page = opened(browser, address)
+        drop(page, 7)
+        page.locator(".leaflet-marker-icon.pin").wait_for()
+        page.evaluate(
+            "() => { covisPage.layers.answers.eachLayer(layer => layer.getTooltip() && layer.openTooltip()); }"
+        )
+        shown = page.locator(".leaflet-tooltip").all_inner_texts()
+        assert any(text.startswith(hostile) for text in shown), shown
+        page.evaluate(
+            "() => { covisPage.layers.photos.eachLayer(layer => layer.options.radius && layer.fire('click')); }"
+        )
+        assert page.locator("#injected").count() == page.locator("body meta").count() == 0
+        assert page.url.startswith(address)
         page.close()

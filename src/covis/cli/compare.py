@@ -25,9 +25,7 @@ def compare(
     ],
     output: Annotated[
         Path | None,
-        typer.Option(
-            "-o", "--out", help="FILE.html: a leaderboard with dimensions, time and memory per photo, licence."
-        ),
+        typer.Option("-o", "--out", help="FILE.html: a leaderboard with dimensions, memory per photo and licence."),
     ] = None,
     format_: TableFormat = "text",
     json: Json = False,
@@ -60,7 +58,7 @@ def compare(
 
 
 def _write_board(output: Path, opened: list[Evaluation]) -> None:
-    """The leaderboard of evaluations as a page, with models timed on this machine."""
-    from covis.report.page import leaderboard, write_leaderboard
+    """The leaderboard of evaluations as a page."""
+    from covis.report.leaderboard import leaderboard, write_leaderboard
 
     write_leaderboard(output, leaderboard(opened))

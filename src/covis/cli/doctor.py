@@ -26,6 +26,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "ros": (("rosbags",), "ROS bags and MCAP files"),
     "video": (("av",), "videos"),
     "gis": (("pyogrio",), "GeoPackage"),
+    "figures": (("sklearn",), "t-SNE in reports"),
 }
 """Extra → the modules it brings, and what needs them."""
 _LIBRARIES = ("numpy", "scipy", "numba", "torch", "timm", "faiss-cpu", "pyarrow", "pillow", "onnxruntime")

@@ -228,8 +228,8 @@ def _drawn(name: str, table: Table, outcomes: Sequence[Outcome], inputs: Inputs)
     from covis.core.progress import warn
     from covis.evaluation import BENCHMARKS
     from covis.evaluation.result import Evaluation
-    from covis.report.plots import save
-    from covis.report.sections import FIGURES
+    from covis.report.figures import FIGURES
+    from covis.report.style import save
 
     done = sorted((o for o in outcomes if o.runs or o.evaluations), key=lambda o: o.row.name not in table.against[:1])
     benchmarks = list(dict.fromkeys(b for o in done for b in o.evaluations))

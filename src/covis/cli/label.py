@@ -356,8 +356,8 @@ def plot(
       covis label plot graph --kind map -o city.png
     """
     from covis.labels.exchange import open_labels
-    from covis.report.drawings import picture_heatmap, picture_map, picture_scatter
-    from covis.report.plots import save
+    from covis.report.labels import picture_heatmap, picture_map, picture_scatter
+    from covis.report.style import save
 
     if output.suffix.lower() not in (".png", ".svg", ".pdf"):
         raise InputError(f"{output} must end in .png, .svg or .pdf")
@@ -375,7 +375,7 @@ def plot(
 
 
 def _pair_picture(labels: Labels, pair: tuple[str, str] | None) -> Any:
-    from covis.report.drawings import picture_pair
+    from covis.report.labels import picture_pair
 
     facts = labels.graph.facts
     if facts.get("rule") != "FovOverlap":

@@ -72,14 +72,15 @@ def report(
     _check_output(output, figure, width, no_title)
     from covis.datasets import given_paths
     from covis.evaluation import BENCHMARKS, load_benchmark
-    from covis.report import sections, write_report
-    from covis.report.plots import save
+    from covis.report import write_report
+    from covis.report.figures import FIGURES
+    from covis.report.style import save
 
     groups, runs = _group_evaluations(sources, benchmark)
     protocol = BENCHMARKS[next(iter(groups.values()))[0].benchmark]
     path = given_paths(data, [protocol.dataset]).get(protocol.dataset)
     if figure:
-        save(sections.FIGURES[figure](groups, runs, path), output, width_in=width, titles=not no_title)
+        save(FIGURES[figure](groups, runs, path), output, width_in=width, titles=not no_title)
     else:
         first = next(iter(groups.values()))[0]
         loaded = load_benchmark(first.benchmark, path, frame=first.protocol.get("frame", ""))

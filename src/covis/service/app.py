@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
-from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -47,6 +46,7 @@ from covis.service.schemas import (
 )
 from covis.service.shelf import Shelf, Shown
 from covis.service.uploads import FIELD, Batcher, Form, Unusable, Upload, added_images, read_form, read_positions
+from covis.web.page import MAP_SCRIPTS, MAP_STYLES, asset_text, rendered
 
 
 @dataclass(eq=False)
@@ -441,24 +441,26 @@ async def _change(server: Server, name: str, change: Callable[[], Any]) -> dict[
     return {"map": name, "version": after.version, "photos": len(after)}
 
 
-# The page: three files of its own and Leaflet, all from this server
-
 _PAGE_FILES = {
-    "": ("service", "index.html", "text/html; charset=utf-8"),
-    "assets/page.css": ("service", "page.css", "text/css; charset=utf-8"),
-    "assets/page.js": ("service", "page.js", "text/javascript; charset=utf-8"),
-    "assets/leaflet.css": ("report", "leaflet/leaflet.css", "text/css; charset=utf-8"),
-    "assets/leaflet.js": ("report", "leaflet/leaflet.js", "text/javascript; charset=utf-8"),
-    "assets/leaflet-license.txt": ("report", "leaflet/LICENSE", "text/plain; charset=utf-8"),
+    "leaflet/LICENSE": "text/plain",
+    **dict.fromkeys((*MAP_STYLES, "service.css"), "text/css"),
+    **dict.fromkeys((*MAP_SCRIPTS, "service.js"), "text/javascript"),
 }
-"""Address → folder of covis, file in its `assets`, type; read by path, since `covis.report` loads torch."""
+"""Files of `covis.web` that the page loads from this server → their type."""
 
 
 def _add_page(app: FastAPI) -> None:
     """Adds the page at `/`."""
-    for address, (folder, file, kind) in _PAGE_FILES.items():
-        content = resources.files("covis").joinpath(folder, "assets", file).read_bytes()
-        app.get(f"/{address}", include_in_schema=False)(_file(content, kind))
+    page = rendered(
+        "service.html",
+        title="covis: where was this photo taken?",
+        styles=(*MAP_STYLES, "service.css"),
+        scripts=(*MAP_SCRIPTS, "service.js"),
+    )
+    app.get("/", include_in_schema=False)(_file(page.encode(), "text/html; charset=utf-8"))
+    for name, kind in _PAGE_FILES.items():
+        serve = _file(asset_text(name).encode(), f"{kind}; charset=utf-8")
+        app.get(f"/assets/{name}", include_in_schema=False)(serve)
 
 
 def _file(content: bytes, kind: str):  # type: ignore[no-untyped-def]

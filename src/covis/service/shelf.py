@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import threading
@@ -23,6 +22,7 @@ from covis.maps.map import Map
 from covis.maps.photos import text_of
 from covis.maps.pictures import Pictures
 from covis.runtime import Runtime
+from covis.web.thumbnails import jpeg_thumbnail
 
 _THUMBNAILS = 64 << 20
 """Bytes of thumbnails that are kept."""
@@ -153,9 +153,7 @@ class Shelf:
 
     def thumbnail(self, shown: Shown, image: str, pixels: int) -> bytes:
         """A photo of the map as a small JPEG; raises `KeyError` for an unknown name, `Reject` for a bad file."""
-        from PIL import Image
-
-        from covis.reading.decoding import Reject, decode
+        from covis.reading.decoding import Reject
 
         file = shown.map.file(shown.places[image])
         if not file.name:  # the map came without its photos' paths
@@ -167,17 +165,14 @@ class Shelf:
             if key in self._thumbnails:
                 self._thumbnails.move_to_end(key)
                 return self._thumbnails[key]
-        picture = Image.fromarray(decode(file))
-        picture.thumbnail((pixels, pixels))
-        buffer = io.BytesIO()
-        picture.save(buffer, "JPEG", quality=80)
+        content = jpeg_thumbnail(file, pixels)
         with self._lock:
             before = self._thumbnails.pop(key, b"")  # another thread may have made it meanwhile
-            self._thumbnails[key] = buffer.getvalue()
-            self._thumbnail_bytes += len(buffer.getvalue()) - len(before)
+            self._thumbnails[key] = content
+            self._thumbnail_bytes += len(content) - len(before)
             while self._thumbnail_bytes > _THUMBNAILS:
                 self._thumbnail_bytes -= len(self._thumbnails.popitem(last=False)[1])
-        return buffer.getvalue()
+        return content
 
 
 def _name(path: Path) -> str:

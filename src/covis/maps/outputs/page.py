@@ -5,13 +5,10 @@ Nothing is loaded over the network unless map tiles are requested.
 
 from __future__ import annotations
 
-import base64
-import io
 import os
 from collections.abc import Mapping, Sequence
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -24,14 +21,10 @@ from covis.images import ImageSet
 from covis.maps.locating import Answer, Match, Place, match_facts, places_of, printable
 from covis.maps.photos import text_of
 from covis.maps.pictures import Pictures
-from covis.reading.decoding import Reject, decode
+from covis.web.page import MAP_SCRIPTS, MAP_STYLES, rendered
+from covis.web.thumbnails import data_url
 
-if TYPE_CHECKING:
-    import jinja2
-
-_THUMBNAIL = 400
-_ROUGH = 2.0
-"""Photos are decoded at up to this times the thumbnail's size, then scaled down."""
+_THUMBNAIL_PIXELS = 400
 _PLACES = 20_000
 """Most photos of the map that a page shows as dots."""
 _PICTURES = 400
@@ -97,17 +90,16 @@ def _write_page(
         "earth": bool(images.poses.frame), "tiles": tiles, "photos": _dots(images), "entries": entries,
         "thumbnails": thumbnails or {},
     }  # fmt: skip
-    leaflet = resources.files("covis").joinpath("report", "assets", "leaflet")
-    own = resources.files("covis.maps").joinpath("assets")
-    raw = _raw({
-        "leaflet_css": leaflet.joinpath("leaflet.css"), "leaflet_js": leaflet.joinpath("leaflet.js"),
-        "css": own.joinpath("map.css"), "script": own.joinpath("map.js"),
-    })  # fmt: skip
-    page = _environment().get_template("map.html").render(
-        title=title, lead=lead, entries=entries, facts=facts or {}, data=data, tiles=tiles, **raw,
-        tiles_host=urlsplit(tiles).hostname or "", footer="Written by covis.",
-        licence=leaflet.joinpath("LICENSE").read_text(encoding="utf-8"),
-    )  # fmt: skip
+    page = rendered(
+        "answers.html",
+        title=title,
+        lead=lead,
+        facts=facts or {},
+        data=data,
+        tiles_host=urlsplit(tiles).hostname or "",
+        styles=(*MAP_STYLES, "answers.css"),
+        scripts=(*MAP_SCRIPTS, "answers.js"),
+    )
     write_text(path, page)
 
 
@@ -117,28 +109,13 @@ def check_tiles(address: str) -> None:
         raise InputError(f"--tiles is an address with {{z}}, {{x}} and {{y}} in it, not {address!r}")
 
 
-def _environment() -> jinja2.Environment:
-    import jinja2
-
-    return jinja2.Environment(loader=jinja2.PackageLoader("covis.maps"), autoescape=True, keep_trailing_newline=True)
-
-
-def _raw(assets: Mapping[str, Any]) -> dict[str, Any]:
-    """Our own files as they are: scripts and styles must not be escaped."""
-    from markupsafe import Markup
-
-    texts = {name: asset.read_text(encoding="utf-8") for name, asset in assets.items()}
-    texts["leaflet_js"] = texts["leaflet_js"].replace("//# sourceMappingURL=leaflet.js.map", "")
-    return {name: Markup(text) for name, text in texts.items()}
-
-
 def _entry(answer: Answer, earth: bool) -> dict[str, Any]:
     """One photo for the page's script and template."""
     position = answer.position
     return {
         "kind": "answer", "name": printable(Path(*answer.photo.parts[-2:])), "verdict": answer.verdict,
         "tone": "none" if position is None else "sure" if answer.confident else "unsure",
-        "thumbnail": _thumbnail(answer.photo), "at": None if position is None else _at(position.place, earth),
+        "thumbnail": data_url(answer.photo, _THUMBNAIL_PIXELS), "at": None if position is None else _at(position.place, earth),
         "heading": None if position is None else position.place.heading,
         "radius_m": None if position is None else position.radius_m,
         "matches": [_match(answer.matches, i, earth) for i in range(len(answer.matches))],
@@ -181,7 +158,7 @@ class _Thumbnails:
         if not self.pictures.shows(file):
             self.hidden += [file] if file.name and file.is_file() else []
             return ""
-        return _thumbnail(file)
+        return data_url(file, _THUMBNAIL_PIXELS)
 
     def tell(self, page: Path) -> None:
         if self.hidden:
@@ -189,17 +166,3 @@ class _Thumbnails:
                 f"{page}: {len(self.hidden)} photo{' is' if len(self.hidden) == 1 else 's are'} shown without a picture, "
                 f"outside the folders that were given to the map on this machine; show with --pictures {self.hidden[0].parent}"
             )
-
-
-def _thumbnail(file: Path) -> str:
-    """A photo as a data address of a small JPEG; empty where the file cannot be used any more."""
-    from PIL import Image
-
-    try:
-        picture = Image.fromarray(decode(file))
-    except Reject:
-        return ""
-    picture.thumbnail((_THUMBNAIL, _THUMBNAIL), reducing_gap=_ROUGH)
-    buffer = io.BytesIO()
-    picture.save(buffer, "JPEG", quality=72)
-    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()

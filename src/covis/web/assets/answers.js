@@ -9,26 +9,8 @@
     for (const entry of data.entries) [entry, ...entry.matches].forEach((one) => one.at && nearby(one.at));
   }
   const byId = (id) => document.getElementById(id);
-  const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
-  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  const map = L.map("map", {
-    crs: data.earth ? L.CRS.EPSG3857 : L.CRS.Simple,
-    preferCanvas: true,
-    minZoom: data.earth ? 1 : -8,
-    maxZoom: data.earth ? 22 : 6,
-    zoomSnap: 0.5,
-    zoomAnimation: !calm,
-    fadeAnimation: !calm,
-    keyboard: true,
-  });
-  map.attributionControl.setPrefix(false);
-  L.control.scale({ imperial: false }).addTo(map);
-
-  const Grid = L.GridLayer.extend({
-    createTile: () => L.DomUtil.create("div", "grid-tile"),
-  });
-  if (data.tiles) L.tileLayer(data.tiles, { maxZoom: 22, maxNativeZoom: 19 }).addTo(map);
-  else new Grid().addTo(map);
+  const { colour, element, pin } = PlaceMap;
+  const map = PlaceMap.create("map", { earth: data.earth, tiles: data.tiles });
 
   const spot = (at) => `${at[0]},${at[1]}`;
   const pinned = new Set(data.entries.filter((e) => e.kind === "photo").map((e) => spot(e.at)));
@@ -51,7 +33,7 @@
     for (const [kind, label] of rows) {
       const line = L.DomUtil.create("div", "", box);
       const dot = L.DomUtil.create("i", kind, line);
-      if (["place", "sure", "unsure", "match", "here"].includes(kind)) dot.style.background = colour(`--${kind}`);
+      if (["place", "sure", "unsure", "match", "here"].includes(kind)) dot.style.background = colour(kind);
       line.append(label);
     }
     return box;
@@ -60,35 +42,18 @@
 
   const CONE_M = 7; // of a photo's heading
   const NEAR_M = 150; // matches this near are all in view when a photo is chosen
-  const metre = data.earth ? 1 / 111320 : 1;
-  const wedge = (at, heading, length_m) => {
-    const squeeze = data.earth ? Math.max(0.05, Math.cos((at[0] * Math.PI) / 180)) : 1;
-    const tip = (turn) => {
-      const angle = ((heading + turn) * Math.PI) / 180;
-      return [at[0] + Math.cos(angle) * length_m * metre, at[1] + (Math.sin(angle) * length_m * metre) / squeeze];
-    };
-    return [at, tip(-18), tip(18)];
-  };
-  const cone = (at, heading, fill, opacity) =>
-    L.polygon(wedge(at, heading, CONE_M), { stroke: false, fillColor: fill, fillOpacity: opacity, interactive: false });
-  const pin = (heading, fill, size) => {
-    const turn = heading === null ? "" : `<path d="M0 0L-9 -24L9 -24Z" fill="${fill}" fill-opacity=".55" transform="rotate(${Number(heading)})"/>`;
-    const dot = `<circle r="${size}" fill="${fill}" stroke="#fff" stroke-width="2"/>`;
-    const html = `<svg width="26" height="26" viewBox="-13 -13 26 26" aria-hidden="true">${turn}${dot}</svg>`;
-    return L.divIcon({ className: "pin", html, iconSize: [26, 26] });
-  };
+  const cone = (at, heading, fillColor, fillOpacity) => PlaceMap.wedge(data.earth, at, heading, CONE_M, { fillColor, fillOpacity });
 
   const places = L.layerGroup().addTo(map);
   for (const [lat, lon, heading, name] of others) {
-    if (heading !== null && others.length <= 4000) cone([lat, lon], heading, colour("--place"), 0.4).addTo(places);
-    L.circleMarker([lat, lon], { radius: 3, stroke: false, fillColor: colour("--place"), fillOpacity: 0.8 })
-      .bindTooltip(document.createTextNode(name).textContent.replace(/[&<>"]/g, (c) => `&#${c.charCodeAt(0)};`))
-      .addTo(places);
+    if (heading !== null && others.length <= 4000) cone([lat, lon], heading, colour("place"), 0.4).addTo(places);
+    const dot = L.circleMarker([lat, lon], { radius: 3, stroke: false, fillColor: colour("place"), fillOpacity: 0.8 });
+    PlaceMap.tooltip(dot, name).addTo(places);
   }
 
   const pins = data.entries.map((entry, i) => {
     if (!entry.at) return null;
-    const marker = L.marker(entry.at, { icon: pin(entry.heading, colour(`--${entry.tone === "none" ? "here" : entry.tone}`), 7), keyboard: true, alt: entry.name, title: entry.name, riseOnHover: true });
+    const marker = L.marker(entry.at, { icon: pin({ heading: entry.heading, fill: colour(entry.tone === "none" ? "here" : entry.tone), size: 7 }), keyboard: true, alt: entry.name, title: entry.name, riseOnHover: true });
     marker.on("click", () => select(i));
     return marker.addTo(map);
   });
@@ -117,30 +82,9 @@
   let current = -1;
   let chosen = 0;
 
-  const element = (tag, text, kind) => {
-    const made = document.createElement(tag);
-    if (text) made.textContent = text;
-    if (kind) made.className = kind;
-    return made;
-  };
-  const picture = (source, name, caption) => {
-    const figure = element("figure");
-    if (source) {
-      const image = element("img");
-      image.src = source;
-      image.alt = name;
-      figure.append(image);
-    } else figure.append(element("div", "no picture", "gone"));
-    figure.append(element("figcaption", caption));
-    return figure;
-  };
-  const link = (text, address) => {
-    const made = element("a", text);
-    made.href = address;
-    made.target = "_blank";
-    made.rel = "noopener noreferrer";
-    return made;
-  };
+  const picture = (source, name, caption) =>
+    element("figure", {}, source ? element("img", { src: source, alt: name }) : element("div", { class: "gone" }, "no picture"), element("figcaption", {}, caption));
+  const link = (text, address) => element("a", { href: address, target: "_blank", rel: "noopener noreferrer" }, text);
 
   const compare = (j) => {
     const entry = data.entries[current];
@@ -156,13 +100,13 @@
     focus.clearLayers();
     if (!entry.at) return;
     if (entry.radius_m)
-      L.circle(entry.at, { radius: entry.radius_m, color: colour("--here"), weight: 2, fillOpacity: 0.08, interactive: false }).addTo(focus);
+      L.circle(entry.at, { radius: entry.radius_m, color: colour("here"), weight: 2, fillOpacity: 0.08, interactive: false }).addTo(focus);
     if (entry.kind === "photo")
-      L.marker(entry.at, { icon: pin(entry.heading, colour("--match"), 9), title: `chosen: ${entry.name}`, zIndexOffset: 1000, keyboard: false }).addTo(focus);
+      L.marker(entry.at, { icon: pin({ heading: entry.heading, fill: colour("match"), size: 9 }), title: `chosen: ${entry.name}`, zIndexOffset: 1000, keyboard: false }).addTo(focus);
     entry.matches.forEach((match, i) => {
-      L.polyline([entry.at, match.at], { color: colour("--match"), weight: i === j ? 3 : 1.5, dashArray: "6 5", interactive: false }).addTo(focus);
-      if (match.heading !== null) cone(match.at, match.heading, colour("--match"), 0.6).addTo(focus);
-      L.marker(match.at, { icon: pin(null, colour("--match"), i === j ? 7 : 5), alt: `match ${i + 1}: ${match.image}`, title: `${i + 1}. ${match.image}` })
+      L.polyline([entry.at, match.at], { color: colour("match"), weight: i === j ? 3 : 1.5, dashArray: "6 5", interactive: false }).addTo(focus);
+      if (match.heading !== null) cone(match.at, match.heading, colour("match"), 0.6).addTo(focus);
+      L.marker(match.at, { icon: pin({ fill: colour("match"), size: i === j ? 7 : 5 }), alt: `match ${i + 1}: ${match.image}`, title: `${i + 1}. ${match.image}` })
         .on("click", () => compare(i)).addTo(focus);
     });
   };
@@ -185,20 +129,15 @@
     }
     byId("links").replaceChildren(...links);
     byId("matches").replaceChildren(...entry.matches.map((match, j) => {
-      const item = element("li");
-      const button = element("button", `${j + 1}. ${match.image}`);
-      button.type = "button";
-      button.append(element("small", match.facts.join(", ")));
-      button.addEventListener("click", () => compare(j));
-      item.append(button);
-      return item;
+      const facts = element("small", {}, match.facts.join(", "));
+      return element("li", {}, element("button", { type: "button", onclick: () => compare(j) }, `${j + 1}. ${match.image}`, facts));
     }));
     mark();
     compare(0);
     if (entry.at) {
       const near = entry.matches.map((m) => m.at).filter((at) => map.distance(at, entry.at) < NEAR_M);
       const bounds = L.latLngBounds([entry.at, ...near]);
-      const reach = (entry.radius_m || 30) * 1.5 * metre;
+      const reach = (entry.radius_m || 30) * 1.5 * PlaceMap.unit(data.earth);
       bounds.extend([entry.at[0] - reach, entry.at[1] - reach]).extend([entry.at[0] + reach, entry.at[1] + reach]);
       map.fitBounds(bounds.pad(0.1), { maxZoom: data.earth ? 19 : 4, animate: false });
     }
@@ -227,7 +166,6 @@
     event.preventDefault();
     action();
   });
-  new ResizeObserver(() => map.invalidateSize()).observe(byId("map"));
   overview();
   if (data.entries.length === 1 && data.entries[0].kind === "answer") select(0);
   window.covisMap = { map, data, select, overview, get current() { return current; }, get chosen() { return chosen; }, pins };

@@ -2,7 +2,7 @@
 (() => {
   const $ = (id) => document.getElementById(id);
   const state = { maps: [], map: null, plane: null, files: [], answers: null, area: null, drawing: null, view: "answers", pictures: new Map() };
-  const colour = { query: "#1d6fe0", match: "#e08a1d", photo: "#7b8794", gap: "#c4372c" };
+  const { colour, element: make } = PlaceMap;
 
   // The server
 
@@ -62,16 +62,6 @@
 
   // Elements
 
-  function make(tag, attributes = {}, ...inside) {
-    const element = document.createElement(tag);
-    for (const [name, value] of Object.entries(attributes)) {
-      if (name === "class") element.className = value;
-      else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
-      else if (value !== null && value !== undefined) element.setAttribute(name, value);
-    }
-    element.append(...inside);
-    return element;
-  }
   const percent = (share) => `${Math.min(99, Math.max(1, Math.round(100 * share)))}\u00a0%`;  // no estimate is 0 or 100
   function say(text, bad = false) {
     $("status").textContent = text;
@@ -80,24 +70,10 @@
 
   // The plane: a grid that scales with the map, and layers on it
 
-  const Grid = L.GridLayer.extend({
-    createTile(coordinates) {
-      const tile = document.createElement("canvas"), size = this.getTileSize();
-      tile.width = size.x; tile.height = size.y;
-      const pen = tile.getContext("2d");
-      pen.strokeStyle = getComputedStyle(document.documentElement).getPropertyValue("--grid");
-      for (let at = 0; at <= size.x; at += 64) {
-        pen.beginPath(); pen.moveTo(at + 0.5, 0); pen.lineTo(at + 0.5, size.y); pen.moveTo(0, at + 0.5); pen.lineTo(size.x, at + 0.5); pen.stroke();
-      }
-      return tile;
-    },
-  });
   function openPlane() {
     if (state.plane) state.plane.remove();
     const earth = state.map.on_earth;
-    state.plane = L.map("map", { crs: earth ? L.CRS.EPSG3857 : L.CRS.Simple, preferCanvas: true, attributionControl: false, minZoom: earth ? 2 : -10, maxZoom: earth ? 23 : 8, doubleClickZoom: false });
-    new Grid({ minZoom: -20, maxZoom: 24, noWrap: true }).addTo(state.plane);
-    if (earth) L.control.scale({ imperial: false }).addTo(state.plane);
+    state.plane = PlaceMap.create("map", { earth: state.map.on_earth, doubleClickZoom: false });
     state.layers = { photos: L.layerGroup(), cells: L.layerGroup(), answers: L.layerGroup(), area: L.layerGroup() };
     for (const layer of Object.values(state.layers)) layer.addTo(state.plane);
     showAll();
@@ -114,14 +90,7 @@
   }
   function wedge(place, style) {
     if (place.heading === null || place.heading === undefined) return null;
-    const [y, x] = spot(place), reach = state.map.on_earth ? 9 / 111320 : 9;
-    const ring = [[y, x]];
-    for (let turn = -30; turn <= 30; turn += 10) {
-      const angle = ((place.heading + turn) * Math.PI) / 180;
-      const wide = state.map.on_earth ? Math.cos((y * Math.PI) / 180) : 1;
-      ring.push([y + reach * Math.cos(angle), x + (reach * Math.sin(angle)) / wide]);
-    }
-    return L.polygon(ring, { stroke: false, fillOpacity: 0.35, interactive: false, ...style });
+    return PlaceMap.wedge(state.map.on_earth, spot(place), place.heading, 9, { fillOpacity: 0.35, ...style });
   }
 
   // The map's own photos and its gaps
@@ -134,9 +103,9 @@
       const page = await (await call(`${base()}/photos?limit=1000&offset=${offset}`)).json();
       if (state.map !== map) return;
       for (const photo of page.photos) {
-        const cone = wedge(photo, { fillColor: colour.photo, fillOpacity: shade });
+        const cone = wedge(photo, { fillColor: colour("place"), fillOpacity: shade });
         if (cone) cone.addTo(state.layers.photos);
-        L.circleMarker(spot(photo), { radius: 3.5, weight: 0, fillOpacity: 0.9, fillColor: colour.photo }).on("click", () => showPhoto(photo)).addTo(state.layers.photos);
+        L.circleMarker(spot(photo), { radius: 3.5, weight: 0, fillOpacity: 0.9, fillColor: colour("place") }).on("click", () => showPhoto(photo)).addTo(state.layers.photos);
       }
       offset = page.next;
     }
@@ -156,8 +125,9 @@
     state.layers.cells.clearLayers();
     for (const cell of coverage.cells) {
       const ring = cell.ring.map(([x, y]) => [y, x]);
-      const style = cell.photos ? { fillColor: colour.query, fillOpacity: Math.min(0.35, 0.1 + cell.photos / 60) } : { fillColor: colour.gap, fillOpacity: 0.4 };
-      L.polygon(ring, { stroke: false, ...style }).bindTooltip(cell.photos ? `${cell.photos} photos${cell.missing.length ? `, none looking ${cell.missing.join(" ")}` : ""}` : "no photo here").addTo(state.layers.cells);
+      const style = cell.photos ? { fillColor: colour("here"), fillOpacity: Math.min(0.35, 0.1 + cell.photos / 60) } : { fillColor: colour("wrong"), fillOpacity: 0.4 };
+      const facts = cell.photos ? `${cell.photos} photos${cell.missing.length ? `, none looking ${cell.missing.join(" ")}` : ""}` : "no photo here";
+      PlaceMap.tooltip(L.polygon(ring, { stroke: false, ...style }), facts).addTo(state.layers.cells);
     }
     raise(state.layers.photos);
     const rows = coverage.photograph_next.map((place) => make("tr", {},
@@ -227,7 +197,7 @@
     const sure = placed.filter((answer) => answer.confident).length;
     const walk = state.answers.walk ? ` The walk: ${percent(state.answers.walk.agreement)} of its photos agree${state.answers.walk.note ? ` (${state.answers.walk.note})` : ""}.` : "";
     say(`${placed.length} of ${cards.length} located, ${sure} of them confident.${walk}`);
-    if (state.answers.walk && placed.length > 1) L.polyline(placed.map((answer) => spot(answer.position)), { color: colour.query, weight: 2, dashArray: "6 5", interactive: false }).addTo(state.layers.answers);
+    if (state.answers.walk && placed.length > 1) L.polyline(placed.map((answer) => spot(answer.position)), { color: colour("here"), weight: 2, dashArray: "6 5", interactive: false }).addTo(state.layers.answers);
     const first = state.answers.answers.findIndex((answer) => answer.position);
     if (first >= 0) choose(first, true);
   }
@@ -251,13 +221,14 @@
   }
   function pins(answer, number) {
     const place = answer.position, layer = state.layers.answers;
-    const cone = wedge(place, { fillColor: colour.query });
+    const cone = wedge(place, { fillColor: colour("here") });
     if (cone) cone.addTo(layer);
     for (const match of answer.matches) {
-      L.polyline([spot(place), spot(match)], { color: colour.match, weight: 1, interactive: false }).addTo(layer);
-      L.circleMarker(spot(match), { radius: 6, color: "#fff", weight: 1, fillOpacity: 1, fillColor: colour.match }).bindTooltip(match.image).on("click", () => compare(answer, number, match)).addTo(layer);
+      L.polyline([spot(place), spot(match)], { color: colour("match"), weight: 1, interactive: false }).addTo(layer);
+      const dot = L.circleMarker(spot(match), { radius: 6, color: "#fff", weight: 1, fillOpacity: 1, fillColor: colour("match") });
+      PlaceMap.tooltip(dot, match.image).on("click", () => compare(answer, number, match)).addTo(layer);
     }
-    const icon = L.divIcon({ className: "pin", iconSize: [26, 26], html: `<svg viewBox="0 0 26 26" width="26" height="26" aria-hidden="true"><circle cx="13" cy="13" r="10" fill="${colour.query}" stroke="#fff" stroke-width="2"/><text x="13" y="17.5" text-anchor="middle" font-size="12" fill="#fff">${number + 1}</text></svg>` });
+    const icon = PlaceMap.pin({ fill: colour("here"), size: 10, label: number + 1 });
     L.marker(spot(place), { icon, alt: `${answer.photo}: ${verdict(answer).text}`, title: answer.photo, zIndexOffset: 1000 }).on("click", () => choose(number, false)).addTo(layer);
   }
   function choose(number, move) {
@@ -265,7 +236,7 @@
     const answer = state.answers.answers[number];
     // The radius of the chosen photo alone: several would hide the map.
     state.ring?.remove();
-    state.ring = answer.position.radius_m ? radius(answer.position, answer.position.radius_m, { color: colour.query, weight: 1, fillOpacity: 0.06 }).addTo(state.layers.answers) : null;
+    state.ring = answer.position.radius_m ? radius(answer.position, answer.position.radius_m, { color: colour("here"), weight: 1, fillOpacity: 0.06 }).addTo(state.layers.answers) : null;
     if (move) state.plane.fitBounds(L.latLngBounds([spot(answer.position), ...answer.matches.map(spot)]), { padding: [50, 50], maxZoom: state.map.on_earth ? 19 : 3 });
     else $(`answer-${number}`).scrollIntoView({ block: "nearest" });
   }
@@ -305,10 +276,10 @@
     state.layers.area.clearLayers();
     const corners = state.drawing || state.area;
     if (!corners) return;
-    const style = { color: colour.query, weight: 2, dashArray: "4 4", fillOpacity: 0.06, interactive: false };
+    const style = { color: colour("here"), weight: 2, dashArray: "4 4", fillOpacity: 0.06, interactive: false };
     if (corners.length > 2) L.polygon(corners, style).addTo(state.layers.area);
     else if (corners.length) L.polyline(corners, style).addTo(state.layers.area);
-    for (const at of corners) L.circleMarker(at, { radius: 4, color: colour.query, interactive: false }).addTo(state.layers.area);
+    for (const at of corners) L.circleMarker(at, { radius: 4, color: colour("here"), interactive: false }).addTo(state.layers.area);
   }
   function corner(at) { state.drawing.push([at.lat, at.lng]); drawArea(); $("draw").disabled = state.drawing.length < 3; }
   function toggleDrawing() {
@@ -354,7 +325,7 @@
       if (shown) state.layers[name].addTo(state.plane); else state.layers[name].remove();
     }
     const mark = (kind, text) => { const span = make("span", {}); span.append(make("i", { class: `swatch ${kind}` }), text); return span; };
-    $("legend").replaceChildren(...(view === "answers" ? [mark("query", "your photo, with its radius"), mark("match", "matches"), mark("photo", "photos of the map")] : [mark("photo", "photos and where they look"), mark("query", "cells with photos"), mark("gap", "gaps")]));
+    $("legend").replaceChildren(...(view === "answers" ? [mark("here", "your photo, with its radius"), mark("match", "matches"), mark("place", "photos of the map")] : [mark("place", "photos and where they look"), mark("here", "cells with photos"), mark("wrong", "gaps")]));
     if (view === "photos") { say(""); showAll(); loadGaps().catch((error) => say(error.message, true)); }
   }
   function openMap(name) {

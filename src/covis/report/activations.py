@@ -1,0 +1,132 @@
+"""Activation maps: what every place of two photos adds to the similarity of their descriptors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+from torch import Tensor
+
+from covis.core.errors import InputError
+from covis.evaluation import Benchmark
+from covis.images import ImageSet
+from covis.models import PlaceModel
+from covis.reading.decoding import Reject, decode
+from covis.report.inputs import (
+    EvaluationGroups,
+    Models,
+    open_models,
+    sampled_pairs,
+)
+from covis.report.style import (
+    PAGE_WIDTH,
+    panels,
+    styled,
+)
+
+Shares = tuple[NDArray[Any], NDArray[Any]]
+CHOSEN = (0.9, 0.6, 0.3, 0.0)
+"""ψ of the pairs whose activation maps are shown."""
+
+
+def activation_figure(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Figure:
+    """Sampled pairs with ψ near `CHOSEN`, seen by each model."""
+    opened = open_models(models)
+    sample = sampled_pairs(evaluations, benchmark)
+    psi = np.asarray(sample["pair_psi"])
+    at = [int(np.argmin(np.abs(psi - wanted))) for wanted in CHOSEN]
+    pairs = [(int(sample["pair_query"][k]), int(sample["pair_map"][k])) for k in at]
+    captions = [f"ψ = {psi[k]:.2f}" for k in at]
+    return pair_activations(opened, benchmark.queries, benchmark.database, pairs, captions)
+
+
+def pair_activations(
+    models: Mapping[str, PlaceModel],
+    queries: ImageSet,
+    database: ImageSet,
+    pairs: list[tuple[int, int]],
+    captions: list[str],
+) -> Figure:
+    """Activation maps of chosen pairs (query id, map id), one column per model."""
+    paths = [(queries.path(i), database.path(j)) for i, j in pairs]
+    try:
+        photos = [(_photo(a), _photo(b)) for a, b in paths]
+        shares = {
+            name: [contributions(m, m.preprocessing.pixels(a), m.preprocessing.pixels(b)) for a, b in paths]
+            for name, m in models.items()
+        }
+    except Reject as reject:
+        raise InputError(f"{reject}; fix the file or evaluate again without it") from reject
+    return activation_maps(photos, captions, shares)
+
+
+def _photo(path: Path) -> NDArray[np.uint8]:
+    from PIL import Image
+
+    picture = Image.fromarray(decode(path))
+    picture.thumbnail((200, 200))
+    return np.asarray(picture)
+
+
+def contributions(model: PlaceModel, first: Tensor, second: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """What every place of the map adds to the cosine of two pooled photos (3, H, W) uint8; each (h, w).
+
+    Feature × gradient with the vectors' lengths held fixed: for pooling by mean, maximum or generalised mean the places
+    of each photo sum to the cosine itself; for other poolings it is the linear part. Whitening is not applied.
+    """
+    model.eval()
+    with torch.no_grad():
+        space, summary = model.pooling_input(model.normalise(torch.stack([first, second])))
+    space = space.detach().float().requires_grad_()
+    with torch.enable_grad():
+        pooled = model.pool(space, summary.detach())
+        length = pooled.detach().norm(dim=-1).clamp(min=1e-12)
+        cosine = (pooled[0] * pooled[1]).sum() / (length[0] * length[1])
+        [slope] = torch.autograd.grad(cosine, [space], allow_unused=True) if cosine.requires_grad else [None]
+    if slope is None:
+        raise InputError(f"pooling {model.config.pool!r} takes nothing from the map, so it has no activation map")
+    shares = (space * slope).sum(1).detach().cpu().numpy()
+    return shares[0], shares[1]
+
+
+@styled
+def activation_maps(
+    photos: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8]]],
+    captions: Sequence[str],
+    shares: Mapping[str, Sequence[Shares]],
+) -> Figure:
+    """One row per pair: both photos, then for each name both with what every place adds to the similarity."""
+    aspect = np.mean([side.shape[0] / side.shape[1] for pair in photos for side in pair])
+    columns = 2 * (1 + len(shares))
+    width = min(1.9, PAGE_WIDTH / columns)
+    figure, grid = panels(width * columns, (width * aspect + 0.06) * len(photos) + 0.3, len(photos), columns)
+    for axes in grid.ravel():
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.grid(False)
+    for i, pair in enumerate(photos):
+        grid[i, 0].set_ylabel(captions[i])
+        for side in (0, 1):
+            grid[i, side].imshow(pair[side])
+            for column, name in enumerate(shares, start=1):
+                _overlay(grid[i, 2 * column + side], pair[side], shares[name][i], side)
+    for column, name in enumerate(("photos", *shares)):
+        grid[0, 2 * column].set_title(name, loc="left")
+    return figure
+
+
+def _overlay(axes: Axes, photo: NDArray[np.uint8], shares: Shares, side: int) -> None:
+    """Heat over a grey photo, on one scale for both of a pair; places that speak against the match stay cold."""
+    height, width = photo.shape[:2]
+    most = max(1e-12, *(float(part.max()) for part in shares))
+    heat = np.maximum(0.0, shares[side]) / most
+    axes.imshow(photo.mean(2), cmap="gray", vmin=0, vmax=255)
+    extent = (-0.5, width - 0.5, height - 0.5, -0.5)
+    visible = 0.1 + 0.7 * np.sqrt(heat)  # cold places show the photo
+    axes.imshow(heat, cmap="inferno", vmin=0, vmax=1, alpha=visible, extent=extent, interpolation="bilinear")

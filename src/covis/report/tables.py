@@ -1,0 +1,145 @@
+"""Tables of a report: recall with intervals and tests, other metrics, parts of the queries, published figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from markupsafe import Markup
+
+from covis.core.tables import aligned
+from covis.evaluation import Evaluation
+from covis.evaluation.compare import compare
+from covis.evaluation.published import SOURCE, beside
+from covis.evaluation.render import BEST_RECALL, NAMES, PLUS_MINUS, name_of, over_seeds, seeds
+from covis.evaluation.render import COMPARED_KS as KS
+from covis.report.inputs import (
+    EvaluationGroups,
+)
+from covis.web.page import NOTE, Section, figures_row, html_table
+
+
+def recall_table(evaluations: EvaluationGroups, drawings: list[str]) -> Section:
+    """Recall@k with its interval or spread over runs, tested against the first name; curves below."""
+    tests = _tests(evaluations)
+    rows = []
+    for name, group in evaluations.items():
+        row: dict[str, Any] = {"model": name, "seeds": seeds(group), "dims": group[0].figures.dim or ""}
+        for k in KS:
+            value = over_seeds([e.recall[k] for e in group])
+            row[name_of(f"recall@{k}").heading] = value + _interval(group[0], k, len(group))
+        rows.append(row | tests.get(name, {}))
+    notes = [f"{PLUS_MINUS}; bands are the range over seeds"] if _repeated(evaluations) else []
+    notes += [f"in brackets: {group[0].figures['interval']}" for group in list(evaluations.values())[:1]]
+    notes += ["* significant at 5 % (paired test, Holm over the models)"] if tests else []
+    note = NOTE.format("; ".join(notes))
+    return Section(
+        "Recall",
+        html_table(rows, "recall", best=BEST_RECALL) + note + figures_row(drawings),
+        "recall",
+    )
+
+
+def _interval(evaluation: Evaluation, k: int, runs: int) -> str:
+    return "" if runs > 1 else " [{:.1f}, {:.1f}]".format(*evaluation.figures.recall_interval[k])
+
+
+def _repeated(evaluations: EvaluationGroups) -> bool:
+    return any(len(group) > 1 for group in evaluations.values())
+
+
+def _tests(evaluations: EvaluationGroups) -> dict[str, dict[str, str]]:
+    """Cells with the difference of each name to the first; empty unless each name has one evaluation."""
+    if len(evaluations) < 2 or _repeated(evaluations):
+        return {}
+    names = list(evaluations)
+    [compared] = compare([group[0] for group in evaluations.values()])["comparisons"]
+    column = f"Δ Recall@{KS[0]} against {names[0]}"
+    cells = {names[0]: {column: ""}}
+    for name, row in zip(names[1:], compared["rows"][1:], strict=True):
+        test = row["against_first"][str(KS[0])]
+        mark = "*" if test["significant"] else ""
+        cells[name] = {column: f"{test['difference']:+.1f} (p = {test['p_value']:.2g}){mark}"}
+    return cells
+
+
+def further(evaluations: EvaluationGroups) -> Section:
+    """Every other figure: of rankings, of poses, of accepted matches, of graded similarity."""
+    rows: list[dict[str, Any]] = []
+    for name, group in evaluations.items():
+        columns: dict[str, Callable[[Evaluation], Any]] = {f"map@{k}": _average_precision(k) for k in KS}
+        columns |= {key: _single(key) for key in NAMES}
+        columns |= {f"localised@{limit}": _within(limit) for limit in group[0].figures.localised}
+        values = {key: [read(e) for e in group] for key, read in columns.items()}
+        cells = {name_of(key).heading: over_seeds(v, name_of(key).digits) for key, v in values.items() if None not in v}
+        rows.append({"model": name, **cells})
+    best = {name.heading: name.lower_is_better for name in NAMES.values()}
+    return Section("Other metrics", html_table(aligned(rows), "figures", best=best), "figures")
+
+
+def _average_precision(k: int) -> Callable[[Evaluation], Any]:
+    return lambda e: e.figures.mean_average_precision.get(k)
+
+
+def _single(key: str) -> Callable[[Evaluation], Any]:
+    return lambda e: e.figures.single(key)
+
+
+def _within(limit: str) -> Callable[[Evaluation], Any]:
+    return lambda e: e.figures.localised.get(limit)
+
+
+def parts(evaluations: EvaluationGroups) -> Section | None:
+    """Figures by condition, city or surroundings, one table per label."""
+    first = next(iter(evaluations.values()))[0].figures.breakdown
+    if not first:
+        return None
+    body = "".join(html_table(_part_rows(evaluations, label), f"parts-{label}") for label in first)
+    return Section(f"By {' and '.join(first)}", body, "parts")
+
+
+def _part_rows(evaluations: EvaluationGroups, label: str) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for part in next(iter(evaluations.values()))[0].figures.breakdown[label]:
+        for name, group in evaluations.items():
+            entries = [e.figures.breakdown[label][part] for e in group]
+            row: dict[str, Any] = {label: part or "(unknown)", "queries": entries[0].queries, "model": name}
+            row |= {
+                name_of(f"recall@{k}").heading: over_seeds([entry.recall[k] for entry in entries])
+                for k in entries[0].recall
+                if k in KS
+            }
+            row |= {
+                name_of(f"localised@{limit}").heading: over_seeds([entry.localised[limit] for entry in entries])
+                for limit in entries[0].localised
+            }
+            rows.append(row)
+    return aligned(rows)
+
+
+def published_table(evaluations: EvaluationGroups) -> Section | None:
+    """The method's published figures beside ours, where the protocol is the same: one row per published method."""
+    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
+    caveats: list[str] = []
+    for name, group in evaluations.items():
+        for entry in beside(group[0]):
+            facts = {"ours": name, "published": entry["method"], "of": entry["part"] or "all", **_made_by(entry)}
+            row = rows.setdefault(tuple(facts.values()), facts)
+            cell = f"{entry['published']:g} → {entry['ours']:.1f} ({entry['difference']:+.1f})"
+            row[_FIGURE.get(entry["figure"].partition("@")[0], "") + entry["figure"].partition("@")[2]] = cell
+            caveats += [c for c in entry["caveats"] if c not in caveats]
+    if not rows:
+        return None
+    body = html_table(aligned(list(rows.values())), "published")
+    notes = Markup("").join(Markup("<li>{}</li>").format(c) for c in caveats)
+    lead = NOTE.format(f"published → ours (difference), percent; {SOURCE}")
+    note = Markup('<ul class="note">{}</ul>').format(notes)
+    return Section("Published, ours, difference", lead + body + note, "published")
+
+
+_FIGURE = {"recall": "Recall@", "localised": "within ", "average_precision": "average precision"}
+
+
+def _made_by(entry: Mapping[str, Any]) -> dict[str, Any]:
+    whitened = {None: "", True: "whitened", False: "plain"}[entry["whitened"]]
+    return {"dims": entry["dim"] or "", "made": whitened, "source": entry["source"]}

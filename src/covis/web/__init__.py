@@ -1,0 +1,1 @@
+"""What all pages share: the frame, elements, the map component and thumbnails."""

@@ -1,0 +1,64 @@
+"use strict";
+// The map of every page: on Earth or on a plane in metres, over tiles or a grid. Names are shown as text, never as markup.
+const PlaceMap = (() => {
+  const METRE_DEG = 1 / 111320;
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+
+  // Children that are strings become text nodes.
+  function element(tag, attributes = {}, ...children) {
+    const made = document.createElement(tag);
+    for (const [name, value] of Object.entries(attributes)) {
+      if (name === "class") made.className = value;
+      else if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+      else if (value !== null && value !== undefined) made.setAttribute(name, value);
+    }
+    made.append(...children);
+    return made;
+  }
+
+  const Grid = L.GridLayer.extend({ createTile: () => element("div", { class: "grid-tile" }) });
+
+  function create(id, { earth, tiles = "", ...options }) {
+    const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
+    const map = L.map(id, {
+      crs: earth ? L.CRS.EPSG3857 : L.CRS.Simple,
+      preferCanvas: true,
+      minZoom: earth ? 1 : -10,
+      maxZoom: earth ? 22 : 8,
+      zoomSnap: 0.5,
+      zoomAnimation: !calm,
+      fadeAnimation: !calm,
+      ...options,
+    });
+    map.attributionControl.setPrefix(false);
+    L.control.scale({ imperial: false }).addTo(map);
+    (tiles ? L.tileLayer(tiles, { maxZoom: 22, maxNativeZoom: 19 }) : new Grid({ minZoom: -20, maxZoom: 24, noWrap: true })).addTo(map);
+    new ResizeObserver(() => map.invalidateSize()).observe(map.getContainer());
+    return map;
+  }
+
+  const unit = (earth) => (earth ? METRE_DEG : 1);
+
+  // A heading as a wedge of `length` metres; `at` is [latitude, longitude] or [north, east].
+  function wedge(earth, at, heading, length, style) {
+    const squeeze = earth ? Math.max(0.05, Math.cos((at[0] * Math.PI) / 180)) : 1;
+    const tip = (turn) => {
+      const angle = ((heading + turn) * Math.PI) / 180;
+      return [at[0] + Math.cos(angle) * length * unit(earth), at[1] + (Math.sin(angle) * length * unit(earth)) / squeeze];
+    };
+    return L.polygon([at, ...[-24, -12, 0, 12, 24].map(tip)], { stroke: false, interactive: false, ...style });
+  }
+
+  function pin({ heading = null, fill, size = 7, label = "" }) {
+    const turn = heading === null ? "" : `<path d="M0 0L-9 -24L9 -24Z" fill="${fill}" fill-opacity=".55" transform="rotate(${Number(heading)})"/>`;
+    const dot = `<circle r="${Number(size)}" fill="${fill}" stroke="#fff" stroke-width="2"/>`;
+    const text = label === "" ? "" : `<text y="4.5" text-anchor="middle" font-size="12" fill="#fff">${Number(label)}</text>`;
+    const html = `<svg width="26" height="26" viewBox="-13 -13 26 26" aria-hidden="true">${turn}${dot}${text}</svg>`;
+    return L.divIcon({ className: "pin", html, iconSize: [26, 26] });
+  }
+
+  // Leaflet takes strings as markup, so a name is given to it as an element.
+  const tooltip = (layer, text) => layer.bindTooltip(element("span", {}, text));
+
+  return { colour, create, element, pin, tooltip, unit, wedge };
+})();
