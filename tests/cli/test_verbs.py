@@ -326,10 +326,10 @@ def test_choices_are_those_of_their_owners():
     from covis.evaluation import render
     from covis.labels.fov import Measure
     from covis.poses import Axis
-    from covis.report import sections
+    from covis.report.figures import FIGURES
     from covis.whitening import PairLabels
 
-    assert set(report.FIGURE_CHOICES) == set(sections.FIGURES)
+    assert set(report.FIGURE_CHOICES) == set(FIGURES)
     assert set(options.TABLE_FORMATS) == set(render.TABLE_FORMATS)
     assert set(evaluate.PAIR_LABELS) == set(get_args(PairLabels))
     assert set(label.MEASURE_CHOICES) == set(get_args(Measure))

@@ -401,7 +401,6 @@ def test_several_models_at_once_make_a_leaderboard(walks, model, tmp_path, capsy
     assert recalls == sorted((entry["recall"]["1"] for entry in data), reverse=True)
     wide = next(row for row in table["rows"] if row["model"] == "wide")
     assert (wide["licence"], wide["image_size"], wide["dim"]) == ("CC BY 4.0", [48, 48], 256)
-    assert wide["cost"]["ms_per_photo"] > 0
     page = (tmp_path / "board.html").read_text()
     assert "CC BY 4.0" in page
     assert table["fingerprint"] in page

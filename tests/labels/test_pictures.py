@@ -8,7 +8,7 @@ from rooms import cameras, room
 from covis.core.errors import InputError
 from covis.labels import FovOverlap, SurfaceOverlap
 from covis.labels.clouds import PointCloud
-from covis.report.labels import near_pairs, picture_map, picture_pair, picture_surface, sector_outline
+from covis.report.labels import near_pairs, picture_map, picture_pair, sector_outline
 
 
 def test_near_pairs_are_all_pairs_within_reach_with_their_zeros():
@@ -47,16 +47,6 @@ def test_titles_say_the_measured_figures():
     assert "facing weighed 0.000" in picture_pair(faced, 0, faced, 1, facing=True).axes[0].get_title()
     graph = FovOverlap()(images.subset([0]), images)
     assert picture_map(graph, images.subset([0])).axes[0].get_title().startswith("1 queries, 0 without")
-
-
-def test_a_surface_picture_counts_points_of_both():
-    cloud, images = PointCloud(room(2000)), cameras(2, seed=3)
-    figure = picture_surface(cloud, images, 0, images, 0)
-    labels = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
-    assert sum(int(label.split("(")[1].strip(")")) for label in labels) == 2000
-    assert labels[1].endswith("(0)")
-    assert labels[2].endswith("(0)")
-    assert figure.axes[0].get_title() == "iou 1.000"
 
 
 def test_estimates_are_near_the_truth_where_images_lie_evenly():

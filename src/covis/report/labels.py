@@ -1,13 +1,12 @@
-"""Pictures of labels: fields of view, seen surfaces, and ψ against distance and angle."""
+"""Pictures of labels: fields of view, and ψ against distance and angle."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
@@ -19,9 +18,6 @@ from covis.poses import angle_between
 from covis.report.style import (
     styled,
 )
-
-if TYPE_CHECKING:
-    from covis.labels.clouds import PointCloud
 
 _ONE, _TWO, _SHARED = "#2c6fbb", "#d9662b", "#3a9a5b"
 _MOST_QUERIES = 2000
@@ -173,59 +169,12 @@ def picture_map(graph: SimilarityGraph, queries: ImageSet) -> Figure:
     return figure
 
 
-@styled
-def picture_surface(
-    cloud: PointCloud, queries: ImageSet, i: int, database: ImageSet, j: int, occlusion: str = "none"
-) -> Figure:
-    """The cloud's points in three dimensions: seen by one, by the other, by both, by none."""
-    from covis.labels.surface import arrange, seen_points
-
-    points = arrange(cloud)
-    one, two = (
-        np.unpackbits(
-            seen_points(points, images.subset([k]), occlusion).words.view(np.uint8), bitorder="little"
-        ).astype(bool)
-        for images, k in ((queries, i), (database, j))
-    )
-    figure, axes = _figure(8, 7, projection="3d")
-    xyz = np.stack([points.x, points.y, points.z]) + points.middle[:, None]
-    kinds = ((~one & ~two, "#aaaaaa", 0.5, "neither"), (one & ~two, _ONE, 2, queries.name(i)),
-             (two & ~one, _TWO, 2, database.name(j)), (one & two, _SHARED, 3, "both"))  # fmt: skip
-    eyes = np.stack([queries.poses.centre[i], database.poses.centre[j]], axis=1)
-    near = _zoom(axes, np.concatenate([xyz[:, one | two], eyes], axis=1), xyz)
-    rng = np.random.default_rng(0)
-    for seen, colour, size, name in kinds:
-        those = np.flatnonzero(seen & ~np.isnan(points.x))  # NaN fills the last block up
-        some = rng.permutation(those[near[those]])[:_MOST_DOTS]
-        axes.scatter(*xyz[:, some], s=size, c=colour, linewidths=0, label=f"{name} ({len(those)})", rasterized=True)
-    for eye, colour in zip(eyes.T, (_ONE, _TWO), strict=True):
-        axes.scatter(*eye, s=40, c=colour, marker="^")
-    share = (one & two).sum() / max(1, (one | two).sum())
-    axes.set(title=f"iou {share:.3f}", xlabel="east (m)", ylabel="north (m)", zlabel="up (m)")
-    axes.legend(loc="upper right", fontsize="small", markerscale=4)
-    return figure
-
-
-def _zoom(axes: Any, shown: Floats, xyz: Floats) -> NDArray[np.bool_]:
-    """Fits the axes around the (3, N) points `shown` at equal scales; returns which of `xyz` then lie inside."""
-    low, high = shown.min(axis=1), shown.max(axis=1)
-    slack = 0.03 * float((high - low).max()) + 1e-6
-    low, high = low - slack, high + slack
-    axes.set(xlim=(low[0], high[0]), ylim=(low[1], high[1]), zlim=(low[2], high[2]))
-    extent = high - low
-    axes.set_box_aspect(extent)
-    for axis, length in zip("xyz", extent, strict=True):
-        axes.locator_params(axis=axis, nbins=max(2, round(7 * float(length / extent.max()))))
-    inside: NDArray[np.bool_] = ((xyz >= low[:, None]) & (xyz <= high[:, None])).all(axis=0)
-    return inside
-
-
-def _figure(width: float, height: float, columns: int = 1, projection: str | None = None) -> tuple[Figure, Any]:
+def _figure(width: float, height: float, columns: int = 1) -> tuple[Figure, Any]:
     """A figure of its own, outside pyplot's list of open ones."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(width, height), layout="constrained")
-    return figure, figure.subplots(1, columns, subplot_kw={"projection": projection})
+    return figure, figure.subplots(1, columns)
 
 
 def _title(graph: SimilarityGraph) -> str:
