@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from covis.report.page import leaderboard
+from covis.report.leaderboard import leaderboard
 
 from covis.cli import main
 from covis.core.errors import InputError
