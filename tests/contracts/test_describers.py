@@ -6,7 +6,6 @@ import shutil
 
 import numpy as np
 import pytest
-from covis.report.leaderboard import leaderboard
 
 from covis.cli import main
 from covis.core.errors import InputError
@@ -17,6 +16,7 @@ from covis.maps.care import check_map, repair_map
 from covis.maps.map import Map
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx
 from covis.models.onnx import PARITY_TOLERANCE
+from covis.report.leaderboard import leaderboard
 from layouts import builders
 
 pytestmark = pytest.mark.skipif(
