@@ -57,9 +57,9 @@ class Spring(PairLoss):
         squared = squared_distance(za, zb)
         return abs(self.stiffness) * (squared - 2 * (1 - psi.to(squared.dtype))).square()
 '''
-POOLING = '''
+POOLING = '''"""A median as a pooling."""
 
-from covis.models.pooling import POOLS, Pool
+from covis.models.pooling.base import POOLS, Pool
 
 
 @POOLS.register("middle")
@@ -184,7 +184,7 @@ FILES = {
     "a dataset": ("datasets/lane.py", DATASET),
     "a protocol": ("evaluation/protocols/lane.py", PROTOCOL),
     "a loss": ("losses/spring.py", LOSS),
-    "a pooling": ("models/pooling.py", POOLING),
+    "a pooling": ("models/pooling/middle.py", POOLING),
     "a sampler": ("sampling/in_order.py", SAMPLER),
     "a re-ranker": ("describing/rerankers.py", RERANKER),
     "a recipe": ("experiments/lane.py", RECIPE),

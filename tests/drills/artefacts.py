@@ -474,22 +474,22 @@ def ask_carried(work: Path):
 def _pins(work: Path) -> Path:
     """The checksums of weights that this machine's user accepted."""
     from covis.core.files import write_json
-    from covis.models import weights
+    from covis.models import hub
 
-    write_json(work / "pins" / weights._PINNED, {"timm/resnet18.a1_in1k": 64 * "a"})
+    write_json(work / "pins" / hub._PINNED, {"timm/resnet18.a1_in1k": 64 * "a"})
     return work / "pins"
 
 
 def ask_pins(work: Path):
     from covis.core.progress import warn
-    from covis.models import weights
+    from covis.models import hub
 
     def ask(path: Path) -> str:
         before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(path)
         try:
-            if not (path / weights._PINNED).is_file():
+            if not (path / hub._PINNED).is_file():
                 warn("a SHA-256 is expected from now on")  # as the next download says
-            return str(weights._pins())
+            return str(hub._pins())
         finally:
             os.environ["COVIS_CACHE"] = before
 

@@ -17,7 +17,7 @@ from covis.evaluation.published import COUNTS, other_counts
 from covis.evaluation.submissions import Scores
 from covis.experiments.paper import published_hours
 from covis.experiments.tables import TABLES, choose_rows, needs
-from covis.models import PlaceModel, backbones, published
+from covis.models import PlaceModel, backbones, checkpoints, published
 
 PAPER = [name for name in TABLES if name.startswith(("table", "figure_"))]
 TINY = [
@@ -162,7 +162,7 @@ def netvlad(tmp_path_factory):
     torch.save({"epoch": 3, "state_dict": state}, folder / "checkpoint.pth.tar")
     entry = published.PUBLISHED["netvlad16_vgg16"]
     entry = replace(entry, config=replace(entry.config, image_size=(32, 48)))
-    model = published.fill_published(PlaceModel.skeleton(entry.config), entry, folder / "checkpoint.pth.tar")
+    model = checkpoints.fill_published(PlaceModel.skeleton(entry.config), entry, folder / "checkpoint.pth.tar")
     model.save(folder / "model")
     return folder / "model"
 

@@ -9,7 +9,8 @@ from torch.nn import functional
 
 from covis.core.errors import InputError
 from covis.models import POOLS, ModelConfig, PlaceModel
-from covis.models.pooling import ASSIGNMENT_RATIO, NetVlad, transport
+from covis.models.pooling.transport import transport
+from covis.models.pooling.vlad import ASSIGNMENT_RATIO, NetVlad
 
 GRID = lambda: (3, 4)  # noqa: E731
 

@@ -6,7 +6,7 @@ from torch.nn import functional
 
 from covis.core.errors import InputError
 from covis.models import ModelConfig, PlaceModel, backbone_names, backbones
-from covis.models.backbones import WHOLE, Plan
+from covis.models.plan import WHOLE, Plan
 
 
 def test_names_hold_our_own_and_the_librarys():

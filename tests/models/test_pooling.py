@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.models import POOLS, ModelConfig, PlaceModel
-from covis.models.pooling import GEM_RANGE, GeneralizedMean
+from covis.models.pooling.means import GEM_RANGE, GeneralizedMean
 
 GRID = lambda: (3, 4)  # noqa: E731
 

@@ -11,9 +11,9 @@ from torch import nn
 from torch.nn import functional
 
 from covis.core.errors import InputError
-from covis.models import PlaceModel, backbones, published
+from covis.models import PlaceModel, backbones, checkpoints
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD
-from covis.models.pooling import ProjectedSalad
+from covis.models.pooling.transport import ProjectedSalad
 from covis.models.published import PUBLISHED
 
 DINO_SIZE = (126, 140)
@@ -27,7 +27,7 @@ def small(name, backbone, size):
 
 def imported(entry, state, tmp_path):
     torch.save({"state_dict": state}, tmp_path / "checkpoint.pth")
-    return published.fill_published(PlaceModel.skeleton(entry.config), entry, tmp_path / "checkpoint.pth")
+    return checkpoints.fill_published(PlaceModel.skeleton(entry.config), entry, tmp_path / "checkpoint.pth")
 
 
 def photos(size, count=2):
@@ -243,7 +243,7 @@ def test_megaloc(dinov2, tmp_path):
     torch.save(checkpoint | under("aggregator.linear.", linear.state_dict()), tmp_path / "checkpoint.pth")
     model = PlaceModel.skeleton(small("salad", "vit_small_patch14_dinov2", DINO_SIZE).config)
     model.pool = ProjectedSalad(384, lambda: (9, 10), dim=32)
-    published.fill_published(model, entry, tmp_path / "checkpoint.pth")
+    checkpoints.fill_published(model, entry, tmp_path / "checkpoint.pth")
     x = photos(DINO_SIZE, 1)
     with torch.inference_mode():
         compare(model, x, linear(salad(state, *dinov2_tokens(dinov2, x, norm=True))))
@@ -522,7 +522,7 @@ def test_anyloc_from_its_vocabulary(facet, soft, dinov2, tmp_path):
     torch.save(centres, tmp_path / "c_centers.pt")
     torch.save(dinov2.state_dict(), tmp_path / "dinov2.pth")
     model = PlaceModel.skeleton(config)
-    published.fill_published(model, entry, tmp_path / "c_centers.pt", str(tmp_path / "dinov2.pth"))
+    checkpoints.fill_published(model, entry, tmp_path / "c_centers.pt", str(tmp_path / "dinov2.pth"))
     cosine = functional.normalize(features, dim=1) @ functional.normalize(centres, dim=1).T
     clusters = []
     for k in range(32):
@@ -542,12 +542,12 @@ def test_a_vocabulary_is_one_matrix(dinov2, tmp_path):
     model = PlaceModel.skeleton(dataclasses.replace(entry.config, blocks=3))
     torch.save({"a": torch.rand(3), "b": torch.rand(3)}, tmp_path / "c_centers.pt")
     with pytest.raises(InputError, match="no single matrix"):
-        published.fill_published(model, entry, tmp_path / "c_centers.pt")
+        checkpoints.fill_published(model, entry, tmp_path / "c_centers.pt")
     torch.save(torch.rand(16, 384), tmp_path / "c_centers.pt")
     with pytest.raises(InputError, match=r"\(16, 384\) there, \(32, 384\)"):
-        published.fill_published(model, entry, tmp_path / "c_centers.pt")
+        checkpoints.fill_published(model, entry, tmp_path / "c_centers.pt")
     with pytest.raises(InputError, match="--weights out"):
-        published.fill_published(model, PUBLISHED["salad"], tmp_path / "c_centers.pt", "dinov2.pth")
+        checkpoints.fill_published(model, PUBLISHED["salad"], tmp_path / "c_centers.pt", "dinov2.pth")
 
 
 def squares(rows, columns):
@@ -579,7 +579,7 @@ def test_cirtorch_on_vgg(kind, size, tmp_path):
     meta = {"Lw": {"m": np.zeros(3), "P": np.eye(3, dtype=np.float32)}, "best": np.float64(0.5)}
     torch.save({"meta": meta, "state_dict": state}, tmp_path / "checkpoint.pth")
     entry = small(f"{kind}_vgg16_512", "vgg16_cirtorch", size)
-    model = published.fill_published(PlaceModel.skeleton(entry.config), entry, tmp_path / "checkpoint.pth")
+    model = checkpoints.fill_published(PlaceModel.skeleton(entry.config), entry, tmp_path / "checkpoint.pth")
     x = photos(size, 1)
     with torch.inference_mode():
         space = features(x)
@@ -600,7 +600,7 @@ def test_megaloc_under_both_of_its_names(dinov2, tmp_path):
         torch.save(under(prefix, dinov2.state_dict()) | head, tmp_path / "checkpoint.pth")
         model = PlaceModel.skeleton(small("salad", "vit_small_patch14_dinov2", DINO_SIZE).config)
         model.pool = ProjectedSalad(384, lambda: (9, 10), dim=32)
-        models.append(published.fill_published(model, PUBLISHED["megaloc"], tmp_path / "checkpoint.pth"))
+        models.append(checkpoints.fill_published(model, PUBLISHED["megaloc"], tmp_path / "checkpoint.pth"))
     assert models[0].fingerprint() == models[1].fingerprint()
 
 

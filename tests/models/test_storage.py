@@ -9,7 +9,7 @@ import torch
 from PIL import Image
 
 from covis.core.errors import InputError
-from covis.models import ModelConfig, PlaceModel, weights
+from covis.models import ModelConfig, PlaceModel, hub_folder
 from covis.models.config import Preprocessing
 from covis.whitening import Whitening
 
@@ -165,7 +165,7 @@ def test_a_pinned_revision_is_asked_of_the_hub(tmp_path, monkeypatch):
     model.publish(tmp_path / "snapshot")
     asked = []
     monkeypatch.setattr(
-        weights,
+        hub_folder,
         "fetch_revision",
         lambda name, file, revision: asked.append((name, file, revision)) or tmp_path / "snapshot" / file,
     )

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import save_file
 
 from covis.core.errors import InputError
-from covis.models import ModelConfig, PlaceModel, backbones, weights
+from covis.models import ModelConfig, PlaceModel, backbones, hub, weights
 
 backbones.import_timm()
 import torchvision  # noqa: E402
@@ -183,7 +183,7 @@ def test_pretrained_without_a_network_tells_how_to_give_a_file(monkeypatch):
         raise OSError("no route to host")
 
     monkeypatch.setattr("socket.create_connection", unreachable)
-    monkeypatch.setattr(weights, "getproxies", dict)
+    monkeypatch.setattr(hub, "getproxies", dict)
     with pytest.raises(InputError, match=r"cannot be fetched here .*weights='FILE\.safetensors'"):
         built("resnet34", "pretrained")
     with pytest.raises(InputError, match="tiny has no pretrained weights"):
@@ -218,18 +218,18 @@ def test_downloads_are_pinned(monkeypatch, tmp_path):
     digest = hashlib.sha256(b"weights").hexdigest()
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "covis"))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
-    monkeypatch.setattr(weights, "_reach", lambda: None)
-    monkeypatch.setattr(weights, "_download", lambda hub_id, file: tmp_path / "got")
-    with pytest.raises(weights.Unpinned, match="not taken unseen"):
-        weights.fetch("a/b", "c")
+    monkeypatch.setattr(hub, "_reach", lambda: None)
+    monkeypatch.setattr(hub, "_download", lambda hub_id, file: tmp_path / "got")
+    with pytest.raises(hub.Unpinned, match="not taken unseen"):
+        hub.fetch("a/b", "c")
     with pytest.raises(InputError, match="expected 0000"):
-        weights.fetch("a/b", "c", "0" * 64)
-    assert weights.fetch("a/b", "c", "unpinned") == tmp_path / "got"  # and its SHA-256 is remembered
-    assert weights.fetch("a/b", "c") == weights.fetch("a/b", "c", digest)
+        hub.fetch("a/b", "c", "0" * 64)
+    assert hub.fetch("a/b", "c", "unpinned") == tmp_path / "got"  # and its SHA-256 is remembered
+    assert hub.fetch("a/b", "c") == weights.fetch("a/b", "c", digest)
     (tmp_path / "got").write_bytes(b"others")
     for pin in ("", "unpinned"):
         with pytest.raises(InputError, match="it was changed there or damaged here"):
-            weights.fetch("a/b", "c", pin)
-    monkeypatch.setitem(weights.PINS, "d/e", digest)
+            hub.fetch("a/b", "c", pin)
+    monkeypatch.setitem(hub.PINS, "d/e", digest)
     with pytest.raises(InputError, match=f"expected {digest}"):
-        weights.fetch("d/e", "c")
+        hub.fetch("d/e", "c")

@@ -5,7 +5,6 @@ Also the last block of a transformer, computed for the class token alone.
 
 from __future__ import annotations
 
-import importlib
 import math
 from collections import OrderedDict
 from typing import Any, cast
@@ -172,37 +171,3 @@ class FacetOfBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return cast(Tensor, cast(Any, self.attn).qkv(self.norm1(x)).chunk(3, dim=-1)[self.part])
-
-
-def gives_token_alone(block: nn.Module) -> bool:
-    """Whether `token_alone` knows this block: timm's own, in which tokens interact only in the attention."""
-    library: Any = importlib.import_module("timm.models.vision_transformer")
-    parts = (type(block), type(getattr(block, "attn", None)), type(getattr(block, "mlp", None)))
-    if parts != (library.Block, library.Attention, library.Mlp):
-        return False
-    attention: Any = block.attn
-    plain = hasattr(attention, "norm") and getattr(attention, "gate", None) is None
-    return plain and isinstance(attention.k_norm, nn.Identity)
-
-
-def token_alone(block: Any, tokens: Tensor) -> Tensor:
-    """(B, N, C) → (B, 1, C): a block's output for the first token, with hardly any multiplication for the others.
-
-    One query needs no keys and values: its products with the keys are the tokens' products with one vector, and the
-    mean of the values is the value of the tokens' mean. A key's bias adds the same number to all products of a head,
-    which the softmax cancels.
-    """
-    attention, normed = block.attn, block.norm1(tokens)
-    weight, bias = attention.qkv.weight, attention.qkv.bias
-    width, heads = weight.shape[0] // 3, (attention.num_heads, attention.head_dim)
-    query = functional.linear(normed[:, 0], weight[:width], None if bias is None else bias[:width])
-    of_key, of_value = weight[width:].view(2, *heads, -1)
-    towards = torch.einsum("bhd,hdc->bhc", attention.q_norm(query.view(-1, *heads)), of_key)
-    shares = attention.attn_drop((attention.scale * towards @ normed.transpose(1, 2)).softmax(-1))
-    mixed = torch.einsum("bhc,hdc->bhd", shares @ normed, of_value)
-    if bias is not None:
-        mixed = mixed + bias[2 * width :].view(heads) * shares.sum(-1, keepdim=True)
-    mixed = mixed.flatten(1)[:, None]
-    mixed = attention.proj_drop(attention.proj(attention.norm(mixed)))
-    token = tokens[:, :1] + block.drop_path1(block.ls1(mixed))
-    return cast(Tensor, token + block.drop_path2(block.ls2(block.mlp(block.norm2(token)))))

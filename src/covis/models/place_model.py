@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, replace
-from dataclasses import replace as replace_fields
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors.torch import load_file
-from safetensors.torch import save as serialise
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.utils import parametrize
@@ -23,104 +20,20 @@ from covis.core.artifacts import fingerprint
 from covis.core.errors import InputError
 from covis.core.plugins import require_plugins
 from covis.core.progress import say
-from covis.models import backbones, published, weights
-from covis.models.backbones import Backbone
-from covis.models.config import (
-    IMAGENET_MEAN,
-    IMAGENET_STD,
-    MODEL_KIND,
-    ORIGIN,
-    ModelConfig,
-    Preprocessing,
-    Trainable,
-)
-from covis.models.networks import gives_token_alone, token_alone
-from covis.models.pooling import POOLS, PerLevel, Pool, Token
-from covis.runtime import ONNX_FILE, WEIGHTS_FILE
+from covis.models import backbones, weights
+from covis.models.adapters import LowRankAddition
+from covis.models.backbone import Backbone
+from covis.models.checkpoints import fill_published, find_published
+from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, ORIGIN, ModelConfig, Preprocessing, Trainable
+from covis.models.hub_folder import HUB_PREFIX, fetch_from_hub, is_hub_folder, read_hub_folder, write_hub_folder
+from covis.models.model_folder import read_model_folder, write_model_folder
+from covis.models.parts import ModelParts
+from covis.models.pooling import POOLS, PerLevel, Pool
+from covis.models.wrapped import Wrapped, wrapped_name
+from covis.runtime import WEIGHTS_FILE
 
 if TYPE_CHECKING:
     from covis.whitening import Whitening
-
-WHITENING = "whitening.safetensors"
-
-
-def write_model(model: PlaceModel, path: Path, card: Mapping[str, Any], *, replace: bool = False) -> None:
-    """Writes `model` at `path`, all or nothing."""
-    if isinstance(model.backbone, backbones.Wrapped):
-        raise InputError(f"{model.config.backbone} is a module of your own, which no folder can hold; use export_onnx")
-    identity = model.fingerprint()
-    facts = {"fingerprint": identity, "dim": model.dim}
-    with artifacts.create(path, MODEL_KIND, facts, replace=replace) as draft:
-        state = {name: tensor.detach().cpu().contiguous() for name, tensor in model.plain_state().items()}
-        (draft.path / WEIGHTS_FILE).write_bytes(serialise(state))
-        config = replace_fields(
-            model.config, weights=None, adapters=0
-        )  # all in the weights; their origin is on the card
-        artifacts.write_json(draft.path / "config.json", config.to_dict())
-        artifacts.write_json(draft.path / "preprocessing.json", asdict(model.preprocessing))
-        if model.whitening is not None:
-            model.whitening.save(draft.path / WHITENING)
-        artifacts.write_json(draft.path / "card.json", _card(model, card) | {"fingerprint": identity})
-
-
-def _card(model: PlaceModel, card: Mapping[str, Any]) -> dict[str, Any]:
-    whitening = model.whitening
-    own = {
-        "backbone": model.config.backbone,
-        "pool": model.config.pool,
-        "dim": model.dim,
-        "whitening": None if whitening is None else {"dim": whitening.dim, **whitening.facts},
-        "parameters": sum(p.numel() for p in model.parameters()),
-    }
-    return {**model.card, **card, **own}
-
-
-def read_model(path: Path, trainable: str | None = None) -> PlaceModel:
-    """Reads the model at `path`."""
-    from covis.whitening import Whitening
-
-    manifest = artifacts.open_manifest(path, MODEL_KIND)
-    if WEIGHTS_FILE not in manifest["files"]:
-        what = f"its network as {ONNX_FILE}" if ONNX_FILE in manifest["files"] else "no network, only what it is called"
-        raise InputError(f"{path} holds {what}; give the folder of a model with weights")
-    config = ModelConfig.from_dict(artifacts.read_json(path / "config.json"))
-    if trainable is not None:
-        config = replace_fields(config, trainable=cast(Trainable, trainable))
-    card = artifacts.read_json(path / "card.json")
-    if config.pool not in POOLS:
-        require_plugins(card.get("plugins", ()), path)
-    model = PlaceModel.skeleton(config)
-    try:
-        model.load_state_dict(load_file(path / WEIGHTS_FILE))
-    except RuntimeError as error:
-        raise InputError(
-            f"{path / WEIGHTS_FILE} does not fit its config.json ({_first_line(error)}); make it again"
-        ) from None
-    model.set_preprocessing(Preprocessing(**artifacts.read_json(path / "preprocessing.json")))
-    model.card = card
-    if (path / WHITENING).is_file():
-        model.whiten(Whitening.open(path / WHITENING))
-    if model.fingerprint() != manifest["fingerprint"]:
-        raise InputError(f"{path} gives another fingerprint than it was saved with; make it again with this version")
-    return model.eval()
-
-
-def fill_from_model(model: PlaceModel, path: Path) -> None:
-    """Gives `model` the weights of the model at `path`: backbone, and pooling and whitening where the pooling is the same."""
-    other = read_model(path)
-    if other.config.backbone != model.config.backbone:
-        raise InputError(f"{path} holds backbone {other.config.backbone}, not {model.config.backbone}")
-    model.backbone.load_state_dict(other.backbone.state_dict())
-    if other.config.pool == model.config.pool:
-        model.pool.load_state_dict(other.pool.state_dict())
-        model.whiten(other.whitening)
-    model.set_preprocessing(replace_fields(other.preprocessing, image_size=model.config.image_size))
-    model.card["weights"] = {"model": path.name, "fingerprint": other.fingerprint()}
-
-
-def _first_line(error: Exception) -> str:
-    return " ".join(str(error).split())[:200]
-
 
 _NORM_FLOOR = 1e-6
 
@@ -163,7 +76,7 @@ class PlaceModel(nn.Module):
         """A model of `config`: its weights read as `config.weights` says, all else drawn from `seed`."""
         model = cls.skeleton(config, seed)
         if config.weights is not None and Path(config.weights).expanduser().is_dir():
-            fill_from_model(model, Path(config.weights).expanduser())
+            model._take_weights(Path(config.weights).expanduser())
         elif config.weights is not None:
             weights.fill(model, config.weights)
         if config.adapters:
@@ -181,40 +94,48 @@ class PlaceModel(nn.Module):
         the cache's `weights` folder, then on the hub.
         weights_file: the backbone's weights, if `file` is only a vocabulary (AnyLoc).
         """
-        if str(name_or_path).startswith(published.HUB_PREFIX):
-            return cls._from_hub(published.fetch_from_hub(str(name_or_path)))
+        if str(name_or_path).startswith(HUB_PREFIX):
+            return cls._from_hub(fetch_from_hub(str(name_or_path)))
         folder = Path(name_or_path).expanduser()
-        if file is None and published.is_hub_folder(folder):
+        if file is None and is_hub_folder(folder):
             return cls._from_hub(folder)
         if file is None and folder.is_dir():
-            return read_model(folder / "model" if (folder / "model" / artifacts.MANIFEST).is_file() else folder)
+            return cls.load(folder / "model" if (folder / "model" / artifacts.MANIFEST).is_file() else folder)
         if file is None and (folder.exists() or len(folder.parts) > 1):
             reason = "is a file" if folder.exists() else "does not exist"
             raise InputError(
                 f"{folder} {reason}; give a model folder, or a published model (`covis list models`) and its checkpoint"
             )
-        entry, path = published.find_published(str(name_or_path), None if file is None else Path(file))
-        return published.fill_published(cls.skeleton(entry.config), entry, path, str(weights_file))
+        entry, path = find_published(str(name_or_path), None if file is None else Path(file))
+        return fill_published(cls.skeleton(entry.config), entry, path, str(weights_file))
 
     @classmethod
     def _from_hub(cls, folder: Path) -> PlaceModel:
-        hub_model = published.read_hub_folder(folder)
-        model = cls.skeleton(hub_model.config)
-        try:
-            model.load_state_dict(hub_model.state)
-        except RuntimeError as error:
-            raise InputError(f"{folder} holds weights that do not fit its config ({_first_line(error)})") from None
-        model.set_preprocessing(hub_model.preprocessing)
-        model.card = hub_model.card
-        return model.whiten(hub_model.whitening).eval()
+        return cls._assemble(read_hub_folder(folder), f"{folder} holds weights that do not fit its config")
 
-    def publish(self, path: Path | str, card: Mapping[str, Any] | None = None) -> None:
-        """Writes the folder that a model hub takes: config, weights and card; `from_pretrained` reads it back."""
-        config = replace_fields(self.config, weights=None, adapters=0)
-        whole_card = _card(self, card or {}) | {"fingerprint": self.fingerprint()}
-        published.write_hub_folder(
-            Path(path), published.HubModel(config, self.preprocessing, self.plain_state(), self.whitening, whole_card)
-        )
+    @classmethod
+    def _assemble(cls, parts: ModelParts, misfit: str) -> PlaceModel:
+        """The model of these parts; `misfit` says what is wrong where the weights are of another architecture."""
+        model = cls.skeleton(parts.config)
+        try:
+            model.load_state_dict(parts.state)
+        except RuntimeError as error:
+            raise InputError(f"{misfit} ({' '.join(str(error).split())[:200]}); make it again") from None
+        model.set_preprocessing(parts.preprocessing)
+        model.card = parts.card
+        return model.whiten(parts.whitening).eval()
+
+    def _take_weights(self, path: Path) -> None:
+        """The weights of the model at `path`: backbone, and pooling and whitening where the pooling is the same."""
+        other = PlaceModel.load(path)
+        if other.config.backbone != self.config.backbone:
+            raise InputError(f"{path} holds backbone {other.config.backbone}, not {self.config.backbone}")
+        self.backbone.load_state_dict(other.backbone.state_dict())
+        if other.config.pool == self.config.pool:
+            self.pool.load_state_dict(other.pool.state_dict())
+            self.whiten(other.whitening)
+        self.set_preprocessing(replace(other.preprocessing, image_size=self.config.image_size))
+        self.card["weights"] = {"model": path.name, "fingerprint": other.fingerprint()}
 
     @classmethod
     def skeleton(cls, config: ModelConfig, seed: int = 0) -> PlaceModel:
@@ -266,8 +187,8 @@ class PlaceModel(nn.Module):
             raise InputError(
                 f"wrap takes a torch module, not {type(module).__name__}; call a function in a module's forward"
             )
-        config = ModelConfig(backbones.wrapped_name(module), "avg", image_size, "none")
-        backbone = backbones.Wrapped(module, config.image_size)
+        config = ModelConfig(wrapped_name(module), "avg", image_size, "none")
+        backbone = Wrapped(module, config.image_size)
         pool = POOLS["avg"](backbone.channels, lambda: (1, 1))
         return cls(config, backbone, pool, Preprocessing(config.image_size, mean, std), {}).eval()
 
@@ -275,8 +196,6 @@ class PlaceModel(nn.Module):
     def dim(self) -> int:
         """Length of a descriptor."""
         return self.pool.dim if self.whitening is None else self.whitening.dim
-
-    # Images in
 
     def preprocess(self, image: Any) -> Tensor:
         """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W) float, ready for the model."""
@@ -293,42 +212,29 @@ class PlaceModel(nn.Module):
         self._mean = torch.tensor(preprocessing.mean).view(3, 1, 1)
         self._std = torch.tensor(preprocessing.std).view(3, 1, 1)
 
-    # Descriptors out
-
     def forward(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) normalised → (B, dim), unit norm."""
-        frozen = min(self._cut, self._token_step())
-        return self._pooled(self._frozen(x, frozen), frozen, self.backbone.grid(x.shape[-2:]))
-
-    def prefix(self, x: Tensor) -> Tensor:
-        """The frozen part, without gradient: (B, 3, H, W) → a map (B, C, h, w) or tokens (B, N, C), worth caching."""
-        return self._frozen(x, self._cut)
+        return self.suffix(self.prefix(x), self.backbone.grid(x.shape[-2:]))
 
     @torch.no_grad()
-    def _frozen(self, x: Tensor, steps: int) -> Tensor:
+    def prefix(self, x: Tensor) -> Tensor:
+        """The frozen part, without gradient: (B, 3, H, W) → a map (B, C, h, w) or tokens (B, N, C), worth caching."""
         x = x.contiguous(memory_format=torch.channels_last)
-        return self.backbone.run(x, 0, steps, self.backbone.grid(x.shape[-2:]))
+        return self.backbone.run(x, 0, self._cut, self.backbone.grid(x.shape[-2:]))
 
     def suffix(self, features: Tensor, grid: tuple[int, int] | None = None) -> Tensor:
         """The trained part, pooling, unit norm and whitening: the output of `prefix` → (B, dim).
 
         `grid` is the number of patches (rows, columns), needed for a transformer at a size other than the model's.
         """
-        return self._pooled(features, self._cut, grid or self.backbone.grid(self.config.image_size))
+        return self._whitened(_unit(self.pool(*self._pooling_input(features, grid))))
 
-    def _pooled(self, features: Tensor, start: int, grid: tuple[int, int]) -> Tensor:
-        """The output of the steps before `start` → (B, dim)."""
+    def _pooling_input(self, features: Tensor, grid: tuple[int, int] | None = None) -> tuple[Tensor, Tensor]:
+        """The output of `prefix` → all that the pooling sees: map (B, C, h, w) and summary (B, C)."""
+        grid = grid or self.backbone.grid(self.config.image_size)
         if features.ndim == 4:
             features = features.contiguous(memory_format=torch.channels_last)
-        end, alone = len(self.backbone.plan.steps), self._token_step()
-        if start <= alone < end:
-            features = self.backbone.run(features, start, alone, grid)
-            block = self.backbone.net.get_submodule(self.backbone.plan.steps[alone])
-            token = self.backbone.run(token_alone(block, features), alone + 1, end, grid)
-            vectors = _unit(self.pool(token.transpose(1, 2)[..., None], token[:, 0]))
-        else:
-            vectors = _unit(self.pool(*self.backbone.to_map(self.backbone.run(features, start, end, grid), grid)))
-        return self._whitened(vectors)
+        return self.backbone.to_map(self.backbone.run(features, self._cut, len(self.backbone.plan.steps), grid), grid)
 
     def _whitened(self, vectors: Tensor) -> Tensor:
         """(B, pooled) unit vectors → (B, dim), by the whitening if there is one."""
@@ -337,25 +243,12 @@ class PlaceModel(nn.Module):
         # A batch of one: ONNX Runtime would copy a plain matrix of 100 MB and more each time it opens an exported file.
         return _unit(torch.bmm((vectors - self._centre)[None], self._projection)[0])
 
-    def _token_step(self) -> int:
-        """The last block's step, if only its class token is pooled and computable alone; else the number of steps."""
-        steps, backbone = self.backbone.plan.steps, self.backbone
-        end = len(steps)
-        if type(self.pool) is not Token or not (backbone.tokens and backbone.prefix_tokens) or backbone.taps:
-            return end
-        last = max((at for at, name in enumerate(steps) if name.startswith("blocks.")), default=end)
-        return last if last < end and gives_token_alone(backbone.net.get_submodule(steps[last])) else end
-
     def region_descriptors(self, features: Tensor) -> Tensor:
         """`prefix` of images of the model's size → (B, 9, dim): whole, halves (top, bottom, left, right), quarters.
 
         Each region of the map is pooled by itself; in a map of odd size, neighbours share the middle.
         """
-        grid = self.backbone.grid(self.config.image_size)
-        if features.ndim == 4:
-            features = features.contiguous(memory_format=torch.channels_last)
-        features = self.backbone.run(features, self._cut, len(self.backbone.plan.steps), grid)
-        space, summary = self.backbone.to_map(features, grid)
+        space, summary = self._pooling_input(features)
         parts = [space[:, :, rows, columns] for rows, columns in _regions(*space.shape[-2:])]
         own = [summary if self.backbone.tokens else part.mean((-2, -1)) for part in parts]
         return torch.stack([self._whitened(_unit(self.pool(part, s))) for part, s in zip(parts, own, strict=True)], 1)
@@ -366,16 +259,7 @@ class PlaceModel(nn.Module):
 
     def pooling_input(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """(B, 3, H, W) normalised → all that the pooling sees: map (B, C, h, w) and summary (B, C)."""
-        grid = self.backbone.grid(x.shape[-2:])
-        features = self.backbone.run(self.prefix(x), self._cut, len(self.backbone.plan.steps), grid)
-        return self.backbone.to_map(features, grid)
-
-    def _pooling_map(self, features: Tensor) -> Tensor:
-        """`prefix` of images of the model's size → the map (B, C, h, w) that the pooling sees."""
-        grid = self.backbone.grid(self.config.image_size)
-        return self.backbone.to_map(self.backbone.run(features, self._cut, len(self.backbone.plan.steps), grid), grid)[
-            0
-        ]
+        return self._pooling_input(self.prefix(x), self.backbone.grid(x.shape[-2:]))
 
     @torch.no_grad()
     def initialise_pool(self, batches: Iterable[Tensor], seed: int = 0, per_image: int = 100) -> int:
@@ -389,7 +273,7 @@ class PlaceModel(nn.Module):
         parts = []
         for images in batches:
             pixels = images.dtype == torch.uint8
-            maps = self.local_features(self.normalise(images)) if pixels else self._pooling_map(images)
+            maps = self.local_features(self.normalise(images)) if pixels else self._pooling_input(images)[0]
             places = maps.flatten(2).transpose(1, 2).cpu().float().numpy()
             picked = min(per_image, places.shape[1])
             parts += [local[rng.choice(len(local), picked, replace=False)] for local in places]
@@ -407,8 +291,6 @@ class PlaceModel(nn.Module):
         for name, value in (("_centre", centre), ("_projection", projection)):
             setattr(self, name, None if value is None else torch.as_tensor(value, dtype=torch.float32, device=device))
         return self
-
-    # What learns
 
     def trained_parameters(self) -> Iterator[tuple[str, nn.Parameter]]:
         """Names and parameters that learn: the trained blocks and the pooling."""
@@ -459,8 +341,6 @@ class PlaceModel(nn.Module):
         last = len(self.backbone.plan.steps)
         return [self.backbone] if self._cut == 0 else self.backbone.step_modules(self._cut, last)
 
-    # Identity
-
     def fingerprint(self) -> str:
         """Changes with anything that changes a descriptor: weights, architecture, preprocessing, whitening."""
         whitening = [] if self.whitening is None else [self.whitening.mean, self.whitening.projection]
@@ -476,7 +356,7 @@ class PlaceModel(nn.Module):
     def _architecture(self) -> list[Any]:
         p = self.preprocessing
         c = self.config
-        further: list[Any] = [c.levels] if c.levels else []  # settings of later versions count only where they are used
+        further: list[Any] = [c.levels] if c.levels else []  # counted only where they are used
         further += [] if (c.positions, c.final_norm) == ("library", True) else [c.positions, c.final_norm]
         further += [] if c.facet == "token" else [c.facet]
         return [c.backbone, c.stride_on, c.blocks, *further, p.image_size, p.mean, p.std]
@@ -487,37 +367,52 @@ class PlaceModel(nn.Module):
 
     def origin(self) -> dict[str, Any]:
         """Architecture, whitening, and where the weights came from."""
-        whitening = None if self.whitening is None else {"dim": self.whitening.dim, **self.whitening.facts}
         known = {key: self.card[key] for key in ORIGIN if key in self.card}
-        return {"config": self.config.to_dict(), "model_whitening": whitening, **known}
-
-    # On disk
+        return {"config": self.config.to_dict(), "model_whitening": self._whitening_facts(), **known}
 
     def save(self, path: Path | str, card: Mapping[str, Any] | None = None, *, replace: bool = False) -> None:
         """Writes a model directory; `card` adds facts for its readers (data, licence, recalls)."""
-        write_model(self, Path(path), card or {}, replace=replace)
+        if isinstance(self.backbone, Wrapped):
+            raise InputError(
+                f"{self.config.backbone} is a module of your own, which no folder can hold; use export_onnx"
+            )
+        parts = self._parts(card or {})
+        write_model_folder(Path(path), parts, parts.card["fingerprint"], replace=replace)
 
     @classmethod
     def load(cls, path: Path | str, *, trainable: str | None = None) -> PlaceModel:
         """Reads a model directory, checked against its manifest; `trainable` chooses another part to learn."""
-        return read_model(Path(path), trainable)
+        parts, fingerprint = read_model_folder(Path(path))
+        if parts.config.pool not in POOLS:
+            require_plugins(parts.card.get("plugins", ()), Path(path))
+        if trainable is not None:
+            parts = replace(parts, config=replace(parts.config, trainable=cast(Trainable, trainable)))
+        model = cls._assemble(parts, f"{Path(path) / WEIGHTS_FILE} does not fit its config.json")
+        if model.fingerprint() != fingerprint:
+            raise InputError(
+                f"{path} gives another fingerprint than it was saved with; make it again with this version"
+            )
+        return model
 
+    def publish(self, path: Path | str, card: Mapping[str, Any] | None = None) -> None:
+        """Writes the folder that a model hub takes: config, weights and card; `from_pretrained` reads it back."""
+        write_hub_folder(Path(path), self._parts(card or {}))
 
-class LowRankAddition(nn.Module):
-    """A matrix plus the product of two narrow ones, up · down, of which `up` begins at zero (LoRA, Hu et al. 2022).
+    def _parts(self, card: Mapping[str, Any]) -> ModelParts:
+        """What a folder holds of this model; the origin of its weights is on the card, additions are merged into them."""
+        config = replace(self.config, weights=None, adapters=0)
+        own = {
+            "backbone": self.config.backbone,
+            "pool": self.config.pool,
+            "dim": self.dim,
+            "whitening": self._whitening_facts(),
+            "parameters": sum(p.numel() for p in self.parameters()),
+            "fingerprint": self.fingerprint(),
+        }
+        return ModelParts(config, self.preprocessing, self.plain_state(), self.whitening, {**self.card, **card, **own})
 
-    The kernel of a convolution counts as a matrix of (out, in · height · width).
-    """
-
-    def __init__(self, weight: Tensor, rank: int) -> None:
-        super().__init__()
-        out, into = weight.flatten(1).shape
-        self.down = nn.Parameter(torch.randn(min(rank, out, into), into, device=weight.device) / into**0.5)
-        self.up = nn.Parameter(torch.zeros(out, len(self.down), device=weight.device))
-
-    def forward(self, weight: Tensor) -> Tensor:
-        """The weight as it is used."""
-        return weight + (self.up @ self.down).view_as(weight)
+    def _whitening_facts(self) -> dict[str, Any] | None:
+        return None if self.whitening is None else {"dim": self.whitening.dim, **self.whitening.facts}
 
 
 @contextlib.contextmanager

@@ -1,0 +1,138 @@
+"""Checkpoints of published models: their state dict in, their descriptors out; read as weights alone, never run."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from covis.core.errors import InputError
+from covis.core.files import sha256
+from covis.core.machine import weights_folder
+from covis.models import weights
+from covis.models.hub import Unpinned, fetch
+from covis.models.published import PUBLISHED, PublishedModel
+from covis.models.tensor_files import Tensors, read_centres, read_tensors
+from covis.whitening import Whitening
+
+if TYPE_CHECKING:
+    from covis.models.place_model import PlaceModel
+
+_PARALLEL = "module."
+"""Prefix of all names in a file that was saved from a network on several GPUs."""
+_SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".torch")
+
+
+def find_published(name: str, file: Path | None = None) -> tuple[PublishedModel, Path]:
+    """The published model `name`, and its checkpoint: `file`, or what `machine.weights_folder` or the hub has.
+
+    `NAME:SHA256` and `NAME:unpinned` say which file of the hub is taken, see `covis.models.hub.fetch`.
+    """
+    name, _, pin = name.partition(":")
+    entry = PUBLISHED[name]
+    return entry, _find_checkpoint(entry, pin) if file is None else file
+
+
+def fill_published(model: PlaceModel, entry: PublishedModel, path: Path, weights_file: str = "") -> PlaceModel:
+    """Gives `model`, of the architecture of `entry`, the tensors of a checkpoint; returns it.
+
+    weights_file: the backbone's weights, if the checkpoint is only a vocabulary; timm's own without it.
+    """
+    if entry.vocabulary:
+        _load_pool(model, entry, {"centres": read_centres(path)}, path)
+        if weights_file:
+            weights.fill_from_file(model, Path(weights_file).expanduser())
+        else:
+            weights.fill(model, weights.PRETRAINED)
+        origin = model.card["weights"]
+    else:
+        if weights_file:
+            raise InputError(f"{entry.name} has its backbone's weights in {path}; leave --weights out")
+        _load_whole(model, entry, path)
+        origin = {}
+    model.card |= {
+        "weights": {"file": path.name, "sha256": sha256(path), "published": entry.name}
+        | ({"backbone": origin} if origin else {}),
+        "paper": entry.paper,
+        "licence": entry.licence,
+    }
+    return model.eval()
+
+
+def _load_whole(model: PlaceModel, entry: PublishedModel, path: Path) -> None:
+    """Backbone, pooling and projection from one checkpoint."""
+    state = read_tensors(path, plain=False)
+    if all(name.startswith(_PARALLEL) for name in state):
+        state = {name.removeprefix(_PARALLEL): tensor for name, tensor in state.items()}
+    prefixes = (entry.backbone,) if isinstance(entry.backbone, str) else entry.backbone
+    prefix = next((p for p in prefixes if any(name.startswith(p) for name in state)), prefixes[0])
+    backbone = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
+    weights.load_backbone(model, _renamed(backbone, entry.backbone_names, others=True), str(path))
+    theirs = {name.removeprefix(entry.pool): t for name, t in state.items() if name.startswith(entry.pool)}
+    _load_pool(model, entry, _renamed(theirs, entry.pool_names), path)
+    if entry.whitening and f"{entry.whitening}weight" in state:
+        model.whiten(_projection(state[f"{entry.whitening}weight"], state[f"{entry.whitening}bias"], entry.name))
+
+
+def _load_pool(model: PlaceModel, entry: PublishedModel, state: Tensors, path: Path) -> None:
+    wanted = model.pool.state_dict()
+    state = {name: torch.zeros_like(wanted[name]) for name in entry.absent if name in wanted} | state
+    lacking = sorted(wanted.keys() - state.keys())
+    if lacking:
+        raise InputError(
+            f"{path} is not a checkpoint of {entry.name}: it lacks the pooling's {lacking[0]!r}; check the file"
+        )
+    for name, tensor in wanted.items():
+        if state[name].numel() != tensor.numel():
+            raise InputError(
+                f"{path}: {name!r} of the pooling is {tuple(state[name].shape)} there, {tuple(tensor.shape)} in "
+                f"{entry.name}; check the file"
+            )
+    model.pool.load_state_dict({name: state[name].reshape(wanted[name].shape).float() for name in wanted})
+
+
+def _projection(weight: Tensor, bias: Tensor, name: str) -> Whitening:
+    """A layer W·z + b, whose result is scaled to unit length, as a whitening: W·(z − m), where W·m = −b."""
+    matrix = weight.flatten(1).double()
+    mean = -torch.linalg.lstsq(matrix @ matrix.T, bias.double().unsqueeze(1)).solution.T @ matrix
+    facts = {"fit": "published", "published": name}
+    return Whitening(mean[0].numpy(), matrix.T.contiguous().numpy(), facts=facts)
+
+
+def _renamed(state: Tensors, names: Mapping[str, str], *, others: bool = False) -> Tensors:
+    """The tensors, renamed by the first pattern that fits; names that none fits are kept if `others`, else left out."""
+    renamed = {}
+    for name, tensor in state.items():
+        pattern = next((p for p in names if re.fullmatch(p, name)), None)
+        if pattern is not None:
+            renamed[re.sub(pattern, names[pattern], name)] = tensor
+        elif others:
+            renamed[name] = tensor
+    return renamed
+
+
+def _find_checkpoint(entry: PublishedModel, pin: str) -> Path:
+    """The checkpoint in the cache, or fetched from the hub if it is there."""
+    folder = weights_folder()
+    for suffix in _SUFFIXES:
+        if (folder / f"{entry.name}{suffix}").is_file():
+            return folder / f"{entry.name}{suffix}"
+    reason = ""
+    if entry.hub is not None:
+        try:
+            return fetch(*entry.hub, pin)
+        except Unpinned as error:
+            raise InputError(
+                f"{error}: say {entry.name}:SHA256 with the one that its page lists, or {entry.name}:unpinned to take "
+                "what is there"
+            ) from None
+        except OSError as error:
+            reason = f" and cannot be fetched here ({error})"
+    raise InputError(
+        f"the checkpoint of {entry.name} is not in {folder}{reason}; get it from {entry.source}, then: "
+        f"covis model import FILE --published {entry.name} -o MODEL"
+    )
