@@ -46,7 +46,7 @@ def make(folder: Path, rows: int, dims: int) -> str:
     """Descriptors in a .npy file, and weights of labelled pairs."""
     from scipy.sparse import save_npz
 
-    from covis.evaluation.retrieval import PHOTO_VIEWS
+    from covis.evaluation.whitening_fits import PHOTO_VIEWS
     from covis.whitening import pair_weights
 
     images = city(rows)

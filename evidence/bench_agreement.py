@@ -22,7 +22,7 @@ from scipy.spatial import KDTree
 from covis import datasets
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.evaluation.scoring import pair_distances
+from covis.evaluation.pairs import pair_distances
 from covis.experiments.running import FrozenOnce
 from covis.images import ImageSet
 from covis.labels import fov_similarity

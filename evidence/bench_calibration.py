@@ -47,7 +47,7 @@ def asked(
 
     Also the share of right answers that the map expects of itself, and the precision that it promises.
     """
-    from covis.evaluation.retrieval import affordable
+    from covis.evaluation.whitening_fits import affordable
     from covis.maps.calibration import RATE, calibrate
     from covis.maps.locating import Judge
     from covis.maps.whitening import choose_whitening, shared_dims
@@ -96,7 +96,7 @@ loaded = cache(described)
 
 def row(table: Path, weights: Path, keep: Path, repeats: int | None) -> dict[str, Any]:
     """Shares in percent, lengths in metres."""
-    from covis.evaluation.metrics import bootstrap_interval
+    from covis.evaluation.statistics import bootstrap_interval
     from covis.logistic import expected_calibration_error
 
     maps: list[dict[str, Any]] = []

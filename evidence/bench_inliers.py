@@ -44,7 +44,7 @@ def asked(
 ) -> dict[str, dict[str, Any]]:
     """Name → P, right and confident of each query photo, and CPU seconds, by a map that counts such inliers."""
     from covis.core.machine import cpu_seconds
-    from covis.evaluation.retrieval import affordable
+    from covis.evaluation.whitening_fits import affordable
     from covis.maps.calibration import RATE, calibrate
     from covis.maps.locating import Judge
     from covis.maps.map import INLIER_PHOTOS
@@ -89,7 +89,7 @@ def _count(
 
 def row(name: str, maps: list[dict[str, Any]], walk: NDArray[np.int32]) -> dict[str, Any]:
     """Shares in percent over all maps; an interval over walks."""
-    from covis.evaluation.metrics import bootstrap_interval
+    from covis.evaluation.statistics import bootstrap_interval
     from covis.logistic import expected_calibration_error
 
     p, right, sure = (np.concatenate([made[name][key] for made in maps]) for key in ("p", "right", "sure"))

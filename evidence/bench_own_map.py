@@ -93,7 +93,7 @@ def whitened(
 
     alone: by the chosen one only.
     """
-    from covis.evaluation.retrieval import affordable, labelled_pairs
+    from covis.evaluation.whitening_fits import affordable, labelled_pairs
     from covis.maps.whitening import USUAL, Choice, WhiteningTrial, shared_dims
     from covis.whitening import PCA, WhiteningRule, moments
 
@@ -137,7 +137,9 @@ def ask(
     tried, best, held = choice.tried, choice.tried.rules[choice.tried.best], choice.held_out()
     questions = {rule: tried.held_out(i) for i, rule in enumerate(tried.rules)} | {best: held}
     poses = images.poses
-    agreed = {r: Consensus(poses, EVIDENCE.context).fit(q.ranking, poses.subset(q.queries)) for r, q in questions.items()}
+    agreed = {
+        r: Consensus(poses, EVIDENCE.context).fit(q.ranking, poses.subset(q.queries)) for r, q in questions.items()
+    }
     answerable = right(images, asked, np.broadcast_to(np.arange(len(known)), (len(new), len(known)))).any(axis=1)
     for name, (white, rule) in made.items():
         ranking = rank(white[new], white[known], EVIDENCE.context)
@@ -171,7 +173,7 @@ def one_walk_fewer(images: ImageSet, asked: ImageSet, ids: NDArray[np.int64]) ->
 
 def compare_labels(photos: Photos, known: NDArray[np.int64], new: NDArray[np.int64], kept: Outcomes) -> None:
     """Fits whitenings by several labels to one map, queries it by each, and notes what was found."""
-    from covis.evaluation.retrieval import affordable, labelled_pairs
+    from covis.evaluation.whitening_fits import affordable, labelled_pairs
     from covis.search import rank
     from covis.whitening import PCA, WhiteningRule, moments
 
@@ -200,7 +202,7 @@ def compare_labels(photos: Photos, known: NDArray[np.int64], new: NDArray[np.int
 
 def rows_of(name: str, backbone: str, kept: Outcomes) -> list[dict[str, Any]]:
     """One row for each whitening, in percent."""
-    from covis.evaluation.metrics import bootstrap_interval
+    from covis.evaluation.statistics import bootstrap_interval
 
     walk, base = np.concatenate(kept.walk), kept.table("pca")
     rows = []

@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from covis.datasets.seven_scenes import read_scene
-from covis.evaluation.metrics import POSE_LIMITS, rotation_angles
+from covis.evaluation.pose_errors import POSE_LIMITS, rotation_angles
 from covis.field.resection import DepthScene, Resected, locate_pose
 from covis.images import ImageSet, concatenate
 from covis.reading.cameras import camera_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from covis import datasets
 from covis.evaluation.benchmark import Benchmark, register
-from covis.evaluation.metrics import limit_name
+from covis.evaluation.pose_errors import limit_name
 from covis.evaluation.protocols.photos import leave_one_group_out
 from covis.evaluation.relevance import same_place_benchmark
 from covis.labels import Radius

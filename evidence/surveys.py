@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
-from covis.evaluation.retrieval import PHOTO_VIEWS
+from covis.evaluation.whitening_fits import PHOTO_VIEWS
 from covis.experiments.recipes import SAME_PLACE
 from covis.experiments.tables import TABLES, Row, Table
 from covis.labels import FovOverlap

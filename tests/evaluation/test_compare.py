@@ -9,7 +9,8 @@ from scipy.stats import bootstrap
 from toy_benchmarks import descriptors, drive
 
 from covis.core.errors import InputError
-from covis.evaluation.compare import compare, paired_differences, subject_differences
+from covis.evaluation.compare import compare, subject_differences
+from covis.evaluation.differences import paired_differences
 from covis.evaluation.published import PROTOCOLS, PUBLISHED_TABLES, beside, published, rows
 from covis.evaluation.result import Evaluation, find_evaluations
 from covis.evaluation.retrieval import evaluate_descriptors

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from covis.core.errors import InputError
-from covis.evaluation import scoring
+from covis.evaluation import pairs
 from covis.graph import SimilarityGraph
 
 
@@ -25,7 +25,7 @@ def sorted_average_precision(distance, correct):
 
 
 def test_curve_worked_by_hand():
-    curve = scoring.precision_recall([0.1, 0.2, 0.3, 0.4], [True, False, True, False], possible=4)
+    curve = pairs.precision_recall([0.1, 0.2, 0.3, 0.4], [True, False, True, False], possible=4)
     assert curve.precision.tolist() == pytest.approx([1, 1 / 2, 2 / 3, 1 / 2])
     assert curve.recall.tolist() == [0.25, 0.25, 0.5, 0.5]
     assert curve.average_precision == pytest.approx(0.25 * 1 + 0.25 * 2 / 3)
@@ -33,7 +33,7 @@ def test_curve_worked_by_hand():
 
 
 def test_equal_distances_are_accepted_together():
-    curve = scoring.precision_recall([0.5, 0.5, 0.5], [True, False, False])
+    curve = pairs.precision_recall([0.5, 0.5, 0.5], [True, False, False])
     assert curve.precision.tolist() == pytest.approx([1 / 3])
     assert curve.recall_at_full_precision == 0
 
@@ -49,9 +49,9 @@ def test_average_precision_equals_sorting_all_pairs(seed, coarse):
     truth[0, 0] = True
     rows, columns = np.nonzero(truth)
     graph = SimilarityGraph.from_edges(rows, columns, np.ones(len(rows)), truth.shape)
-    (_, block), *_ = scoring.distance_blocks(q, d)
+    (_, block), *_ = pairs.distance_blocks(q, d)
     expected = sorted_average_precision(block.ravel(), truth.ravel())
-    assert scoring.average_precision(q, d, graph, one_set=False) == pytest.approx(expected)
+    assert pairs.average_precision(q, d, graph, one_set=False) == pytest.approx(expected)
 
 
 def test_average_precision_in_blocks_and_without_the_diagonal(monkeypatch):
@@ -61,41 +61,41 @@ def test_average_precision_in_blocks_and_without_the_diagonal(monkeypatch):
     truth |= truth.T
     rows, columns = np.nonzero(truth)
     graph = SimilarityGraph.from_edges(rows, columns, np.ones(len(rows)), truth.shape)
-    whole = scoring.average_precision(z, z, graph, one_set=True)
+    whole = pairs.average_precision(z, z, graph, one_set=True)
     off = ~np.eye(30, dtype=bool)
     distance = np.maximum(2 - 2 * (z @ z.T), 0)
     assert whole == pytest.approx(sorted_average_precision(distance[off], truth[off]), rel=1e-6)
-    monkeypatch.setattr(scoring, "_BLOCK", 70)
-    assert scoring.average_precision(z, z, graph, one_set=True) == pytest.approx(whole)
+    monkeypatch.setattr(pairs, "_BLOCK", 70)
+    assert pairs.average_precision(z, z, graph, one_set=True) == pytest.approx(whole)
 
 
 def test_a_perfect_descriptor_has_average_precision_one():
     z = np.eye(4, dtype=np.float32)[[0, 0, 1, 1]]
     graph = SimilarityGraph.from_edges([0, 1, 2, 3], [1, 0, 3, 2], np.ones(4), (4, 4))
-    assert scoring.average_precision(z, z, graph, one_set=True) == 1.0
+    assert pairs.average_precision(z, z, graph, one_set=True) == 1.0
 
 
 def test_pair_distances_are_those_of_the_vectors(monkeypatch):
     rng = np.random.default_rng(1)
     q, d = unit(rng, 5, 8), unit(rng, 7, 8)
-    monkeypatch.setattr(scoring, "_BLOCK", 16)
+    monkeypatch.setattr(pairs, "_BLOCK", 16)
     rows, columns = np.array([0, 4, 2]), np.array([6, 0, 3])
     expected = [np.linalg.norm(q[i] - d[j]) for i, j in zip(rows, columns, strict=True)]
-    assert scoring.pair_distances(q, d, rows, columns) == pytest.approx(expected)
+    assert pairs.pair_distances(q, d, rows, columns) == pytest.approx(expected)
 
 
 def test_rank_correlation_knows_direction_and_ties():
     from scipy.stats import spearmanr
 
     psi, distance = np.array([0, 0, 0.2, 0.5, 0.5, 1.0]), np.array([1.2, 1.3, 1.0, 0.8, 0.7, 0.1])
-    assert scoring.rank_correlation(psi, distance) == pytest.approx(spearmanr(psi, distance).statistic)
-    assert scoring.rank_correlation([0.1, 0.5, 0.9], [0.9, 0.5, 0.1]) == pytest.approx(-1)
-    assert np.isnan(scoring.rank_correlation([0.5, 0.5], [1, 2]))
+    assert pairs.rank_correlation(psi, distance) == pytest.approx(spearmanr(psi, distance).statistic)
+    assert pairs.rank_correlation([0.1, 0.5, 0.9], [0.9, 0.5, 0.1]) == pytest.approx(-1)
+    assert np.isnan(pairs.rank_correlation([0.5, 0.5], [1, 2]))
 
 
 def test_sampled_pairs_carry_their_similarity():
     graph = SimilarityGraph.from_edges([0, 1, 1], [2, 0, 3], [0.5, 0.25, 1.0], (2, 5))
-    rows, columns, psi = scoring.sample_pairs(graph, 40, seed=1)
+    rows, columns, psi = pairs.sample_pairs(graph, 40, seed=1)
     assert len(rows) == 40
     assert psi.tolist() == graph.lookup(rows, columns).tolist()
     assert {(0, 2), (1, 0), (1, 3)} <= set(zip(rows.tolist(), columns.tolist(), strict=True))
@@ -103,14 +103,14 @@ def test_sampled_pairs_carry_their_similarity():
 
 def test_pairs_that_may_not_match_are_not_sampled():
     graph = SimilarityGraph.from_edges([0, 1], [1, 0], [0.5, 0.5], (6, 6))
-    rows, columns, _ = scoring.sample_pairs(graph, 100, lambda q, m: q != m)
+    rows, columns, _ = pairs.sample_pairs(graph, 100, lambda q, m: q != m)
     assert len(rows) == 100
     assert (rows != columns).all()
 
 
 def test_no_correct_pair_is_an_error_not_a_zero():
     with pytest.raises(InputError, match="no pair"):
-        scoring.precision_recall([0.1], [False])
+        pairs.precision_recall([0.1], [False])
     empty = SimilarityGraph.from_edges([], [], [], (2, 2))
     with pytest.raises(InputError, match="no pair"):
-        scoring.average_precision(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), empty, one_set=False)
+        pairs.average_precision(np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32), empty, one_set=False)

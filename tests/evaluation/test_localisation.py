@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from covis.evaluation.metrics import (
+from covis.evaluation.pose_errors import (
     localised,
     nearest_admissible,
     percent_localised,

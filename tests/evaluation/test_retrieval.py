@@ -6,7 +6,8 @@ from toy_benchmarks import descriptors, drive, graph, street
 
 from covis.core.errors import InputError
 from covis.evaluation import Benchmark
-from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors, read_descriptors
+from covis.evaluation.matrices import read_descriptors
+from covis.evaluation.retrieval import evaluate_descriptors, rank_descriptors
 
 
 def write(path, matrix, names):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from covis.core.errors import InputError
-from covis.evaluation.metrics import bootstrap_interval, holm, mcnemar, paired_test, sign_flip
+from covis.evaluation.statistics import bootstrap_interval, holm, mcnemar, paired_test, sign_flip
 
 
 def test_interval_agrees_with_the_normal_one():

@@ -3,7 +3,8 @@
 import pytest
 from toy_benchmarks import descriptors, drive
 
-from covis.evaluation.compare import compare, grouped, unique_names
+from covis.evaluation.compare import compare
+from covis.evaluation.configurations import grouped, unique_names
 from covis.evaluation.render import seeds
 from covis.evaluation.retrieval import evaluate_descriptors
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from covis.evaluation.retrieval import NEAREST, PHOTO_VIEWS, affordable, fit_whitening, labelled_pairs
+from covis.evaluation.whitening_fits import NEAREST, PHOTO_VIEWS, affordable, fit_whitening, labelled_pairs
 from covis.images import ImageSet
 from covis.labels import fov_similarity
 from covis.poses import Poses

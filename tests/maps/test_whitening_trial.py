@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from covis.evaluation.retrieval import PHOTO_VIEWS
+from covis.evaluation.whitening_fits import PHOTO_VIEWS
 from covis.images import ImageSet
 from covis.maps.whitening import USUAL, WhiteningSettings, WhiteningTrial
 from covis.poses import Poses

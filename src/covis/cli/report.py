@@ -106,7 +106,7 @@ def _group_evaluations(
     sources: list[Path], benchmark: str
 ) -> tuple[dict[str, list[Evaluation]], dict[str, list[Path]]]:
     """Evaluations on one benchmark by the name of their configuration, and the runs among the sources by the same names."""
-    from covis.evaluation.compare import grouped
+    from covis.evaluation.configurations import grouped
     from covis.evaluation.result import Evaluation, find_evaluations
 
     opened = [(source, [Evaluation.open(path) for path in find_evaluations(source)]) for source in sources]

@@ -250,13 +250,13 @@ class MatrixDescriber:
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
         """Rows by name, scaled to unit length."""
-        from covis.evaluation.retrieval import read_descriptors
+        from covis.evaluation.matrices import read_descriptors
 
         return read_descriptors(self.path, images), np.zeros(len(images), bool)
 
     @cached_property
     def _content(self) -> tuple[Descriptors, NDArray[np.bytes_]]:
-        from covis.evaluation.retrieval import open_matrix
+        from covis.evaluation.matrices import open_matrix
 
         return open_matrix(self.path)
 
@@ -267,7 +267,7 @@ class MatrixDescriber:
 
     def rows(self, ids: Ids) -> Descriptors:
         """Descriptors at these places of `names`, scaled to unit length."""
-        from covis.evaluation.retrieval import unit_rows
+        from covis.evaluation.matrices import unit_rows
 
         return unit_rows(self.path, self._content[0][ids], lambda i: os.fsdecode(self.names[ids[i]]))
 

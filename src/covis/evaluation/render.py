@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from covis.core.tables import TableRow, aligned, csv_table, latex_table, markdown_table, text_table
-from covis.evaluation.metrics import LEVEL
+from covis.evaluation.statistics import LEVEL
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
@@ -89,9 +89,6 @@ def seeds(group: Sequence[Evaluation]) -> str:
     """The seeds of a group, or how many evaluations it has."""
     known = [str(e.subject["seed"]) for e in group if e.subject.get("seed") is not None]
     return ", ".join(known) if len(known) == len(group) else str(len(group))
-
-
-# Evaluations and comparisons as text for people.
 
 
 SHOWN_PUBLISHED = 24

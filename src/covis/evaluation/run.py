@@ -24,11 +24,12 @@ from covis.core.progress import say
 from covis.crossval import WalkCrossValidation
 from covis.descriptors import Describer
 from covis.evaluation.benchmark import Benchmark
-from covis.evaluation.metrics import POSE_LIMITS, percent_localised, rotation_angles
+from covis.evaluation.pose_errors import POSE_LIMITS, percent_localised, rotation_angles
 from covis.evaluation.result import EVALUATION_KIND, Evaluation
-from covis.evaluation.retrieval import SIZES, check_pair, fit_sizes, pair_figures, rank_descriptors
+from covis.evaluation.retrieval import SIZES, check_pair, pair_figures, rank_descriptors
 from covis.evaluation.scoring import evaluate
 from covis.evaluation.submissions import MSLS, write_submission
+from covis.evaluation.whitening_fits import fit_sizes
 from covis.images import WINDOW, ImageSet
 from covis.poses import Poses
 from covis.ranking import Ranking
@@ -113,9 +114,6 @@ class Variants:
 
 def _rerank_facts(rerank: Reranker) -> dict[str, Any]:
     return {"name": rerank.name, **rerank.facts()}
-
-
-# Export: descriptors of both sides
 
 
 @dataclass(frozen=True, eq=False)
@@ -205,9 +203,6 @@ def _described(describer: Describer, images: ImageSet) -> tuple[Descriptors, NDA
     gone = np.asarray(lost[at].any(axis=1))
     means = vectors[at[~gone]].mean(axis=1)
     return means / np.maximum(np.linalg.norm(means, axis=1, keepdims=True), 1e-12), gone
-
-
-# Score: search, re-rank, evaluate
 
 
 def evaluations(describer: Describer, benchmark: Benchmark, variants: Variants | None = None) -> Iterator[Evaluation]:
@@ -306,9 +301,6 @@ def _sample(describer: Describer, exported: Exported, variants: Variants) -> tup
     images = images.subset(np.sort(rng.permutation(len(images))[: variants.fit_images]))
     sample, lost = describer.describe(images)
     return images.subset(~lost), sample
-
-
-# On disk
 
 
 def evaluate_to(

@@ -18,7 +18,8 @@ from covis.core.errors import InputError
 from covis.core.files import replacing
 from covis.core.foreign import read_foreign_text
 from covis.evaluation.benchmark import Benchmark
-from covis.evaluation.metrics import Ranked, limit_name
+from covis.evaluation.metrics import Ranked
+from covis.evaluation.pose_errors import limit_name
 from covis.images import WINDOW, ImageSet
 from covis.poses import Poses
 

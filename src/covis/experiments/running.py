@@ -36,7 +36,7 @@ from covis.describing.features import Cached, open_features
 from covis.describing.rerankers import open_reranker
 from covis.descriptors import Describer
 from covis.evaluation import BENCHMARKS, Benchmark, Evaluation, load_benchmark
-from covis.evaluation.compare import ORDER_FIGURES
+from covis.evaluation.differences import ORDER_FIGURES
 from covis.evaluation.published import DENOMINATORS
 from covis.evaluation.published import rows as printed_rows
 from covis.evaluation.run import Variants, evaluate_to, submit

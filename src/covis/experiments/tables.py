@@ -24,7 +24,7 @@ from covis.core.registry import Registry
 from covis.core.tables import markdown_lines
 from covis.datasets import is_given
 from covis.evaluation import BENCHMARKS, Evaluation
-from covis.evaluation.compare import paired_differences
+from covis.evaluation.differences import paired_differences
 from covis.evaluation.published import Published, other_counts
 from covis.evaluation.render import mean_interval, name_of, over_seeds
 from covis.evaluation.run import Fit
@@ -106,7 +106,7 @@ class Table:
     cost: bool = False
     """Whether rows are measured for time and memory instead of being trained and scored."""
     against: tuple[str, ...] = ()
-    """Rows that every other row is compared with, query by query (`evaluation.compare.paired_differences`)."""
+    """Rows that every other row is compared with, query by query (`evaluation.differences.paired_differences`)."""
     mean_over: tuple[str, ...] = ()
     """Scenes that labels begin with: rows that differ only in the scene get a mean."""
     published_means: tuple[Published, ...] = ()

@@ -27,7 +27,7 @@ from covis.describing.features import Cached, open_features, share_features
 from covis.descriptors import DescriptorStore
 from covis.evaluation import Benchmark
 from covis.evaluation.relevance import NEAR_ALIKE, NEAR_ALIKE_RULE
-from covis.evaluation.retrieval import affordable
+from covis.evaluation.whitening_fits import affordable
 from covis.experiments import get, own_photos
 from covis.experiments.running import FrozenOnce
 from covis.graph import POSITIVE

@@ -18,7 +18,7 @@ from covis.core.arrays import Bools, Ids
 from covis.core.progress import track
 from covis.crossval import WalkCrossValidation
 from covis.evaluation.relevance import NEAR_ALIKE
-from covis.evaluation.retrieval import Labeller, affordable
+from covis.evaluation.whitening_fits import Labeller, affordable
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.maps.calibration import HeldOut, photos_key

@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from covis.core.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
-from covis.evaluation.compare import paired_differences
+from covis.evaluation.differences import paired_differences
+from covis.evaluation.pairs import precision_recall
 from covis.evaluation.render import mean_interval
-from covis.evaluation.scoring import precision_recall
 from covis.report import plots
 from covis.report.activations import activation_figure
 from covis.report.differences import difference_figure

@@ -206,7 +206,7 @@ def _recalls(loop: Loop) -> dict[str, Any]:
 def _whiten(loop: Loop, model: PlaceModel) -> None:
     if not loop.recipe.whiten or model.whitening is not None:
         return
-    from covis.evaluation.retrieval import fit_whitening
+    from covis.evaluation.whitening_fits import fit_whitening
 
     recipe, images = loop.recipe, loop.data.split.database
     descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(images))

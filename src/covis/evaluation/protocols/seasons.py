@@ -15,7 +15,7 @@ import numpy as np
 
 from covis import datasets
 from covis.evaluation.benchmark import Benchmark, register
-from covis.evaluation.metrics import LONG_TERM_LIMITS
+from covis.evaluation.pose_errors import LONG_TERM_LIMITS
 from covis.evaluation.relevance import by_rule
 from covis.evaluation.submissions import LONG_TERM
 from covis.images import ImageSet

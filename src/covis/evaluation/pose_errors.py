@@ -1,0 +1,110 @@
+"""How far the best match's pose is from the query's own: metres, degrees, and the share within given limits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from covis.core.arrays import Floats, Ids
+from covis.core.errors import InputError
+from covis.evaluation.metrics import Ranked, ranked_ids
+from covis.poses import Poses, angle_between
+
+PoseLimits = Sequence[tuple[float, float]]
+_BLOCK = 1 << 20
+"""Neighbours looked up at a time."""
+LONG_TERM_LIMITS = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
+"""(metres, degrees): high, medium and coarse precision of the long-term visual localisation benchmark."""
+POSE_LIMITS = ((0.05, 5.0), *LONG_TERM_LIMITS)
+"""For estimated poses where a benchmark has no limits of its own; adds 5 cm and 5°, the usual limit indoors."""
+
+
+def pose_errors(queries: Poses, database: Poses, match: Ids) -> tuple[Floats, Floats]:
+    """(Q,) metres and degrees between each query's pose and that of map image `match`; NaN where unknown or −1.
+
+    In space with full rotations where both sides have them, otherwise on the ground with headings.
+    """
+    matched = np.asarray(match) >= 0
+    at = np.maximum(match, 0)
+    spatial = queries.rotation is not None and database.rotation is not None
+    if spatial and queries.z is not None and database.z is not None:
+        metres = np.linalg.norm(queries.centre - database.centre[at], axis=1)
+    else:
+        metres = np.linalg.norm(queries.xy - database.xy[at], axis=1)
+    if queries.rotation is not None and database.rotation is not None:
+        degrees = rotation_angles(queries.rotation, database.rotation[at])
+    else:
+        degrees = angle_between(queries.heading, database.heading[at])
+    return np.where(matched, metres, np.nan), np.where(matched, degrees, np.nan)
+
+
+def rotation_angles(first: Floats, second: Floats) -> Floats:
+    """(N,) angles in degrees between aligned rotations (N, 3, 3), exact also for small ones."""
+    # ‖A − B‖² = 8·sin²(angle / 2): arccos of the trace would lose half the digits near 0.
+    chord = np.sqrt(((first - second) ** 2).sum(axis=(1, 2)) / 8.0)
+    return np.asarray(np.degrees(2.0 * np.arcsin(np.minimum(chord, 1.0))))
+
+
+def localised(metres: Floats, degrees: Floats, limits: PoseLimits = LONG_TERM_LIMITS) -> NDArray[np.bool_]:
+    """(Q, limits) whether each query is within both metres and degrees; a query without a match is not."""
+    m, d = np.asarray(metres)[:, None], np.asarray(degrees)[:, None]
+    bounds = np.asarray(limits, np.float64).reshape(-1, 2)
+    with np.errstate(invalid="ignore"):
+        return np.asarray((m <= bounds[:, 0]) & (d <= bounds[:, 1]))
+
+
+def percent_localised(metres: Floats, degrees: Floats, limits: PoseLimits = LONG_TERM_LIMITS) -> dict[str, float]:
+    """Percent of queries localised within each limit, by `limit_name`."""
+    if not len(metres):
+        raise InputError("no query has a known pose, so none can be called localised; use a submission file")
+    share = 100.0 * localised(metres, degrees, limits).mean(axis=0)
+    return {limit_name(limit): float(value) for limit, value in zip(limits, share, strict=True)}
+
+
+def limit_name(limit: tuple[float, float]) -> str:
+    """`(0.25, 2)` → `0.25m_2deg`, as the published tables spell it."""
+    return f"{limit[0]:g}m_{limit[1]:g}deg"
+
+
+def recall_by_radius(
+    ranking: Ranked, queries: Poses, database: Poses, possible_m: Floats, radii_m: ArrayLike, k: int = 1
+) -> dict[str, list[float]]:
+    """Percent of queries with one of their first k within each radius, and the most that any ranking could reach.
+
+    `possible_m` (Q,) is the distance of the nearest map image that each query may match. Over the queries whose own
+    position is known; the map's images at unknown positions match nothing.
+    """
+    radii = np.asarray(radii_m, np.float64)
+    ids = ranked_ids(ranking, len(queries))[:, :k]
+    gap = np.linalg.norm(queries.xy[:, None] - database.xy[np.maximum(ids, 0)], axis=2)
+    nearest = np.where(np.isnan(gap) | (ids < 0), np.inf, gap).min(axis=1, initial=np.inf)
+    return {
+        "radius_m": radii.tolist(),
+        "recall": [float(100.0 * (nearest[queries.known] <= r).mean()) for r in radii],
+        "possible": [float(100.0 * (possible_m[queries.known] <= r).mean()) for r in radii],
+    }
+
+
+def nearest_admissible(
+    queries: Poses, database: Poses, admissible: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]]
+) -> Floats:
+    """(Q,) metres to the nearest map image that each query may match; infinite where there is none."""
+    from scipy.spatial import cKDTree
+
+    known = np.flatnonzero(database.known)
+    out = np.full(len(queries), np.inf)
+    left = np.flatnonzero(queries.known)
+    tree = cKDTree(database.xy[known])
+    k = 1
+    # Most queries find theirs at once; the few whose neighbourhood is forbidden look further each time.
+    while len(left) and k // 4 < len(known):
+        width = min(k, len(known))
+        for part in np.array_split(left, -(-len(left) * width // _BLOCK)):
+            near, at = tree.query(queries.xy[part], k=np.arange(1, width + 1))
+            out[part] = np.where(admissible(part[:, None], known[at]), near, np.inf).min(axis=1)
+        left = left[np.isinf(out[left])]
+        k *= 4
+    return out
