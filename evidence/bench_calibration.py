@@ -48,7 +48,7 @@ def asked(
     Also the share of right answers that the map expects of itself, and the precision that it promises.
     """
     from covis.evaluation.whitening_fits import affordable
-    from covis.maps.calibration import RATE, calibrate
+    from covis.maps.calibration import calibrate
     from covis.maps.locating import Judge
     from covis.maps.whitening import choose_whitening, shared_dims
     from covis.poses import PLACE_M
@@ -61,7 +61,7 @@ def asked(
         choice = choose_whitening(images, fitted, dim, photos.recipe.labels)
     white = whiten(choice.whitening, raw)
     calibration = calibrate(images, white, held=choice.held_out())
-    judge = Judge(images, partial(_search, rank, white), calibration, None, RATE)
+    judge = Judge(images, partial(_search, rank, white), calibration)
     judged = judge(whiten(choice.whitening, photos.raw[new]), 5)
     truth, p = photos.images.poses.xy[new], judged.probability[:, 0]
     best = np.hypot(*(images.poses.xy[judged.ranking.ids[:, 0]] - truth).T)

@@ -45,7 +45,7 @@ def asked(
     """Name → P, right and confident of each query photo, and CPU seconds, by a map that counts such inliers."""
     from covis.core.machine import cpu_seconds
     from covis.evaluation.whitening_fits import affordable
-    from covis.maps.calibration import RATE, calibrate
+    from covis.maps.calibration import calibrate
     from covis.maps.locating import Judge
     from covis.maps.map import INLIER_PHOTOS
     from covis.maps.whitening import choose_whitening, shared_dims
@@ -60,7 +60,7 @@ def asked(
         choice = choose_whitening(images, fitted, dim, photos.recipe.labels)
     white, questions = whiten(choice.whitening, raw), whiten(choice.whitening, photos.raw[new])
     held, truth = choice.held_out(), photos.images.poses.xy[new]
-    judge = Judge(images, lambda vectors, k: rank(vectors, white, k), None, None, RATE)
+    judge = Judge(images, lambda vectors, k: rank(vectors, white, k), None)
     results = {}
     for name in (ALONE, SAME, *names):
         if name in (ALONE, SAME):

@@ -19,6 +19,7 @@ from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet
 from covis.maps.calibration import Recalibration
+from covis.maps.locating import LocateOptions
 from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
@@ -163,10 +164,10 @@ def test_areas(standing, truth, photos, shape):
     xy = truth.images.poses.xy
     x, y = xy[30]
     area = Circle(x, y, 20) if shape == "circle" else Polygon(((x - 20, y - 5), (x + 30, y - 5), (x, y + 40)))
-    found, expected = (m.locate(photo(photos, 3), 30, area=area) for m in (standing, truth))
+    found, expected = (m.locate(photo(photos, 3), 30, LocateOptions(area=area)) for m in (standing, truth))
     assert_same(found, expected)
     assert len(found[0].matches) == int(area.contains(xy).sum())
-    far = standing.locate(photo(photos, 3), area=Circle(1e6, 1e6, 5))[0]
+    far = standing.locate(photo(photos, 3), options=LocateOptions(area=Circle(1e6, 1e6, 5)))[0]
     assert (far.position, far.matches) == (None, ())
 
 

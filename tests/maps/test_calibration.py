@@ -9,7 +9,7 @@ from simulated import World, image_set, simulated_map, store, tiny, walks
 
 from covis.core.errors import InputError
 from covis.logistic import Logistic, expected_calibration_error
-from covis.maps.calibration import RATE, Calibration, Recalibration, calibrate, hold_out
+from covis.maps.calibration import Calibration, Recalibration, calibrate, hold_out
 from covis.maps.evidence import conformal_radius, gather
 from covis.maps.map import Map
 from covis.maps.settings import CALIBRATION
@@ -26,7 +26,7 @@ def town(tmp_path_factory):
     map_, world = simulated_map(tmp_path_factory.mktemp("town"), groups=60, photos=15, seed=4, world=hard)
     rng = np.random.default_rng(77)
     xy, _ = walks(rng, 60, 15)
-    return map_, xy, map_.judge(rate=RATE)(world.describe(xy, rng), 5)
+    return map_, xy, map_.judge()(world.describe(xy, rng), 5)
 
 
 def test_the_map_calibrates_itself(town):
@@ -103,7 +103,7 @@ def test_a_small_map_says_that_it_cannot_tell(tmp_path):
     assert map_.calibration.held_out is None
     assert "only 40 photos" in map_.calibration.note
     rng = np.random.default_rng(0)
-    judged = map_.judge(rate=RATE)(world.describe(map_.images.poses.xy[:3], rng), 5)
+    judged = map_.judge()(world.describe(map_.images.poses.xy[:3], rng), 5)
     assert judged.probability is None
     assert np.isnan(judged.radius_m).all()
     assert np.isfinite(judged.fused.xy).all()
@@ -183,7 +183,7 @@ def test_probabilities_fall_along_the_ranking(town):
 
 def test_copies_of_a_photo_are_told_apart_in_what_is_printed(town):
     map_, _, _ = town
-    judge = map_.judge(rate=RATE)
+    judge = map_.judge()
     twice = np.concatenate([map_.images.poses.xy[:1]] * 3 + [map_.images.poses.xy[1:]])
     images = image_set(map_.path, twice)
     images = replace(images, columns={"file": np.array([b""] * len(images))})

@@ -7,8 +7,8 @@ from simulated import World, simulated_map, tiny, walks
 
 from covis.core.errors import InputError
 from covis.logistic import expected_calibration_error
-from covis.maps.calibration import RATE
 from covis.maps.evidence import Evidence
+from covis.maps.locating import LocateOptions
 from covis.maps.map import Map
 from covis.poses import PLACE_M
 from covis.ranking import Ranking
@@ -34,7 +34,7 @@ def floor(tmp_path_factory):
     map_, world = simulated_map(folder, groups=11, photos=8, seed=3, world=World(tiny().dim, 3, noise=2.5))
     paint(folder, [map_.images.name(i) for i in range(len(map_))], map_.images.poses.xy)
     with pytest.raises(InputError, match="is not calibrated for inliers"):
-        map_.locate(map_.file(0), inliers=True)
+        map_.locate(map_.file(0), options=LocateOptions(inliers=True))
     told = map_.learn_inliers("sift")
     rng = np.random.default_rng(8)
     xy, _ = walks(rng, 6, 8)
@@ -56,7 +56,7 @@ def test_held_out_photos_are_judged_better_with_inliers(floor):
 
 def test_new_photos_are_judged_better_with_inliers(floor):
     map_, _, xy, photos, vectors = floor
-    judge = Map.open(map_.path).judge(rate=RATE)
+    judge = Map.open(map_.path).judge()
     scores, errors = [], []
     for chosen in (judge, map_._with_inliers(judge, photos)):
         judged = chosen(vectors, 5)
@@ -70,7 +70,7 @@ def test_new_photos_are_judged_better_with_inliers(floor):
 
 def test_answers_with_inliers_come_from_the_map(floor):
     map_, _, _, photos, _ = floor
-    [plain], [counted] = (map_.locate(photos[0], inliers=inliers) for inliers in (False, True))
+    [plain], [counted] = (map_.locate(photos[0], options=LocateOptions(inliers=inliers)) for inliers in (False, True))
     assert [m.image for m in plain.matches][:1] == [m.image for m in counted.matches][:1]
     assert plain.probability != counted.probability
 

@@ -47,7 +47,7 @@ def test_a_walk_of_one_photo_is_answered_as_the_photo_alone():
     poses = Poses(np.array([[0.0, 0.0], [2.0, 0.0], [4.0, 0.0], [900.0, 0.0], [500.0, 0.0]]), np.zeros(5))
     images = ImageSet.of(Path(), [f"{i}.jpg" for i in range(5)], poses, columns={"file": np.array([b"a"] * 5)})
     nearest = Ranking(np.array([[3, 0, 1, 2, 4]]), np.array([[0.50, 0.51, 0.52, 0.53, 1.4]], np.float32))
-    judge = Judge(images, lambda vectors, k: nearest, Calibration(5, None, None), None, 0.9)
+    judge = Judge(images, lambda vectors, k: nearest, Calibration(5, None, None))
     query = np.zeros((1, 8), np.float32)
     (alone,) = judge.answers([Path("q.jpg")], query, {}, 4)
     walk = locate_walk(judge, [Path("q.jpg")], query, {}, 4)

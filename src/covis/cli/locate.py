@@ -133,18 +133,17 @@ def locate(
     for target in targets:
         check(target, files, photos)
     say(f"locating {counted(len(files), 'photo')} in {map_path}")
+    from covis.maps.locating import LocateOptions
     from covis.maps.map import Map
 
     opened = Map.open(map_path)
     points = _scene_points(opened, scene) if pose else None
     for target in targets:
         check_earth(target, opened.images)
-    options: dict[str, Any] = {"precision": _precision(precision), "rate": rate}
-    options["area"] = read_area(near, inside, opened.frame)
-    if descriptors is not None:
-        options["described"] = _look_up(descriptors, files, opened)
-    walk = opened.locate_walk(files, k, **options) if sequence else None
-    answers = opened.locate(files, k, inliers=inliers, **options) if walk is None else list(walk.answers)
+    options = LocateOptions(read_area(near, inside, opened.frame), _precision(precision), rate, inliers)
+    described = None if descriptors is None else _look_up(descriptors, files, opened)
+    walk = opened.locate_walk(files, k, options, described=described) if sequence else None
+    answers = opened.locate(files, k, options, described=described) if walk is None else list(walk.answers)
     _refuse_unusable(answers)
     _warn_of_map_photos(answers)
     poses = [{}] * len(answers) if points is None else _poses(answers, opened, points)

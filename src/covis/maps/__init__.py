@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from covis.maps.calibration import Calibration, calibrate
-from covis.maps.locating import Answer, Match, Place, Position
+from covis.maps.locating import Answer, LocateOptions, Match, Place, Position
 from covis.maps.map import Map
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ def __getattr__(name: str) -> Any:
 __all__ = [
     "Answer",
     "Calibration",
+    "LocateOptions",
     "Map",
     "Match",
     "Place",

@@ -15,12 +15,13 @@ from numpy.typing import NDArray
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError, visible
 from covis.images import ImageSet
-from covis.maps.calibration import Calibration
+from covis.maps.calibration import RATE, Calibration
 from covis.maps.evidence import Fused, fuse, gather, weights
 from covis.maps.photos import text_of
 from covis.maps.settings import EVIDENCE, WALK
 from covis.poses import PLACE_M, Poses, true_headings
 from covis.ranking import Ranking
+from covis.search import Area
 
 WORDS = ((0.95, "very likely"), (0.75, "likely"), (0.5, "possibly"), (0.0, "unlikely"))
 """Probability from which on a word is used, the highest first."""
@@ -206,6 +207,28 @@ def _metres(length: float) -> str:
 # Search, judge, fuse the matches of one place
 
 
+@dataclass(frozen=True)
+class LocateOptions:
+    """How photos are located."""
+
+    area: Area | None = None
+    """Limits the places searched."""
+    precision: float | None = None
+    """Share of confident answers that should be right; None: the highest that the map can promise."""
+    rate: float = RATE
+    """Share of true positions that should lie within the radius."""
+    inliers: bool = False
+    """Whether probabilities also count local features in common, in a map that has learned what they mean."""
+    step_m: float = WALK.step_m
+    """How far two photos of a walk in a row may lie apart without being doubted."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("precision", self.precision), ("rate", self.rate)):
+            if value is not None and not 0 < value < 1:
+                raise InputError(f"{name} is {value}; it must lie between 0 and 1")
+
+
+DEFAULTS = LocateOptions()
 Search = Callable[[NDArray[np.float32], int], Ranking]
 """(Q, dim) descriptors and k → the k nearest photos, as positions in the map's images."""
 
@@ -232,17 +255,9 @@ class Judge:
     """Photos with poses, their files in the column `file`."""
     search: Search
     calibration: Calibration | None
-    precision: float | None
-    """Share of confident answers that should be right; None: the highest that the map can promise."""
-    rate: float
-    """Share of true positions that should lie within the radius."""
+    options: LocateOptions = DEFAULTS
     inliers: Callable[[Ids], Ids] | None = None
     """Matches (Q, K) of the queries → local features in common, for a calibration that counts them."""
-
-    def __post_init__(self) -> None:
-        for name, value in (("precision", self.precision), ("rate", self.rate)):
-            if value is not None and not 0 < value < 1:
-                raise InputError(f"{name} is {value}; it must lie between 0 and 1")
 
     def __call__(self, vectors: NDArray[np.float32], k: int) -> Judged:
         """Searches for (Q, dim) descriptors and judges the results."""
@@ -265,7 +280,7 @@ class Judge:
         if near is None:
             return Judged(ranking, overlap, None, fused, np.full(len(vectors), np.nan))
         behind = np.full((len(ids), ranking.k - few.k), np.nan)
-        radius_m = calibration.radius_m(near[:, 0], self.rate)
+        radius_m = calibration.radius_m(near[:, 0], self.options.rate)
         return Judged(ranking, overlap, np.concatenate([near, behind], axis=1), fused, radius_m)
 
     def answers(
@@ -295,9 +310,9 @@ class Judge:
         fused, frame = judged.fused, self.images.poses.frame
         (spot,) = places_of(Poses(fused.xy[q : q + 1], fused.heading[q : q + 1], frame=frame))
         radius = float(judged.radius_m[q])
-        position = Position(spot, None if np.isnan(radius) else radius, self.rate, int(fused.count[q]))
+        position = Position(spot, None if np.isnan(radius) else radius, self.options.rate, int(fused.count[q]))
         probability = _cell(judged.probability, q, 0)
-        note = doubt(self.calibration, probability, self.precision)
+        note = doubt(self.calibration, probability, self.options.precision)
         return Answer(photo, matches, position, probability, not note, note)
 
     def _match(self, i: int, distance: float, place: Place, shares: tuple[float | None, float | None]) -> Match:
@@ -384,8 +399,6 @@ def locate_walk(
     vectors: NDArray[np.float32],
     bad: dict[int, str],
     k: int,
-    *,
-    step_m: float = WALK.step_m,
 ) -> Walk:
     """Locates photos that were taken one after the other, from (Q, dim) descriptors of those that are not `bad`.
 
@@ -394,7 +407,7 @@ def locate_walk(
     judged = judge(vectors, max(k, EVIDENCE.context))
     ids, poses = judged.ranking.ids, judge.images.poses
     xy = poses.xy[ids] if len(poses) else np.zeros((*ids.shape, 2))
-    chain = best_chain(xy, judged.ranking.distances.astype(np.float64), ids >= 0, step_m)
+    chain = best_chain(xy, judged.ranking.distances.astype(np.float64), ids >= 0, judge.options.step_m)
     if len(vectors) == 1:  # one photo leads nowhere: its own answer counts
         chain[:] = 0
     answers: list[Answer] = []

@@ -26,12 +26,12 @@ from covis.core.errors import Damaged, InputError
 from covis.core.progress import say, warn
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.images import ImageSet, encode_names
-from covis.maps.calibration import RATE, Calibration, HeldOut, Recalibration, gcl_margin, hold_out, photos_key
+from covis.maps.calibration import Calibration, HeldOut, Recalibration, gcl_margin, hold_out, photos_key
 from covis.maps.calibration import calibrate as fit_calibration
-from covis.maps.locating import Answer, Judge, Walk, locate_walk
+from covis.maps.locating import DEFAULTS, Answer, Judge, LocateOptions, Walk, locate_walk
 from covis.maps.photos import files_of, kept_columns, list_rejects, listed, reframed, stamps
 from covis.maps.pictures import note_images
-from covis.maps.settings import EVIDENCE, WALK
+from covis.maps.settings import EVIDENCE
 from covis.maps.storage import Storage, open_storage
 from covis.maps.storage.folder import FolderStorage, State
 from covis.maps.storage.layout import (
@@ -344,7 +344,7 @@ class Map:
         return Path(files.read_record(file, {"scene": str}, "remove it and give --scene")["scene"])
 
     def learn_inliers(self, features: str, held: HeldOut | None = None, *, most: int = INLIER_PHOTOS) -> Calibration:
-        """Learns P with inliers of local features counted, from up to `most` of the photos, for `locate(inliers=True)`.
+        """Learns P with inliers of local features counted, from up to `most` of the photos, for `LocateOptions(inliers=True)`.
 
         features: as `covis evaluate --rerank local:…` has them, such as `sift`. held: as in `create`.
         """
@@ -400,22 +400,14 @@ class Map:
         record = self.storage.calibration
         return None if record is None else Calibration.from_dict(record)
 
-    def judge(self, *, area: Area | None = None, precision: float | None = None, rate: float = RATE) -> Judge:
+    def judge(self, options: LocateOptions = DEFAULTS) -> Judge:
         """What turns descriptors into answers; see `locate`."""
-        return Judge(self.images, partial(self.search, area=area), self.calibration, precision, rate)
+        return Judge(self.images, partial(self.search, area=options.area), self.calibration, options)
 
-    def judge_for(
-        self,
-        vectors: NDArray[np.float32],
-        k: int,
-        *,
-        area: Area | None = None,
-        precision: float | None = None,
-        rate: float = RATE,
-    ) -> Judge:
+    def judge_for(self, vectors: NDArray[np.float32], k: int, options: LocateOptions = DEFAULTS) -> Judge:
         """Like `judge`, for (Q, dim) descriptors only: from an engine, just the photos that it finds are fetched."""
-        images, ranking = self.storage.nearest(vectors, max(k, EVIDENCE.context), area)
-        return Judge(images, lambda _, wanted: ranking.top(wanted), self.calibration, precision, rate)
+        images, ranking = self.storage.nearest(vectors, max(k, EVIDENCE.context), options.area)
+        return Judge(images, lambda _, wanted: ranking.top(wanted), self.calibration, options)
 
     def describe(self, photos: Photos) -> Described:
         """Descriptors of photos, and why some have none."""
@@ -425,49 +417,29 @@ class Map:
         return describe_photos(self.runtime, paths, NORM_TOLERANCE)
 
     def locate(
-        self,
-        photos: Photos,
-        k: int = 5,
-        *,
-        area: Area | None = None,
-        precision: float | None = None,
-        rate: float = RATE,
-        inliers: bool = False,
-        described: Described | None = None,
+        self, photos: Photos, k: int = 5, options: LocateOptions = DEFAULTS, *, described: Described | None = None
     ) -> list[Answer]:
         """Where photos were taken: one answer each, with up to k matches, best first.
 
-        photos: one path or several. area: limits the places searched. precision: share of confident answers that should
-        be right; None is the highest that the map can promise. rate: share of true positions that should lie within the
-        radius. inliers: probabilities also count local features in common, in a map that has learned what they mean.
-        described: the photos' descriptors, if they are known already.
+        photos: one path or several. described: the photos' descriptors, if they are known already.
 
         >>> Map.open("town.map").locate("IMG_2041.jpg")[0].verdict  # doctest: +SKIP
         'likely at 55.70470, 13.19100 (89 %), within 12 m'
         """
         paths = _listed(photos)
         vectors, bad = self.describe(paths) if described is None else described
-        judge = self.judge_for(vectors, k, area=area, precision=precision, rate=rate)
-        if inliers:
+        judge = self.judge_for(vectors, k, options)
+        if options.inliers:
             judge = self._with_inliers(judge, [path for i, path in enumerate(paths) if i not in bad])
         return judge.answers(paths, vectors, bad, k)
 
     def locate_walk(
-        self,
-        photos: Photos,
-        k: int = 5,
-        *,
-        area: Area | None = None,
-        precision: float | None = None,
-        rate: float = RATE,
-        step_m: float = WALK.step_m,
-        described: Described | None = None,
+        self, photos: Photos, k: int = 5, options: LocateOptions = DEFAULTS, *, described: Described | None = None
     ) -> Walk:
-        """Where photos of one walk, given in order, were taken; other parameters as in `locate`."""
+        """Where photos of one walk, given in order, were taken; parameters as in `locate`."""
         paths = _listed(photos)
         vectors, bad = self.describe(paths) if described is None else described
-        judge = self.judge_for(vectors, k, area=area, precision=precision, rate=rate)
-        return locate_walk(judge, paths, vectors, bad, k, step_m=step_m)
+        return locate_walk(self.judge_for(vectors, k, options), paths, vectors, bad, k)
 
     def add(
         self,

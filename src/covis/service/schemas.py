@@ -20,7 +20,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from covis.maps.calibration import RATE
-from covis.maps.locating import Answer, locate_walk
+from covis.maps.locating import Answer, LocateOptions, locate_walk
 from covis.maps.outputs import to_geojson, to_geopose
 from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
 from covis.search import Area, area
@@ -245,8 +245,8 @@ def answer(
     rows = [d for d in described if not isinstance(d, Unusable)]
     vectors = np.stack(rows) if rows else np.zeros((0, shown.map.dim), np.float32)
     names = [Path(upload.name) for upload in uploads]
-    precision, rate, k = question.precision, question.rate, min(question.k, MOST_MATCHES)
-    judge = shown.map.judge_for(vectors, k, area=area, precision=precision, rate=rate)
+    k = min(question.k, MOST_MATCHES)
+    judge = shown.map.judge_for(vectors, k, LocateOptions(area, question.precision, question.rate))
     if not question.sequence:
         return Answered(judge.answers(names, vectors, bad, k), None)
     walk = locate_walk(judge, names, vectors, bad, k)
