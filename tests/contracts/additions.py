@@ -30,8 +30,8 @@ def lane(root):
 PROTOCOL = '''"""The lane's protocol."""
 
 from covis import datasets
-from covis.evaluation.relevance import by_rule
 from covis.evaluation.benchmark import register
+from covis.evaluation.relevance import by_rule
 from covis.labels import Radius
 
 

@@ -95,6 +95,7 @@ LISTS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "batches": ("ways to compose training batches", _registered("kind of batches")),
     "losses": ("training losses", _registered("loss")),
     "pools": ("poolings of feature maps into a descriptor", _registered("pooling")),
+    "readers": ("formats of images with poses, recognised by their files", _registered("reader")),
     "rerankers": ("ways to re-rank results (covis evaluate --rerank)", _registered("re-ranker")),
     "indexes": ("kinds of index (covis search build --kind, covis index --kind)", _indexes),
     "tables": ("tables and figures that covis reproduce makes", _registered("table")),

@@ -19,6 +19,7 @@ _OWNERS = {
     "loss": ("covis.losses", "LOSSES"),
     "pooling": ("covis.models", "POOLS"),
     "published model": ("covis.models.published", "PUBLISHED"),
+    "reader": ("covis.reading.sources", "READERS"),
     "re-ranker": ("covis.describing.rerankers", "RERANKERS"),
 }
 """Kind → module and name of its registry."""

@@ -60,7 +60,8 @@ def first_words() -> list[str]:
 
 def headings() -> dict[str, list[str]]:
     """Heading → its verbs and groups, as `covis --help` shows them."""
-    entries = {**GROUPS, **{name: verb for name, verb in VERBS.items() if " " not in name}}
+    entries: dict[str, Verb | Group] = {name: verb for name, verb in VERBS.items() if " " not in name}
+    entries.update(GROUPS)
     names = sorted(entries, key=lambda name: (entries[name].order, name))
     sections = dict.fromkeys((*_HEADINGS, *sorted({entries[name].section for name in names})))
     return {section: found for section in sections if (found := [n for n in names if entries[n].section == section])}

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from covis.core.registry import Registry
+from covis.core.registry import Registry, first_doc_line
 from covis.images import ImageSet
 
 
@@ -24,5 +24,5 @@ class Reader:
     read: Callable[[Path], ImageSet]
 
 
-READERS: Registry[Reader] = Registry("reader")
+READERS: Registry[Reader] = Registry("reader", lambda reader: first_doc_line(reader.read))
 """Where several recognise a path, the first by name reads it."""

@@ -11,6 +11,7 @@ import covis.reading.formats  # noqa: F401 - registers the readers
 from covis.core.errors import InputError
 from covis.core.foreign import foreign
 from covis.core.listings import walk_images
+from covis.core.plugins import load_installed_plugins
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading.decoding import Reject, Rejected
@@ -36,7 +37,9 @@ def is_bag(path: Path) -> bool:
 
 def posed_format(path: Path) -> str | None:
     """The name of the reader for the format with camera poses that lies at `path`."""
-    return next((name for name, reader in READERS.items() if reader.holds(path)), None)
+    names = (name for name, reader in READERS.items() if reader.holds(path))
+    found = next(names, None)
+    return posed_format(path) if found is None and load_installed_plugins() else found
 
 
 @foreign("images with poses")
