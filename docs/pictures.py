@@ -83,7 +83,7 @@ def made(work: Path) -> dict[str, str]:
             run(command, work)
     shown = (
         "covis map show town.map -o map.html",
-        "covis locate town.map new/ --html found.html",
+        "covis locate town.map new/ -o found.html",
         "covis locate town.map new/{} -k 3",
         "covis compare runs/cl runs/gcl",
     )
