@@ -103,7 +103,7 @@ def test_names_of_covis_in_python_on_the_pages_exist(page):
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_names_of_covis_in_the_text_of_the_pages_exist(page):
     for name in set(re.findall(r"`(covis(?:\.\w+)+)(?:\([^`]*\))?`", page.read_text(encoding="utf-8"))):
-        assert pydoc.locate(name) is not None, name
+        assert name == "covis.plugins" or pydoc.locate(name) is not None, name  # a group of entry points
 
 
 def cells(notebook, kind):
