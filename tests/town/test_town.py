@@ -209,7 +209,7 @@ def test_only_an_embedded_dataset_needs_no_path():
 
 
 def test_the_town_is_planned_without_compiling_anything():
-    code = "import covis.town; from covis.town.render import trace; assert not trace.signatures"
+    code = "import covis.town; from covis.town.casting import trace; assert not trace.signatures"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=dict(os.environ))
 
 

@@ -7,11 +7,13 @@ import numpy as np
 import pytest
 
 from covis.town import layout, traversals
+from covis.town.casting import END_M, FAR_M, GROUND, SKY, cast
 from covis.town.config import TownConfig
 from covis.town.layout import District, build_scene, district
-from covis.town.render import END_M, FAR_M, GROUND, SKY, View, cast, intrinsics, measure
+from covis.town.render import measure
 from covis.town.surfaces import outline
 from covis.town.traversals import rotations
+from covis.town.view import View, intrinsics
 
 CONFIG = TownConfig.small()
 SOLID_CROWNS = 100.0  # crowns without gaps, so that the oracle needs no noise

@@ -7,7 +7,7 @@ from covis import town
 from covis.poses import angle_between
 from covis.town.config import TownConfig
 from covis.town.dataset import fixed
-from covis.town.render import View, intrinsics
+from covis.town.view import View, intrinsics
 
 CONFIG = TownConfig.small()
 

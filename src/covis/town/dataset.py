@@ -35,8 +35,8 @@ from covis.poses import Poses
 from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
 from covis.town.layout import TownScene
-from covis.town.render import View, intrinsics
 from covis.town.traversals import MAP, QUERIES
+from covis.town.view import View, intrinsics
 
 NAME = "town"
 _KIND = "town-traversal"

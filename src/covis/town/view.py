@@ -1,0 +1,94 @@
+"""One traversal made visible: its light, and a picture or depth of each image."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.town import traversals
+from covis.town.config import TownConfig
+from covis.town.layout import District, TownScene, build_scene, district
+from covis.town.render import image, measure
+from covis.town.shading import Light
+from covis.town.traversals import Condition, Traversal
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """A traversal with everything needed to render it."""
+
+    config: TownConfig
+    place: District
+    drive: Traversal
+
+    @classmethod
+    def of(cls, config: TownConfig, split: str, condition: str) -> View:
+        """The traversal of `split` under the named condition."""
+        return _view(config, split, condition)
+
+    @functools.cached_property
+    def scene(self) -> TownScene:
+        """The district with this traversal's parked cars."""
+        return build_scene(self.place, traversals.parked_cars(self.config, self.place, self.drive.condition))
+
+    def image(self, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
+        """(height, width, 3) photograph `i`; `size` = (width, height)."""
+        gain, balance, seed = traversals.exposure(self.config, self.drive, i)
+        return image(
+            self.scene,
+            self.movers(i),
+            self.drive.position[i],
+            self.drive.rotation[i],
+            intrinsics(self.config, size),
+            _light(self.drive.condition, gain, balance, self.drive.seeds[i]),
+            samples=self.config.samples,
+            seed=seed,
+        )
+
+    def movers(self, i: int) -> NDArray[np.float64]:
+        """(M, layout.SOLID_FIELDS) cars and people that are there in image `i` alone."""
+        return traversals.in_the_way(self.config, self.drive, i)
+
+    def measure(
+        self, i: int, size: tuple[int, int] | None = None, movers: bool = True
+    ) -> tuple[NDArray[np.float64], NDArray[np.int32], NDArray[np.float64]]:
+        """Depth along the optical axis (inf = sky), item and normal of each pixel."""
+        moving = self.movers(i)
+        return measure(
+            self.scene,
+            moving if movers else moving[:0],
+            self.drive.position[i],
+            self.drive.rotation[i],
+            intrinsics(self.config, size),
+            self.drive.condition.leaves,
+        )
+
+
+@functools.lru_cache(maxsize=16)
+def _view(config: TownConfig, split: str, condition: str) -> View:
+    place = _place(config, split)
+    return View(config, place, traversals.traversal(config, place, traversals.CONDITIONS[condition]))
+
+
+@functools.lru_cache(maxsize=8)
+def _place(config: TownConfig, split: str) -> District:
+    return district(config, split)
+
+
+def intrinsics(config: TownConfig, size: tuple[int, int] | None = None) -> NDArray[np.float64]:
+    """(6,) fx, fy, cx, cy, width, height of every camera of the town."""
+    width, height = size or (config.width, config.height)
+    focal = 0.5 * width / np.tan(np.radians(config.fov_deg) / 2)
+    return np.array([focal, focal, width / 2, height / 2, width, height], np.float64)
+
+
+def _light(c: Condition, gain: float, balance: tuple[float, float, float], seeds: NDArray[np.int64]) -> Light:
+    azimuth, height = np.radians([c.sun_from_deg, c.sun_height_deg])
+    return Light(
+        float(np.sin(azimuth) * np.cos(height)), float(np.cos(azimuth) * np.cos(height)), float(np.sin(height)),
+        c.sun, c.ambient, c.zenith, c.horizon, c.haze_per_m, c.leaf, c.leaves, c.snow, c.wet, c.clouds, c.lit,
+        c.headlight, int(seeds[1] * 97 + 3), gain, balance, c.noise,
+    )  # fmt: skip
