@@ -10,7 +10,7 @@ import pytest
 from scipy.stats import bootstrap
 
 from covis import datasets, experiments
-from covis.cli.experiments import _combinations, _drawn, _reproduced
+from covis.cli.experiments import _combinations
 from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber
 from covis.evaluation.published import COUNTS
@@ -32,6 +32,7 @@ from covis.experiments.tables import (
     write_outcomes,
 )
 from covis.models import ModelConfig, PlaceModel
+from covis.report.reproduction import draw_figure, reproduce_table
 from covis.training.run import Resources
 from covis.whitening import WhiteningRule
 from layouts import builders
@@ -90,7 +91,7 @@ def test_a_table_compares_its_rows_query_by_query_and_draws_it(rows, hamlet, tmp
     learned = replace(first, whiten=4, fit="train", whitening=WhiteningRule(labels="binary"))
     table = Table("Gains", (first, second, learned), against=("A one",), figure="gains")
     inputs = Inputs(tmp_path, {"town": hamlet}, resources=Resources(0, plan=False))
-    told = _reproduced("gains", table, inputs, 2, False)
+    told = reproduce_table("gains", table, inputs, 2, False)
     assert [(d["row"], d["against"]) for d in told["differences"]] == [
         ("B two", "A one"), ("A one, whitened 4 on the train by yes/no labels", "A one"),
     ]  # fmt: skip
@@ -212,5 +213,5 @@ def test_the_published_cost_stands_beside_the_published_recipes_alone():
 def test_a_figure_without_any_scored_row_is_said_and_not_drawn(tmp_path, capsys):
     table = TABLES["figure_7scenes"]()
     outcomes = [Outcome(row, missing="its scene is absent") for row in table.rows]
-    assert _drawn("figure_7scenes", table, outcomes, Inputs(tmp_path, {})) == []
+    assert draw_figure("figure_7scenes", table, outcomes, Inputs(tmp_path, {})) == []
     assert "figure_7scenes.svg is not drawn: none of its rows was scored" in capsys.readouterr().err

@@ -3,59 +3,20 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from covis.cli.names import known_names
-from covis.cli.options import AXES, Json, existing, named
+from covis.cli.options import AXES, Json, choice_of, existing, named
 from covis.cli.output import emit, table
 from covis.cli.verbs import LOCALISE, group, verb
-from covis.core.errors import InputError, unknown_name
+from covis.core.errors import InputError
 
 if TYPE_CHECKING:
     from covis.images import ImageSet
-    from covis.poses import Poses
-    from covis.reading.decoding import Rejected
-    from covis.reading.frames import Extracted
-    from covis.reading.tracks import Track
-
-BAG, VIDEO, _PHOTOS = "a bag", "a video", "a folder of photos"
 
 group("data", "Import photos, find gaps in a map, or check a dataset's files.", section=LOCALISE, order=7)
-
-
-class Options(NamedTuple):
-    """Options other than source and output; None or empty where not given."""
-
-    track: Path | None
-    utc_offset: str | None
-    panoramas: bool
-    every: str
-    clock_offset: float
-    mount: float | None
-    frames: Path | None
-    topic: str | None
-    poses: str | None
-    scale: float | None
-    georeference: str
-    up: str
-    crops: int
-    crop_fov: float | None
-    crop_size: str
-
-    def only(self, kind: str, *allowed: str) -> None:
-        """Raises an error for an option that this kind of source does not use."""
-        for name, value in self._asdict().items():
-            if value not in (None, "", False, 0) and name not in allowed:
-                raise InputError(f"--{name.replace('_', '-')} does not belong to {kind}; leave it out")
-
-
-class Gathered(NamedTuple):
-    """Images and what was left out."""
-
-    images: ImageSet
-    rejects: list[Rejected]
 
 
 @verb("data check")
@@ -160,7 +121,11 @@ def import_(
         typer.Option(help="Table with lat,lon of at least three images of a model, or exif for the photos' own GPS."),
     ] = "",
     up: Annotated[
-        str, typer.Option(help=f"COLMAP: the axis that points up: {', '.join(AXES)}. [default: by cameras]")
+        str,
+        typer.Option(
+            callback=choice_of("--up", ("", *AXES)),
+            help=f"COLMAP: the axis that points up: {', '.join(AXES)}. [default: by cameras]",
+        ),
     ] = "",
     crops: Annotated[int, typer.Option(min=0, help="Number of pictures to cut from each panorama.")] = 0,
     crop_fov: Annotated[float | None, typer.Option(help="Degrees across a crop. [default: 90]")] = None,
@@ -182,207 +147,14 @@ def import_(
     """
     if output.suffix.lower() not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{output} must end in .csv or .parquet")
-    options = Options(
+    from covis.reading.importing import ImportOptions, import_source
+
+    options = ImportOptions(
         track, utc_offset, panoramas, every, clock_offset, mount, frames, topic, poses, scale, georeference, up, crops,
         crop_fov, crop_size,
     )  # fmt: skip
-    gathered = _gathered(source, output, options)
-    if gathered is None:
-        options.only(_PHOTOS, "track", "utc_offset", "panoramas")
-        _import_photos(source, output, options, json)
-        return
-    _write(gathered, output, json)
-
-
-def _gathered(source: Path, output: Path, options: Options) -> Gathered | None:
-    """Images of any source except a plain folder of photos, for which it returns None."""
-    from covis.reading.sources import is_bag, is_video
-
-    folder = options.frames or output.with_suffix(".frames")
-    if is_video(source):
-        options.only(VIDEO, "track", "every", "clock_offset", "mount", "frames")
-        return _video(source, folder, options)
-    if is_bag(source):
-        options.only(BAG, "every", "topic", "poses", "frames")
-        return _bag(source, folder, options)
-    images = _posed(source, options)
-    if options.crops:
-        return Gathered(_crops(source, images, folder, options), [])
-    return None if images is None else Gathered(images, [])
-
-
-def _video(source: Path, folder: Path, options: Options) -> Gathered:
-    from covis.reading.formats.video import import_video
-    from covis.reading.frames import Every
-
-    images, done = import_video(
-        source,
-        folder,
-        Every.parse(options.every or "2s"),
-        track=_track(options.track),
-        offset_s=options.clock_offset,
-        mount_deg=options.mount,
-    )
-    return Gathered(images, _left_out(done))
-
-
-def _bag(source: Path, folder: Path, options: Options) -> Gathered:
-    from covis.reading.formats.bag import import_bag
-    from covis.reading.frames import Every
-
-    every = Every.parse(options.every) if options.every else None
-    images, done = import_bag(source, folder, every, topic=options.topic, poses=options.poses)
-    return Gathered(images, _left_out(done))
-
-
-def _track(path: Path | None) -> Track | None:
-    from covis.reading.tracks import names_images, read_track
-
-    if path is None:
-        return None
-    if not path.is_file():
-        raise InputError(f"{path} does not exist; check --track")
-    if names_images(path):
-        raise InputError(f"{path} gives positions by image name; a video needs a track by time, such as GPX")
-    return read_track(path)
-
-
-def _left_out(done: Extracted) -> list[Rejected]:
-    from covis.reading.decoding import Rejected
-
-    return [Rejected(*row) for row in done.left_out]
-
-
-def _posed(source: Path, options: Options) -> ImageSet | None:
-    """Images of a source with poses, scaled and placed as asked; None for a plain folder of photos."""
-    from dataclasses import replace
-
-    from covis.reading.georeference import georeference, scaled, warn_of_course
-    from covis.reading.sources import open_posed, posed_format
-
-    kind, allowed = posed_format(source), ["scale", "georeference", "crops", "crop_fov", "crop_size", "frames"]
-    if kind == "colmap":
-        images: ImageSet | None = _model(source, options.up)
-        allowed.append("up")
-    else:
-        images = open_posed(source)
-    if images is None:
-        return None
-    options.only(f"a source like {source}", *allowed)
-    if options.scale is not None and options.georeference:
-        raise InputError("give --scale or --georeference, not both: georeferenced images fix the scale too")
-    if options.scale is not None:
-        images = replace(images, poses=scaled(images.poses, options.scale))
-    elif options.georeference:
-        images = georeference(images, _known(images, options.georeference))
-        warn_of_course(images, str(source))
-    return images
-
-
-def _model(source: Path, up: str) -> ImageSet:
-    from typing import cast
-
-    from covis.poses import Axis
-    from covis.reading.formats.colmap import read_reconstruction
-    from covis.reading.georeference import warn_of_course
-
-    if up and up not in AXES:
-        raise unknown_name("axis (--up)", up, AXES)
-    images = read_reconstruction(source).image_set(up=cast(Axis, up) if up else None)
-    warn_of_course(images, str(source))
-    return images
-
-
-def _known(images: ImageSet, given: str) -> Poses:
-    """Where images are known to be, by a table or by their own EXIF."""
-    from covis.reading.georeference import exif_positions, known_positions
-    from covis.reading.table import read_table
-
-    return exif_positions(images) if given == "exif" else known_positions(images, read_table(Path(given)))
-
-
-def _crops(source: Path, images: ImageSet | None, folder: Path, options: Options) -> ImageSet:
-    import re
-
-    from covis.reading.panoramas import cut, only_panoramas
-    from covis.reading.photos import import_photos
-
-    size = re.fullmatch(r"(\d+)x(\d+)", options.crop_size or "640x480")
-    if not size:
-        raise InputError(f"--crop-size {options.crop_size!r} is not a size; expected one like 640x480")
-    if images is None:
-        images = import_photos(source, options.track, panoramas=True, positions=False).images()
-    fov = 90.0 if options.crop_fov is None else options.crop_fov
-    shape = int(size[1]), int(size[2])
-    return cut(only_panoramas(images, source), folder, count=options.crops, fov_deg=fov, size=shape)
-
-
-def _write(gathered: Gathered, output: Path, json: bool) -> None:
-    from collections import Counter
-
-    import numpy as np
-
-    from covis.reading.decoding import REJECTS, write_rejects
-    from covis.reading.pose_columns import write_images
-
-    images = gathered.images
-    write_images(images, output)
-    if gathered.rejects:
-        write_rejects(output.parent / REJECTS, gathered.rejects)
-    rotation = images.poses.rotation
-    data: dict[str, Any] = {
-        "table": str(output),
-        "photos": len(images),
-        "positions": int(images.poses.known.sum()),
-        "headings": int((~np.isnan(images.poses.heading)).sum()),
-        "rotations": 0 if rotation is None else int((~np.isnan(rotation[:, 0, 0])).sum()),
-        "cameras": 0 if images.intrinsics is None else int((~np.isnan(images.intrinsics[:, 4])).sum()),
-        "groups": len(images.group_names),
-        "frame": images.poses.frame,
-        "rejects": dict(Counter(r.reason for r in gathered.rejects)),
-        "rejects_file": str(output.parent / REJECTS) if gathered.rejects else None,
-    }
+    data = import_source(source, output, options)
     emit(data, json, _import_text(data), f"covis index {output} -o MAP")
-
-
-def _import_photos(source: Path, output: Path, options: Options, json: bool) -> None:
-    from collections import Counter
-
-    import numpy as np
-
-    from covis.reading.decoding import REJECTS, write_rejects
-    from covis.reading.photos import import_photos, write_table
-
-    offset = _offset_s(options.utc_offset)
-    imported = import_photos(source, options.track, utc_offset_s=offset, panoramas=options.panoramas, output=output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_table(imported, output)
-    if imported.rejects:
-        write_rejects(output.parent / REJECTS, imported.rejects)
-    data: dict[str, Any] = {
-        "table": str(output),
-        "photos": len(imported.names),
-        "positions": int((~np.isnan(imported.lat)).sum()),
-        "headings": int((~np.isnan(imported.heading)).sum()),
-        "magnetic_headings": imported.reference.count("magnetic"),
-        "turned": int((imported.orientation != 1).sum()),
-        "groups": len(set(imported.group)),
-        "frame": imported.poses.frame,
-        "rejects": dict(Counter(r.reason for r in imported.rejects)),
-        "rejects_file": str(output.parent / REJECTS) if imported.rejects else None,
-    }
-    emit(data, json, _import_text(data), f"covis index {output} -o MAP")
-
-
-def _offset_s(text: str | None) -> float | None:
-    """`+02:00` → 7200."""
-    if text is None:
-        return None
-    sign, rest = text[:1], text[1:].split(":")
-    if sign not in "+-" or len(rest) != 2 or not all(part.isdigit() for part in rest):
-        raise InputError(f"--utc-offset {text!r} is not an offset; expected one like +02:00")
-    seconds = 3600.0 * int(rest[0]) + 60.0 * int(rest[1])
-    return -seconds if sign == "-" else seconds
 
 
 def _import_text(data: dict[str, Any]) -> str:

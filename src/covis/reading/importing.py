@@ -1,0 +1,219 @@
+"""Importing photos from anything that holds them into a table, as `covis data import` does."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+
+from covis.core.errors import InputError
+from covis.images import ImageSet
+from covis.poses import Axis, Poses
+from covis.reading.decoding import REJECTS, Rejected, write_rejects
+from covis.reading.formats.colmap import read_reconstruction
+from covis.reading.frames import Every, Extracted
+from covis.reading.georeference import exif_positions, georeference, known_positions, scaled, warn_of_course
+from covis.reading.panoramas import cut, only_panoramas
+from covis.reading.photos import import_photos, write_table
+from covis.reading.pose_columns import write_images
+from covis.reading.sources import is_bag, is_video, open_posed, posed_format
+from covis.reading.table import read_table
+from covis.reading.tracks import Track, names_images, read_track
+
+_BAG, _VIDEO, _PHOTOS = "a bag", "a video", "a folder of photos"
+
+
+class ImportOptions(NamedTuple):
+    """How a source is read; None, empty or 0 where an option is not given."""
+
+    track: Path | None
+    utc_offset: str | None
+    panoramas: bool
+    every: str
+    clock_offset: float
+    mount: float | None
+    frames: Path | None
+    topic: str | None
+    poses: str | None
+    scale: float | None
+    georeference: str
+    up: str
+    crops: int
+    crop_fov: float | None
+    crop_size: str
+
+    def only(self, kind: str, *allowed: str) -> None:
+        """Raises an error for an option that this kind of source does not use."""
+        for name, value in self._asdict().items():
+            if value not in (None, "", False, 0) and name not in allowed:
+                raise InputError(f"--{name.replace('_', '-')} does not belong to {kind}; leave it out")
+
+
+class Gathered(NamedTuple):
+    """Images and what was left out."""
+
+    images: ImageSet
+    rejects: list[Rejected]
+
+
+def import_source(source: Path, output: Path, options: ImportOptions) -> dict[str, Any]:
+    """Writes the images of a source as a table, with frames and crops beside it; returns counts of what it holds."""
+    gathered = _gather_images(source, output, options)
+    if gathered is not None:
+        return _write_gathered(gathered, output)
+    options.only(_PHOTOS, "track", "utc_offset", "panoramas")
+    return _import_photos(source, output, options)
+
+
+def _gather_images(source: Path, output: Path, options: ImportOptions) -> Gathered | None:
+    """Images of any source except a plain folder of photos, for which it returns None."""
+    folder = options.frames or output.with_suffix(".frames")
+    if is_video(source):
+        options.only(_VIDEO, "track", "every", "clock_offset", "mount", "frames")
+        return _from_video(source, folder, options)
+    if is_bag(source):
+        options.only(_BAG, "every", "topic", "poses", "frames")
+        return _from_bag(source, folder, options)
+    images = _posed_images(source, options)
+    if options.crops:
+        return Gathered(_panorama_crops(source, images, folder, options), [])
+    return None if images is None else Gathered(images, [])
+
+
+def _from_video(source: Path, folder: Path, options: ImportOptions) -> Gathered:
+    from covis.reading.formats.video import import_video
+
+    images, done = import_video(
+        source,
+        folder,
+        Every.parse(options.every or "2s"),
+        track=_time_track(options.track),
+        offset_s=options.clock_offset,
+        mount_deg=options.mount,
+    )
+    return Gathered(images, _rejected(done))
+
+
+def _from_bag(source: Path, folder: Path, options: ImportOptions) -> Gathered:
+    from covis.reading.formats.bag import import_bag
+
+    every = Every.parse(options.every) if options.every else None
+    images, done = import_bag(source, folder, every, topic=options.topic, poses=options.poses)
+    return Gathered(images, _rejected(done))
+
+
+def _time_track(path: Path | None) -> Track | None:
+    if path is None:
+        return None
+    if not path.is_file():
+        raise InputError(f"{path} does not exist; check --track")
+    if names_images(path):
+        raise InputError(f"{path} gives positions by image name; a video needs a track by time, such as GPX")
+    return read_track(path)
+
+
+def _rejected(done: Extracted) -> list[Rejected]:
+    return [Rejected(*row) for row in done.left_out]
+
+
+def _posed_images(source: Path, options: ImportOptions) -> ImageSet | None:
+    """Images of a source with poses, scaled and placed as asked; None for a plain folder of photos."""
+    kind, allowed = posed_format(source), ["scale", "georeference", "crops", "crop_fov", "crop_size", "frames"]
+    if kind == "colmap":
+        images: ImageSet | None = _colmap_images(source, options.up)
+        allowed.append("up")
+    else:
+        images = open_posed(source)
+    if images is None:
+        return None
+    options.only(f"a source like {source}", *allowed)
+    if options.scale is not None and options.georeference:
+        raise InputError("give --scale or --georeference, not both: georeferenced images fix the scale too")
+    if options.scale is not None:
+        images = replace(images, poses=scaled(images.poses, options.scale))
+    elif options.georeference:
+        images = georeference(images, _known_positions(images, options.georeference))
+        warn_of_course(images, str(source))
+    return images
+
+
+def _colmap_images(source: Path, up: str) -> ImageSet:
+
+    images = read_reconstruction(source).image_set(up=cast(Axis, up) if up else None)
+    warn_of_course(images, str(source))
+    return images
+
+
+def _known_positions(images: ImageSet, given: str) -> Poses:
+    """Where images are known to be, by a table or by their own EXIF."""
+    return exif_positions(images) if given == "exif" else known_positions(images, read_table(Path(given)))
+
+
+def _panorama_crops(source: Path, images: ImageSet | None, folder: Path, options: ImportOptions) -> ImageSet:
+
+    size = re.fullmatch(r"(\d+)x(\d+)", options.crop_size or "640x480")
+    if not size:
+        raise InputError(f"--crop-size {options.crop_size!r} is not a size; expected one like 640x480")
+    if images is None:
+        images = import_photos(source, options.track, panoramas=True, positions=False).images()
+    fov = 90.0 if options.crop_fov is None else options.crop_fov
+    shape = int(size[1]), int(size[2])
+    return cut(only_panoramas(images, source), folder, count=options.crops, fov_deg=fov, size=shape)
+
+
+def _write_gathered(gathered: Gathered, output: Path) -> dict[str, Any]:
+
+    images = gathered.images
+    write_images(images, output)
+    if gathered.rejects:
+        write_rejects(output.parent / REJECTS, gathered.rejects)
+    rotation = images.poses.rotation
+    return {
+        "table": str(output),
+        "photos": len(images),
+        "positions": int(images.poses.known.sum()),
+        "headings": int((~np.isnan(images.poses.heading)).sum()),
+        "rotations": 0 if rotation is None else int((~np.isnan(rotation[:, 0, 0])).sum()),
+        "cameras": 0 if images.intrinsics is None else int((~np.isnan(images.intrinsics[:, 4])).sum()),
+        "groups": len(images.group_names),
+        "frame": images.poses.frame,
+        "rejects": dict(Counter(r.reason for r in gathered.rejects)),
+        "rejects_file": str(output.parent / REJECTS) if gathered.rejects else None,
+    }
+
+
+def _import_photos(source: Path, output: Path, options: ImportOptions) -> dict[str, Any]:
+
+    offset = _utc_offset_s(options.utc_offset)
+    imported = import_photos(source, options.track, utc_offset_s=offset, panoramas=options.panoramas, output=output)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    write_table(imported, output)
+    if imported.rejects:
+        write_rejects(output.parent / REJECTS, imported.rejects)
+    return {
+        "table": str(output),
+        "photos": len(imported.names),
+        "positions": int((~np.isnan(imported.lat)).sum()),
+        "headings": int((~np.isnan(imported.heading)).sum()),
+        "magnetic_headings": imported.reference.count("magnetic"),
+        "turned": int((imported.orientation != 1).sum()),
+        "groups": len(set(imported.group)),
+        "frame": imported.poses.frame,
+        "rejects": dict(Counter(r.reason for r in imported.rejects)),
+        "rejects_file": str(output.parent / REJECTS) if imported.rejects else None,
+    }
+
+
+def _utc_offset_s(text: str | None) -> float | None:
+    """`+02:00` → 7200."""
+    if text is None:
+        return None
+    sign, rest = text[:1], text[1:].split(":")
+    if sign not in "+-" or len(rest) != 2 or not all(part.isdigit() for part in rest):
+        raise InputError(f"--utc-offset {text!r} is not an offset; expected one like +02:00")
+    seconds = 3600.0 * int(rest[0]) + 60.0 * int(rest[1])
+    return -seconds if sign == "-" else seconds
