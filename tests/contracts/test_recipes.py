@@ -16,6 +16,7 @@ from covis.training.recipe import configure, describe_recipe, read_recipe
 from covis.training.run import Resources, train
 from layouts import builders
 
+PAPER_DATASETS = ("msls", "tb_places", "7scenes", "pitts30k")
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 TINY = ModelConfig("tiny", "gem", image_size=(16, 16), trainable="last1")
 
@@ -59,6 +60,16 @@ def test_their_networks_and_poolings_exist():
     models = {name: experiments.get(name).model for name in experiments.RECIPES}
     assert not [name for name, model in models.items() if model.backbone.split(".")[0] not in backbones]
     assert not [name for name, model in models.items() if model.pool not in POOLS]
+
+
+def test_the_papers_networks_start_from_weights_that_are_named():
+    """timm's default weights of a ResNet are others than torchvision's, which the paper's code loads."""
+    models = {
+        name: recipe().model for name, recipe in experiments.RECIPES.items() if recipe().dataset in PAPER_DATASETS
+    }
+    tags = {name: model.backbone.partition(".")[2] for name, model in models.items() if model.weights == "pretrained"}
+    assert len(tags) > 50
+    assert set(tags.values()) == {"tv_in1k", "fb_wsl_ig1b_ft_in1k"}
 
 
 def test_they_read_back_from_a_file(tmp_path):

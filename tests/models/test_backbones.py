@@ -189,3 +189,18 @@ def test_blocks_whose_tokens_meet_outside_the_attention_are_run_whole():
     with torch.inference_mode():
         expected = functional.normalize(model.backbone.net.forward_features(x)[:, 0])
         torch.testing.assert_close(model(x), expected, rtol=0, atol=1e-6)
+
+
+def test_a_densenet_may_end_with_its_norm_as_torchvisions_features_do():
+    backbones.import_timm()
+    from torchvision.models import densenet121
+
+    theirs = densenet121(weights=None).eval()
+    ours = backbones.create_backbone("densenet121", (64, 64), final_norm=False).eval()
+    state = {name: t for name, t in theirs.state_dict().items() if name.startswith("features.")}
+    ours.net.load_state_dict(state)
+    pixels = torch.randn(1, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    with torch.inference_mode():
+        features = theirs.features(pixels)
+        torch.testing.assert_close(ours(pixels), features, atol=1e-5, rtol=1e-5)
+    assert (features < 0).any()

@@ -73,12 +73,27 @@ def graded_batches(recipe: Recipe, strategy: str = "A") -> Recipe:
 _SMALL_EPOCHS = 30
 
 
+BACKBONES = {
+    "vgg16": "vgg16.tv_in1k",
+    "resnet18": "resnet18.tv_in1k",
+    "resnet34": "resnet34.tv_in1k",
+    "resnet50": "resnet50.tv_in1k",
+    "resnet152": "resnet152.tv_in1k",
+    "resnext": "resnext101_32x8d.fb_wsl_ig1b_ft_in1k",
+    "densenet161": "densenet161.tv_in1k",
+}
+"""Names in the tables → names and weights in timm: torchvision's first ones, as the paper's code loads them.
+
+The tables' ResNeXt was trained on Instagram images first.
+"""
+
+
 def tb_places_recipe(backbone: str) -> Recipe:
     """All pairs of W17, fields of view of 3.5 m and 90°."""
     return Recipe(
         dataset="tb_places",
         split="w17_train",
-        model=ModelConfig(backbone, "avg", image_size=(224, 224), trainable="last2", weights="pretrained"),
+        model=_small_model(backbone, (224, 224)),
         labels=FovOverlap(radius_m=3.5, fov_deg=90.0),
         optimiser=Optimiser(decay_every=5 / _SMALL_EPOCHS),
         epochs=_SMALL_EPOCHS,
@@ -91,12 +106,18 @@ def seven_scenes_recipe(backbone: str, scene: str) -> Recipe:
     return Recipe(
         dataset="7scenes",
         split=f"{scene}/train",
-        model=ModelConfig(backbone, "avg", image_size=(240, 320), trainable="last2", weights="pretrained"),
+        model=_small_model(backbone, (240, 320)),
         labels=SurfaceOverlap(),
         optimiser=Optimiser(decay_every=5 / _SMALL_EPOCHS),
         epochs=_SMALL_EPOCHS,
         validation=f"7scenes_{scene}",
     )
+
+
+def _small_model(backbone: str, image_size: tuple[int, int]) -> ModelConfig:
+    """The networks of the indoor and garden tables; their DenseNet ends with its norm, without a ReLU."""
+    ending = backbone != "densenet161"
+    return ModelConfig(BACKBONES[backbone], "avg", image_size, "last2", "pretrained", final_norm=ending)
 
 
 _cl_by_label = partial(cl, same_place=None)
@@ -203,13 +224,6 @@ def town_base() -> Recipe:
 # the last two convolutional blocks trained, images of 480×640, batches of 32 pairs.
 
 
-BACKBONES = {
-    "vgg16": "vgg16",
-    "resnet50": "resnet50",
-    "resnet152": "resnet152",
-    "resnext": "resnext101_32x8d.fb_wsl_ig1b_ft_in1k",
-}
-"""Names in the tables → names in timm. The tables' ResNeXt was trained on Instagram images first."""
 NETVLAD_EPOCHS = {"netvlad16": 30, "netvlad64": 10}
 """Epochs of the published triplet baselines."""
 TABLE4_LOSSES = (
@@ -227,10 +241,10 @@ def _cl_in_city(recipe: Recipe) -> Recipe:
 
 
 def msls_base(backbone: str = "vgg16", pool: str = "gem") -> Recipe:
-    """What all these experiments share."""
+    """What all these experiments share; `backbone` is a name in `BACKBONES`."""
     return Recipe(
         dataset="msls",
-        model=ModelConfig(backbone, pool, image_size=(480, 640), trainable="last2", weights="pretrained"),
+        model=ModelConfig(BACKBONES[backbone], pool, (480, 640), "last2", "pretrained"),
         labels=FovOverlap(radius_m=50.0, fov_deg=90.0, within_group=True),
         validation="msls_val",
     )
@@ -261,11 +275,11 @@ def netvlad_triplet(pool: str) -> Recipe:
 
 
 def _msls(variant: RecipeVariant, backbone: str, pool: str = "gem") -> Recipe:
-    return at_methods_rate(variant(msls_base(BACKBONES[backbone], pool)))
+    return at_methods_rate(variant(msls_base(backbone, pool)))
 
 
 def _msls_strategy(backbone: str, strategy: str) -> Recipe:
-    return at_methods_rate(graded_batches(gcl(msls_base(BACKBONES[backbone])), strategy))
+    return at_methods_rate(graded_batches(gcl(msls_base(backbone)), strategy))
 
 
 _MSLS: dict[str, Callable[[], Recipe]] = {

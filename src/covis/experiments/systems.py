@@ -114,7 +114,7 @@ def pitts(backbone: str, pool: str) -> Recipe:
     """Pittsburgh 30k as NetVLAD and later systems use it: positives within 10 m, headings unknown."""
     return Recipe(
         dataset="pitts30k",
-        model=ModelConfig(backbone, pool, image_size=(480, 640), trainable="last2", weights="pretrained"),
+        model=ModelConfig(recipes.BACKBONES[backbone], pool, (480, 640), "last2", "pretrained"),
         labels=Radius(10.0),
         epochs=30,
     )

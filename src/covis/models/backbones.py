@@ -87,14 +87,16 @@ def _take_facet(backbone: Backbone, facet: Facet) -> None:
 
 
 def _drop_end(name: str, net: nn.Module) -> None:
-    """Takes away what follows the last block: a transformer's layer norm, a VGG's last ReLU and pooling."""
+    """Takes away what follows: a transformer's layer norm, a VGG's last ReLU and pooling, the ReLU of a DenseNet's norm."""
     if is_transformer(net):
         cast(Any, net).norm = nn.Identity()
     elif type(net).__name__ == "VGG":
         features = cast(nn.Sequential, net.features)
         features[-1] = features[-2] = nn.Identity()
+    elif type(net).__name__ == "DenseNet":
+        cast(Any, net).features.norm5.act = nn.Identity()
     else:
-        raise InputError(f"final_norm is a setting of transformers and VGG networks, which {name} is not")
+        raise InputError(f"final_norm is a setting of transformers, VGG and DenseNet networks, which {name} is not")
 
 
 def backbone_names() -> list[str]:

@@ -58,7 +58,7 @@ class ModelConfig:
     positions: Positions = "library"
     """How a transformer stretches its position embeddings to another image size: timm's way, or that of DINOv2's authors."""
     final_norm: bool = True
-    """Whether a transformer's last block is followed by its layer norm, a VGG's by its ReLU and pooling."""
+    """Whether a transformer ends with its layer norm, a VGG with its ReLU and pooling, a DenseNet with a ReLU."""
     facet: Facet = "token"
     """What is pooled of a transformer's last block: its tokens, or queries, keys or values of its attention."""
 
