@@ -219,7 +219,7 @@ def labels(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
     import h5py
     import scipy.io
 
-    from covis.datasets.cutouts import read_struct
+    from covis.datasets.dbstruct import read_struct
     from covis.images import ImageSet
     from covis.labels.exchange import read_edges, read_hloc
     from covis.labels.released import read_released
