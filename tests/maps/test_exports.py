@@ -15,7 +15,7 @@ from PIL import Image
 
 from covis.core.errors import InputError
 from covis.images import ImageSet
-from covis.maps.locating import WORDS, Answer, Match, Place, Position, in_words
+from covis.maps.answers import WORDS, Answer, Match, Place, Position, in_words
 from covis.maps.outputs import FORMATS, Located, ending_of, to_csv, to_geojson, to_geopose, write
 from covis.maps.outputs.exif import with_position, write_copies
 from covis.maps.outputs.geopose import level_camera

@@ -10,7 +10,8 @@ from PIL import Image
 
 from covis.core.errors import InputError
 from covis.images import ImageSet
-from covis.maps.locating import Answer, Match, Position, places_of
+from covis.maps.answers import Answer, Match, Position
+from covis.maps.locating import places_of
 from covis.maps.outputs.page import write_answers, write_map
 from covis.maps.pictures import note_images
 from covis.poses import Poses

@@ -8,8 +8,9 @@ import pytest
 
 from covis.images import ImageSet
 from covis.maps.calibration import Calibration
-from covis.maps.locating import Judge, best_chain, locate_walk
+from covis.maps.locating import Judge
 from covis.maps.settings import WALK
+from covis.maps.walks import best_chain, locate_walk
 from covis.poses import Poses
 from covis.ranking import Ranking
 

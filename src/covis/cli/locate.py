@@ -27,7 +27,7 @@ from covis.core.tables import counted
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from covis.maps.locating import Answer
+    from covis.maps.answers import Answer
     from covis.maps.map import Map
     from covis.runtime import Described
     from covis.search import Area
@@ -171,7 +171,7 @@ def _refuse_unusable(answers: Sequence[Answer]) -> None:
 def _warn_of_map_photos(answers: Sequence[Answer]) -> None:
     """Warns once if photos to be located are already in the map."""
     from covis.core.progress import warn
-    from covis.maps.locating import printable
+    from covis.maps.answers import printable
 
     known = [answer for answer in answers if answer.in_map]
     if known:
@@ -180,7 +180,7 @@ def _warn_of_map_photos(answers: Sequence[Answer]) -> None:
 
 
 def _answer_lines(answers: Sequence[Answer], poses: Sequence[dict[str, Any]]) -> list[str]:
-    from covis.maps.locating import ORDER
+    from covis.maps.answers import ORDER
 
     lines = [line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p))]
     return [*lines, f"({ORDER})"] if any(a.reordered for a in answers) else lines

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from covis.maps.answers import Answer, Match, Place, Position
 from covis.maps.calibration import Calibration, calibrate
-from covis.maps.locating import Answer, LocateOptions, Match, Place, Position
+from covis.maps.locating import LocateOptions
 from covis.maps.map import Map
 
 if TYPE_CHECKING:

@@ -26,9 +26,10 @@ from covis.core.errors import Damaged, InputError
 from covis.core.progress import say, warn
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.images import ImageSet, encode_names
+from covis.maps.answers import Answer
 from covis.maps.calibration import Calibration, HeldOut, Recalibration, gcl_margin, hold_out, photos_key
 from covis.maps.calibration import calibrate as fit_calibration
-from covis.maps.locating import DEFAULTS, Answer, Judge, LocateOptions, Walk, locate_walk
+from covis.maps.locating import DEFAULTS, Judge, LocateOptions
 from covis.maps.photos import files_of, kept_columns, list_rejects, listed, reframed, stamps
 from covis.maps.pictures import note_images
 from covis.maps.settings import EVIDENCE
@@ -49,6 +50,7 @@ from covis.maps.storage.layout import (
     require_photos,
     segment_folder,
 )
+from covis.maps.walks import Walk, locate_walk
 from covis.ranking import Ranking
 from covis.reading.decoding import REJECTS, Rejected
 from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described, OnnxSession, Runtime, describe_photos

@@ -19,10 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from covis.maps.answers import Answer
 from covis.maps.calibration import RATE
-from covis.maps.locating import Answer, LocateOptions, locate_walk
+from covis.maps.locating import LocateOptions
 from covis.maps.outputs import to_geojson, to_geopose
 from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
+from covis.maps.walks import locate_walk
 from covis.search import Area, area
 from covis.service.shelf import Shown
 from covis.service.uploads import Unusable, Upload

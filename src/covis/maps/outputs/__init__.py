@@ -11,7 +11,7 @@ from pathlib import Path
 
 from covis.core.errors import InputError
 from covis.images import ImageSet
-from covis.maps.locating import Answer
+from covis.maps.answers import Answer
 from covis.maps.outputs import exif, geojson, geopose, page, table
 from covis.maps.outputs.geojson import to_geojson
 from covis.maps.outputs.geopose import to_geopose

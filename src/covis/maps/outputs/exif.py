@@ -14,7 +14,7 @@ from covis.core.errors import InputError
 from covis.core.files import write_bytes
 from covis.core.progress import warn
 from covis.core.tables import counted
-from covis.maps.locating import Answer, printable
+from covis.maps.answers import Answer, printable
 from covis.maps.outputs.xmp import METHOD, method, to_xmp
 from covis.reading.decoding import open_image
 

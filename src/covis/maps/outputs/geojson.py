@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from covis.gis import write_features
-from covis.maps.locating import Answer, Match, Place, Position, printable, significant
+from covis.maps.answers import Answer, Match, Place, Position, printable, significant
 
 _RING_STEP_DEG = 10
 _LonLat = list[Any]

@@ -9,7 +9,7 @@ from typing import Any
 
 from covis.core.files import write_bytes
 from covis.core.tables import counted
-from covis.maps.locating import Answer, Place, printable
+from covis.maps.answers import Answer, Place, printable
 
 MEDIA_TYPE = "application/geopose+json"
 

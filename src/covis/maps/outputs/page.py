@@ -18,7 +18,8 @@ from covis.core.files import write_text
 from covis.core.progress import warn
 from covis.core.tables import counted
 from covis.images import ImageSet
-from covis.maps.locating import Answer, Match, Place, match_facts, places_of, printable
+from covis.maps.answers import Answer, Match, Place, match_facts, printable
+from covis.maps.locating import places_of
 from covis.maps.photos import text_of
 from covis.maps.pictures import Pictures
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, rendered

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from covis.core.files import write_bytes
-from covis.maps.locating import Answer, printable, significant
+from covis.maps.answers import Answer, printable, significant
 
 _COLUMNS = ("photo", "verdict", "probability", "confident", "lat", "lon", "easting", "northing", "heading", "radius_m",
             "rate", "match", "match_distance", "match_probability", "note")  # fmt: skip

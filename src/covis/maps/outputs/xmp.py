@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from xml.sax.saxutils import escape
 
-from covis.maps.locating import Answer, percent
+from covis.maps.answers import Answer, percent
 
 METHOD = "covis visual place recognition"
 
