@@ -74,9 +74,7 @@ def index(
     ] = None,
     inliers: Annotated[
         str,
-        typer.Option(
-            help="For locate --inliers: calibrate matched local features (sift, xfeat=FILE.onnx, alike=FILE.pth)."
-        ),
+        typer.Option(help="For locate --inliers: calibrate matched local features (sift, xfeat=FILE.onnx, h5=FILE)."),
     ] = "",
     runtime: Annotated[
         str,

@@ -39,17 +39,17 @@ _KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, or FIL
 
 @dataclass(frozen=True)
 class GivenModel:
-    """What lies at a path that someone gave as a model."""
+    """A resolved model path: kind, label, folder."""
 
     kind: Literal["model", "onnx", "store", "matrix"]
     path: Path
     """The file, or the folder that holds the model itself (RUN/model of a run)."""
     label: str
-    """What people call it: the run's or the model's own name."""
+    """The run's or the model's own name."""
 
 
 def find_describer(path: Path | str) -> GivenModel:
-    """What lies at `path`; an error of one line if it cannot give descriptors."""
+    """Resolves `path`; an error of one line if it cannot give descriptors."""
     path = Path(path)
     if path.suffix in (".npy", ".onnx"):
         if not path.is_file():
@@ -62,17 +62,17 @@ def find_describer(path: Path | str) -> GivenModel:
     if kind == STORE_KIND or (not kind and (path / "embedding.json").is_file()):
         return GivenModel("store", path, path.name)
     if kind == MODEL_KIND:
-        return _of_folder(path, _called(path.resolve().parent if path.name == "model" else path.resolve()))
+        return _resolve_folder(path, _label(path.resolve().parent if path.name == "model" else path.resolve()))
     if kind:
         raise InputError(f"{path} is a covis {kind}, which gives no descriptors of images; give {_KINDS}")
     if _manifest(path / "model").get("kind") == MODEL_KIND:
-        return _of_folder(path / "model", _called(path.resolve()))
+        return _resolve_folder(path / "model", _label(path.resolve()))
     if (path / "run.json").is_file():
         raise InputError(f"{path} is a run without a finished model; re-run its covis train command to resume it")
     raise InputError(f"{path} holds no model (no {artifacts.MANIFEST}); give {_KINDS}")
 
 
-def _of_folder(folder: Path, label: str) -> GivenModel:
+def _resolve_folder(folder: Path, label: str) -> GivenModel:
     """A model folder, by the form in which it holds its network."""
     parts = _manifest(folder).get("files", {})
     if ONNX_FILE in parts:
@@ -85,7 +85,7 @@ def _of_folder(folder: Path, label: str) -> GivenModel:
     return GivenModel("model", folder, label)
 
 
-def _called(folder: Path) -> str:
+def _label(folder: Path) -> str:
     """The folder's name, with that of the folder above it if the name is only a seed."""
     return f"{folder.parent.name}/{folder.name}" if re.fullmatch(r"seed[-_]?\d+", folder.name) else folder.name
 
@@ -100,7 +100,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def open_describer(
     path: Path | str, batch_size: int | None = None, workers: int | None = None, cache: Path | None = None
 ) -> Describer:
-    """What gives descriptors at `path`: a model or run folder, an ONNX file, a store, or a matrix with names.
+    """The describer at `path`: a model or run folder, an ONNX file, a store, or a matrix with names.
 
     >>> import covis
     >>> path = covis.PlaceModel.build(covis.models.ModelConfig("tiny", image_size=(32, 32))).save("small")
@@ -184,10 +184,10 @@ class ModelDescriber:
         from covis.describing.embedding import BATCH_SIZE, embed
 
         folder = (self.cache or cache_folder()) / "descriptors"
-        key = artifacts.fingerprint(self.model.fingerprint(), str(images.root.resolve()), *_files(images))
+        key = artifacts.fingerprint(self.model.fingerprint(), str(images.root.resolve()), *_file_states(images))
         size = self.batch_size or BATCH_SIZE
         store = embed(self._runtime(len(images)), images, folder / key, batch_size=size, workers=self.workers)
-        return _rows(store, images)
+        return _rows_by_name(store, images)
 
     def _runtime(self, images: int) -> Embedder:
         """What runs the model fastest for this number of images; the descriptors are the same to `PARITY_TOLERANCE`."""
@@ -211,7 +211,7 @@ class StoreDescriber:
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
         """Looks the images up by name."""
-        vectors, lost = _rows(self.store, images)
+        vectors, lost = _rows_by_name(self.store, images)
         if lost.mean() > 0.01:
             at = int(np.flatnonzero(lost)[0])
             raise InputError(
@@ -275,7 +275,7 @@ class MatrixDescriber:
         """Refuses descriptors of another length; a matrix does not say which model made it."""
         length = self._content[0].shape[1]
         if length != dim:
-            raise InputError(f"{of} holds descriptors of {dim} numbers, {self.path} of {length}; use one model")
+            raise InputError(f"{of} holds descriptors of {dim} dimensions, {self.path} of {length}; use one model")
 
 
 Computed = StoreDescriber | MatrixDescriber
@@ -339,13 +339,13 @@ def evaluate_model(
     return next(evaluations(source, load_benchmark(benchmark, data) if isinstance(benchmark, str) else benchmark))
 
 
-def _rows(store: DescriptorStore, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
+def _rows_by_name(store: DescriptorStore, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
     rows = store.rows(images.names)
     lost = rows < 0
     return np.asarray(store[rows[~lost]], np.float32), lost
 
 
-def _files(images: ImageSet) -> Sequence[Any]:
+def _file_states(images: ImageSet) -> Sequence[Any]:
     """Names, sizes and times of the image files, so that changed photos are embedded again."""
     stats = []
     for i in range(len(images)):
