@@ -1,6 +1,14 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss per pair or tuple."""
 
 from covis.core.registry import import_modules
+from covis.losses.classes import ClassLoss, LargeMarginCosine
+from covis.losses.lists import (
+    AveragePrecision,
+    ListLoss,
+    ListwiseSoftmax,
+    RelaxedContrastive,
+    SoftSupervisedContrastive,
+)
 from covis.losses.pairs import (
     LOSSES,
     Contrastive,
@@ -12,21 +20,14 @@ from covis.losses.pairs import (
     SoftContrastive,
 )
 from covis.losses.tuples import (
-    AveragePrecision,
-    ClassLoss,
-    LargeMarginCosine,
     LazyQuadruplet,
     LazyTriplet,
-    ListLoss,
-    ListwiseSoftmax,
     LogRatio,
     MultiSimilarity,
     Quadruplet,
     RegionLoss,
     RegionSimilarity,
-    RelaxedContrastive,
     Sare,
-    SoftSupervisedContrastive,
     Triplet,
     TripletHuber,
     TupleLoss,

@@ -82,9 +82,6 @@ def cosine(za: Tensor, zb: Tensor) -> Tensor:
     return (za.to(dtype) * zb.to(dtype)).sum(-1)
 
 
-# Losses of graded pairs
-
-
 class PairLoss(Loss):
     """A loss of pairs."""
 
