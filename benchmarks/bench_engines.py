@@ -23,7 +23,8 @@ from typing import Any
 import numpy as np
 from _common import RESULTS, report
 
-from covis.maps.storage.engine import Pointer, Rows, open_engine
+from covis.maps.storage.engine import Pointer, Rows
+from covis.maps.storage.engine_storage import open_engine
 from covis.ranking import Ranking
 from covis.search import Exact, build_index, rank
 

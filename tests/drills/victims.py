@@ -83,7 +83,7 @@ def change(place: Path, where: str, what: str, engine: str, die_at: int, server:
     server: the process of the engine, which dies instead; this one then ends as the command line does, with exit code 2.
     """
     from covis.core.errors import InputError
-    from covis.maps.storage import engine as engines
+    from covis.maps.storage import engine_storage as engines
 
     torch.set_num_threads(1)
     os.environ["COVIS_CACHE"] = str(place / "cache")

@@ -194,7 +194,7 @@ class Map:
             with founding(path):
                 empty: Storage = FolderStorage.empty(path, frame, identity, dim, index, max_ram)
                 if engine:
-                    from covis.maps.storage.engine import EngineStorage
+                    from covis.maps.storage.engine_storage import EngineStorage
 
                     empty = EngineStorage.create(path, engine, config["table"], dim, frame)
                 _keep_model(path / MODEL, model, descriptors)

@@ -92,6 +92,6 @@ def open_storage(path: Path, *, verify: bool = False) -> Storage:
     config = read_config(path)
     if "engine" not in config:
         return FolderStorage.open(path, verify=verify)
-    from covis.maps.storage.engine import EngineStorage
+    from covis.maps.storage.engine_storage import EngineStorage
 
     return EngineStorage.open(path, config)
