@@ -242,13 +242,13 @@ def test_a_map_without_a_network_takes_descriptors(maps, describers, place, tmp_
 @pytest.mark.parametrize("kind", KINDS)
 def test_serve_opens_what_has_a_network(kind, maps):
     pytest.importorskip("starlette")
-    from covis.service.shelf import Shelf
+    from covis.service.map_cache import MapCache
 
     if kind in COMPUTED:
         with pytest.raises(InputError, match="no network"):
-            Shelf([maps[kind]])
+            MapCache([maps[kind]])
         return
-    shown = Shelf([maps[kind]]).now(kind)
+    shown = MapCache([maps[kind]]).now(kind)
     pixels = np.zeros((1, 3, 32, 32), np.uint8)
     assert np.linalg.norm(shown.network.describe(pixels)) == pytest.approx(1, abs=1e-4)
 

@@ -337,7 +337,7 @@ def ask_map_file(work: Path):
 
 
 def _keys(work: Path) -> Path:
-    from covis.service.limits import add_key
+    from covis.service.keys import add_key
 
     (work / "keys").mkdir()
     for name, role in (("phone", "read"), ("desk", "write")):
@@ -346,7 +346,7 @@ def _keys(work: Path) -> Path:
 
 
 def ask_keys(work: Path):
-    from covis.service.limits import read_keys
+    from covis.service.keys import read_keys
 
     return lambda path: str(read_keys(path / "keys.json"))
 

@@ -6,7 +6,7 @@ import pytest
 from served import build, running
 
 from covis.service.app import create_app
-from covis.service.limits import Keys, add_key
+from covis.service.keys import Keys, add_key
 
 
 @pytest.fixture(scope="session")

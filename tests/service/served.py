@@ -68,17 +68,15 @@ def build(folder: Path, photos=60, earth=True) -> Map:
 
 
 @contextlib.contextmanager
-def running(app, http=None):
-    """The application on a free port of loopback, in a thread; gives its address. http: the protocol's class."""
+def running(app):
+    """The application on a free port of loopback, in a thread; gives its address."""
     import uvicorn
-
-    from covis.service.limits import Hurried
 
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
         app,
-        http=http or Hurried,
+        http="h11",
         log_level="error",
         access_log=False,
         timeout_keep_alive=60,

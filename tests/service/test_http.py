@@ -4,7 +4,6 @@ import json
 import shutil
 import socket
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
@@ -13,11 +12,11 @@ import pytest
 from served import LAT, LON, build, gps, jpeg, running
 
 from covis.maps.map import Map
-from covis.reading import decoding
 from covis.service.app import create_app
-from covis.service.limits import Hurried, Limits, Rate, TooBusy
-from covis.service.schemas import accepted
-from covis.service.shelf import Shelf
+from covis.service.limits import Limits, Rate, TooBusy
+from covis.service.locating import accepted
+from covis.service.map_cache import MapCache
+from covis.web import thumbnails
 
 
 def ask(address, *photos, url="/v1/locate", accept="application/json", key="", **fields):
@@ -290,18 +289,18 @@ def test_while_the_keys_cannot_be_read_nobody_is_let_in(own, tmp_path):
 
 def test_a_thumbnail_made_twice_at_once_counts_once(made, monkeypatch):
     """Two threads both find none; the cache must not believe that it holds two."""
-    shelf = Shelf([made / "town.map"])
-    shown, both, decode = shelf.now("town"), threading.Barrier(2, timeout=30), decoding.decode
+    cache = MapCache([made / "town.map"])
+    shown, both, decode = cache.now("town"), threading.Barrier(2, timeout=30), thumbnails.decode
 
     def decode_together(path):
         both.wait()
         return decode(path)
 
-    monkeypatch.setattr(decoding, "decode", decode_together)
+    monkeypatch.setattr(thumbnails, "decode", decode_together)
     with ThreadPoolExecutor(2) as pool:
-        pictures = list(pool.map(lambda _: shelf.thumbnail(shown, "003.jpg", 64), range(2)))
+        pictures = list(pool.map(lambda _: cache.thumbnail(shown, "003.jpg", 64), range(2)))
     assert pictures[0] == pictures[1]
-    assert shelf._thumbnail_bytes == len(pictures[0])
+    assert cache._thumbnail_bytes == len(pictures[0])
 
 
 def test_without_keys_nothing_can_be_changed(town):
@@ -402,20 +401,3 @@ def test_a_form_that_is_cut_or_packed_is_refused(town):
 def test_more_matches_than_there_are_is_all_of_them(town):
     answer = httpx.post(f"{town}/v1/locate?k=2000000000", files={"photo": ("a.jpg", jpeg(3))}).json()["answers"][0]
     assert len({match["image"] for match in answer["matches"]}) == 60
-
-
-@pytest.mark.parametrize("head", [b"", b"POST /v1/locate HTTP/1.1\r\nHost: 127.0.0.1\r\n"])
-def test_a_head_that_does_not_come_ends_the_connection(made, head):
-    class Soon(Hurried):
-        head_s = 1.0  # a busy machine may pause between a connection and its first line
-
-    with running(create_app([made / "town.map"]), http=Soon) as address:
-        host, port = address.removeprefix("http://").split(":")
-        with socket.create_connection((host, int(port)), timeout=30) as link:
-            link.sendall(head)
-            assert link.recv(100).startswith(b"HTTP/1.1 408 ")
-            assert link.recv(100) == b""
-        with httpx.Client(base_url=address) as client:  # a kept connection, each request in time
-            assert [client.get("/healthz").status_code for _ in range(3)] == [200] * 3
-            time.sleep(1.5)
-            assert client.get("/healthz").status_code == 200

@@ -9,7 +9,7 @@ import pytest
 from served import jpeg, process
 
 from covis.cli import main
-from covis.service.limits import Keys
+from covis.service.keys import Keys
 
 
 def run(capsys, *arguments):

@@ -12,7 +12,7 @@ from covis.images import ImageSet
 from covis.maps.map import Map
 from covis.poses import Poses
 from covis.service.app import create_app
-from covis.service.limits import Keys, add_key
+from covis.service.keys import Keys, add_key
 
 SIZES = {"desktop": {"width": 1280, "height": 800}, "phone": {"width": 390, "height": 800}}
 DROP = """async ({name, data}) => {

@@ -18,7 +18,8 @@ from served import LAT, LON, build, jpeg, process, running
 
 from covis.maps.map import Map
 from covis.service.app import create_app
-from covis.service.limits import Limits, add_key
+from covis.service.keys import add_key
+from covis.service.limits import Limits
 
 RESULTS = Path(__file__).resolve().parents[2] / "benchmarks" / "results" / "stress.json"
 
@@ -58,7 +59,7 @@ async def burst(address, clients, each, seconds=900):
 def test_overload_is_refused_and_passes(made):
     app = create_app([made / "town.map"], limits=Limits(queue=8))
     server = app.state.server
-    network = server.shelf.now("town").network
+    network = server.cache.now("town").network
     describe = network.describe
 
     def slow(pixels):

@@ -89,7 +89,7 @@ def _app(maps: list[Path], *, keys: Path | None, **options: Any) -> Any:
         raise InputError(f"the service needs {error.name}; install it with: pip install 'covis[serve]'") from None
     del fastapi, python_multipart, prometheus_client, uvicorn
     from covis.service.app import create_app
-    from covis.service.limits import Keys
+    from covis.service.keys import Keys
 
     return create_app(maps, keys=None if keys is None else Keys(keys), **options)
 
@@ -101,7 +101,6 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     import uvicorn
 
     from covis.core.progress import say
-    from covis.service.limits import Hurried
 
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -113,13 +112,13 @@ def _run(app: Any, host: str, port: int, json: bool) -> None:
     listener.listen(512)
     place = f"[{host}]" if ":" in host else host
     url = f"http://{place}:{listener.getsockname()[1]}"
-    shelf = app.state.server.shelf
-    photos = {name: len(shelf.now(name).map) for name in shelf.names}
+    cache = app.state.server.cache
+    photos = {name: len(cache.now(name).map) for name in cache.names}
     emit({"url": url, "maps": photos}, json)
     sys.stdout.flush()
     say(f"serving {', '.join(f'{name} ({count} photos)' for name, count in photos.items())} at {url} (Ctrl-C to stop)")
     config = uvicorn.Config(
-        app, http=Hurried, log_level="warning", access_log=False, timeout_keep_alive=15, timeout_graceful_shutdown=10,
+        app, http="h11", log_level="warning", access_log=False, timeout_keep_alive=15, timeout_graceful_shutdown=10,
         server_header=False, limit_concurrency=1000, h11_max_incomplete_event_size=32 * 1024,
     )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listener])
@@ -151,7 +150,7 @@ def keys(
     if not add:
         existing(file)
     from covis.core.progress import say
-    from covis.service.limits import add_key, read_keys, remove_key
+    from covis.service.keys import add_key, read_keys, remove_key
 
     if add:
         secret = add_key(file, add, role)

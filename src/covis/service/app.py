@@ -26,26 +26,16 @@ from covis.core.errors import InputError
 from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
 from covis.maps.storage.engine import Unavailable
 from covis.reading.decoding import Reject
-from covis.service.limits import Budget, Guard, Key, Keys, Limits, Rate, TooBusy
-from covis.service.schemas import (
-    ANSWER_FORMATS,
-    GEOJSON,
-    ChangedOut,
-    CoverageOut,
-    LocatedOut,
-    MapOut,
-    MapsOut,
-    Metrics,
-    PhotosOut,
-    Question,
-    StatusOut,
-    accepted,
-    answer,
-    asked_area,
-    problems,
-)
-from covis.service.shelf import Shelf, Shown
-from covis.service.uploads import FIELD, Batcher, Form, Unusable, Upload, added_images, read_form, read_positions
+from covis.service.additions import added_images, read_positions
+from covis.service.batching import Batcher, Unusable
+from covis.service.forms import FIELD, Form, Upload, read_form
+from covis.service.guard import Guard
+from covis.service.keys import Key, Keys
+from covis.service.limits import Budget, Limits, Rate, TooBusy
+from covis.service.locating import ANSWER_FORMATS, GEOJSON, LocateRequest, accepted, answer, search_area
+from covis.service.map_cache import MapCache, MapSnapshot
+from covis.service.metrics import Metrics
+from covis.service.schemas import ChangedOut, CoverageOut, LocatedOut, MapOut, MapsOut, PhotosOut, StatusOut, problems
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, asset_text, rendered
 
 
@@ -53,7 +43,7 @@ from covis.web.page import MAP_SCRIPTS, MAP_STYLES, asset_text, rendered
 class Server:
     """What all requests share."""
 
-    shelf: Shelf
+    cache: MapCache
     limits: Limits
     keys: Keys | None
     batcher: Batcher
@@ -62,18 +52,18 @@ class Server:
     bodies: Budget
 
     def __post_init__(self) -> None:
-        self.writing = {name: asyncio.Lock() for name in self.shelf.names}
+        self.writing = {name: asyncio.Lock() for name in self.cache.names}
 
-    async def shown(self, name: str | None) -> Shown:
+    async def snapshot(self, name: str | None) -> MapSnapshot:
         """The newest state of a map; without a name the only one."""
         if name is None:
-            if len(self.shelf.names) > 1:
-                raise HTTPException(422, f"map: several are served, say which: {', '.join(self.shelf.names)}")
-            name = self.shelf.names[0]
-        if name not in self.shelf.names:
-            raise HTTPException(404, f"there is no map {name[:80]!r}; there are: {', '.join(self.shelf.names)}")
+            if len(self.cache.names) > 1:
+                raise HTTPException(422, f"map: several are served, say which: {', '.join(self.cache.names)}")
+            name = self.cache.names[0]
+        if name not in self.cache.names:
+            raise HTTPException(404, f"there is no map {name[:80]!r}; there are: {', '.join(self.cache.names)}")
         try:
-            return await run_in_threadpool(self.shelf.now, name)
+            return await run_in_threadpool(self.cache.now, name)
         except (InputError, OSError):
             raise TooBusy(f"the map {name!r} cannot be read now", 5) from None
 
@@ -131,11 +121,11 @@ def create_app(
     pictures: folders of photos to show beside those that were given to the maps on this machine.
     """
     limits = limits or Limits()
-    shelf, metrics = Shelf(maps, pictures), Metrics()
+    cache, metrics = MapCache(maps, pictures), Metrics()
     batcher = Batcher(limits.queue, limits.answer_s, metrics.batch.observe)
     bodies = Budget(limits.total_bytes, "too many uploads at once")
-    server = Server(shelf, limits, keys, batcher, metrics, Rate(limits.per_minute), bodies)
-    metrics.watch(shelf, batcher, bodies)
+    server = Server(cache, limits, keys, batcher, metrics, Rate(limits.per_minute), bodies)
+    metrics.watch(cache, batcher, bodies)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -163,12 +153,12 @@ async def _invalid(request: Request, error: Exception) -> Response:
 
 
 async def _bad_input(request: Request, error: Exception) -> Response:
-    return JSONResponse({"detail": _without_paths(str(error), _server(request).shelf)}, 422)
+    return JSONResponse({"detail": _without_paths(str(error), _server(request).cache)}, 422)
 
 
-def _without_paths(text: str, shelf: Shelf) -> str:
+def _without_paths(text: str, cache: MapCache) -> str:
     """What the command line says, without this machine's paths and in the words of this interface."""
-    for name, path in shelf.paths.items():
+    for name, path in cache.paths.items():
         inside = re.escape(str(path.parent.resolve())) + r"[^\s;,)'\"]*"
         text = re.sub(rf" \({inside}\)", "", text)
         text = re.sub(inside, name, text)
@@ -191,9 +181,9 @@ def _form_schema(fields: dict[str, Any]) -> dict[str, Any]:
     return {"requestBody": {"required": True, "content": {"multipart/form-data": {"schema": schema}}}}
 
 
-_QUESTION_FIELDS = {
+_OPTION_FIELDS = {
     name: {key: value for key, value in schema.items() if key in ("type", "description", "anyOf", "minimum", "maximum")}
-    for name, schema in Question.model_json_schema()["properties"].items()
+    for name, schema in LocateRequest.model_json_schema()["properties"].items()
 }
 
 
@@ -202,7 +192,7 @@ def _add_routes(app: FastAPI) -> None:
     app.get("/readyz", response_model=StatusOut, tags=["server"], responses=problems(503))(readyz)
     app.get("/metrics", tags=["server"], response_class=Response, responses=problems() | _TEXT)(scrape)
     app.post(
-        "/v1/locate", response_model=LocatedOut, tags=["locate"], openapi_extra=_form_schema(_QUESTION_FIELDS),
+        "/v1/locate", response_model=LocatedOut, tags=["locate"], openapi_extra=_form_schema(_OPTION_FIELDS),
         responses=problems(400, 404, 406, 408, 409, 413, 415, 503) | _LOCATED, summary="Say where photos were taken",
     )(locate)  # fmt: skip
     app.get("/v1/maps", response_model=MapsOut, tags=["maps"], responses=problems(503))(maps)
@@ -244,9 +234,6 @@ _POSITIONS = (
 )
 
 
-# Server
-
-
 async def healthz() -> dict[str, str]:
     """The process runs."""
     return {"status": "ok"}
@@ -255,8 +242,8 @@ async def healthz() -> dict[str, str]:
 async def readyz(request: Request) -> dict[str, str]:
     """Every map can be asked."""
     server = _server(request)
-    for name in server.shelf.names:
-        await server.shown(name)
+    for name in server.cache.names:
+        await server.snapshot(name)
     if server.batcher.slots.used >= server.batcher.slots.most:
         raise TooBusy("the queue is full")
     return {"status": "ready"}
@@ -267,10 +254,7 @@ async def scrape(server: ReadAccess) -> Response:
     return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-# Locating
-
-
-async def locate(request: Request, server: ReadAccess, query: Annotated[Question, Query()]) -> Response:
+async def locate(request: Request, server: ReadAccess, query: Annotated[LocateRequest, Query()]) -> Response:
     """Say where photos were taken.
 
     Send one photo or several as multipart fields named `photo`. `Accept` chooses the format: `application/json`,
@@ -279,30 +263,30 @@ async def locate(request: Request, server: ReadAccess, query: Annotated[Question
     """
     kind = accepted(request.headers.get("accept", ""))
     form = await read_form(request, server.limits)
-    question = _asked(request, query, form)
-    shown = await server.shown(question.map)
-    if kind != ANSWER_FORMATS[0] and not shown.map.frame:
-        raise HTTPException(406, f"the map {shown.name!r} is not on Earth; ask for application/json")
-    if not len(shown.map):
-        raise HTTPException(409, f"the map {shown.name!r} is empty; add photos first")
-    area = asked_area(question, shown.map.frame)
-    described = await server.batcher.describe(shown.network, [photo.data for photo in form.photos])
+    options = _options(request, query, form)
+    snapshot = await server.snapshot(options.map)
+    if kind != ANSWER_FORMATS[0] and not snapshot.map.frame:
+        raise HTTPException(406, f"the map {snapshot.name!r} is not on Earth; ask for application/json")
+    if not len(snapshot.map):
+        raise HTTPException(409, f"the map {snapshot.name!r} is empty; add photos first")
+    area = search_area(options, snapshot.map.frame)
+    described = await server.batcher.describe(snapshot.network, [photo.data for photo in form.photos])
     server.metrics.count(described)
     _refuse_if_none(form.photos, described)
-    answered = await run_in_threadpool(answer, shown, question, area, form.photos, described)
-    return answered.response(kind, shown)
+    answered = await run_in_threadpool(answer, snapshot, options, area, form.photos, described)
+    return answered.response(kind, snapshot)
 
 
-def _asked(request: Request, query: Question, form: Form) -> Question:
-    """The question in the query parameters, overridden by the fields of the form."""
-    fields = {key: value for key, value in form.fields.items() if key in Question.model_fields}
-    unknown = {*form.fields, *request.query_params} - Question.model_fields.keys()
+def _options(request: Request, query: LocateRequest, form: Form) -> LocateRequest:
+    """The options in the query parameters, overridden by the fields of the form."""
+    fields = {key: value for key, value in form.fields.items() if key in LocateRequest.model_fields}
+    unknown = {*form.fields, *request.query_params} - LocateRequest.model_fields.keys()
     if unknown:
         raise HTTPException(
-            422, f"unknown parameter {sorted(unknown)[0][:40]!r}; known: {', '.join(Question.model_fields)}"
+            422, f"unknown parameter {sorted(unknown)[0][:40]!r}; known: {', '.join(LocateRequest.model_fields)}"
         )
     try:
-        return Question.model_validate({**query.model_dump(exclude_unset=True), **fields})
+        return LocateRequest.model_validate({**query.model_dump(exclude_unset=True), **fields})
     except ValidationError as error:
         raise HTTPException(422, _sentence(error.errors())) from None
 
@@ -316,18 +300,15 @@ def _refuse_if_none(uploads: Sequence[Upload], described: Sequence[Any]) -> None
         raise HTTPException(415, f"{upload.name}: {why.detail}; send a photo that can be opened")
 
 
-# Maps
-
-
 async def maps(server: ReadAccess) -> dict[str, Any]:
     """All maps."""
-    shown = [await server.shown(name) for name in server.shelf.names]
-    return {"maps": [await run_in_threadpool(one.summary) for one in shown]}
+    snapshots = [await server.snapshot(name) for name in server.cache.names]
+    return {"maps": [await run_in_threadpool(one.summary) for one in snapshots]}
 
 
 async def one_map(name: str, server: ReadAccess) -> dict[str, Any]:
     """One map: its photos, model and calibration."""
-    return await run_in_threadpool((await server.shown(name)).summary)
+    return await run_in_threadpool((await server.snapshot(name)).summary)
 
 
 BoxQuery = Annotated[str, Query(description="WEST,SOUTH,EAST,NORTH in degrees (metres if not on Earth)")]
@@ -342,14 +323,14 @@ async def photos(
     limit: Annotated[int, Query(ge=1, le=1000)] = 100,
 ) -> dict[str, Any]:
     """Photos of a map, in a bounding box if one is given, a page at a time."""
-    shown = await server.shown(name)
+    snapshot = await server.snapshot(name)
     box = _box(bbox)
 
     def look() -> dict[str, Any]:
-        ids = shown.inside(box, group)
+        ids = snapshot.inside(box, group)
         more = offset + limit if offset + limit < len(ids) else None
-        rows = shown.photos(ids[offset : offset + limit])
-        return {"version": shown.map.version, "total": len(ids), "next": more, "photos": rows}
+        rows = snapshot.photos(ids[offset : offset + limit])
+        return {"version": snapshot.map.version, "total": len(ids), "next": more, "photos": rows}
 
     return await run_in_threadpool(look)
 
@@ -368,8 +349,8 @@ def _box(text: str) -> list[float] | None:
 
 async def gaps(name: str, server: ReadAccess) -> dict[str, Any]:
     """Where the map has photos, and where it lacks them."""
-    shown = await server.shown(name)
-    return await run_in_threadpool(lambda: shown.gaps)
+    snapshot = await server.snapshot(name)
+    return await run_in_threadpool(lambda: snapshot.gaps)
 
 
 async def thumbnail(
@@ -380,10 +361,10 @@ async def thumbnail(
     missing: Annotated[str, Query(description="`ok`: 204 instead of 404 where a photo has no picture")] = "",
 ) -> Response:
     """A photo of the map, small."""
-    shown = await server.shown(name)
+    snapshot = await server.snapshot(name)
     rounded = next(step for step in (64, 160, 320, 640, 1024) if size <= step)
     try:
-        picture = await run_in_threadpool(server.shelf.thumbnail, shown, image, rounded)
+        picture = await run_in_threadpool(server.cache.thumbnail, snapshot, image, rounded)
     except KeyError:
         raise HTTPException(404, f"the map {name!r} has no photo {image[:80]!r}") from None
     except Reject as reject:
@@ -402,16 +383,16 @@ async def add_photos(request: Request, name: str, server: WriteAccess) -> dict[s
     Needs a key with the role `write`. The map keeps name, position and descriptor; the photo itself is not kept. Sending
     the same photo again replaces it; another photo of a name that is taken is refused with 409.
     """
-    shown = await server.shown(name)
+    snapshot = await server.snapshot(name)
     form = await read_form(request, server.limits)
-    positions = await run_in_threadpool(read_positions, form, shown.map.frame)
-    described = await server.batcher.describe(shown.network, [photo.data for photo in form.photos])
+    positions = await run_in_threadpool(read_positions, form, snapshot.map.frame)
+    described = await server.batcher.describe(snapshot.network, [photo.data for photo in form.photos])
     server.metrics.count(described)
     _refuse_if_none(form.photos, described)
-    given = added_images(shown.map, form, positions, described)
+    given = added_images(snapshot.map, form, positions, described)
 
     def add() -> Any:
-        return shown.map.add(given.images, prefix=form.fields.get("prefix", ""), descriptors=given.store)
+        return snapshot.map.add(given.images, prefix=form.fields.get("prefix", ""), descriptors=given.store)
 
     changed = await _change(server, name, add)
     return {**changed, "added": given.names, "rejected": given.rejected}
@@ -419,11 +400,11 @@ async def add_photos(request: Request, name: str, server: WriteAccess) -> dict[s
 
 async def remove_photo(name: str, image: str, server: WriteAccess) -> dict[str, Any]:
     """Remove a photo from a map; needs a key with the role `write`."""
-    shown = await server.shown(name)
-    if image not in shown.places:
+    snapshot = await server.snapshot(name)
+    if image not in snapshot.places:
         raise HTTPException(404, f"the map {name!r} has no photo {image[:80]!r}")
-    raw = bytes(shown.map.images.names[shown.places[image]])
-    changed = await _change(server, name, partial(shown.map.remove, [raw]))
+    raw = bytes(snapshot.map.images.names[snapshot.places[image]])
+    changed = await _change(server, name, partial(snapshot.map.remove, [raw]))
     return {**changed, "removed": [image]}
 
 
@@ -437,7 +418,7 @@ async def _change(server: Server, name: str, change: Callable[[], Any]) -> dict[
         except Unavailable:
             raise
         except InputError as error:
-            raise HTTPException(409, _without_paths(str(error), server.shelf)) from None
+            raise HTTPException(409, _without_paths(str(error), server.cache)) from None
     return {"map": name, "version": after.version, "photos": len(after)}
 
 

@@ -29,7 +29,7 @@ _THUMBNAILS = 64 << 20
 
 
 @dataclass(eq=False)
-class Shown:
+class MapSnapshot:
     """One state of a map, with what the service needs of it."""
 
     name: str
@@ -112,7 +112,7 @@ class Shown:
         return {**cover.summary(), "cells": cells}
 
 
-class Shelf:
+class MapCache:
     """Maps by name."""
 
     def __init__(self, paths: Sequence[Path], pictures: Sequence[Path] = ()) -> None:
@@ -120,16 +120,16 @@ class Shelf:
         self._lock = threading.Lock()
         self._paths: dict[str, Path] = {}
         self._more = tuple(pictures)
-        self._shown: dict[str, Shown] = {}
+        self._snapshots: dict[str, MapSnapshot] = {}
         self._thumbnails: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._thumbnail_bytes = 0
         for path in paths:
-            name = _name(path)
+            name = _address_name(path)
             if name in self._paths:
                 raise InputError(f"{path} and {self._paths[name]} have the same name {name!r}; rename one folder")
             self._paths[name] = path
             opened = Map.open(path, verify=True)
-            self._shown[name] = Shown(name, opened, opened.runtime)
+            self._snapshots[name] = MapSnapshot(name, opened, opened.runtime)
 
     @property
     def paths(self) -> Mapping[str, Path]:
@@ -141,24 +141,26 @@ class Shelf:
         """Of all maps, in the order they were given."""
         return list(self._paths)
 
-    def now(self, name: str) -> Shown:
+    def now(self, name: str) -> MapSnapshot:
         """The newest state of a map; raises `KeyError` for an unknown name."""
         with self._lock:
-            shown = self._shown[name]
-            newest = shown.map.newest()
-            if newest is not shown.map:
-                same = newest.model_fingerprint == shown.map.model_fingerprint
-                shown = self._shown[name] = Shown(name, newest, shown.network if same else newest.runtime)
-            return shown
+            snapshot = self._snapshots[name]
+            newest = snapshot.map.newest()
+            if newest is not snapshot.map:
+                same = newest.model_fingerprint == snapshot.map.model_fingerprint
+                snapshot = self._snapshots[name] = MapSnapshot(
+                    name, newest, snapshot.network if same else newest.runtime
+                )
+            return snapshot
 
-    def thumbnail(self, shown: Shown, image: str, pixels: int) -> bytes:
+    def thumbnail(self, snapshot: MapSnapshot, image: str, pixels: int) -> bytes:
         """A photo of the map as a small JPEG; raises `KeyError` for an unknown name, `Reject` for a bad file."""
         from covis.reading.decoding import Reject
 
-        file = shown.map.file(shown.places[image])
+        file = snapshot.map.file(snapshot.places[image])
         if not file.name:  # the map came without its photos' paths
             raise Reject("missing", image)
-        if not Pictures.of(shown.map.path, self._more).shows(file):
+        if not Pictures.of(snapshot.map.path, self._more).shows(file):
             raise Reject("not-shown", str(file))
         key = (str(file), pixels)
         with self._lock:
@@ -175,6 +177,6 @@ class Shelf:
         return content
 
 
-def _name(path: Path) -> str:
+def _address_name(path: Path) -> str:
     """A map's name in addresses: that of its folder without `.map`, letters, digits, `-`, `_` and `.` only."""
     return re.sub(r"[^\w.-]+", "-", path.resolve().name.removesuffix(".map")).strip("-.") or "map"

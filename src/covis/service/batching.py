@@ -1,0 +1,123 @@
+"""Descriptors of photos in batches: one thread feeds the network, and few photos wait before it."""
+
+from __future__ import annotations
+
+import asyncio
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from covis.core.machine import cpu_count
+from covis.descriptors import NORM_TOLERANCE
+from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode_bytes
+from covis.runtime import Runtime
+from covis.service.limits import Budget, TooBusy
+
+BATCH = 8
+"""Most photos through the network at once: on a processor, larger batches are no faster per photo."""
+
+
+@dataclass(frozen=True, eq=False)
+class Unusable:
+    """Why a photo has no descriptor."""
+
+    reason: str
+    """One of `covis.reading.decoding.REASONS`, or `blank`."""
+    detail: str
+
+
+Descriptor = NDArray[np.float32]
+
+
+@dataclass(eq=False)
+class _Job:
+    network: Runtime
+    pixels: Pixels
+    answer: Future[Descriptor] = field(default_factory=Future)
+
+
+class Batcher:
+    """One thread that feeds the network, and a bounded number of photos before it."""
+
+    def __init__(self, most: int, answer_s: float, seen: Callable[[int], None] = lambda count: None) -> None:
+        """most: photos that may wait. seen: called with the size of each batch."""
+        self.slots = Budget(most, "too many photos are waiting")
+        self.answer_s, self._seen = answer_s, seen
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._decoders = ThreadPoolExecutor(cpu_count(), "decode")
+        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
+        self._thread.start()
+
+    async def describe(self, network: Runtime, photos: Sequence[bytes]) -> list[Descriptor | Unusable]:
+        """One descriptor for each photo; raises 503 where too many wait, or the answer takes too long."""
+        self.slots.take(len(photos))
+        try:
+            async with asyncio.timeout(self.answer_s):
+                return list(await asyncio.gather(*(self._one(network, photo) for photo in photos)))
+        except TimeoutError:
+            raise TooBusy("the answer took too long", 10) from None
+        finally:
+            self.slots.give(len(photos))
+
+    async def _one(self, network: Runtime, photo: bytes) -> Descriptor | Unusable:
+        decoded = await asyncio.wrap_future(self._decoders.submit(_decode, photo, network.image_size))
+        if isinstance(decoded, Unusable):
+            return decoded
+        job = _Job(network, decoded)
+        self._jobs.put(job)
+        vector = await asyncio.wrap_future(job.answer)
+        if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) <= NORM_TOLERANCE:
+            return Unusable("blank", "it has no descriptor (is it blank?)")
+        return vector
+
+    def close(self) -> None:
+        """Ends the threads."""
+        self._jobs.put(None)
+        self._decoders.shutdown(wait=False, cancel_futures=True)
+
+    def _run(self) -> None:
+        waiting: list[_Job] = []
+        while True:
+            if not waiting:
+                job = self._jobs.get()
+                if job is None:
+                    return
+                waiting.append(job)
+            while True:  # whatever has come in since
+                try:
+                    more = self._jobs.get_nowait()
+                except queue.Empty:
+                    break
+                if more is None:
+                    return
+                waiting.append(more)
+            network = waiting[0].network
+            batch = [job for job in waiting if job.network is network][:BATCH]
+            chosen = set(map(id, batch))
+            waiting = [job for job in waiting if id(job) not in chosen]
+            self._describe(network, [job for job in batch if job.answer.set_running_or_notify_cancel()])
+
+    def _describe(self, network: Runtime, batch: list[_Job]) -> None:
+        if not batch:
+            return
+        self._seen(len(batch))
+        try:
+            vectors = network.describe(np.stack([job.pixels for job in batch]).transpose(0, 3, 1, 2))
+        except BaseException as error:
+            for job in batch:
+                job.answer.set_exception(error)
+            return
+        for job, vector in zip(batch, vectors, strict=True):
+            job.answer.set_result(np.asarray(vector, np.float32))
+
+
+def _decode(photo: bytes, size: Size) -> Pixels | Unusable:
+    try:
+        return decode_bytes(photo, size).pixels
+    except Reject as reject:
+        return Unusable(reject.reason, reject.detail or REASONS[reject.reason])
