@@ -29,9 +29,6 @@ from covis.core.errors import InputError
 from covis.core.tables import counted
 
 if TYPE_CHECKING:
-    from covis.descriptors import DescriptorStore
-    from covis.images import ImageSet
-    from covis.maps.fitting import Fitted
     from covis.maps.map import Map
 
 
@@ -105,59 +102,16 @@ def index(
         )
     from covis.describing.describers import find_describer
 
-    given = None if model is None else find_describer(model)  # before anything heavy is imported
-    computed = given is not None and given.kind in ("store", "matrix")
-    if computed and descriptors is not None:
-        raise InputError(f"--model {model} holds descriptors already; leave out --descriptors")
-    from covis.core.progress import say
-    from covis.describing.describers import known_descriptors, open_model
-    from covis.maps.map import INLIER_PHOTOS, Map
-    from covis.poses import parse_frame
-    from covis.reading.decoding import Rejected
-    from covis.reading.sources import open_images
-    from covis.search.kinds import parse_size
+    if model is not None:
+        find_describer(model)  # before anything heavy is imported
+    from covis.maps.building import BuildOptions, build_map
 
-    if inliers:
-        from covis.search.local import LocalReranker
-
-        LocalReranker.parse(inliers).facts()  # missing weights are an error before the work starts
-        if engine:
-            raise InputError("--inliers needs a map in a folder; leave out --engine")
-    metres = parse_frame(frame)
-    network = None if model is None or computed else open_model(model)
-    steps = 4 if model is None else 2 if given is not None and given.kind == "model" else 1
-    rejects: list[Rejected] = []
-    images = open_images(photos, track, positions=True, rejects=rejects, frame=metres)
-    fitted, held, count = None, None, len(images) + len(rejects)
-    store: DescriptorStore | None
-    if model is None:
-        fitted = _fitted(images, output, recipe, weights, fine_tune)
-        network, held = open_model(fitted.model), fitted.questions()
-        images, store, lost = fitted.described(images)
-        rejects += lost
-    elif computed:
-        images, store, lost = known_descriptors(model, images)
-        rejects += lost
-    else:
-        assert network is not None
-        store = _given(descriptors, images, network.fingerprint(), network.dim, output)
-    step = min(steps, 3 if model is None else 1)
-    say(f"step {step} of {steps}: describe and index {counted(len(images), 'photo')}, calibrate the map")
-    made = Map.create(
-        output, images, network, index=kind, max_ram=parse_size(max_ram) if max_ram else None, descriptors=store,
-        rejects=rejects, engine=engine, held=held,
+    options = BuildOptions(
+        model, recipe, weights, fine_tune, track=track, frame=frame, index=kind, max_ram=max_ram, descriptors=descriptors,
+        engine=engine, scene=scene, inliers=inliers, runtime=runtime,
     )  # fmt: skip
-    if runtime == "auto" and step < steps:
-        say(f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate starts quickly")
-        made.carry_runtime()
-    if inliers:
-        say(f"calibrating {inliers} feature matches on up to {INLIER_PHOTOS} photos")
-        made.learn_inliers(inliers, held)
-    depth = "depth" in images.columns and images.intrinsics is not None and images.poses.rotation is not None
-    if scene is not None or depth:
-        made.keep_scene(scene or photos)
-    facts: dict[str, Any] = {"left_out": count - len(made)}
-    report_map(made, json, facts, None if fitted is None else fitted.to_dict())
+    made, left_out, fitted = build_map(photos, output, options)
+    report_map(made, json, {"left_out": left_out}, None if fitted is None else fitted.to_dict())
 
 
 @verb("add", section=LOCALISE, order=4)
@@ -176,6 +130,7 @@ def add(
       covis add town.map photos/autumn/ --prefix autumn/
       covis add town.map IMG_2041.jpg
     """
+    from covis.maps.building import given_descriptors
     from covis.maps.map import Map
     from covis.reading.decoding import Rejected
     from covis.reading.sources import open_images
@@ -185,7 +140,7 @@ def add(
     for path in photos:
         rejects: list[Rejected] = []
         images = open_images(path, track, positions=True, rejects=rejects)
-        store = _given(descriptors, images, now.model_fingerprint, now.dim, map_path)
+        store = given_descriptors(descriptors, images, now.model_fingerprint, now.dim, map_path)
         now = now.add(images, prefix=prefix, descriptors=store, rejects=rejects)
     report_map(now, json, {"added": len(now) - before})
 
@@ -206,33 +161,6 @@ def remove(
 
     now = Map.open(map_path).remove(names)
     report_map(now, json, {"removed": len(set(names))})
-
-
-def _fitted(images: ImageSet, output: Path, recipe: str, weights: str, fine_tune: bool) -> Fitted:
-    """A model fitted to the photos, in a folder beside the map, and their descriptors."""
-    from covis.core.progress import duration, say
-    from covis.maps.fitting import choose_recipe, estimate_s, fit_model
-
-    say("step 1 of 4: choose a recipe and its weights")
-    chosen = choose_recipe(recipe, weights)
-    more = ", and more to fine-tune" if fine_tune else ""
-    say(f"all steps take about {duration(estimate_s(chosen, len(images)))}{more}")
-    say(f"step 2 of 4: fit {chosen.model.backbone} to {counted(len(images), 'photo')} and describe them")
-    return fit_model(images, chosen, output.with_name(f"{output.name}.model"), fine_tune=fine_tune)
-
-
-def _given(path: Path | None, images: ImageSet, model: str, dim: int, map_path: Path) -> DescriptorStore | None:
-    """The descriptors at `path` of photos for a map of this model; None without a path."""
-    if path is None:
-        return None
-    from covis.describing.describers import StoreDescriber, open_descriptors
-    from covis.descriptors import DescriptorStore
-
-    computed = open_descriptors(path)
-    computed.require(model, dim, map_path)
-    if isinstance(computed, StoreDescriber):
-        return computed.store
-    return DescriptorStore.in_memory(images.names, computed.describe(images)[0], model)
 
 
 def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, Any] | None = None) -> None:

@@ -1,0 +1,146 @@
+"""Building a map from photos: read, fit or open a model, describe, index, calibrate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
+
+from covis.core.errors import InputError
+from covis.core.progress import duration, say
+from covis.core.tables import counted
+from covis.describing.describers import StoreDescriber, find_describer, known_descriptors, open_descriptors, open_model
+from covis.descriptors import DescriptorStore
+from covis.images import ImageSet
+from covis.maps.fitting import Fitted, choose_recipe, estimate_s, fit_model
+from covis.maps.map import INLIER_PHOTOS, Map
+from covis.models import Embedder
+from covis.poses import parse_frame
+from covis.reading.decoding import Rejected
+from covis.reading.sources import open_images
+from covis.search.kinds import parse_size
+from covis.search.local import LocalReranker
+
+
+@dataclass(frozen=True)
+class BuildOptions:
+    """How a map is built; the defaults fit a model to the photos."""
+
+    model: Path | None = None
+    """A model to use unchanged, or descriptors of the photos; None: fit one."""
+    recipe: str = ""
+    """What to fit; empty: the best recipe whose weights are available."""
+    weights: str = ""
+    """Weights of the recipe's backbone."""
+    fine_tune: bool = False
+    track: Path | None = None
+    frame: str = ""
+    index: str = "auto"
+    max_ram: str = ""
+    descriptors: Path | None = None
+    """Descriptors of the photos by the model."""
+    engine: str = ""
+    scene: Path | None = None
+    """A COLMAP model of the photos, or images with depth, for full poses."""
+    inliers: str = ""
+    """Local features whose matches are calibrated."""
+    runtime: str = "auto"
+    """`auto` puts an ONNX file of the model into the map, `torch` does not."""
+
+
+class BuiltMap(NamedTuple):
+    """A map, how many photos it leaves out, and what was fitted to its photos."""
+
+    map: Map
+    left_out: int
+    fitted: Fitted | None
+
+
+class _Described(NamedTuple):
+    """The photos of a map, by what and how they are described."""
+
+    images: ImageSet
+    network: Embedder | None
+    store: DescriptorStore | None
+    fitted: Fitted | None
+
+
+def build_map(photos: Path, output: Path, options: BuildOptions) -> BuiltMap:
+    """Builds a map from photos whose positions are known; the same call resumes."""
+    given = None if options.model is None else find_describer(options.model)
+    if given is not None and given.kind in ("store", "matrix") and options.descriptors is not None:
+        raise InputError(f"--model {options.model} holds descriptors already; leave out --descriptors")
+    if options.inliers:
+        LocalReranker.parse(options.inliers).facts()  # missing weights are an error before the work starts
+        if options.engine:
+            raise InputError("--inliers needs a map in a folder; leave out --engine")
+    rejects: list[Rejected] = []
+    frame = parse_frame(options.frame)
+    network = open_model(given.path) if given is not None and given.kind in ("model", "onnx") else None
+    images = open_images(photos, options.track, positions=True, rejects=rejects, frame=frame)
+    count = len(images) + len(rejects)
+    described = _describe(images, network, output, options, rejects)
+    steps = 4 if given is None else 2 if given.kind == "model" else 1
+    step = min(steps, 3 if given is None else 1)
+    say(f"step {step} of {steps}: describe and index {counted(len(described.images), 'photo')}, calibrate the map")
+    held = None if described.fitted is None else described.fitted.questions()
+    made = Map.create(
+        output, described.images, described.network, index=options.index,
+        max_ram=parse_size(options.max_ram) if options.max_ram else None, descriptors=described.store,
+        rejects=rejects, engine=options.engine, held=held,
+    )  # fmt: skip
+    if options.runtime == "auto" and step < steps:
+        say(f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate starts quickly")
+        made.carry_runtime()
+    if options.inliers:
+        say(f"calibrating {options.inliers} feature matches on up to {INLIER_PHOTOS} photos")
+        made.learn_inliers(options.inliers, held)
+    scene = options.scene or (photos if _has_depth(described.images) else None)
+    if scene is not None:
+        made.keep_scene(scene)
+    return BuiltMap(made, count - len(made), described.fitted)
+
+
+def _describe(
+    images: ImageSet, network: Embedder | None, output: Path, options: BuildOptions, rejects: list[Rejected]
+) -> _Described:
+    """Fits a model to the photos, or takes the given model or descriptors; adds to `rejects` what cannot be described."""
+    if options.model is None:
+        fitted = _fit(images, output, options)
+        network = open_model(fitted.model)
+        images, store, lost = fitted.described(images)
+        rejects += lost
+        return _Described(images, network, store, fitted)
+    if network is None:
+        images, store, lost = known_descriptors(options.model, images)
+        rejects += lost
+        return _Described(images, None, store, None)
+    given = given_descriptors(options.descriptors, images, network.fingerprint(), network.dim, output)
+    return _Described(images, network, given, None)
+
+
+def _fit(images: ImageSet, output: Path, options: BuildOptions) -> Fitted:
+    """A model fitted to the photos, in a folder beside the map."""
+    say("step 1 of 4: choose a recipe and its weights")
+    chosen = choose_recipe(options.recipe, options.weights)
+    more = ", and more to fine-tune" if options.fine_tune else ""
+    say(f"all steps take about {duration(estimate_s(chosen, len(images)))}{more}")
+    say(f"step 2 of 4: fit {chosen.model.backbone} to {counted(len(images), 'photo')} and describe them")
+    return fit_model(images, chosen, output.with_name(f"{output.name}.model"), fine_tune=options.fine_tune)
+
+
+def _has_depth(images: ImageSet) -> bool:
+    return "depth" in images.columns and images.intrinsics is not None and images.poses.rotation is not None
+
+
+def given_descriptors(
+    path: Path | None, images: ImageSet, model: str, dim: int, map_path: Path
+) -> DescriptorStore | None:
+    """The descriptors at `path` of photos for a map of this model; None without a path."""
+    if path is None:
+        return None
+    computed = open_descriptors(path)
+    computed.require(model, dim, map_path)
+    if isinstance(computed, StoreDescriber):
+        return computed.store
+    return DescriptorStore.in_memory(images.names, computed.describe(images)[0], model)
