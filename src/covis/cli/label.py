@@ -288,7 +288,6 @@ def _flat(summary: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 _FORMATS = ("csv", "h5", "parquet", "hloc")
-ENDINGS = {".csv": "csv", ".h5": "h5", ".hdf5": "h5", ".parquet": "parquet", ".pq": "parquet", ".txt": "hloc"}
 _PICTURES = ("pair", "scatter", "heatmap", "map")
 
 

@@ -20,7 +20,6 @@ from covis.labels.rules import FovOverlap
 from covis.poses import Poses, quaternion_matrices
 
 _NAME = "tb_places"
-_SETS = ("W16", "W17", "W18")
 PAIRS = {"w17_w18": ("W18", "W17"), "w18": ("W18_query", "W18_map")}
 """Split → lists of queries and map."""
 _SPLITS = (*PAIRS, "w16_train", "w17_train", "w18_all")
