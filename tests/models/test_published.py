@@ -130,6 +130,18 @@ def test_netvlad_and_patch_netvlad(projected, tmp_path):
     assert model.dim == (24 if projected else 16 * 512)
 
 
+def test_a_tensor_without_a_place_is_refused_by_name(tmp_path):
+    """pytorch-NetVlad saves a bias of the assignment with `--vladv2`: dropped, it would give other descriptors."""
+    backbones.import_timm()
+    from torchvision.models import vgg16
+
+    encoder = nn.Sequential(*list(vgg16(weights=None).features.children())[:-2])
+    state = under("encoder.", encoder.state_dict()) | {"pool.centroids": torch.rand(16, 512)}
+    state |= under("pool.conv.", nn.Conv2d(512, 16, 1).state_dict())
+    with pytest.raises(InputError, match=r"pool\.conv\.bias"):
+        imported(small("netvlad16_vgg16", "vgg16", (64, 96)), state, tmp_path)
+
+
 def test_generalised_mean_with_whitening(tmp_path):
     entry = small("gem_resnet50_2048", "resnet50", (64, 64))
     net, linear, p = random_network("resnet50"), nn.Linear(2048, 2048), torch.tensor([2.9])
@@ -141,11 +153,12 @@ def test_generalised_mean_with_whitening(tmp_path):
         compare(model, x, linear(functional.normalize(mean, dim=-1)))
 
 
-def test_mixvpr(tmp_path):
+@pytest.mark.parametrize("bias", [False, True], ids=["without", "with a bias of the rows"])
+def test_mixvpr(bias, tmp_path):
     entry = small("mixvpr_resnet50_512", "resnet50", (64, 64))
     net = random_network("resnet50")
     mixers = [nn.Sequential(nn.LayerNorm(16), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 16)) for _ in range(4)]
-    channels, rows = nn.Linear(1024, 256), nn.Linear(16, 2, bias=False)
+    channels, rows = nn.Linear(1024, 256), nn.Linear(16, 2, bias=bias)
     kept = {k: v for k, v in net.state_dict().items() if not k.startswith(("layer4", "fc"))}
     state = under("backbone.model.", kept)
     for i, mixer in enumerate(mixers):

@@ -73,9 +73,21 @@ def _load_whole(model: PlaceModel, entry: PublishedModel, path: Path) -> None:
     backbone = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
     weights.load_backbone(model, _renamed(backbone, entry.backbone_names, others=True), str(path))
     theirs = {name.removeprefix(entry.pool): t for name, t in state.items() if name.startswith(entry.pool)}
+    scopes = tuple(scope for scope in (prefix, entry.whitening) if scope)
+    _refuse_unused({n: t for n, t in theirs.items() if not (entry.pool + n).startswith(scopes)}, entry, path)
     _load_pool(model, entry, _renamed(theirs, entry.pool_names), path)
     if entry.whitening and f"{entry.whitening}weight" in state:
         model.whiten(_projection(state[f"{entry.whitening}weight"], state[f"{entry.whitening}bias"], entry.name))
+
+
+def _refuse_unused(theirs: Tensors, entry: PublishedModel, path: Path) -> None:
+    """A tensor of the pooling that ours has no place for would change every descriptor if it were dropped."""
+    unused = sorted(name for name in theirs if not any(re.fullmatch(p, name) for p in entry.pool_names))
+    if unused:
+        raise InputError(
+            f"{path}: {entry.pool + unused[0]!r} has no place in {entry.name}, and leaving it out would give other "
+            "descriptors; check that the file is of this model"
+        )
 
 
 def _load_pool(model: PlaceModel, entry: PublishedModel, state: Tensors, path: Path) -> None:
