@@ -118,7 +118,7 @@ def test_no_recipe_or_benchmark_needs_an_optional_split(dataset):
 )
 def test_the_next_step_is_one_that_the_dataset_allows(name, then, tmp_path):
     root = builders.ALL[name](tmp_path / "data")
-    command = ["data", "check", name, str(root), "--quick", "--workers", "1", "-o", str(tmp_path / "out")]
+    command = ["data", "check", name, str(root), "--quick", "-o", str(tmp_path / "out")]
     result = CliRunner().invoke(build_app(), command, catch_exceptions=False)
     assert result.exit_code == 0, result.output
     assert f"next: {then}" in result.output

@@ -84,7 +84,7 @@ def test_a_recipe_trains_on_released_labels(official, released, source, tmp_path
             path,
         )
     settings = [part for setting in (*TINY, "labels=graph", f"labels.path={path}") for part in ("--set", setting)]
-    covis("train", "msls_vgg16_gem_gcl", *data, *settings, "--workers", 0, "-o", tmp_path / "run")
+    covis("train", "msls_vgg16_gem_gcl", *data, *settings, "-o", tmp_path / "run")
     used = SimilarityGraph.open(tmp_path / "run" / "labels")
     np.testing.assert_allclose(used.to_scipy().toarray(), dense_without_panoramas(official, released), atol=1 / 250)
     assert used.facts["within_group"], "pairs of ψ = 0 are drawn inside a city, as the authors' were"
