@@ -123,8 +123,8 @@ def engine_row(url: str, name: str, database: Any, asked: Any, *, truth: Ranking
     load = clock.lap()
 
     def search(queries: Any) -> list[list[int]]:
-        hits = engine.search(queries, K)
-        return [[int(hits.rows.names[i]) for i in row if i >= 0] for row in hits.ranking.ids]
+        rows, ranking = engine.search(queries, K)
+        return [[int(rows.names[i]) for i in row if i >= 0] for row in ranking.ids]
 
     row = measured(name, load, search, asked, truth=truth, server=server)
     engine.drop()

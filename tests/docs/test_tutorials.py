@@ -64,7 +64,7 @@ def walk_with_camera(folder):
     """A ride with stops along a painted street, its track, and a photo of it."""
     av = pytest.importorskip("av", reason="needs the `video` extra")
     rng = np.random.default_rng(7)
-    small = Image.fromarray(rng.integers(0, 255, (30, 600, 3), dtype=np.uint8))
+    small = Image.fromarray(rng.integers(0, 255, (3, 60, 3), dtype=np.uint8))
     street = np.asarray(small.resize((4800, 96), Image.Resampling.BICUBIC))
     t = np.arange(400) / 10
     metres = np.cumsum(np.where((t % 8) < 5, 4.0 + 2 * np.sin(t), 0.0)) / 10

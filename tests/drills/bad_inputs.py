@@ -63,8 +63,9 @@ def _damage(content: bytes, rng: np.random.Generator) -> bytes:
 
 def images(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
     """Damaged files of every common format."""
-    from covis.reading.decoding import Reject, decode, look
+    from covis.reading.decoding import Reject, decode
     from covis.reading.exif import read_photo
+    from covis.reading.screening import look
 
     pixels = Image.fromarray(rng.integers(0, 256, (40, 60, 3), np.uint8))
     whole = []

@@ -53,7 +53,7 @@ def paper(official, tmp_path_factory):
     settings = [part for setting in TINY for part in ("--set", setting)]
 
     def run(*arguments):
-        command = ["reproduce", *arguments, *data, *settings, "--workers", "0", "-o", str(output)]
+        command = ["reproduce", *arguments, *data, *settings, "-o", str(output)]
         result = CliRunner().invoke(build_app(), command, catch_exceptions=False)
         assert result.exit_code == 0, result.output
         return output
