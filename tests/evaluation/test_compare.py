@@ -12,6 +12,7 @@ from covis.core.errors import InputError
 from covis.evaluation.compare import compare, subject_differences
 from covis.evaluation.differences import paired_differences
 from covis.evaluation.published import PROTOCOLS, PUBLISHED_TABLES, beside, published, rows
+from covis.evaluation.render import comparison_text
 from covis.evaluation.result import Evaluation, find_evaluations
 from covis.evaluation.retrieval import evaluate_descriptors
 
@@ -21,11 +22,21 @@ def scored(noise, label, benchmark=None, seed=0, **subject):
     return evaluate_descriptors(*descriptors(benchmark, noise, seed), benchmark, {"label": label, **subject})
 
 
-def test_the_better_model_is_found_and_the_difference_tested():
-    result = compare([scored(1.5, "poor"), scored(0.2, "good"), scored(1.5, "poor again", seed=1)])["comparisons"]
-    assert len(result) == 1
-    first, good, again = result[0]["rows"]
-    assert result[0]["best"] == "good"
+def method(name, noise):
+    """Three networks of a method."""
+    return [scored(noise, name, seed=seed, fingerprint=f"{name}{seed}", recipe={"loss": name}) for seed in range(3)]
+
+
+def scored_seed(evaluations):
+    return [replace(e, subject={**e.subject, "seed": seed}) for seed, e in enumerate(evaluations)]
+
+
+def test_the_better_method_is_found_and_the_difference_tested():
+    noises = {"poor": 1.5, "good": 0.2, "also poor": 1.5}
+    found = [e for name, noise in noises.items() for e in scored_seed(method(name, noise))]
+    [entry] = compare(found)["comparisons"]
+    first, good, again = entry["rows"]
+    assert entry["best"] == "good"
     assert first["against_first"] == {}
     assert good["against_first"]["1"]["significant"]
     assert good["against_first"]["1"]["difference"] == pytest.approx(good["recall"]["1"] - first["recall"]["1"])
@@ -33,11 +44,14 @@ def test_the_better_model_is_found_and_the_difference_tested():
     assert not again["against_first"]["1"]["significant"]
 
 
-def test_comparing_a_model_with_itself_finds_nothing():
-    a = scored(0.8, "a")
-    entry = compare([a, a])["comparisons"][0]
-    assert entry["rows"][1]["against_first"]["1"]["p_value"] == 1
-    assert entry["differences"] == {}
+def test_two_networks_get_no_star_however_much_they_differ():
+    result = compare([scored(1.5, "poor"), scored(0.2, "good")])
+    test = result["comparisons"][0]["rows"][1]["against_first"]["1"]
+    assert test["networks_differ"]
+    assert not test["significant"]
+    text = comparison_text(result)
+    assert "these two networks differ on these queries" in text
+    assert "*" not in text
 
 
 def test_what_differs_is_named():
@@ -84,7 +98,7 @@ def test_differences_over_places_and_seeds_are_those_of_the_figures():
     assert gain["low"] < gain["difference"] < gain["high"]
     assert gain["low"] > 0
     itself = paired_differences(first, first)
-    assert all(entry == {"difference": 0.0, "low": 0.0, "high": 0.0} for entry in itself.values())
+    assert all(entry["difference"] == 0 and entry["low"] < 0 < entry["high"] for entry in itself.values())
 
 
 def test_intervals_over_places_are_scipys_where_every_query_is_a_place():
@@ -107,7 +121,7 @@ def test_differences_of_nested_facts():
     assert subject_differences([{"a": {"b": 1, "c": 2}}, {"a": {"b": 1}}]) == {"a.c": [2, None]}
 
 
-def test_evaluations_are_found_one_level_down(tmp_path):
+def test_evaluations_are_found_anywhere_below(tmp_path):
     a, b = scored(0.5, "a"), scored(0.9, "b")
     a.save(tmp_path / "all" / "a")
     b.save(tmp_path / "all" / "b")
@@ -116,8 +130,11 @@ def test_evaluations_are_found_one_level_down(tmp_path):
     for size in (1024, 64):
         a.save(tmp_path / "sizes" / f"w{size}")
     assert [p.name for p in find_evaluations(tmp_path / "sizes")] == ["w64", "w1024"]
+    a.save(tmp_path / "sweep" / "runs" / "cl-1" / "seed-0" / "evals" / "town")
+    assert [p.name for p in find_evaluations(tmp_path / "sweep")] == ["town"]
+    (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="holds no evaluation"):
-        find_evaluations(tmp_path)
+        find_evaluations(tmp_path / "empty")
     entry = compare([Evaluation.open(p) for p in find_evaluations(tmp_path / "all")])["comparisons"][0]
     assert [row["label"] for row in entry["rows"]] == ["a", "b"]
 

@@ -4,9 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
+from scipy.stats import ttest_ind, ttest_rel
 
 from covis.core.errors import InputError
-from covis.evaluation.statistics import bootstrap_interval, holm, mcnemar, paired_test, sign_flip
+from covis.evaluation.statistics import bootstrap_interval, holm, method_difference, sign_flip
 
 
 def test_interval_agrees_with_the_normal_one():
@@ -38,56 +39,78 @@ def test_clusters_of_one_are_no_clusters():
     assert alone == pytest.approx(bootstrap_interval(outcomes, resamples=200))
 
 
-@pytest.mark.parametrize(("b", "c"), [(0, 0), (1, 0), (3, 9), (10, 10), (2, 20)])
-def test_mcnemar_sums_the_binomial_tail(b, c):
-    n = b + c
-    tail = sum(1 for bits in itertools.product((0, 1), repeat=min(n, 12)) if sum(bits) <= min(b, c)) / 2 ** min(n, 12)
-    if n <= 12:
-        assert mcnemar(b, c) == pytest.approx(min(1.0, 2 * tail) if n else 1.0)
-    assert mcnemar(b, c) == pytest.approx(mcnemar(c, b))
-
-
 def test_sign_flip_approaches_the_count_over_all_signs():
     gaps = np.array([0.3, -0.1, 0.4, 0.25, 0.05, -0.02, 0.6])
     every = [abs(np.dot(s, gaps)) >= gaps.sum() - 1e-12 for s in itertools.product((-1, 1), repeat=len(gaps))]
     assert sign_flip(gaps, resamples=20_000) == pytest.approx(np.mean(every), abs=0.01)
 
 
-def test_equal_models_differ_by_nothing():
+def test_equal_networks_differ_by_nothing():
     same = np.random.default_rng(0).random(100) < 0.5
-    test = paired_test(same, same)
-    assert (test.difference, test.p_value, test.only_first, test.only_second) == (0, 1, 0, 0)
-    assert not test.significant
+    test = method_difference(same, same)
+    assert (test.difference, test.low, test.high, test.p_value) == (0, 0, 0, 1)
 
 
-def test_a_clear_gain_is_found_and_says_which_way():
-    first = np.zeros(200, bool)
-    second = np.arange(200) < 30
-    test = paired_test(first, second)
+def test_a_clear_gain_of_one_network_is_found_and_not_ascribed_to_the_method():
+    test = method_difference(np.zeros(200), np.arange(200) < 30)
     assert test.difference == pytest.approx(0.15)
     assert test.low > 0
-    assert test.significant
-    assert (test.only_first, test.only_second, test.method) == (0, 30, "McNemar, exact")
+    assert test.p_value < 0.01
+    assert not test.of_methods
+    assert test.detectable is None
 
 
 def test_one_drive_proves_nothing_however_many_frames_it_has():
     drive = np.repeat(np.arange(5), 100)
     second = drive == 0
-    assert paired_test(np.zeros(500, bool), second).significant
-    assert not paired_test(np.zeros(500, bool), second, drive).significant
+    assert method_difference(np.zeros(500), second).p_value < 0.05
+    assert method_difference(np.zeros(500), second, drive).p_value > 0.05
 
 
-def test_chance_is_called_significant_no_more_often_than_the_level_says():
-    rng = np.random.default_rng(5)
-    found = [paired_test(*(rng.random((2, 60)) < 0.5), resamples=50).significant for _ in range(400)]
-    assert np.mean(found) <= 0.05 + 3 * np.sqrt(0.05 * 0.95 / 400)
+def test_over_seeds_alone_it_is_welchs_test():
+    """Every query alike: all variance is over seeds."""
+    first, second = np.array([0.1, 0.2, 0.4]), np.array([0.5, 0.55, 0.7, 0.62])
+    found = method_difference(*(np.repeat(side[:, None], 50, axis=1) for side in (first, second)))
+    assert found.p_value == pytest.approx(ttest_ind(second, first, equal_var=False).pvalue)
+    assert found.of_methods
 
 
-def test_graded_outcomes_are_tested_by_signs():
-    rng = np.random.default_rng(2)
-    first = rng.random(80)
-    assert paired_test(first, first + 0.1 + 0.01 * rng.random(80)).p_value < 0.01
-    assert paired_test(first, first + 0.1).method == "sign-flip permutation"
+def test_over_queries_alone_it_is_the_paired_t_test():
+    a, b = np.random.default_rng(3).random((2, 80)) * np.array([[1.0], [1.3]])
+    found = method_difference(*(np.tile(side, (3, 1)) for side in (a, b)))
+    assert found.p_value == pytest.approx(ttest_rel(b, a).pvalue)
+    assert found.low == pytest.approx(ttest_rel(b, a).confidence_interval().low)
+
+
+def outcomes(rng, hard, places, seed_noise, method_noise, shift=0.0):
+    """(3, Q) networks of a method: queries with a difficulty, a method's own luck at places, a seed's own luck."""
+    luck = method_noise * rng.normal(size=int(places.max()) + 1)[places]
+    noise = seed_noise * rng.normal(size=(3, 1)) + rng.normal(size=(3, len(hard)))
+    return hard + luck + noise + shift > 0
+
+
+@pytest.mark.parametrize("seed_noise", [0.0, 0.2, 0.6])
+@pytest.mark.parametrize("method_noise", [0.0, 1.0])
+@pytest.mark.parametrize("frames", [1, 4])
+def test_without_a_true_difference_stars_are_rare(seed_noise, method_noise, frames):
+    rng, places, cases = np.random.default_rng(7), np.arange(200) // frames, 400
+    stars = 0
+    for _ in range(cases):
+        hard = 1.5 * rng.normal(size=200)
+        sides = [outcomes(rng, hard, places, seed_noise, method_noise) for _ in range(2)]
+        stars += method_difference(*sides, places).p_value < 0.05
+    assert stars / cases <= 0.05 + 2 * np.sqrt(0.05 * 0.95 / cases)
+
+
+def test_the_detectable_difference_is_found_in_most_cases():
+    rng, places = np.random.default_rng(1), np.arange(200)
+    tests = []
+    for _ in range(100):
+        hard = 1.5 * rng.normal(size=200)
+        tests.append(method_difference(*(outcomes(rng, hard, places, 0.1, 0.3, s) for s in (0.0, 0.5)), places))
+    gain = np.mean([t.difference for t in tests])
+    assert gain > np.median([t.detectable for t in tests])
+    assert np.mean([t.p_value < 0.05 for t in tests]) > 0.7
 
 
 def test_holm_worked_by_hand():

@@ -4,8 +4,8 @@ import pytest
 from toy_benchmarks import descriptors, drive
 
 from covis.evaluation.compare import compare
-from covis.evaluation.configurations import grouped, unique_names
-from covis.evaluation.render import seeds
+from covis.evaluation.configurations import grouped
+from covis.evaluation.render import comparison_text, seeds
 from covis.evaluation.retrieval import evaluate_descriptors
 
 CL, GCL = (
@@ -37,7 +37,6 @@ def test_seeds_of_one_configuration_are_averaged(scored):
     found = [scored("CL", 0, CL), scored("GCL", 0, GCL), scored("CL", 1, CL), scored("GCL", 1, GCL)]
     groups = grouped(found)
     assert {name: seeds(group) for name, group in groups.items()} == {"CL": "0, 1", "GCL": "0, 1"}
-    assert unique_names(found) == ["CL, seed 0", "GCL, seed 0", "CL, seed 1", "GCL, seed 1"]
 
 
 def test_namesakes_are_told_apart_by_what_differs(scored):
@@ -65,7 +64,19 @@ def test_the_same_evaluation_given_twice_counts_once(scored):
     assert [len(group) for group in grouped([one, one]).values()] == [1]
 
 
-def test_a_comparison_names_its_rows_by_row_and_seed(scored):
-    [entry] = compare([scored("CL", 0, CL), scored("GCL", 0, GCL)])["comparisons"]
-    assert [row["label"] for row in entry["rows"]] == ["CL", "GCL"]
+def test_a_comparison_is_of_methods_and_names_them_by_their_folder(scored):
+    found = [scored(row, seed, recipe) for row, recipe in (("CL", CL), ("GCL", GCL)) for seed in range(3)]
+    [entry] = compare(found)["comparisons"]
+    assert [(row["label"], row["seeds"]) for row in entry["rows"]] == [("CL", [0, 1, 2]), ("GCL", [0, 1, 2])]
     assert "recipe.loss.type" in entry["differences"]
+    assert entry["detectable"] > 0
+    assert "power:" in comparison_text({"comparisons": [entry], "alone": []})
+
+
+def test_two_runs_of_one_recipe_and_seed_are_no_two_methods(scored):
+    """The same recipe and seed with another number of threads gives another network."""
+    result = compare([scored("CL", 0, CL), scored("CL", 0, CL, fingerprint="two threads")])
+    [row] = result["comparisons"][0]["rows"]
+    assert len(row["seeds"]) == 2
+    assert not row["against_first"]
+    assert "networks of one method" in comparison_text(result)

@@ -1,4 +1,4 @@
-"""`covis compare`: evaluations side by side, with paired significance tests."""
+"""`covis compare`: methods side by side, with significance tests over seeds and queries."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def compare(
     evaluations: Annotated[
         list[Path],
-        typer.Argument(callback=existing, help="Folders of `covis evaluate`, folders that hold some, or runs."),
+        typer.Argument(callback=existing, help="Folders of `covis evaluate`, runs, sweeps, or any folder above them."),
     ],
     output: Annotated[
         Path | None,
@@ -30,16 +30,16 @@ def compare(
     format_: TableFormat = "text",
     json: Json = False,
 ) -> None:
-    """Compare evaluations with paired significance tests. Also shows what differs between the runs.
+    """Compare methods with significance tests over seeds and queries. Also shows what differs between them.
 
-    Only evaluations of the same protocol are ranked against each other.
+    Runs that differ only in their seed are one method; below three seeds per method there is no star. Only evaluations of the same protocol are ranked against each other.
 
     \b
     Examples:
       covis compare evals/cl evals/gcl
       covis compare runs/cl runs/gcl --format latex
       covis compare evals -o board.html
-      covis compare evals/sweep --json
+      covis compare sweeps/losses --format latex
     """
     if output is not None and output.suffix != ".html":
         raise InputError(f"-o {output} is a page; give FILE.html")

@@ -1,4 +1,4 @@
-"""Evaluations side by side: what differs between them, and whether the difference could be chance."""
+"""Methods side by side: what differs between them, and whether the difference could be chance."""
 
 from __future__ import annotations
 
@@ -11,17 +11,20 @@ from numpy.typing import NDArray
 
 from covis.core import artifacts
 from covis.core.errors import InputError
-from covis.evaluation.configurations import unique_names
+from covis.evaluation.configurations import grouped
+from covis.evaluation.differences import place_codes
 from covis.evaluation.render import COMPARED_KS
 from covis.evaluation.result import Evaluation
-from covis.evaluation.statistics import LEVEL, holm, paired_test
+from covis.evaluation.statistics import LEVEL, holm, method_difference
 
-_PLACES = ("path", "folder")
-"""Facts that say where something lies, not what it is."""
+_INCIDENTAL = ("path", "folder", "seed")
+"""Facts that say where something lies or which network of a method it is, not what it is."""
 
 
 def compare(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
-    """Ranks evaluations of one protocol, each against the first; several protocols are compared one by one.
+    """Ranks the methods of one protocol, each against the first; several protocols are compared one by one.
+
+    Evaluations that differ only in the seed (or where and by what versions they were made) are networks of one method.
 
     Refuses evaluations whose benchmarks share a name but not a protocol, and sets in which no two can be compared.
     """
@@ -37,7 +40,7 @@ def compare(evaluations: Sequence[Evaluation]) -> dict[str, Any]:
             "cannot be ranked; evaluate the models on the same benchmark"
         )
     alone = [f"{g[0].label} on {g[0].benchmark}" for g in protocols.values() if len(g) == 1]
-    return {"comparisons": [_compared(g) for g in protocols.values() if len(g) > 1], "alone": alone}
+    return {"comparisons": [compare_methods(grouped(g)) for g in protocols.values() if len(g) > 1], "alone": alone}
 
 
 def _refuse_namesakes(protocols: Mapping[str, Sequence[Evaluation]]) -> None:
@@ -60,55 +63,64 @@ def _protocol(evaluation: Evaluation) -> dict[str, Any]:
     return {**counts, **evaluation.protocol}
 
 
-def _compared(group: Sequence[Evaluation]) -> dict[str, Any]:
-    first = group[0]
+def compare_methods(methods: Mapping[str, Sequence[Evaluation]]) -> dict[str, Any]:
+    """The methods of one protocol, each against the first: names → evaluations of their networks."""
+    rows = _method_rows(methods)
+    groups = list(methods.values())
+    first, k = groups[0][0], min(groups[0][0].recall)
+    detectable = [t["detectable"] for row in rows for t in list(row["against_first"].values())[:1] if t["of_methods"]]
     return {
         "benchmark": first.benchmark,
         "fingerprint": first.fingerprint,
         "queries": first.figures.queries,
         "database": first.figures.database,
         "level": LEVEL,
-        "rows": _rows(group),
-        "best": max(group, key=lambda e: e.recall[min(e.recall)]).label,
-        "differences": subject_differences([dict(e.subject) for e in group]),
+        "rows": rows,
+        "best": max(rows, key=lambda row: row["recall"].get(str(k), 0.0))["label"],
+        "detectable": max(detectable, default=None),
+        "differences": subject_differences([dict(group[0].subject) for group in groups]),
     }
 
 
-def _rows(group: Sequence[Evaluation]) -> list[dict[str, Any]]:
-    """One row per evaluation: its figures, and the test of each k against the first, corrected for several models."""
-    first = group[0]
-    ks = [k for k in COMPARED_KS if all(k in e.recall for e in group)]
+def _method_rows(methods: Mapping[str, Sequence[Evaluation]]) -> list[dict[str, Any]]:
+    """One row per method: its figures, and the test of each k against the first, corrected for several methods."""
+    groups = list(methods.values())
+    ks = [k for k in COMPARED_KS if all(k in e.recall for group in groups for e in group)]
     rows: list[dict[str, Any]] = [
         {
             "label": name,
-            "recall": {str(k): e.recall[k] for k in ks},
-            "interval": {str(k): list(e.figures.recall_interval[k]) for k in ks},
+            "seeds": [e.subject.get("seed") for e in group],
+            "recall": {str(k): float(np.mean([e.recall[k] for e in group])) for k in ks},
+            "recalls": {str(k): [e.recall[k] for e in group] for k in ks},
             "against_first": {},
         }
-        for e, name in zip(group, unique_names(group), strict=True)
+        for name, group in methods.items()
     ]
+    first = groups[0]
+    counted, clusters = first[0].counted, _clusters(first[0])
     for k in ks:
-        tests = [paired_test(*_outcomes(first, e, k)) for e in group[1:]]
+        outcomes = [100.0 * np.stack([e.hits(k)[counted] for e in group]) for group in groups]
+        tests = [method_difference(outcomes[0], other, clusters) for other in outcomes[1:]]
         for row, test, p in zip(rows[1:], tests, holm([t.p_value for t in tests]), strict=True):
-            percent = {
-                key: 100.0 * value for key, value in asdict(test).items() if key in ("difference", "low", "high")
+            chance = bool(p >= 1.0 - LEVEL)
+            row["against_first"][str(k)] = asdict(test) | {
+                "p_value": float(p),
+                "of_methods": test.of_methods,
+                "significant": test.of_methods and not chance,
+                "networks_differ": not test.of_methods and not chance,
             }
-            entry = {**asdict(test), **percent, "p_value": float(p), "significant": bool(p < 1.0 - LEVEL)}
-            row["against_first"][str(k)] = entry
     return rows
 
 
-def _outcomes(
-    first: Evaluation, second: Evaluation, k: int
-) -> tuple[NDArray[np.bool_], NDArray[np.bool_], NDArray[Any] | None]:
-    counted = first.counted
-    walks = first.protocol.get("groups") == "other"
-    clusters = np.asarray(first.arrays["query_group"])[counted] if walks else None
-    if clusters is not None and len(np.unique(clusters)) < 2:
-        clusters = None
-    return first.hits(k)[counted], second.hits(k)[counted], clusters
+def _clusters(evaluation: Evaluation) -> NDArray[Any]:
+    """(Q,) what varies together among the counted queries: a walk where a walk's queries are matched with others'
+    photos, else a place."""
+    walks = np.asarray(evaluation.arrays["query_group"])
+    if evaluation.protocol.get("groups") == "other" and len(np.unique(walks[evaluation.counted])) > 1:
+        return np.asarray(walks[evaluation.counted])
+    return np.asarray(place_codes(evaluation)[evaluation.counted])
 
 
 def subject_differences(facts: Sequence[Mapping[str, Any]]) -> dict[str, list[Any]]:
     """Values that differ between the `facts`, by dotted name: one for each of the `facts`, None where absent."""
-    return {name: values for name, values in artifacts.differences(facts).items() if name not in _PLACES}
+    return {name: values for name, values in artifacts.differences(facts).items() if name not in _INCIDENTAL}

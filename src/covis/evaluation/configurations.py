@@ -64,17 +64,6 @@ def _model(evaluation: Evaluation) -> object:
     return evaluation.subject.get("fingerprint"), evaluation.subject.get("seed")
 
 
-def unique_names(evaluations: Sequence[Evaluation]) -> list[str]:
-    """A unique name for each evaluation: that of its configuration, with the seed where there are several."""
-    names_by_id: dict[int, str] = {}
-    for name, group in grouped(evaluations).items():
-        for evaluation in group:
-            seed = evaluation.subject.get("seed")
-            names_by_id[id(evaluation)] = f"{name}, seed {seed}" if len(group) > 1 and seed is not None else name
-    named = [names_by_id.get(id(evaluation), evaluation.label) for evaluation in evaluations]
-    return [f"{name} ({named[:i].count(name) + 1})" if named.count(name) > 1 else name for i, name in enumerate(named)]
-
-
 def _names(groups: Sequence[Sequence[Evaluation]], settings: Sequence[Mapping[str, Any]]) -> list[str]:
     """Base names, followed by what differs where two configurations share one."""
     plain = [base_name(group[0]) for group in groups]

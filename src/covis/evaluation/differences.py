@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.evaluation.result import Evaluation
-from covis.evaluation.statistics import LEVEL
+from covis.evaluation.statistics import t_interval
 
 ORDER_FIGURES = ("ndcg@10", "median_error_m", "spearman_psi_distance_similar")
 """Figures of how well results are ordered by overlap; larger is better for the first, smaller for the others."""
@@ -25,23 +25,26 @@ def paired_differences(
 ) -> dict[str, dict[str, float]]:
     """second − first of every figure over grades, with its 95 % interval, for seeds of two models on the same queries.
 
-    Queries are drawn by place (squares of `SQUARE_M`), seeds independently of them. Both sides get the same draws, so
-    queries that are hard for both cancel out. A side of one seed (nothing was trained) stands for all seeds.
+    Queries are drawn by place (squares of `SQUARE_M`), the same for both sides, so queries that are hard for both
+    cancel out; the variance over seeds is added, by Student's t (as in `statistics.method_difference`). A side of one
+    seed (nothing was trained) adds none.
     """
     if len({e.fingerprint for e in (*first, *second)}) != 1:
         raise InputError("evaluations of different protocols cannot be compared query by query")
     places = place_codes(first[0])
-    count, seeds = int(places.max()) + 1, max(len(first), len(second))
+    count = int(places.max()) + 1
     rng = np.random.default_rng(seed)
     weight = np.vstack([np.ones(count), rng.multinomial(count, np.full(count, 1 / count), draws)])
-    drawn = np.vstack([np.ones(seeds), rng.multinomial(seeds, np.full(seeds, 1 / seeds), draws)]) / seeds
-    sides = [_drawn_figures(side, places, weight, drawn) for side in (first, second)]
+    sides = [[_weighted_figures(e, places, weight) for e in side] for side in (first, second)]
     out = {}
-    for key in sides[0].keys() & sides[1].keys():
-        gap = sides[1][key] - sides[0][key]
-        low, high = np.percentile(gap[1:], [50 * (1 - LEVEL), 50 * (1 + LEVEL)])
-        out[key] = {"difference": float(gap[0]), "low": float(low), "high": float(high)}
-    return {key: out[key] for key in sides[0] if key in out}
+    for key in (k for k in sides[0][0] if k in sides[1][0]):
+        values = [np.stack([figures[key] for figures in side]) for side in sides]
+        gap = values[1].mean(axis=0) - values[0].mean(axis=0)
+        variances = [(float(np.var(gap[1:])), max(count - 1, 1))]
+        variances += [(float(v[:, 0].var(ddof=1)) / len(v), len(v) - 1) for v in values if len(v) > 1]
+        low, high, _, _ = t_interval(float(gap[0]), variances)
+        out[key] = {"difference": float(gap[0]), "low": low, "high": high}
+    return out
 
 
 def place_codes(evaluation: Evaluation) -> NDArray[np.int64]:
@@ -52,16 +55,6 @@ def place_codes(evaluation: Evaluation) -> NDArray[np.int64]:
         [np.floor(np.where(known[:, None], xy, 0) / SQUARE_M), np.where(known, -1, np.arange(len(xy)))]
     )
     return np.asarray(np.unique(cells, axis=0, return_inverse=True)[1]).ravel()
-
-
-def _drawn_figures(
-    evaluations: Sequence[Evaluation], places: NDArray[np.int64], weight: Floats, drawn: Floats
-) -> dict[str, Floats]:
-    """Figure → (draws,) its mean over drawn seeds, each over drawn places; weights (draws, places), (draws, seeds)."""
-    each = [_weighted_figures(e, places, weight) for e in evaluations]
-    if len(each) == 1:
-        return each[0]
-    return {key: np.einsum("ds,sd->d", drawn, np.stack([figures[key] for figures in each])) for key in each[0]}
 
 
 def _weighted_figures(evaluation: Evaluation, places: NDArray[np.int64], weight: Floats) -> dict[str, Floats]:

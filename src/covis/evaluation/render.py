@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from covis.core.tables import TableRow, aligned, csv_table, latex_table, markdown_table, text_table
-from covis.evaluation.statistics import LEVEL
+from covis.evaluation.statistics import FEWEST_SEEDS, LEVEL
 
 if TYPE_CHECKING:
     from covis.evaluation import Evaluation
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 COMPARED_KS = (1, 5, 10)
 """Recall@k that tables show."""
 PLUS_MINUS = "± is half of the 95 % interval of the mean over seeds (Student's t); two seeds show both values"
-_FEW = 3
 
 
 @dataclass(frozen=True)
@@ -80,7 +79,7 @@ def over_seeds(values: Sequence[float], digits: int = 1) -> str:
     mean, half = mean_interval(values)
     if half is None:
         return f"{mean:.{digits}f}"
-    if len(values) < _FEW:
+    if len(values) < FEWEST_SEEDS:
         return f"{mean:.{digits}f} ({', '.join(f'{v:.{digits}f}' for v in values)})"
     return f"{mean:.{digits}f} ± {half:.{digits}f}"
 
@@ -217,9 +216,8 @@ def comparison_text(result: Mapping[str, Any], dress: str = "text") -> str:
 def _comparison(entry: Mapping[str, Any], dress: str) -> list[str]:
     rows = []
     for row in entry["rows"]:
-        line: dict[str, Any] = {"": row["label"]}
-        for k, value in row["recall"].items():
-            line[name_of(f"recall@{k}").heading] = f"{value:.1f}"
+        line: dict[str, Any] = {"": row["label"], "seeds": len(row["seeds"])}
+        line |= {name_of(f"recall@{k}").heading: over_seeds(values) for k, values in row["recalls"].items()}
         for k, test in row["against_first"].items():
             mark = "*" if test["significant"] else " "
             line[f"Δ@{k}"] = (
@@ -227,13 +225,10 @@ def _comparison(entry: Mapping[str, Any], dress: str) -> list[str]:
             )
         rows.append(line)
     counts = f"{entry['queries']} queries, {entry['database']} map images"
-    level = f"{100 * entry['level']:.0f} %"
     lines = [
         beside_table(f"{entry['benchmark']} (protocol {entry['fingerprint']}): {counts}", dress),
         TABLE_FORMATS[dress](aligned(rows, ""), BEST_RECALL),
-        beside_table(
-            f"Δ against the first, {level} interval, * significant (paired test, Holm over the models)", dress
-        ),
+        *(beside_table(note, dress) for note in comparison_notes(entry)),
     ]
     differing = [
         {"what differs": name, **{row["label"]: _short(v) for row, v in zip(entry["rows"], values, strict=True)}}
@@ -241,6 +236,38 @@ def _comparison(entry: Mapping[str, Any], dress: str) -> list[str]:
         if name != "label"
     ]
     return [*lines, TABLE_FORMATS[dress](differing, {})] if differing else lines
+
+
+def comparison_notes(entry: Mapping[str, Any]) -> list[str]:
+    """What the differences of a comparison mean, and which would have been seen."""
+    tests = [(row["label"], k, t) for row in entry["rows"] for k, t in row["against_first"].items()]
+    if not tests:
+        return ["all are networks of one method (only seed or machine differ); there is nothing to compare it with"]
+    level = f"{100 * entry['level']:.0f} % interval"
+    notes = []
+    if any(t["of_methods"] for _, _, t in tests):
+        notes.append(
+            f"Δ against the first, {level} over seeds and queries, * significant (Student's t, Holm over the methods)"
+        )
+        notes.append(
+            f"power: with these seeds and queries, differences in Recall@1 below {entry['detectable']:.1f} points "
+            "would often be missed"
+        )
+    few = [t for _, _, t in tests if not t["of_methods"]]
+    if few:
+        notes.append(
+            f"fewer than {FEWEST_SEEDS} seeds: Δ is of these networks ({level} over queries), not of their methods; "
+            "no star"
+        )
+    differing: dict[str, list[str]] = {}
+    for label, k, test in tests:
+        if test["networks_differ"]:
+            differing.setdefault(label, []).append(k)
+    first = entry["rows"][0]["label"]
+    return notes + [
+        f"{first} and {label}: these two networks differ on these queries (Recall@{', @'.join(ks)})"
+        for label, ks in differing.items()
+    ]
 
 
 def _short(value: Any) -> str:

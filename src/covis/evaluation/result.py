@@ -233,7 +233,7 @@ class Evaluation:
 
 def _natural(path: Path) -> list[tuple[int, str]]:
     """A key that sorts 64 before 1024."""
-    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", path.name)]
+    return [(int(part), "") if part.isdigit() else (-1, part) for part in re.split(r"(\d+)", str(path))]
 
 
 _FACTS = {"benchmark": str, "fingerprint": str, "protocol": dict, "subject": dict, "versions": dict}
@@ -241,19 +241,16 @@ _MANIFEST_KEYS = ("kind", "schema", "created", "versions", "files", "config", "c
 
 
 def find_evaluations(path: Path | str) -> list[Path]:
-    """The evaluations at `path`: the folder itself, those one level below it, or those below `evals` of a run."""
+    """The evaluations at `path`: the folder itself, or those anywhere below it, such as in a run or a sweep."""
     path = Path(path)
     if (path / artifacts.MANIFEST).is_file() and _is_evaluation(path):
         return [path]
-    is_run = (path / "run.json").is_file()
-    below = path / "evals" if is_run else path
-    folders = sorted((p.parent for p in below.glob(f"*/{artifacts.MANIFEST}")), key=_natural) if below.is_dir() else []
-    if is_run and _is_evaluation(below):
-        folders = [below]
-    evaluations = [folder for folder in folders if _is_evaluation(folder)]
+    below = sorted((p.parent for p in path.rglob(artifacts.MANIFEST)), key=_natural)
+    evaluations = [folder for folder in below if _is_evaluation(folder)]
     if not evaluations:
         what = "does not exist" if not path.exists() else "holds no evaluation"
-        model, target = (path, below / "BENCHMARK") if is_run else ("MODEL", "FOLDER")
+        is_run = (path / "run.json").is_file()
+        model, target = (path, path / "evals" / "BENCHMARK") if is_run else ("MODEL", "FOLDER")
         raise InputError(f"{path} {what}; make one with: covis evaluate {model} BENCHMARK -o {target}")
     return evaluations
 

@@ -1,7 +1,8 @@
-"""How certain a figure is: intervals over queries, and paired tests of two models."""
+"""How certain a figure is: intervals over queries, and tests of two methods."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,9 @@ from covis.core.errors import InputError
 
 RESAMPLES = 2000
 LEVEL = 0.95
+POWER = 0.8
+FEWEST_SEEDS = 3
+"""Networks that a method needs before a difference is called one of methods."""
 _DRAWN = 1 << 22
 """Weights drawn at a time."""
 
@@ -42,57 +46,61 @@ def bootstrap_interval(
 
 
 @dataclass(frozen=True)
-class PairedTest:
-    """The difference b − a of two models on one outcome, its interval, and how likely chance alone causes it."""
+class Difference:
+    """The difference second − first of two methods, its interval, and how likely chance alone causes it."""
 
     difference: float
     low: float
     high: float
     p_value: float
-    method: str
-    only_first: int
-    """Queries where the first model did better."""
-    only_second: int
-    queries: int
+    seeds: tuple[int, int]
+    """Networks of each method."""
+    detectable: float | None
+    """The smallest difference that such data shows in four of five cases; None below `FEWEST_SEEDS`."""
 
     @property
-    def significant(self) -> bool:
-        """Whether the difference is significant at the level of the interval."""
-        return self.p_value < 1.0 - LEVEL
+    def of_methods(self) -> bool:
+        """Whether there are networks enough to speak of methods; else only these networks are compared."""
+        return min(self.seeds) >= FEWEST_SEEDS
 
 
-def paired_test(
-    first: ArrayLike,
-    second: ArrayLike,
-    clusters: ArrayLike | None = None,
-    *,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> PairedTest:
-    """Compares two models query by query: `first`, `second` (Q,) outcomes of the same queries.
+def method_difference(first: ArrayLike, second: ArrayLike, clusters: ArrayLike | None = None) -> Difference:
+    """Compares two methods by their networks: `first` (S, Q) and `second` (T, Q) outcomes of the same queries.
 
-    Outcomes of 0 and 1: McNemar's exact test. Others, or with `clusters`: signs of the (cluster) differences are
-    flipped at random.
+    The variance is that over seeds plus that over queries (whole `clusters` of them), with Student's t: with three
+    seeds a bootstrap is too narrow. Noise of a seed at a query counts in both, so the test is conservative. With few
+    seeds the networks are taken as they are: only queries vary, and signs of cluster differences are flipped.
     """
-    a, b = np.asarray(first, np.float64), np.asarray(second, np.float64)
-    if a.shape != b.shape or a.ndim != 1 or not len(a):
-        raise InputError(f"paired outcomes have shapes {a.shape} and {b.shape}; expected two (queries,)")
-    gap = b - a
-    low, high = bootstrap_interval(gap, clusters, resamples=resamples, seed=seed)[0]
-    worse, better = int((gap < 0).sum()), int((gap > 0).sum())
-    if clusters is None and np.isin(a, (0, 1)).all() and np.isin(b, (0, 1)).all():
-        p, method = mcnemar(worse, better), "McNemar, exact"
-    else:
-        p, method = sign_flip(_by_cluster(gap[:, None], clusters)[0][:, 0], resamples, seed), "sign-flip permutation"
-    return PairedTest(float(gap.mean()), float(low), float(high), p, method, worse, better, len(gap))
+    a, b = (np.atleast_2d(np.asarray(side, np.float64)) for side in (first, second))
+    if a.shape[1:] != b.shape[1:] or a.ndim != 2 or not a.size:
+        raise InputError(f"paired outcomes have shapes {a.shape} and {b.shape}; expected two (seeds, queries)")
+    gap = b.mean(axis=0) - a.mean(axis=0)
+    sums, sizes = _by_cluster(gap[:, None], clusters)
+    mean, n = float(gap.mean()), len(sizes)
+    residual = sums[:, 0] - mean * sizes
+    over_queries = (float(residual @ residual) / len(gap) ** 2 * n / (n - 1), n - 1) if n > 1 else (np.inf, 1)
+    seeds = (len(a), len(b))
+    enough = min(seeds) >= FEWEST_SEEDS
+    over_seeds = [(float(side.mean(axis=1).var(ddof=1)) / len(side), len(side) - 1) for side in (a, b) if enough]
+    low, high, p, detectable = t_interval(mean, [over_queries, *over_seeds])
+    if not enough:
+        return Difference(mean, low, high, sign_flip(sums[:, 0]), seeds, None)
+    return Difference(mean, low, high, p, seeds, detectable)
 
 
-def mcnemar(only_first: int, only_second: int) -> float:
-    """Two-sided exact p-value of the hypothesis that the queries solved by one model only split evenly between both."""
-    from scipy.stats import binomtest
+def t_interval(mean: float, variances: Sequence[tuple[float, int]]) -> tuple[float, float, float, float]:
+    """Interval, p-value (two-sided, of 0) and detectable difference of a mean with these (variance, freedom) parts."""
+    from scipy.stats import t as student
 
-    total = only_first + only_second
-    return float(binomtest(only_first, total, 0.5).pvalue) if total else 1.0
+    total = sum(variance for variance, _ in variances)
+    if not total:
+        return mean, mean, float(mean == 0), 0.0
+    if not np.isfinite(total):
+        return -np.inf, np.inf, 1.0, np.inf
+    freedom = total**2 / sum(variance**2 / count for variance, count in variances)  # Welch and Satterthwaite
+    error, limit = total**0.5, float(student.ppf((1 + LEVEL) / 2, freedom))
+    p = float(2 * student.sf(abs(mean) / error, freedom))
+    return mean - limit * error, mean + limit * error, p, (limit + float(student.ppf(POWER, freedom))) * error
 
 
 def sign_flip(gaps: Floats, resamples: int = RESAMPLES, seed: int = 0) -> float:

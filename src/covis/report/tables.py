@@ -9,9 +9,9 @@ from markupsafe import Markup
 
 from covis.core.tables import aligned
 from covis.evaluation import Evaluation
-from covis.evaluation.compare import compare
+from covis.evaluation.compare import compare_methods
 from covis.evaluation.published import SOURCE, beside
-from covis.evaluation.render import BEST_RECALL, NAMES, PLUS_MINUS, name_of, over_seeds, seeds
+from covis.evaluation.render import BEST_RECALL, NAMES, PLUS_MINUS, comparison_notes, name_of, over_seeds, seeds
 from covis.evaluation.render import COMPARED_KS as KS
 from covis.report.inputs import (
     EvaluationGroups,
@@ -21,7 +21,7 @@ from covis.web.page import NOTE, Section, figures_row, html_table
 
 def recall_table(evaluations: EvaluationGroups, drawings: list[str]) -> Section:
     """Recall@k with its interval or spread over runs, tested against the first name; curves below."""
-    tests = _tests(evaluations)
+    tests, test_notes = _tests(evaluations)
     rows = []
     for name, group in evaluations.items():
         row: dict[str, Any] = {"model": name, "seeds": seeds(group), "dims": group[0].figures.dim or ""}
@@ -31,7 +31,7 @@ def recall_table(evaluations: EvaluationGroups, drawings: list[str]) -> Section:
         rows.append(row | tests.get(name, {}))
     notes = [f"{PLUS_MINUS}; bands are the range over seeds"] if _repeated(evaluations) else []
     notes += [f"in brackets: {group[0].figures['interval']}" for group in list(evaluations.values())[:1]]
-    notes += ["* significant at 5 % (paired test, Holm over the models)"] if tests else []
+    notes += test_notes
     note = NOTE.format("; ".join(notes))
     return Section(
         "Recall",
@@ -48,19 +48,19 @@ def _repeated(evaluations: EvaluationGroups) -> bool:
     return any(len(group) > 1 for group in evaluations.values())
 
 
-def _tests(evaluations: EvaluationGroups) -> dict[str, dict[str, str]]:
-    """Cells with the difference of each name to the first; empty unless each name has one evaluation."""
-    if len(evaluations) < 2 or _repeated(evaluations):
-        return {}
-    names = list(evaluations)
-    [compared] = compare([group[0] for group in evaluations.values()])["comparisons"]
-    column = f"Δ Recall@{KS[0]} against {names[0]}"
-    cells = {names[0]: {column: ""}}
-    for name, row in zip(names[1:], compared["rows"][1:], strict=True):
+def _tests(evaluations: EvaluationGroups) -> tuple[dict[str, dict[str, str]], list[str]]:
+    """Cells with the difference of each name to the first, and what they mean; empty for one name."""
+    if len(evaluations) < 2:
+        return {}, []
+    compared = compare_methods(evaluations)
+    first, *others = compared["rows"]
+    column = f"Δ Recall@{KS[0]} against {first['label']}"
+    cells = {first["label"]: {column: ""}}
+    for row in others:
         test = row["against_first"][str(KS[0])]
         mark = "*" if test["significant"] else ""
-        cells[name] = {column: f"{test['difference']:+.1f} (p = {test['p_value']:.2g}){mark}"}
-    return cells
+        cells[row["label"]] = {column: f"{test['difference']:+.1f} (p = {test['p_value']:.2g}){mark}"}
+    return cells, comparison_notes(compared)
 
 
 def further(evaluations: EvaluationGroups) -> Section:
