@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) .
+	$(PIP) '.[train]'
 	touch $@
 
 $(VENV)/.test: $(VENV)/.core

@@ -26,7 +26,6 @@ INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 """Names inside an exported file: its input, its output, and the metadata that says what a reader needs."""
 WEIGHTS_FILE, ONNX_FILE = "weights.safetensors", "model.onnx"
 """The network's file in a model folder; a folder with neither names a model whose descriptors come from elsewhere."""
-INSTALL = "install it with: pip install 'covis[onnx]'"
 _MAX_BYTES = 1 << 31
 """ONNX files cannot be larger."""
 _BATCH = 4
@@ -95,7 +94,7 @@ def open_session(
     try:
         import onnxruntime
     except ImportError:
-        raise InputError(f"{path} needs the package onnxruntime; {INSTALL}") from None
+        raise InputError(f"{path} needs the package onnxruntime; install it with: pip install onnxruntime") from None
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or cpu_count()
     options.log_severity_level = 3

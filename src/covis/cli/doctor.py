@@ -16,13 +16,17 @@ from covis.core.cache import entries
 from covis.core.machine import cache_folder, cpu_count
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
-    "onnx": (("onnx", "onnxscript", "onnxruntime"), "covis export, and faster index, locate and embed on a CPU"),
+    "train": (
+        ("torch", "timm", "matplotlib", "tensorboard"),
+        "training, fitting a model to photos, model folders, reports",
+    ),
+    "onnx": (("onnx", "onnxscript"), "covis export, and faster index and embed on a CPU"),
     "serve": (("fastapi", "uvicorn", "multipart", "prometheus_client"), "covis serve"),
     "milvus": (("pymilvus",), "maps and search on Milvus"),
     "postgres": (("psycopg", "pgvector"), "maps on PostgreSQL"),
     "heic": (("pillow_heif",), "HEIC photos (iPhone)"),
     "sfm": (("pycolmap",), "COLMAP models and databases, 6DOF poses"),
-    "local": (("cv2", "onnxruntime", "pycolmap"), "re-ranking by local features (--rerank local:NAME)"),
+    "local": (("cv2", "pycolmap"), "re-ranking by local features (--rerank local:NAME)"),
     "ros": (("rosbags",), "ROS bags and MCAP files"),
     "video": (("av",), "videos"),
     "gis": (("pyogrio",), "GeoPackage"),
@@ -96,6 +100,8 @@ def _missing(modules: tuple[str, ...]) -> list[str]:
 
 
 def _gpus() -> list[str]:
+    if _missing(("torch",)):
+        return []
     import torch
 
     return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import importlib.util
 import os
 import signal
 import sys
@@ -107,6 +108,8 @@ def use_device(name: str | None) -> None:
 
 def device(local_rank: int | None = None) -> str:
     """The device of this process: the chosen one, its own GPU (LOCAL_RANK as torchrun sets it), else `cpu`."""
+    if importlib.util.find_spec("torch") is None:
+        return _without_torch(_chosen_device or "cpu")
     import torch
 
     if _chosen_device is not None:
@@ -114,6 +117,12 @@ def device(local_rank: int | None = None) -> str:
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
     rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
     return f"cuda:{rank % gpus}" if gpus else "cpu"
+
+
+def _without_torch(name: str) -> str:
+    if name != "cpu":
+        raise InputError(f"--device {name} needs torch: pip install 'covis[train]'; or give --device cpu")
+    return name
 
 
 def _checked_device(name: str) -> str:

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,6 +25,7 @@ from covis.core.machine import cache_folder
 from covis.descriptors import STORE_KIND, Describer, DescriptorStore
 from covis.images import ImageSet
 from covis.models.config import MODEL_KIND
+from covis.models.onnx_model import OnnxPlaceModel
 from covis.reading.decoding import Rejected
 from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described
 
@@ -129,13 +130,13 @@ def open_model(path: Path | str, runtime: RuntimeName = "torch", images: int | N
 
     runtime "auto": the fastest for this number of `images`; "onnx": ONNX Runtime; an ONNX file always runs there.
     """
-    from covis.models import OnnxPlaceModel, PlaceModel, load_fast
-
     given = find_describer(path)
     if given.kind == "onnx":
         return OnnxPlaceModel.open(given.path)
     if given.kind != "model":
         raise InputError(f"{path} holds descriptors, not a model; give a model folder, a run folder or an ONNX file")
+    from covis.models import PlaceModel, load_fast
+
     if runtime == "torch":
         return PlaceModel.load(given.path)
     loaded = load_fast(given.path, images if runtime == "auto" else None)
@@ -191,10 +192,10 @@ class ModelDescriber:
 
     def _runtime(self, images: int) -> Embedder:
         """What runs the model fastest for this number of images; the descriptors are the same to `PARITY_TOLERANCE`."""
-        from covis.models import PlaceModel, load_fast
-
-        if self.folder is None or not isinstance(self.model, PlaceModel):
+        if self.folder is None or isinstance(self.model, OnnxPlaceModel):
             return self.model
+        from covis.models import load_fast
+
         return load_fast(self.folder, images, model=self.model)
 
 
@@ -331,11 +332,11 @@ def evaluate_model(
     """
     from covis.evaluation import load_benchmark
     from covis.evaluation.run import evaluations
-    from covis.models import PlaceModel
 
     if isinstance(model, Path | str):
         model = open_describer(model)
-    source = ModelDescriber(model, label) if isinstance(model, PlaceModel) else model
+    network = hasattr(model, "preprocessing")  # models know their input; asking for the class would import torch
+    source = ModelDescriber(cast("Embedder", model), label) if network else cast(Describer, model)
     return next(evaluations(source, load_benchmark(benchmark, data) if isinstance(benchmark, str) else benchmark))
 
 

@@ -11,18 +11,17 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypedDict, Unpack, overload
+from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
 
 import numpy as np
-import torch
 from numpy.typing import ArrayLike, NDArray
 
 from covis.core import artifacts
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.progress import Meter, say, warn
-from covis.describing.loading import BadFile, decoders, image_batches, joint_batches
-from covis.describing.torch_runtime import TorchRuntime
+from covis.describing.decoded import BadFile, decoders
+from covis.describing.onnx_runtime import OnnxRuntime
 from covis.descriptors import (
     NORM_TOLERANCE,
     DescriptorStore,
@@ -35,9 +34,13 @@ from covis.descriptors import (
     write_part,
 )
 from covis.images import ImageSet, trimmed
-from covis.models import Embedder
+from covis.models.onnx_model import OnnxPlaceModel
 from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.reading.screening import screen
+
+if TYPE_CHECKING:
+    from covis.describing.torch_runtime import TorchRuntime
+    from covis.models import Embedder
 
 _KIND = "embedding"
 BATCH_SIZE = 32
@@ -97,7 +100,7 @@ def embed(
     >>> covis.embed(model, photos, ids=[0, 1, 2], workers=0).shape
     (3, 256)
     """
-    runtime = TorchRuntime(model, device, half)
+    runtime = _runtime(model, device, half)
     if path is None:
         chosen = np.arange(len(images)) if ids is None else np.asarray(ids, np.int64)
         return _in_memory(runtime, images, chosen, batch_size, decoders(workers, len(chosen)))
@@ -108,22 +111,32 @@ def embed(
     return plan.run(decoders(workers, len(images)))
 
 
-def _in_memory(runtime: TorchRuntime, images: ImageSet, ids: Ids, batch_size: int, workers: int) -> NDArray[np.float32]:
-    vectors = np.empty((len(ids), runtime.dim), np.float32)
-    done = 0
+def _runtime(model: Embedder, device: str | None, half: bool | None) -> Any:
+    """What runs the model: an `OnnxRuntime`, which needs no torch, or a `TorchRuntime`; both have the same methods."""
+    if isinstance(model, OnnxPlaceModel):
+        return OnnxRuntime(model, device)
+    from covis.describing.torch_runtime import TorchRuntime
+
+    return TorchRuntime(model, device, half)
+
+
+def _in_memory(
+    runtime: OnnxRuntime | TorchRuntime, images: ImageSet, ids: Ids, batch_size: int, workers: int
+) -> NDArray[np.float32]:
+    requests = (ids[start : start + batch_size] for start in range(0, len(ids), batch_size))
+    parts: list[Any] = []
     with Meter("embed", len(ids), "images") as meter:
-        for loaded in image_batches(images, ids, runtime.image_size, batch_size, workers, on_reject="raise"):
-            vectors[done : done + len(loaded.ids)] = runtime.vectors(loaded.images).cpu().numpy()
-            done += len(loaded.ids)
+        for loaded in runtime.batches(images, requests, workers, None):
+            parts.append(runtime.vectors(loaded.images))  # type: ignore[arg-type]  # each takes what its batches give
             meter.advance(len(loaded.ids))
-    return vectors
+    return runtime.join(parts)
 
 
 @dataclass(frozen=True, eq=False)
 class _Plan:
     """One store to be made: what decides its content, and which part of it this rank does."""
 
-    runtime: TorchRuntime
+    runtime: OnnxRuntime | TorchRuntime
     images: ImageSet
     path: Path
     dtype: Precision
@@ -179,26 +192,23 @@ class _Plan:
         self._embed_shards(missing, workers)
 
     def _embed_shards(self, shards: Sequence[int], workers: int) -> None:
-        """Embeds shards without a pause between them, in one buffer."""
+        """Embeds shards without a pause between them."""
         if not shards:
             return
-        requests = ((ids,) for s in shards for ids in self._batches(s))
+        requests = (ids for s in shards for ids in self._batches(s))
         bad: list[BadFile] = []
-        size = self.runtime.image_size
-        loaded = joint_batches((self.images,), requests, size, workers, on_reject="skip", rejects=bad)
-        rows = torch.empty((min(self.shard_rows, len(self.images)), self.runtime.dim), device=self.runtime.device)
+        loaded: Iterator[Any] = self.runtime.batches(self.images, requests, workers, bad)
         with Meter("embed", sum(len(self._ids(s)) for s in shards), "images") as meter:
             for s in shards:
                 ids: list[NDArray[np.int64]] = []
-                filled = 0
+                parts: list[Any] = []
                 for _ in self._batches(s):
-                    (batch,) = next(loaded)
+                    batch = next(loaded)
                     ids.append(batch.ids)
                     if len(batch.ids):
-                        rows[filled : filled + len(batch.ids)] = self.runtime.vectors(batch.images)
-                    filled += len(batch.ids)
+                        parts.append(self.runtime.vectors(batch.images))
                     meter.advance(len(batch.ids))
-                self._write(s, np.concatenate(ids), rows[:filled].cpu().numpy(), bad)
+                self._write(s, np.concatenate(ids), self.runtime.join(parts), bad)
                 bad.clear()
 
     def _ids(self, shard: int) -> NDArray[np.int64]:

@@ -19,7 +19,8 @@ from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.files import load_array, sha256
 from covis.core.progress import Meter
-from covis.describing.loading import BadFile, image_batches, joint_batches
+from covis.describing.decoded import BadFile
+from covis.describing.loading import image_batches, joint_batches
 from covis.images import ImageSet
 from covis.models import PlaceModel
 

@@ -11,17 +11,15 @@ import torch
 from numpy.typing import ArrayLike
 from torch.utils.data import DataLoader, Dataset, get_worker_info
 
-from covis.core import machine
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
+from covis.describing.decoded import BadFile
 from covis.images import ImageSet
 from covis.reading.decoding import Pixels, Reject, Size, decode
 
 OnReject = Literal["skip", "replace", "raise"]
 """What happens to a bad file: left out of its batch, replaced by another image, or raised as an error."""
 REPLACEMENT_TRIES = 64
-_WORTH_WORKERS = 64
-"""Images from which on decoding processes pay."""
 
 
 class Loaded(NamedTuple):
@@ -31,24 +29,6 @@ class Loaded(NamedTuple):
     """(B,) which images these are: fewer than asked for after `skip`, other ones after `replace`."""
     images: torch.Tensor
     """(B, 3, H, W) uint8."""
-
-
-class BadFile(NamedTuple):
-    """A file that could not be used."""
-
-    which: int
-    """Its image set, in the order given."""
-    id: int
-    reason: str
-    """A code of `covis.decoding.REASONS`."""
-    detail: str
-
-
-def decoders(workers: int | None, count: int) -> int:
-    """How many decoding processes `count` images are worth."""
-    if workers is not None:
-        return workers
-    return 0 if count < _WORTH_WORKERS else machine.workers()
 
 
 def image_batches(

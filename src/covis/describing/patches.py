@@ -19,9 +19,10 @@ from torch.nn import functional
 from covis.core import machine
 from covis.core.errors import InputError
 from covis.core.progress import Meter
+from covis.describing.decoded import decoders
 from covis.describing.describers import ModelDescriber
 from covis.describing.embedding import BATCH_SIZE
-from covis.describing.loading import decoders, image_batches
+from covis.describing.loading import image_batches
 from covis.descriptors import Describer
 from covis.images import ImageSet
 from covis.models import PlaceModel

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from covis.core.errors import InputError
 from covis.core.progress import duration, say
@@ -12,14 +12,16 @@ from covis.core.tables import counted
 from covis.describing.describers import StoreDescriber, find_describer, known_descriptors, open_descriptors, open_model
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet
-from covis.maps.fitting import Fitted, choose_recipe, estimate_s, fit_model
 from covis.maps.map import INLIER_PHOTOS, Map
-from covis.models import Embedder
 from covis.poses import parse_frame
 from covis.reading.decoding import Rejected
 from covis.reading.sources import open_images
 from covis.search.kinds import parse_size
 from covis.search.local import LocalReranker
+
+if TYPE_CHECKING:
+    from covis.maps.fitting import Fitted
+    from covis.models import Embedder
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,8 @@ def _describe(
 
 def _fit(images: ImageSet, output: Path, options: BuildOptions) -> Fitted:
     """A model fitted to the photos, in a folder beside the map."""
+    from covis.maps.fitting import choose_recipe, estimate_s, fit_model  # needs torch; a given model does not
+
     say("step 1 of 4: choose a recipe and its weights")
     chosen = choose_recipe(options.recipe, options.weights)
     more = ", and more to fine-tune" if options.fine_tune else ""

@@ -13,14 +13,15 @@ from covis.whitening import Whitening
 
 if TYPE_CHECKING:
     from covis.models.backbones import backbone_names
-    from covis.models.onnx import Embedder, OnnxPlaceModel, export_onnx, load_fast
+    from covis.models.onnx import Embedder, export_onnx, load_fast
+    from covis.models.onnx_model import OnnxPlaceModel
     from covis.models.place_model import PlaceModel
     from covis.models.pooling import POOLS
 
 _NAMES = {
     "POOLS": "pooling",
     "Embedder": "onnx",
-    "OnnxPlaceModel": "onnx",
+    "OnnxPlaceModel": "onnx_model",
     "PlaceModel": "place_model",
     "backbone_names": "backbones",
     "export_onnx": "onnx",

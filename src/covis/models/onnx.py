@@ -1,4 +1,4 @@
-"""A model as one ONNX file, and place recognition through ONNX Runtime, the fastest on a CPU.
+"""Export of a model as one ONNX file, and the fastest runtime of a model folder.
 
 The file takes (batch, 3, H, W) uint8 RGB pixels of the model's size and gives unit descriptors: normalisation is
 inside, so that whoever runs it cannot get that wrong. What else a reader needs travels in its metadata.
@@ -13,12 +13,10 @@ import json
 import logging
 import warnings
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -28,9 +26,10 @@ from covis.core.files import replacing
 from covis.core.foreign import first_line
 from covis.core.machine import cache_folder, device
 from covis.core.progress import say
-from covis.models.config import MODEL_KIND, ORIGIN, Preprocessing, write_without_weights
+from covis.models.config import MODEL_KIND
+from covis.models.onnx_model import OnnxPlaceModel
 from covis.models.place_model import PlaceModel
-from covis.runtime import INPUT, INSTALL, METADATA, OUTPUT, OnnxSession, checked_content, signed
+from covis.runtime import INPUT, METADATA, OUTPUT, OnnxSession, checked_content, signed
 
 PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
@@ -89,7 +88,7 @@ def _program(module: nn.Module, pixels: Tensor) -> Any:
     try:
         import onnxscript  # type: ignore[import-not-found,import-untyped,unused-ignore]  # noqa: F401
     except ImportError:
-        raise InputError(f"export to ONNX needs the packages onnx and onnxscript; {INSTALL}") from None
+        raise InputError("export to ONNX needs onnx and onnxscript: pip install 'covis[onnx]'") from None
     with _quiet():
         return torch.onnx.export(
             module,
@@ -137,64 +136,6 @@ def _metadata(model: PlaceModel) -> dict[str, Any]:
         "origin": model.origin(),
         "training": model.card.get("training"),
     }
-
-
-class OnnxPlaceModel:
-    """An exported model in ONNX Runtime, called like a `PlaceModel`: `model(model.normalise(uint8 batch))`."""
-
-    def __init__(self, session: OnnxSession, path: Path, threads: int = 1) -> None:
-        """`session` uses one core; this many `threads` describe photos in parallel."""
-        self._session, self.path = session, path
-        self._map = ThreadPoolExecutor(threads).map if threads > 1 else map
-        self.dim, self.facts = session.dim, session.facts
-        self.preprocessing = Preprocessing(**session.facts["preprocessing"])
-
-    @classmethod
-    def open(cls, path: Path | str, threads: int | None = None) -> OnnxPlaceModel:
-        """Opens a file that `export_onnx` wrote; by default with as many `threads` as torch uses."""
-        return cls(OnnxSession.open(path, 1), Path(path), threads or torch.get_num_threads())
-
-    def preprocess(self, image: Any) -> Tensor:
-        """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W), ready for the model."""
-        return self.preprocessing.pixels(image)
-
-    def normalise(self, images: Tensor) -> Tensor:
-        """(B, 3, H, W) uint8 as it is: normalisation is part of the exported file."""
-        return images
-
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """(B, 3, H, W) uint8 → (B, dim), unit norm."""
-        parts = self._map(self._session.describe, pixels.numpy()[:, None])
-        return torch.from_numpy(np.concatenate([np.zeros((0, self.dim), np.float32), *parts]))
-
-    def to(self, device: torch.device | str) -> OnnxPlaceModel:
-        """Stays on the CPU; any other device is an error."""
-        if torch.device(device).type != "cpu":
-            raise InputError(f"an ONNX model runs on the CPU here, not on {device}; load the model directory instead")
-        return self
-
-    def eval(self) -> OnnxPlaceModel:
-        """For symmetry: an exported model never trains."""
-        return self
-
-    def fingerprint(self) -> str:
-        """That of the model it was exported from: their descriptors are interchangeable."""
-        return self._session.fingerprint
-
-    def origin(self) -> dict[str, Any]:
-        """Architecture, whitening, and where the weights came from, as far as the file says."""
-        return dict(self.facts.get("origin", {}))
-
-    def save(self, path: Path | str, *, replace: bool = False) -> None:
-        """Writes a model folder that holds the ONNX file instead of weights."""
-        origin = self.origin()
-        known = {key: origin[key] for key in ORIGIN if key in origin}
-        card = {"backbone": self.facts["backbone"], "pool": self.facts["pool"], **known}
-        card |= {"whitening": origin.get("model_whitening"), "training": self.facts.get("training")}
-        write_without_weights(
-            Path(path), self.fingerprint(), self.dim, card,
-            preprocessing=self.preprocessing, network=self.path, replace=replace,
-        )  # fmt: skip
 
 
 Embedder = PlaceModel | OnnxPlaceModel

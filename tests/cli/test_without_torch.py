@@ -1,0 +1,78 @@
+"""Using a map needs no torch: every verb that takes an ONNX file or no model runs where torch cannot be imported."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from covis.models import ModelConfig, PlaceModel, export_onnx
+
+pytest.importorskip("onnxscript")
+BLOCKED = """
+import sys
+for name in ("torch", "torchvision", "timm", "matplotlib", "tensorboard"):
+    sys.modules[name] = None
+from covis.cli import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.fixture(scope="module")
+def walk(tmp_path_factory):
+    """Blobs of colour along a street, an ONNX file of a small model, and its model folder."""
+    folder = tmp_path_factory.mktemp("walk")
+    lines = ["image,lat,lon,heading"]
+    for i in range(24):
+        small = np.random.default_rng(i).integers(0, 256, (4, 5, 3), np.uint8)
+        Image.fromarray(small).resize((48, 36)).save(folder / f"{i}.png")
+        lines.append(f"{i}.png,{55.7 + 0.0002 * i},13.19,{(10 * i) % 360}")
+    (folder / "photos.csv").write_text("\n".join(lines), encoding="utf-8")
+    model = PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=1)
+    model.save(folder / "model")
+    export_onnx(model, folder / "place.onnx")
+    return folder
+
+
+def run(folder, *arguments):
+    command = [sys.executable, "-c", BLOCKED, *arguments]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, timeout=120)
+
+
+def test_maps_descriptors_pairs_and_labels_need_no_torch(walk):
+    commands = [
+        "index photos.csv -o town.map --model place.onnx --json",
+        "locate town.map 3.png --json",
+        "map check town.map --json",
+        "embed place.onnx photos.csv -o photos.store --json",
+        "pairs photos.csv --model place.onnx -o pairs.txt --json",
+        "label --queries photos.csv -o labels --json",
+        "doctor --json",
+    ]
+    answers = {}
+    for command in commands:
+        done = run(walk, *command.split())
+        assert done.returncode == 0, (command, done.stderr)
+        answers[command.split()[0]] = json.loads(done.stdout)
+    assert answers["locate"][0]["matches"][0]["image"] == "3.png"
+    assert answers["embed"]["rows"] == answers["index"]["photos"] == 24
+
+
+def test_descriptors_without_torch_are_those_of_torch(walk):
+    import covis
+
+    images = covis.open_images(walk / "photos.csv")
+    done = run(walk, "embed", "place.onnx", "photos.csv", "-o", "again.store")
+    assert done.returncode == 0, done.stderr
+    found = covis.DescriptorStore.open(walk / "again.store")
+    expected = covis.embed(PlaceModel.load(walk / "model"), images, workers=0)
+    np.testing.assert_allclose(found[found.rows(images.names)], expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("command", ["index photos.csv -o other.map --model model", "index photos.csv -o other.map"])
+def test_what_needs_torch_says_so_in_one_line(walk, command):
+    done = run(walk, *command.split())
+    assert done.returncode == 2
+    assert "pip install 'covis[train]'" in done.stderr.splitlines()[-1]
