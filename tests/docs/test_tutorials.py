@@ -158,7 +158,7 @@ def test_a_study_from_training_to_a_figure(hamlet, tmp_path, monkeypatch, capsys
         more={"train": tiny, "sweep": [*tiny, "--seeds", "1"]},
     )
     verbs = [line.split()[1] for line in ran]
-    assert verbs == ["list", *["train"] * 3, *["evaluate"] * 2, *["compare"] * 2, "sweep", *["report"] * 2]
+    assert verbs == ["list", *["train"] * 3, *["evaluate"] * 2, *["compare"] * 2, "sweep", "compare", *["report"] * 2]
     page = (tmp_path / "report.html").read_text(encoding="utf-8")
     assert {"cl", "gcl"} <= set(re.findall(r'<th scope="row">(\w+)</th>', page))
     assert '<section id="training">' in page

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from covis import losses
+from covis import datasets, losses
 from covis.core.errors import InputError
 from covis.datasets import DATASETS
 from covis.graph import SimilarityGraph
-from covis.images import ImageSet
+from covis.images import ImageSet, Split
 from covis.labels import Radius
 from covis.models import PlaceModel
 from covis.poses import Poses
@@ -352,3 +352,21 @@ def test_a_step_of_ones_own_trains_and_belongs_to_its_run(quick, hamlet, tmp_pat
     assert same(weights(tmp_path / "own"), weights(tmp_path / "half"))
     with pytest.raises(InputError, match="another run"):
         train(quick, tmp_path / "own", data=hamlet, resources=QUIET)
+
+
+def test_the_card_says_nothing_that_is_not_known_of_images_that_were_handed_over(quick, hamlet, tmp_path):
+    images = datasets.load("town", hamlet, "train").database
+    recipe = replace(quick, steps=1, validation="")
+    train(recipe, tmp_path / "run", data=Split(images, images), resources=QUIET)
+    data = PlaceModel.load(tmp_path / "run" / "model").card["data"]
+    assert (data["name"], data["licence"]) == (images.root.name, "unknown")
+    assert data["images"] == [images.fingerprint()]
+
+
+def test_validation_on_the_photos_of_training_is_refused_with_their_names(quick, hamlet, tmp_path):
+    images = datasets.load("town", hamlet, "train").database
+    lines = [f"{images.path(i)},{x},{y}" for i, (x, y) in enumerate(images.poses.xy)]
+    (tmp_path / "mine.csv").write_text("\n".join(["image,easting,northing", *lines]) + "\n")
+    own = replace(quick, dataset="table", split="all", validation="table", steps=1)
+    with pytest.raises(InputError, match="also trained on"):
+        train(own, tmp_path / "run", data=tmp_path / "mine.csv", resources=QUIET)

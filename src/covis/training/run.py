@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,7 +20,7 @@ from covis.core.plugins import require_plugins
 from covis.core.progress import say
 from covis.describing.features import Cached, open_features
 from covis.evaluation import load_benchmark
-from covis.images import Split
+from covis.images import ImageSet, Split
 from covis.models import PlaceModel
 from covis.sampling import Sampler
 from covis.training.data import Data, make_miner, prepare
@@ -148,6 +148,8 @@ def open_loop(
     validator = None
     if recipe.validation:
         benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
+        if recipe.validation == recipe.dataset:  # own photos, whose benchmark is all of them
+            _refuse_training_photos(training.sets, benchmark.queries, recipe.validation)
         sets = Validator.sets(benchmark)
         validator = Validator(benchmark, ranks.first_then_all(lambda: open_features(model, sets, **common)))
     return Loop(
@@ -155,6 +157,18 @@ def open_loop(
         step(recipe, model, training, ranks, seed), validator, make_miner(recipe, training),
         resources.checkpoint_seconds, resources.tensorboard,
     )  # fmt: skip
+
+
+def _refuse_training_photos(trained: Sequence[ImageSet], queries: ImageSet, validation: str) -> None:
+    """Raises where photos of validation are trained on: the best model by them would be the one that knows them best."""
+    known = {images.path(i) for images in trained for i in range(len(images))}
+    shared = [queries.name(i) for i in range(len(queries)) if queries.path(i) in known]
+    if shared:
+        names = ", ".join(shared[:5]) + (", …" if len(shared) > 5 else "")
+        raise InputError(
+            f"{len(shared)} of {len(queries)} photos of validation {validation!r} are also trained on ({names}); "
+            "train without validation (--set validation=) or on a benchmark of other photos"
+        )
 
 
 def _finish(loop: Loop, estimate: RunEstimate, seed: int, ranks: Ranks) -> Trained:
@@ -185,12 +199,19 @@ def _finish(loop: Loop, estimate: RunEstimate, seed: int, ranks: Ranks) -> Train
 def _data_facts(loop: Loop) -> dict[str, Any]:
     """The data that a model was trained on, and its licence: for the model's card."""
     return {
-        "name": loop.recipe.dataset,
-        "split": loop.recipe.split,
-        "licence": datasets.DATASETS[loop.recipe.dataset].licence,
+        **_source_facts(loop),
         "images": [images.fingerprint() for images in loop.data.sets],
         "labels": loop.data.labels.fingerprint(),
     }
+
+
+def _source_facts(loop: Loop) -> dict[str, Any]:
+    """Where the images come from; of images that were handed over nothing is known but where they lie."""
+    config = artifacts.read_json(loop.run / "run.json")["config"]
+    if "images" in config:
+        return {"name": ", ".join(dict.fromkeys(s.root.name for s in loop.data.sets)), "licence": "unknown"}
+    dataset = loop.recipe.dataset
+    return {"name": dataset, "split": loop.recipe.split, "licence": datasets.DATASETS[dataset].licence}
 
 
 def _recalls(loop: Loop) -> dict[str, Any]:
