@@ -5,12 +5,14 @@ from __future__ import annotations
 import errno
 import importlib
 import importlib.util
+import io
 import os
 import re
 import signal
 import sys
 import traceback
 from collections.abc import Callable
+from functools import partial
 from types import FrameType
 from typing import Annotated, Any, cast
 
@@ -147,13 +149,44 @@ class Stopped(BaseException):
         self.number = number
 
 
+_REPEAT_S = 1.0
+
+
 def _stop(number: int, _frame: FrameType | None) -> None:
+    """Raises `Stopped`, and again every second until `main` has it: native code and finalizers drop exceptions."""
+    if hasattr(signal, "setitimer"):
+        signal.signal(signal.SIGALRM, partial(_stop_again, number))
+        signal.setitimer(signal.ITIMER_REAL, _REPEAT_S, _REPEAT_S)
     raise Stopped(number)
+
+
+def _stop_again(number: int, _alarm: int, _frame: FrameType | None) -> None:
+    handled = sys.exception()
+    while handled is not None and not isinstance(handled, Stopped):
+        handled = handled.__context__
+    if handled is None:  # else it is on its way, and what runs now is cleaning up
+        raise Stopped(number)
+
+
+def _end_repeats() -> None:
+    if hasattr(signal, "setitimer"):
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def _repair_streams() -> None:
+    """Makes printing safe: a closed stream discards, and a terminal that lacks a character gets its escape."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free number: that of the closed stream
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", closefd=False))
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def main(argv: list[str] | None = None) -> None:
     """Runs the command line and exits: 0 done, 2 bad input, 130/143 interrupted, 141 broken pipe, 1 internal error."""
     args = list(sys.argv[1:] if argv is None else argv)
+    _repair_streams()
     machine.prepare_process(
         one_blas_thread=args[:1] == ["locate"]
     )  # a few photos: threads would cost more than they save
@@ -206,6 +239,7 @@ def _run(args: list[str]) -> int:
     except SystemExit as left:  # typer exits this way when a pipe is closed
         raise left.__context__ if isinstance(left.__context__, BrokenPipeError) else left from None
     except (Exception, Stopped) as error:
+        _end_repeats()
         if type(error).__name__ == "NoArgsIsHelpError":  # a group without a verb
             print(cast(Any, error).format_message())
             return 0
@@ -214,7 +248,7 @@ def _run(args: list[str]) -> int:
         if debug:
             traceback.print_exc()
         status, line = error_line(error, next(iter(args), ""))
-        print(f"covis: {line}", file=sys.stderr)
+        print(f"covis: {visible(line)}", file=sys.stderr)
         return status
 
 
@@ -242,17 +276,17 @@ def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
         place = f" (see {error.ctx.command_path} --help)" if error.ctx else ""
         return 2, f"error: {' '.join(error.format_message().split())}{place}"
     if isinstance(error, WeightsMissing):
-        return 2, f"error: {visible(error.told(_WEIGHTS_OPTION.get(verb, '--set model.weights=FILE.safetensors')))}"
+        return 2, f"error: {error.told(_WEIGHTS_OPTION.get(verb, '--set model.weights=FILE.safetensors'))}"
     if isinstance(error, InputError):
-        return 2, f"error: {visible(str(error))}"
+        return 2, f"error: {error}"
     if isinstance(error, OSError):
-        place = f": {visible(str(error.filename)[:400])}" if error.filename else ""
+        place = f": {str(error.filename)[:400]}" if error.filename else ""
         hint = _REMEDY.get(error.errno or 0, _DISK if error.errno is None else "check the path and the disk")
-        return 2, f"error: {visible(str(error.strerror or error))}{place}; {hint}"
+        return 2, f"error: {error.strerror or error}{place}; {hint}"
     if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _TRAIN_MODULES:
         return 2, f"error: covis {verb} needs {error.name} here; install it with: pip install 'covis[train]'"
     if isinstance(error, MemoryError):
-        return 2, f"error: not enough memory ({visible(str(error)) or 'none is left'}); {_MEMORY}"
+        return 2, f"error: not enough memory ({str(error) or 'none is left'}); {_MEMORY}"
     return 1, f"internal error: {type(error).__name__}: {error} (re-run with --debug and report it)"
 
 

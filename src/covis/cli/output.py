@@ -17,13 +17,25 @@ __all__ = ["emit", "nested_lines", "size_text", "table"]
 def emit(data: Any, as_json: bool, text: str = "", then: str = "") -> None:
     """Prints the result: JSON for programs, `text` for people, followed by the next command, `then`."""
     if as_json:
-        json.dump(data, sys.stdout, indent=2, ensure_ascii=False, default=_json_value)
-        sys.stdout.write("\n")
+        sys.stdout.write(_json_text(data) + "\n")
     elif text:
         print("\n".join(map(visible, text.split("\n"))))
     if then and not as_json:
         sys.stdout.flush()
         say(f"next: {visible(then)}")
+
+
+def _json_text(data: Any) -> str:
+    """JSON that every parser takes: characters that stdout cannot hold are escaped, numbers that are none are null."""
+    plain = json.dumps(data, default=_json_value)
+    if "NaN" in plain or "Infinity" in plain:
+        data = json.loads(plain, parse_constant=lambda _: None)
+    text = json.dumps(data, indent=2, ensure_ascii=False, default=_json_value)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return json.dumps(data, indent=2, default=_json_value)
+    return text
 
 
 def _json_value(value: Any) -> Any:

@@ -87,14 +87,24 @@ def cache_folder() -> Path:
     """Where things that can be made again are kept: COVIS_CACHE, or `covis` in the user's cache folder."""
     given = os.environ.get("COVIS_CACHE")
     if given:
-        return Path(given).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "covis"
+        return _expand_home(given)
+    return Path(os.environ.get("XDG_CACHE_HOME") or _expand_home("~/.cache")) / "covis"
+
+
+def _expand_home(path: str) -> Path:
+    """A path that may begin with `~`; containers run users that have no home folder."""
+    try:
+        return Path(path).expanduser()
+    except RuntimeError:
+        raise InputError(
+            f"the folder {path} is unknown: there is no such home folder; set COVIS_CACHE=FOLDER"
+        ) from None
 
 
 def weights_folder() -> Path:
     """Where files of weights are looked for by name: COVIS_WEIGHTS, or `weights` in the cache."""
     given = os.environ.get("COVIS_WEIGHTS")
-    return Path(given).expanduser() if given else cache_folder() / "weights"
+    return _expand_home(given) if given else cache_folder() / "weights"
 
 
 _chosen_device: str | None = None

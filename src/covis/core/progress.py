@@ -7,6 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Sized
 from typing import TypeVar
 
+from covis.core.errors import visible
+
 _T = TypeVar("_T")
 _PLAIN_INTERVAL_S, _LONGEST_SILENCE_S = 10.0, 120.0
 _PLAIN_SHARE = 20
@@ -39,7 +41,7 @@ def warn(message: str) -> None:
 
 def _print(message: str) -> None:
     stamp = f"[{time.monotonic() - _begun:8.1f} s] " if _level == VERBOSE else ""
-    print(f"{stamp}{message}", file=sys.stderr, flush=True)
+    print(f"{stamp}{visible(message)}", file=sys.stderr, flush=True)
 
 
 class Meter:
@@ -81,7 +83,7 @@ class Meter:
         if now - self._spoken < (0.1 if self._live else self._interval_s()):
             return
         self._spoken, self._written = now, self.done
-        line = self.line(now - self._since)
+        line = visible(self.line(now - self._since))
         if self._live:
             sys.stderr.write(f"\r\x1b[K{line}")
             sys.stderr.flush()
