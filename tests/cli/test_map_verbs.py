@@ -114,27 +114,6 @@ def test_inside_a_polygon(made, tmp_path, capsys):
         assert (code, message in err) == (2, True), err
 
 
-def test_a_map_keeps_within_its_memory(made, tmp_path, capsys):
-    line = [
-        "index",
-        made / "walk" / "photos.csv",
-        "-o",
-        tmp_path / "m",
-        "--model",
-        made / "model",
-        "--runtime",
-        "torch",
-    ]
-    code, _, err = run(capsys, *line, "--kind", "hnsw", "--max-ram", "1k")
-    assert (code, "--max-ram allows 1 kB" in err) == (2, True), err
-    assert not (tmp_path / "m").exists()
-    code, out, err = run(capsys, *line, "--max-ram", "1M", "--json")
-    assert (code, json.loads(out)["index"]) == (0, "exact"), err
-    from covis.maps.map import Map
-
-    assert Map.open(tmp_path / "m").state.max_ram == 1 << 20
-
-
 def test_files_for_other_programs(made, tmp_path, capsys):
     outputs = [tmp_path / name for name in ("a.geojson", "a.csv", "a.html")]
     code, _, _ = run(

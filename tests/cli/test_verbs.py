@@ -231,16 +231,11 @@ reproduce table1 -o x --scores rnus
 label --queries rnus -o x
 label --queries runs --database rnus -o x
 label export rnus --format csv -o x
-label plot rnus -o x.png
-search build rnus -o x
-search query rnus runs
-search query runs rnus
 data check msls rnus
 data import rnus -o x.csv
 data coverage rnus
 keys rnus
 export rnus --hub x
-model show rnus
 map show rnus
 map check rnus
 map repair rnus
@@ -277,8 +272,6 @@ label --dataset twon -o x
 label --queries runs -o x --rule fvo
 label --queries runs -o x --measure overlp
 label export runs --format cvs -o x
-label plot runs --kind scater -o x.png
-search build runs -o x --kind hnws
 data check msl runs
 keys keys.json --add a --role wirte
 model import rnus --backbone resnet50 -o x

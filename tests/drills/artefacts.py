@@ -79,6 +79,7 @@ def _index(work: Path, map_) -> Path:
     from covis.search import build_index
 
     index, _ = build_index(np.asarray(map_.descriptors), "exact")
+    np.save(work / "vectors.npy", index.vectors[:])
     index.save(work / "index")
     return work / "index"
 
@@ -87,7 +88,7 @@ def ask_index(work: Path):
     from covis.search import open_index
 
     def ask(path: Path) -> str:
-        index = open_index(path, verify=False)
+        index = open_index(path, np.load(work / "vectors.npy"), verify=False)
         found = index.search(_vectors(index.dim), 5)
         return f"{index.kind} {index.model} {found.ids.tolist()} {digest(found.distances, index.xy)}"
 

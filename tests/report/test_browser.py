@@ -79,21 +79,6 @@ def test_the_report_is_accessible(browser, page_file, scheme, width):
     page.close()
 
 
-def test_a_leaderboard_is_accessible(browser, page_file):
-    from covis.evaluation.result import Evaluation
-    from covis.report.leaderboard import leaderboard, write_leaderboard
-
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    board = leaderboard([Evaluation.open(page_file.parent / name) for name in ("one", "two")])
-    write_leaderboard(page_file.parent / "board.html", board, "A <board>")
-    page = browser.new_page()
-    page.goto((page_file.parent / "board.html").as_uri())
-    assert page.title() == "A <board>"
-    found = axe.Axe().run(page, options={"runOnly": ["wcag2a", "wcag2aa"]})
-    assert found.violations_count == 0, found.generate_report()
-    page.close()
-
-
 def test_a_printed_report_keeps_its_parts_together(browser, page_file, tmp_path):
     page = browser.new_page()
     page.goto(page_file.as_uri())

@@ -14,7 +14,6 @@ from covis.cli.options import (
     IndexKind,
     Json,
     MapPath,
-    MaxRam,
     PhotoDescriptors,
     TrackOption,
     choice_of,
@@ -60,7 +59,6 @@ def index(
     track: TrackOption = None,
     frame: FrameOption = "",
     kind: IndexKind = "auto",
-    max_ram: MaxRam = "",
     descriptors: PhotoDescriptors = None,
     engine: Annotated[
         str, typer.Option(help="Store the map in an engine: milvus:URI or postgresql://USER@HOST/DB.")
@@ -107,7 +105,7 @@ def index(
     from covis.maps.building import BuildOptions, build_map
 
     options = BuildOptions(
-        model, recipe, weights, fine_tune, track=track, frame=frame, index=kind, max_ram=max_ram, descriptors=descriptors,
+        model, recipe, weights, fine_tune, track=track, frame=frame, index=kind, descriptors=descriptors,
         engine=engine, scene=scene, inliers=inliers, runtime=runtime,
     )  # fmt: skip
     made, left_out, fitted = build_map(photos, output, options)

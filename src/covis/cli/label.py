@@ -1,4 +1,4 @@
-"""`covis label`: graded similarity labels from poses; exports and pictures of them."""
+"""`covis label`: graded similarity labels from poses; and their exports."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ import typer
 from covis.cli.options import DataPath, FrameOption, Json, choice_of, existing, named
 from covis.cli.output import emit, table
 from covis.cli.verbs import STEPS, verb
-from covis.core.errors import InputError, unknown_name
+from covis.core.errors import InputError
 
 if TYPE_CHECKING:
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
     from covis.labels.clouds import PointCloud
-    from covis.labels.exchange import Labels
     from covis.labels.rules import LabelRule
 
 MEASURE_CHOICES = ("overlap", "query_overlap", "iou")
@@ -111,7 +110,7 @@ def label(
     graph = _finished(output, chosen, left, right, uint8) or _made(output, chosen, left, right, uint8)
     summary = {"graph": str(output), **_summary(graph)}
     text = table([{"what": k, "value": str(v)} for k, v in _flat(summary)])
-    emit(summary, json, text, f"covis label plot {output} -o labels.png")
+    emit(summary, json, text, f"covis label export {output} --format csv -o labels.csv")
 
 
 def _one_or_two(option: str, text: str | None) -> float | tuple[float, float] | None:
@@ -288,7 +287,6 @@ def _flat(summary: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 _FORMATS = ("csv", "h5", "parquet", "hloc")
-_PICTURES = ("pair", "scatter", "heatmap", "map")
 
 
 @verb("label export")
@@ -333,78 +331,3 @@ def export(
     else:
         pairs = write_edges(labels, output, format_, least=least or 0.0)
     emit({"file": str(output), "format": format_, "pairs": pairs}, json, f"{output}: {pairs} pairs")
-
-
-@verb("label plot")
-def plot(
-    graph: Annotated[Path, typer.Argument(callback=existing, help="Folder that `covis label` wrote.")],
-    output: Annotated[Path, typer.Option("-o", "--out", help="Picture to write: .png, .svg or .pdf.")],
-    kind: Annotated[str, typer.Option(callback=choice_of("--kind", _PICTURES), help=" | ".join(_PICTURES))] = "scatter",
-    pair: Annotated[
-        tuple[str, str] | None,
-        typer.Option(help="pair: a query and a map image, by name or row number. [default: one near ψ = 0.5]"),
-    ] = None,
-    json: Json = False,
-) -> None:
-    """Draw labels. A pair's fields of view, overlap against distance and angle, or a city's positives.
-
-    \b
-    Examples:
-      covis label plot graph --kind scatter -o overlap.png
-      covis label plot graph --kind pair --pair a.jpg b.jpg -o pair.svg
-      covis label plot graph --kind map -o city.png
-    """
-    from covis.labels.exchange import open_labels
-    from covis.report.labels import picture_heatmap, picture_map, picture_scatter
-    from covis.report.style import save
-
-    if output.suffix.lower() not in (".png", ".svg", ".pdf"):
-        raise InputError(f"{output} must end in .png, .svg or .pdf")
-    labels = open_labels(graph)
-    if kind == "pair":
-        figure = _pair_picture(labels, pair)
-    elif kind == "map":
-        figure = picture_map(labels.graph, labels.queries)
-    else:
-        draw = picture_scatter if kind == "scatter" else picture_heatmap
-        figure = draw(labels.graph, labels.queries, labels.database)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    save(figure, output)
-    emit({"file": str(output), "kind": kind}, json, str(output))
-
-
-def _pair_picture(labels: Labels, pair: tuple[str, str] | None) -> Any:
-    from covis.report.labels import picture_pair
-
-    facts = labels.graph.facts
-    if facts.get("rule") != "FovOverlap":
-        raise InputError(f"these labels are by {facts.get('rule')}; fields of view belong to FovOverlap")
-    i, j = _chosen_pair(labels, pair)
-    radius, fov = (tuple(v) if isinstance(v, list) else v for v in (facts["radius_m"], facts["fov_deg"]))
-    return picture_pair(
-        labels.queries, i, labels.database, j,
-        radius_m=radius, fov_deg=fov, measure=facts["measure"], facing=bool(facts.get("facing")),
-    )  # fmt: skip
-
-
-def _chosen_pair(labels: Labels, pair: tuple[str, str] | None) -> tuple[int, int]:
-    """Row and column: as given, or those of a pair near half overlap, which shows most."""
-    import numpy as np
-
-    if pair is not None:
-        return _image_row(labels.queries, pair[0]), _image_row(labels.database, pair[1])
-    if not labels.graph.pairs:
-        raise InputError("the graph holds no pair; name one with --pair")
-    at = int(np.argmin(np.abs(labels.graph.psi - 0.5)))
-    return int(np.searchsorted(labels.graph.indptr, at, side="right") - 1), int(labels.graph.indices[at])
-
-
-def _image_row(images: ImageSet, name: str) -> int:
-    import os
-
-    names = images.names.tolist()
-    if os.fsencode(name) in names:
-        return int(names.index(os.fsencode(name)))
-    if name.isdigit() and int(name) < len(images):
-        return int(name)
-    raise unknown_name("image", name, (os.fsdecode(n) for n in names))

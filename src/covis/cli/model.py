@@ -1,4 +1,4 @@
-"""`covis model`: model folders from weights, and what is in one."""
+"""`covis model`: model folders from weights."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.options import MODEL_HELP, Json, existing, existing_model, existing_weights, known_backbone, named
-from covis.cli.output import emit, nested_lines
+from covis.cli.options import Json, existing, existing_weights, known_backbone, named
+from covis.cli.output import emit
 from covis.cli.verbs import STEPS, group, verb
 from covis.core.errors import InputError
 
 if TYPE_CHECKING:
     from covis.models import Embedder
 
-group("model", "Make a model folder from weights, or show what is in one.", section=STEPS, order=4)
+group("model", "Make a model folder from weights.", section=STEPS, order=4)
 
 
 @verb("model import")
@@ -85,43 +85,6 @@ def import_model(
         f"{output}: {facts['backbone']} + {facts['pool']}, {model.dim} dimensions, fingerprint {facts['fingerprint']}"
     )
     emit(facts, json, text, f"covis evaluate {output} BENCHMARK, or covis index PHOTOS -o MAP --model {output}")
-
-
-@verb("model show")
-def show(
-    model: Annotated[Path, typer.Argument(callback=existing_model, help=MODEL_HELP)],
-    json: Json = False,
-) -> None:
-    """Show a model's card: data, licence, dimensions, fingerprints.
-
-    \b
-    Examples:
-      covis model show runs/quick
-      covis model show place.onnx
-      covis model show runs/quick/model --json
-    """
-    from covis.describing.describers import find_describer, open_describer
-
-    describer = find_describer(model)
-    if describer.kind == "model":
-        facts = _card(describer.path)
-    else:
-        facts = {"kind": describer.kind, "path": str(describer.path), **open_describer(model).facts}
-    emit(facts, json, "\n".join(nested_lines(facts)))
-
-
-def _card(folder: Path) -> dict[str, Any]:
-    """What a model folder says of itself, without loading its weights."""
-    from covis.core.artifacts import open_manifest, read_json
-
-    manifest = open_manifest(folder, "model")
-    return {
-        "path": str(folder),
-        **read_json(folder / "card.json"),
-        "config": read_json(folder / "config.json"),
-        "preprocessing": read_json(folder / "preprocessing.json"),
-        "created": manifest["created"],
-    }
 
 
 def model_facts(model: Embedder, path: Path) -> dict[str, Any]:

@@ -174,7 +174,6 @@ TrackOption = Annotated[
 IndexKind = Annotated[
     str, typer.Option("--kind", callback=index_kind, help="Index: auto, or a name from `covis list indexes`.")
 ]
-MaxRam = Annotated[str, typer.Option("--max-ram", help="Memory the index may use, such as 500M or 2G.")]
 PicturesOption = Annotated[
     list[Path] | None,
     typer.Option(

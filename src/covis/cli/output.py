@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 from covis.core.errors import visible
 from covis.core.progress import say
 from covis.core.tables import text_table as table
 
-__all__ = ["emit", "nested_lines", "size_text", "table"]
+__all__ = ["emit", "size_text", "table"]
 
 
 def emit(data: Any, as_json: bool, text: str = "", then: str = "") -> None:
@@ -41,30 +40,6 @@ def _json_text(data: Any) -> str:
 def _json_value(value: Any) -> Any:
     """numpy scalars and arrays, and paths, as values for JSON."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def nested_lines(facts: Mapping[str, Any], indent: str = "") -> list[str]:
-    """Nested facts as indented lines, names aligned."""
-    width = max((len(str(key)) for key, value in facts.items() if not _is_nested(value)), default=0)
-    lines = []
-    for key, value in facts.items():
-        if _is_nested(value):
-            lines += [f"{indent}{key}", *nested_lines(value, f"{indent}  ")]
-        else:
-            lines.append(f"{indent}{key:<{width}}  {_value_text(value)}")
-    return lines
-
-
-def _is_nested(value: Any) -> bool:
-    return isinstance(value, Mapping) and bool(value)
-
-
-def _value_text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_value_text, value)) or "–"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return "–" if value is None or value == {} else str(value)
 
 
 def size_text(count: float) -> str:

@@ -59,7 +59,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
         inside = sorted(p for p in (map_.path / folder).glob("*") if p.is_file() and not p.name.startswith("."))
         content |= {f"{folder}/{file.name}": file for file in inside}
     facts = {"kind": _KIND, "schema": _SCHEMA, "model": map_.model_fingerprint, "dim": map_.dim, "photos": len(map_),
-             "frame": poses.frame, "index": map_.state.index, "max_ram": map_.state.max_ram}  # fmt: skip
+             "frame": poses.frame, "index": map_.state.index}  # fmt: skip
     listing = {name: _entry(data) for name, data in content.items()}
     with replacing(target) as partial, zipfile.ZipFile(partial, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(LISTING, json.dumps({**facts, "files": listing}, indent=1))
@@ -139,7 +139,7 @@ def _build(source: Path, unpacked: Path, facts: Mapping[str, Any], photos: Path 
         table = replace(images, root=target, columns={**images.columns, "row": np.arange(count)})
         if calibration is None:
             calibration = calibrate(table, descriptors, gcl_margin(target / MODEL)).to_dict()
-        state = State(1, table, (key,), facts["index"], facts["max_ram"], calibration)
+        state = State(1, table, (key,), facts["index"], calibration)
         FolderStorage(target, state, (store,), model, dim).write()
 
 
@@ -204,7 +204,6 @@ def _listing(source: Path, archive: zipfile.ZipFile) -> dict[str, Any]:
         facts = json.loads(archive.read(LISTING))
         kinds = {"kind": str, "schema": int, "model": str, "dim": int, "photos": int, "frame": str, "index": str}
         sound = all(isinstance(facts[key], kind) for key, kind in kinds.items()) and isinstance(facts["files"], dict)
-        sound &= isinstance(facts["max_ram"], int | None)
     except (ValueError, KeyError, TypeError):
         sound = False
     if not sound or (facts["kind"], facts["schema"]) != (_KIND, _SCHEMA):

@@ -16,7 +16,6 @@ from covis.maps.map import INLIER_PHOTOS, Map
 from covis.poses import parse_frame
 from covis.reading.decoding import Rejected
 from covis.reading.sources import open_images
-from covis.search.kinds import parse_size
 from covis.search.local import LocalReranker
 
 if TYPE_CHECKING:
@@ -38,7 +37,6 @@ class BuildOptions:
     track: Path | None = None
     frame: str = ""
     index: str = "auto"
-    max_ram: str = ""
     descriptors: Path | None = None
     """Descriptors of the photos by the model."""
     engine: str = ""
@@ -88,7 +86,7 @@ def build_map(photos: Path, output: Path, options: BuildOptions) -> BuiltMap:
     held = None if described.fitted is None else described.fitted.questions()
     made = Map.create(
         output, described.images, described.network, index=options.index,
-        max_ram=parse_size(options.max_ram) if options.max_ram else None, descriptors=described.store,
+        descriptors=described.store,
         rejects=rejects, engine=options.engine, held=held,
     )  # fmt: skip
     if options.runtime == "auto" and step < steps:

@@ -154,7 +154,6 @@ class Map:
         model: Embedder | None,
         *,
         index: str = "auto",
-        max_ram: int | None = None,
         descriptors: DescriptorStore | None = None,
         rejects: Iterable[Rejected] = (),
         calibrate: bool = True,
@@ -164,7 +163,7 @@ class Map:
         """Makes a map of `images` with known positions; the same call resumes an interrupted one.
 
         model: describes photos, and is kept in the map; None: the map has only `descriptors`. index: `auto`, `exact` or
-        a kind of approximate search, which may take `max_ram` bytes beside the descriptors. descriptors: those of the
+        a kind of approximate search. descriptors: those of the
         images, by name, if there are some already. engine: where photos and descriptors live instead of the folder,
         `milvus:URI` or `postgresql://…`. held: if the model learned from these photos, their results by fits that did
         not see them (`covis.maps.fitting`); they are not queries again.
@@ -184,15 +183,15 @@ class Map:
             table = f"covis_{artifacts.fingerprint(str(path.resolve()), images_key, identity)}"
             config |= {"engine": without_password(engine), "table": table, "frame": frame}
         else:
-            choose(index, len(images), dim, max_ram)  # an index that cannot be built is an error before the work starts
-            config |= {"index": index, **({} if max_ram is None else {"max_ram": max_ram})}
+            choose(index, len(images))  # an index that cannot be built is an error before the work starts
+            config |= {"index": index}
         require_photos(path, config)
         with artifacts.claim(path, MAP_KIND, config):
             if (path / CURRENT).is_file():
                 say(f"{path}: the map already exists")
                 return cls.open(path)
             with founding(path):
-                empty: Storage = FolderStorage.empty(path, frame, identity, dim, index, max_ram)
+                empty: Storage = FolderStorage.empty(path, frame, identity, dim, index)
                 if engine:
                     from covis.maps.storage.engine_storage import EngineStorage
 

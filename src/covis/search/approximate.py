@@ -20,7 +20,7 @@ from covis.core.arrays import Ids
 from covis.core.errors import Damaged, InputError
 from covis.core.files import checked, load_array
 from covis.core.foreign import first_line
-from covis.descriptors import DescriptorStore, Matrix
+from covis.descriptors import Matrix
 from covis.ranking import Ranking, ordered
 from covis.search.exact import distances, rank
 from covis.search.index import INDEX_KIND, Exact, LocalIndex
@@ -160,42 +160,24 @@ def _write_structure(structure: Any, path: Path) -> None:
         raise OSError(None, f"the index could not be written ({first_line(error)})", str(path)) from None
 
 
-_STORE = {"path": str, "fingerprint": str}
-_FACTS = {"index": str, "dim": int, "rows": int, "model": (str, type(None)), "vectors": str}
+_FACTS = {"index": str, "dim": int, "rows": int, "model": (str, type(None))}
 
 
-def open_index(path: Path | str, vectors: Matrix | None = None, *, verify: bool = True) -> LocalIndex:
-    """Opens a saved index; `vectors` are needed, row for row the same, where it was saved without them."""
+def open_index(path: Path | str, vectors: Matrix, *, verify: bool = True) -> LocalIndex:
+    """Opens a saved index over its vectors, row for row those it was saved with."""
     path = Path(path)
     manifest = artifacts.open_manifest(path, INDEX_KIND, facts=_FACTS, verify=verify)
-    dim, model, rows = manifest["dim"], manifest["model"], manifest["rows"]
-    index: LocalIndex = Exact(dim, model)
-    if manifest["index"] != Exact.kind:
-        index = Approximate.read(path, manifest)
+    dim, rows = manifest["dim"], manifest["rows"]
+    exact = manifest["index"] == Exact.kind
+    index: LocalIndex = Exact(dim, manifest["model"]) if exact else Approximate.read(path, manifest)
     remedy = f"make {path} again"
     index.row_ids = load_array(path / "ids.npy", "i", (rows,), remedy=remedy)
     index.live = load_array(path / "live.npy", "b", (rows,), remedy=remedy)
     index.xy = load_array(path / "xy.npy", "f", (rows, 2), remedy=remedy)
-    if manifest["vectors"] == "inside":
-        vectors = load_array(path / "vectors.npy", "f", (rows, dim), mapped=True, remedy=remedy)
-    elif vectors is None and "store" in manifest:
-        vectors = _named_store(path, checked(path / artifacts.MANIFEST, manifest["store"], _STORE, remedy))
-    if vectors is None or vectors.shape != (manifest["rows"], dim):
-        shape = "none were given" if vectors is None else f"these are {tuple(vectors.shape)}"
+    if vectors.shape != (rows, dim):
         raise InputError(
-            f"{path} was saved without its ({manifest['rows']}, {dim}) vectors, and {shape}; give its store"
+            f"{path} is an index of ({rows}, {dim}) vectors, these are {tuple(vectors.shape)}; give its store"
         )
     index._bind(vectors)
     index.vectors = index.vectors.extended(vectors)
     return index
-
-
-def _named_store(path: Path, store: dict[str, str]) -> DescriptorStore:
-    """The unchanged store of an index: at its relative path, or where it was when the index was built."""
-    beside = (path.resolve() / store["path"]).resolve()
-    before = Path(store.get("absolute", beside))
-    place = before if not (beside / artifacts.MANIFEST).is_file() and before.is_dir() else beside
-    opened = DescriptorStore.open(place, verify=False)
-    if opened.fingerprint() != store["fingerprint"]:
-        raise InputError(f"{opened.path} is not what {path} was made over any more; build the index again")
-    return opened

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from covis.search.area import Area
 from covis.search.exact import as_queries, rank
 
 INDEX_KIND = "index"
-_WRITTEN_ROWS = 16384
 
 
 class Index(ABC):
@@ -96,52 +94,17 @@ class LocalIndex(Index):
         """Ids that can be found, ascending."""
         return np.sort(self.row_ids[self.live])
 
-    def save(
-        self,
-        path: Path | str,
-        *,
-        with_vectors: bool = True,
-        store: DescriptorStore | None = None,
-        replace: bool = False,
-    ) -> None:
-        """Writes the index as an artefact.
-
-        It holds its vectors, or names the `store` that does, row for row; with neither, `open_index` needs them.
-        """
-        path, with_vectors = Path(path), with_vectors and store is None
-        if store is not None and store.shape != self.vectors.shape:
-            raise InputError(
-                f"{store.path} holds {store.shape} descriptors, the index {self.vectors.shape}; save the vectors"
-            )
-        facts: dict[str, Any] = {
-            "index": self.kind, "dim": self.dim, "rows": len(self.row_ids), "model": self.model,
-            "vectors": "inside" if with_vectors else "outside",
-        }  # fmt: skip
-        if store is not None:
-            whole = store.path.resolve()
-            place = os.path.relpath(whole, path.resolve())
-            facts["store"] = {"path": place, "absolute": str(whole), "fingerprint": store.fingerprint()}
-        with artifacts.create(path, INDEX_KIND, facts, replace=replace) as draft:
+    def save(self, path: Path | str, *, replace: bool = False) -> None:
+        """Writes the index as an artefact, without its vectors, which `open_index` takes row for row."""
+        facts = {"index": self.kind, "dim": self.dim, "rows": len(self.row_ids), "model": self.model}
+        with artifacts.create(Path(path), INDEX_KIND, facts, replace=replace) as draft:
             np.save(draft.path / "ids.npy", self.row_ids)
             np.save(draft.path / "live.npy", self.live)
             np.save(draft.path / "xy.npy", self.xy)
-            if with_vectors:
-                self._write_vectors(draft.path / "vectors.npy")
             self._write(draft)
 
-    def _write_vectors(self, path: Path) -> None:
-        """All rows as one .npy, a bounded number at a time."""
-        if not len(self.row_ids):
-            np.save(path, np.zeros((0, self.dim), np.float32))
-            return
-        dtype = np.asarray(self.vectors[:1]).dtype
-        target = np.lib.format.open_memmap(path, "w+", dtype, (len(self.row_ids), self.dim))
-        for start in range(0, len(target), _WRITTEN_ROWS):
-            target[start : start + _WRITTEN_ROWS] = self.vectors[start : start + _WRITTEN_ROWS]
-        target.flush()
-
     def _write(self, draft: artifacts.Draft) -> None:
-        """Writes what a kind keeps beside ids, positions and vectors."""
+        """Writes what a kind keeps beside ids and positions."""
 
     def _allowed(self, area: Area | None) -> NDArray[np.bool_]:
         return self.live if area is None else self.live & area.contains(self.xy)

@@ -58,20 +58,12 @@ KINDS = {kind.name: kind for kind in (_HNSW, _HNSW_SQ8)}
 """By name, from the quickest to the smallest."""
 
 
-def choose(name: str, count: int, dim: int, max_ram: int | None) -> str:
-    """The kind to build: `name` if it fits into `max_ram` bytes, or with `auto` the quickest that does."""
+def choose(name: str, count: int) -> str:
+    """The kind to build over `count` descriptors: `name`, or with `auto` exact search or the quickest graph."""
     if name not in ("auto", "exact", *KINDS):
         raise unknown_name("kind of index", name, ("auto", "exact", *KINDS))
-    needs = {kind.name: kind.ram(count, dim) for kind in KINDS.values()} | {"exact": count * ROW_BYTES}
-    fit = [k for k in KINDS if max_ram is None or needs[k] <= max_ram]
     if name == "auto":
-        name = "exact" if count <= EXACT_UP_TO or not fit else fit[0]
-    if max_ram is not None and needs[name] > max_ram:
-        smaller = ", ".join(f"{k} ({size(needs[k])})" for k in [*fit, "exact"] if needs[k] <= max_ram)
-        raise InputError(
-            f"{name} over {count} × {dim} needs {size(needs[name])}, --max-ram allows {size(max_ram)}; "
-            + (f"these fit: {smaller}" if smaller else "use more memory or an engine")
-        )
+        return "exact" if count <= EXACT_UP_TO else next(iter(KINDS))
     return name
 
 

@@ -68,19 +68,18 @@ def build_index(
     *,
     ids: ArrayLike | None = None,
     xy: ArrayLike | None = None,
-    max_ram: int | None = None,
     target_recall: float = TARGET_RECALL,
     queries: Matrix | None = None,
     seed: int = 0,
 ) -> tuple[LocalIndex, Measured]:
     """An index over `descriptors` (N, dim), and how much of exact search it finds, which is also said on stderr.
 
-    kind: a name in `KINDS`, `exact`, or `auto`: the quickest that fits into `max_ram` bytes.
+    kind: a name in `KINDS`, `exact`, or `auto`.
     ids: (N,) default 0 … N − 1. xy: (N, 2) positions in metres, for searches in an area.
     queries: (Q, dim) to tune and measure with; by default a sample of the descriptors, each without itself.
     """
     count, dim = descriptors.shape
-    chosen = choose(kind, count, dim, max_ram)
+    chosen = choose(kind, count)
     index: LocalIndex = Exact(dim) if chosen == Exact.kind else Approximate(dim, chosen, seed=seed)
     index.add(np.arange(count) if ids is None else ids, descriptors, xy)
     measured = tune(index, target_recall, queries, seed)

@@ -64,8 +64,6 @@ class State:
     segments: tuple[str, ...]
     """Keys of the descriptor stores, stacked in this order."""
     index: str = "exact"
-    max_ram: int | None = None
-    """Bytes that the index may take beside the descriptors; None: any."""
     calibration: Mapping[str, Any] | None = None
 
     @property
@@ -101,12 +99,12 @@ class FolderStorage:
         return cls(path, state, stores, config["model"], config["dim"])
 
     @classmethod
-    def empty(cls, path: Path, frame: str, model: str, dim: int, index: str, max_ram: int | None) -> FolderStorage:
+    def empty(cls, path: Path, frame: str, model: str, dim: int, index: str) -> FolderStorage:
         """The state before the first photos of a map, which is not written."""
         poses = Poses(np.zeros((0, 2)), np.zeros(0), frame=frame)
         columns = {"row": np.zeros(0, np.int64), "file": np.zeros(0, "S1")}
         images = ImageSet.of(path, np.zeros(0, "S1"), poses, columns=columns)
-        return cls(path, State(0, images, (), index, max_ram), (), model, dim)
+        return cls(path, State(0, images, (), index), (), model, dim)
 
     def __len__(self) -> int:
         return len(self.state.images)
@@ -238,7 +236,7 @@ class FolderStorage:
 
     def _next_index(self, before: FolderStorage | None) -> LocalIndex:
         total = len(self.descriptors)
-        kind = choose(self.state.index, len(self), self.dim, self.state.max_ram)
+        kind = choose(self.state.index, len(self))
         if kind == Exact.kind:
             return self._exact()
         if before is not None and len(before.descriptors) and before.index.kind == kind:
@@ -321,7 +319,7 @@ def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
     folder = version_folder(path, state.version)
     poses = state.images.poses
     more: dict[str, Any] = full_arrays(state.images)
-    facts = {"segments": list(state.segments), "index": state.index, "max_ram": state.max_ram,
+    facts = {"segments": list(state.segments), "index": state.index,
              "frame": poses.frame, "photos": len(state.images), "full": sorted(more)}  # fmt: skip
     with artifacts.create(folder, MAP_KIND, facts, replace=True) as draft:
         height = np.full(len(poses), np.nan) if poses.z is None else poses.z
@@ -332,7 +330,7 @@ def write_state(path: Path, state: State, index: LocalIndex | None) -> None:
         )  # fmt: skip
         artifacts.write_json(draft.path / CALIBRATION, state.calibration)
         if index is not None:
-            index.save(draft.path / INDEX, with_vectors=False)
+            index.save(draft.path / INDEX)
     artifacts.write_json(path / CURRENT, {"version": state.version})
     tidy(path, state.version)
 
@@ -362,10 +360,10 @@ def read_version(path: Path, version: int, *, verify: bool = False, index: bool 
         files.checked(folder / artifacts.MANIFEST, {"key": k}, {"key": str}, remedy)["key"]
         for k in manifest["segments"]
     )
-    return State(version, images, segments, manifest["index"], manifest["max_ram"], calibration)
+    return State(version, images, segments, manifest["index"], calibration)
 
 
-_FACTS = {"segments": list, "index": str, "max_ram": (int, type(None)), "frame": str, "photos": int,
+_FACTS = {"segments": list, "index": str, "frame": str, "photos": int,
           "full": list}  # fmt: skip
 
 
