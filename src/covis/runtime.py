@@ -20,7 +20,8 @@ from covis.core.errors import Damaged, InputError
 from covis.core.foreign import first_line, read_foreign
 from covis.core.machine import cpu_count, silence_telemetry
 from covis.core.progress import Meter
-from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode
+from covis.reading.decoding import REASONS, Pixels, Reject, Size
+from covis.reading.inputs import Photo
 
 INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 """Names inside an exported file: its input, its output, and the metadata that says what a reader needs."""
@@ -163,7 +164,7 @@ class Described(NamedTuple):
     """Photo → why it cannot be used."""
 
 
-def describe_photos(model: Runtime, photos: Sequence[Path], norm_tolerance: float) -> Described:
+def describe_photos(model: Runtime, photos: Sequence[Photo], norm_tolerance: float) -> Described:
     """Decodes and describes photos: a few at once, or one on each core where a call keeps just one core busy."""
     unusable: dict[int, str] = {}
     rows: list[NDArray[np.float32]] = [np.zeros((0, model.dim), np.float32)]
@@ -188,16 +189,16 @@ def describe_photos(model: Runtime, photos: Sequence[Path], norm_tolerance: floa
 
 def _batches(
     pool: ThreadPoolExecutor,
-    photos: Sequence[Path],
+    photos: Sequence[Photo],
     size: Size,
     unusable: dict[int, str],
     then: Callable[[Pixels], NDArray[np.float32]] | None,
 ) -> Iterator[tuple[list[int], NDArray[Any]]]:
     """Ids and pixels (B, H, W, 3) of photos that can be decoded, or `then` of the pixels, from the same thread."""
 
-    def read(photo: Path) -> NDArray[Any] | str:
+    def read(photo: Photo) -> NDArray[Any] | str:
         try:
-            pixels = decode(photo, size)[None]
+            pixels = photo.pixels(size)[None]
         except Reject as reject:
             return f"{reject.reason} ({reject.detail or REASONS[reject.reason]})"
         return pixels if then is None else then(pixels)

@@ -18,6 +18,7 @@ from covis.maps.map import Map
 from covis.maps.storage.layout import RUNTIME
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
+from covis.reading.decoding import decode
 
 HEAVY = ("torch", "torchvision", "timm", "numba", "faiss", "pyarrow", "scipy", "matplotlib")
 COLD = f"""
@@ -100,12 +101,61 @@ def test_one_path_or_many_and_what_cannot_be_used(town, tmp_path):
     [answer] = carried.locate(str(town / "2.jpg"))
     assert answer.matches[0].image == "2.jpg"
     (tmp_path / "empty.jpg").write_bytes(b"")
-    bad, good, gone = carried.locate([tmp_path / "empty.jpg", town / "5.jpg", tmp_path / "gone.jpg"])
-    assert (bad.unusable, gone.unusable, good.matches[0].image) == (True, True, "5.jpg")
+    bad, good = carried.locate([tmp_path / "empty.jpg", town / "5.jpg"])
+    assert (bad.unusable, good.matches[0].image) == (True, "5.jpg")
     assert "empty (the file has no bytes)" in bad.note
-    assert "()" not in gone.note
+    with pytest.raises(InputError, match="does not exist"):
+        carried.locate([town / "5.jpg", tmp_path / "gone.jpg"])
     assert repr(carried) == f"Map({str(town / 'map')!r}, 8 photos, version 1, tiny)"
     assert "8" in carried._repr_html_()
+
+
+def test_images_in_memory_are_located_as_their_files(town, monkeypatch):
+    import torch
+
+    carried, file = Map.open(town / "map"), town / "3.jpg"
+    pixels = decode(file)
+    with file.open("rb") as handle, Image.open(file) as image:
+        given = [file.read_bytes(), handle, image, pixels, torch.from_numpy(pixels).permute(2, 0, 1), pixels / 255]
+        answers = carried.locate([file, *given])
+        assert str(answers[2].photo) == str(answers[3].photo) == str(file)
+        assert np.array_equal(np.asarray(image), pixels)  # as it was
+    assert len(answers) == 7
+    for answer in answers:
+        assert answer.matches[0].image == "3.jpg"
+        assert answer.matches[0].distance == pytest.approx(answers[0].matches[0].distance, abs=0.02)
+    assert len(carried.locate(town)) == len(carried.locate(np.stack([pixels] * 8))) == 8
+    shown = []
+    monkeypatch.setattr("webbrowser.open", shown.append)
+    for some in (answers[4], answers):
+        assert some.show().as_uri() == shown[-1]
+        assert "data:image/jpeg" in some.show().read_text(encoding="utf-8")
+        assert "data:image/jpeg" in some._repr_html_()
+    assert repr(answers[4]).startswith("<Answer photo-5: ")
+    assert len(repr(answers[4])) < 300
+
+
+def test_a_map_is_built_in_one_call(town, tmp_path):
+    images = Map.open(town / "map").images
+    degrees = images.poses.latlon()
+    lines = [f"{i}.jpg,{lat},{lon},walk" for i, (lat, lon) in enumerate(degrees)]
+    (town / "town.csv").write_text("\n".join(["image,lat,lon,group", *lines]))
+    built = Map.build(
+        str(town / "town.csv"), str(tmp_path / "built"), model=str(town / "map" / "model"), runtime="torch"
+    )
+    assert built.locate(town / "5.jpg")[0].matches[0].image == "5.jpg"
+    assert len(Map.build(town / "town.csv", model=town / "map" / "model", runtime="torch")) == 8
+    assert (town / "town.map").is_dir()
+
+
+def test_answers_become_tables(town):
+    answers = Map.open(town / "map").locate([town / "1.jpg", town / "4.jpg"])
+    table = answers.to_pandas()
+    assert list(table.lat) == [pytest.approx(a.lat) for a in answers]
+    assert list(table.match) == ["1.jpg", "4.jpg"]
+    points = answers.to_geodataframe()
+    assert points.crs.to_epsg() == 4326
+    assert [(p.x, p.y) for p in points.geometry] == [pytest.approx((a.lon, a.lat)) for a in answers]
 
 
 def test_without_onnxruntime_torch_answers(town, monkeypatch):

@@ -103,12 +103,13 @@ def index(
     if model is not None:
         find_describer(model)  # before anything heavy is imported
     from covis.maps.building import BuildOptions, build_map
+    from covis.maps.map import Map
 
     options = BuildOptions(
         model, recipe, weights, fine_tune, track=track, frame=frame, index=kind, descriptors=descriptors,
         engine=engine, scene=scene, inliers=inliers, runtime=runtime,
     )  # fmt: skip
-    made, left_out, fitted = build_map(photos, output, options)
+    made, left_out, fitted = build_map(Map, photos, output, options)
     report_map(made, json, {"left_out": left_out}, None if fitted is None else fitted.to_dict())
 
 

@@ -126,6 +126,7 @@ def locate(
     require_map(map_path, photos)
     from covis.core.progress import say
     from covis.maps.outputs import Located, check, check_earth, check_tiles, write
+    from covis.reading.inputs import Photo
     from covis.reading.selection import select_photos
 
     files, targets = select_photos(photos), outputs or []
@@ -142,8 +143,9 @@ def locate(
         check_earth(target, opened.images)
     options = LocateOptions(read_area(near, inside, opened.frame), _precision(precision), rate, inliers)
     described = None if descriptors is None else _look_up(descriptors, files, opened)
-    walk = opened.locate_walk(files, k, options, described=described) if sequence else None
-    answers = opened.locate(files, k, options, described=described) if walk is None else list(walk.answers)
+    chosen = [Photo(file) for file in files]  # one of several may be missing: its answer says so
+    walk = opened.locate_walk(chosen, k, options, described=described) if sequence else None
+    answers = opened.locate(chosen, k, options, described=described) if walk is None else list(walk.answers)
     _refuse_unusable(answers)
     _warn_of_map_photos(answers)
     poses = [{}] * len(answers) if points is None else _poses(answers, opened, points)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # text tables are printed by commands that import nothing heavy
@@ -13,13 +13,13 @@ _SIDE = 180
 _DOTS = 2000
 
 
-def card(title: str, facts: Mapping[str, Any], xy: Floats | None = None) -> str:
-    """HTML of a titled table of facts, beside a sketch of positions xy (N, 2) in metres if given."""
+def card(title: str, facts: Mapping[str, Any], xy: Floats | None = None, pictures: Sequence[str] = ()) -> str:
+    """HTML of a titled table of facts, beside pictures (addresses) and a sketch of positions xy (N, 2) in metres if given."""
     from jinja2 import Environment
 
     dots, extent = ([], 0.0) if xy is None else _sketch(xy)
     template = Environment(autoescape=True).from_string(_CARD)
-    return template.render(title=title, facts=facts, dots=dots, extent=extent, side=_SIDE)
+    return template.render(title=title, facts=facts, dots=dots, extent=extent, side=_SIDE, pictures=pictures)
 
 
 _CARD = """\
@@ -27,6 +27,7 @@ _CARD = """\
 {%- for key, value in facts.items() %}
 <tr><th scope="row" style="text-align:left">{{ key }}</th><td style="text-align:left">{{ value }}</td></tr>
 {%- endfor %}</table>
+{%- for picture in pictures %}<img src="{{ picture }}" alt="" style="max-height:180px">{% endfor %}
 {%- if dots %}
 <svg viewBox="0 0 {{ side }} {{ side }}" width="{{ side }}" height="{{ side }}" role="img" aria-label="positions, north up">
 <g fill="#4051b5" fill-opacity=".6">

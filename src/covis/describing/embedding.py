@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypedDict, Unpack, overload
@@ -36,6 +37,7 @@ from covis.descriptors import (
 from covis.images import ImageSet, trimmed
 from covis.models.onnx_model import OnnxPlaceModel
 from covis.reading.decoding import REJECTS, Rejected, write_rejects
+from covis.reading.inputs import Photo, expand_photos
 from covis.reading.screening import screen
 
 if TYPE_CHECKING:
@@ -59,7 +61,7 @@ class EmbedOptions(TypedDict, total=False):
 @overload
 def embed(
     model: Embedder,
-    images: ImageSet,
+    images: ImageSet | Any,
     path: None = None,
     *,
     ids: ArrayLike | None = None,
@@ -77,7 +79,7 @@ def embed(
 ) -> DescriptorStore: ...
 def embed(
     model: Embedder,
-    images: ImageSet,
+    images: ImageSet | Any,
     path: Path | str | None = None,
     *,
     ids: ArrayLike | None = None,
@@ -90,6 +92,7 @@ def embed(
 ) -> NDArray[np.float32] | DescriptorStore:
     """Descriptors of `images`: an array in memory, or a store at `path` that the same call resumes.
 
+    images: a set or, for an array, photos of any form (paths, folders, Pillow images, arrays, tensors, bytes, files).
     In memory: (N, dim) float32, one row per image (those at `ids` if given); a file that cannot be used is an error.
     At `path`: bad files are left out and listed in `rejects.csv`; more than 5 % of them stop the work at its start.
     workers: decoding processes; None takes one per core, at most 8. half: half precision, by default on a GPU.
@@ -101,6 +104,10 @@ def embed(
     (3, 256)
     """
     runtime = _runtime(model, device, half)
+    if not isinstance(images, ImageSet):
+        if path is not None or ids is not None:
+            raise ValueError("a store, or ids, need a set of images; make one with covis.open_images")
+        return _of_photos(runtime, expand_photos(images), batch_size)
     if path is None:
         chosen = np.arange(len(images)) if ids is None else np.asarray(ids, np.int64)
         return _in_memory(runtime, images, chosen, batch_size, decoders(workers, len(chosen)))
@@ -130,6 +137,15 @@ def _in_memory(
             parts.append(runtime.vectors(loaded.images))  # type: ignore[arg-type]  # each takes what its batches give
             meter.advance(len(loaded.ids))
     return runtime.join(parts)
+
+
+def _of_photos(runtime: OnnxRuntime | TorchRuntime, photos: Sequence[Photo], batch_size: int) -> NDArray[np.float32]:
+    rows = [np.zeros((0, runtime.dim), np.float32)]
+    with ThreadPoolExecutor() as pool:
+        for start in range(0, len(photos), batch_size):
+            pixels = pool.map(lambda photo: photo.pixels(runtime.image_size), photos[start : start + batch_size])
+            rows.append(runtime.describe(np.stack(list(pixels)).transpose(0, 3, 1, 2)))
+    return np.concatenate(rows)
 
 
 @dataclass(frozen=True, eq=False)

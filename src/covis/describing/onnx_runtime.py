@@ -28,6 +28,8 @@ class OnnxRuntime:
         """(B, 3, H, W) uint8 → (B, dim) of unit norm."""
         return self.model.describe(images)
 
+    describe = vectors
+
     def batches(
         self, images: ImageSet, requests: Iterable[Ids], workers: int, rejects: list[BadFile] | None
     ) -> Iterator[DecodedBatch]:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from covis.core.errors import visible
 from covis.poses import PLACE_M
+
+if TYPE_CHECKING:
+    from covis.reading.inputs import Photo
 
 WORDS = ((0.95, "very likely"), (0.75, "likely"), (0.5, "possibly"), (0.0, "unlikely"))
 """Probability from which on a word is used, the highest first."""
@@ -72,6 +75,23 @@ class Position:
         return {**self.place.to_dict(), "radius_m": radius, "rate": self.rate, "fused": self.fused}
 
 
+class AnswerView(Protocol):
+    """Shows an answer with its photo and the map that gave it."""
+
+    @property
+    def photo(self) -> Photo:
+        """The photo, also one in memory."""
+        ...
+
+    def html(self, answer: Answer) -> str:
+        """A card for a notebook."""
+        ...
+
+    def show(self, answer: Answer) -> Path:
+        """Opens a page in the browser; returns where it lies."""
+        ...
+
+
 @dataclass(frozen=True)
 class Answer:
     """What a map says of one photo."""
@@ -87,6 +107,29 @@ class Answer:
     """Why it is not confident, or has no position or probability."""
     unusable: bool = False
     """Whether the file gave no descriptor."""
+    view: AnswerView | None = field(default=None, compare=False)
+
+    def __repr__(self) -> str:
+        return f"<Answer {printable(self.photo)}: {self.verdict}>"
+
+    def _repr_html_(self) -> str | None:
+        return None if self.view is None else self.view.html(self)
+
+    def show(self) -> Path:
+        """Opens the answer in the browser, on a map beside its matches; returns where the page lies."""
+        if self.view is None:
+            raise ValueError("only an answer of Map.locate can be shown")
+        return self.view.show(self)
+
+    @property
+    def lat(self) -> float | None:
+        """Latitude of the best guess; None without one, or in a map without a place on Earth."""
+        return None if self.position is None else self.position.place.lat
+
+    @property
+    def lon(self) -> float | None:
+        """Longitude of the best guess, as `lat`."""
+        return None if self.position is None else self.position.place.lon
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""

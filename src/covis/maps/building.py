@@ -12,7 +12,7 @@ from covis.core.tables import counted
 from covis.describing.describers import StoreDescriber, find_describer, known_descriptors, open_descriptors, open_model
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet
-from covis.maps.map import INLIER_PHOTOS, Map
+from covis.maps.settings import EVIDENCE
 from covis.poses import parse_frame
 from covis.reading.decoding import Rejected
 from covis.reading.sources import open_images
@@ -20,6 +20,7 @@ from covis.search.local import LocalReranker
 
 if TYPE_CHECKING:
     from covis.maps.fitting import Fitted
+    from covis.maps.map import Map
     from covis.models import Embedder
 
 
@@ -27,20 +28,20 @@ if TYPE_CHECKING:
 class BuildOptions:
     """How a map is built; the defaults fit a model to the photos."""
 
-    model: Path | None = None
+    model: Path | str | None = None
     """A model to use unchanged, or descriptors of the photos; None: fit one."""
     recipe: str = ""
     """What to fit; empty: the best recipe whose weights are available."""
     weights: str = ""
     """Weights of the recipe's backbone."""
     fine_tune: bool = False
-    track: Path | None = None
+    track: Path | str | None = None
     frame: str = ""
     index: str = "auto"
-    descriptors: Path | None = None
+    descriptors: Path | str | None = None
     """Descriptors of the photos by the model."""
     engine: str = ""
-    scene: Path | None = None
+    scene: Path | str | None = None
     """A COLMAP model of the photos, or images with depth, for full poses."""
     inliers: str = ""
     """Local features whose matches are calibrated."""
@@ -65,8 +66,8 @@ class _Described(NamedTuple):
     fitted: Fitted | None
 
 
-def build_map(photos: Path, output: Path, options: BuildOptions) -> BuiltMap:
-    """Builds a map from photos whose positions are known; the same call resumes."""
+def build_map(kind: type[Map], photos: Path, output: Path, options: BuildOptions) -> BuiltMap:
+    """Builds a map of this `kind` from photos whose positions are known; the same call resumes."""
     given = None if options.model is None else find_describer(options.model)
     if given is not None and given.kind in ("store", "matrix") and options.descriptors is not None:
         raise InputError(f"--model {options.model} holds descriptors already; leave out --descriptors")
@@ -84,7 +85,7 @@ def build_map(photos: Path, output: Path, options: BuildOptions) -> BuiltMap:
     step = min(steps, 3 if given is None else 1)
     say(f"step {step} of {steps}: describe and index {counted(len(described.images), 'photo')}, calibrate the map")
     held = None if described.fitted is None else described.fitted.questions()
-    made = Map.create(
+    made = kind.create(
         output, described.images, described.network, index=options.index,
         descriptors=described.store,
         rejects=rejects, engine=options.engine, held=held,
@@ -93,7 +94,7 @@ def build_map(photos: Path, output: Path, options: BuildOptions) -> BuiltMap:
         say(f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate starts quickly")
         made.carry_runtime()
     if options.inliers:
-        say(f"calibrating {options.inliers} feature matches on up to {INLIER_PHOTOS} photos")
+        say(f"calibrating {options.inliers} feature matches on up to {EVIDENCE.inlier_photos} photos")
         made.learn_inliers(options.inliers, held)
     scene = options.scene or (photos if _has_depth(described.images) else None)
     if scene is not None:
@@ -136,7 +137,7 @@ def _has_depth(images: ImageSet) -> bool:
 
 
 def given_descriptors(
-    path: Path | None, images: ImageSet, model: str, dim: int, map_path: Path
+    path: Path | str | None, images: ImageSet, model: str, dim: int, map_path: Path
 ) -> DescriptorStore | None:
     """The descriptors at `path` of photos for a map of this model; None without a path."""
     if path is None:

@@ -29,6 +29,7 @@ from covis.images import ImageSet, encode_names
 from covis.maps.answers import Answer
 from covis.maps.calibration import Calibration, HeldOut, Recalibration, gcl_margin, hold_out, photos_key
 from covis.maps.calibration import calibrate as fit_calibration
+from covis.maps.display import Answers, MapView
 from covis.maps.locating import DEFAULTS, Judge, LocateOptions
 from covis.maps.photos import files_of, kept_columns, list_rejects, listed, reframed, stamps
 from covis.maps.pictures import note_images
@@ -53,6 +54,7 @@ from covis.maps.storage.layout import (
 from covis.maps.walks import Walk, locate_walk
 from covis.ranking import Ranking
 from covis.reading.decoding import REJECTS, Rejected
+from covis.reading.inputs import Photo, expand_photos
 from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described, OnnxSession, Runtime, describe_photos
 from covis.search import Area
 from covis.search.kinds import choose
@@ -64,10 +66,6 @@ if TYPE_CHECKING:
 
 _BESIDE_FILE = "model.weights"
 """Weights of the map's ONNX file, beside it."""
-Photos = Path | str | Sequence[Path | str]
-"""One photo, or several."""
-INLIER_PHOTOS = 400
-"""Photos from which a map learns what inliers of local features mean."""
 _WORTH_REPACKING = 8
 """Photos from which on repacking the weights saves time."""
 
@@ -111,9 +109,10 @@ def _keep_model(folder: Path, model: Embedder | None, descriptors: DescriptorSto
     write_without_weights(folder, identity, dim, card, replace=True)
 
 
-def _listed(photos: Photos) -> list[Path]:
-    """One photo or several, as paths."""
-    return [Path(photos)] if isinstance(photos, str | Path) else [Path(photo) for photo in photos]
+def _with_views(answers: Sequence[Answer], photos: Sequence[Photo], images: ImageSet) -> Answers:
+    """Answers that can show themselves."""
+    pairs = zip(answers, photos, strict=True)
+    return Answers(replace(answer, view=MapView(photo, images)) for answer, photo in pairs)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -145,6 +144,19 @@ class Map:
             read_runtime(path, verify=True)
         config = read_config(path)
         return cls(path, storage, config["model"], config["dim"])
+
+    @classmethod
+    def build(cls, photos: Path | str, path: Path | str | None = None, **options: Any) -> Map:
+        """Makes a map from photos with GPS, as `covis index` does: reads, fits a model, describes, indexes, calibrates.
+
+        photos: a folder or a table. path: the map; by default the photos' name with `.map`. The same call resumes.
+        options: fields of `covis.maps.building.BuildOptions`, such as `model`, `weights` or `track`.
+        """
+        from covis.maps.building import BuildOptions, build_map
+
+        photos = Path(photos)
+        path = photos.resolve().with_suffix(".map") if path is None else Path(path)
+        return build_map(cls, photos, path, BuildOptions(**options)).map
 
     @classmethod
     def create(
@@ -344,7 +356,9 @@ class Map:
             return None
         return Path(files.read_record(file, {"scene": str}, "remove it and give --scene")["scene"])
 
-    def learn_inliers(self, features: str, held: HeldOut | None = None, *, most: int = INLIER_PHOTOS) -> Calibration:
+    def learn_inliers(
+        self, features: str, held: HeldOut | None = None, *, most: int = EVIDENCE.inlier_photos
+    ) -> Calibration:
         """Learns P with inliers of local features counted, from up to `most` of the photos, for `LocateOptions(inliers=True)`.
 
         features: as `covis evaluate --rerank local:…` has them, such as `sift`. held: as in `create`.
@@ -410,37 +424,44 @@ class Map:
         images, ranking = self.storage.nearest(vectors, max(k, EVIDENCE.context), options.area)
         return Judge(images, lambda _, wanted: ranking.top(wanted), self.calibration, options)
 
-    def describe(self, photos: Photos) -> Described:
-        """Descriptors of photos, and why some have none."""
-        paths = _listed(photos)
+    def describe(self, photos: Any) -> Described:
+        """Descriptors of photos, given as for `locate`, and why some have none."""
+        expanded = expand_photos(photos)
         if "runtime" not in self.__dict__:
-            self.__dict__["runtime"] = self._open_runtime(1, repack=len(paths) >= _WORTH_REPACKING)
-        return describe_photos(self.runtime, paths, NORM_TOLERANCE)
+            self.__dict__["runtime"] = self._open_runtime(1, repack=len(expanded) >= _WORTH_REPACKING)
+        return describe_photos(self.runtime, expanded, NORM_TOLERANCE)
 
     def locate(
-        self, photos: Photos, k: int = 5, options: LocateOptions = DEFAULTS, *, described: Described | None = None
-    ) -> list[Answer]:
+        self, photos: Any, k: int = 5, options: LocateOptions = DEFAULTS, *, described: Described | None = None
+    ) -> Answers:
         """Where photos were taken: one answer each, with up to k matches, best first.
 
-        photos: one path or several. described: the photos' descriptors, if they are known already.
+        photos: a path, a folder, a Pillow image, an RGB array or tensor, bytes, an open file, or many of these. A file that
+        does not exist is an error; one that cannot be decoded gets an answer that says so. described: the photos'
+        descriptors, if they are known already.
 
         >>> Map.open("town.map").locate("IMG_2041.jpg")[0].verdict  # doctest: +SKIP
         'likely at 55.70470, 13.19100 (89 %), within 12 m'
         """
-        paths = _listed(photos)
-        vectors, bad = self.describe(paths) if described is None else described
+        expanded = expand_photos(photos)
+        paths = [photo.path for photo in expanded]
+        vectors, bad = self.describe(expanded) if described is None else described
         judge = self.judge_for(vectors, k, options)
         if options.inliers:
+            if any(photo.image is not None for photo in expanded):
+                raise InputError("inliers are counted between files; give paths, not images in memory")
             judge = self._with_inliers(judge, [path for i, path in enumerate(paths) if i not in bad])
-        return judge.answers(paths, vectors, bad, k)
+        return _with_views(judge.answers(paths, vectors, bad, k), expanded, judge.images)
 
     def locate_walk(
-        self, photos: Photos, k: int = 5, options: LocateOptions = DEFAULTS, *, described: Described | None = None
+        self, photos: Any, k: int = 5, options: LocateOptions = DEFAULTS, *, described: Described | None = None
     ) -> Walk:
         """Where photos of one walk, given in order, were taken; parameters as in `locate`."""
-        paths = _listed(photos)
-        vectors, bad = self.describe(paths) if described is None else described
-        return locate_walk(self.judge_for(vectors, k, options), paths, vectors, bad, k)
+        expanded = expand_photos(photos)
+        vectors, bad = self.describe(expanded) if described is None else described
+        judge = self.judge_for(vectors, k, options)
+        walk = locate_walk(judge, [photo.path for photo in expanded], vectors, bad, k)
+        return replace(walk, answers=tuple(_with_views(walk.answers, expanded, judge.images)))
 
     def add(
         self,

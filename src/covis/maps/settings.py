@@ -16,6 +16,8 @@ class EvidenceSettings:
     """Matches of a photo that its answer is judged by."""
     inlier_matches: int = 5
     """Matches of a photo whose local features are compared with its own, where that is asked for."""
+    inlier_photos: int = 400
+    """Photos from which a map learns what inliers of local features mean."""
     vote_sharpness: float = 0.7
     """Sharpness of the votes that a place is judged by: all matches count, whichever comes first."""
     share_floor: float = 0.02

@@ -113,19 +113,19 @@ class Preprocessing:
             object.__setattr__(self, name, tuple(getattr(self, name)))
 
     def pixels(self, image: Any) -> Tensor:
-        """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W) uint8 of this size."""
+        """A photo as `covis.reading.inputs` takes it → (3, H, W) uint8 of this size."""
+        pixels: Tensor
+        [pixels] = self.batch(image)
+        return pixels
+
+    def batch(self, images: Any) -> Tensor:
+        """One photo or several → (B, 3, H, W) uint8 of this size."""
         import torch
 
-        from covis.reading import decoding
+        from covis.reading.inputs import expand_photos
 
-        if isinstance(image, (str, Path)):
-            resized = decoding.decode(image, self.image_size)
-        else:
-            array = np.asarray(image.convert("RGB") if hasattr(image, "convert") else image)
-            if array.dtype != np.uint8 or array.ndim != 3 or array.shape[2] != 3:
-                raise ValueError(f"an image is (H, W, 3) uint8 RGB, not {array.shape} {array.dtype}")
-            resized = decoding.resize(array, self.image_size)
-        return torch.from_numpy(np.array(resized)).permute(2, 0, 1)
+        pixels = [photo.pixels(self.image_size) for photo in expand_photos(images)]
+        return torch.from_numpy(np.stack(pixels)).permute(0, 3, 1, 2)
 
 
 def write_without_weights(

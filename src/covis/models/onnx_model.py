@@ -36,18 +36,19 @@ class OnnxPlaceModel:
         return cls(OnnxSession.open(path, 1), Path(path), threads or _threads())
 
     def preprocess(self, image: Any) -> Tensor:
-        """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W), ready for the model."""
+        """A photo (path, Pillow image, array, tensor, bytes or file) → (3, H, W), ready for the model."""
         return self.preprocessing.pixels(image)
 
     def normalise(self, images: Tensor) -> Tensor:
         """(B, 3, H, W) uint8 as it is: normalisation is part of the exported file."""
         return images
 
-    def __call__(self, pixels: Tensor) -> Tensor:
-        """(B, 3, H, W) uint8 → (B, dim), unit norm."""
+    def __call__(self, pixels: Any) -> Tensor:
+        """(B, 3, H, W) uint8, or photos of any form that is no tensor → (B, dim), unit norm."""
         import torch
 
-        return torch.from_numpy(self.describe(pixels.numpy()))
+        batch = pixels if isinstance(pixels, torch.Tensor) else self.preprocessing.batch(pixels)
+        return torch.from_numpy(self.describe(batch.numpy()))
 
     def describe(self, pixels: NDArray[np.uint8]) -> NDArray[np.float32]:
         """The same for arrays, without torch."""

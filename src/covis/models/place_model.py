@@ -198,7 +198,7 @@ class PlaceModel(nn.Module):
         return self.pool.dim if self.whitening is None else self.whitening.dim
 
     def preprocess(self, image: Any) -> Tensor:
-        """A photo (path, Pillow image or (H, W, 3) uint8 RGB array) → (3, H, W) float, ready for the model."""
+        """A photo (path, Pillow image, array, tensor, bytes or file) → (3, H, W) float, ready for the model."""
         return self.normalise(self.preprocessing.pixels(image)[None])[0]
 
     def normalise(self, images: Tensor) -> Tensor:
@@ -212,8 +212,10 @@ class PlaceModel(nn.Module):
         self._mean = torch.tensor(preprocessing.mean).view(3, 1, 1)
         self._std = torch.tensor(preprocessing.std).view(3, 1, 1)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """(B, 3, H, W) normalised → (B, dim), unit norm."""
+    def forward(self, x: Any) -> Tensor:
+        """(B, 3, H, W) normalised, or photos of any form that is no tensor → (B, dim), unit norm."""
+        if not isinstance(x, Tensor):
+            x = self.normalise(self.preprocessing.batch(x))
         return self.suffix(self.prefix(x), self.backbone.grid(x.shape[-2:]))
 
     @torch.no_grad()

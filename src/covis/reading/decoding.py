@@ -100,6 +100,12 @@ def decode_bytes(data: bytes, size: Size | None = None, name: str = "image") -> 
         return _decode_any(image, size, name)
 
 
+def decode_opened(image: Image.Image, size: Size | None = None, name: str = "image") -> Decoded:
+    """Like `decode_noted`, from Pillow's image, which is left as it is."""
+    with _rejecting(name):
+        return _decode_any(image.copy(), size, name)
+
+
 def open_image(source: Path | str | IO[bytes]) -> Image.Image:
     """Pillow's image of a file: its header, pixels when asked for; the only door to Pillow's readers."""
     return Image.open(source, formats=_available_formats())

@@ -46,7 +46,7 @@ def write_answers(
     files = {match.file for answer in answers for match in answer.matches}
     earth = bool(images.poses.frame)
     entries = [_entry(answer, earth) for answer in answers]
-    thumbnails = _Thumbnails(images.root, pictures)
+    thumbnails = Thumbnails(images.root, pictures)
     shown = {printable(file): thumbnails.of(file) for file in sorted(files)}
     _write_page(path, "Where these photos were taken", lead, entries, images, thumbnails=shown, tiles=tiles)
     thumbnails.tell(path)
@@ -64,7 +64,7 @@ def write_map(
     """Writes the page of a whole map: its photos, and `facts` about it; `pictures` as in `write_answers`."""
     lead = f"{counted(len(images), 'photo')} in {counted(len(np.unique(images.group)), 'group')}."
     shown = np.arange(len(images))[:: max(1, -(-len(images) // _PICTURES))]
-    earth, thumbnails = bool(images.poses.frame), _Thumbnails(images.root, pictures)
+    earth, thumbnails = bool(images.poses.frame), Thumbnails(images.root, pictures)
     entries: list[dict[str, Any]] = [
         {"kind": "photo", "name": text_of(images.names[i]), "tone": "none", "matches": [], "radius_m": None,
          "verdict": text_of(images.group_names[images.group[i]].encode("utf-8", "surrogateescape")),
@@ -116,7 +116,8 @@ def _entry(answer: Answer, earth: bool) -> dict[str, Any]:
     return {
         "kind": "answer", "name": printable(Path(*answer.photo.parts[-2:])), "verdict": answer.verdict,
         "tone": "none" if position is None else "sure" if answer.confident else "unsure",
-        "thumbnail": data_url(answer.photo, _THUMBNAIL_PIXELS), "at": None if position is None else _at(position.place, earth),
+        "thumbnail": data_url(answer.photo if answer.view is None else answer.view.photo, _THUMBNAIL_PIXELS),
+        "at": None if position is None else _at(position.place, earth),
         "heading": None if position is None else position.place.heading,
         "radius_m": None if position is None else position.radius_m,
         "matches": [_match(answer.matches, i, earth) for i in range(len(answer.matches))],
@@ -148,20 +149,22 @@ def _dots(images: ImageSet) -> list[tuple[float, float, float | None, str]]:
     ]
 
 
-class _Thumbnails:
+class Thumbnails:
     """Small pictures of a map's photos that may be shown; how many may not is reported once."""
 
-    def __init__(self, map_path: Path, pictures: Sequence[Path]) -> None:
+    def __init__(self, map_path: Path, pictures: Sequence[Path] = ()) -> None:
         self.pictures = Pictures.of(map_path, pictures)
         self.hidden: list[Path] = []
 
-    def of(self, file: Path) -> str:
+    def of(self, file: Path, pixels: int = _THUMBNAIL_PIXELS) -> str:
+        """As a data URL; empty where it may not be shown."""
         if not self.pictures.shows(file):
             self.hidden += [file] if file.name and file.is_file() else []
             return ""
-        return data_url(file, _THUMBNAIL_PIXELS)
+        return data_url(file, pixels)
 
     def tell(self, page: Path) -> None:
+        """Warns of photos without a picture."""
         if self.hidden:
             warn(
                 f"{page}: {len(self.hidden)} photo{' is' if len(self.hidden) == 1 else 's are'} shown without a picture, "

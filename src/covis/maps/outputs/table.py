@@ -12,24 +12,25 @@ from typing import Any
 from covis.core.files import write_bytes
 from covis.maps.answers import Answer, printable, significant
 
-_COLUMNS = ("photo", "verdict", "probability", "confident", "lat", "lon", "easting", "northing", "heading", "radius_m",
-            "rate", "match", "match_distance", "match_probability", "note")  # fmt: skip
+COLUMNS = ("photo", "verdict", "probability", "confident", "lat", "lon", "easting", "northing", "heading", "radius_m",
+           "rate", "match", "match_distance", "match_probability", "note")  # fmt: skip
 
 
 def to_csv(answers: Sequence[Answer]) -> str:
     """One line per photo, with its first match."""
     buffer = io.StringIO()
-    writer = csv.DictWriter(buffer, _COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(buffer, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(_row(answer) for answer in answers)
+    writer.writerows(answer_row(answer) for answer in answers)
     return buffer.getvalue()
 
 
-def _row(answer: Answer) -> dict[str, Any]:
+def answer_row(answer: Answer) -> dict[str, Any]:
+    """Column → value, of those that are known."""
     row: dict[str, Any] = {"photo": printable(answer.photo), "verdict": answer.word, "confident": answer.confident}
     row |= {"probability": significant(answer.probability), "note": answer.note}
     if answer.position is not None:
-        row |= {key: value for key, value in answer.position.to_dict().items() if key in _COLUMNS}
+        row |= {key: value for key, value in answer.position.to_dict().items() if key in COLUMNS}
     if answer.matches:
         best = answer.matches[0]
         row |= {"match": best.image, "match_distance": round(best.distance, 6)}
