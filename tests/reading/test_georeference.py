@@ -84,6 +84,37 @@ def test_one_wild_position_does_not_move_the_model():
     assert fit.scale == pytest.approx(2.0, rel=1e-3)
 
 
+@pytest.mark.parametrize("side", ["model", "known"])
+def test_one_camera_that_is_far_off_leaves_the_scale_and_is_named(side, capsys):
+    rng = np.random.default_rng(5)
+    place = np.column_stack([rng.uniform(0, 60, (15, 2)), np.zeros(15)])
+    local, told = place / 10, place + rng.normal(size=(15, 3)) * 0.02
+    if side == "model":
+        local[3, 0] += 50
+    else:
+        told[3, 0] += 500
+    images = ImageSet.of(".", [f"{i}.jpg" for i in range(15)], Poses(local[:, :2], np.zeros(15), frame=UNSCALED))
+    result = georeference(images, Poses(told[:, :2], np.zeros(15), frame=FRAME))
+    others = np.arange(15) != 3
+    np.testing.assert_allclose(result.poses.xy[others], place[others, :2], atol=0.1)
+    said = capsys.readouterr().err
+    assert "scale 10.0" in said
+    assert "such as 3.jpg: 500 m" in said
+
+
+def test_a_model_that_does_not_fit_is_told_or_refused(capsys):
+    rng = np.random.default_rng(6)
+    place = rng.uniform(0, 60, (15, 2))
+    images = ImageSet.of(".", [f"{i}.jpg" for i in range(15)], Poses(place / 10, np.zeros(15), frame=UNSCALED))
+    georeference(images, Poses(place + rng.normal(size=(15, 2)) * 9, np.zeros(15), frame=FRAME))
+    assert "fits poorly" in capsys.readouterr().err
+    lump = rng.normal(size=(15, 2)) * 1e-3
+    lump[4] += 100
+    collapsed = ImageSet.of(".", images.names, Poses(lump, np.zeros(15), frame=UNSCALED))
+    with pytest.raises(InputError, match="do not belong together"):
+        georeference(collapsed, Poses(place, np.zeros(15), frame=FRAME))
+
+
 def test_too_few_or_one_place_are_refused():
     poses = Poses(np.arange(8.0).reshape(4, 2), np.zeros(4), frame=UNSCALED)
     known = np.full((4, 2), np.nan)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.core.arrays import Floats
+from covis.core.arrays import Bools, Floats
 from covis.core.errors import InputError
 from covis.core.progress import say, warn
 from covis.images import ImageSet
@@ -22,6 +22,14 @@ LEAST = 3
 _FLAT = 0.05
 """Known positions whose spread across their main direction is below this share do not fix the roll around it."""
 _ROUNDS = 20
+_TRIPLES = 500
+"""Random triples of positions that are tried as a start: one without an outlier is among them even if 60 % are outliers."""
+_OUTLIER = 6.0
+"""Errors above this many times the median, 4 standard deviations of normal ones, do not count."""
+_POOR = 0.1
+"""Median error, as a share of the extent of the known positions, from which on a fit is doubtful."""
+_COLLAPSED = 0.2
+"""Extent of the fitted model, as a share of that of the known positions, below which the two do not belong together."""
 _STRAIGHT = 0.8
 """Mean resultant length from which angles count as one direction."""
 
@@ -57,7 +65,9 @@ def fit_similarity(
 
 
 def robust_similarity(source: Floats, target: Floats, scale: float | None = None) -> Similarity:
-    """The same with far-off positions weighing less (absolute rather than squared errors)."""
+    """The same, whatever a minority of positions says: the others by absolute rather than squared errors."""
+    use = _inliers(source, target, scale)
+    source, target = source[use], target[use]
     weight = np.ones(len(source))
     fit = fit_similarity(source, target, scale=scale)
     for _ in range(_ROUNDS if len(source) > LEAST else 0):
@@ -67,6 +77,23 @@ def robust_similarity(source: Floats, target: Floats, scale: float | None = None
     return fit
 
 
+def _inliers(source: Floats, target: Floats, scale: float | None) -> Bools:
+    """(N,) the positions that agree with the triple whose similarity has the smallest median error; all of a few."""
+    count = len(source)
+    if count < 2 * LEAST:
+        return np.ones(count, bool)
+    rng = np.random.default_rng(0)
+    best = np.full(count, np.inf)
+    for _ in range(_TRIPLES):
+        few = rng.choice(count, LEAST, replace=False)
+        if np.linalg.norm(source[few] - source[few].mean(axis=0)) < 1e-12:
+            continue
+        error = np.linalg.norm(fit_similarity(source[few], target[few], scale=scale)(source) - target, axis=1)
+        best = min(best, error, key=np.median)
+    within: Bools = best <= np.maximum(_OUTLIER * np.median(best), 1e-6)
+    return within
+
+
 def georeference(images: ImageSet, known: Poses, *, scale: float | None = None) -> ImageSet:
     """`images` moved to where `known` (aligned, NaN where unknown, frame on Earth) says that they are.
 
@@ -74,9 +101,31 @@ def georeference(images: ImageSet, known: Poses, *, scale: float | None = None) 
     """
     moved, fit = align(images.poses, known, scale)
     error = np.linalg.norm(moved.xy - known.xy, axis=1)
-    far = float(np.nanmedian(error))
-    say(f"{int(known.known.sum())} georeferenced images: scale {fit.scale:.6g}, median error {far:.2f} m")
+    use = np.isfinite(error)
+    middle, spans, extent = float(np.median(error[use])), _extent(moved.xy[use]), _extent(known.xy[use])
+    say(f"{int(use.sum())} georeferenced images: scale {fit.scale:.6g}, median error {middle:.2f} m")
+    if spans < _COLLAPSED * extent:
+        raise InputError(
+            f"the model spans {spans:.2g} m after the fit, its known positions {extent:.3g} m: they do not belong together; "
+            "check the names and positions, and whether the model is sound"
+        )
+    if middle > _POOR * extent:
+        warn(
+            f"the model fits poorly: half of the images are more than {middle:.3g} m off, in an extent of {extent:.3g} m"
+        )
+    off = use & (error > max(_OUTLIER * middle, 1.0))
+    if off.any():
+        worst = int(np.nanargmax(error))
+        what = "image lies" if off.sum() == 1 else "images lie"
+        warn(
+            f"{off.sum()} {what} far from the known position and did not count, such as {images.name(worst)}: {error[worst]:.0f} m"
+        )
     return replace(images, poses=moved)
+
+
+def _extent(xy: Floats) -> float:
+    """Twice the distance from the middle within which three quarters of the positions lie."""
+    return 2 * float(np.percentile(np.linalg.norm(xy - np.median(xy, axis=0), axis=1), 75))
 
 
 def align(poses: Poses, known: Poses, scale: float | None = None) -> tuple[Poses, Similarity]:
