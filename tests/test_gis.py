@@ -6,9 +6,6 @@ from shapely.geometry import Point
 
 from covis import gis
 from covis.core.errors import InputError
-from covis.graph import SimilarityGraph
-from covis.images import ImageSet
-from covis.poses import Poses
 
 geopandas = pytest.importorskip("geopandas", reason="reads and writes the layers")
 pytest.importorskip("pyogrio")
@@ -16,17 +13,22 @@ pytest.importorskip("pyogrio")
 LAT, LON = np.array([52.5, 52.501, 52.502, np.nan]), np.array([13.4, 13.401, 13.402, np.nan])
 
 
-def images():
-    poses = Poses.from_latlon(
-        LAT, LON, np.array([10.0, 20.0, np.nan, np.nan]), z=np.array([30.0, 31.5, np.nan, np.nan])
-    )
-    columns = {"minute": np.arange(4), "note": np.array(["ä", "b", "", "d"])}
-    return ImageSet.of(".", [f"{c}.jpg" for c in "abcd"], poses, ["x", "x", "y", "y"], columns=columns)
+def photos_layer():
+    """Four photos, the last without a position."""
+    points = [np.array([[x, y]]) for x, y in zip(LON[:3], LAT[:3], strict=True)]
+    columns = {
+        "image": [f"{c}.jpg" for c in "abcd"],
+        "heading": np.array([10.0, 20.0, np.nan, np.nan]),
+        "altitude": np.array([30.0, 31.5, np.nan, np.nan]),
+        "minute": np.arange(4),
+        "note": np.array(["ä", "b", "", "d"]),
+    }
+    return gis.Layer("photos", "Point", [*points, None], columns)
 
 
 @pytest.mark.parametrize("name", ["out.gpkg", "out.geojson"])
 def test_geopandas_reads_what_covis_writes(tmp_path, name):
-    gis.write_layers(tmp_path / name, [gis.photos_layer(images())])
+    gis.write_layers(tmp_path / name, [photos_layer()])
     frame = geopandas.read_file(tmp_path / name)
     assert frame.crs.to_epsg() == 4326 or frame.crs.to_string() == "OGC:CRS84"
     np.testing.assert_allclose(frame.geometry.y[:3], LAT[:3], atol=1e-12)
@@ -53,25 +55,15 @@ def test_covis_reads_what_geopandas_writes(tmp_path, crs):
 
 
 def test_round_trips_are_exact(tmp_path):
-    layer = gis.photos_layer(images())
+    layer = photos_layer()
     gis.write_layers(tmp_path / "x.gpkg", [layer])
     read = gis.read_point_layer(tmp_path / "x.gpkg")
-    written = images().poses.latlon()
-    np.testing.assert_array_equal(np.column_stack([read.lat, read.lon]), written)
+    np.testing.assert_array_equal(np.column_stack([read.lat, read.lon]), np.column_stack([LAT, LON]))
     np.testing.assert_array_equal(read.columns["altitude"].to_pandas().to_numpy(float), [30.0, 31.5, np.nan, np.nan])
 
 
-def test_a_layer_of_edges(tmp_path):
-    one = images().subset([0, 1, 2])
-    graph = SimilarityGraph.from_edges([0, 1, 1, 2], [1, 0, 2, 1], [0.5, 0.5, 0.25, 0.25], (3, 3))
-    gis.write_layers(tmp_path / "all.gpkg", [gis.photos_layer(one), gis.edges_layer(graph, one, one)])
-    edges = geopandas.read_file(tmp_path / "all.gpkg", layer="edges")
-    assert edges["similarity"].tolist() == [0.5, 0.25]
-    np.testing.assert_allclose(edges.geometry[0].coords, [(LON[0], LAT[0]), (LON[1], LAT[1])], atol=1e-12)
-
-
 def test_what_cannot_be_is_told(tmp_path):
-    layer = gis.photos_layer(images())
+    layer = photos_layer()
     with pytest.raises(InputError, match="must end in"):
         gis.write_layers(tmp_path / "x.shp", [layer])
     (tmp_path / "bad.gpkg").write_bytes(b"no")

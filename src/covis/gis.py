@@ -1,4 +1,4 @@
-"""Layers for GIS: photos, labels and cells as GeoJSON or GeoPackage, and points read from a GeoPackage.
+"""Layers for GIS: cells and answers as GeoJSON or GeoPackage, and points read from a GeoPackage.
 
 Geometries are WGS84 longitude and latitude. GDAL (pyogrio, extra `gis`) reads and writes GeoPackages.
 """
@@ -9,7 +9,7 @@ import json
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,11 +18,6 @@ from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.files import replacing
 from covis.core.foreign import check_regular, foreign
-from covis.images import ImageSet
-from covis.poses import true_headings
-
-if TYPE_CHECKING:
-    from covis.graph import SimilarityGraph
 
 SUFFIXES = (".geojson", ".gpkg")
 
@@ -58,31 +53,6 @@ def _json_value(value: Any) -> Any:
     if isinstance(value, str):
         return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return value
-
-
-def photos_layer(images: ImageSet, name: str = "photos", more: Mapping[str, Any] | None = None) -> Layer:
-    """A point for each image with what is known of it, and `more` columns (full poses and cameras as a table has them)."""
-    positions = images.poses.latlon()[:, ::-1]
-    shapes = [None if np.isnan(position).any() else position[None] for position in positions]
-    columns: dict[str, Any] = {"image": [images.name(i) for i in range(len(images))]}
-    columns["heading"] = true_headings(images.poses)
-    columns["group"] = [images.group_names[g] for g in images.group]
-    if images.poses.z is not None:
-        columns["altitude"] = images.poses.z
-    scalars = {key: value for key, value in images.columns.items() if value.ndim == 1 and value.dtype.kind in "biufU"}
-    return Layer(name, "Point", shapes, columns | scalars | dict(more or {}))
-
-
-def edges_layer(graph: SimilarityGraph, queries: ImageSet, database: ImageSet, name: str = "edges") -> Layer:
-    """A line for each labelled pair with its ψ; in one set each pair once."""
-    rows, columns, psi = graph.rows, np.asarray(graph.indices, np.int64), graph.psi
-    if queries is database:
-        once = rows < columns
-        rows, columns, psi = rows[once], columns[once], psi[once]
-    start, end = queries.poses.latlon()[:, ::-1], database.poses.latlon()[:, ::-1]
-    shapes = [np.stack([start[i], end[j]]) for i, j in zip(rows, columns, strict=True)]
-    names = {"query": [queries.name(int(i)) for i in rows], "database": [database.name(int(j)) for j in columns]}
-    return Layer(name, "LineString", shapes, {**names, "similarity": psi.astype(np.float64)})
 
 
 def check_layers_target(path: Path) -> None:

@@ -3,6 +3,7 @@
 import csv
 import json
 
+import h5py
 import numpy as np
 import pytest
 from PIL import Image
@@ -11,8 +12,6 @@ from scipy.spatial.transform import Rotation
 from cli import wall
 from covis.cli import main
 from covis.field import pairs as pairs_module
-from covis.field.global_features import read_global_features
-from covis.field.pairs import read_pairs
 from covis.labels.exchange import open_labels
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
@@ -21,6 +20,15 @@ from covis.reading.formats.colmap import read_reconstruction
 from covis.reading.table import read_table
 
 pytest.importorskip("pycolmap", reason="needs the `sfm` extra")
+
+
+def read_global_features(path, names):
+    with h5py.File(path) as file:
+        return np.stack([file[name]["global_descriptor"][()] for name in names])
+
+
+def read_pairs(path):
+    return [tuple(line.split()) for line in path.read_text().splitlines()]
 
 
 def run(capsys, *arguments):
@@ -106,17 +114,11 @@ def test_labels_by_tracks_and_pairs_by_them(project, tmp_path, capsys, monkeypat
     assert all(len(seen[a] & seen[b]) / min(len(seen[a]), len(seen[b])) >= 0.2 for a, b in pairs)
 
 
-def test_small_sets_are_paired_exhaustively_and_priors_written(project, tmp_path, capsys, monkeypatch):
-    import pycolmap
-
+def test_small_sets_are_paired_exhaustively(project, tmp_path, capsys, monkeypatch):
     folder, _ = project
-    priors = ("-o", tmp_path / "db.db")
-    code, _, _ = run(capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "pairs.txt", *priors)
+    code, _, _ = run(capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "pairs.txt")
     assert code == 0
     assert len(read_pairs(tmp_path / "pairs.txt")) == 15
-    database = pycolmap.Database.open(str(tmp_path / "db.db"))
-    assert database.num_pose_priors() == 6
-    database.close()
     monkeypatch.setattr(pairs_module, "EXHAUSTIVE", 0)
     code, _, err = run(capsys, "pairs", folder / "gps.csv", "-o", tmp_path / "p.txt", "--by", "retrieval")
     assert code == 2
@@ -318,35 +320,12 @@ def test_a_bag_becomes_a_table(tmp_path, capsys):
     assert "covis data import" in err
 
 
-def test_panoramas_become_crops_with_headings(tmp_path, capsys):
-    from reading.test_panoramas import panorama, save
-
-    (tmp_path / "spheres").mkdir()
-    for i, heading in enumerate((0, 90)):
-        save(tmp_path / "spheres" / f"{i}.jpg", panorama(heading), PoseHeadingDegrees=heading)
-    (tmp_path / "spheres" / "gps.csv").write_text("image,lat,lon\n0.jpg,52.5,13.4\n1.jpg,52.501,13.4\n")
-    options = ("--crops", 4, "--crop-size", "64x48")
-    code, _, _ = run(capsys, "data", "import", tmp_path / "spheres", "-o", tmp_path / "crops.csv", *options)
-    assert code == 0
-    crops = read_table(tmp_path / "crops.csv")
-    assert len(crops) == 8
-    np.testing.assert_allclose((crops.poses.heading[:5] + 1) % 360, [1, 91, 181, 271, 91], atol=0.1)
-    with Image.open(crops.path(0)) as image:
-        assert image.size == (64, 48)
-    code, _, err = run(
-        capsys, "data", "import", tmp_path / "spheres", "-o", tmp_path / "c.csv", "--crops", 2, "--crop-size", "64"
-    )
-    assert code == 2
-    assert "expected one like 640x480" in err
-
-
 @pytest.mark.parametrize(
     ("module", "extra", "arguments"),
     [
         ("av", "video", ("data", "import", "walk.mp4", "-o", "w.csv")),
         ("rosbags", "ros", ("data", "import", "run.bag", "-o", "w.csv")),
         ("pyogrio", "gis", ("data", "coverage", "gps.csv", "-o", "x.gpkg")),
-        ("pycolmap", "sfm", ("pairs", "gps.csv", "-o", "p.txt", "-o", "db.db")),
     ],
 )
 def test_a_missing_extra_is_named_in_one_line(project, tmp_path, monkeypatch, capsys, module, extra, arguments):

@@ -7,8 +7,8 @@ from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from covis.poses import Poses
-from covis.reading.panoramas import view_rotation
 from covis.search.local_features import sift
+from layouts.builders import view_rotation
 
 SIZE, FOCAL = (320, 240), 260.0
 WALL_Y, WALL_M, PIXELS_A_M = 12.0, (30.0, 14.0), 40

@@ -122,7 +122,7 @@ def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
     small_model(tmp_path)
     monkeypatch.chdir(tmp_path)
     ran = run_page("tools.md#A COLMAP model to pairs and poses", capsys)
-    assert [line.split()[1] for line in ran] == ["label", "pairs", "pairs", "data", "pairs", "index", "locate"]
+    assert [line.split()[1] for line in ran] == ["label", "pairs", "pairs", "data", "index", "locate"]
     for file in ("pairs-overlap.txt", "pairs-retrieval.txt"):
         read = retrieval(Path(file))
         assert sum(map(len, read.values())) == 15
@@ -132,9 +132,10 @@ def test_a_colmap_model_becomes_pairs_and_poses(tmp_path, monkeypatch, capsys):
     database = pycolmap.Database.open("matches.db")
     assert database.num_matched_image_pairs() == 15
     database.close()
-    from covis.field.global_features import read_global_features
+    import h5py
 
-    assert len(read_global_features("global-feats.h5", [f"{i}.png" for i in range(6)])) == 6
+    with h5py.File("global-feats.h5") as features:
+        assert sorted(features) == [f"{i}.png" for i in range(6)]
     from covis.graph import SimilarityGraph
 
     assert SimilarityGraph.open("graph").pairs >= 10

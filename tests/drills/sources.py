@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -28,30 +27,6 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
     for name, text in texts.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
-
-
-def _tum(folder: Path) -> Path:
-    names = [f"rgb/{i}.png" for i in range(COUNT)]
-    _photos(folder, names)
-    rows = "\n".join(f"{i}.0 {name}" for i, name in enumerate(names))
-    poses = "\n".join(f"{i}.0 {i} 0 0 0 0 0 1" for i in range(COUNT))
-    texts = {
-        "rgb.txt": f"# colour\n{rows}\n",
-        "groundtruth.txt": poses,
-        "depth.txt": rows,
-        "calibration.txt": "500 500 16 12",
-    }
-    _write(folder, texts)
-    return folder
-
-
-def _kitti(folder: Path) -> Path:
-    _photos(folder, [f"image_2/{i:06d}.png" for i in range(COUNT)])
-    poses = "\n".join(f"1 0 0 {i} 0 1 0 0 0 0 1 {i}" for i in range(COUNT))
-    _write(
-        folder, {"calib.txt": "P2: 500 0 16 5 0 500 12 0 0 0 1 0\n", "times.txt": "0\n1\n2\n3\n", "poses.txt": poses}
-    )
-    return folder
 
 
 def _kapture(folder: Path) -> Path:
@@ -96,38 +71,12 @@ def _colmap(folder: Path, binary: bool) -> Path:
     return folder
 
 
-def _query_list(folder: Path) -> Path:
-    _write(folder, {"queries.txt": "".join(f"{i}.jpg PINHOLE 32 24 30 30 16 12\n" for i in range(COUNT))})
-    return folder / "queries.txt"
-
-
-def _street(folder: Path, service: str) -> Path:
-    _photos(folder, [f"{i}.jpg" for i in range(COUNT)])
-    place = {"type": "Point", "coordinates": [13.1, 55.7]}
-    told = {
-        "mapillary_tools": [
-            {"filename": f"{i}.jpg", "MAPLatitude": 55.7, "MAPLongitude": 13.1, "MAPCompassHeading": {"TrueHeading": 9}}
-            for i in range(COUNT)
-        ],
-        "mapillary": {
-            "data": [
-                {"id": str(i), "computed_geometry": place, "compass_angle": 10, "captured_at": 1.6e12, "sequence": "s"}
-                for i in range(COUNT)
-            ]
-        },
-    }[service]
-    _write(folder, {"photos.json": json.dumps(told)})
-    return folder
-
-
 def _layer(folder: Path, suffix: str) -> Path:
     from covis import gis
-    from covis.images import ImageSet
-    from covis.poses import Poses
 
-    poses = Poses.from_latlon(55.7 + 0.0001 * np.arange(COUNT), np.full(COUNT, 13.1), np.arange(COUNT) * 30.0)
-    images = ImageSet.of(folder, [f"{i}.jpg" for i in range(COUNT)], poses)
-    gis.write_layers(folder / f"photos{suffix}", [gis.photos_layer(images)])
+    points = [np.array([[13.1, 55.7 + 0.0001 * i]]) for i in range(COUNT)]
+    columns = {"image": [f"{i}.jpg" for i in range(COUNT)], "heading": np.arange(COUNT) * 30.0}
+    gis.write_layers(folder / f"photos{suffix}", [gis.Layer("photos", "Point", points, columns)])
     return folder / f"photos{suffix}"
 
 
@@ -153,13 +102,9 @@ def _bag(folder: Path) -> Path:
 
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
-    "tum": _tum,
-    "kitti": _kitti,
     "kapture": _kapture,
     "colmap-text": lambda p: _colmap(p, False),
     "colmap-binary": lambda p: _colmap(p, True),
-    "query-list": _query_list,
-    **{s: (lambda p, s=s: _street(p, s)) for s in ("mapillary_tools", "mapillary")},
     "geopackage": lambda p: _layer(p, ".gpkg"),
     "cloud": _cloud,
     "video": _video,

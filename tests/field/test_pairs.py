@@ -1,17 +1,14 @@
-"""Pairs, features and priors, read back by the tools that they are for."""
+"""Pairs and features, read back by the tools that they are for."""
 
 import numpy as np
 import pytest
-from PIL import Image
 
 from covis.core.errors import InputError
 from covis.field import pairs
-from covis.field.global_features import read_global_features, write_global_features
-from covis.field.pose_priors import write_pose_priors
+from covis.field.global_features import write_global_features
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.poses import UNSCALED, Poses
-from covis.reading.cameras import Camera, calibration
+from covis.poses import Poses
 
 NAMES = ["a/1.jpg", "a/2.jpg", "b/1.jpg", "b/2.jpg"]
 
@@ -48,10 +45,12 @@ def test_overlap_takes_what_is_shared_most():
 
 def test_colmap_reads_the_list(tmp_path):
     pycolmap = pytest.importorskip("pycolmap")
-    write_pose_priors(tmp_path / "db.db", images(intrinsics=_cameras(), columns={}))
+    database = pycolmap.Database.open(str(tmp_path / "db.db"))
+    camera = database.write_camera(pycolmap.Camera(model="PINHOLE", width=640, height=480, params=[500, 501, 320, 240]))
+    for name in NAMES:
+        database.write_image(pycolmap.Image(name=name, camera_id=camera))
     pairs.write_pairs(tmp_path / "pairs.txt", np.array([[0, 2], [1, 3]]), images(), images())
     assert (tmp_path / "pairs.txt").read_text() == "a/1.jpg b/1.jpg\na/2.jpg b/2.jpg\n"
-    database = pycolmap.Database.open(str(tmp_path / "db.db"))
     options = pycolmap.ImportedPairingOptions(match_list_path=str(tmp_path / "pairs.txt"))
     named = {i.image_id: i.name for i in database.read_all_images()}
     found = {
@@ -59,11 +58,6 @@ def test_colmap_reads_the_list(tmp_path):
     }
     database.close()
     assert found == {frozenset(("a/1.jpg", "b/1.jpg")), frozenset(("a/2.jpg", "b/2.jpg"))}
-    assert pairs.read_pairs(tmp_path / "pairs.txt") == [("a/1.jpg", "b/1.jpg"), ("a/2.jpg", "b/2.jpg")]
-
-
-def _cameras():
-    return calibration([Camera("PINHOLE", 640, 480, (500.0, 501.0, 320.0, 240.0))] * 4).intrinsics
 
 
 def test_names_with_spaces_are_refused(tmp_path):
@@ -83,29 +77,3 @@ def test_global_features_have_hlocs_layout(tmp_path):
         found = []
         file.visititems(lambda _, o: found.append(o.parent.name.strip("/")) if isinstance(o, h5py.Dataset) else None)
         assert sorted(found) == NAMES  # as hloc lists the names of a file
-    np.testing.assert_array_equal(read_global_features(tmp_path / "g.h5", NAMES[::-1]), rows[::-1])
-    with pytest.raises(InputError, match=r"no global_descriptor of other\.jpg"):
-        read_global_features(tmp_path / "g.h5", ["other.jpg"])
-
-
-def test_pose_priors_go_into_a_database_and_can_be_renewed(tmp_path):
-    pycolmap = pytest.importorskip("pycolmap")
-    places = Poses.from_latlon([52.0, 52.001, np.nan], [13.0, 13.001, np.nan], z=[30.0, 31.0, np.nan])
-    (tmp_path / "x").mkdir()
-    for name in ("p.jpg", "q.jpg", "r.jpg"):
-        Image.new("RGB", (64, 48)).save(tmp_path / "x" / name)
-    given = ImageSet.of(tmp_path / "x", ["p.jpg", "q.jpg", "r.jpg"], places)
-    assert write_pose_priors(tmp_path / "db.db", given) == 2
-    assert write_pose_priors(tmp_path / "db.db", given, 2.0) == 2
-    database = pycolmap.Database.open(str(tmp_path / "db.db"))
-    assert database.num_images() == 2
-    assert database.num_cameras() == 1
-    assert database.num_pose_priors() == 2
-    prior = {p.corr_data_id.id: p for p in database.read_all_pose_priors()}
-    second = prior[database.read_image_with_name("q.jpg").image_id]
-    database.close()
-    np.testing.assert_allclose(second.position, [52.001, 13.001, 31.0], atol=1e-9)
-    np.testing.assert_array_equal(second.position_covariance, np.eye(3) * 4)
-    assert second.coordinate_system == pycolmap.PosePriorCoordinateSystem.WGS84
-    with pytest.raises(InputError, match="scale of these poses is unknown"):
-        write_pose_priors(tmp_path / "db.db", images(frame=UNSCALED))

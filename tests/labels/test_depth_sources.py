@@ -1,8 +1,7 @@
-"""Depth beside images in two formats: the same room comes out, and the same surface overlap."""
+"""Depth beside images: the same room comes out, and the same surface overlap."""
 
 import numpy as np
 import pytest
-from PIL import Image
 from scipy.spatial.transform import Rotation
 
 from covis.labels import SurfaceOverlap
@@ -36,22 +35,6 @@ def quaternion(rotation):
     return Rotation.from_matrix(rotation).as_quat()
 
 
-def tum(folder, poses, depth):
-    folder = folder / "room"
-    (folder / "depth").mkdir(parents=True)
-    lines = []
-    for i in range(N):
-        Image.fromarray(np.rint(depth[i] * 5000).astype(np.uint16)).save(folder / "depth" / f"{i}.png")
-        numbers = [*poses.centre[i], *quaternion(poses.rotation[i])]
-        lines.append(f"{i}.0 " + " ".join(repr(float(v)) for v in numbers))
-    (folder / "groundtruth.txt").write_text("\n".join(lines))
-    (folder / "rgb.txt").write_text("".join(f"{i}.0 rgb/{i}.png\n" for i in range(N)))
-    (folder / "depth.txt").write_text("".join(f"{i}.0 depth/{i}.png\n" for i in range(N)))
-    whole = 640 / SIZE[0]
-    (folder / "calibration.txt").write_text(f"{FOCAL * whole} {FOCAL * whole} 320 240")
-    return folder
-
-
 def kapture_folder(folder, poses, depth):
     kapture = pytest.importorskip("kapture", reason="writes its own depth maps")
     from kapture.io.csv import kapture_to_dir
@@ -74,10 +57,9 @@ def kapture_folder(folder, poses, depth):
     return folder
 
 
-@pytest.mark.parametrize("build", [tum, kapture_folder])
-def test_depth_beside_images_gives_the_room_and_its_overlap(truth, tmp_path, build):
+def test_depth_beside_images_gives_the_room_and_its_overlap(truth, tmp_path):
     poses, depth = truth
-    images = open_images(build(tmp_path, poses, depth))
+    images = open_images(kapture_folder(tmp_path, poses, depth))
     assert images.poses.metric
     np.testing.assert_allclose(images.poses.centre, poses.centre, atol=1e-9)
     cloud = fuse_depth([images], step_px=2)

@@ -484,3 +484,11 @@ def hamlet(root):
     for split in ("train", "val", "test"):
         load(root, split, TownConfig.small())
     return root
+
+
+def view_rotation(heading, pitch=0.0):
+    """(3, 3) camera (x right, y down, z forward) to east, north, up of a camera without roll, tilted up by `pitch`."""
+    h, p = np.radians([heading, pitch])
+    ahead = np.array([np.sin(h) * np.cos(p), np.cos(h) * np.cos(p), np.sin(p)])
+    right = np.array([np.cos(h), -np.sin(h), 0.0])
+    return np.column_stack([right, np.cross(ahead, right), ahead])

@@ -11,7 +11,7 @@ from covis.maps.map import Map
 from covis.models import ModelConfig, PlaceModel
 from covis.poses import Poses
 from covis.reading.cameras import Camera, calibration
-from covis.reading.panoramas import view_rotation
+from layouts.builders import view_rotation
 
 
 def tiny(seed: int = 0) -> PlaceModel:

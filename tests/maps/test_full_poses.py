@@ -16,7 +16,7 @@ from covis.maps.map import Map
 from covis.maps.storage import layout
 from covis.poses import Poses, true_headings
 from covis.reading.cameras import camera_of
-from covis.reading.panoramas import view_rotation
+from layouts.builders import view_rotation
 
 
 def known(map_):

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 from PIL import Image
-from scipy.spatial.transform import Rotation, Slerp
+from scipy.spatial.transform import Rotation
 
 from covis.core.errors import InputError
 from covis.poses import UNSCALED
 from covis.reading import cameras
-from covis.reading.formats import colmap, tum
+from covis.reading.formats import colmap
 from covis.reading.readers import READERS, Reader
 from covis.reading.sources import open_images, posed_format, read_posed
+from covis.reading.trajectory import Trajectory
 
 
 def photo(path, size=(64, 48)):
@@ -116,74 +117,11 @@ def test_a_project_folder_finds_model_and_images(reconstruction, tmp_path):
     assert posed_format(tmp_path) == "colmap"
 
 
-@pytest.fixture
-def evo_path():
-    evo = pytest.importorskip("evo.core.trajectory", reason="evo writes trajectories")
-    rotation, place = walk()
-    quaternion = np.roll(Rotation.from_matrix(rotation).as_quat(), 1, axis=1)
-    return evo.PoseTrajectory3D(place, quaternion, 1305031102.0 + 0.1 * np.arange(len(place)))
-
-
-def test_tum_folders(evo_path, tmp_path):
-    from evo.tools import file_interface
-
-    folder = tmp_path / "rgbd_dataset_freiburg1_room"
-    folder.mkdir()
-    file_interface.write_tum_trajectory_file(folder / "groundtruth.txt", evo_path)
-    stamps = [*evo_path.timestamps, evo_path.timestamps[0] + 0.05, evo_path.timestamps[-1] + 9]
-    lines = [f"{t:.6f} rgb/{i:03d}.png" for i, t in enumerate(stamps)]
-    (folder / "rgb.txt").write_text("# color images\n" + "\n".join(lines))
-    (folder / "depth.txt").write_text("".join(f"{t + 0.01:.6f} depth/{i:03d}.png\n" for i, t in enumerate(stamps[:5])))
-    images = read_posed(folder)
-    n = len(evo_path.timestamps)
-    np.testing.assert_allclose(images.poses.centre[:n], evo_path.positions_xyz, atol=1e-6)
-    np.testing.assert_allclose(images.poses.rotation[:n], np.array(evo_path.poses_se3)[:, :3, :3], atol=1e-6)
-    between = Slerp([0, 1], Rotation.from_matrix(images.poses.rotation[:2]))(0.5).as_matrix()
-    np.testing.assert_allclose(images.poses.rotation[n], between, atol=1e-6)
-    assert not images.poses.known[-1]
-    assert np.isnan(images.poses.rotation[-1]).all()
-    np.testing.assert_array_equal(images.intrinsics[0], (517.3, 516.5, 318.6, 255.3, 640, 480))
-    assert images.columns["depth"][0] == b"depth/000.png"
-    assert images.columns["depth"][8] == b""
-
-
 @pytest.mark.parametrize(("repeated", "how"), [(1.5, "goes backwards by 1.500 s"), (3.0, "does not advance")])
-def test_a_clock_that_does_not_advance_is_reported(tmp_path, capsys, repeated, how):
-    rows = [f"{t} {t} 0 0 0 0 0 1" for t in (1.0, 2.0, 3.0, repeated, 4.0)]
-    (tmp_path / "t.txt").write_text("\n".join(rows))
-    path = tum.read_tum_trajectory(tmp_path / "t.txt")
+def test_a_clock_that_does_not_advance_is_reported(capsys, repeated, how):
+    path = Trajectory.of(np.array([1.0, 2.0, 3.0, repeated, 4.0]), np.zeros((5, 3, 4)), "drive.bag")
     assert path.time_s.tolist() == [1.0, 2.0, 3.0, 4.0]
     assert f"time {how} at pose 3; 1 left out" in capsys.readouterr().err
-
-
-def test_kitti_sequences(evo_path, tmp_path):
-    from evo.tools import file_interface
-
-    base = tmp_path / "sequences" / "04"
-    for i in range(len(evo_path.timestamps)):
-        photo(base / "image_2" / f"{i:06d}.png", (124, 37))
-    (tmp_path / "poses").mkdir()
-    turn = np.array([[1.0, 0, 0], [0, 0, -1], [0, 1, 0]])  # the walk with KITTI's world: y down, z ahead
-    evo_path.transform(np.block([[turn, np.zeros((3, 1))], [np.zeros((1, 3)), 1.0]]))
-    file_interface.write_kitti_poses_file(tmp_path / "poses" / "04.txt", evo_path)
-    projection = [707.1, 0, 60.1, 46.9, 0, 707.1, 18.3, -0.1, 0, 0, 1, 0.005]
-    (base / "calib.txt").write_text(f"P0: {'0 ' * 11}1\nP2: {' '.join(map(str, projection))}\n")
-    (base / "times.txt").write_text("".join(f"{0.1 * i:e}\n" for i in range(len(evo_path.timestamps))))
-    images = read_posed(base)
-    theirs = np.array(evo_path.poses_se3)
-    matrix = np.array(projection).reshape(3, 4)
-    offset = -np.linalg.inv(matrix[:, :3]) @ matrix[:, 3]
-    centre = theirs[:, :3, 3] + theirs[:, :3, :3] @ offset
-    ground = np.column_stack([centre[:, 2], -centre[:, 0], -centre[:, 1]])  # any right-handed frame with z up
-    np.testing.assert_allclose(images.poses.centre, ground, atol=1e-6)
-    np.testing.assert_array_equal(images.intrinsics[0], (707.1, 707.1, 60.1, 18.3, 124, 37))
-    assert (
-        np.abs(images.poses.heading[3] - np.degrees(np.arctan2(*np.diff(images.poses.xy[[3, 4]], axis=0)[0])) % 360)
-        < 20
-    )
-    (tmp_path / "poses" / "04.txt").write_text("1 0 0 0 0 1 0 0 0 0 1 0\n")
-    with pytest.raises(InputError, match=r"04\.txt has 1 poses"):
-        read_posed(base)
 
 
 def test_kapture_folders(tmp_path):
@@ -214,18 +152,6 @@ def test_kapture_folders(tmp_path):
     left = images.columns["device"].tolist().index("left")
     assert cameras.camera_of(images, left).params == (500, 501, 320, 240, 0.1, 0.2, 0.01, 0.02)
     assert len(images) == 12
-
-
-def test_query_lists_of_hloc(tmp_path):
-    lines = "q/a.jpg SIMPLE_RADIAL 640 480 500.25 320 240 0.1\nq/b.jpg PINHOLE 64 48 50 51 32.5 24\n"
-    (tmp_path / "queries.txt").write_text(lines)
-    images = read_posed(tmp_path / "queries.txt")
-    assert not images.poses.known.any()
-    assert images.intrinsics[:, 0].tolist() == [500.25, 50.0]
-    assert cameras.camera_of(images, 0) == ("SIMPLE_RADIAL", 640, 480, (500.25, 320, 240, 0.1))
-    (tmp_path / "queries.txt").write_text("q/a.jpg SIMPLE_RADIAL 640 480 500 320\n")
-    with pytest.raises(InputError, match="has 2 parameters"):
-        read_posed(tmp_path / "queries.txt")
 
 
 def test_other_paths_are_none_of_these(tmp_path):

@@ -103,7 +103,6 @@ def import_(
         str | None,
         typer.Option(help="UTC offset of the camera's clock, if the photos do not state it, such as +02:00."),
     ] = None,
-    panoramas: Annotated[bool, typer.Option(help="Keep full panoramas, which have no single heading.")] = False,
     every: Annotated[
         str, typer.Option(help="video, bag: distance or time between frames, such as 5m or 2s. [video: 2s]")
     ] = "",
@@ -112,7 +111,7 @@ def import_(
         float | None,
         typer.Option(help="video: where the camera faces, in degrees clockwise from the direction of travel."),
     ] = None,
-    frames: Annotated[Path | None, typer.Option(help="Folder for frames and crops. [default: OUTPUT.frames]")] = None,
+    frames: Annotated[Path | None, typer.Option(help="Folder for frames. [default: OUTPUT.frames]")] = None,
     topic: Annotated[str | None, typer.Option(help="bag: topic of the images, if there are several")] = None,
     poses: Annotated[str | None, typer.Option(help="bag: topic of odometry or poses, if there are several.")] = None,
     scale: Annotated[float | None, typer.Option(help="Metres per unit, for a model of unknown scale.")] = None,
@@ -127,9 +126,6 @@ def import_(
             help=f"COLMAP: the axis that points up: {', '.join(AXES)}. [default: by cameras]",
         ),
     ] = "",
-    crops: Annotated[int, typer.Option(min=0, help="Number of pictures to cut from each panorama.")] = 0,
-    crop_fov: Annotated[float | None, typer.Option(help="Degrees across a crop. [default: 90]")] = None,
-    crop_size: Annotated[str, typer.Option(help="Pixels of a crop. [default: 640x480]")] = "",
     json: Json = False,
 ) -> None:
     """Turn photos, a COLMAP model, a video or a ROS bag into a table. With positions, headings and other metadata.
@@ -143,16 +139,24 @@ def import_(
       covis data import sparse/0 -o set.csv --georeference gps.csv
       covis data import walk.mp4 -o walk.csv --track walk.gpx --every 5m
       covis data import drive.mcap -o drive.csv --every 2m
-      covis data import spheres/ -o crops.csv --crops 4
     """
     if output.suffix.lower() not in (".csv", ".parquet", ".pq"):
         raise InputError(f"{output} must end in .csv or .parquet")
     from covis.reading.importing import ImportOptions, import_source
 
     options = ImportOptions(
-        track, utc_offset, panoramas, every, clock_offset, mount, frames, topic, poses, scale, georeference, up, crops,
-        crop_fov, crop_size,
-    )  # fmt: skip
+        track=track,
+        utc_offset=utc_offset,
+        every=every,
+        clock_offset=clock_offset,
+        mount=mount,
+        frames=frames,
+        topic=topic,
+        poses=poses,
+        scale=scale,
+        georeference=georeference,
+        up=up,
+    )
     data = import_source(source, output, options)
     emit(data, json, _import_text(data), f"covis index {output} -o MAP")
 

@@ -1,4 +1,4 @@
-"""`covis pairs`: image pairs, features and positions for structure from motion; loop closures for SLAM."""
+"""`covis pairs`: image pairs and features for structure from motion; loop closures for SLAM."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ _BLOCK = 64
 
 
 def _check_outputs(given: list[Path]) -> list[Path]:
-    if sum(path.suffix not in (".h5", ".db") for path in given) > 1:
-        raise InputError("give one list of pairs; further -o are .h5 (descriptors) or .db (positions)")
+    if sum(path.suffix != ".h5" for path in given) > 1:
+        raise InputError("give one list of pairs; a further -o is .h5 (descriptors)")
     return given
 
 
@@ -49,7 +49,7 @@ def pairs(
             callback=_check_outputs,
             metavar="FILE",
             help="pairs.txt: two names on each line (- for stdout); also, repeatable, .h5: the descriptors as hloc's "
-            "global features; .db: positions as priors in a COLMAP database.",
+            "global features.",
         ),
     ],
     queries: Annotated[
@@ -123,7 +123,7 @@ def pairs(
 def _write_output(
     output: Path, made: ImagePairs, queries: DescribedImages, database: DescribedImages
 ) -> dict[str, Any]:
-    """Writes pairs, descriptors or priors, by the ending; returns what the result says of it."""
+    """Writes pairs or descriptors, by the ending; returns what the result says of it."""
     if output == STREAM:
         from covis.field.pairs import pairs_text
 
@@ -138,10 +138,6 @@ def _write_output(
         names = [side.images.name(i) for side in sides for i in range(len(side.images))]
         write_global_features(output, names, np.concatenate([side.descriptors() for side in sides]))
         return {"features": str(output)}
-    if output.suffix == ".db":
-        from covis.field.pose_priors import write_pose_priors
-
-        return {"pose_priors": write_pose_priors(output, database.images)}
     from covis.field.pairs import write_pairs
 
     write_pairs(output, made, queries.images, database.images)

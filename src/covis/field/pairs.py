@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from covis.core.errors import InputError
 from covis.core.files import write_text
-from covis.core.foreign import read_foreign_text
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 
@@ -92,15 +91,3 @@ def _named(pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> Iterator
         )
     for i, j in pairs:
         yield queries.name(int(i)), database.name(int(j))
-
-
-def read_pairs(path: Path | str) -> list[tuple[str, str]]:
-    """The pairs of a file."""
-    pairs = []
-    for number, line in enumerate(read_foreign_text(path).split("\n"), 1):
-        cells = line.split()
-        if cells and len(cells) != 2:
-            raise InputError(f"{path}: line {number} has {len(cells)} names; expected two")
-        if cells:
-            pairs.append((cells[0], cells[1]))
-    return pairs

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +16,6 @@ from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.reading.formats.colmap import read_reconstruction
 from covis.reading.frames import Every, Extracted
 from covis.reading.georeference import exif_positions, georeference, known_positions, scaled, warn_of_course
-from covis.reading.panoramas import cut, only_panoramas
 from covis.reading.photos import import_photos, write_table
 from covis.reading.pose_columns import write_images
 from covis.reading.sources import is_bag, is_video, open_posed, posed_format
@@ -32,7 +30,6 @@ class ImportOptions(NamedTuple):
 
     track: Path | None
     utc_offset: str | None
-    panoramas: bool
     every: str
     clock_offset: float
     mount: float | None
@@ -42,9 +39,6 @@ class ImportOptions(NamedTuple):
     scale: float | None
     georeference: str
     up: str
-    crops: int
-    crop_fov: float | None
-    crop_size: str
 
     def only(self, kind: str, *allowed: str) -> None:
         """Raises an error for an option that this kind of source does not use."""
@@ -61,11 +55,11 @@ class Gathered(NamedTuple):
 
 
 def import_source(source: Path, output: Path, options: ImportOptions) -> dict[str, Any]:
-    """Writes the images of a source as a table, with frames and crops beside it; returns counts of what it holds."""
+    """Writes the images of a source as a table, with frames beside it; returns counts of what it holds."""
     gathered = _gather_images(source, output, options)
     if gathered is not None:
         return _write_gathered(gathered, output)
-    options.only(_PHOTOS, "track", "utc_offset", "panoramas")
+    options.only(_PHOTOS, "track", "utc_offset")
     return _import_photos(source, output, options)
 
 
@@ -79,8 +73,6 @@ def _gather_images(source: Path, output: Path, options: ImportOptions) -> Gather
         options.only(_BAG, "every", "topic", "poses", "frames")
         return _from_bag(source, folder, options)
     images = _posed_images(source, options)
-    if options.crops:
-        return Gathered(_panorama_crops(source, images, folder, options), [])
     return None if images is None else Gathered(images, [])
 
 
@@ -122,7 +114,7 @@ def _rejected(done: Extracted) -> list[Rejected]:
 
 def _posed_images(source: Path, options: ImportOptions) -> ImageSet | None:
     """Images of a source with poses, scaled and placed as asked; None for a plain folder of photos."""
-    kind, allowed = posed_format(source), ["scale", "georeference", "crops", "crop_fov", "crop_size", "frames"]
+    kind, allowed = posed_format(source), ["scale", "georeference"]
     if kind == "colmap":
         images: ImageSet | None = _colmap_images(source, options.up)
         allowed.append("up")
@@ -142,7 +134,6 @@ def _posed_images(source: Path, options: ImportOptions) -> ImageSet | None:
 
 
 def _colmap_images(source: Path, up: str) -> ImageSet:
-
     images = read_reconstruction(source).image_set(up=cast(Axis, up) if up else None)
     warn_of_course(images, str(source))
     return images
@@ -153,20 +144,7 @@ def _known_positions(images: ImageSet, given: str) -> Poses:
     return exif_positions(images) if given == "exif" else known_positions(images, read_table(Path(given)))
 
 
-def _panorama_crops(source: Path, images: ImageSet | None, folder: Path, options: ImportOptions) -> ImageSet:
-
-    size = re.fullmatch(r"(\d+)x(\d+)", options.crop_size or "640x480")
-    if not size:
-        raise InputError(f"--crop-size {options.crop_size!r} is not a size; expected one like 640x480")
-    if images is None:
-        images = import_photos(source, options.track, panoramas=True, positions=False).images()
-    fov = 90.0 if options.crop_fov is None else options.crop_fov
-    shape = int(size[1]), int(size[2])
-    return cut(only_panoramas(images, source), folder, count=options.crops, fov_deg=fov, size=shape)
-
-
 def _write_gathered(gathered: Gathered, output: Path) -> dict[str, Any]:
-
     images = gathered.images
     write_images(images, output)
     if gathered.rejects:
@@ -187,9 +165,8 @@ def _write_gathered(gathered: Gathered, output: Path) -> dict[str, Any]:
 
 
 def _import_photos(source: Path, output: Path, options: ImportOptions) -> dict[str, Any]:
-
     offset = _utc_offset_s(options.utc_offset)
-    imported = import_photos(source, options.track, utc_offset_s=offset, panoramas=options.panoramas, output=output)
+    imported = import_photos(source, options.track, utc_offset_s=offset, output=output)
     output.parent.mkdir(parents=True, exist_ok=True)
     write_table(imported, output)
     if imported.rejects:

@@ -75,7 +75,6 @@ def import_photos(
     track: Path | str | None = None,
     *,
     utc_offset_s: float | None = None,
-    panoramas: bool = False,
     positions: bool = True,
     output: Path | None = None,
     workers: int | None = None,
@@ -92,7 +91,7 @@ def import_photos(
     names = walk_images(root)
     if not names:
         raise InputError(f"{root} has no photos; expected {LAYOUT}")
-    photos, rejects = _read_all(root, names, panoramas, workers or cpu_count())
+    photos, rejects = _read_all(root, names, workers or cpu_count())
     check_limits([r for r in rejects if r.reason != "panorama"], len(names), root)
     if not photos:
         raise InputError(
@@ -133,9 +132,7 @@ def _cells(values: Floats, digits: int) -> list[str]:
     return ["" if np.isnan(v) else f"{v:.{digits}f}".rstrip("0").rstrip(".") for v in values]
 
 
-def _read_all(
-    root: Path, names: list[str], panoramas: bool, workers: int
-) -> tuple[list[tuple[str, Photo]], list[Rejected]]:
+def _read_all(root: Path, names: list[str], workers: int) -> tuple[list[tuple[str, Photo]], list[Rejected]]:
     pieces = [names[start : start + _PIECE] for start in range(0, len(names), _PIECE)]
     photos: list[tuple[str, Photo]] = []
     rejects: list[Rejected] = []
@@ -144,7 +141,7 @@ def _read_all(
             for name, outcome in piece:
                 if isinstance(outcome, Rejected):
                     rejects.append(outcome)
-                elif outcome.panorama and not panoramas:
+                elif outcome.panorama:
                     rejects.append(Rejected(name, "panorama", "a full panorama has no heading of its own"))
                 else:
                     photos.append((name, outcome))

@@ -109,10 +109,6 @@ def plain_columns(images: ImageSet) -> dict[str, NDArray[Any]]:
     return plain
 
 
-FILES = ("depth", "panorama")
-"""Columns that name files beside the images."""
-
-
 def table_columns(images: ImageSet, folder: Path) -> dict[str, list[Any]]:
     """Everything known of `images` as columns of a table in `folder`, numbers with all their digits."""
     if not images.poses.metric:
@@ -135,8 +131,8 @@ def table_columns(images: ImageSet, folder: Path) -> dict[str, list[Any]]:
     columns |= pose_columns(images)
     for name, values in plain_columns(images).items():
         if name not in columns:
-            files = name in FILES
-            columns[name] = [f"{prefix}{v}" if files and v else v for v in values.tolist()]
+            is_file = name == "depth"
+            columns[name] = [f"{prefix}{v}" if is_file and v else v for v in values.tolist()]
     return columns
 
 

@@ -64,9 +64,8 @@ def open_images(
 ) -> ImageSet:
     """The images at `path` with what is known of them; positions may be unknown.
 
-    A table (CSV, Parquet, GeoJSON, GeoPackage), a folder of photos (EXIF, a table or track beside them,
-    Mapillary's JSON), one photo, or a source of posed images that a reader knows (COLMAP, kapture, TUM, KITTI, 7Scenes,
-    hloc's lists, and those of plugins).
+    A table (CSV, Parquet, GeoJSON, GeoPackage), a folder of photos (EXIF, a table or track beside them), one photo,
+    or a source of posed images that a reader knows (COLMAP, kapture, 7Scenes, and those of plugins).
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and
     raise if none has one in metres. rejects: takes what was left out, and why. frame: the metric frame of a table's or
     folder's positions (PROJ text or EPSG code). [default: one around their middle]
