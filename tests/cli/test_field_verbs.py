@@ -185,38 +185,6 @@ def test_loop_closures_to_a_file_and_as_a_stream(walk, tmp_path, capsys):
     assert len(out.splitlines()) - 1 == sum(c >= middle for c in chances) < len(chances)
 
 
-def test_a_fit_of_loop_closures_is_written_and_used(walk, tmp_path, capsys):
-    """Of the second round, some pictures were taken elsewhere: both kinds of candidate are there to learn from."""
-    model = ("--model", walk / "model")
-    code, _, err = run(capsys, "pairs", walk / "walk.csv", *model, "--loops", "--fit", tmp_path / "f.json", "-o", "-")
-    assert (code, "needs 10 right ones" in err) == (2, True)
-    assert not (tmp_path / "f.json").exists()
-    head, *rows = (walk / "walk.csv").read_text().splitlines()
-    cells = [row.split(",") for row in rows]
-    for row in cells[60:]:
-        row[1] = str(float(row[1]) + 5000)
-    (walk / "moved.csv").write_text("\n".join([head, *map(",".join, cells)]))
-    fit = ("--fit", tmp_path / "f.json", "-o", tmp_path / "a.txt")
-    code, out, err = run(capsys, "pairs", walk / "moved.csv", *model, "--loops", *fit, "--json")
-    assert code == 0, err
-    told = json.loads(out)
-    assert told["probability"] == "fitted"
-    assert told["fit"]["candidates"] > told["fit"]["right"] >= 10
-    use = ("--probability", tmp_path / "f.json")
-    code, out, _ = run(capsys, "pairs", walk / "moved.csv", *model, "--loops", *use, "-o", tmp_path / "b.txt", "--json")
-    assert (code, json.loads(out)["probability"]) == (0, "given")
-    assert (tmp_path / "a.txt").read_text() == (tmp_path / "b.txt").read_text()
-    code, out, _ = run(capsys, "pairs", walk / "moved.csv", *model, "--loops", *use, "-o", "-")
-    assert out == (tmp_path / "b.txt").read_text()
-    PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=2).save(tmp_path / "other")
-    code, _, err = run(
-        capsys, "pairs", walk / "moved.csv", "--model", tmp_path / "other", "--loops", *use, "-o", tmp_path / "c.txt"
-    )
-    assert (code, "fit again with it" in err) == (2, True)
-    code, _, err = run(capsys, "pairs", walk / "moved.csv", *model, *use, "-o", tmp_path / "c.txt")
-    assert (code, "give --loops too" in err) == (2, True)
-
-
 def test_coverage_is_a_layer(project, tmp_path, capsys):
     geopandas = pytest.importorskip("geopandas")
     folder, _ = project

@@ -11,7 +11,7 @@ from toy_benchmarks import descriptors, drive
 from covis.core.errors import InputError
 from covis.evaluation.compare import compare, subject_differences
 from covis.evaluation.differences import paired_differences
-from covis.evaluation.published import PROTOCOLS, PUBLISHED_TABLES, beside, published, rows
+from covis.evaluation.published import PROTOCOLS, PUBLISHED_TABLES, published, rows
 from covis.evaluation.render import comparison_text
 from covis.evaluation.result import Evaluation, find_evaluations
 from covis.evaluation.retrieval import evaluate_descriptors
@@ -180,29 +180,6 @@ def test_whitened_figures_say_what_they_were_fitted_on():
     stars = [p for p in published() if p.method.endswith("*")]
     assert all(p.whitened for p in stars if p.table.startswith(("table6", "table7")))
     assert not any(p.whitened for p in stars if p.table == "table2_sota" and "Patch" not in p.method)
-
-
-def test_published_figures_stand_beside_the_same_protocol_alone():
-    from dataclasses import replace
-
-    figures = {"benchmark": "msls_val", "fingerprint": "f", "queries": 740, "database": 18871}
-    ours = Evaluation({**figures, "recall": {"1": 70.0, "5": 80.0}}, {}, {}, {})
-    table = beside(ours)
-    entry = next(
-        r for r in table if r["method"] == "VGG-GeM GCL" and r["figure"] == "recall@1" and r["whitened"] is False
-    )
-    assert (entry["published"], entry["ours"], entry["difference"]) == (65.9, 70.0, 4.1)
-    assert {r["figure"] for r in table} == {"recall@1", "recall@5"}
-    assert beside(replace(ours, figures={**ours.figures, "queries": 739})) == []
-    assert beside(replace(ours, figures={**ours.figures, "benchmark": "table"})) == []
-
-
-def test_parts_are_matched_with_the_breakdown():
-    figures = {"benchmark": "cmu_extended_one_map", "fingerprint": "f", "queries": 56_000, "database": 9_000}
-    part = {"environment": {"urban": {"localised": {"0.25m_2deg": 5.0}}}}
-    table = beside(Evaluation({**figures, "breakdown": part}, {}, {}, {}))
-    assert {(r["part"], r["figure"]) for r in table} == {("urban", "localised@0.25m_2deg")}
-    assert np.isclose(next(r for r in table if r["method"] == "NetVLAD-64")["difference"], 2.1)
 
 
 def test_every_prefix_names_a_benchmark():

@@ -6,10 +6,8 @@ from scipy.spatial.transform import Rotation
 
 from covis.evaluation.pose_errors import (
     localised,
-    nearest_admissible,
     percent_localised,
     pose_errors,
-    recall_by_radius,
     rotation_angles,
 )
 from covis.poses import Poses
@@ -58,22 +56,3 @@ def test_both_limits_must_hold_and_a_missing_match_is_a_failure():
         [False, False, False],
     ]
     assert percent_localised(metres, degrees) == {"0.25m_2deg": 20, "0.5m_5deg": 60, "5m_10deg": 80}
-
-
-def test_recall_by_radius_stays_below_what_is_possible():
-    queries, database = on_the_ground([[0, 0], [100, 0]], [0, 0]), on_the_ground([[3, 0], [90, 0]], [0, 0])
-    possible = nearest_admissible(queries, database, lambda q, d: np.ones(np.broadcast(q, d).shape, bool))
-    assert possible.tolist() == [3, 10]
-    curve = recall_by_radius([[0], [0]], queries, database, possible, [1, 5, 20])
-    assert curve == {"radius_m": [1, 5, 20], "recall": [0, 50, 50], "possible": [0, 50, 100]}
-
-
-def test_the_nearest_admissible_image_is_found_however_crowded_the_place_is():
-    rng = np.random.default_rng(4)
-    xy = rng.uniform(0, 50, (300, 2))
-    group = rng.choice(3, 300, p=[0.9, 0.09, 0.01])
-    poses = on_the_ground(xy, np.zeros(300))
-    found = nearest_admissible(poses, poses, lambda q, d: group[q] != group[d])
-    gap = np.linalg.norm(xy[:, None] - xy[None], axis=2)
-    expected = np.where(group[:, None] != group[None], gap, np.inf).min(axis=1)
-    assert found == pytest.approx(expected)

@@ -54,18 +54,10 @@ def test_what_became_of_each_query_is_kept(four):
     assert evaluation.figures["median_error_m"] == 10
 
 
-def test_accepting_best_matches_by_distance(four):
-    """Nearest first: 0.1 right, 0.2 wrong, 0.3 wrong, 0.4 wrong; three could be right."""
-    figures = evaluate(*four).figures
-    assert figures["match_auc"] == pytest.approx(100 / 3)
-    assert figures["recall_at_100_precision"] == pytest.approx(100 / 3)
-
-
 def test_ids_alone_are_enough(four):
     ranking, benchmark = four
     figures = evaluate(ranking.ids, benchmark).figures
     assert figures["recall"] == evaluate(ranking, benchmark).figures["recall"]
-    assert "match_auc" not in figures
 
 
 def test_no_query_with_a_positive_is_an_error_never_zero(four):

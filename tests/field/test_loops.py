@@ -1,18 +1,13 @@
 """Loop closures on rounds whose revisits are known."""
 
-import json
-
 import numpy as np
 import pytest
 
-from covis.core import files
 from covis.core.errors import InputError
 from covis.field.loops import (
     HEADER,
     LoopClosure,
-    LoopFit,
     LoopJudge,
-    fit_loops,
     fitted_probability,
     lead_up_share,
     line,
@@ -119,43 +114,3 @@ def test_a_stream_learns_from_positions():
     chance = np.array([judge(loop) for loop in loops])
     assert chance[0] == usual_probability(loops[0])
     assert ((chance > 0.5) == good)[100:].all()
-
-
-def test_a_fit_of_one_recording_judges_another(tmp_path):
-    """Learned on walks with positions, kept in a file, asked about a walk without: what it calls 90 % likely is."""
-    loops, xy, start = [], [], 0
-    for seed in (10, 20, 30, 40):
-        rows, order = aliased_walk(seed)
-        found = loop_closures(rows, np.arange(float(len(rows))), least_agreement=0.0)
-        loops += [loop._replace(query=loop.query + start, match=loop.match + start) for loop in found]
-        far = 1e6 + 1e3 * np.arange(len(order))
-        xy.append(np.column_stack([np.where(order >= 0, 20.0 * order, far), np.zeros(len(order))]))
-        start += len(rows)
-    fit = fit_loops(loops, np.concatenate(xy), model="abc")
-    assert fit.candidates == len(loops)
-    assert 0 < fit.right < fit.candidates
-    assert fit.held_out["ece"] < 0.1
-    assert fit.held_out["right_of_them"] > 0.9
-    fit.save(tmp_path / "loops.json")
-    again = LoopFit.open(tmp_path / "loops.json")
-    assert [again(loop) for loop in loops] == [fit(loop) for loop in loops]
-    rows, order = aliased_walk(90)
-    judged = [
-        (again(loop), order[loop.query] >= 0 and abs(order[loop.query] - order[loop.match]) <= 1)
-        for loop in loop_closures(rows, np.arange(float(len(rows))), least_agreement=0.0)
-    ]
-    likely = [right for chance, right in judged if chance >= 0.9]
-    assert len(likely) > 50
-    assert np.mean(likely) > 0.9
-    with pytest.raises(InputError, match="needs 10 right ones and 10 wrong ones"):
-        fit_loops(loops[:5], np.concatenate(xy))
-    record = json.loads((tmp_path / "loops.json").read_text())
-    for wrong in (
-        {},
-        {**record, "logistic": {}},
-        {**record, "kind": "other"},
-        {**record, "logistic": {**record["logistic"], "weights": [1]}},
-    ):
-        files.write_json(tmp_path / "other.json", {k: v for k, v in wrong.items() if k != files.SEAL})
-        with pytest.raises(InputError, match=r"other\.json"):
-            LoopFit.open(tmp_path / "other.json")

@@ -16,7 +16,7 @@ from covis.core.errors import InputError
 from covis.describing.describers import open_describer
 from covis.evaluation import Evaluation, evaluate, load_benchmark
 from covis.evaluation.render import NAMES
-from covis.evaluation.result import Figures, find_evaluations
+from covis.evaluation.result import find_evaluations
 from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
@@ -74,7 +74,6 @@ def test_a_report_is_of_one_benchmark(evaluated, tmp_path):
         ("recall", "svg", b"<?xml"),
         ("sizes", "png", b"\x89PNG"),
         ("distance", "pdf", b"%PDF"),
-        ("radius", "png", b"\x89PNG"),
     ],
 )
 def test_each_figure_as_a_file(evaluated, tmp_path, figure, ending, magic):
@@ -148,26 +147,6 @@ def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):
         assert (escape(name.text) in rest) == (key in first.figures)
     by_condition = tables.parts(groups).body
     assert all(f'<th scope="row">{part}</th>' in by_condition for part in first.figures["breakdown"]["condition"])
-
-
-def test_the_curve_of_accepted_matches_is_that_of_the_figures(evaluated):
-    groups = by_label(evaluated)
-    lines = {line.get_label(): line for line in FIGURES["precision"](groups, {}, None).axes[0].lines}
-    recall, precision = (values / 100 for values in lines["small"].get_data())
-    area = sum((b - a) * p for a, b, p in zip([0, *recall], recall, precision, strict=False))
-    assert 100 * area == pytest.approx(groups["small"][0].figures["match_auc"])
-
-
-def test_published_figures_stand_beside_ours_a_row_each_method():
-    figures = {"benchmark": "msls_val", "fingerprint": "f", "queries": 740, "database": 18871}
-    ours = Evaluation(Figures({**figures, "recall": {"1": 70.0, "5": 80.0}}), {}, {}, {})
-    body = tables.published_table({"mine": [ours]}).body
-    assert "65.9 → 70.0 (+4.1)" in body
-    assert "whitening was fitted on the evaluated set" in body
-    assert (
-        tables.published_table({"mine": [Evaluation(Figures({**figures, "queries": 1, "recall": {}}), {}, {}, {})]})
-        is None
-    )
 
 
 def test_figures_are_fit_for_a_paper(evaluated, tmp_path):

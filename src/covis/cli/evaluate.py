@@ -119,9 +119,6 @@ def evaluate(
         typer.Option(callback=existing, help="pose: COLMAP model of the map's images. [default: depth beside them]"),
     ] = None,
     frame: FrameOption = "",
-    published: Annotated[
-        bool, typer.Option("--published", help="Also show the published figures of the method.")
-    ] = False,
     json: Json = False,
 ) -> None:
     """Score models on benchmarks, with confidence intervals. Writes a submission file where the ground truth is hidden.
@@ -164,13 +161,10 @@ def evaluate(
     for label, path in labels.items():
         folder = output if output is None or len(labels) == 1 else output / label
         results += evaluate_all(open_describer(path), loaded, folder, variants)
-    _print_results(results, output, published, json)
+    _print_results(results, output, json)
 
 
-def _print_results(
-    results: Sequence[Evaluation | dict[str, Any]], output: Path | None, published: bool, json: bool
-) -> None:
-    from covis.evaluation.published import beside
+def _print_results(results: Sequence[Evaluation | dict[str, Any]], output: Path | None, json: bool) -> None:
     from covis.evaluation.render import evaluation_text
 
     data, text, scored = [], [], []
@@ -179,8 +173,8 @@ def _print_results(
             data.append(result)
             text.append(f"{result['benchmark']}: {result['submission']} passed the check and is ready to upload")
             continue
-        data.append({**result.json(), **({"published": beside(result)} if published else {})})
-        text.append(evaluation_text(result, published))
+        data.append(result.json())
+        text.append(evaluation_text(result))
         scored.append(result.benchmark)
     if output is not None:
         text.append(f"written to {output}")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from covis.core.arrays import Descriptors
-    from covis.field.loops import LoopClosure, LoopFit
+    from covis.field.loops import LoopClosure
     from covis.field.pairs import ImagePairs
     from covis.maps.pair_selection import DescribedImages
 
@@ -77,15 +77,6 @@ def pairs(
     ] = None,
     loops: Annotated[bool, typer.Option("--loops", help="Loop closures of one recording instead of pairs.")] = False,
     time_gap: Annotated[float, typer.Option(help="loops: minimum time between two images, in seconds.")] = 30.0,
-    fit: Annotated[
-        Path | None,
-        typer.Option(
-            help="loops: learn from this recording's positions how likely a candidate is correct; write it to this file."
-        ),
-    ] = None,
-    probability: Annotated[
-        Path | None, typer.Option(callback=existing, help="loops: use what --fit learned from another recording.")
-    ] = None,
     json: Json = False,
 ) -> None:
     """Choose image pairs for hloc or COLMAP to match. Far fewer than all possible pairs.
@@ -97,16 +88,12 @@ def pairs(
       covis pairs sparse/0 -o pairs.txt --by overlap --least 0.3
       covis pairs walk.csv --model runs/quick/model -o pairs.txt --by both -o global-feats.h5
       covis pairs drive.csv --model runs/quick/model --loops --time-gap 60 -o -
-      covis pairs surveyed.csv --model runs/quick/model --loops --fit loops.json -o loops.txt
     """
-    if not loops and (fit is not None or probability is not None):
-        raise InputError("--fit and --probability belong to loop closures; give --loops too")
     from covis.maps.pair_selection import choose_pairs, open_described, open_queries
 
     database = open_described(source, model)
     if loops:
-        judged = None if probability is None else _loop_fit(probability, database)
-        _write_loops(database, outputs[0], time_gap, least or 0.0, judged, fit, json)
+        _write_loops(database, outputs[0], time_gap, least or 0.0, json)
         return
     other = database if queries is None else open_queries(queries, source, model)
     made, way = choose_pairs(other, database, by, per_image=per_image, least=0.1 if least is None else least)
@@ -144,29 +131,14 @@ def _write_output(
     return {"output": str(output)}
 
 
-def _loop_fit(path: Path, side: DescribedImages) -> LoopFit:
-    """What was learned from another recording, whose descriptors must be of the same model."""
-    from covis.field.loops import LoopFit
-
-    fit = LoopFit.open(path)
-    if fit.model and side.model and fit.model != side.model:
-        raise InputError(
-            f"{path} was fitted on descriptors of model {fit.model}, these are of model {side.model}; fit again with it"
-        )
-    return fit
-
-
-def _write_loops(
-    side: DescribedImages, output: Path, gap_s: float, least: float, given: LoopFit | None, fit: Path | None, json: bool
-) -> None:
+def _write_loops(side: DescribedImages, output: Path, gap_s: float, least: float, json: bool) -> None:
     """Candidates in order of time; on standard output each as soon as it is known."""
     import numpy as np
 
+    from covis.core.files import write_text
     from covis.field.loops import (
         HEADER,
-        LEAST_AGREEMENT,
         LoopJudge,
-        fit_loops,
         fitted_probability,
         image_times,
         line,
@@ -179,16 +151,15 @@ def _write_loops(
     times = image_times(side.images, side.path)
     order = np.argsort(times, kind="stable")
     xy = side.images.poses.xy[order]
-    agreeing = 0.0 if fit is not None else LEAST_AGREEMENT
-    closures = loop_closures(_descriptors_in_order(side, order), times[order], gap_s=gap_s, least_agreement=agreeing)
+    closures = loop_closures(_descriptors_in_order(side, order), times[order], gap_s=gap_s)
 
     def text(loop: LoopClosure, chance: float) -> str:
         both = int(order[loop.query]), int(order[loop.match])
         names = side.images.name(both[0]), side.images.name(both[1])
         return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
 
-    if output == STREAM and fit is None:
-        judge = given or LoopJudge(xy)
+    if output == STREAM:
+        judge = LoopJudge(xy)
         print(HEADER, flush=True)
         for loop in closures:
             chance = judge(loop)
@@ -196,45 +167,13 @@ def _write_loops(
                 print(text(loop, chance), flush=True)
         return
     loops = list(closures)
-    learned = None
-    if fit is not None:
-        learned = fit_loops(loops, xy, model=side.model)
-        learned.save(fit)
-        loops = [loop for loop in loops if loop.agreement >= LEAST_AGREEMENT]
-    own = given or learned or fitted_probability(loops, xy)
-    judged = [(loop, (own or usual_probability)(loop)) for loop in loops]
+    fitted = fitted_probability(loops, xy)
+    judged = [(loop, (fitted or usual_probability)(loop)) for loop in loops]
     kept = [text(loop, chance) for loop, chance in judged if chance >= least]
-    _print_loops(
-        [HEADER, *kept], output, side, "given" if given else "usual" if own is None else "fitted", learned, json
-    )
-
-
-def _print_loops(
-    lines: list[str], output: Path, side: DescribedImages, by: str, learned: LoopFit | None, json: bool
-) -> None:
-    """Writes candidates, and says what was learned."""
-    whole = "".join(f"{line}\n" for line in lines)
-    if output == STREAM:
-        sys.stdout.write(whole)
-    else:
-        from covis.core.files import write_text
-
-        write_text(output, whole)
-    facts: dict[str, Any] = {
-        "loops": len(lines) - 1,
-        "images": len(side.images),
-        "probability": by,
-        "output": str(output),
-    }
-    text = f"{output}: {len(lines) - 1} loop closures of {len(side.images)} images"
-    if learned is not None:
-        facts["fit"] = {"candidates": learned.candidates, "right": learned.right, "held_out": learned.held_out}
-        text += f"\nfitted on {learned.candidates} candidates of any agreement, {learned.right} of them right"
-        halves = learned.held_out
-        if halves and halves["right_of_them"] is not None:
-            share = f"{100 * halves['right_of_them']:.1f} % of {halves['called_90']}"
-            text += f"; judged by the other half of the recording, right were {share} called 90 % likely"
-    emit(facts, json and output != STREAM, "" if output == STREAM else text)
+    write_text(output, "".join(f"{line}\n" for line in (HEADER, *kept)))
+    facts: dict[str, Any] = {"loops": len(kept), "images": len(side.images), "output": str(output),
+                             "probability": "usual" if fitted is None else "fitted"}  # fmt: skip
+    emit(facts, json, f"{output}: {len(kept)} loop closures of {len(side.images)} images")
 
 
 def _descriptors_in_order(side: DescribedImages, order: NDArray[np.int64]) -> Iterator[Descriptors]:

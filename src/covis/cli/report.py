@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 _PICTURES = (".png", ".svg", ".pdf")
 FIGURE_CHOICES = (
     "recall",
-    "precision",
-    "radius",
     "distance",
     "sizes",
     "gains",

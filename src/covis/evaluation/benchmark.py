@@ -22,7 +22,6 @@ from covis.images import WINDOW, ImageSet
 from covis.ranking import Groups
 
 Denominator = Literal["answerable", "all"]
-_RADII_M = (1.0, 2.0, 5.0, 10.0, 15.0, 20.0, 25.0, 30.0, 40.0, 50.0, 75.0, 100.0)
 _BLOCK = 1 << 20
 
 
@@ -64,8 +63,6 @@ class Benchmark:
     queries that it can answer."""
     thresholds: tuple[tuple[float, float], ...] = ()
     """(metres, degrees) within which the best match's pose counts as localised."""
-    radii_m: tuple[float, ...] = _RADII_M
-    """Radii of the curve of recall against threshold."""
     breakdown: Mapping[str, NDArray[Any]] = field(default_factory=dict)
     """Labels of each query by which figures are split, such as condition."""
     pairs: bool = False

@@ -3,56 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 
 Floats32 = NDArray[np.float32]
 _BLOCK = 1 << 24
 """Distances held at once: 64 MB."""
-
-
-@dataclass(frozen=True, eq=False)
-class PrecisionRecall:
-    """Precision and recall when every match up to a distance is accepted; one point per distinct distance."""
-
-    distance: Floats
-    precision: Floats
-    recall: Floats
-
-    @property
-    def average_precision(self) -> float:
-        """Σ (recall step) · precision: the area under the curve without interpolation."""
-        return float(np.sum(np.diff(self.recall, prepend=0.0) * self.precision))
-
-    @property
-    def recall_at_full_precision(self) -> float:
-        """The largest recall that still has no false match."""
-        return float(self.recall[self.precision >= 1.0].max(initial=0.0))
-
-
-def precision_recall(distance: ArrayLike, correct: ArrayLike, possible: int | None = None) -> PrecisionRecall:
-    """The curve of matches (N,) with their `distance` and whether each is `correct`, the nearest accepted first.
-
-    `possible` is how many correct ones could be found at best (default: those given). Ties are accepted together.
-    """
-    d, hit = np.asarray(distance, np.float64), np.asarray(correct, bool)
-    if d.shape != hit.shape or d.ndim != 1:
-        raise InputError(f"distances {d.shape} and outcomes {hit.shape} must be two lists of one length")
-    possible = int(hit.sum()) if possible is None else possible
-    if possible < 1:
-        raise InputError("no pair is correct, so precision and recall say nothing; check the ground truth")
-    order = np.argsort(d, kind="stable")
-    d = d[order]
-    last = np.flatnonzero(np.append(np.diff(d) > 0, len(d) > 0))
-    hits = np.cumsum(hit[order])[last]
-    return PrecisionRecall(d[last], hits / (last + 1.0), hits / possible)
 
 
 def average_precision(queries: Floats32, database: Floats32, relevant: SimilarityGraph, *, one_set: bool) -> float:

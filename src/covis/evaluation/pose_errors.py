@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
-from covis.evaluation.metrics import Ranked, ranked_ids
 from covis.poses import Poses, angle_between
 
 PoseLimits = Sequence[tuple[float, float]]
-_BLOCK = 1 << 20
-"""Neighbours looked up at a time."""
 LONG_TERM_LIMITS = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
 """(metres, degrees): high, medium and coarse precision of the long-term visual localisation benchmark."""
 POSE_LIMITS = ((0.05, 5.0), *LONG_TERM_LIMITS)
@@ -67,44 +63,3 @@ def percent_localised(metres: Floats, degrees: Floats, limits: PoseLimits = LONG
 def limit_name(limit: tuple[float, float]) -> str:
     """`(0.25, 2)` → `0.25m_2deg`, as the published tables spell it."""
     return f"{limit[0]:g}m_{limit[1]:g}deg"
-
-
-def recall_by_radius(
-    ranking: Ranked, queries: Poses, database: Poses, possible_m: Floats, radii_m: ArrayLike, k: int = 1
-) -> dict[str, list[float]]:
-    """Percent of queries with one of their first k within each radius, and the most that any ranking could reach.
-
-    `possible_m` (Q,) is the distance of the nearest map image that each query may match. Over the queries whose own
-    position is known; the map's images at unknown positions match nothing.
-    """
-    radii = np.asarray(radii_m, np.float64)
-    ids = ranked_ids(ranking, len(queries))[:, :k]
-    gap = np.linalg.norm(queries.xy[:, None] - database.xy[np.maximum(ids, 0)], axis=2)
-    nearest = np.where(np.isnan(gap) | (ids < 0), np.inf, gap).min(axis=1, initial=np.inf)
-    return {
-        "radius_m": radii.tolist(),
-        "recall": [float(100.0 * (nearest[queries.known] <= r).mean()) for r in radii],
-        "possible": [float(100.0 * (possible_m[queries.known] <= r).mean()) for r in radii],
-    }
-
-
-def nearest_admissible(
-    queries: Poses, database: Poses, admissible: Callable[[NDArray[Any], NDArray[Any]], NDArray[np.bool_]]
-) -> Floats:
-    """(Q,) metres to the nearest map image that each query may match; infinite where there is none."""
-    from scipy.spatial import cKDTree
-
-    known = np.flatnonzero(database.known)
-    out = np.full(len(queries), np.inf)
-    left = np.flatnonzero(queries.known)
-    tree = cKDTree(database.xy[known])
-    k = 1
-    # Most queries find theirs at once; the few whose neighbourhood is forbidden look further each time.
-    while len(left) and k // 4 < len(known):
-        width = min(k, len(known))
-        for part in np.array_split(left, -(-len(left) * width // _BLOCK)):
-            near, at = tree.query(queries.xy[part], k=np.arange(1, width + 1))
-            out[part] = np.where(admissible(part[:, None], known[at]), near, np.inf).min(axis=1)
-        left = left[np.isinf(out[left])]
-        k *= 4
-    return out

@@ -45,8 +45,6 @@ NAMES: Mapping[str, Name] = {
     "ndcg@10": Name("nDCG@10 over ψ"),
     "median_error_m": Name("median distance of the best match", "m", 2, lower_is_better=True),
     "median_error_deg": Name("median turn of the best match", "°", 2, lower_is_better=True),
-    "match_auc": Name("area under precision–recall of best matches"),
-    "recall_at_100_precision": Name("recall at 100 % precision"),
     "average_precision": Name("average precision over pairs"),
     "spearman_psi_distance": Name("Spearman ρ of ψ and distance", "", 2, lower_is_better=True),
 }
@@ -90,11 +88,7 @@ def seeds(group: Sequence[Evaluation]) -> str:
     return ", ".join(known) if len(known) == len(group) else str(len(group))
 
 
-SHOWN_PUBLISHED = 24
-"""Rows of published figures that the terminal shows; `--json` has all."""
-
-
-def evaluation_text(evaluation: Evaluation, published: bool = False) -> str:
+def evaluation_text(evaluation: Evaluation) -> str:
     """One evaluation: what was scored on what, the recalls with intervals, and whatever else the protocol has."""
     f = evaluation.figures
     lines = [
@@ -104,7 +98,7 @@ def evaluation_text(evaluation: Evaluation, published: bool = False) -> str:
     if f.queries_without_positive:
         lines.append(_denominators(f))
     lines += [*_recalls(f), *_others(f), *_breakdown(f), *(f"  note: {note}" for note in f.notes)]
-    return "\n".join([*lines, *(_published(evaluation) if published else [])])
+    return "\n".join(lines)
 
 
 def _denominators(f: Figures) -> str:
@@ -169,24 +163,6 @@ def _breakdown(f: Figures) -> list[str]:
             rows.append(row | {name: f"{v:.1f}" for name, v in part.localised.items()})
         lines += [f"  {line}" for line in text_table(sorted(rows, key=len, reverse=True)).splitlines()]
     return lines
-
-
-def _published(evaluation: Evaluation) -> list[str]:
-    from covis.evaluation.published import SOURCE, beside
-
-    rows = beside(evaluation)
-    if not rows:
-        return ["  no published figures of this protocol and these counts"]
-    keys = ("method", "whitened", "dim", "figure", "published", "ours", "difference", "source")
-    shown = [{key: row[key] for key in keys} for row in rows[:SHOWN_PUBLISHED]]
-    more = [f"  … and {len(rows) - SHOWN_PUBLISHED} more (--json)"] if len(rows) > SHOWN_PUBLISHED else []
-    caveats = sorted({c for row in rows for c in row["caveats"]})
-    return [
-        f"  published: {SOURCE}",
-        *(f"  {line}" for line in text_table(shown).splitlines()),
-        *more,
-        *(f"  caveat: {caveat}" for caveat in caveats),
-    ]
 
 
 Writer = Callable[[Sequence[TableRow], Mapping[str, bool]], str]

@@ -29,14 +29,6 @@ class Part(NamedTuple):
     localised: dict[str, float]
 
 
-class RadiusCurve(NamedTuple):
-    """Recall@1 against the radius that counts as correct, in percent; and what any ranking could reach."""
-
-    radius_m: list[float]
-    recall: list[float]
-    possible: list[float]
-
-
 class Figures(JsonValues):
     """The figures of an evaluation, typed; as a mapping they are what `--json` prints and a manifest keeps."""
 
@@ -112,12 +104,6 @@ class Figures(JsonValues):
     def stricter(self) -> dict[str, Part]:
         """Recall by stricter truths, such as within 5 m, each over the queries that it can answer; empty without any."""
         return {str(name): _part(entry) for name, entry in self.get("recall_stricter", {}).items()}
-
-    @property
-    def by_radius(self) -> RadiusCurve | None:
-        """Recall@1 against radius; None where positions are unknown."""
-        curve = self.get("recall_by_radius")
-        return None if curve is None else RadiusCurve(curve["radius_m"], curve["recall"], curve["possible"])
 
     @property
     def notes(self) -> list[str]:

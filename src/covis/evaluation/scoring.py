@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 from covis.core.arrays import Ids
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.metrics import Ranked, answerable, average_precision_at_k, first_hits, ndcg_at_k, ranked_psi
-from covis.evaluation.pairs import precision_recall
-from covis.evaluation.pose_errors import limit_name, localised, nearest_admissible, pose_errors, recall_by_radius
+from covis.evaluation.pose_errors import limit_name, localised, pose_errors
 from covis.evaluation.result import Evaluation, Figures
 from covis.evaluation.statistics import LEVEL, RESAMPLES, bootstrap_interval
 from covis.images import ImageSet
@@ -38,10 +37,8 @@ def evaluate(
     ids, distances = benchmark.settle(ranking)
     arrays = _outcomes(ids, distances, benchmark)
     figures = {**_head(benchmark, arrays), **_recalls(benchmark, arrays, resamples)}
-    figures |= _graded(benchmark, ids, arrays) | _errors(benchmark, arrays) | _matches(arrays)
+    figures |= _graded(benchmark, ids, arrays) | _errors(benchmark, arrays)
     figures |= {"breakdown": _breakdown(benchmark, arrays)} if benchmark.breakdown else {}
-    if benchmark.queries.poses.known.any() and benchmark.database.poses.known.any():
-        figures["recall_by_radius"] = _by_radius(benchmark, ids)
     figures |= {**(further or {}), "notes": [*benchmark.notes, *_warnings(benchmark, ids)]}
     figures["roots"] = {"query": str(benchmark.queries.root), "map": str(benchmark.database.root)}
     return Evaluation(
@@ -150,26 +147,6 @@ def _errors(benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]:
 def _percent(benchmark: Benchmark, within: NDArray[np.bool_]) -> dict[str, float]:
     names = [limit_name(limit) for limit in benchmark.thresholds]
     return {name: float(v) for name, v in zip(names, 100.0 * within.mean(axis=0), strict=True)}
-
-
-def _matches(arrays: Arrays) -> dict[str, Any]:
-    """Precision and recall of accepting each query's best match up to a distance; needs distances."""
-    distance = arrays["distances"][:, 0]
-    given = np.isfinite(distance)
-    if not given.any():
-        return {}
-    correct = arrays["first_hit"] == 1
-    curve = precision_recall(distance[given], correct[given], int((arrays["relevant"] > 0).sum()))
-    return {
-        "match_auc": 100.0 * curve.average_precision,
-        "recall_at_100_precision": 100.0 * curve.recall_at_full_precision,
-    }
-
-
-def _by_radius(benchmark: Benchmark, ids: Ids) -> dict[str, list[float]]:
-    queries, database = benchmark.queries.poses, benchmark.database.poses
-    possible = nearest_admissible(queries, database, benchmark.admissible)
-    return recall_by_radius(ids, queries, database, possible, benchmark.radii_m)
 
 
 def _breakdown(benchmark: Benchmark, arrays: Arrays) -> dict[str, dict[str, dict[str, Any]]]:

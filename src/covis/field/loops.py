@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.files import read_record, write_json
 from covis.images import ImageSet
-from covis.logistic import Logistic, expected_calibration_error
+from covis.logistic import Logistic
 from covis.poses import PLACE_M
 
 GAP_S = 30.0
@@ -118,67 +116,17 @@ class Judgement(Protocol):
     def __call__(self, loop: LoopClosure) -> float: ...
 
 
-@dataclass(frozen=True)
-class LoopFit:
-    """A logistic regression on `stands_out` and `agreement`, learned from candidates whose positions are known."""
-
-    logistic: Logistic
-    right_m: float = PLACE_M
-    candidates: int = 0
-    right: int = 0
-    model: str = ""
-    """Fingerprint of the model that described the images: distances of another model mean something else."""
-    held_out: dict[str, Any] | None = None
-    """How far off probabilities were, each half judged by a fit on the other; None where a half is too small to fit."""
-
-    def __call__(self, loop: LoopClosure) -> float:
-        """The probability of one candidate."""
-        return float(self.logistic(_features([loop]))[0])
-
-    def save(self, path: Path) -> None:
-        """Writes the fit, for other recordings described by the same model."""
-        write_json(path, {**asdict(self), "kind": _FIT})
-
-    @classmethod
-    def open(cls, path: Path) -> LoopFit:
-        """What `save` wrote."""
-        hint = "make it with: covis pairs RECORDING --loops --fit FILE -o loops.txt"
-        kinds = {"kind": str, "logistic": dict, "right_m": (int, float), "candidates": int, "right": int, "model": str}
-        record = read_record(path, kinds, hint)
-        try:
-            logistic = Logistic.from_dict(record["logistic"])
-            sound = record["kind"] == _FIT and np.isfinite(logistic(np.zeros(2)))
-        except (KeyError, TypeError, ValueError):
-            sound = False
-        if not sound:
-            raise InputError(f"{path} is not a fit of loop closures; {hint}")
-        fields = {key: record[key] for key in ("right_m", "candidates", "right", "model", "held_out") if key in record}
-        return cls(logistic, **fields)
+_USUAL = Logistic((2.8, 3.0), -9.2, (0.0, 0.0), (1.0, 1.0))
 
 
-_FIT = "loop-fit"
-usual_probability = LoopFit(Logistic((2.8, 3.0), -9.2, (0.0, 0.0), (1.0, 1.0)))
-"""The probability that a candidate is right, where nothing is known about the recording. Fitted on a car's camera over 18
-rounds of a race track on two days (MobileNetV2; 1,558 candidates, of any agreement). On another stretch of it, whose
-candidates are easier, 99.9 % of those called at least 90 % likely were right within 25 m."""
+def usual_probability(loop: LoopClosure) -> float:
+    """The probability that a candidate is right, where nothing is known about the recording.
 
-
-def fit_loops(loops: Sequence[LoopClosure], xy: Floats, *, right_m: float = PLACE_M, model: str = "") -> LoopFit:
-    """Learns from candidates in order of time; (N, 2) positions of the frames. Needs `LEAST_KNOWN` right and wrong ones."""
-    used, right = _known(loops, xy, right_m)
-    features = _features(used)
-    logistic = _fit(features, right)
-    if logistic is None:
-        raise InputError(
-            f"{len(used)} candidates have both positions known, {int(right.sum())} of them within {right_m:g} m; a fit needs "
-            f"{LEAST_KNOWN} right ones and {LEAST_KNOWN} wrong ones: give a recording that comes back to its places"
-        )
-    half = len(used) // 2
-    first, second = _fit(features[:half], right[:half]), _fit(features[half:], right[half:])
-    held_out = None
-    if first is not None and second is not None:
-        held_out = _calibration(np.concatenate([second(features[:half]), first(features[half:])]), right)
-    return LoopFit(logistic, right_m, len(used), int(right.sum()), model, held_out)
+    Fitted on a car's camera over 18 rounds of a race track on two days (MobileNetV2; 1,558 candidates, of any
+    agreement). On another stretch of it, whose candidates are easier, 99.9 % of those called at least 90 % likely were
+    right within 25 m.
+    """
+    return float(_USUAL(np.array([loop.stands_out, loop.agreement])))
 
 
 def _known(loops: Sequence[LoopClosure], xy: Floats, right_m: float) -> tuple[list[LoopClosure], NDArray[np.bool_]]:
@@ -189,29 +137,12 @@ def _known(loops: Sequence[LoopClosure], xy: Floats, right_m: float) -> tuple[li
     return [loops[int(i)] for i in known], gap_m[known] <= right_m
 
 
-def _features(loops: Sequence[LoopClosure]) -> Floats:
-    return np.array([[loop.stands_out, loop.agreement] for loop in loops]).reshape(-1, 2)
-
-
-def _fit(features: Floats, right: NDArray[np.bool_]) -> Logistic | None:
-    """A regression, or None where too few candidates are known to be right or wrong."""
-    return Logistic.fit(features, right) if min(right.sum(), (~right).sum()) >= LEAST_KNOWN else None
-
-
-def _calibration(probability: Floats, right: NDArray[np.bool_]) -> dict[str, Any]:
-    """Expected calibration error, and how many called at least 90 % likely are right."""
-    likely = probability >= 0.9
-    share = float(right[likely].mean()) if likely.any() else None
-    ece = expected_calibration_error(probability, right)
-    return {"ece": ece, "called_90": int(likely.sum()), "right_of_them": share}
-
-
 def fitted_probability(loops: Sequence[LoopClosure], xy: Floats, right_m: float = PLACE_M) -> Judgement | None:
     """A fit on this recording alone, by distance and agreement; None where too few positions are known for it."""
     used, right = _known(loops, xy, right_m)
-    logistic = _fit(np.array([[loop.distance, loop.agreement] for loop in used]).reshape(-1, 2), right)
-    if logistic is None:
+    if min(right.sum(), (~right).sum()) < LEAST_KNOWN:
         return None
+    logistic = Logistic.fit(np.array([[loop.distance, loop.agreement] for loop in used]), right)
     return lambda loop: float(logistic(np.array([loop.distance, loop.agreement])))
 
 

@@ -12,7 +12,6 @@ from numpy.typing import NDArray
 from covis.core.errors import InputError
 from covis.evaluation import Benchmark, Evaluation, load_benchmark
 from covis.evaluation.differences import paired_differences
-from covis.evaluation.pairs import precision_recall
 from covis.evaluation.render import mean_interval
 from covis.report import plots
 from covis.report.activations import activation_figure
@@ -81,37 +80,6 @@ def _series(log: Sequence[Mapping[str, str]], column: str) -> tuple[list[float],
     return [step for step, _ in filled], [value for _, value in filled]
 
 
-def precision_figure(evaluations: EvaluationGroups) -> Figure:
-    """Precision against recall of each query's best match, accepted up to a distance."""
-    curves = {name: [c for e in group for c in _accepted(e)] for name, group in evaluations.items()}
-    if not any(curves.values()):
-        raise InputError("these evaluations hold no distances, so matches cannot be accepted by distance")
-    return plots.precision_curves({name: lines for name, lines in curves.items() if lines}, colours(evaluations))
-
-
-def _accepted(evaluation: Evaluation) -> list[tuple[NDArray[np.float64], NDArray[np.float64]]]:
-    distance = np.asarray(evaluation.arrays["distances"])[:, 0]
-    given = np.isfinite(distance)
-    if not given.any():
-        return []
-    right = np.asarray(evaluation.arrays["first_hit"]) == 1
-    curve = precision_recall(distance[given], right[given], int((evaluation.arrays["relevant"] > 0).sum()))
-    return [(curve.recall, curve.precision)]
-
-
-def radius_figure(evaluations: EvaluationGroups) -> Figure:
-    """Recall@1 against the radius that counts as right."""
-    curves = {
-        name: [curve for e in group if (curve := e.figures.by_radius) is not None]
-        for name, group in evaluations.items()
-    }
-    known = [c for group in curves.values() for c in group]
-    if not known:
-        raise InputError("these evaluations have images without positions, so there is no radius to plot")
-    recall = {name: [c.recall for c in group] for name, group in curves.items() if group}
-    return plots.radius_curves(recall, known[0].radius_m, known[0].possible, colours(evaluations))
-
-
 def distance_figure(evaluations: EvaluationGroups, runs: Runs) -> Figure:
     """Distance against ψ, with the line of the first run's margin."""
     pairs = {
@@ -167,8 +135,6 @@ def _all(evaluations: EvaluationGroups) -> list[Evaluation]:
 
 FIGURES: dict[str, Callable[[EvaluationGroups, Runs, Path | None], Figure]] = {
     "recall": lambda evaluations, runs, data: recall_figure(evaluations),
-    "precision": lambda evaluations, runs, data: precision_figure(evaluations),
-    "radius": lambda evaluations, runs, data: radius_figure(evaluations),
     "distance": lambda evaluations, runs, data: distance_figure(evaluations, runs),
     "sizes": lambda evaluations, runs, data: size_figure(evaluations),
     "differences": lambda evaluations, runs, data: difference_figure(

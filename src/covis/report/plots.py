@@ -92,41 +92,6 @@ def training_curves(
 
 
 @styled
-def precision_curves(curves: Mapping[str, Sequence[tuple[NDArray[Any], NDArray[Any]]]], colours: Palette) -> Figure:
-    """Precision against recall (each in [0, 1]) of best matches accepted up to a distance, one line per evaluation."""
-    figure, axes = single_panel()
-    marker = markers(curves)
-    for name, curve in curves.items():
-        for i, (recall, precision) in enumerate(curve):
-            axes.plot(
-                100 * recall, 100 * precision, color=colours[name], label=None if i else name, drawstyle="steps-pre",
-                marker=marker[name], ms=4, markevery=0.2,
-            )  # fmt: skip
-    axes.set(xlabel="recall, %", ylabel="precision, %", xlim=(0, 100), ylim=(0, 102), title="accepted matches")
-    _legend(axes)
-    return figure
-
-
-@styled
-def radius_curves(
-    curves: Mapping[str, Sequence[Sequence[float]]],
-    radii_m: Sequence[float],
-    possible: Sequence[float],
-    colours: Palette,
-) -> Figure:
-    """Recall@1 against the radius in metres that counts as correct; dashed: the most that any ranking could reach."""
-    figure, axes = single_panel()
-    marker = markers(curves)
-    axes.plot(radii_m, possible, color="k", lw=1, ls="--", label="possible")
-    for name, curve in curves.items():
-        axes.plot(radii_m, np.mean(curve, axis=0), marker=marker[name], ms=4, color=colours[name], label=name)
-    axes.set(xlabel="radius, m", ylabel="Recall@1, %", ylim=(0, 102), xscale="log", title="correct within a radius")
-    _ticks(axes, radii_m, 1.6)
-    _legend(axes)
-    return figure
-
-
-@styled
 def distance_against_similarity(
     pairs: Mapping[str, tuple[NDArray[Any], NDArray[Any]]], margin: float | None, colours: Palette
 ) -> Figure:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -21,8 +20,6 @@ from covis.report.figures import (
     BATCHES,
     batch_figure,
     distance_figure,
-    precision_figure,
-    radius_figure,
     recall_figure,
     size_figure,
     training_figure,
@@ -152,10 +149,9 @@ def write_report(
     runs = runs or {}
     models = openable_models(evaluations, runs)
     parts = [
-        tables.recall_table(evaluations, _curves(evaluations)),
+        tables.recall_table(evaluations, [svg(recall_figure(evaluations))]),
         tables.further(evaluations),
         tables.parts(evaluations),
-        tables.published_table(evaluations),
         training(evaluations, runs),
         map_and_gallery(evaluations, benchmark),
         size_curve(evaluations),
@@ -168,12 +164,3 @@ def write_report(
     ]
     shown = [part for part in parts if part is not None]
     write_page(Path(path), title, lead(evaluations), shown, navigation=True)
-
-
-def _curves(evaluations: Mapping[str, Sequence[Evaluation]]) -> list[str]:
-    """Recall against k, precision against recall and recall against radius, as far as the evaluations have them."""
-    drawn = []
-    for make in (recall_figure, precision_figure, radius_figure):
-        with contextlib.suppress(InputError):
-            drawn.append(svg(make(evaluations)))
-    return drawn

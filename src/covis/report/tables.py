@@ -1,16 +1,13 @@
-"""Tables of a report: recall with intervals and tests, other metrics, parts of the queries, published figures."""
+"""Tables of a report: recall with intervals and tests, other metrics and parts of the queries."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
-
-from markupsafe import Markup
 
 from covis.core.tables import aligned
 from covis.evaluation import Evaluation
 from covis.evaluation.compare import compare_methods
-from covis.evaluation.published import SOURCE, beside
 from covis.evaluation.render import BEST_RECALL, NAMES, PLUS_MINUS, comparison_notes, name_of, over_seeds, seeds
 from covis.evaluation.render import COMPARED_KS as KS
 from covis.report.inputs import (
@@ -115,31 +112,3 @@ def _part_rows(evaluations: EvaluationGroups, label: str) -> list[dict[str, Any]
             }
             rows.append(row)
     return aligned(rows)
-
-
-def published_table(evaluations: EvaluationGroups) -> Section | None:
-    """The method's published figures beside ours, where the protocol is the same: one row per published method."""
-    rows: dict[tuple[Any, ...], dict[str, Any]] = {}
-    caveats: list[str] = []
-    for name, group in evaluations.items():
-        for entry in beside(group[0]):
-            facts = {"ours": name, "published": entry["method"], "of": entry["part"] or "all", **_made_by(entry)}
-            row = rows.setdefault(tuple(facts.values()), facts)
-            cell = f"{entry['published']:g} → {entry['ours']:.1f} ({entry['difference']:+.1f})"
-            row[_FIGURE.get(entry["figure"].partition("@")[0], "") + entry["figure"].partition("@")[2]] = cell
-            caveats += [c for c in entry["caveats"] if c not in caveats]
-    if not rows:
-        return None
-    body = html_table(aligned(list(rows.values())), "published")
-    notes = Markup("").join(Markup("<li>{}</li>").format(c) for c in caveats)
-    lead = NOTE.format(f"published → ours (difference), percent; {SOURCE}")
-    note = Markup('<ul class="note">{}</ul>').format(notes)
-    return Section("Published, ours, difference", lead + body + note, "published")
-
-
-_FIGURE = {"recall": "Recall@", "localised": "within ", "average_precision": "average precision"}
-
-
-def _made_by(entry: Mapping[str, Any]) -> dict[str, Any]:
-    whitened = {None: "", True: "whitened", False: "plain"}[entry["whitened"]]
-    return {"dims": entry["dim"] or "", "made": whitened, "source": entry["source"]}

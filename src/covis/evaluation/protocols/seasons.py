@@ -27,7 +27,6 @@ _CAMERA = "rear"
 COARSE_M, COARSE_DEG = LONG_TERM_LIMITS[-1]
 RULE = f"within {COARSE_M:g} m and {COARSE_DEG:g}°"
 HIDDEN = "hidden truth: write a submission file for visuallocalization.net"
-_RADII_M = (0.25, 0.5, 1.0, 2.0, 5.0, 10.0, 25.0)
 NIGHT = ("night", "night-rain")
 
 
@@ -49,7 +48,6 @@ def robotcar_v2_train(path: Path | None) -> Benchmark:
         Radius(COARSE_M, COARSE_DEG),
         RULE,
         thresholds=LONG_TERM_LIMITS,
-        radii_m=_RADII_M,
         breakdown=_conditions(queries),
         notes=("the training queries, not the server's: not comparable with published figures",),
     )
@@ -80,7 +78,6 @@ def cmu_extended_train(path: Path | None) -> Benchmark:
         RULE,
         groups="same",
         thresholds=LONG_TERM_LIMITS,
-        radii_m=_RADII_M,
         breakdown=_surroundings(queries),
         notes=("the training slices, not the server's: not comparable with published figures",),
     )

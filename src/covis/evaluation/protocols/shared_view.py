@@ -19,7 +19,6 @@ from covis.labels.rules import LabelRule
 
 GARDEN_VIEW = FovOverlap(radius_m=3.5, fov_deg=90.0)
 _KS = (1, 2, 3, 4, 5, 10, 15, 20, 25)
-_ROOM_RADII_M = (0.1, 0.25, 0.5, 1.0, 2.0, 3.5, 5.0)
 
 
 def tb_places(path: Path | None, split: str) -> Benchmark:
@@ -47,7 +46,7 @@ def seven_scenes(path: Path | None, scene: str) -> Benchmark:
 
 
 def _shared_view(name: str, sides: Split, rule: LabelRule, words: str, **more: Any) -> Benchmark:
-    return by_rule(name, sides, rule, words, denominator="all", ks=_KS, radii_m=_ROOM_RADII_M, pairs=True, **more)
+    return by_rule(name, sides, rule, words, denominator="all", ks=_KS, pairs=True, **more)
 
 
 register("tb_places_w17_w18", "tb_places", "w17_w18")(partial(tb_places, split="w17_w18"))

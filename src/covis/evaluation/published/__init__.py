@@ -8,12 +8,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any, Literal
+from typing import Literal
 
 from covis.core.errors import unknown_name
 from covis.datasets import DATASETS
 from covis.datasets.seven_scenes import SCENES
-from covis.evaluation.result import Evaluation
 
 SOURCE = (
     "M. Leyva-Vallina, N. Strisciuglio, N. Petkov: Data-efficient Large Scale Place Recognition with Graded "
@@ -212,39 +211,3 @@ def other_counts(benchmark: str, queries: int, database: int) -> str:
         return f"other protocol: nothing is published that counts as {benchmark} does"
     whole = queries >= least[0] and database >= least[1]
     return "" if whole else f"{reason}, not the whole benchmark (at least {least[0]:,} and {least[1]:,})"
-
-
-def beside(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """Published, ours and their difference, one row per figure of the evaluation's protocol; empty if none compares."""
-    if other_counts(evaluation.benchmark, evaluation.figures["queries"], evaluation.figures["database"]):
-        return []
-    table = []
-    for entry in published(evaluation.benchmark):
-        value = _ours(evaluation, entry)
-        if value is not None and not entry.doubtful:
-            table.append(
-                {
-                    "method": " ".join(filter(None, [entry.method, entry.loss])),
-                    "whitened": entry.whitened,
-                    "dim": entry.dim,
-                    "part": entry.part,
-                    "figure": entry.figure,
-                    "published": entry.value,
-                    "ours": round(value, 2),
-                    "difference": round(value - entry.value, 2),
-                    "source": PUBLISHED_TABLES[entry.table].split(":")[0],
-                    "caveats": list(entry.caveats),
-                }
-            )
-    return table
-
-
-def _ours(evaluation: Evaluation, entry: Published) -> float | None:
-    figures: Mapping[str, Any] = evaluation.figures
-    if entry.part:
-        labels = figures.get("breakdown", {}).values()
-        figures = next((values[entry.part] for values in labels if entry.part in values), {})
-    name, _, at = entry.figure.partition("@")
-    over = DENOMINATORS.get(evaluation.benchmark) if name == "recall" else None
-    value = figures.get(f"recall_over_{over}" if over else name)
-    return (value.get(at) if isinstance(value, Mapping) else value) if value is not None else None
