@@ -171,19 +171,16 @@ def test_the_doctor_names_the_extras(capsys):
     assert "covis[" in run(capsys, "doctor") or all(facts["extras"].values())
 
 
-def test_the_cache_is_listed_bounded_and_cleared(capsys, tmp_path, monkeypatch):
+def test_the_cache_is_listed_and_cleared(capsys, tmp_path, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
     assert run(capsys, "cache", "--json")["entries"] == []
     for kind, name, size in (("features", "old", 3000), ("features", "new", 2000), ("descriptors", "one", 1000)):
         folder = tmp_path / "cache" / kind / name
         folder.mkdir(parents=True)
         (folder / "data").write_bytes(bytes(size))
-    os.utime(tmp_path / "cache" / "features" / "old" / "data", (1, 1))
     (tmp_path / "cache" / "mine.txt").write_text("not an entry", encoding="utf-8")
     assert run(capsys, "cache", "--json")["bytes"] == 6000
     assert "features" in run(capsys, "cache")
-    bounded = run(capsys, "cache", "--keep-gb", "4e-6", "--json")
-    assert [entry["name"] for entry in bounded["deleted"]] == ["old"]
     assert run(capsys, "cache", "--clear", "features", "--json")["bytes"] == 1000
     assert run(capsys, "cache", "--clear", "all", "--json")["bytes"] == 0
     assert (tmp_path / "cache" / "mine.txt").exists()

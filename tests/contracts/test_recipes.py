@@ -16,7 +16,7 @@ from covis.training.recipe import configure, describe_recipe, read_recipe
 from covis.training.run import Resources, train
 from layouts import builders
 
-PAPER_DATASETS = ("msls", "tb_places", "7scenes", "pitts30k")
+PAPER_DATASETS = ("msls", "tb_places", "7scenes")
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 TINY = ModelConfig("tiny", "gem", image_size=(16, 16), trainable="last1")
 
@@ -30,9 +30,7 @@ def with_every_band(tmp_path_factory):
         builders.msls(root / "msls", cities=("amman", "cph", "sf"), queries=30, database=36)
     builders.tb_places(root / "tb", sizes=(("W17", 24), ("W18", 8)), halves=(4, 4))
     builders.seven_scenes(root / "7scenes", scenes=tuple(SCENES), frames=20)
-    builders.pitts(root / "pitts", places=8)
-    return {"msls": root / "msls", "tb_places": root / "tb", "7scenes": root / "7scenes",
-            "pitts30k": root / "pitts"}  # fmt: skip
+    return {"msls": root / "msls", "tb_places": root / "tb", "7scenes": root / "7scenes"}
 
 
 def small(recipe):
@@ -93,7 +91,7 @@ def test_one_step_runs_on_a_miniature(name, official, with_every_band, tmp_path,
     assert bool(row["recall@5"]) == bool(recipe.validation)
 
 
-@pytest.mark.parametrize("name", [n for n in experiments.RECIPES if n.split("_")[0] in ("msls", "pitts30k")
+@pytest.mark.parametrize("name", [n for n in experiments.RECIPES if n.startswith("msls")
                                   and isinstance(experiments.get(n).batches, Classes)])  # fmt: skip
 def test_classes_of_places_take_a_step_on_the_official_layout(name, official, tmp_path, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))

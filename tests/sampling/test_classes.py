@@ -11,7 +11,6 @@ from covis.images import ImageSet, Split
 from covis.losses import LargeMarginCosine
 from covis.poses import Poses
 from covis.sampling import Classes
-from covis.sampling.classes import place_classes
 from covis.training.batch_images import BatchImages
 
 
@@ -63,16 +62,6 @@ def test_a_batch_holds_images_of_one_group_and_an_epoch_passes_over_them(split):
         assert set(seen) <= set(group.tolist())
         assert len(set(seen)) == min(len(group), len(sampler) * 16)
     assert not np.array_equal(replace(sampler, seed=4).batch(0, 0).database, sampler.batch(0, 0).database)
-
-
-def test_headings_may_count_from_the_street():
-    t = np.linspace(-4, 4, 9)
-    xy = np.column_stack([t * np.sin(np.radians(30)), t * np.cos(np.radians(30))]) + 50
-    heading = np.array([30, 35, 25, 120, 115, 210, 205, 300, 290], float)
-    sector = place_classes(xy, heading, 200.0, 90.0, axis="street")[:, 2]
-    assert len(set(sector.tolist())) == 4
-    for part in (slice(0, 3), slice(3, 5), slice(5, 7), slice(7, 9)):
-        assert len(set(sector[part].tolist())) == 1
 
 
 def test_focal_points_are_those_of_a_loop(split):

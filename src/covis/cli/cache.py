@@ -10,17 +10,14 @@ import typer
 from covis.cli.options import Json
 from covis.cli.output import emit, size_text, table
 from covis.cli.verbs import INSTALLATION, verb
-from covis.core.cache import KINDS, Entry, entries, least_recent
-from covis.core.errors import InputError, unknown_name
+from covis.core.cache import KINDS, Entry, entries
+from covis.core.errors import unknown_name
 from covis.core.machine import cache_folder
 
 
 @verb("cache", section=INSTALLATION, order=3)
 def cache(
     clear: Annotated[str | None, typer.Option(help=f"Delete entries of a kind ({', '.join(KINDS)}) or `all`.")] = None,
-    keep_gb: Annotated[
-        float | None, typer.Option(help="Delete the least recently used entries down to this size.")
-    ] = None,
     json: Json = False,
 ) -> None:
     """List the cache, with sizes, or clear it. Everything in it is made again when needed.
@@ -31,17 +28,12 @@ def cache(
     Examples:
       covis cache
       covis cache --clear features
-      covis cache --keep-gb 5
     """
     if clear is not None and clear not in (*KINDS, "all"):
         raise unknown_name("kind of cache entry", clear, (*KINDS, "all"))
-    if keep_gb is not None and not keep_gb >= 0:
-        raise InputError(f"--keep-gb is {keep_gb}; expected 0 or more gigabytes")
     folder = cache_folder()
     present = entries(folder)
     deleted = [entry for entry in present if clear in (entry.kind, "all")]
-    if keep_gb is not None:
-        deleted += least_recent([entry for entry in present if entry not in deleted], keep_gb * 1e9)
     for entry in deleted:
         entry.delete()
     kept = [entry for entry in present if entry not in deleted]

@@ -21,7 +21,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
         "training, fitting a model to photos, model folders, reports",
     ),
     "onnx": (("onnx", "onnxscript"), "covis export, and faster index and embed on a CPU"),
-    "serve": (("fastapi", "uvicorn", "multipart", "prometheus_client"), "covis serve"),
+    "serve": (("fastapi", "uvicorn", "multipart"), "covis serve"),
     "milvus": (("pymilvus",), "maps and search on Milvus"),
     "postgres": (("psycopg", "pgvector"), "maps on PostgreSQL"),
     "heic": (("pillow_heif",), "HEIC photos (iPhone)"),

@@ -82,12 +82,11 @@ def _limits(rate: int | None, queue: int, max_upload: str, trusted: bool) -> Any
 def _app(maps: list[Path], *, keys: Path | None, **options: Any) -> Any:
     try:
         import fastapi
-        import prometheus_client
         import python_multipart
         import uvicorn
     except ImportError as error:
         raise InputError(f"the service needs {error.name}; install it with: pip install 'covis[serve]'") from None
-    del fastapi, python_multipart, prometheus_client, uvicorn
+    del fastapi, python_multipart, uvicorn
     from covis.service.app import create_app
     from covis.service.keys import Keys
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -59,15 +58,3 @@ def _entry(kind: str, path: Path) -> Entry:
     stats = [file.lstat() for file in files]
     used = max((max(stat.st_mtime, stat.st_atime) for stat in stats), default=path.lstat().st_mtime)
     return Entry(kind, path, sum(stat.st_size for stat in stats), used)
-
-
-def least_recent(present: Sequence[Entry], max_bytes: float) -> list[Entry]:
-    """The entries used longest ago that have to go so that the rest takes at most `max_bytes`."""
-    left = sum(entry.size for entry in present)
-    chosen = []
-    for entry in sorted(present, key=lambda entry: entry.used):
-        if left <= max_bytes:
-            break
-        chosen.append(entry)
-        left -= entry.size
-    return chosen

@@ -9,8 +9,7 @@ from covis.evaluation.published import Published, published
 from covis.experiments import recipes
 from covis.experiments.recipes import binary_batches, cl, cl_graded, gcl
 from covis.experiments.tables import MEAN, TABLES, Row, Table
-from covis.losses import LOSSES
-from covis.sampling import AllPairs, Tuples
+from covis.sampling import Tuples
 from covis.training.recipe import RECIPES, Recipe
 
 _NAMES = {"vgg16": "VGG", "resnet50": "ResNet50", "resnet152": "ResNet152", "resnext": "ResNeXt"}
@@ -24,7 +23,6 @@ _AVG_DIMS = {
     "resnet152": {"cl": 1024, "gcl": 2048}, "resnext": {"cl": 1024, "gcl": 1024},
 }  # fmt: skip
 NETVLAD_DIM = 4096
-_GRADED = "GCL, graded batches"
 OFF_THE_SHELF = "netvlad"
 """The name for NetVLAD as its authors trained it (`--model netvlad=FOLDER`)."""
 HOURS = {"vgg16": 5.0, "resnet50": 6.0, "resnet152": 14.0, "resnext": 28.0}
@@ -218,9 +216,6 @@ def table11() -> Table:
     return Table("Table 11: average precision, 7Scenes", tuple(rows), mean_over=tuple(SCENES), published_means=means)
 
 
-# Figures that are drawn from runs
-
-
 @TABLES.register("figure_whitening")
 def figure_whitening() -> Table:
     """Recall against whitened size; the truth of MSLS test is hidden, so its curve is left out."""
@@ -284,9 +279,6 @@ def _both_losses() -> tuple[Row, ...]:
     )
 
 
-# The same questions on the town
-
-
 @TABLES.register("town_table1")
 def town_table1() -> Table:
     """Table 1's question on the town's unseen streets."""
@@ -295,40 +287,9 @@ def town_table1() -> Table:
         Row("CL, binary batches", cl(base), ("town",)),
         Row("GCL, binary batches", binary_batches(gcl(base)), ("town",)),
         Row("CL, graded batches", cl_graded(base), ("town",)),
-        Row(_GRADED, gcl(base), ("town",)),
+        Row("GCL, graded batches", gcl(base), ("town",)),
     )
     return Table("Labels in batch and loss, on the town", rows, seeds=3)
-
-
-@TABLES.register("town_all_pairs")
-def town_all_pairs() -> Table:
-    """All pairs of a batch's images against disjoint pairs, by forward passes."""
-    pairs = gcl(recipes.town_base())
-    steps = pairs.steps or 1
-    wide = replace(pairs, batches=AllPairs(size=2 * pairs.batches.size))
-    rows = [Row(_GRADED, pairs, ("town",))]
-    rows += [Row(f"all pairs, 1/{n} of the images", replace(wide, steps=steps // n), ("town",)) for n in (1, 2, 4)]
-    return Table("All-pairs batches, on the town", tuple(rows), seeds=3)
-
-
-@TABLES.register("town_losses")
-def town_losses() -> Table:
-    """The losses of Table 4 on the town, at equal forward passes; mining is counted apart."""
-    pairs = gcl(recipes.town_base())
-    rows = [Row(_GRADED, pairs, ("town",))]
-    images = 2 * pairs.batches.size * (pairs.steps or 1)
-    for name in recipes.TABLE4_LOSSES:
-        recipe = _on_town(name, pairs, images)
-        rows.append(Row(name.replace("_", " "), recipe, ("town",)))
-    return Table("Losses at equal forward passes, on the town", tuple(rows), seeds=3)
-
-
-def _on_town(name: str, pairs: Recipe, images: int) -> Recipe:
-    loss = LOSSES[name]()
-    if loss.shape != "tuples":
-        return replace(pairs, loss=loss)
-    batches = Tuples(8, negatives=6, mined=True, refresh=50, pool=400)
-    return replace(pairs, loss=loss, batches=batches, steps=images // (8 * 8))
 
 
 def _figures(table: str, method: str, loss: str = "", whitened: bool | None = None) -> tuple[Published, ...]:

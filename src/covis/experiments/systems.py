@@ -1,6 +1,6 @@
 """Systems that the method is compared with, as recipes: their losses and labels in the terms of this package.
 
-They run on MSLS and Pittsburgh with the networks of their papers, on 7Scenes for RelocNet, and on the town, where all
+They run on MSLS with the networks of their papers, on 7Scenes for RelocNet, and on the town, where all
 of them see as many images as `town_gcl` does.
 """
 
@@ -13,7 +13,7 @@ from functools import partial
 from covis.experiments import recipes
 from covis.experiments.recipes import gcl, graded_batches
 from covis.experiments.tables import TABLES, Row, Table
-from covis.labels import FrustumOverlap, Radius
+from covis.labels import FrustumOverlap
 from covis.losses import (
     LOSSES,
     AveragePrecision,
@@ -28,7 +28,6 @@ from covis.losses import (
     Sare,
     SoftSupervisedContrastive,
 )
-from covis.models import ModelConfig
 from covis.sampling import AllPairs, Classes, Pairs, Tuples
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
@@ -106,29 +105,6 @@ def town_cosplace(batches: Classes) -> Recipe:
 FOCAL = Classes(cell_m=15.0, angle_deg=90.0, axis="focal", apart=3, turns_apart=2)
 """EigenPlaces: classes of images that face one of four points 10 m from the middle of a cell; along streets and across
 in turns."""
-CELLS = Classes(angle_deg=360.0)
-"""CosPlace where headings are unknown."""
-
-
-def pitts(backbone: str, pool: str) -> Recipe:
-    """Pittsburgh 30k as NetVLAD and later systems use it: positives within 10 m, headings unknown."""
-    return Recipe(
-        dataset="pitts30k",
-        model=ModelConfig(recipes.BACKBONES[backbone], pool, (480, 640), "last2", "pretrained"),
-        labels=Radius(10.0),
-        epochs=30,
-    )
-
-
-def pitts_tuples(loss: Loss) -> Recipe:
-    """VGG16 with NetVLAD, a positive and ten mined negatives, as SARE was published."""
-    batches = Tuples(4, negatives=10, mined=True)
-    return replace(pitts("vgg16", "netvlad64"), loss=loss, batches=batches, optimiser=TUPLE_RATE)
-
-
-def pitts_lists(loss: Loss) -> Recipe:
-    """ResNet50 with GeM, lists of 64 images around eight places; labels say yes or no."""
-    return replace(pitts("resnet50", "gem"), loss=loss, batches=AllPairs(size=_IMAGES, places=8, strategy="binary"))
 
 
 @TABLES.register("town_systems")
@@ -172,18 +148,12 @@ _ALL: dict[str, Callable[[], Recipe]] = {
     "msls_resnet50_gem_average_precision": lambda: msls_lists(AveragePrecision()),
     "msls_resnet50_gem_listwise_softmax": lambda: msls_lists(ListwiseSoftmax()),
     "msls_resnet50_gem_soft_supervised_contrastive": lambda: msls_lists(SoftSupervisedContrastive()),
-    "pitts30k_vgg16_netvlad64_sare": lambda: pitts_tuples(Sare()),
-    "pitts30k_resnet50_gem_relaxed_contrastive": lambda: pitts_lists(RelaxedContrastive()),
-    "pitts30k_resnet50_gem_average_precision": lambda: pitts_lists(AveragePrecision()),
-    "pitts30k_resnet50_gem_soft_supervised_contrastive": lambda: pitts_lists(SoftSupervisedContrastive()),
     "town_sfrs": town_sfrs,
     "msls_vgg16_netvlad64_sfrs": lambda: sfrs(recipes.msls_base("vgg16", "netvlad64")),
-    "pitts30k_vgg16_netvlad64_sfrs": lambda: sfrs(pitts("vgg16", "netvlad64")),
     "town_cosplace": lambda: town_cosplace(Classes(cell_m=15.0, apart=3)),
     "town_eigenplaces": lambda: town_cosplace(FOCAL),
     "msls_resnet50_gem_cosplace": lambda: cosplace(recipes.msls_base("resnet50", "gem"), Classes()),
     "msls_resnet50_gem_eigenplaces": lambda: cosplace(recipes.msls_base("resnet50", "gem"), FOCAL),
-    "pitts30k_resnet50_gem_cosplace": lambda: cosplace(pitts("resnet50", "gem"), CELLS),
     "7scenes_chess_resnet18_relocnet": partial(seven_scenes_relocnet, "chess"),
     "7scenes_fire_resnet18_relocnet": partial(seven_scenes_relocnet, "fire"),
     "7scenes_heads_resnet18_relocnet": partial(seven_scenes_relocnet, "heads"),

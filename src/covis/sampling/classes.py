@@ -24,7 +24,7 @@ from covis.sampling.kernels import epoch_key, permute
 if TYPE_CHECKING:
     from torch import Tensor
 
-FacingAxis = Literal["north", "street", "focal"]
+FacingAxis = Literal["north", "focal"]
 _PURPOSE = 4
 
 
@@ -110,8 +110,7 @@ def place_classes(
 ) -> Ids:
     """(N, 3) cell east, cell north and sector of heading of each image; −1 in the last for an image of no class.
 
-    With axis `street`, headings count from the main direction of the cell's positions: along it and across it. With
-    `focal`, four points lie `focal_m` from the cell's mean position, along and across its main direction: the sector is
+    With axis `focal`, four points lie `focal_m` from the cell's mean position, along and across its main direction: the sector is
     the point that the image faces best, if within half of `angle_deg`.
     """
     cell = np.floor(xy / cell_m).astype(np.int64)
@@ -125,11 +124,7 @@ def place_classes(
     for k in range(int(inverse.max(initial=-1)) + 1):
         own = np.flatnonzero(inverse.ravel() == k)
         street = _main_direction(xy[own])
-        if axis == "focal":
-            sectors[own] = _faced(xy[own], heading[own], street, focal_m, angle_deg)
-        else:
-            turned = np.floor(np.mod(heading[own] - street + angle_deg / 2, 360.0) / angle_deg)
-            sectors[own] = np.where(np.isnan(turned), -1, turned).astype(np.int64)
+        sectors[own] = _faced(xy[own], heading[own], street, focal_m, angle_deg)
     return np.column_stack([cell, sectors])
 
 
@@ -165,8 +160,7 @@ class Classes(Batches):
     angle_deg: float = 30.0
     """Width of a sector of headings; a full turn must be a whole number of them. 360: classes are cells only."""
     axis: FacingAxis = "north"
-    """Headings from north (CosPlace), from the street's own direction in each cell, or by the `focal` point of four around
-    the cell that an image faces (EigenPlaces)."""
+    """Headings from north (CosPlace), or by the `focal` point of four around the cell that an image faces (EigenPlaces)."""
     focal_m: float = 10.0
     """How far a focal point lies from the mean position of its cell."""
     apart: int = 5

@@ -1,8 +1,7 @@
-"""The interface of every index, and the exact one."""
+"""The base of every index, and the exact one."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any
 
@@ -20,36 +19,13 @@ from covis.search.exact import as_queries, rank
 INDEX_KIND = "index"
 
 
-class Index(ABC):
-    """Searchable descriptors under ids of the caller's choice. Ids are not negative; adding one again replaces it."""
+class LocalIndex:
+    """Searchable descriptors under ids of the caller's choice, which are not negative; adding one again replaces it.
+
+    Rows are only ever appended, and a removed or replaced row is left out of answers.
+    """
 
     kind: str
-    dim: int
-
-    @abstractmethod
-    def add(self, ids: ArrayLike, descriptors: Matrix, xy: ArrayLike | None = None) -> None:
-        """Adds descriptors (n, dim) under ids (n,), or replaces them; xy (n, 2) are their positions in metres."""
-
-    @abstractmethod
-    def remove(self, ids: ArrayLike) -> int:
-        """Removes ids and returns how many existed."""
-
-    @abstractmethod
-    def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
-        """The k nearest of each of `queries` (Q, dim), only inside `area` if given; fewer where there are not k."""
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """How many descriptors can be found."""
-
-    @property
-    @abstractmethod
-    def ids(self) -> Ids:
-        """Ids that can be found, ascending."""
-
-
-class LocalIndex(Index):
-    """An index of this process: rows are only ever appended, and a removed or replaced row is left out of answers."""
 
     def __init__(self, dim: int, model: str | None = None) -> None:
         self.dim = dim
@@ -120,9 +96,9 @@ class LocalIndex(Index):
     def _appended(self, count: int) -> None:
         """Called when `count` rows were appended."""
 
-    @abstractmethod
     def _search(self, queries: NDArray[np.float32], k: int, rows: Ids) -> Ranking:
         """The k nearest among the rows; k is at most their number."""
+        raise NotImplementedError
 
 
 class Exact(LocalIndex):

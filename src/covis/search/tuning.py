@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -48,10 +48,6 @@ class Measured:
     def loss(self) -> float:
         """Share of the exact `k` nearest that it misses."""
         return 1 - self.recall
-
-    def to_dict(self) -> dict[str, Any]:
-        """As JSON values."""
-        return {**asdict(self), "loss": self.loss}
 
     def line(self) -> str:
         """One line for people."""

@@ -34,7 +34,6 @@ from covis.service.keys import Key, Keys
 from covis.service.limits import Budget, Limits, Rate, TooBusy
 from covis.service.locating import ANSWER_FORMATS, GEOJSON, LocateRequest, accepted, answer, search_area
 from covis.service.map_cache import MapCache, MapSnapshot
-from covis.service.metrics import Metrics
 from covis.service.schemas import ChangedOut, CoverageOut, LocatedOut, MapOut, MapsOut, PhotosOut, StatusOut, problems
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, asset_text, rendered
 
@@ -47,7 +46,6 @@ class Server:
     limits: Limits
     keys: Keys | None
     batcher: Batcher
-    metrics: Metrics
     rate: Rate
     bodies: Budget
 
@@ -121,11 +119,10 @@ def create_app(
     pictures: folders of photos to show beside those that were given to the maps on this machine.
     """
     limits = limits or Limits()
-    cache, metrics = MapCache(maps, pictures), Metrics()
-    batcher = Batcher(limits.queue, limits.answer_s, metrics.batch.observe)
+    cache = MapCache(maps, pictures)
+    batcher = Batcher(limits.queue, limits.answer_s)
     bodies = Budget(limits.total_bytes, "too many uploads at once")
-    server = Server(cache, limits, keys, batcher, metrics, Rate(limits.per_minute), bodies)
-    metrics.watch(cache, batcher, bodies)
+    server = Server(cache, limits, keys, batcher, Rate(limits.per_minute), bodies)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -142,7 +139,6 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _bad_input)
     app.add_exception_handler(Unavailable, _unavailable)
-    app.add_middleware(metrics.middleware)
     app.add_middleware(Guard, limits=limits, budget=bodies, hosts=hosts)
     return app
 
@@ -190,7 +186,6 @@ _OPTION_FIELDS = {
 def _add_routes(app: FastAPI) -> None:
     app.get("/healthz", response_model=StatusOut, tags=["server"], responses=problems())(healthz)
     app.get("/readyz", response_model=StatusOut, tags=["server"], responses=problems(503))(readyz)
-    app.get("/metrics", tags=["server"], response_class=Response, responses=problems() | _TEXT)(scrape)
     app.post(
         "/v1/locate", response_model=LocatedOut, tags=["locate"], openapi_extra=_form_schema(_OPTION_FIELDS),
         responses=problems(400, 404, 406, 408, 409, 413, 415, 503) | _LOCATED, summary="Say where photos were taken",
@@ -218,7 +213,6 @@ _PICTURE: dict[int | str, dict[str, Any]] = {
     200: {"content": {"image/jpeg": {}}, "description": "a small picture"},
     204: {"description": "the photo has no picture, and `missing=ok` was said; the header X-Covis-Reason says why"},
 }
-_TEXT: dict[int | str, dict[str, Any]] = {200: {"content": {"text/plain": {}}, "description": "Prometheus metrics"}}
 _LOCATED: dict[int | str, dict[str, Any]] = {
     200: {
         "content": {
@@ -249,11 +243,6 @@ async def readyz(request: Request) -> dict[str, str]:
     return {"status": "ready"}
 
 
-async def scrape(server: ReadAccess) -> Response:
-    """Metrics for Prometheus."""
-    return Response(server.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
-
-
 async def locate(request: Request, server: ReadAccess, query: Annotated[LocateRequest, Query()]) -> Response:
     """Say where photos were taken.
 
@@ -271,7 +260,6 @@ async def locate(request: Request, server: ReadAccess, query: Annotated[LocateRe
         raise HTTPException(409, f"the map {snapshot.name!r} is empty; add photos first")
     area = search_area(options, snapshot.map.frame)
     described = await server.batcher.describe(snapshot.network, [photo.data for photo in form.photos])
-    server.metrics.count(described)
     _refuse_if_none(form.photos, described)
     answered = await run_in_threadpool(answer, snapshot, options, area, form.photos, described)
     return answered.response(kind, snapshot)
@@ -387,7 +375,6 @@ async def add_photos(request: Request, name: str, server: WriteAccess) -> dict[s
     form = await read_form(request, server.limits)
     positions = await run_in_threadpool(read_positions, form, snapshot.map.frame)
     described = await server.batcher.describe(snapshot.network, [photo.data for photo in form.photos])
-    server.metrics.count(described)
     _refuse_if_none(form.photos, described)
     given = added_images(snapshot.map, form, positions, described)
 

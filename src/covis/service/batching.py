@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import queue
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -44,10 +44,10 @@ class _Job:
 class Batcher:
     """One thread that feeds the network, and a bounded number of photos before it."""
 
-    def __init__(self, most: int, answer_s: float, seen: Callable[[int], None] = lambda count: None) -> None:
-        """most: photos that may wait. seen: called with the size of each batch."""
+    def __init__(self, most: int, answer_s: float) -> None:
+        """most: photos that may wait."""
         self.slots = Budget(most, "too many photos are waiting")
-        self.answer_s, self._seen = answer_s, seen
+        self.answer_s = answer_s
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._decoders = ThreadPoolExecutor(cpu_count(), "decode")
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
@@ -105,7 +105,6 @@ class Batcher:
     def _describe(self, network: Runtime, batch: list[_Job]) -> None:
         if not batch:
             return
-        self._seen(len(batch))
         try:
             vectors = network.describe(np.stack([job.pixels for job in batch]).transpose(0, 3, 1, 2))
         except BaseException as error:
