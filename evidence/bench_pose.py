@@ -16,7 +16,7 @@ import numpy as np
 from scipy.stats import chi2
 
 from covis.datasets.seven_scenes import read_scene
-from covis.evaluation.pose_errors import POSE_LIMITS, rotation_angles
+from covis.evaluation.pose_errors import LONG_TERM_LIMITS, rotation_angles
 from covis.field.resection import DepthScene, Resected, locate_pose
 from covis.images import ImageSet, concatenate
 from covis.reading.cameras import camera_of
@@ -57,7 +57,7 @@ def rows(frames: ImageSet, ids: list[int]) -> list[dict[str, Any]]:
         {"what": "median error, cm", "value": 100 * float(np.median(metres))},
         {"what": "median error, °", "value": float(np.median(degrees))},
     ]
-    for limit_m, limit_deg in POSE_LIMITS:
+    for limit_m, limit_deg in ((0.05, 5.0), *LONG_TERM_LIMITS):
         share = float(((metres <= limit_m) & (degrees <= limit_deg)).sum() / len(ids))
         entries.append({"what": f"within {limit_m:g} m and {limit_deg:g}°, %", "value": 100 * share})
     squared = np.array([e @ np.linalg.solve(p.covariance[3:, 3:], e) for e, (_, p) in zip(offset, pairs, strict=True)])

@@ -1,6 +1,5 @@
 """Sources of the field through the command line, and what its tools read back."""
 
-import csv
 import json
 
 import h5py
@@ -243,31 +242,6 @@ def test_a_map_keeps_the_full_poses_of_a_model(project, tmp_path, capsys):
         graphs.append(open_labels(graph).graph.to_scipy().toarray())
     assert graphs[0].max() > 0
     np.testing.assert_array_equal(graphs[0], graphs[1])
-
-
-def test_estimated_poses_are_scored(project, tmp_path, capsys):
-    """Each image against those of the other group, its pose by the model's points: centimetres off at most."""
-    folder, _ = project
-    run(capsys, "data", "import", folder, "-o", tmp_path / "set.csv", "--georeference", folder / "gps.csv")
-    with (tmp_path / "set.csv").open(newline="") as file:
-        rows = [row | {"group": "ab"[i % 2]} for i, row in enumerate(csv.DictReader(file))]
-    with (tmp_path / "set.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, rows[0])
-        writer.writeheader()
-        writer.writerows(rows)
-    arguments = ("evaluate", folder / "model", "table", "--data", tmp_path / "set.csv")
-    scene = ("--pose", "--scene", folder / "sparse" / "0")
-    code, out, err = run(capsys, *arguments, *scene, "-o", tmp_path / "eval", "--json")
-    assert code == 0, err
-    posed = json.loads(out)["posed"]
-    assert (posed["queries"], posed["estimated"]) == (6, 6)
-    assert posed["localised"]["0.25m_2deg"] == 100.0
-    assert posed["median_error_m"] < 0.1
-    assert "6DOF pose of 6 of 6 queries" in run(capsys, *arguments, *scene, "-o", tmp_path / "eval")[1]
-    code, _, err = run(capsys, *arguments, "-o", tmp_path / "eval")
-    assert code == 2
-    code, _, err = run(capsys, *arguments, "--scene", folder / "sparse" / "0")
-    assert (code, "--scene goes with --pose" in err) == (2, True)
 
 
 def test_a_bag_becomes_a_table(tmp_path, capsys):

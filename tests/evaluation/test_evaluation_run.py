@@ -112,10 +112,10 @@ def test_one_whitened_size_is_one_evaluation(walks, model, tmp_path, capsys):
 
 def test_a_whitening_learns_from_poses(walks, model, tmp_path, capsys):
     given = ("evaluate", model, "walks_west", "--data", walks, "--whiten", "8:graded")
-    code, data, _ = run(capsys, *given, "--fit", "train", "-o", tmp_path / "eval", "--set", "total_share=0.3", "--json")
+    code, data, _ = run(capsys, *given, "--fit", "train", "-o", tmp_path / "eval", "--json")
     assert code == 0
     whitening = data["subject"]["whitening"]
-    assert (whitening["labels"], whitening["total_share"], whitening["exponent"]) == ("graded", 0.3, 2.0)
+    assert (whitening["labels"], whitening["total_share"], whitening["exponent"]) == ("graded", 0.1, 2.0)
     assert whitening["pairs"] > 0
     assert Evaluation.open(tmp_path / "eval").label == "small, whitened 8 (train graded)"
     code, _, err = run(capsys, *given, "--fit", "map")
@@ -128,8 +128,6 @@ def test_a_whitening_learns_from_poses(walks, model, tmp_path, capsys):
     [
         (["--whiten", "8:soft"], "graded"),
         (["--whiten", 8, "--whiten", "4:graded"], "share their labels"),
-        (["--set", "power=0.5"], "add --whiten DIM"),
-        (["--whiten", "8:graded", "--set", "total_share=2"], "total_share is a share"),
     ],
 )
 def test_contradictory_whitenings_are_told(options, message, walks, model, capsys):
@@ -276,7 +274,6 @@ def test_poses_for_the_localisation_server(model, tmp_path, capsys):
         (("walks_west", "--whiten", "100000"), "ask for 1 to"),
         (("walks_west", "--rerank", "pathces"), "did you mean 'patches'"),
         (("walks_west", "--rerank", "patches:sift"), "takes no argument"),
-        (("walks_west", "--fit-images", "some"), "not a number of images"),
         (("walks_west", "--data", "wlaks=/x"), "unknown dataset in --data 'wlaks'"),
     ],
 )

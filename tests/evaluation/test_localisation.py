@@ -6,7 +6,6 @@ from scipy.spatial.transform import Rotation
 
 from covis.evaluation.pose_errors import (
     localised,
-    percent_localised,
     pose_errors,
     rotation_angles,
 )
@@ -55,4 +54,3 @@ def test_both_limits_must_hold_and_a_missing_match_is_a_failure():
         [False, False, True],
         [False, False, False],
     ]
-    assert percent_localised(metres, degrees) == {"0.25m_2deg": 20, "0.5m_5deg": 60, "5m_10deg": 80}

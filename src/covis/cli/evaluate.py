@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covis.cli.names import check_name, known_names
-from covis.cli.options import MODEL_HELP, DataPath, FrameOption, Json, existing, existing_model
+from covis.cli.options import MODEL_HELP, DataPath, FrameOption, Json, existing_model
 from covis.cli.output import emit
 from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError, unknown_name
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     from covis.evaluation import Evaluation
     from covis.evaluation.run import Variants
+    from covis.search.rerank import Reranker
 
-SWEEP, _NONE, _ALL = "sweep", "none", "all"
+SWEEP, _NONE = "sweep", "none"
 PAIR_LABELS = ("none", "graded", "binary", "nearest")
 
 
@@ -95,13 +96,6 @@ def evaluate(
             help="Fit the whitening on images of the map, of the train split, or on a table or folder of images.",
         ),
     ] = "map",
-    fit_images: Annotated[
-        str, typer.Option(help="Maximum number of images to fit the whitening on; `all` as the method's authors did.")
-    ] = "10000",
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="A field of the whitening: power, exponent or total_share =VALUE, repeatable."),
-    ] = None,
     rerank: Annotated[
         str | None,
         typer.Option(
@@ -110,13 +104,6 @@ def evaluate(
     ] = None,
     rerank_depth: Annotated[
         int | None, typer.Option(min=1, help="Results per query to re-rank (default: consensus 20, others 50).")
-    ] = None,
-    pose: Annotated[
-        bool, typer.Option("--pose", help="Also estimate each query's full pose (6DOF) from its results, and score it.")
-    ] = False,
-    scene: Annotated[
-        Path | None,
-        typer.Option(callback=existing, help="pose: COLMAP model of the map's images. [default: depth beside them]"),
     ] = None,
     frame: FrameOption = "",
     json: Json = False,
@@ -132,7 +119,6 @@ def evaluate(
       covis evaluate MODEL table --data photos.csv --rerank consensus
       covis evaluate MODEL msls_val --data /data/msls --whiten 512:graded --fit train
       covis evaluate MODEL town --rerank patches --rerank-depth 100 -o evals/patches
-      covis evaluate MODEL 7scenes_stairs --data /data/7scenes --pose -o evals/stairs
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
       covis evaluate MODEL table --data country.csv --frame EPSG:3035
@@ -145,16 +131,13 @@ def evaluate(
         raise InputError(
             "two of these models have the same name, so their folders would collide; evaluate one at a time"
         )
-    if scene is not None and not pose:
-        raise InputError("--scene goes with --pose")
     from covis.datasets import given_paths
     from covis.describing.describers import open_describer
     from covis.evaluation import BENCHMARKS, load_benchmark
     from covis.evaluation.run import evaluate_all
     from covis.poses import parse_frame
 
-    variants = _variants(whiten or [], fit, fit_images, set_ or [])
-    variants = _with_rerank_and_pose(variants, rerank, rerank_depth, pose=pose, scene=scene)
+    variants = _variants(whiten or [], fit, _open_reranker(rerank, rerank_depth))
     paths, metres = given_paths(data, (BENCHMARKS[name].dataset for name in names)), parse_frame(frame)
     loaded = [load_benchmark(name, paths, frame=metres) for name in names]
     results: list[Evaluation | dict[str, Any]] = []
@@ -200,16 +183,12 @@ def _models_and_benchmarks(model: Path, names: list[str]) -> tuple[list[Path], l
     return models, names
 
 
-def _variants(whiten: list[str], fit: str, fit_images: str, settings: list[str]) -> Variants:
+def _variants(whiten: list[str], fit: str, rerank: Reranker | None) -> Variants:
     from covis.core.settings import build_value
     from covis.evaluation.run import Variants
     from covis.reading.sources import list_images
     from covis.whitening import WhiteningRule
 
-    if fit_images != _ALL and not (fit_images.isdigit() and int(fit_images) > 1):
-        raise InputError(f"--fit-images {fit_images!r} is not a number of images; give 2 or more, or `all`")
-    if settings and not whiten:
-        raise InputError("--set changes a whitening; add --whiten DIM")
     kinds = {labels for size, _, labels in (value.partition(":") for value in whiten) if size != _NONE}
     if len(kinds) > 1:
         raise InputError("the whitenings of one command share their labels; evaluate the others separately")
@@ -218,25 +197,17 @@ def _variants(whiten: list[str], fit: str, fit_images: str, settings: list[str])
         tuple(None if size == _NONE else int(size) for size in sizes if size != SWEEP) or (None,),
         sweep=SWEEP in sizes,
         fit="map" if fit == "map" else "train",
-        fit_images=None if fit_images == _ALL else int(fit_images),
         training=None if fit in ("map", "train") else list_images(Path(fit)),
-        whitening=build_value(WhiteningRule, {"labels": next(iter(kinds), "") or "none"}, settings),
+        whitening=build_value(WhiteningRule, {"labels": next(iter(kinds), "") or "none"}, []),
+        rerank=rerank,
     )
 
 
-def _with_rerank_and_pose(
-    variants: Variants, rerank: str | None, depth: int | None, *, pose: bool, scene: Path | None
-) -> Variants:
-    from dataclasses import replace
+def _open_reranker(name: str | None, depth: int | None) -> Reranker | None:
+    if not name:
+        return None
+    from covis.describing.rerankers import open_reranker
 
-    if rerank:
-        from covis.describing.rerankers import open_reranker
-
-        reranker = open_reranker(rerank, depth)
-        reranker.facts()  # missing weights are an error before the work starts
-        variants = replace(variants, rerank=reranker)
-    if pose:
-        from covis.field.resection import ByResection
-
-        variants = replace(variants, pose=ByResection(scene))
-    return variants
+    reranker = open_reranker(name, depth)
+    reranker.facts()  # missing weights are an error before the work starts
+    return reranker

@@ -8,14 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.arrays import Floats, Ids
-from covis.core.errors import InputError
 from covis.poses import Poses, angle_between
 
 PoseLimits = Sequence[tuple[float, float]]
 LONG_TERM_LIMITS = ((0.25, 2.0), (0.5, 5.0), (5.0, 10.0))
 """(metres, degrees): high, medium and coarse precision of the long-term visual localisation benchmark."""
-POSE_LIMITS = ((0.05, 5.0), *LONG_TERM_LIMITS)
-"""For estimated poses where a benchmark has no limits of its own; adds 5 cm and 5°, the usual limit indoors."""
 
 
 def pose_errors(queries: Poses, database: Poses, match: Ids) -> tuple[Floats, Floats]:
@@ -50,14 +47,6 @@ def localised(metres: Floats, degrees: Floats, limits: PoseLimits = LONG_TERM_LI
     bounds = np.asarray(limits, np.float64).reshape(-1, 2)
     with np.errstate(invalid="ignore"):
         return np.asarray((m <= bounds[:, 0]) & (d <= bounds[:, 1]))
-
-
-def percent_localised(metres: Floats, degrees: Floats, limits: PoseLimits = LONG_TERM_LIMITS) -> dict[str, float]:
-    """Percent of queries localised within each limit, by `limit_name`."""
-    if not len(metres):
-        raise InputError("no query has a known pose, so none can be called localised; use a submission file")
-    share = 100.0 * localised(metres, degrees, limits).mean(axis=0)
-    return {limit_name(limit): float(value) for limit, value in zip(limits, share, strict=True)}
 
 
 def limit_name(limit: tuple[float, float]) -> str:

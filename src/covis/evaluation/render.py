@@ -139,18 +139,7 @@ def _others(f: Figures) -> list[str]:
         if (value := f.single(key)) is not None
     ]
     limits = "".join(f"  {name} {value:.1f}" for name, value in f.localised.items())
-    lines += [f"  localised, %:{limits}"] if limits else []
-    return lines + ([_posed(f.posed)] if f.posed else [])
-
-
-def _posed(posed: Mapping[str, Any]) -> str:
-    limits = "".join(f"  {name} {value:.1f}" for name, value in posed["localised"].items())
-    middle = (
-        ""
-        if posed["median_error_m"] is None
-        else (f"; median error {posed['median_error_m']:.3g} m, {posed['median_error_deg']:.3g}°")
-    )
-    return f"  6DOF pose of {posed['estimated']} of {posed['queries']} queries; localised, %:{limits}{middle}"
+    return [*lines, f"  localised, %:{limits}"] if limits else lines
 
 
 def _breakdown(f: Figures) -> list[str]:

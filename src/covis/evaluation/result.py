@@ -87,12 +87,6 @@ class Figures(JsonValues):
         return {str(k): float(v) for k, v in self.get("localised", {}).items()}
 
     @property
-    def posed(self) -> Mapping[str, Any]:
-        """Estimated 6DOF poses: `queries`, `estimated`, `localised`, medians; empty where none were asked for."""
-        posed: Mapping[str, Any] = self.get("posed", {})
-        return posed
-
-    @property
     def breakdown(self) -> dict[str, dict[str, Part]]:
         """Label → value → figures of the queries with that value."""
         return {

@@ -11,20 +11,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.core import artifacts
-from covis.core.arrays import Descriptors, Floats, Ids
+from covis.core.arrays import Descriptors
 from covis.core.errors import InputError
 from covis.core.machine import cpu_seconds
 from covis.core.progress import say
 from covis.crossval import WalkCrossValidation
 from covis.descriptors import Describer
 from covis.evaluation.benchmark import Benchmark
-from covis.evaluation.pose_errors import POSE_LIMITS, percent_localised, rotation_angles
 from covis.evaluation.result import EVALUATION_KIND, Evaluation
 from covis.evaluation.retrieval import SIZES, check_pair, pair_figures, rank_descriptors
 from covis.evaluation.scoring import evaluate
@@ -45,23 +44,6 @@ FITTED_QUERIES = 2000
 _FOLDS = 4
 
 
-class Poser(Protocol):
-    """A way to estimate the queries' full poses from their results (`field.resection.ByResection`)."""
-
-    @property
-    def depth(self) -> int:
-        """Results per query that it looks at."""
-        ...
-
-    def facts(self) -> dict[str, Any]:
-        """Its description as JSON values."""
-        ...
-
-    def estimate(self, ids: Ids, queries: ImageSet, database: ImageSet) -> tuple[Floats, Floats]:
-        """(Q, 3) centres and (Q, 3, 3) camera-to-world rotations by map images `ids` (Q, K); NaN where nothing fits."""
-        ...
-
-
 @dataclass(frozen=True)
 class Variants:
     """Which variants to score: descriptor sizes, what a whitening is fitted on, and how results are re-ranked."""
@@ -77,8 +59,6 @@ class Variants:
     """What `fit="train"` fits on, instead of the benchmark's own training split."""
     whitening: WhiteningRule = PCA
     rerank: Reranker | None = None
-    pose: Poser | None = None
-    """Estimates full poses from the results; they are scored beside the results."""
 
     @property
     def single(self) -> bool:
@@ -88,7 +68,6 @@ class Variants:
     def facts(self, size: int | None) -> dict[str, Any]:
         """What distinguishes the variant of this size from plain descriptors, as JSON values."""
         facts: dict[str, Any] = {"rerank": _rerank_facts(self.rerank)} if self.rerank else {}
-        facts |= {"pose": self.pose.facts()} if self.pose else {}
         if size is None:
             return facts
         training = None if self.training is None else self.training.fingerprint()
@@ -230,32 +209,7 @@ def _scored(describer: Describer, exported: Exported, variants: Variants, whiten
         **dim,
     }
     further = {**dim, **figures, **({"rerank_cost": cost} if cost else {})}
-    if variants.pose is not None:
-        posed, errors = _posed(variants.pose, ranking, described.benchmark)
-        further, samples = {**further, "posed": posed}, {**samples, **errors}
     return evaluate(ranking, _noted(described.benchmark, rerank), subject=subject, further=further, samples=samples)
-
-
-def _posed(
-    poser: Poser, ranking: Ranking, benchmark: Benchmark
-) -> tuple[dict[str, Any], dict[str, NDArray[np.float32]]]:
-    """Figures of the queries' estimated poses against their true ones, and the errors of each (NaN: none estimated)."""
-    truth = benchmark.queries.poses
-    if truth.rotation is None or truth.z is None:
-        raise InputError(f"the queries of {benchmark.name!r} have no 6DOF poses to score by; leave --pose out")
-    ids, _ = benchmark.settle(ranking)
-    centre, rotation = poser.estimate(ids, benchmark.queries, benchmark.database)
-    metres, degrees = np.linalg.norm(centre - truth.centre, axis=1), rotation_angles(rotation, truth.rotation)
-    known = truth.known & ~np.isnan(truth.rotation).any(axis=(1, 2))
-    estimated = known & ~np.isnan(metres)
-    figures = {
-        "queries": int(known.sum()),
-        "estimated": int(estimated.sum()),
-        "localised": percent_localised(metres[known], degrees[known], benchmark.thresholds or POSE_LIMITS),
-        "median_error_m": float(np.median(metres[estimated])) if estimated.any() else None,
-        "median_error_deg": float(np.median(degrees[estimated])) if estimated.any() else None,
-    }
-    return figures, {"posed_error_m": metres.astype(np.float32), "posed_error_deg": degrees.astype(np.float32)}
 
 
 def _noted(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:
@@ -344,8 +298,6 @@ def evaluate_all(
         if benchmark.relevance is not None:
             results += evaluate_to(describer, benchmark, output, variants, alone=len(benchmarks) == 1)
             continue
-        if variants is not None and variants.pose is not None:
-            raise InputError(f"the ground truth of {benchmark.name!r} is hidden, so poses cannot be scored")
         if output is None:
             raise InputError(
                 f"the ground truth of {benchmark.name!r} is hidden, so a submission file is written; give -o FOLDER"

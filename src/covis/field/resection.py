@@ -16,7 +16,6 @@ import numpy as np
 
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
-from covis.core.progress import track
 from covis.images import ImageSet
 from covis.labels.clouds import depth_camera, read_depth
 from covis.poses import Axis, quaternion_matrices
@@ -390,36 +389,3 @@ def pose_photo(
     """The pose of a photo from the names of its matches in a map; None where nothing fits."""
     pose = locate_pose(photo, place.images, place.find(matches), place.scene, camera)
     return pose if pose is None or place.into_map is None else moved_pose(pose, place.into_map)
-
-
-@dataclass(frozen=True)
-class ByResection:
-    """Full poses of a benchmark's queries, for `covis evaluate --pose`."""
-
-    scene: Path | None = None
-    """A COLMAP model of the map's images, or a table of them with depth maps; None: depth beside the images themselves."""
-    depth: int = 5
-    """Results per query whose features are matched."""
-
-    def facts(self) -> dict[str, Any]:
-        """What distinguishes it from others."""
-        return {"depth": self.depth, "scene": None if self.scene is None else str(self.scene), "features": "sift"}
-
-    def estimate(self, ids: Ids, queries: ImageSet, database: ImageSet) -> tuple[Floats, Floats]:
-        """(Q, 3) centres and (Q, 3, 3) rotations by map images `ids` (Q, K), −1 for none; NaN where nothing fits."""
-        place = None if self.scene is None else open_scene(self.scene, database)
-        if place is not None and place.unit != "m":
-            raise InputError(
-                f"{self.scene}: the scale of its poses is unknown, so errors have no metres; georeference it"
-            )
-        centre, rotation = np.full((len(queries), 3), np.nan), np.full((len(queries), 3, 3), np.nan)
-        for i in track(range(len(queries)), "pose", len(queries), "photos"):
-            matches = [int(m) for m in ids[i, : self.depth] if m >= 0]
-            camera = query_camera(queries.path(i), queries, i)
-            if place is None:
-                pose = locate_pose(queries.path(i), database, matches, DepthScene(database), camera)
-            else:
-                pose = pose_photo(queries.path(i), [bytes(database.names[m]) for m in matches], place, camera)
-            if pose is not None:
-                centre[i], rotation[i] = pose.centre, pose.rotation
-        return centre, rotation
