@@ -97,8 +97,6 @@ def measure(images: int, extent_m: float) -> list[dict[str, Any]]:
     add("PairSampler A, as batches of an epoch", whole * PAIRS / (epochs * 32 * len(sampler)))
     add("PairSampler A, setting up", cpu_seconds(lambda: PairSampler(graph, "A", 32), 3))
     add("PairSampler A, batch by batch", cpu_seconds(lambda: step_by_step(sampler, PAIRS), 2))
-    near = PairSampler(graph, "A", 32, queries=queries, database=database, zeros="near")
-    add("PairSampler A, near zeros", cpu_seconds(lambda: draw(near, PAIRS), 1))
     for other in (AllPairsSampler(graph, "A", 64), TupleSampler(graph, 10, 4)):
         one = cpu_seconds(lambda s=other: [s.batch(0, k) for k in range(200)], 3) / 200
         pairs = len(other.batch(0, 0)) * (11 if isinstance(other, TupleSampler) else 1)

@@ -165,14 +165,12 @@ def batches() -> Table:
     start = gcl(campus_base("mobilenetv2"))
     overlap = start.labels
     assert isinstance(overlap, FovOverlap)
-    near = replace(start, batches=replace(start.batches, zeros="near"))
     others = replace(start, batches=replace(start.batches, partners="other_groups"))
     focused = all_pairs("mobilenetv2")
     focused = replace(focused, batches=replace(focused.batches, places=16, partners="other_groups", focus=True))
     rows = [*both(GRADED, start)]
     for strategy in "BCD":
         rows += both(f"GCL, strategy {strategy}", graded_batches(start, strategy))
-    rows += both("GCL, near zero-pairs", near)
     rows += both("GCL, partners of other walks", others)
     rows += both("GCL, all pairs", all_pairs("mobilenetv2"))
     rows += both("GCL, all pairs of 16 places, focused", focused)

@@ -44,7 +44,6 @@ def rules(images, sides, hamlet, tmp_path_factory):
         "surface": {"cloud": cloud},
         "tracks": {"tracks": Tracks(images.names, seen)},
         "graph": {"path": str(folder)},
-        "frustum": {"near_m": 1.0, "far_m": 40.0},
     }
     return {name: RULES[name](**needs.get(name, {})) for name in RULES}
 

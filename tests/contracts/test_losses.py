@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from covis.core.errors import InputError
-from covis.losses import LOSSES, ClassLoss, ListLoss, PairLoss, RegionLoss, TupleLoss
+from covis.losses import LOSSES, ListLoss, PairLoss, TupleLoss
 
-BATCH, NEGATIVES, OTHERS, DIM, REGIONS = 6, 3, 7, 5, 9
+BATCH, NEGATIVES, OTHERS, DIM = 6, 3, 7, 5
 EVERY = pytest.mark.parametrize("name", sorted(LOSSES))
 
 
@@ -26,17 +26,10 @@ def arguments(loss, dtype=torch.float64, seed=0, batch=BATCH):
     if isinstance(loss, PairLoss):
         psi = torch.linspace(0, 1, batch, dtype=dtype)
         return [unit(batch, DIM, dtype=dtype, seed=seed + k).requires_grad_() for k in range(2)], psi
-    if isinstance(loss, ClassLoss):
-        target = torch.arange(batch) % OTHERS
-        return [unit(n, DIM, dtype=dtype, seed=seed + n).requires_grad_() for n in (batch, OTHERS)], target
     if isinstance(loss, ListLoss):
         psi = torch.linspace(0, 1, batch * OTHERS, dtype=dtype).reshape(OTHERS, batch).T.contiguous()
         return [unit(n, DIM, dtype=dtype, seed=seed + n).requires_grad_() for n in (batch, OTHERS)], psi
     shapes = [(batch, DIM), (batch, DIM), (batch, NEGATIVES, DIM)]
-    if isinstance(loss, RegionLoss):
-        shapes = [*shapes[:2], (batch, NEGATIVES, REGIONS, DIM), (batch, 2, REGIONS, DIM)]
-        taught = torch.rand(batch, 2, REGIONS, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-        return [unit(*s, dtype=dtype, seed=seed + k).requires_grad_() for k, s in enumerate(shapes)], taught.to(dtype)
     psi = torch.rand(batch, 1 + NEGATIVES, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
     return [unit(*s, dtype=dtype, seed=seed + k).requires_grad_() for k, s in enumerate(shapes)], psi
 
@@ -44,7 +37,7 @@ def arguments(loss, dtype=torch.float64, seed=0, batch=BATCH):
 @EVERY
 def test_is_a_frozen_value_that_json_can_state(name):
     loss = LOSSES[name]()
-    assert isinstance(loss, PairLoss | TupleLoss | ListLoss | ClassLoss | RegionLoss)
+    assert isinstance(loss, PairLoss | TupleLoss | ListLoss)
     fields = json.loads(json.dumps(dataclasses.asdict(loss)))
     assert LOSSES[name](**fields) == loss
     with pytest.raises(dataclasses.FrozenInstanceError):
@@ -65,7 +58,7 @@ def test_gives_one_finite_loss_each_without_reducing(name):
 
 def _one(loss, z, k):
     """The k-th of a batch; a query of a list keeps all that it is compared with."""
-    return [z[0][k : k + 1], z[1]] if isinstance(loss, ListLoss | ClassLoss) else [x[k : k + 1] for x in z]
+    return [z[0][k : k + 1], z[1]] if isinstance(loss, ListLoss) else [x[k : k + 1] for x in z]
 
 
 @EVERY

@@ -11,7 +11,6 @@ from covis import experiments
 from covis.core.errors import InputError
 from covis.datasets.seven_scenes import SCENES
 from covis.models import POOLS, ModelConfig, backbone_names
-from covis.sampling import Classes
 from covis.training.recipe import configure, describe_recipe, read_recipe
 from covis.training.run import Resources, train
 from layouts import builders
@@ -35,8 +34,6 @@ def with_every_band(tmp_path_factory):
 
 def small(recipe):
     """The recipe with all that decides its step but a network that takes no time."""
-    if isinstance(recipe.batches, Classes):
-        recipe = replace(recipe, batches=replace(recipe.batches, least=2))
     return replace(recipe, model=TINY, steps=1, validations=1, whiten=0, cache_gb=0.5)
 
 
@@ -89,15 +86,6 @@ def test_one_step_runs_on_a_miniature(name, official, with_every_band, tmp_path,
     row = next(csv.DictReader((tmp_path / "run" / "metrics.csv").open()))
     assert float(row["loss"]) >= 0
     assert bool(row["recall@5"]) == bool(recipe.validation)
-
-
-@pytest.mark.parametrize("name", [n for n in experiments.RECIPES if n.startswith("msls")
-                                  and isinstance(experiments.get(n).batches, Classes)])  # fmt: skip
-def test_classes_of_places_take_a_step_on_the_official_layout(name, official, tmp_path, monkeypatch):
-    monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
-    recipe = small(experiments.get(name))
-    result = train(recipe, tmp_path / "run", data=official[recipe.dataset], resources=QUIET)
-    assert (result["step"], result["pairs"]) == (1, recipe.batches.size)
 
 
 def test_a_file_may_change_a_recipe_that_it_names(tmp_path):

@@ -519,7 +519,7 @@ def ask_town(work: Path):
 
 
 def _training(work: Path) -> Path:
-    """A run of two generations that was stopped: labels, metrics, checkpoints, a teacher in them."""
+    """A run with mined tuples that was stopped: labels, metrics, checkpoints."""
     from covis.training.loop import Loop
 
     real = Loop._validate
@@ -550,10 +550,10 @@ def _trained(work: Path, run: Path):
     from covis.training.run import Resources, train
 
     start = experiments.get("town_quick")
-    batches = Tuples(2, negatives=2, mined=True, refresh=2, pool=6, further=1)
+    batches = Tuples(2, negatives=2, mined=True, refresh=2, pool=6)
     recipe = replace(
         start, model=ModelConfig("tiny", "gem", image_size=(32, 32), trainable="all"), batches=batches, steps=6,
-        validation="", loss=losses.RegionSimilarity(), generations=2, cache_gb=0.1,
+        validation="", loss=losses.Triplet(), cache_gb=0.1,
     )  # fmt: skip
     xy = np.repeat(np.arange(4.0) * 200, 2)[:, None] + np.arange(8)[:, None] % 2 * np.array([[3.0, 0.0]])
     images = image_set(work / "photos", xy, np.zeros(8))

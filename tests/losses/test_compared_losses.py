@@ -8,19 +8,16 @@ import pytest
 import torch
 
 from covis import datasets
-from covis.core.errors import InputError
 from covis.labels import FovOverlap
 from covis.losses import (
     AveragePrecision,
     ListwiseSoftmax,
     OverlapRegression,
-    RegionSimilarity,
     RelaxedContrastive,
-    RelocNet,
     Sare,
     SoftSupervisedContrastive,
 )
-from covis.sampling import AllPairs, TupleBatch
+from covis.sampling import AllPairs
 from covis.training.batch_images import BatchImages
 
 N, M, DIM = 5, 8, 6
@@ -142,9 +139,6 @@ def test_regressions_onto_overlap():
     np.testing.assert_allclose(
         OverlapRegression(1.5)(za, zb, psi), [(x / 1.5 - (1 - p)) ** 2 for x, p in zip(d, psi.tolist(), strict=True)]
     )
-    np.testing.assert_allclose(
-        RelocNet(2.0)(za, zb, psi), [(x * x / 2 - (1 - p)) ** 2 for x, p in zip(d, psi.tolist(), strict=True)]
-    )
 
 
 @pytest.fixture
@@ -176,52 +170,3 @@ def test_a_batch_of_lists_holds_all_its_pairs_with_their_overlap(walks, partners
     other = replace(batch, queries=batch.queries + 1, database=batch.database + 1)
     again = batch.relabelled(other.queries, other.database, labels)
     np.testing.assert_array_equal(again.psi, labels.lookup(other.queries[:, None], other.database[None, :]))
-
-
-def region_loop(za, zp, zn, zf, taught, first, teacher, weight):
-    """SFRS by its formulas: a softmax over the positive and one negative, and cross-entropy with the teacher's softmax."""
-    losses = []
-    for i in range(len(za)):
-        hard = []
-        for negative in zn[i]:
-            regions = [float(za[i] @ r) for r in negative]
-            likely = math.exp(float(za[i] @ zp[i]) / first)
-            other = math.exp((regions[0] if taught is None else max(regions)) / first)
-            hard.append(-math.log(likely / (likely + other)))
-        total = sum(hard) / len(hard)
-        if taught is not None:
-            target = [math.exp(float(t) / teacher) for t in taught[i].flatten()]
-            given = log_softmax([float(za[i] @ r) for image in zf[i] for r in image], first)
-            total -= weight * sum(t / sum(target) * g for t, g in zip(target, given, strict=True))
-        losses.append(total)
-    return torch.tensor(losses, dtype=torch.float64)
-
-
-@pytest.mark.parametrize("generation", [0, 1, 2, 3, 5])
-def test_region_similarity(generation):
-    loss = RegionSimilarity(temperature=0.1, taught_temperatures=(0.07, 0.06, 0.05), soft_weight=0.4)
-    za, zp, zn, zf = unit(3, DIM), unit(3, DIM, seed=1), unit(3, 4, 9, DIM, seed=2), unit(3, 2, 9, DIM, seed=3)
-    taught = None if generation == 0 else torch.rand(3, 2, 9, dtype=torch.float64)
-    teacher = {1: 0.07, 2: 0.06}.get(generation, 0.05)
-    expected = region_loop(za, zp, zn, zf, taught, 0.1, teacher, 0.4)
-    torch.testing.assert_close(loss.in_generation(generation)(za, zp, zn, zf, taught), expected)
-
-
-def test_a_batch_of_regions_hands_student_and_teacher_apart():
-    """Descriptors come as (…, models, regions, D): the loss sees the student's, and the teacher's similarities alone."""
-    loss = RegionSimilarity().in_generation(2)
-    za, zb = unit(2, 2, 9, DIM), unit(2, 1 + 3 + 2, 2, 9, DIM, seed=1)
-    batch = TupleBatch(
-        np.arange(2), np.arange(2), np.ones((2, 3), int), np.zeros((2, 4), np.float32), np.ones((2, 2), int)
-    )
-    taught = torch.einsum("bd,bkrd->bkr", za[:, 1, 0], zb[:, 4:, 1])
-    expected = loss(za[:, 0, 0], zb[:, 0, 0, 0], zb[:, 1:4, 0], zb[:, 4:, 0], taught).sum()
-    torch.testing.assert_close(batch.loss(loss.bound(None), za, zb), expected)
-    first = loss(za[:, 0, 0], zb[:, 0, 0, 0], zb[:, 1:4, 0], zb[:, 4:, 0]).sum()
-    torch.testing.assert_close(batch.loss(loss.bound(None), za[:, :1], zb[:, :, :1]), first)
-
-
-def test_impossible_temperatures_are_refused():
-    for wrong in ((), (0.1, 0.0), (-1.0,)):
-        with pytest.raises(InputError, match="taught_temperatures"):
-            RegionSimilarity(taught_temperatures=wrong)

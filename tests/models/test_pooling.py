@@ -104,23 +104,3 @@ def test_a_blank_map_gives_finite_descriptors_and_gradients(pool):
     assert torch.isfinite(out).all()
     assert torch.isfinite(features.grad).all()
     assert all(torch.isfinite(p.grad).all() for p in model.pool.parameters())
-
-
-@pytest.mark.parametrize("size", [(64, 128), (96, 96)])
-def test_regions_of_a_map_are_pooled_apart(size):
-    """Nine crops of the map; NetVLAD's residuals of quarters add up to those of halves and of the whole (as SFRS does)."""
-    model = PlaceModel.build(ModelConfig("tiny", "netvlad16", size))
-    x = torch.randn(2, 3, *size)
-    with torch.inference_mode():
-        regions = model.region_descriptors(model.prefix(x))
-        space = model.local_features(x)
-        torch.testing.assert_close(regions[:, 0], model(x))
-        rows, columns = space.shape[-2:]
-        top, left = (rows + 1) // 2, (columns + 1) // 2
-        crops = {1: space[:, :, :top], 2: space[:, :, rows // 2 :], 3: space[..., :left], 4: space[..., columns // 2 :]}
-        crops |= {5: space[:, :, :top, :left], 8: space[:, :, rows // 2 :, columns // 2 :]}
-        for at, crop in crops.items():
-            expected = torch.nn.functional.normalize(model.pool(crop, crop.mean((-2, -1))), dim=-1)
-            torch.testing.assert_close(regions[:, at], expected)
-    assert regions.shape == (2, 9, model.dim)
-    torch.testing.assert_close(regions.norm(dim=-1), torch.ones(2, 9))

@@ -7,7 +7,6 @@ from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.sampling import STRATEGIES, PairBatch, PairSampler
 from covis.sampling.kernels import epoch_key, permute_many
-from covis.sampling.near import NEAR_IMAGES
 from layouts.worlds import world
 
 
@@ -121,47 +120,6 @@ def test_composition_by_yes_and_no_with_graded_labels():
     assert len(np.unique(other.psi)) > 4
 
 
-@pytest.mark.parametrize("kind", [{"one_set": True}, {"one_set": False, "groups": 2, "within_group": True}], ids=str)
-def test_near_pairs_are_among_the_closest_that_do_not_overlap(kind):
-    w = world(n=80, m=70, **kind)
-    near = PairSampler(w.graph, "A", 16, seed=2, queries=w.queries, database=w.database, zeros="near")
-    anywhere = PairSampler(w.graph, "A", 16, seed=2, queries=w.queries, database=w.database)
-    away = np.linalg.norm(w.queries.poses.xy[:, None] - w.database.poses.xy[None], axis=-1)
-    group = [np.array(s.group_names)[s.group] for s in (w.queries, w.database)]
-    apart = w.dense > 0
-    if kind.get("within_group"):
-        apart |= group[0][:, None] != group[1][None]
-    if w.one_set:
-        apart |= np.eye(len(away), dtype=bool)
-    distance = {"near": [], "anywhere": []}
-    for e, k in [(e, k) for e in range(4) for k in range(len(near))]:
-        batch, other = near.batch(e, k), anywhere.batch(e, k)
-        assert np.array_equal(batch.psi, other.psi)
-        for i, j in zip(batch.queries[batch.psi == 0], batch.database[batch.psi == 0], strict=True):
-            allowed = np.where(apart[i], np.inf, away[i])
-            assert away[i, j] <= np.sort(allowed)[NEAR_IMAGES - 1]
-            assert not apart[i, j]
-            distance["near"].append(away[i, j])
-        zero = other.psi == 0
-        distance["anywhere"] += away[other.queries[zero], other.database[zero]].tolist()
-    assert np.mean(distance["near"]) < 0.9 * np.mean(distance["anywhere"])
-
-
-def test_near_pairs_where_few_are_left():
-    """Two images overlap with all others but one: that one is drawn, however far it is."""
-    w = world(n=5, seed=1)
-    dense = np.full((5, 5), 0.7, np.float32)
-    dense[0, 3] = dense[3, 0] = 0
-    dense[0, 4] = dense[4, 0] = 0.2
-    np.fill_diagonal(dense, 0)
-    i, j = np.nonzero(dense)
-    graph = SimilarityGraph.from_edges(i, j, dense[i, j], (5, 5), {"one_set": True})
-    sampler = PairSampler(graph, "A", 4, queries=w.queries, database=w.database, zeros="near")
-    for batch in every(sampler, 10):
-        pairs = set(zip(batch.queries[batch.psi == 0].tolist(), batch.database[batch.psi == 0].tolist(), strict=True))
-        assert pairs <= {(0, 3), (3, 0)}
-
-
 def small_room(n=12):
     """One set whose images all overlap, near ones more: nothing in it has ψ = 0."""
     i, j = np.nonzero(~np.eye(n, dtype=bool))
@@ -190,10 +148,6 @@ def test_errors_name_what_is_wrong():
     plain = world()
     with pytest.raises(InputError, match="size=1 or more"):
         PairSampler(plain.graph, "A", 0)
-    with pytest.raises(InputError, match="position"):
-        PairSampler(plain.graph, "A", 8, zeros="near")
-    with pytest.raises(InputError, match="'near'"):
-        PairSampler(plain.graph, "A", 8, zeros="neer", queries=plain.queries, database=plain.database)
     with pytest.raises(InputError, match="one set"):
         PairSampler(plain.graph, "A", 8, labels=world(n=10).graph)
     with pytest.raises(InputError, match="not one of the epoch's"):

@@ -42,19 +42,6 @@ def test_soft_negatives_come_where_a_query_has_some():
         assert np.array_equal((batch.psi[:, 1:] > 0).sum(1), np.minimum(soft, 4))
 
 
-def test_near_negatives_are_closer():
-    w = world(n=120)
-    away = np.linalg.norm(w.queries.poses.xy[:, None] - w.database.poses.xy[None], axis=-1)
-    mean = {}
-    for zeros in ("uniform", "near"):
-        sampler = TupleSampler(w.graph, 5, 10, queries=w.queries, database=w.database, zeros=zeros)
-        batches = every(sampler)
-        assert all((w.dense[b.queries[:, None], b.negatives] == 0).all() for b in batches)
-        assert all(len(set(row)) == 5 for b in batches for row in b.negatives.tolist())
-        mean[zeros] = np.mean([away[b.queries[:, None], b.negatives] for b in batches])
-    assert mean["near"] < 0.8 * mean["uniform"]
-
-
 @pytest.mark.parametrize("one_set", [True, False])
 def test_second_negatives_overlap_with_no_other(one_set):
     w = world(n=400, m=400, seed=4, one_set=one_set, extent_m=1000)
@@ -181,31 +168,4 @@ def test_mining_stays_within_its_memory():
     tracemalloc.stop()
     assert len(plan.queries) == 400
     assert len(plan.pool) == 500
-    assert peak < plan.bytes_needed(64)
-    assert plan.bytes_needed(64) < 200e6
-
-
-@pytest.mark.parametrize("one_set", [True, False])
-def test_further_positives_are_the_nearest_by_the_model(one_set):
-    w = world(n=120, m=100, seed=5, one_set=one_set, extent_m=300)
-    sampler = TupleSampler(w.graph, 4, 6, queries=w.queries, database=w.database, further=3)
-    miner = TupleMiner(sampler, refresh=3, pool=20)
-    drawn = sampler.batch(1, 0)
-    assert (w.dense[drawn.queries[:, None], drawn.further] >= 0.5).all()
-    plan = miner.plan(1, 4)
-    rng = np.random.default_rng(0)
-    all_queries, all_images = rng.normal(size=(len(w.queries), 8)), rng.normal(size=(len(w.database), 8))
-    mined = miner.mine(plan, all_queries[plan.queries].astype(np.float32), all_images[plan.pool].astype(np.float32))
-    t = mined.batch(1, 4)
-    assert t.further.shape == (6, 3)
-    whole = 0
-    for query, positive, further in zip(t.queries, t.positives, t.further, strict=True):
-        positives = np.flatnonzero(w.dense[query] >= 0.5)
-        ranked = sorted(positives, key=lambda j: -(all_queries[query] @ all_images[j]))
-        ours = [int(positive), *further.tolist()]
-        assert set(ours) <= set(ranked)
-        if len(ranked) <= 8:  # all of them are described: two for each place
-            whole += 1
-            assert ours == (ranked * 4)[:4]
-    assert whole
-    np.testing.assert_array_equal(t.psi[:, 0], w.dense[t.queries, t.positives])
+    assert peak < 150e6

@@ -1,7 +1,6 @@
 """Training from start to end: models, records, resuming, refusing."""
 
 import csv
-import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,9 +17,8 @@ from covis.images import ImageSet, Split
 from covis.labels import Radius
 from covis.models import PlaceModel
 from covis.poses import Poses
-from covis.sampling import AllPairs, Classes, Pairs, Tuples
+from covis.sampling import AllPairs, Pairs, Tuples
 from covis.training.checkpoint import KEPT_CHECKPOINTS, latest_checkpoint, save_checkpoint
-from covis.training.loop import Loop
 from covis.training.pooling_start import images_of_groups
 from covis.training.recipe import configure, describe_recipe, restore_recipe
 from covis.training.run import Resources, train
@@ -177,12 +175,10 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path, capsys):
 def test_every_loss_trains(quick, hamlet, tmp_path, name):
     loss = losses.LOSSES[name]()
     batches = quick.batches
-    if loss.shape in ("tuples", "regions"):
+    if loss.shape == "tuples":
         batches = Tuples(4, negatives=3, mined=True, refresh=2, pool=20)
     elif loss.shape == "lists":
         batches = AllPairs(size=16)
-    elif loss.shape == "classes":
-        batches = Classes(8, least=2)
     recipe = replace(quick, loss=loss, batches=batches, steps=3, validation="")
     result = train(recipe, tmp_path / "run", data=hamlet, resources=QUIET)
     assert result["step"] == 3
@@ -193,10 +189,10 @@ def test_every_loss_trains(quick, hamlet, tmp_path, name):
     "batches",
     [
         Pairs("B", 8), Pairs("C", 9), Pairs("D", 8), Pairs("binary", 8, composed_by=Radius(25.0, 40.0)),
-        Pairs("A", 8, zeros="near"), AllPairs("A", 16), AllPairs("B", 16), AllPairs("C", 16), AllPairs("D", 16),
+        AllPairs("A", 16), AllPairs("B", 16), AllPairs("C", 16), AllPairs("D", 16),
         AllPairs("binary", 16, composed_by=Radius(25.0, 40.0)),
     ],
-    ids=lambda b: f"{type(b).__name__}-{b.strategy}-{getattr(b, 'zeros', '')}",
+    ids=lambda b: f"{type(b).__name__}-{b.strategy}",
 )  # fmt: skip
 def test_every_composition_trains(quick, hamlet, tmp_path, batches):
     result = train(
@@ -247,65 +243,6 @@ def test_a_loss_that_is_not_finite_stops_after_three_steps_and_names_images(quic
 def test_wrong_recipes_are_refused_in_one_line(quick, hamlet, tmp_path, settings, message):
     with pytest.raises(InputError, match=message):
         train(configure(quick, settings), tmp_path / "run", data=hamlet, resources=QUIET)
-
-
-def test_the_descriptors_of_classes_resume_with_the_run(quick, hamlet, tmp_path):
-    recipe = replace(quick, loss=losses.LargeMarginCosine(), batches=Classes(8, least=2), steps=4, validation="")
-    train(recipe, tmp_path / "whole", data=hamlet, resources=QUIET)
-    often = replace(QUIET, checkpoint_seconds=0.0)
-    train(recipe, tmp_path / "cut", data=hamlet, resources=often)
-    for name in ("result.json", "model", "last"):
-        target = tmp_path / "cut" / name
-        shutil.rmtree(target) if target.is_dir() else target.unlink()
-    shutil.rmtree(tmp_path / "cut" / "checkpoints" / "step-000000004")
-    train(recipe, tmp_path / "cut", data=hamlet, resources=often)
-    assert same(weights(tmp_path / "whole"), weights(tmp_path / "cut"))
-
-
-def sfrs(quick, generations=3):
-    batches = Tuples(2, negatives=3, mined=True, refresh=2, pool=20, further=2)
-    return replace(
-        quick, loss=losses.RegionSimilarity(), batches=batches, steps=7, validation="", generations=generations
-    )
-
-
-def test_generations_start_anew_and_learn_from_the_model_before(quick, hamlet, tmp_path, monkeypatch):
-    seen = []
-
-    def note(self, *, before=Loop._start_generation):
-        ended = {k: v.clone() for k, v in self.model.state_dict().items()}
-        before(self)
-        seen.append((self.progress.step, self.recipe.loss.in_generation(self.step.generation).taught_temperatures[0]))
-        assert all(torch.equal(v, ended[k]) for k, v in self.step.teacher.state_dict().items())
-        start = PlaceModel.build(self.recipe.model, self.step.seed).state_dict()
-        assert all(torch.equal(v, start[k]) for k, v in self.model.state_dict().items())
-
-    monkeypatch.setattr(Loop, "_start_generation", note)
-    result = train(sfrs(quick), tmp_path / "run", data=hamlet, resources=QUIET)
-    assert result["step"] == 7
-    assert seen == [(2, 0.07), (4, 0.06)]
-
-
-def test_a_run_of_generations_resumes_exactly(quick, hamlet, tmp_path, monkeypatch):
-    whole = train(sfrs(quick), tmp_path / "whole", data=hamlet, resources=QUIET)
-    for stop in (2, 3):
-        run = tmp_path / f"stopped-{stop}"
-
-        def halt(self, row, *, due=False, stop=stop):
-            if row["step"] == stop:
-                self.save()
-                raise KeyboardInterrupt
-
-        with monkeypatch.context() as patch:
-            patch.setattr(Loop, "_validate", halt)
-            with pytest.raises(KeyboardInterrupt):
-                train(sfrs(quick), run, data=hamlet, resources=QUIET)
-        assert train(sfrs(quick), run, data=hamlet, resources=QUIET)["fingerprint"] == whole["fingerprint"]
-
-
-def test_generations_need_a_loss_that_is_taught(quick):
-    with pytest.raises(InputError, match="loss=region_similarity"):
-        replace(quick, generations=2)
 
 
 def test_clusters_start_from_the_groups_that_are_named():

@@ -1,34 +1,29 @@
 """Systems that the method is compared with, as recipes: their losses and labels in the terms of this package.
 
-They run on MSLS with the networks of their papers, on 7Scenes for RelocNet, and on the town, where all
-of them see as many images as `town_gcl` does.
+They run on MSLS with the networks of their papers, and on the town, where all of them see as many images as
+`town_gcl` does.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 
 from covis.experiments import recipes
 from covis.experiments.recipes import gcl, graded_batches
 from covis.experiments.tables import TABLES, Row, Table
-from covis.labels import FrustumOverlap
 from covis.losses import (
     LOSSES,
     AveragePrecision,
     GeneralizedContrastive,
-    LargeMarginCosine,
     ListwiseSoftmax,
     Loss,
     OverlapRegression,
-    RegionSimilarity,
     RelaxedContrastive,
-    RelocNet,
     Sare,
     SoftSupervisedContrastive,
 )
-from covis.sampling import AllPairs, Classes, Pairs, Tuples
+from covis.sampling import AllPairs, Tuples
 from covis.training.recipe import RECIPES, Optimiser, Recipe
 
 TUPLE_RATE = Optimiser(learning_rate=0.001, momentum=0.9, weight_decay=0.001)
@@ -52,28 +47,6 @@ def town_pairs(loss: Loss) -> Recipe:
     return replace(recipes.town_base(), loss=loss)
 
 
-def town_relocnet() -> Recipe:
-    """Squared distance regressed onto frustum overlap."""
-    return replace(town_pairs(RelocNet()), labels=FrustumOverlap(near_m=1.0, far_m=30.0))
-
-
-def seven_scenes_relocnet(scene: str) -> Recipe:
-    """Squared distance regressed onto the overlap of frustums of 4 m, in one room."""
-    return replace(recipes.seven_scenes_recipe("resnet18", scene), labels=FrustumOverlap(), loss=RelocNet())
-
-
-def town_sfrs() -> Recipe:
-    """Four tuples of a query, six positives and nine mined negatives; four generations share the steps."""
-    batches = Tuples(4, negatives=9, mined=True, refresh=50, pool=400, further=5)
-    return replace(recipes.town_base(), loss=RegionSimilarity(), batches=batches, generations=4)
-
-
-def sfrs(start: Recipe) -> Recipe:
-    """As published: the nearest positive, ten mined negatives, ten further positives; four generations of 5 epochs."""
-    batches = Tuples(4, negatives=10, mined=True, further=10)
-    return replace(start, loss=RegionSimilarity(), batches=batches, optimiser=TUPLE_RATE, epochs=20, generations=4)
-
-
 def msls_tuples(loss: Loss) -> Recipe:
     """VGG16 with NetVLAD, a positive and ten mined negatives."""
     batches = Tuples(4, negatives=10, mined=True)
@@ -90,23 +63,6 @@ def msls_regression() -> Recipe:
     return replace(recipes.msls_base("resnet50", "gem"), loss=OverlapRegression())
 
 
-def cosplace(start: Recipe, batches: Classes) -> Recipe:
-    """Classification of places by a large-margin cosine."""
-    optimiser = Optimiser("adamw", learning_rate=1e-5, head_rate=1000.0, schedule="cosine")
-    return replace(start, loss=LargeMarginCosine(), batches=batches, optimiser=optimiser)
-
-
-def town_cosplace(batches: Classes) -> Recipe:
-    """Cells of the town's few streets; a cell with four images or more is a class."""
-    recipe = cosplace(recipes.town_base(), replace(batches, least=4, size=_IMAGES))
-    return replace(recipe, optimiser=replace(recipes.town_base().optimiser, head_rate=2.0))
-
-
-FOCAL = Classes(cell_m=15.0, angle_deg=90.0, axis="focal", apart=3, turns_apart=2)
-"""EigenPlaces: classes of images that face one of four points 10 m from the middle of a cell; along streets and across
-in turns."""
-
-
 @TABLES.register("town_systems")
 def town_systems() -> Table:
     """Every loss and kind of batches on the town: as many images pass the network in each row."""
@@ -120,7 +76,6 @@ def town_systems() -> Table:
     rows = {label: RECIPES[name]() for name, label in names.items()}
     for strategy in "BCD":
         rows[f"GCL, graded pairs, strategy {strategy}"] = graded_batches(gcl(start), strategy)
-    rows["GCL, near zero-pairs"] = replace(gcl(start), batches=Pairs(zeros="near"))
     rows["GCL, all pairs"] = town_lists(GeneralizedContrastive())
     for name in recipes.TABLE4_LOSSES:
         loss = LOSSES[name]()
@@ -136,7 +91,6 @@ _ALL: dict[str, Callable[[], Recipe]] = {
     "town_sare": lambda: town_tuples(Sare()),
     "town_sare_cauchy": lambda: town_tuples(Sare("cauchy", "independent")),
     "town_sare_exponential": lambda: town_tuples(Sare("exponential")),
-    "town_relocnet": town_relocnet,
     "town_overlap_regression": lambda: town_pairs(OverlapRegression()),
     "town_relaxed_contrastive": lambda: town_lists(RelaxedContrastive()),
     "town_average_precision": lambda: town_lists(AveragePrecision()),
@@ -148,18 +102,5 @@ _ALL: dict[str, Callable[[], Recipe]] = {
     "msls_resnet50_gem_average_precision": lambda: msls_lists(AveragePrecision()),
     "msls_resnet50_gem_listwise_softmax": lambda: msls_lists(ListwiseSoftmax()),
     "msls_resnet50_gem_soft_supervised_contrastive": lambda: msls_lists(SoftSupervisedContrastive()),
-    "town_sfrs": town_sfrs,
-    "msls_vgg16_netvlad64_sfrs": lambda: sfrs(recipes.msls_base("vgg16", "netvlad64")),
-    "town_cosplace": lambda: town_cosplace(Classes(cell_m=15.0, apart=3)),
-    "town_eigenplaces": lambda: town_cosplace(FOCAL),
-    "msls_resnet50_gem_cosplace": lambda: cosplace(recipes.msls_base("resnet50", "gem"), Classes()),
-    "msls_resnet50_gem_eigenplaces": lambda: cosplace(recipes.msls_base("resnet50", "gem"), FOCAL),
-    "7scenes_chess_resnet18_relocnet": partial(seven_scenes_relocnet, "chess"),
-    "7scenes_fire_resnet18_relocnet": partial(seven_scenes_relocnet, "fire"),
-    "7scenes_heads_resnet18_relocnet": partial(seven_scenes_relocnet, "heads"),
-    "7scenes_office_resnet18_relocnet": partial(seven_scenes_relocnet, "office"),
-    "7scenes_pumpkin_resnet18_relocnet": partial(seven_scenes_relocnet, "pumpkin"),
-    "7scenes_redkitchen_resnet18_relocnet": partial(seven_scenes_relocnet, "redkitchen"),
-    "7scenes_stairs_resnet18_relocnet": partial(seven_scenes_relocnet, "stairs"),
 }
 RECIPES.update(_ALL)

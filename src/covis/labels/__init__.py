@@ -1,13 +1,11 @@
 """Graded similarity labels: fields of view, surfaces, tracks, a plain radius, or a graph from a file."""
 
 from covis.labels.fov import fov_similarity
-from covis.labels.frustum import FrustumOverlap
 from covis.labels.rules import RULES, FovOverlap, GraphFile, LabelRule, Radius, SurfaceOverlap, TrackOverlap
 
 __all__ = [
     "RULES",
     "FovOverlap",
-    "FrustumOverlap",
     "GraphFile",
     "LabelRule",
     "Radius",

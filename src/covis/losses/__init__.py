@@ -1,7 +1,6 @@
 """What training minimises: frozen values that turn descriptors and similarities into one loss per pair or tuple."""
 
 from covis.core.registry import import_modules
-from covis.losses.classes import ClassLoss, LargeMarginCosine
 from covis.losses.lists import (
     AveragePrecision,
     ListLoss,
@@ -16,7 +15,6 @@ from covis.losses.pairs import (
     Loss,
     OverlapRegression,
     PairLoss,
-    RelocNet,
     SoftContrastive,
 )
 from covis.losses.tuples import (
@@ -25,8 +23,6 @@ from covis.losses.tuples import (
     LogRatio,
     MultiSimilarity,
     Quadruplet,
-    RegionLoss,
-    RegionSimilarity,
     Sare,
     Triplet,
     TripletHuber,
@@ -36,10 +32,8 @@ from covis.losses.tuples import (
 __all__ = [
     "LOSSES",
     "AveragePrecision",
-    "ClassLoss",
     "Contrastive",
     "GeneralizedContrastive",
-    "LargeMarginCosine",
     "LazyQuadruplet",
     "LazyTriplet",
     "ListLoss",
@@ -50,10 +44,7 @@ __all__ = [
     "OverlapRegression",
     "PairLoss",
     "Quadruplet",
-    "RegionLoss",
-    "RegionSimilarity",
     "RelaxedContrastive",
-    "RelocNet",
     "Sare",
     "SoftContrastive",
     "SoftSupervisedContrastive",

@@ -10,7 +10,6 @@ margin. Half-precision descriptors are compared in float32.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -20,7 +19,7 @@ from covis.graph import POSITIVE
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 class Loss(ABC):
@@ -29,21 +28,6 @@ class Loss(ABC):
     __dataclass_fields__: ClassVar[dict[str, Any]]
     shape: ClassVar[str]
     """What it is called on: pairs, tuples, …; batches say which shapes they offer."""
-
-    regions: ClassVar[bool] = False
-    """Whether it also compares regions of images, including those by the model of an earlier generation."""
-
-    def head(self, sampler: Any, dim: int) -> nn.Module | None:
-        """A module trained beside the model and then discarded, such as descriptors of classes; usually None."""
-        return None
-
-    def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
-        """What a batch calls: the loss with its head."""
-        return self  # type: ignore[return-value]
-
-    def in_generation(self, number: int) -> Loss:
-        """The loss in the run's generation `number`, from 0; usually the same in all."""
-        return self
 
 
 LOSSES: Registry[type[Loss]] = Registry("loss")
@@ -171,20 +155,3 @@ class OverlapRegression(PairLoss):
         """(B,) losses."""
         d = distance(za, zb)
         return (d / self.scale - (1 - psi.to(d.dtype))).square()
-
-
-@LOSSES.register("relocnet")
-@dataclass(frozen=True)
-class RelocNet(PairLoss):
-    """(D/D₀ − (1−ψ))²: the squared distance is the missing frustum overlap (Balntas et al. 2018)."""
-
-    scale: float = 1.0
-    """D₀, the squared distance that means no overlap."""
-
-    def __post_init__(self) -> None:
-        above(0, scale=self.scale)
-
-    def __call__(self, za: Tensor, zb: Tensor, psi: Tensor) -> Tensor:
-        """(B,) losses."""
-        squared = squared_distance(za, zb)
-        return (squared / self.scale - (1 - psi.to(squared.dtype))).square()

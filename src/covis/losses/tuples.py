@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from covis.core.errors import InputError
@@ -18,7 +17,7 @@ from covis.core.settings import above, at_least, one_of
 from covis.losses.pairs import LOSSES, Loss, cosine, distance, squared_distance
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
 
 class TupleLoss(Loss):
@@ -211,74 +210,6 @@ class Sare(TupleLoss):
             return -self.scale * distance(za, zb)
         squared = squared_distance(za, zb)
         return -self.scale * (squared if self.kernel == "gaussian" else squared.log1p())
-
-
-class RegionLoss(Loss):
-    """A loss of tuples with further positives, over regions of their images, the whole first."""
-
-    shape: ClassVar[str] = "regions"
-    regions: ClassVar[bool] = True
-    second_negative: ClassVar[bool] = False
-
-    def bound(self, head: nn.Module | None) -> Callable[..., Tensor]:
-        """What a batch calls: descriptors (…, models, regions, D) of student and, from generation 2 on, teacher."""
-        return self._of_regions
-
-    def _of_regions(self, za: Tensor, zp: Tensor, zn: Tensor, psi: Tensor, zf: Tensor | None = None) -> Tensor:
-        zf = zn[:, :0] if zf is None else zf
-        taught = cosine(za[:, 1, :1].unsqueeze(1), zf[:, :, 1]).detach() if za.shape[1] > 1 else None
-        return self(za[:, 0, 0], zp[:, 0, 0], zn[:, :, 0], zf[:, :, 0], taught)
-
-    @abstractmethod
-    def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, zf: Tensor, taught: Tensor | None = None) -> Tensor:
-        """(B,) losses of whole images za, zp (B, D) and of regions zn (B, n, R, D), zf (B, k, R, D).
-
-        zn: negatives. zf: further positives. taught: (B, k, R) the teacher's similarity of the query with each region
-        of the further positives, if there is a teacher.
-        """
-
-
-@LOSSES.register("region_similarity")
-@dataclass(frozen=True)
-class RegionSimilarity(RegionLoss):
-    """Separates the positive from negatives, and follows a teacher's similarities with regions of hard positives (SFRS, Ge et al. 2020).
-
-    Meanₙ log(1 + e^((s(n) − s(p))/T)), plus w · −Σ softmax(taught/Tₜ) · log softmax(s(f)/T) over all regions of the
-    further positives f. s is the cosine with the query. In the first generation, which has no teacher, n is the whole
-    negative and the second term is absent; later, n is the region of the negative that resembles the query most.
-    """
-
-    temperature: float = 0.07
-    taught_temperatures: tuple[float, ...] = (0.07, 0.06, 0.05)
-    """Tₜ in the second generation and those after it; the last one holds for all that follow."""
-    soft_weight: float = 0.5
-
-    def __post_init__(self) -> None:
-        above(0, temperature=self.temperature)
-        at_least(0, soft_weight=self.soft_weight)
-        object.__setattr__(self, "taught_temperatures", tuple(float(t) for t in self.taught_temperatures))
-        if not self.taught_temperatures or not all(t > 0 for t in self.taught_temperatures):
-            raise InputError(
-                f"taught_temperatures is {self.taught_temperatures}; give one above 0 for each later generation"
-            )
-
-    def in_generation(self, number: int) -> RegionSimilarity:
-        """The same with that generation's temperature as its first."""
-        at = min(max(number - 1, 0), len(self.taught_temperatures) - 1)
-        return replace(self, taught_temperatures=self.taught_temperatures[at:])
-
-    def __call__(self, za: Tensor, zp: Tensor, zn: Tensor, zf: Tensor, taught: Tensor | None = None) -> Tensor:
-        """(B,) losses."""
-        from torch.nn.functional import softplus
-
-        negative = cosine(za[:, None, None], zn)
-        nearest = negative[:, :, 0] if taught is None else negative.amax(-1)
-        hard: Tensor = softplus((nearest - cosine(za, zp).unsqueeze(1)) / self.temperature).mean(-1)
-        if taught is None or not zf.shape[1]:
-            return hard
-        target = (taught.to(hard.dtype) / self.taught_temperatures[0]).flatten(1).softmax(-1)
-        given = (cosine(za[:, None, None], zf) / self.temperature).flatten(1).log_softmax(-1)
-        return hard - self.soft_weight * (target * given).sum(-1)
 
 
 def _log_one_plus(exponents: Tensor) -> Tensor:

@@ -245,16 +245,6 @@ class PlaceModel(nn.Module):
         # A batch of one: ONNX Runtime would copy a plain matrix of 100 MB and more each time it opens an exported file.
         return _unit(torch.bmm((vectors - self._centre)[None], self._projection)[0])
 
-    def region_descriptors(self, features: Tensor) -> Tensor:
-        """`prefix` of images of the model's size → (B, 9, dim): whole, halves (top, bottom, left, right), quarters.
-
-        Each region of the map is pooled by itself; in a map of odd size, neighbours share the middle.
-        """
-        space, summary = self._pooling_input(features)
-        parts = [space[:, :, rows, columns] for rows, columns in _regions(*space.shape[-2:])]
-        own = [summary if self.backbone.tokens else part.mean((-2, -1)) for part in parts]
-        return torch.stack([self._whitened(_unit(self.pool(part, s))) for part, s in zip(parts, own, strict=True)], 1)
-
     def local_features(self, x: Tensor) -> Tensor:
         """(B, 3, H, W) normalised → the map (B, C, h, w) that the pooling sees."""
         return self.pooling_input(x)[0]
@@ -431,15 +421,6 @@ def _map_size(backbone: Backbone, image_size: tuple[int, int]) -> tuple[int, int
         features = backbone.eval()(torch.zeros(1, 3, *image_size))
         rows, columns = backbone.to_map(features, backbone.grid(image_size))[0].shape[-2:]
     return rows, columns
-
-
-def _regions(rows: int, columns: int) -> list[tuple[slice, slice]]:
-    """The whole map, its halves and its quarters."""
-    whole = slice(None)
-    top, bottom = slice(0, -(-rows // 2)), slice(rows // 2, rows)
-    left, right = slice(0, -(-columns // 2)), slice(columns // 2, columns)
-    halves = [(top, whole), (bottom, whole), (whole, left), (whole, right)]
-    return [(whole, whole), *halves, *((r, c) for r in (top, bottom) for c in (left, right))]
 
 
 def channels_last(module: nn.Module) -> None:

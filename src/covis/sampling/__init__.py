@@ -3,7 +3,6 @@
 from covis.core.registry import import_modules
 from covis.sampling.allpairs import AllPairs, AllPairsSampler, ListBatch
 from covis.sampling.batches import BATCHES, Batch, Batches, Sampler
-from covis.sampling.classes import ClassBatch, Classes, ClassSampler
 from covis.sampling.composition import STRATEGIES, Band, Strategy
 from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner
 from covis.sampling.pairs import PairBatch, Pairs, PairSampler
@@ -18,9 +17,6 @@ __all__ = [
     "Band",
     "Batch",
     "Batches",
-    "ClassBatch",
-    "ClassSampler",
-    "Classes",
     "ListBatch",
     "MinedRound",
     "MiningPlan",

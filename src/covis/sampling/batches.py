@@ -88,7 +88,7 @@ class Batches(Protocol):
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
     losses: ClassVar[tuple[str, ...]]
-    """Shapes of the losses that can be called on such batches: pairs, tuples, lists, classes."""
+    """Shapes of the losses that can be called on such batches: pairs, tuples, lists."""
     size: int
     """How large a batch is: pairs, images, tuples."""
     mined: bool = False

@@ -34,12 +34,6 @@ class MiningPlan:
     """(Q,) distinct queries to describe, ascending."""
     pool: NDArray[np.int64]
     """(P,) distinct map images to describe, ascending."""
-    rivals: NDArray[np.int64]
-    """(Q, r) positives of each query, all of them in the pool, to be ordered by the model."""
-
-    def bytes_needed(self, dim: int) -> int:
-        """Memory that mining this round takes with float32 descriptors of `dim`."""
-        return 4 * dim * (len(self.queries) + len(self.pool)) + 8 * _BLOCK_BYTES
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +60,7 @@ class MinedRound:
             )
         t, start = self.tuples, (index - self.first) * self.batch_size
         part = slice(start, start + self.batch_size)
-        return TupleBatch(t.queries[part], t.positives[part], t.negatives[part], t.psi[part], t.further[part])
+        return TupleBatch(t.queries[part], t.positives[part], t.negatives[part], t.psi[part])
 
 
 @dataclass(frozen=True, eq=False)
@@ -90,14 +84,7 @@ class TupleMiner:
         batches = min(self.refresh, len(self.sampler) - first)
         size = self.sampler.batch_size
         tuples = self.sampler.draw(epoch, first * size, batches * size)
-        queries = np.unique(tuples.queries)
-        rivals = self._rivals(queries, epoch)
-        return MiningPlan(epoch, first, size, tuples, queries, np.union1d(self._pool(epoch, first), rivals), rivals)
-
-    def _rivals(self, queries: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
-        """(Q, 2·(1 + k)) positives that compete to be the nearest ones, where a tuple has further positives."""
-        count = 2 * (1 + self.sampler.further) if self.sampler.further else 0
-        return self.sampler.ordered_positives(queries, count, epoch)
+        return MiningPlan(epoch, first, size, tuples, np.unique(tuples.queries), self._pool(epoch, first))
 
     def _pool(self, epoch: int, first: int) -> NDArray[np.int64]:
         ids = self.sampler.candidates.tables.pool_ids
@@ -120,28 +107,10 @@ class TupleMiner:
         mined = hardest >= 0
         negatives[:, : hardest.shape[1]][mined] = hardest[mined]
         psi[:, 1 : 1 + hardest.shape[1]][mined] = 0
-        tuples = TupleBatch(plan.tuples.queries, plan.tuples.positives, negatives, psi, plan.tuples.further)
-        if self.sampler.further:
-            tuples = self._nearest_positives(plan, tuples, queries, pool)
+        tuples = TupleBatch(plan.tuples.queries, plan.tuples.positives, negatives, psi)
         if self.sampler.second_negative:
             tuples = self.sampler.with_second_negatives(tuples, plan.epoch, plan.first * plan.batch_size)
         return MinedRound(plan.epoch, plan.first, plan.batch_size, tuples, int(mined.sum()))
-
-    def _nearest_positives(
-        self, plan: MiningPlan, tuples: TupleBatch, queries: NDArray[np.float32], pool: NDArray[np.float32]
-    ) -> TupleBatch:
-        """The tuples with the most similar of the rivals as positive, and the next ones as further positives."""
-        at = np.searchsorted(plan.pool, plan.rivals)
-        similar = np.stack([pool[near] @ query for near, query in zip(at, queries, strict=True)])
-        order = np.argsort(-similar, axis=1, kind="stable")
-        nearest = np.empty((len(plan.queries), 1 + self.sampler.further), np.int64)
-        for row, ids in zip(nearest, np.take_along_axis(plan.rivals, order, 1), strict=True):
-            _, first = np.unique(ids, return_index=True)
-            row[:] = np.resize(ids[np.sort(first)], len(row))
-        nearest = nearest[np.searchsorted(plan.queries, tuples.queries)]
-        psi = tuples.psi.copy()
-        psi[:, 0] = self.sampler.graph.lookup(tuples.queries, nearest[:, 0])
-        return TupleBatch(tuples.queries, nearest[:, 0], tuples.negatives, psi, nearest[:, 1:])
 
     def _hardest(self, plan: MiningPlan, queries: NDArray[np.float32], pool: NDArray[np.float32]) -> NDArray[np.int64]:
         """(Q, n) the most similar images of the pool without overlap, −1 where there are fewer; ties by id."""

@@ -19,7 +19,6 @@ from covis.sampling.batches import BATCHES, COMPOSED_BY, Batches, Partners, chec
 from covis.sampling.candidates import find_candidates, make_tables, possible
 from covis.sampling.composition import STRATEGIES, Strategy, strategy
 from covis.sampling.kernels import Candidates, draw_batches, epoch_key
-from covis.sampling.near import NearZeros, Zeros, near_zeros
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -122,17 +121,13 @@ class PairSampler(QuerySampler):
     batch_size: int = 32
     seed: int = 0
     queries: ImageSet | None = None
-    """The graph's two image sets: needed where it was labelled within groups, for near pairs, and to leave out images
-    without a place."""
+    """The graph's two image sets: needed where it was labelled within groups, and to leave out images without a place."""
     database: ImageSet | None = None
     labels: SimilarityGraph | None = None
     """The graph in which ψ of the drawn pairs is looked up, if not `graph`: yes/no batches with graded losses."""
-    zeros: Zeros = "uniform"
-    """Which ψ = 0 pairs: any, or `near` ones, among the closest images that do not overlap."""
     focus: bool = False
     """As in `PairBatch`."""
     candidates: Candidates = field(init=False, repr=False)
-    near: NearZeros | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1:
@@ -145,7 +140,6 @@ class PairSampler(QuerySampler):
         chosen = possible(strategy(self.strategy), tables)
         object.__setattr__(self, "strategy", chosen)
         object.__setattr__(self, "candidates", find_candidates(tables, chosen))
-        object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
 
     def batch(self, epoch: int, index: int) -> PairBatch:
         """Batch `index` of `epoch`."""
@@ -171,10 +165,6 @@ class PairSampler(QuerySampler):
         key = epoch_key(self.seed, epoch)
         slots = self._slot_bands(first, batches)
         queries, database, psi, redrawn = draw_batches(self.candidates, key, first, slots)
-        if self.near is not None:
-            where = psi == 0
-            position = (first * self.batch_size + np.arange(psi.size)).reshape(psi.shape)[where]
-            database[where] = self.near.draw(queries[where], key, position)
         if self.labels is not None:
             psi = self.labels.lookup(queries, database)
         return queries, database, psi, np.ones_like(psi), redrawn
@@ -200,8 +190,6 @@ class Pairs(Batches):
     """Rule that decides which pairs are drawn, where it is not the rule that grades them (yes/no batches)."""
     partners: Partners = "any"
     """Overlapping pairs of any images, or only across groups: other walks and days, as for real queries."""
-    zeros: Zeros = "uniform"
-    """How pairs without overlap are drawn: any, or `near` ones."""
     focus: bool = False
     """Whether the weight of pairs without overlap goes to those whose loss is not 0 yet."""
 
@@ -220,5 +208,5 @@ class Pairs(Batches):
         drawn, graded = drawn_and_graded(labels, split, graphs, self.partners)
         return PairSampler(
             drawn, self.strategy, self.size, seed=seed, queries=split.queries, database=split.database, labels=graded,
-            zeros=self.zeros, focus=self.focus,
+            focus=self.focus,
         )  # fmt: skip

@@ -17,7 +17,6 @@ from covis.sampling.batches import check_index
 from covis.sampling.candidates import find_candidates, make_tables
 from covis.sampling.composition import Band, Strategy
 from covis.sampling.kernels import Candidates, draw_tuples, epoch_key, many_below, pick_zeros
-from covis.sampling.near import NearZeros, Zeros, near_zeros
 from covis.sampling.pairs import QuerySampler
 
 if TYPE_CHECKING:
@@ -26,7 +25,7 @@ if TYPE_CHECKING:
 
 _THIRD = Fraction(1, 3)
 _BANDS = Strategy("tuples", (Band(POSITIVE, 1, _THIRD), Band(0, POSITIVE, _THIRD), Band(0, 0, _THIRD, zero=True)))
-_PURPOSE, _SHUFFLE, _SECOND, _FURTHER, _TRIES = 1, 100, 200, 300, 64
+_PURPOSE, _SECOND, _TRIES = 1, 200, 64
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,13 +40,9 @@ class TupleBatch:
     """(B, n) columns of the graph with ψ below 0.5."""
     psi: NDArray[np.float32]
     """(B, 1 + n) similarity of the query with the positive and with each negative."""
-    further: NDArray[np.int64] = field(default_factory=lambda: np.zeros((0, 0), np.int64))
-    """(B, k) further positives, for losses that use them; an image may occur twice where a query has few."""
 
     def __post_init__(self) -> None:
         b, n = self.negatives.shape
-        if not self.further.size:
-            object.__setattr__(self, "further", np.zeros((b, 0), np.int64))
         if self.queries.shape != (b,) or self.positives.shape != (b,) or self.psi.shape != (b, 1 + n):
             raise InputError(
                 f"a batch of {b} tuples with {n} negatives has queries {self.queries.shape}, positives "
@@ -68,14 +63,12 @@ class TupleBatch:
         return float(len(self))
 
     def images(self) -> tuple[Ids, Ids]:
-        """(B,) queries and (B, 1 + n + k) map images, the positive first, further ones last."""
-        return self.queries, np.column_stack([self.positives, self.negatives, self.further])
+        """(B,) queries and (B, 1 + n) map images, the positive first."""
+        return self.queries, np.column_stack([self.positives, self.negatives])
 
     def loss(self, loss: Any, za: Tensor, zb: Tensor) -> Tensor:
-        """The sum of a tuple loss; za (B, …, dim), zb (B, 1 + n + k, …, dim)."""
-        behind = 1 + self.negatives.shape[1]
-        further = (zb[:, behind:],) if self.further.shape[1] else ()
-        losses: Tensor = loss(za, zb[:, 0], zb[:, 1:behind], za.new_tensor(self.psi), *further)
+        """The sum of a tuple loss; za (B, dim), zb (B, 1 + n, dim)."""
+        losses: Tensor = loss(za, zb[:, 0], zb[:, 1:], za.new_tensor(self.psi))
         return losses.sum()
 
     def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> TupleBatch:
@@ -96,19 +89,14 @@ class TupleSampler(QuerySampler):
     """Tuples a batch."""
     seed: int = 0
     queries: ImageSet | None = None
-    """The graph's two image sets: needed where it was labelled within groups, for near negatives and for second
-    negatives between two sets."""
+    """The graph's two image sets: needed where it was labelled within groups, and for second negatives between
+    two sets."""
     database: ImageSet | None = None
-    zeros: Zeros = "uniform"
-    """Which ψ = 0 images are negatives: any, or those among the closest."""
     soft_share: float = 0.0
     """Share of the negatives with ψ in (0, 0.5), for losses that use graded negatives."""
     second_negative: bool = False
     """Whether the last negative must overlap with none of the others (quadruplets)."""
-    further: int = 0
-    """Further positives a tuple."""
     candidates: Candidates = field(init=False, repr=False)
-    near: NearZeros | None = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         if self.batch_size < 1 or self.negatives < 1 + self.second_negative or not 0 <= self.soft_share <= 1:
@@ -121,7 +109,6 @@ class TupleSampler(QuerySampler):
             raise InputError("second negatives between two sets are told apart by position; give both image sets")
         tables = make_tables(self.graph, self.queries, self.database)
         object.__setattr__(self, "candidates", _with_both_sides(find_candidates(tables, _BANDS, required=(0, 2))))
-        object.__setattr__(self, "near", near_zeros(self.graph, tables, self.zeros, self.queries, self.database))
 
     def batch(self, epoch: int, index: int) -> TupleBatch:
         """Batch `index` of `epoch`."""
@@ -135,44 +122,8 @@ class TupleSampler(QuerySampler):
         psi = np.empty(database.shape, np.float32)
         soft = round(self.soft_share * (self.negatives - self.second_negative))
         queries = draw_tuples(self.candidates, key, first, soft, database, psi)
-        if self.near is not None:
-            self._bring_near(queries, database, psi, epoch, first)
-        further = self.ordered_positives(queries, self.further, epoch)
-        batch = TupleBatch(queries, database[:, 0], database[:, 1:], psi, further)
+        batch = TupleBatch(queries, database[:, 0], database[:, 1:], psi)
         return self.with_second_negatives(batch, epoch, first) if self.second_negative else batch
-
-    def ordered_positives(self, queries: NDArray[np.int64], count: int, epoch: int) -> NDArray[np.int64]:
-        """(K, count) positives of each query in an order given by (seed, epoch); they repeat where there are fewer."""
-        if not count:
-            return np.zeros((len(queries), 0), np.int64)
-        key, positives = epoch_key(self.seed, epoch, _PURPOSE), np.empty((len(queries), count), np.int64)
-        for row, query in zip(positives, queries.tolist(), strict=True):
-            ids, psi = self.graph.row(query)
-            ids = ids[psi >= POSITIVE]
-            turn = many_below(key, query * (1 << 20) + np.arange(len(ids)), _FURTHER, np.full(len(ids), 1 << 62))
-            row[:] = np.resize(ids[np.argsort(turn, kind="stable")], count)
-        return positives
-
-    def _bring_near(
-        self,
-        queries: NDArray[np.int64],
-        database: NDArray[np.int64],
-        psi: NDArray[np.float32],
-        epoch: int,
-        first: int,
-    ) -> None:
-        """Replaces ψ = 0 negatives by distinct near ones, as many as there are."""
-        assert self.near is not None
-        near = self.near.closest(queries)
-        key = epoch_key(self.seed, epoch, _PURPOSE)
-        for s, row in enumerate(near):
-            there = row[row >= 0]
-            turn = many_below(
-                key, np.arange(len(there)) + (first + s) * len(row), _SHUFFLE, np.full(len(there), 1 << 62)
-            )
-            shuffled = there[np.argsort(turn, kind="stable")]
-            slots = 1 + np.flatnonzero(psi[s, 1:] == 0)[: len(shuffled)]
-            database[s, slots] = shuffled[: len(slots)]
 
     def with_second_negatives(self, batch: TupleBatch, epoch: int, first: int) -> TupleBatch:
         """The batch with its last negatives replaced by ψ = 0 images that overlap with no other negative.
@@ -194,7 +145,7 @@ class TupleSampler(QuerySampler):
             overlaps = self._overlaps(tried, negatives[rows, :-1])
             better = overlaps < fewest[rows]
             negatives[rows[better], -1], fewest[rows[better]] = tried[better], overlaps[better]
-        return TupleBatch(batch.queries, batch.positives, negatives, psi, batch.further)
+        return TupleBatch(batch.queries, batch.positives, negatives, psi)
 
     def _overlaps(self, other: NDArray[np.int64], negatives: NDArray[np.int64]) -> NDArray[np.int64]:
         """(K,) how many of `negatives` (K, n − 1) each image of `other` (K,) may overlap; the image itself counts."""

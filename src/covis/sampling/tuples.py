@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 from covis.core.errors import InputError
 from covis.core.settings import at_least
@@ -12,11 +12,7 @@ from covis.graph import SimilarityGraph
 from covis.images import Split
 from covis.sampling.batches import BATCHES, Batches
 from covis.sampling.mining import TupleMiner
-from covis.sampling.near import Zeros
 from covis.sampling.tuple_sampler import TupleSampler
-
-if TYPE_CHECKING:
-    pass
 
 
 @BATCHES.register("tuples")
@@ -24,13 +20,11 @@ if TYPE_CHECKING:
 class Tuples(Batches):
     """A query, one positive, several negatives; random ones, or the hardest of a cache of descriptors."""
 
-    losses: ClassVar[tuple[str, ...]] = ("tuples", "regions")
+    losses: ClassVar[tuple[str, ...]] = ("tuples",)
     size: int = 4
     """Tuples a batch."""
     negatives: int = 10
     """Negatives a tuple."""
-    zeros: Zeros = "uniform"
-    """How images without overlap are drawn: any, or `near` ones."""
     soft_share: float = 0.0
     """Share of the negatives with 0 < ψ < 0.5, for losses that use graded negatives."""
     mined: bool = False
@@ -38,11 +32,8 @@ class Tuples(Batches):
     refresh: int = 250
     pool: int = 1000
     """How many candidates the cache holds."""
-    further: int = 0
-    """Further positives a tuple, for losses over regions; with mined negatives, the nearest ones after the positive."""
 
     def __post_init__(self) -> None:
-        at_least(0, further=self.further)
         at_least(1, size=self.size, negatives=self.negatives, refresh=self.refresh, pool=self.pool)
         if not 0 <= self.soft_share <= 1:
             raise InputError(f"soft_share is {self.soft_share}; expected a share from 0 to 1")
@@ -53,8 +44,7 @@ class Tuples(Batches):
         """Draws such tuples, with a second negative where the loss compares negatives with each other."""
         return TupleSampler(
             labels, self.negatives, self.size, seed=seed, queries=split.queries, database=split.database,
-            zeros=self.zeros, soft_share=self.soft_share, second_negative=loss.second_negative,
-            further=self.further if loss.regions else 0,
+            soft_share=self.soft_share, second_negative=loss.second_negative,
         )  # fmt: skip
 
     def miner(self, sampler: TupleSampler) -> TupleMiner | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -11,6 +10,7 @@ from torch import Tensor
 
 from covis.core.arrays import Ids
 from covis.graph import SimilarityGraph
+from covis.losses import Loss
 from covis.sampling import Batch
 
 
@@ -46,7 +46,7 @@ class BatchImages:
             return self
         return replace(self, batch=self.batch.relabelled(ids[self.left], ids[self.right], labels))
 
-    def loss(self, loss: Callable[..., Tensor], descriptors: Tensor) -> Tensor:
+    def loss(self, loss: Loss, descriptors: Tensor) -> Tensor:
         """The sum of the batch's weighted losses; `descriptors` (images, dim) in the order of the request."""
         za = descriptors[torch.from_numpy(self.left).to(descriptors.device)]
         zb = descriptors[torch.from_numpy(self.right).to(descriptors.device)]

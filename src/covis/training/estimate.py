@@ -56,8 +56,7 @@ def estimate_run(loop: Loop) -> RunEstimate:
         for measured in (False, True):  # the first pass pays for one-off set-up
             started = time.monotonic()
             with torch.autograd.graph.saved_tensors_hooks(note, lambda t: t):
-                describe = model.region_descriptors if recipe.loss.regions else model.suffix
-                loss = images.loss(loop.step.loss, loop.step.describe(describe, fetched.features))
+                loss = images.loss(recipe.loss, loop.step.describe(model.suffix, fetched.features))
             (loss / images.batch.total_weight).backward()  # type: ignore[no-untyped-call]
             if not measured:
                 kept.clear()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import itertools
 import time
 from collections import deque
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
@@ -27,7 +25,7 @@ from covis.training.mining import Miner
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe
 from covis.training.record import Counters, Record
-from covis.training.step import Step, make_optimiser
+from covis.training.step import Step
 from covis.training.validation import Validator
 
 BAD_STEPS = 3
@@ -55,7 +53,6 @@ class Loop:
     def __post_init__(self) -> None:
         whole_epochs = max(1, self.recipe.epochs * len(self.data.sampler) // self.recipe.accumulate)
         self.total = whole_epochs if self.recipe.steps is None else self.recipe.steps
-        self.first_weights = copy.deepcopy(self.model.state_dict()) if self.recipe.generations > 1 else {}
 
     def resume(self) -> None:
         """Restores the newest intact checkpoint, if there is one."""
@@ -68,12 +65,7 @@ class Loop:
         self.step.scaler.load_state_dict(tensors["scaler"])
         if self.miner is not None:
             self.miner.restore(tensors["miner"])
-        if self.step.head is not None:
-            self.step.head.load_state_dict(tensors["head"])
-        if tensors["teacher"]:
-            self.step.teacher = self._frozen_copy(tensors["teacher"])
         self.progress = Counters(**facts)
-        self.step.generation, _, _ = self._generation()
 
     def save(self) -> None:
         """Writes a checkpoint; every rank waits until it is complete."""
@@ -84,8 +76,6 @@ class Loop:
                 "optimiser": step.optimiser.state_dict(),
                 "scaler": step.scaler.state_dict(),
                 "miner": {} if self.miner is None else self.miner.state(),
-                "head": {} if step.head is None else step.head.state_dict(),
-                "teacher": {} if step.teacher is None else step.teacher.state_dict(),
             }
             save_checkpoint(self.run / "checkpoints", self.progress.step, tensors, self.progress.to_dict())
         self.ranks.wait()
@@ -121,12 +111,7 @@ class Loop:
     def _steps(self) -> Iterator[dict[str, Any]]:
         """Does each remaining step and yields its row of the record."""
         while self.progress.step < self.total:
-            generation, first, last = self._generation()
-            self.step.generation = generation
-            if generation and self.progress.step == first:
-                self._start_generation()
-            if self.miner is not None:
-                last = min(last, self._mine(self.miner))
+            last = self.total if self.miner is None else min(self.total, self._mine(self.miner))
             stream = self._stream(self.progress.step, last)
             for number in range(self.progress.step, last):
                 yield self._do_step(number, list(itertools.islice(stream, self.recipe.accumulate)))
@@ -134,8 +119,7 @@ class Loop:
     def _do_step(self, number: int, batches: list[tuple[BatchImages, Fetched]]) -> dict[str, Any]:
         """One step with its bookkeeping; returns its row of the record."""
         started = time.monotonic()
-        _, first, last = self._generation()
-        rate = self.recipe.optimiser.learning_rate * self.recipe.optimiser.rate((number - first) / (last - first))
+        rate = self.recipe.optimiser.learning_rate * self.recipe.optimiser.rate(number / self.total)
         loss = self.step(number, rate, batches)
         self._check_finite(number, loss, batches[0][0])
         p = self.progress
@@ -187,27 +171,6 @@ class Loop:
         last = miner.renew(self.progress.step, self.model, self.source)
         self.progress.mining_seconds += time.monotonic() - started
         return last
-
-    def _generation(self) -> tuple[int, int, int]:
-        """The generation of the next step, from 0, its first step, and the step after its last one."""
-        count = self.recipe.generations
-        length = max(1, self.total // count)
-        number = min(self.progress.step // length, count - 1)
-        return number, number * length, self.total if number == count - 1 else (number + 1) * length
-
-    def _start_generation(self) -> None:
-        """The model becomes the teacher; the student restarts from the initial weights, and mining starts again."""
-        self.step.teacher = self._frozen_copy(self.model.state_dict())
-        self.model.load_state_dict(self.first_weights)
-        self.step.optimiser = make_optimiser(self.recipe, self.model, self.step.head)
-        if self.miner is not None:
-            self.miner.round = None
-
-    def _frozen_copy(self, state: dict[str, Tensor]) -> PlaceModel:
-        """The model with other weights, which no longer learn."""
-        teacher = copy.deepcopy(self.model)
-        teacher.load_state_dict(state)
-        return teacher.eval().requires_grad_(False)
 
     def _validate(self, row: dict[str, Any], *, due: bool = False) -> None:
         """At every validation point, or where it is `due`: scores the model and keeps the best."""

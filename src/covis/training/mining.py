@@ -12,7 +12,7 @@ from covis.models import PlaceModel
 from covis.sampling import MinedRound, TupleBatch, TupleMiner
 from covis.training.descriptors import describe_images
 
-_ARRAYS = ("queries", "positives", "negatives", "psi", "further")
+_ARRAYS = ("queries", "positives", "negatives", "psi")
 
 
 class Miner:
@@ -48,6 +48,6 @@ class Miner:
     def restore(self, state: dict[str, Any]) -> None:
         """Back from `state`."""
         if state:
-            tuples = TupleBatch(*(state[name].numpy() for name in _ARRAYS if name in state))
+            tuples = TupleBatch(*(state[name].numpy() for name in _ARRAYS))
             size = self.rounds.sampler.batch_size
             self.round = MinedRound(state["epoch"], state["first"], size, tuples, state["mined"])

@@ -81,8 +81,6 @@ class Recipe:
     epochs: int = 1
     steps: int | None = None
     """Optimiser steps of the run, where it is not a whole number of epochs; 0 = the network as it was loaded."""
-    generations: int = 1
-    """Equal parts of the run; each but the first restarts from the initial weights, taught by the model before it."""
     accumulate: int = 1
     """Batches whose gradients make one step."""
     validation: str = ""
@@ -107,7 +105,7 @@ class Recipe:
 
     def __post_init__(self) -> None:
         check_types(self)
-        at_least(1, epochs=self.epochs, accumulate=self.accumulate, generations=self.generations)
+        at_least(1, epochs=self.epochs, accumulate=self.accumulate)
         at_least(0, steps=self.steps or 0, validations=self.validations, whiten=self.whiten, cache_gb=self.cache_gb)
         if self.dataset not in DATASETS:
             raise unknown_name("dataset", self.dataset, DATASETS)
@@ -116,11 +114,6 @@ class Recipe:
             raise InputError(
                 f"loss {type(self.loss).__name__} and batches {type(self.batches).__name__} do not fit; this loss is of "
                 f"{self.loss.shape}: set batches={' or '.join(fitting)} as well"
-            )
-        if self.generations > 1 and not self.loss.regions:
-            raise InputError(
-                f"generations={self.generations}: loss {type(self.loss).__name__} does not learn from a teacher; set "
-                "loss=region_similarity as well"
             )
         if self.batches.mined and self.accumulate > 1:
             raise InputError("mined batches are made for one step each; set accumulate=1 and a larger batches.size")

@@ -29,13 +29,7 @@ class Step:
 
     def __init__(self, recipe: Recipe, model: PlaceModel, data: TrainingData, ranks: Ranks, seed: int) -> None:
         self.recipe, self.model, self.data, self.ranks, self.seed = recipe, model, data, ranks, seed
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            head = recipe.loss.head(data.sampler, model.dim)
-        self.head = None if head is None else head.to(ranks.device)
-        self.teacher: PlaceModel | None = None
-        self.generation = 0
-        self.optimiser = make_optimiser(recipe, model, self.head)
+        self.optimiser = make_optimiser(recipe, model)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=recipe.precision == "float16")
         self.trained = _trained_module(recipe, model, ranks)
 
@@ -64,42 +58,29 @@ class Step:
                 descriptors = self.describe(self.trained, fetched.features)
             descriptors = self.ranks.gather(descriptors, len(images))
             ids = self.ranks.gather_ids(np.concatenate(fetched.ids), len(images))
-            loss = images.relabelled(ids, self.data.labels).loss(self.loss, descriptors) / total_weight
+            loss = images.relabelled(ids, self.data.labels).loss(self.recipe.loss, descriptors) / total_weight
             if torch.isfinite(loss):
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
 
     def describe(self, trained: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
-        """What the loss compares: (B, dim); for a loss of regions (B, models, regions, dim) of student and teacher."""
-        described = trained(features).float()
-        if not self.recipe.loss.regions:
-            return described
-        if self.teacher is None:
-            return described.unsqueeze(1)
-        with torch.no_grad():
-            taught = self.teacher.region_descriptors(features).float()
-        return torch.stack([described, taught], 1)
-
-    @property
-    def loss(self) -> Callable[..., Tensor]:
-        """What batches call."""
-        return self.recipe.loss.in_generation(self.generation).bound(self.head)
+        """What the loss compares: (B, dim)."""
+        return trained(features).float()
 
 
 class _TrainedPart(nn.Module):
     """The trained part as the module that is stepped, compiled and kept equal across ranks."""
 
-    def __init__(self, model: PlaceModel, regions: bool) -> None:
+    def __init__(self, model: PlaceModel) -> None:
         super().__init__()
         self.model = model
-        self.describe = model.region_descriptors if regions else model.suffix
 
     def forward(self, features: Tensor) -> Tensor:
-        return self.describe(features)
+        return self.model.suffix(features)
 
 
 def _trained_module(recipe: Recipe, model: PlaceModel, ranks: Ranks) -> nn.Module:
-    trained: nn.Module = _TrainedPart(model, recipe.loss.regions)
+    trained: nn.Module = _TrainedPart(model)
     if recipe.compile:
         compilers = (os.environ.get("CXX", ""), "g++", "clang++", "c++")
         if ranks.device.type == "cpu" and not any(map(shutil.which, compilers)):
@@ -108,14 +89,13 @@ def _trained_module(recipe: Recipe, model: PlaceModel, ranks: Ranks) -> nn.Modul
     return DistributedDataParallel(trained) if ranks.world > 1 else trained
 
 
-def make_optimiser(recipe: Recipe, model: PlaceModel, head: nn.Module | None = None) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that learn; those of the pooling and of the loss's head have their own factor."""
+def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
+    """The optimiser of all parameters that learn; those of the pooling have their own factor."""
     o = recipe.optimiser
     named = list(model.trained_parameters())
     groups = [
         {"params": [p for n, p in named if not n.startswith("pool.")], "factor": 1.0},
         {"params": [p for n, p in named if n.startswith("pool.")], "factor": o.head_rate},
-        {"params": [] if head is None else list(head.parameters()), "factor": o.head_rate},
     ]
     groups = [g for g in groups if g["params"]]
     if not groups:
