@@ -27,7 +27,7 @@ INPUT, OUTPUT, METADATA = "pixels", "descriptor", "covis"
 """Names inside an exported file: its input, its output, and the metadata that says what a reader needs."""
 WEIGHTS_FILE, ONNX_FILE = "weights.safetensors", "model.onnx"
 """The network's file in a model folder; a folder with neither names a model whose descriptors come from elsewhere."""
-_MAX_BYTES = 1 << 31
+MAX_BYTES = 1 << 31
 """ONNX files cannot be larger."""
 _BATCH = 4
 _WORTH_METER = 4
@@ -68,7 +68,7 @@ def signed(content: bytes) -> bytes:
 
 def checked_content(path: Path | str) -> bytes:
     """The content of an exported file; one that differs from the checksum that it carries is refused."""
-    content = read_foreign(path, _MAX_BYTES)
+    content = read_foreign(path, MAX_BYTES)
     at = content.find(CHECKSUM) + len(CHECKSUM)
     if at >= len(CHECKSUM):
         bare = hashlib.sha256(content[:at] + b"0" * 64 + content[at + 64 :]).hexdigest()

@@ -166,7 +166,7 @@ def test_an_empty_map_answers_with_nothing(place, capsys):
 def test_without_a_model_and_weights_it_tells_how_to_get_them(made, tmp_path, capsys, monkeypatch):
     from covis.models import weights
 
-    def offline(hub_id, file, pin):
+    def offline(hub_id, file, pin, licence):
         raise OSError("offline")
 
     monkeypatch.setattr(weights, "fetch", offline)

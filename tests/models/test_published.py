@@ -625,7 +625,8 @@ def test_a_checkpoint_of_another_system_is_refused(dinov2, tmp_path):
 
 def test_a_missing_checkpoint_says_where_to_get_it(tmp_path, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path))
-    with pytest.raises(InputError, match="Bag-of-Queries repository"):
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    with pytest.raises(InputError, match="Bag-of-Queries/releases"):
         PlaceModel.from_pretrained("boq_resnet50_16384")
     with pytest.raises(InputError, match="did you mean 'megaloc'"):
         PlaceModel.from_pretrained("megalok")

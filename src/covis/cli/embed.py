@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from covis.cli.options import MODEL_HELP, Json, choice_of, existing, existing_model
+from covis.cli.options import MODEL_HELP, Checkpoint, Json, choice_of, existing, existing_model
 from covis.cli.output import emit
 from covis.cli.verbs import STEPS, verb
 
@@ -40,6 +40,7 @@ def embed(
             help="auto (whichever is faster), torch or onnx.",
         ),
     ] = "auto",
+    weights: Checkpoint = None,
     json: Json = False,
 ) -> None:
     """Compute the descriptors of images. If it is interrupted, re-run it to resume from the last shard.
@@ -49,13 +50,15 @@ def embed(
       covis embed runs/quick photos/ -o photos.store
       covis embed runs/quick/model map.csv -o map.store --dtype float16
       covis embed theirs.npy photos/ -o photos.store
+      covis embed megaloc photos/ -o photos.store
       torchrun --nproc-per-node 4 -m covis embed runs/r50 /data/images -o images.store
     """
     from covis.core import machine
     from covis.describing.describers import find_describer
+    from covis.describing.named import named_model
     from covis.reading.sources import list_images
 
-    describer, image_set = find_describer(model), list_images(images)
+    describer, image_set = find_describer(named_model(model, weights)), list_images(images)
     precision: Literal["float32", "float16"] = "float16" if dtype == "float16" else "float32"
     if describer.kind in ("store", "matrix"):
         store = _copy_descriptors(model, image_set, output, precision)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covis.cli.names import check_name, known_names
-from covis.cli.options import MODEL_HELP, DataPath, FrameOption, Json, existing_model
+from covis.cli.options import MODEL_HELP, Checkpoint, DataPath, FrameOption, Json, existing_model
 from covis.cli.output import emit
 from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError, unknown_name
@@ -32,10 +32,12 @@ def _check_model(path: Path) -> Path | None:
 
 
 def _check_benchmarks(given: list[str]) -> list[str]:
-    """Checks that these are benchmarks, with paths of further models before them."""
+    """Checks that these are benchmarks, with further models before them."""
+    from covis.models.published import is_published
+
     known = known_names("benchmark")
     for name in given:
-        if name not in known and not Path(name).exists():
+        if name not in known and not Path(name).exists() and not is_published(name):
             raise unknown_name("benchmark", name, known)
     return given
 
@@ -106,6 +108,7 @@ def evaluate(
         int | None, typer.Option(min=1, help="Results per query to re-rank (default: consensus 20, others 50).")
     ] = None,
     frame: FrameOption = "",
+    weights: Checkpoint = None,
     json: Json = False,
 ) -> None:
     """Score models on benchmarks, with confidence intervals. Writes a submission file where the ground truth is hidden.
@@ -121,11 +124,16 @@ def evaluate(
       covis evaluate MODEL town --rerank patches --rerank-depth 100 -o evals/patches
       covis evaluate MODEL msls_test --data /data/msls -o submission
       covis evaluate theirs.npy table --data photos.csv -o evals/theirs
+      covis evaluate megaloc salad table --data photos.csv -o evals
       covis evaluate MODEL table --data country.csv --frame EPSG:3035
     """
     from covis.describing.describers import find_describer
+    from covis.describing.named import named_model
 
     models, names = _models_and_benchmarks(model, benchmarks)
+    if weights is not None and len(models) > 1:
+        raise InputError("--weights is of one model; evaluate the others separately")
+    models = [named_model(path, weights) for path in models]
     labels = {find_describer(path).label: path for path in models}  # before anything heavy is imported
     if len(labels) < len(models):
         raise InputError(
@@ -172,10 +180,12 @@ def report_command(sources: Sequence[Path], benchmarks: Sequence[str]) -> str:
 
 
 def _models_and_benchmarks(model: Path, names: list[str]) -> tuple[list[Path], list[str]]:
-    """The models, and the benchmarks after them: an existing path that is no benchmark's name is a model."""
+    """The models, and the benchmarks after them: an existing path or a model's name that is no benchmark's is a model."""
+    from covis.models.published import is_published
+
     known = known_names("benchmark")
     models = [model]
-    while names and names[0] not in known and Path(names[0]).exists():
+    while names and names[0] not in known and (Path(names[0]).exists() or is_published(names[0])):
         models.append(Path(names[0]))
         names = names[1:]
     if not names:

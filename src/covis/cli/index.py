@@ -49,7 +49,8 @@ def index(
         str,
         typer.Option(
             callback=existing_weights,
-            help="Backbone weights (.safetensors), if they cannot be downloaded; the recipe is chosen to fit.",
+            help="Backbone weights (.safetensors), if they cannot be downloaded; the recipe is chosen to fit. With "
+            "--model NAME: its checkpoint.",
         ),
     ] = "",
     fine_tune: Annotated[
@@ -88,20 +89,16 @@ def index(
       covis index photos/ -o town.map --weights mobilenetv2.safetensors
       covis index photos/ -o town.map --model runs/quick/model
       covis index photos/ -o town.map --model place.onnx
+      covis index photos/ -o town.map --model megaloc
       covis index photos/ -o town.map --model photos.store
       covis index drives.csv -o city.map --model runs/r50/model --kind hnsw-sq8
       covis index drives.csv -o city.map --model runs/r50/model --engine postgresql://covis@db/maps
     """
     if output.is_file():
         raise InputError(f"{output} already exists and is not a folder; choose another output or remove it")
-    if model is not None and (recipe or weights or fine_tune):
-        raise InputError(
-            "give --model to use a model unchanged, or --recipe, --weights and --fine-tune to fit one, not both"
-        )
-    from covis.describing.describers import find_describer
-
     if model is not None:
-        find_describer(model)  # before anything heavy is imported
+        model = _given_model(model, recipe, weights, fine_tune)
+        weights = ""
     from covis.maps.building import BuildOptions, build_map
     from covis.maps.map import Map
 
@@ -111,6 +108,21 @@ def index(
     )  # fmt: skip
     made, left_out, fitted = build_map(Map, photos, output, options)
     report_map(made, json, {"left_out": left_out}, None if fitted is None else fitted.to_dict())
+
+
+def _given_model(model: Path, recipe: str, weights: str, fine_tune: bool) -> Path:
+    """The model of --model, checked before anything heavy is imported; a published one is fetched."""
+    from covis.describing.describers import find_describer
+    from covis.describing.named import named_model
+    from covis.models.published import is_published
+
+    if recipe or fine_tune or (weights and not is_published(model)):
+        raise InputError(
+            "give --model to use a model unchanged, or --recipe, --weights and --fine-tune to fit one, not both"
+        )
+    found = named_model(model, weights)
+    find_describer(found)
+    return found
 
 
 @verb("add", section=LOCALISE, order=4)

@@ -91,7 +91,7 @@ LISTS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "recipes": ("training recipes, by dataset", _recipes),
     "backbones": ("networks to build a model from", _backbones),
     "rules": ("label rules", _registered("rule")),
-    "models": ("published models that can be imported", _registered("published model")),
+    "models": ("published models, which every command takes by name", _registered("published model")),
     "batches": ("ways to compose training batches", _registered("kind of batches")),
     "losses": ("training losses", _registered("loss")),
     "pools": ("poolings of feature maps into a descriptor", _registered("pooling")),

@@ -13,7 +13,10 @@ from covis.cli.names import check_name, known_names
 from covis.core.errors import InputError, near_path, unknown_name
 
 PathOrPaths = TypeVar("PathOrPaths", Path, Path | None, list[Path], list[Path] | None)
-MODEL_HELP = "A model or run folder, an ONNX file, a descriptor store, or another tool's FILE.npy with FILE.txt."
+MODEL_HELP = (
+    "A model or run folder, an ONNX file, a descriptor store, another tool's FILE.npy with FILE.txt, or a name from "
+    "`covis list models`."
+)
 AXES = ("x", "y", "z", "-x", "-y", "-z")
 """Axes that may point up (`poses.Axis`, which is not imported before it is needed)."""
 TABLE_FORMATS = ("text", "markdown", "latex", "csv")
@@ -30,9 +33,13 @@ def existing(given: PathOrPaths) -> PathOrPaths:
 
 
 def existing_model(path: Path | None) -> Path | None:
-    """Checks that the path of a model exists."""
-    if path is not None and not path.exists():
-        hint = "give a model folder, a run folder, an ONNX file or a descriptor store"
+    """Checks that a model is an existing path or a known name."""
+    if path is None or path.exists():
+        return path
+    from covis.models.published import is_published
+
+    if not is_published(path):
+        hint = "give a model folder, a run folder, an ONNX file, a descriptor store or a name (covis list models)"
         raise InputError(f"{path} does not exist{near_path(path)}; {hint}")
     return path
 
@@ -147,6 +154,14 @@ def _check_data(given: list[str] | None) -> list[str] | None:
     return given
 
 
+Checkpoint = Annotated[
+    Path | None,
+    typer.Option(
+        "--weights",
+        callback=existing,
+        help="The checkpoint's file of a model that is given by its name, if it cannot be downloaded here.",
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON.")]
 DataPath = Annotated[
     list[str] | None,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.options import Json, choice_of, existing
+from covis.cli.options import MODEL_HELP, Checkpoint, Json, choice_of, existing, existing_model
 from covis.cli.output import emit
 from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError
@@ -59,8 +59,10 @@ def pairs(
         ),
     ] = None,
     model: Annotated[
-        Path | None, typer.Option(callback=existing, help="Describes images that are not a map: a model or a store.")
+        Path | None,
+        typer.Option(callback=existing_model, help=f"Describes images that are not a map. {MODEL_HELP}"),
     ] = None,
+    weights: Checkpoint = None,
     by: Annotated[
         str,
         typer.Option(
@@ -89,8 +91,12 @@ def pairs(
       covis pairs walk.csv --model runs/quick/model -o pairs.txt --by both -o global-feats.h5
       covis pairs drive.csv --model runs/quick/model --loops --time-gap 60 -o -
     """
+    if weights is not None and model is None:
+        raise InputError("--weights is the checkpoint of --model NAME; give --model too")
+    from covis.describing.named import named_model
     from covis.maps.pair_selection import choose_pairs, open_described, open_queries
 
+    model = None if model is None else named_model(model, weights)
     database = open_described(source, model)
     if loops:
         _write_loops(database, outputs[0], time_gap, least or 0.0, json)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from covis.cli.options import DataPath, Json, RecipeSet, existing, known_recipe
+from covis.cli.options import Checkpoint, DataPath, Json, RecipeSet, existing_model, known_recipe
 from covis.cli.output import emit
 from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError
@@ -35,11 +35,12 @@ def train(
     init: Annotated[
         Path | None,
         typer.Option(
-            callback=existing,
-            help="Start from this model or run folder instead of the recipe's network. Its last blocks are trained, its "
+            callback=existing_model,
+            help="Start from this model or run folder, or name from `covis list models`, instead of the recipe's network. Its last blocks are trained, its "
             "batch statistics stay fixed, and it is kept unless training improves the validation recall.",
         ),
     ] = None,
+    weights: Checkpoint = None,
     seed: Annotated[int, typer.Option(help="Seed of batches and initial weights.")] = 0,
     set_: RecipeSet = None,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 60.0,
@@ -63,6 +64,8 @@ def train(
     """
     if recipe is None and init is None:
         raise InputError("give a recipe (`covis list recipes`), or a model to fine-tune: covis train --init MODEL")
+    if weights is not None and init is None:
+        raise InputError("--weights is the checkpoint of --init NAME; give --init too")
     recipe = recipe or _FINE_TUNE
     if output is None and not dry_run:
         raise InputError(f"give a folder for the run: covis train {recipe} -o RUN")
@@ -72,7 +75,7 @@ def train(
 
     start = experiments.get(recipe)
     if init is not None:
-        start = start_from(start, *_given_model(init))
+        start = start_from(start, *_given_model(init, weights))
     chosen = configure(start, set_ or [])
     if dry_run:
         plugins = recipe_plugins(chosen)
@@ -102,13 +105,14 @@ def _benchmark_of(dataset: str, data: list[str] | None) -> str:
     return " ".join([chosen, *(f"--data {entry}" for entry in data or ())])
 
 
-def _given_model(path: Path) -> tuple[ModelConfig, Path]:
+def _given_model(path: Path, weights: Path | None) -> tuple[ModelConfig, Path]:
     """The configuration of the model of --init, and its folder."""
     from covis.core.artifacts import read_json
     from covis.describing.describers import find_describer
+    from covis.describing.named import named_model
     from covis.models import ModelConfig
 
-    describer = find_describer(path)
+    describer = find_describer(named_model(path, weights))
     if describer.kind != "model":
         raise InputError(f"--init {path} has no weights to train; give a model folder or a run folder")
     return ModelConfig.from_dict(read_json(describer.path / "config.json")), describer.path

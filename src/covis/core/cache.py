@@ -12,6 +12,8 @@ KINDS = {
     "features": "outputs of frozen network parts, for training",
     "local": "local features of images, for re-ranking",
     "onnx": "models in the ONNX format",
+    "models": "published models that were fetched by their names",
+    "downloads": "downloads that are not finished or not yet made into a model",
     "folders": "which folders of photos were given to which map",
     "town": "the simulated town",
 }

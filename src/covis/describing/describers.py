@@ -1,7 +1,8 @@
 """Sources of image descriptors, and the one function by which every verb opens them.
 
-A describer is a model folder, a run folder (its model), an ONNX file, a descriptor store, or another tool's matrix
-(`FILE.npy` beside `FILE.txt`). Finding out which one lies at a path imports nothing heavy.
+A describer is a model folder, a run folder (its model), an ONNX file, a descriptor store, another tool's matrix
+(`FILE.npy` beside `FILE.txt`), or the name of a published model. Finding out which one lies at a path imports nothing
+heavy; a name is fetched where it is not in the cache.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from covis.core.arrays import Descriptors, Ids
 from covis.core.errors import InputError, near_path
 from covis.core.files import sha256
 from covis.core.machine import cache_folder
+from covis.describing.named import named_model
 from covis.descriptors import STORE_KIND, Describer, DescriptorStore
 from covis.images import ImageSet
 from covis.models.config import MODEL_KIND
@@ -34,7 +36,7 @@ if TYPE_CHECKING:
     from covis.models import Embedder, PlaceModel
 
 RuntimeName = Literal["auto", "torch", "onnx"]
-_KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, or FILE.npy with FILE.txt"
+_KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, FILE.npy with FILE.txt, or a name (covis list models)"
 """What can be given as MODEL, in words."""
 
 
@@ -50,8 +52,8 @@ class GivenModel:
 
 
 def find_describer(path: Path | str) -> GivenModel:
-    """Resolves `path`; an error of one line if it cannot give descriptors."""
-    path = Path(path)
+    """Resolves a path, or a name of `covis list models`; an error of one line if it cannot give descriptors."""
+    path = named_model(path)
     if path.suffix in (".npy", ".onnx"):
         if not path.is_file():
             raise InputError(f"{path} does not exist{near_path(path)}; give {_KINDS}")
@@ -101,7 +103,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
 def open_describer(
     path: Path | str, batch_size: int | None = None, workers: int | None = None, cache: Path | None = None
 ) -> Describer:
-    """The describer at `path`: a model or run folder, an ONNX file, a store, or a matrix with names.
+    """The describer at `path`: a model or run folder, an ONNX file, a store, a matrix with names, or a model's name.
 
     >>> import covis
     >>> path = covis.PlaceModel.build(covis.models.ModelConfig("tiny", image_size=(32, 32))).save("small")
@@ -110,7 +112,7 @@ def open_describer(
     """
     given = find_describer(path)
     if given.kind in ("store", "matrix"):
-        return open_descriptors(path)
+        return open_descriptors(given.path)
     place = given.path.resolve()
     return ModelDescriber(open_model(given.path), given.label, batch_size, workers=workers, cache=cache, folder=place)
 

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from covis.core.errors import InputError
 from covis.core.files import sha256
-from covis.core.machine import weights_folder
+from covis.core.machine import cache_folder, weights_folder
 from covis.models import weights
-from covis.models.hub import Unpinned, fetch
-from covis.models.published import PUBLISHED, PublishedModel
+from covis.models.downloads import download
+from covis.models.hub import fetch, hub_address
+from covis.models.pins import check_pinned, wanted_sha256
+from covis.models.published import PUBLISHED, PublishedModel, published_folder
 from covis.models.tensor_files import Tensors, read_centres, read_tensors
 from covis.whitening import Whitening
 
@@ -30,7 +32,7 @@ _SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".torch")
 def find_published(name: str, file: Path | None = None) -> tuple[PublishedModel, Path]:
     """The published model `name`, and its checkpoint: `file`, or what `machine.weights_folder` or the hub has.
 
-    `NAME:SHA256` and `NAME:unpinned` say which file of the hub is taken, see `covis.models.hub.fetch`.
+    `NAME:SHA256` says which file is taken, see `covis.models.pins`.
     """
     name, _, pin = name.partition(":")
     entry = PUBLISHED[name]
@@ -128,23 +130,43 @@ def _renamed(state: Tensors, names: Mapping[str, str], *, others: bool = False) 
 
 
 def _find_checkpoint(entry: PublishedModel, pin: str) -> Path:
-    """The checkpoint in the cache, or fetched from the hub if it is there."""
+    """The checkpoint in the cache, or fetched from where its authors put it."""
     folder = weights_folder()
     for suffix in _SUFFIXES:
         if (folder / f"{entry.name}{suffix}").is_file():
             return folder / f"{entry.name}{suffix}"
-    reason = ""
-    if entry.hub is not None:
-        try:
-            return fetch(*entry.hub, pin)
-        except Unpinned as error:
-            raise InputError(
-                f"{error}: say {entry.name}:SHA256 with the one that its page lists, or {entry.name}:unpinned to take "
-                "what is there"
-            ) from None
-        except OSError as error:
-            reason = f" and cannot be fetched here ({error})"
+    try:
+        if entry.hub is not None:
+            return fetch(*entry.hub, pin, entry.licence)
+        if entry.address:
+            return _fetch_address(entry, pin)
+    except OSError as error:
+        place = entry.address if entry.hub is None else hub_address(*entry.hub)
+        raise InputError(
+            f"the checkpoint of {entry.name} is not in {folder} and cannot be fetched here ({error}); download {place} "
+            "elsewhere and give it by --weights FILE"
+        ) from None
     raise InputError(
-        f"the checkpoint of {entry.name} is not in {folder}{reason}; get it from {entry.source}, then: "
-        f"covis model import FILE --published {entry.name} -o MODEL"
+        f"the checkpoint of {entry.name} is not in {folder} and has no address to fetch it from; get it from "
+        f"{entry.source} and give it by --weights FILE"
     )
+
+
+def _fetch_address(entry: PublishedModel, pin: str) -> Path:
+    """The checkpoint from its address, compared with its SHA-256 if one is known."""
+    if wanted_sha256(entry.address, pin) is None and entry.address.startswith("http:"):
+        raise OSError(f"the connection would not be encrypted: say {entry.name}:SHA256 to have the file compared")
+    file = _downloads() / f"{entry.name}{Path(entry.address).suffix}"
+    check_pinned(entry.address, download(entry.address, file, entry.licence), pin)
+    return file
+
+
+def _downloads() -> Path:
+    return cache_folder() / "downloads"
+
+
+def keep_published(model: PlaceModel, name: str, checkpoint: Path) -> None:
+    """Writes the model folder of a fetched model, in whose place a downloaded checkpoint is no longer needed."""
+    model.save(published_folder(name), replace=True)
+    if checkpoint.parent == _downloads():
+        checkpoint.unlink()

@@ -31,7 +31,6 @@ from covis.whitening import Whitening
 
 CONFIG, _WEIGHTS, CARD = "config.json", "model.safetensors", "README.md"
 LIBRARY = "covis"
-HUB_PREFIX = "hub:"
 _WHITENING = "whitening."
 _ADDRESS = re.compile(r"hub:([\w.-]+/[\w.-]+)(?:@([\w.-]+))?")
 

@@ -29,7 +29,7 @@ from covis.core.progress import say
 from covis.models.config import MODEL_KIND
 from covis.models.onnx_model import OnnxPlaceModel
 from covis.models.place_model import PlaceModel
-from covis.runtime import INPUT, METADATA, OUTPUT, OnnxSession, checked_content, signed
+from covis.runtime import INPUT, MAX_BYTES, METADATA, OUTPUT, OnnxSession, checked_content, signed
 
 PARITY_TOLERANCE = 1e-4
 """Largest difference of a descriptor's entries from torch's that an export may show."""
@@ -169,7 +169,7 @@ def load_fast(
         except Damaged as error:
             say(f"{error}; made again")
     model = model or PlaceModel.load(path)
-    if images is not None and images < _WORTH_EXPORTING:
+    if (images is not None and images < _WORTH_EXPORTING) or _byte_count(model) > MAX_BYTES:
         return model
     say(f"preparing {path} for ONNX Runtime, once")
     try:
@@ -178,3 +178,7 @@ def load_fast(
         say(f"{model.config.backbone} runs in torch instead: {first_line(error)}")
         return model
     return OnnxPlaceModel.open(file, threads)
+
+
+def _byte_count(model: PlaceModel) -> int:
+    return sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())

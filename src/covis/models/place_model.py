@@ -23,12 +23,13 @@ from covis.core.progress import say
 from covis.models import backbones, weights
 from covis.models.adapters import LowRankAddition
 from covis.models.backbone import Backbone
-from covis.models.checkpoints import fill_published, find_published
+from covis.models.checkpoints import fill_published, find_published, keep_published
 from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, ORIGIN, ModelConfig, Preprocessing, Trainable
-from covis.models.hub_folder import HUB_PREFIX, fetch_from_hub, is_hub_folder, read_hub_folder, write_hub_folder
+from covis.models.hub_folder import fetch_from_hub, is_hub_folder, read_hub_folder, write_hub_folder
 from covis.models.model_folder import read_model_folder, write_model_folder
 from covis.models.parts import ModelParts
 from covis.models.pooling import POOLS, PerLevel, Pool
+from covis.models.published import HUB_PREFIX, published_folder
 from covis.models.wrapped import Wrapped, wrapped_name
 from covis.runtime import WEIGHTS_FILE
 
@@ -91,7 +92,7 @@ class PlaceModel(nn.Module):
         """A model folder or a run's, or a model that others published (`covis list models`) from its checkpoint `file`.
 
         `hub:OWNER/NAME@REVISION` is a model that `publish` wrote, on a hub. Without `file`, the checkpoint is looked for in
-        the cache's `weights` folder, then on the hub.
+        the cache's `weights` folder, then fetched from its authors' place; the model is kept in the cache.
         weights_file: the backbone's weights, if `file` is only a vocabulary (AnyLoc).
         """
         if str(name_or_path).startswith(HUB_PREFIX):
@@ -106,8 +107,14 @@ class PlaceModel(nn.Module):
             raise InputError(
                 f"{folder} {reason}; give a model folder, or a published model (`covis list models`) and its checkpoint"
             )
-        entry, path = find_published(str(name_or_path), None if file is None else Path(file))
-        return fill_published(cls.skeleton(entry.config), entry, path, str(weights_file))
+        name = str(name_or_path)
+        if file is None and (published_folder(name) / artifacts.MANIFEST).is_file():
+            return cls.load(published_folder(name))
+        entry, path = find_published(name, None if file is None else Path(file))
+        model = fill_published(cls.skeleton(entry.config), entry, path, str(weights_file))
+        if file is None:
+            keep_published(model, name, path)
+        return model
 
     @classmethod
     def _from_hub(cls, folder: Path) -> PlaceModel:

@@ -1,16 +1,19 @@
 """Models that others published: architecture, names of tensors, paper, licence and source of each.
 
-Nothing is bundled. A checkpoint is a file that the user fetches where its authors put it (`source`), or that the hub of
-models has under a known name.
+Nothing is bundled. A checkpoint is fetched from where its authors put it (`address`, `hub`), or by the user where that
+needs a browser (`source`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
+from covis.core.machine import cache_folder
 from covis.core.registry import Registry
 from covis.models.config import ModelConfig
+from covis.models.pins import UNPINNED
 
 _DINOV2 = "vit_base_patch14_dinov2"
 
@@ -30,7 +33,9 @@ class PublishedModel:
     paper: str
     licence: str
     source: str
-    """Where its authors put the checkpoint."""
+    """Where its authors put the checkpoint, in words."""
+    address: str = ""
+    """That of the file itself, if it can be downloaded without a browser."""
     hub: tuple[str, str] | None = None
     """(repository, file) on the model hub, if it is there."""
     absent: tuple[str, ...] = ()
@@ -48,6 +53,22 @@ def _origin(model: PublishedModel) -> str:
 
 
 PUBLISHED: Registry[PublishedModel] = Registry("published model", _origin)
+HUB_PREFIX = "hub:"
+"""Start of the address of a model that was published with covis: `hub:OWNER/NAME@REVISION`."""
+
+
+def is_published(given: Path | str) -> bool:
+    """Whether this names a published model (`NAME`, `NAME:SHA256`, `hub:OWNER/NAME`); a path that exists never does."""
+    name = str(given)
+    return not Path(given).exists() and (name.startswith(HUB_PREFIX) or name.partition(":")[0] in PUBLISHED)
+
+
+def published_folder(name: str) -> Path:
+    """Where the model folder of a published model is kept; `NAME:SHA256` has one of its own."""
+    if name.startswith(HUB_PREFIX):
+        return cache_folder() / "models" / name.removeprefix(HUB_PREFIX).replace("@", "-")
+    name, _, pin = name.partition(":")
+    return cache_folder() / "models" / ("" if pin in ("", UNPINNED) else pin[:12]) / name
 
 
 def _register(entries: Iterable[PublishedModel]) -> None:
@@ -62,19 +83,24 @@ _DIMS = (32, 64, 128, 256, 512, 1024, 2048)
 _COSPLACE_DIMS = {
     "vgg16": _DIMS[1:5], "resnet18": _DIMS[:5], "resnet50": _DIMS, "resnet101": _DIMS, "resnet152": _DIMS
 }  # fmt: skip
+_TORCHVISION_NAMES = {
+    "vgg16": "VGG16", "resnet18": "ResNet18", "resnet50": "ResNet50", "resnet101": "ResNet101", "resnet152": "ResNet152"
+}  # fmt: skip
 _EIGENPLACES_DIMS = {"vgg16": (512,), "resnet18": (256, 512), "resnet50": _DIMS[2:], "resnet101": _DIMS[2:]}
 
 
-def _projected_means(
-    name: str, networks: Mapping[str, tuple[int, ...]], paper: str, source: str
-) -> Iterable[PublishedModel]:
+def _projected_means(repository: str, networks: Mapping[str, tuple[int, ...]], paper: str) -> Iterable[PublishedModel]:
     """CosPlace's and EigenPlaces' networks: one architecture, names such as `cosplace_resnet50_512`."""
+    name = repository.lower()
+    source = f"the releases of the {repository} repository"
     for network, dims in networks.items():
         for dim in dims:
             config = ModelConfig(network, f"gemfc{dim}", (480, 640), final_norm=network != "vgg16")
+            file = f"{_TORCHVISION_NAMES[network]}_{dim}_{name}.pth"
             yield PublishedModel(
-                f"{name}_{network}_{dim}", config, "backbone.", "aggregation.", _MEAN_NAMES, paper, "MIT", source
-            )
+                f"{name}_{network}_{dim}", config, "backbone.", "aggregation.", _MEAN_NAMES, paper, "MIT", source,
+                address=f"https://github.com/gmberton/{repository}/releases/download/v1.0/{file}",
+            )  # fmt: skip
 
 
 _SALAD_NAMES = {
@@ -106,6 +132,7 @@ _MIXVPR = "Ali-bey, Chaib-draa, Giguère: MixVPR: Feature Mixing for Visual Plac
 
 _CIRTORCH = "Radenović, Tolias, Chum: Fine-tuning CNN Image Retrieval with No Human Annotation, TPAMI 2019"
 _CIRTORCH_SOURCE = "the cnnimageretrieval-pytorch repository"
+_CIRTORCH_FILES = "http://cmp.felk.cvut.cz/cnnimageretrieval/data/networks/retrieval-SfM-120k"
 _SELAVPR_NAMES = {
     r"(blocks\.\d+)\.adapter1\.D_fc1\.(.*)": r"\1.ls1.adapter.down.\2",
     r"(blocks\.\d+)\.adapter1\.D_fc2\.(.*)": r"\1.ls1.adapter.up.\2",
@@ -123,10 +150,8 @@ _CRICAVPR_NAMES = {
     r"(blocks\.\d+)\.mlp\.(fc.*)": r"\1.mlp.inner.\2",
 }
 
-_register(_projected_means("cosplace", _COSPLACE_DIMS, _COSPLACE, "the releases of the CosPlace repository"))
-_register(
-    _projected_means("eigenplaces", _EIGENPLACES_DIMS, _EIGENPLACES, "the releases of the EigenPlaces repository")
-)
+_register(_projected_means("CosPlace", _COSPLACE_DIMS, _COSPLACE))
+_register(_projected_means("EigenPlaces", _EIGENPLACES_DIMS, _EIGENPLACES))
 _register(
     PublishedModel(
         f"netvlad{clusters}_vgg16",
@@ -165,8 +190,13 @@ _register(
         _CIRTORCH,
         "MIT",
         _CIRTORCH_SOURCE,
+        address=f"{_CIRTORCH_FILES}/rSfM120k-tl-{network}-gem-w-{version}.pth",
     )
-    for network, dim in (("resnet50", 2048), ("resnet101", 2048), ("resnet152", 2048))
+    for network, dim, version in (
+        ("resnet50", 2048, "97bf910"),
+        ("resnet101", 2048, "a155e54"),
+        ("resnet152", 2048, "f39cada"),
+    )
 )
 _register(
     PublishedModel(
@@ -195,6 +225,7 @@ _register(
             _SALAD,
             "GPL-3.0",
             "the releases of the SALAD repository",
+            address="https://github.com/serizba/salad/releases/download/v1.0.0/dino_salad.ckpt",
         ),
         PublishedModel(
             "megaloc",
@@ -216,6 +247,7 @@ _register(
             _BOQ,
             "MIT",
             "the releases of the Bag-of-Queries repository",
+            address="https://github.com/amaralibey/Bag-of-Queries/releases/download/v1.0/dinov2_12288.pth",
         ),
         PublishedModel(
             "boq_resnet50_16384",
@@ -226,6 +258,7 @@ _register(
             _BOQ,
             "MIT",
             "the releases of the Bag-of-Queries repository",
+            address="https://github.com/amaralibey/Bag-of-Queries/releases/download/v1.0/resnet50_16384.pth",
         ),
     ]
 )
@@ -265,6 +298,7 @@ _register(
             "Lu et al.: CricaVPR: Cross-image Correlation-aware Representation Learning, CVPR 2024",
             "MIT",
             "the releases of the CricaVPR repository: CricaVPR.pth",
+            address="https://github.com/Lu-Feng/CricaVPR/releases/download/v1.0/CricaVPR.pth",
             backbone_names=_CRICAVPR_NAMES,
         ),
     ]

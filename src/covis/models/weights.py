@@ -17,7 +17,7 @@ from torch import nn
 from covis.core.errors import InputError, WeightsMissing
 from covis.core.files import sha256
 from covis.models.backbones import VARIANTS
-from covis.models.hub import UNPINNED, fetch
+from covis.models.hub import fetch, hub_address
 from covis.models.library import import_timm
 from covis.models.tensor_files import Tensors, read_tensors
 
@@ -146,19 +146,16 @@ def _misfit(state: Tensors, wanted: Tensors) -> str:
 
 
 def _library_file(name: str, pin: str) -> Path:
-    """timm's weights for `name`: from its cache, else fetched into it.
-
-    A .safetensors file runs no code, so one of unknown SHA-256 is taken; that is printed, and required from then on.
-    """
+    """timm's weights for `name`: from its cache, else fetched into it."""
     timm = import_timm()
 
     config = None if name in VARIANTS else timm.get_pretrained_cfg(name)
     if config is None or not config.hf_hub_id:
         raise WeightsMissing(f"{name} has no pretrained weights in timm; give a file")
     try:
-        return fetch(str(config.hf_hub_id), _HUB_FILE, pin or UNPINNED)
+        return fetch(str(config.hf_hub_id), _HUB_FILE, pin, str(config.license or ""))
     except OSError as error:
         raise WeightsMissing(
             f"pretrained weights of {name} are not in the cache and cannot be fetched here ({error}); download "
-            f"model.safetensors of {config.hf_hub_id} elsewhere and give it"
+            f"{hub_address(str(config.hf_hub_id), _HUB_FILE)} elsewhere and give it"
         ) from None
