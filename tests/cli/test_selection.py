@@ -58,7 +58,7 @@ def test_a_table_of_photos_to_locate_needs_no_positions(folder):
 
 
 def test_what_is_not_there_is_said_with_a_hint(folder):
-    with pytest.raises(InputError, match=r"aa\.jpg does not exist; did you mean .*a\.jpg"):
+    with pytest.raises(InputError, match=r"aa\.jpg does not exist \(did you mean .*a\.jpg"):
         select_photos([folder / "new" / "aa.jpg"])
     with pytest.raises(InputError, match="matches no file"):
         select_photos([f"{folder}/new/*.webp"])

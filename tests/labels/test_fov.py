@@ -45,13 +45,10 @@ def test_measures_of_unequal_views():
     pair = {"xy_a": [[0, 0]], "heading_a": [0], "xy_b": [[3, 8]], "heading_b": [10]}
     psi = {m: fov_similarity(**pair, radius_m=(20, 50), fov_deg=(60, 120), measure=m)[0] for m in MEASURES}
     a, b = np.pi / 6 * 20**2, np.pi / 3 * 50**2
-    shared = psi["query_overlap"] * a
-    assert psi["overlap"] == pytest.approx(shared / min(a, b))
+    shared = psi["overlap"] * min(a, b)
     assert psi["iou"] == pytest.approx(shared / (a + b - shared))
-    swapped = fov_similarity(
-        [[3, 8]], [10], [[0, 0]], [0], radius_m=(50, 20), fov_deg=(120, 60), measure="query_overlap"
-    )[0]
-    assert swapped == pytest.approx(shared / b)
+    swapped = fov_similarity([[3, 8]], [10], [[0, 0]], [0], radius_m=(50, 20), fov_deg=(120, 60))[0]
+    assert swapped == pytest.approx(psi["overlap"])
 
 
 def test_a_camera_of_unknown_heading_sees_the_full_circle_not_north():

@@ -7,7 +7,6 @@ import h5py
 import numpy as np
 import pytest
 from label_sets import random_set
-from PIL import Image
 
 from covis.cli import main
 from covis.graph import SimilarityGraph
@@ -99,11 +98,10 @@ def test_rules_and_their_options(tables, capsys):
 
 def test_two_cameras_and_files_on_both_sides(tables, capsys):
     given = ("label", "--queries", "q.csv", "--database", "m.csv", "--radius-m", "30,60", "--fov-deg", "65,120")
-    assert covis(*given, "--measure", "query_overlap", "-o", "g") == 0
-    rule = FovOverlap(radius_m=(30.0, 60.0), fov_deg=(65.0, 120.0), measure="query_overlap")
+    assert covis(*given, "--measure", "iou", "-o", "g") == 0
+    rule = FovOverlap(radius_m=(30.0, 60.0), fov_deg=(65.0, 120.0), measure="iou")
     expected = rule(random_set(40, 200, seed=1, unknown=0.1, groups=2), random_set(60, 200, seed=2, groups=2))
     np.testing.assert_array_equal(SimilarityGraph.open("g").to_scipy().toarray(), expected.to_scipy().toarray())
-    assert covis("label", "plot", "g", "--kind", "pair", "-o", "pair.svg") == 0
     assert "both query and map" not in capsys.readouterr().err
     (tables / "twin.csv").write_bytes((tables / "q.csv").read_bytes())
     assert covis("label", "--queries", "q.csv", "--database", "twin.csv", "-o", "t") == 0
@@ -213,7 +211,6 @@ def test_what_was_exported_can_be_imported(tables, capsys):
         back = SimilarityGraph.open(f"from-{name}")
         np.testing.assert_allclose(back.to_scipy().toarray(), expected, atol=1e-8)
         assert back.facts["database"] == graph.facts["database"]
-    assert covis("label", "plot", "from-a.h5", "--kind", "heatmap", "-o", "h.png") == 0
     for args, says in (
         (("path=a.h5", "--queries", "q.csv"), "a.h5 is of 40 × 60 images; these are 40 × 40"),
         (("path=a.csv", "--queries", "q.csv"), "which is not among the images"),
@@ -239,9 +236,9 @@ def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
         "--cloud",
         "cloud.npy",
     )
-    assert covis("label", *source, "--rule", "surface", "--set", "occlusion=zbuffer", "-o", "g") == 0
+    assert covis("label", *source, "--rule", "surface", "-o", "g") == 0
     assert "labelling 4 × 4 images: about 16 overlapping pairs" in capsys.readouterr().err
-    assert covis("label", *source, "--rule", "surface", "--set", "occlusion=zbuffer", "-o", "g") == 0
+    assert covis("label", *source, "--rule", "surface", "-o", "g") == 0
     assert "already holds these labels" in capsys.readouterr().err
     graph = SimilarityGraph.open("g")
     assert graph.pairs > 0
@@ -273,26 +270,7 @@ def test_wrong_exports_and_pictures_are_refused(tables, capsys):
         (("export", "g", "--format", "xml", "-o", "a"), "unknown --format 'xml'"),
         (("export", "g", "--format", "csv", "-o", "folder"), "folder is a folder; give a file"),
         (("export", "q.csv", "--format", "csv", "-o", "a"), "is not a covis similarity-graph"),
-        (("plot", "g", "-o", "a.bmp"), "must end in .png, .svg or .pdf"),
-        (("plot", "g", "--kind", "pie", "-o", "a.png"), "unknown --kind 'pie'"),
-        (("plot", "g", "--kind", "pair", "-o", "a.png"), "fields of view belong to FovOverlap"),
     ):
         assert covis("label", *args) == 2
         assert says in capsys.readouterr().err
         assert not (tables / "a.png").exists()
-
-
-@pytest.mark.parametrize("kind", ["scatter", "heatmap", "map", "pair"])
-def test_pictures(tables, kind):
-    assert covis("label", "--queries", "q.csv", "--database", "m.csv", "-o", "g") == 0
-    pair = ("--pair", "q00003.jpg", "5") if kind == "pair" else ()
-    assert covis("label", "plot", "g", "--kind", kind, *pair, "-o", "pictures/one.png") == 0
-    pixels = np.asarray(Image.open("pictures/one.png").convert("RGB"))
-    assert min(pixels.shape[:2]) > 600
-    assert len(np.unique(pixels.reshape(-1, 3), axis=0)) > 20  # something is drawn
-
-
-def test_a_pair_that_is_not_there_is_named(tables, capsys):
-    assert covis("label", "--queries", "q.csv", "-o", "g") == 0
-    assert covis("label", "plot", "g", "--kind", "pair", "--pair", "q00003.jpg", "q00003.jpeg", "-o", "a.png") == 2
-    assert "unknown image 'q00003.jpeg'; did you mean 'q00003.jpg'?" in capsys.readouterr().err

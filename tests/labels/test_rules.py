@@ -37,7 +37,7 @@ def expected_fov(rule, queries, database):
         FovOverlap(),
         FovOverlap(radius_m=(30.0, 60.0), fov_deg=(120.0, 250.0), measure="iou"),
         FovOverlap(fov_deg=360.0, radius_m=20.0),
-        FovOverlap(measure="query_overlap", max_angle_deg=60.0, facing=True),
+        FovOverlap(max_angle_deg=60.0, facing=True),
         FovOverlap(within_group=True, zero_below=0.1),
         FovOverlap(radius_m=900.0),
     ],
@@ -84,16 +84,6 @@ def test_one_set_is_symmetric_without_its_diagonal_and_equal_to_two_sets(rule):
     np.testing.assert_allclose(one, two, rtol=0, atol=1e-7)
     assert graph.facts["one_set"] is True
     assert all((np.diff(graph.row(i)[0]) > 0).all() for i in range(200))
-
-
-def test_one_set_by_the_querys_own_view_keeps_both_directions():
-    images = random_set(80, 150, seed=6, unknown=0.5)
-    twin = random_set(80, 150, seed=6, unknown=0.5)
-    one = FovOverlap(measure="query_overlap")(images, images).to_scipy().toarray()
-    two = FovOverlap(measure="query_overlap")(images, twin).to_scipy().toarray()
-    np.fill_diagonal(two, 0)
-    np.testing.assert_array_equal(one, two)
-    assert (one != one.T).any()
 
 
 def test_places_that_are_far_apart_do_not_meet_through_the_grid():

@@ -1,4 +1,4 @@
-"""Surface overlap: against boolean masks, occlusion, groups, fused clouds, refusal of bad input."""
+"""Surface overlap: against boolean masks, groups, fused clouds, refusal of bad input."""
 
 import dataclasses
 
@@ -9,19 +9,18 @@ from rooms import cameras, room, seen
 from covis.core.errors import InputError
 from covis.labels import SurfaceOverlap
 from covis.labels.clouds import PointCloud
-from covis.labels.surface import arrange, seen_points
 from covis.poses import Poses
 
 
 def expected(a, b, measure):
     common = (a[:, None] & b[None]).sum(axis=2)
     mine, theirs = a.sum(axis=1)[:, None], b.sum(axis=1)[None]
-    whole = {"iou": mine + theirs - common, "overlap": np.minimum(mine, theirs), "query_overlap": mine + 0 * theirs}
+    whole = {"iou": mine + theirs - common, "overlap": np.minimum(mine, theirs)}
     return np.where(common > 0, common / np.maximum(whole[measure], 1), 0)
 
 
 @pytest.mark.parametrize("points", [1, 63, 64, 513, 5000])
-@pytest.mark.parametrize("measure", ["iou", "overlap", "query_overlap"])
+@pytest.mark.parametrize("measure", ["iou", "overlap"])
 def test_graph_equals_boolean_masks(points, measure):
     xyz, queries, database = room(points), cameras(30, seed=1), cameras(40, seed=2)
     graph = SurfaceOverlap(PointCloud(xyz), measure=measure)(queries, database)
@@ -40,49 +39,6 @@ def test_far_from_the_origin_and_in_one_set():
     np.testing.assert_array_equal(found, found.T)
     assert graph.facts["one_set"] is True
     assert graph.facts["cloud"]["points"] == 3000
-
-
-def test_one_set_by_the_querys_own_share_keeps_both_directions():
-    xyz, images = room(2000), cameras(20)
-    masks = seen(images, xyz)
-    dense = expected(masks, masks, "query_overlap")
-    np.fill_diagonal(dense, 0)
-    found = SurfaceOverlap(PointCloud(xyz), measure="query_overlap")(images, images).to_scipy().toarray()
-    np.testing.assert_allclose(found, dense, atol=1e-6)
-
-
-def test_a_wall_hides_what_lies_behind_it_only_with_the_depth_buffer():
-    rng = np.random.default_rng(4)
-    wall = np.stack([rng.uniform(0, 6, 8000), np.full(8000, 2.5), rng.uniform(0, 3, 8000)], 1)
-    xyz = np.concatenate([room(20000, seed=3), wall])
-    images = cameras(60, seed=5)
-    points = arrange(PointCloud(xyz))
-    inside, side = seen(images, xyz), np.sign(xyz[:, 1] - 2.5)
-    plain, hidden = (as_seen(points, images, occlusion, xyz) for occlusion in ("none", "zbuffer"))
-    np.testing.assert_array_equal(plain, inside)
-    here = np.sign(images.poses.centre[:, 1] - 2.5)[:, None]
-    assert not hidden[~inside].any()
-    assert hidden[inside & (side == here)].mean() > 0.95
-    assert hidden[inside & (side == -here) & far_behind(images, xyz)].mean() < 0.01
-    across = np.abs(xyz[:, 1] - images.poses.centre[:, 1][:, None]) / np.linalg.norm(
-        xyz - images.poses.centre[:, None], axis=2
-    )
-    assert hidden[inside & (side == 0) & (across > 0.5)].mean() > 0.95  # the wall itself, unless seen edge on
-
-
-def as_seen(points, images, occlusion, xyz):
-    """(N, points) what `look` says, in the order of `xyz`."""
-    place = {tuple(p): k for k, p in enumerate(np.stack([points.x, points.y, points.z], 1).tolist())}
-    bits = np.unpackbits(seen_points(points, images, occlusion).words.view(np.uint8), axis=1, bitorder="little")
-    return bits[:, [place[tuple(p)] for p in (xyz - points.middle).tolist()]].astype(bool)
-
-
-def far_behind(images, xyz):
-    """(N, points) more than half a metre and a fifth of the way behind the wall at y = 2.5, along the line of sight."""
-    start = images.poses.centre[:, None]
-    with np.errstate(divide="ignore", invalid="ignore"):
-        share = (2.5 - start[..., 1]) / (xyz[:, 1] - start[..., 1])
-    return ((1 - share) * np.linalg.norm(xyz - start, axis=2) > 0.5) & (share < 0.8)
 
 
 def test_images_that_see_nothing_are_told_of(capsys):
@@ -116,8 +72,6 @@ def test_images_without_what_it_takes_are_refused(change, says):
 
 def test_bad_parameters_are_refused():
     images = cameras(2)
-    with pytest.raises(InputError, match="unknown occlusion 'zbufer'; did you mean 'zbuffer'"):
-        SurfaceOverlap(PointCloud(room(10)), occlusion="zbufer")(images, images)
     with pytest.raises(InputError, match="unknown measure"):
         SurfaceOverlap(PointCloud(room(10)), measure="dice")(images, images)
     with pytest.raises(InputError, match="name no depth maps; give a point cloud"):
@@ -129,8 +83,7 @@ def test_real_stairs_overlap_with_their_neighbours(shared_data):
 
     split = load("7scenes", shared_data / "7scenes_stairs_sample", "stairs")
     plain = SurfaceOverlap()(split.queries, split.database)
-    hidden = SurfaceOverlap(occlusion="zbuffer")(split.queries, split.database)
     assert plain.facts["cloud"]["points"] > 1000
-    assert 0 < hidden.psi.max() <= 1
+    assert 0 < plain.psi.max() <= 1
     one = SurfaceOverlap()(split.database, split.database)
     assert one.lookup(0, 1) > 0.9  # neighbouring frames of one film

@@ -21,7 +21,7 @@ def model(tmp_path_factory):
     return made, folder
 
 
-@pytest.mark.parametrize("measure", ["overlap", "query_overlap", "iou"])
+@pytest.mark.parametrize("measure", ["overlap", "iou"])
 def test_shared_points_divided_by_points(model, measure):
     from covis.reading.sources import read_posed
 
@@ -32,7 +32,7 @@ def test_shared_points_divided_by_points(model, measure):
     for a in range(len(images)):
         for b in range(len(images)):
             x, y = seen[images.name(a)], seen[images.name(b)]
-            whole = {"overlap": min(len(x), len(y)), "query_overlap": len(x), "iou": len(x | y)}[measure]
+            whole = {"overlap": min(len(x), len(y)), "iou": len(x | y)}[measure]
             expected = 0.0 if a == b else len(x & y) / whole
             assert graph.lookup(a, b) == pytest.approx(expected, abs=1e-6)
     assert graph.facts["tracks"]["points"] == 150

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from covis.labels.clouds import PointCloud
     from covis.labels.rules import LabelRule
 
-MEASURE_CHOICES = ("overlap", "query_overlap", "iou")
+MEASURE_CHOICES = ("overlap", "iou")
 
 Queries = Annotated[
     Path | None, typer.Option(callback=existing, help="The queries: a table, a folder, a COLMAP model, …")
@@ -46,7 +46,7 @@ def label(
         str | None,
         typer.Option(
             callback=choice_of("--measure", MEASURE_CHOICES),
-            help="overlap | query_overlap | iou. [default: overlap; surface: iou]",
+            help="overlap | iou. [default: overlap; surface: iou]",
         ),
     ] = None,
     radius_m: Annotated[
@@ -66,7 +66,7 @@ def label(
         typer.Option(
             "--set",
             help="A field of the rule: FIELD=VALUE, repeatable, such as within_group=true, max_angle_deg=40, facing=true, "
-            "occlusion=zbuffer (surface), tracks=MODEL (tracks) or path=FILE (graph).",
+            "tracks=MODEL (tracks) or path=FILE (graph).",
         ),
     ] = None,
     dataset: DatasetName = None,

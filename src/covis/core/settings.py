@@ -67,26 +67,24 @@ def apply(value: _T, settings: Iterable[str], choices: Mapping[str, Kinds]) -> _
 
     `choices`: dotted field → classes that may replace its whole value, such as {"loss": {"contrastive": Contrastive}}.
     """
-    draft = _draft(value)
-    for setting in settings:
-        path, equals, text = setting.partition("=")
-        if not equals:
-            raise InputError(f"setting {setting!r} has no '='; write FIELD=VALUE, such as loss.margin=0.5")
-        draft.put(path.strip().split("."), text.strip(), choices, path.strip())
-    changed: _T = draft.close("")
+    changed: _T = _with_settings(_draft(value), settings, choices)
     return changed
 
 
 def build_value(kind: type[_T], values: Mapping[str, Any], settings: Iterable[str] = ()) -> _T:
     """A value of `kind` from fields and FIELD=VALUE settings."""
-    draft = _Draft(kind, dict(values))
+    made: _T = _with_settings(_Draft(kind, dict(values)), settings, {})
+    return made
+
+
+def _with_settings(draft: _Draft, settings: Iterable[str], choices: Mapping[str, Kinds]) -> Any:
+    """The value of `draft` after each FIELD=VALUE."""
     for setting in settings:
         path, equals, text = setting.partition("=")
         if not equals:
-            raise InputError(f"setting {setting!r} has no '='; write FIELD=VALUE")
-        draft.put(path.strip().split("."), text.strip(), {}, path.strip())
-    made: _T = draft.close("")
-    return made
+            raise InputError(f"setting {setting!r} has no '='; write FIELD=VALUE, such as loss.margin=0.5")
+        draft.put(path.strip().split("."), text.strip(), choices, path.strip())
+    return draft.close("")
 
 
 def check_types(value: Any, path: str = "") -> None:
@@ -210,11 +208,7 @@ def _default(kind: type[Any], name: str) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-def _hints(kind: type) -> dict[str, Any]:
-    return _remembered_hints(kind)
-
-
-_remembered_hints = functools.cache(typing.get_type_hints)
+_hints = functools.cache(typing.get_type_hints)
 
 
 def _check(kind: type, values: Mapping[str, Any], path: str) -> None:

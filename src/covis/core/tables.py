@@ -6,10 +6,7 @@ import csv
 import io
 import re
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:  # text tables are printed by commands that import nothing heavy
-    pass
+from typing import Any
 
 
 def counted(number: int, noun: str) -> str:

@@ -253,7 +253,7 @@ def similarities(a: Cameras, b: Cameras, measure: int) -> Floats:
 @kernel(forceinline=True)
 def similarity(shared: float, area_a: float, area_b: float, measure: int) -> float:
     """A shared area as ψ by `fov.MEASURES[measure]`."""
-    whole = min(area_a, area_b) if measure == 0 else area_a if measure == 1 else area_a + area_b - shared
+    whole = min(area_a, area_b) if measure == 0 else area_a + area_b - shared
     return min(1.0, shared / whole)
 
 
@@ -364,9 +364,9 @@ def aligned_areas(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
         )  # fmt: skip
 
 
-Measure = Literal["overlap", "query_overlap", "iou"]
+Measure = Literal["overlap", "iou"]
 MEASURES: tuple[str, ...] = get_args(Measure)
-"""Shared area ÷ the smaller field of view, ÷ the query's own, ÷ the union."""
+"""Shared area ÷ the smaller field of view, ÷ the union."""
 
 
 def fov_similarity(

@@ -27,7 +27,7 @@ from covis.labels.clouds import MAX_FRAMES, PointCloud, fuse_depth, read_points
 from covis.labels.exchange import open_labels, read_edges, read_hloc
 from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
 from covis.labels.released import read_released
-from covis.labels.surface import OCCLUSIONS, Occlusion, arrange, seen_points, surface_graph, surface_rows
+from covis.labels.surface import arrange, seen_points, surface_graph, surface_rows
 from covis.labels.tracks import Tracks, read_tracks, track_graph
 from covis.poses import PLACE_M, require_metres
 
@@ -117,7 +117,7 @@ class FovOverlap(LabelRule):
     fov_deg: float | tuple[float, float] = 90.0
     """Opening in degrees up to 360; a tuple is (queries, database)."""
     measure: Measure = "overlap"
-    """`overlap`: ÷ the smaller field of view; `query_overlap`: ÷ the query's; `iou`: ÷ the union."""
+    """`overlap`: ÷ the smaller field of view; `iou`: ÷ the union."""
     within_group: bool = False
     """Only pairs of one group (cities may share coordinates)."""
     max_angle_deg: float | None = None
@@ -186,10 +186,8 @@ class SurfaceOverlap(LabelRule):
 
     cloud: PointCloud | str | None = None
     """The scene's points in the images' frame, or their file (z up); without one they are fused from the images' depth maps."""
-    occlusion: Occlusion = "none"
-    """`none`: points that project into the image are seen; `zbuffer`: unless nearer ones hide them."""
     measure: Measure = "iou"
-    """Shared points ÷ those seen by either (`iou`), by the one that sees fewer (`overlap`), by the query."""
+    """Shared points ÷ those seen by either (`iou`), or by the one that sees fewer (`overlap`)."""
     within_group: bool = False
     """Only pairs of one group, each group with its own cloud where clouds are fused."""
     zero_below: float = 1e-9
@@ -197,7 +195,6 @@ class SurfaceOverlap(LabelRule):
 
     def __post_init__(self) -> None:
         one_of(MEASURES, measure=self.measure)
-        one_of(OCCLUSIONS, occlusion=self.occlusion)
         at_least(0, zero_below=self.zero_below)
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
@@ -231,7 +228,7 @@ class TrackOverlap(LabelRule):
     tracks: Tracks | str
     """Which points each image sees, or the path of the COLMAP model that has them."""
     measure: Measure = "overlap"
-    """Shared points ÷ those of the one that sees fewer (`overlap`), of the query, of either (`iou`)."""
+    """Shared points ÷ those of the one that sees fewer (`overlap`), or of either (`iou`)."""
     within_group: bool = False
     """Only pairs of one group."""
 
@@ -355,15 +352,13 @@ def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance:
     a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
     one_set = queries is database
     b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
-    # the query's own share differs between directions as soon as views differ in size
-    mirror = one_set and (rule.measure != "query_overlap" or len(np.unique(a.fov)) <= 1)
-    options = LabelOptions(MEASURES.index(rule.measure), _gate(rule), rule.facing, float(rule.zero_below), mirror)
+    options = LabelOptions(MEASURES.index(rule.measure), _gate(rule), rule.facing, float(rule.zero_below), one_set)
 
     def label(i: Members, j: Members) -> Iterator[LabelRows]:
         return label_rows(_some(a, i), _some(b, j), options)
 
     facts = rule.facts(queries, database)
-    graph = build_graph(queries, database, label, facts=facts, mirror=mirror, advance=advance)
+    graph = build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
     if rule.exponent == 1:
         return graph
     psi = graph.psi**rule.exponent
@@ -409,10 +404,10 @@ def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -
     start = time.perf_counter()
     points = arrange(cloud or fuse_depth([a, b]))
     fuse = time.perf_counter() - start
-    one = seen_points(points, a.subset([0]), rule.occlusion)
+    one = seen_points(points, a.subset([0]))
     list(surface_rows(one, one, measure, rule.zero_below, False))  # now the kernels are loaded
     clock = [time.perf_counter()]
-    seen_a, seen_b = seen_points(points, a, rule.occlusion), seen_points(points, b, rule.occlusion)
+    seen_a, seen_b = seen_points(points, a), seen_points(points, b)
     clock.append(time.perf_counter())
     shared = sum(len(rows.psi) for rows in surface_rows(seen_a, seen_b, measure, rule.zero_below, False))
     clock.append(time.perf_counter())

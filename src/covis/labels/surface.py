@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import numpy as np
 from numba import types
@@ -55,19 +55,6 @@ class Seen(NamedTuple):
     """(N, blocks / 64) one bit a block that is not empty."""
     number: NDArray[np.int64]
     """(N,) points seen."""
-
-
-class ZBuffer(NamedTuple):
-    """A coarse depth image into which points are drawn as patches, so that a surface of points has no holes."""
-
-    spacing: float
-    """Metres between points of the cloud; a patch reaches this far around its point."""
-    columns: int = 40
-    """Cells across the image; as many per pixel downwards."""
-    slack: float = 3.0
-    """Spacings that a point may lie behind its cell's least depth: patches do not tilt with their surface."""
-    tolerance: float = 0.05
-    """Share of the depth that it may lie behind as well."""
 
 
 def _popcount(_context: Any, _word: Any) -> Any:
@@ -121,51 +108,6 @@ def _word(cloud: Cloud, p: Floats, w: int, inside: NDArray[np.uint64]) -> int:
 
 
 @kernel()
-def hide(cloud: Cloud, turn: Floats, centre: Floats, intrinsics: Floats, buffer: ZBuffer, words: Words) -> None:
-    """Clears the bits of points behind nearer ones; `turn` is world-to-camera (N, 3, 3)."""
-    for i in range(len(words)):
-        size = intrinsics[i, 4] / buffer.columns
-        near = np.full((int(np.ceil(intrinsics[i, 5] / size)), buffer.columns), np.inf)
-        for w in range(words.shape[1]):
-            for k in range(64 if words[i, w] else 0):
-                if words[i, w] >> np.uint64(k) & np.uint64(1):
-                    u, v, z = _pixel(cloud, 64 * w + k, turn[i], centre[i], intrinsics[i])
-                    _draw(near, u / size, v / size, z, buffer.spacing * intrinsics[i, 0] / (z * size))
-        for w in range(words.shape[1]):
-            for k in range(64 if words[i, w] else 0):
-                bit = np.uint64(1) << np.uint64(k)
-                if words[i, w] & bit:
-                    u, v, z = _pixel(cloud, 64 * w + k, turn[i], centre[i], intrinsics[i])
-                    row, column = (
-                        min(len(near) - 1, max(0, int(v / size))),
-                        min(near.shape[1] - 1, max(0, int(u / size))),
-                    )
-                    if z > near[row, column] * (1.0 + buffer.tolerance) + buffer.slack * buffer.spacing:
-                        words[i, w] &= ~bit
-
-
-@kernel(forceinline=True)
-def _pixel(cloud: Cloud, n: int, turn: Floats, centre: Floats, intrinsics: Floats) -> tuple[float, float, float]:
-    """Column, row and depth of point n."""
-    px, py, pz = cloud.x[n] - centre[0], cloud.y[n] - centre[1], cloud.z[n] - centre[2]
-    x = turn[0, 0] * px + turn[0, 1] * py + turn[0, 2] * pz
-    y = turn[1, 0] * px + turn[1, 1] * py + turn[1, 2] * pz
-    z = turn[2, 0] * px + turn[2, 1] * py + turn[2, 2] * pz
-    return intrinsics[0] * x / z + intrinsics[2], intrinsics[1] * y / z + intrinsics[3], z
-
-
-@kernel()
-def _draw(near: Floats, x: float, y: float, z: float, reach: float) -> None:
-    """Draws a patch at (x, y) cells: its own cell, and those whose middle it reaches."""
-    rows, columns = near.shape
-    top, bottom = min(int(y), int(np.ceil(y - reach - 0.5))), max(int(y), int(np.floor(y + reach - 0.5)))
-    left, right = min(int(x), int(np.ceil(x - reach - 0.5))), max(int(x), int(np.floor(x + reach - 0.5)))
-    for row in range(max(0, top), min(rows - 1, bottom) + 1):
-        for column in range(max(0, left), min(columns - 1, right) + 1):
-            near[row, column] = min(near[row, column], z)
-
-
-@kernel()
 def bit_counts(words: Words) -> NDArray[np.int64]:
     """(N,) bits set in each row."""
     out = np.zeros(len(words), np.int64)
@@ -193,8 +135,7 @@ def share(
         i, start = ids[row], written
         for j in range(i + 1 if upper else 0, len(b.number)):
             common = _common(a.words[i], a.blocks[i], b.words[j], b.blocks[j])
-            whole = min(a.number[i], b.number[j]) if measure == 0 else a.number[i]
-            whole = a.number[i] + b.number[j] - common if measure == 2 else whole
+            whole = min(a.number[i], b.number[j]) if measure == 0 else a.number[i] + b.number[j] - common
             value = common / whole if common else 0.0
             columns[written], psi[written] = j, value
             written += common > 0 and value >= zero_below
@@ -217,8 +158,6 @@ def _common(a: Words, blocks_a: Words, b: Words, blocks_b: Words) -> int:
     return total
 
 
-Occlusion = Literal["none", "zbuffer"]
-OCCLUSIONS: tuple[str, ...] = get_args(Occlusion)
 WORD, _BLOCK = 64, 512
 """Points a word, points a block of eight words."""
 _QUERIES_A_CHUNK = 256
@@ -228,10 +167,8 @@ def surface_graph(
     queries: ImageSet, database: ImageSet, cloud: PointCloud | None, *, facts: dict[str, Any], advance: Advance
 ) -> SimilarityGraph:
     """ψ by shared points, as the rule's `facts` say."""
-    measure, occlusion = facts["measure"], facts["occlusion"]
     clouds: list[dict[str, object]] = []
     one_set = queries is database
-    mirror = one_set and measure != "query_overlap"
 
     def label(i: Members, j: Members) -> Iterator[LabelRows]:
         a = queries if i is None else queries.subset(i)
@@ -239,12 +176,12 @@ def surface_graph(
         scene = cloud or fuse_depth([a] if one_set else [a, b])
         clouds.append(scene.describe())
         points = arrange(scene)
-        seen_a = seen_points(points, a, occlusion)
-        seen_b = seen_a if one_set else seen_points(points, b, occlusion)
+        seen_a = seen_points(points, a)
+        seen_b = seen_a if one_set else seen_points(points, b)
         _warn_of_blind(*([seen_a] if one_set else [seen_a, seen_b]))
-        yield from surface_rows(seen_a, seen_b, MEASURES.index(measure), facts["zero_below"], mirror)
+        yield from surface_rows(seen_a, seen_b, MEASURES.index(facts["measure"]), facts["zero_below"], one_set)
 
-    graph = build_graph(queries, database, label, facts=facts, mirror=mirror, advance=advance)
+    graph = build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
     return replace(graph, facts={**graph.facts, "cloud": clouds[0] if len(clouds) == 1 else clouds})
 
 
@@ -276,14 +213,10 @@ def _curve(xyz: Floats) -> NDArray[np.uint32]:
     return code
 
 
-def seen_points(points: Cloud, images: ImageSet, occlusion: str) -> Seen:
+def seen_points(points: Cloud, images: ImageSet) -> Seen:
     """The points that each image sees."""
     words = np.zeros((len(images), len(points.full)), np.uint64)
     see(points, _planes(images, points.middle), words)
-    if occlusion == "zbuffer":
-        rotation, intrinsics = _cameras(images)
-        turn = np.ascontiguousarray(rotation.transpose(0, 2, 1))
-        hide(points, turn, images.poses.centre - points.middle, intrinsics, ZBuffer(_spacing(points)), words)
     return Seen(words, _occupied(words), bit_counts(words))
 
 
@@ -291,11 +224,6 @@ def _warn_of_blind(*sides: Seen) -> None:
     count = np.concatenate([side.number for side in sides])
     if (count == 0).any():
         warn(f"{int((count == 0).sum())} of {len(count)} images see no point of the cloud; check poses and axes")
-
-
-def _spacing(points: Cloud) -> float:
-    """About how far neighbouring points are apart, metres: a word's 64 points fill its disc evenly."""
-    return float(np.median(points.reach) * np.sqrt(np.pi / WORD))
 
 
 def _cameras(images: ImageSet) -> tuple[Floats, Floats]:

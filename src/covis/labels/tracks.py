@@ -71,11 +71,7 @@ def track_edges(
         i, j, both = shared.row + start, shared.col.astype(np.int64), shared.data.astype(np.float64)
         if one_set:
             i, j, both = (part[i != j] for part in (i, j, both))
-        whole = {
-            "overlap": np.minimum(own[i], other[j]),
-            "query_overlap": own[i],
-            "iou": own[i] + other[j] - both,
-        }[measure]
+        whole = np.minimum(own[i], other[j]) if measure == "overlap" else own[i] + other[j] - both
         rows.append(i.astype(np.int64))
         columns.append(j)
         psi.append(both / whole)

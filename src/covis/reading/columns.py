@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.errors import InputError
-from covis.core.foreign import foreign
+from covis.core.foreign import first_line, foreign
 
 Column = Any
 """A pyarrow array. pyarrow is imported where it is used: naming a dataset must not cost its import."""
@@ -47,7 +47,7 @@ def header(path: Path) -> list[str]:
         try:
             return list(pyarrow.parquet.read_schema(path).names)
         except (pa.ArrowInvalid, OSError) as error:
-            raise InputError(f"{path} is not a Parquet file ({_first_line(error)})") from None
+            raise InputError(f"{path} is not a Parquet file ({first_line(error)})") from None
     import csv
 
     with path.open(encoding="utf-8-sig", errors="surrogateescape", newline="") as handle:
@@ -164,7 +164,7 @@ def _read_parquet(path: Path, types: Mapping[str, Any], only: list[str] | None) 
             at = table.column_names.index(name)
             table = table.set_column(at, name, table.column(at).cast(types[name]))
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-        raise InputError(f"{path} cannot be read as Parquet ({_first_line(error)})") from None
+        raise InputError(f"{path} cannot be read as Parquet ({first_line(error)})") from None
     return table
 
 
@@ -189,7 +189,7 @@ def _joined(column: Any) -> Column:
 
 def _explain(error: Exception) -> str:
     """pyarrow's message, shorter, with the row as a person counts it (the header is row 1)."""
-    text = _first_line(error)
+    text = first_line(error)
     empty = re.search(r"Empty CSV file", text)
     if empty:
         return "the file is empty; expected a header and rows"
@@ -204,7 +204,3 @@ def _explain(error: Exception) -> str:
         wanted = {"double": "a number", "int64": "a whole number", "bool": "True or False"}.get(value[3], value[3])
         return f"{place}column {int(value[1]) + 1}: {value[4]!r} is not {wanted}; fix that cell"
     return text
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).splitlines()[0] if str(error) else type(error).__name__

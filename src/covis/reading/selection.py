@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 import glob
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TextIO
 
-from covis.core.errors import InputError
+from covis.core.errors import InputError, near_path
 
 STDIN = "-"
 
@@ -25,7 +24,7 @@ def select_photos(given: Iterable[Path | str], stdin: TextIO | None = None) -> l
         raise InputError("no photo is given; name photos, a folder, a table or - for a list on standard input")
     if not any(photo.exists() for photo in photos):
         first = photos[0]
-        raise InputError(f"{first} does not exist{_nearest_name(first)}")
+        raise InputError(f"{first} does not exist{near_path(first)}; check the path")
     return photos
 
 
@@ -66,12 +65,3 @@ def _photos_in(folder: Path) -> list[Path]:
     if not names:
         raise InputError(f"{folder} has no photos; expected files such as {folder}/photo.jpg")
     return [folder / name for name in names]
-
-
-def _nearest_name(path: Path) -> str:
-    """A hint for a path that does not exist: the nearest name beside it, or the folder that is missing."""
-    parent = path.parent
-    if not parent.is_dir():
-        return f"; {parent} does not exist either, check the path"
-    near = difflib.get_close_matches(path.name, sorted(p.name for p in parent.iterdir()), n=1, cutoff=0.6)
-    return f"; did you mean {parent / near[0]}?" if near else "; check the path"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,16 +25,6 @@ def cells_of(path: Path, separator: str | None = None) -> list[tuple[int, list[s
     return [(i, [cell.strip() for cell in line.split(separator)]) for i, line in lines(path)]
 
 
-def number_rows(path: Path, width: int, separator: str | None = None) -> Floats:
-    """(N, width) numbers of a text file without its comments; further columns are ignored."""
-    rows = []
-    for number, cells in cells_of(path, separator):
-        rows.append(_floats(path, number, cells[:width]))
-        if len(rows[-1]) != width:
-            raise InputError(f"{path}: line {number} has {len(cells)} columns; expected {width}")
-    return np.array(rows, np.float64).reshape(-1, width)
-
-
 class Named(NamedTuple):
     """Names and the numbers behind them."""
 
@@ -45,18 +34,16 @@ class Named(NamedTuple):
 
 
 @foreign("a list of numbers")
-def read_named(path: Path, width: int | Sequence[int], separator: str | None = None) -> Named:
-    """Lines of one name and `width` numbers each, all alike (several widths: whichever the first line has)."""
-    allowed = (width,) if isinstance(width, int) else tuple(width)
+def read_named(path: Path, width: int) -> Named:
+    """Lines of one name and `width` numbers each."""
     names: list[str] = []
     rows: list[list[float]] = []
-    for number, cells in cells_of(path, separator):
-        if len(cells) - 1 not in allowed or (rows and len(cells) - 1 != len(rows[0])):
-            expected = " or ".join(str(w) for w in allowed)
-            raise InputError(f"{path}: line {number} has {len(cells) - 1} numbers behind the name; expected {expected}")
+    for number, cells in cells_of(path):
+        if len(cells) - 1 != width:
+            raise InputError(f"{path}: line {number} has {len(cells) - 1} numbers behind the name; expected {width}")
         names.append(cells[0])
         rows.append(_floats(path, number, cells[1:]))
-    return Named(names, np.array(rows, np.float64).reshape(len(rows), len(rows[0]) if rows else max(allowed)))
+    return Named(names, np.array(rows, np.float64).reshape(len(rows), width))
 
 
 def _floats(path: Path, number: int, cells: list[str]) -> list[float]:
