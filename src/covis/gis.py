@@ -6,6 +6,7 @@ Geometries are WGS84 longitude and latitude. GDAL (pyogrio, extra `gis`) reads a
 from __future__ import annotations
 
 import json
+import re
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -155,6 +156,8 @@ def _to_wgs84(xy: Floats, crs: str) -> tuple[Floats, Floats]:
     """Longitudes and latitudes; `crs` as PROJ knows it."""
     from pyproj import CRS, Transformer
 
+    if re.search("PARAMETERFILE|EXTENSION|BOUNDCRS|[+]", crs, re.IGNORECASE):
+        raise InputError("its coordinate system names files or PROJ text; save the layer in EPSG:4326")
     system = CRS.from_user_input(crs)
     if system.is_geographic and system.to_epsg() in (4326, None):
         return xy[:, 0], xy[:, 1]

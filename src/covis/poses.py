@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -18,6 +18,9 @@ from covis.core.arrays import Floats
 from covis.core.artifacts import fingerprint
 from covis.core.errors import InputError
 from covis.core.progress import warn
+
+if TYPE_CHECKING:
+    from pyproj import CRS, Transformer
 
 Axis = Literal["x", "y", "z", "-x", "-y", "-z"]
 UNSCALED = "unscaled"
@@ -106,9 +109,7 @@ class Poses:
             raise InputError(
                 "these poses are in a local frame without a place on Earth; latitude and longitude are unknown"
             )
-        from pyproj import Transformer
-
-        lon, lat = Transformer.from_crs(self.frame, 4326, always_xy=True).transform(*self.xy.T)
+        lon, lat = transformer(self.frame, WGS84).transform(*self.xy.T)
         return np.column_stack([lat, lon])
 
     @classmethod
@@ -125,7 +126,7 @@ class Poses:
 
         Headings are turned by the grid convergence, so that they are clockwise from the frame's own north.
         """
-        from pyproj import Proj, Transformer
+        from pyproj import Proj
 
         lat, lon = np.asarray(lat, np.float64), np.asarray(lon, np.float64)
         if lat.shape != lon.shape or lat.ndim != 1:
@@ -140,7 +141,7 @@ class Poses:
         height = None if z is None else np.asarray(z, np.float64)
         if not frame:  # not one position is known
             return cls(np.full((len(lat), 2), np.nan), angle, height)
-        x, y = (np.asarray(v) for v in Transformer.from_crs(4326, frame, always_xy=True).transform(lon, lat))
+        x, y = (np.asarray(v) for v in transformer(WGS84, frame).transform(lon, lat))
         unknown = np.isnan(lat) | np.isnan(lon)
         xy = np.where(unknown[:, None], np.nan, np.column_stack([x, y]))
         _check_reach(frame, xy)
@@ -286,28 +287,60 @@ def parse_frame(text: str) -> str:
     >>> parse_frame("EPSG:25833"), parse_frame("55.7, 13.2")[:36]
     ('EPSG:25833', '+proj=tmerc +lat_0=55.700000 +lon_0=')
     """
-    from pyproj import CRS
-    from pyproj.exceptions import CRSError
-
     if not text:
         return ""
     corner = re.fullmatch(r"\s*([-+]?[\d.]+)\s*,\s*([-+]?[\d.]+)\s*", text)
-    try:
-        if corner:
+    if corner:
+        try:
             lat, lon = float(corner[1]), float(corner[2])
-            if abs(lat) <= 90 and abs(lon) <= 180:
-                return local_frame(np.array([lat]), np.array([lon]))
-            raise InputError(f"--frame {text!r} is not a place on Earth; give LAT,LON in degrees, or EPSG:CODE")
-        system = CRS.from_user_input(text)
-    except (CRSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(
-            f"--frame {text!r} is not a frame that PROJ knows; give EPSG:CODE, PROJ text or LAT,LON"
-        ) from None
+        except ValueError:
+            lat = lon = np.nan
+        if abs(lat) <= 90 and abs(lon) <= 180:
+            return local_frame(np.array([lat]), np.array([lon]))
+        raise InputError(f"--frame {text!r} is not a place on Earth; give LAT,LON in degrees, or EPSG:CODE")
+    system = reference_system(text)
     if not system.is_projected or any(axis.unit_name != "metre" for axis in system.axis_info[:2]):
         raise InputError(f"--frame {text!r} is not in metres; give a projected frame such as a UTM zone (EPSG:32633)")
     return str(system.to_string())
+
+
+WGS84 = "EPSG:4326"
+_AUTHORITY_CODE = re.compile(r"[A-Za-z]{3,5}:[0-9]{4,6}")
+_PROJ_TERM = re.compile(
+    r"\+?(proj|zone|ellps|datum|units|type|lat_[012]|lat_ts|lon_[012]|lonc|alpha|gamma|k|k_0|x_0|y_0|a|b|rf|towgs84)"
+    r"=[A-Za-z0-9.,+-]*|\+?(south|no_defs)"
+)
+"""Terms of PROJ text that name no file: grids, pipelines and initialisation files are not among them."""
+
+
+def reference_system(frame: str) -> CRS:
+    """The system of a frame in one of two forms, a code such as EPSG:25833 or PROJ text of numbers and names.
+
+    Frames also come from files of strangers, and PROJ opens files that a frame names; so other forms never reach it.
+    """
+    from pyproj import CRS
+    from pyproj.exceptions import CRSError
+
+    terms = frame.split()
+    plain = bool(terms) and len(frame) < 1000 and all(map(_PROJ_TERM.fullmatch, terms))
+    try:
+        if plain or _AUTHORITY_CODE.fullmatch(frame):
+            return CRS.from_user_input(frame)
+    except (CRSError, ValueError):
+        pass
+    raise InputError(f"{frame[:200]!r} is not a frame that covis knows; give EPSG:CODE, PROJ text or LAT,LON")
+
+
+def transformer(source: str, target: str) -> Transformer:
+    """From one frame to another, easting or longitude first."""
+    from pyproj import Transformer
+    from pyproj.exceptions import ProjError
+
+    systems = reference_system(source), reference_system(target)
+    try:
+        return Transformer.from_crs(*systems, always_xy=True)
+    except ProjError:
+        raise InputError(f"there is no way from the frame {source!r} to {target!r}; give EPSG:CODE") from None
 
 
 def local_frame(lat: Floats, lon: Floats) -> str:
@@ -363,16 +396,14 @@ def one_zone(xy: Floats, lat: Floats, lon: Floats) -> tuple[Floats, int]:
     main = int(values[np.argmax(counts)])
     if len(values) == 1:
         return xy, main
-    from pyproj import Transformer
-
     moved = xy.copy()
     north = bool(np.nanmean(lat) >= 0)
     for zone in values[values != main]:
         members = np.flatnonzero(zones == zone)
-        there = Transformer.from_crs(4326, frame_of(int(zone), north), always_xy=True)
+        there = transformer(WGS84, frame_of(int(zone), north))
         own = np.column_stack(there.transform(lon[members], lat[members]))
         members = members[np.hypot(*(own - xy[members]).T) < ZONE_TOLERANCE_M]
-        across = Transformer.from_crs(frame_of(int(zone), north), frame_of(main, north), always_xy=True)
+        across = transformer(frame_of(int(zone), north), frame_of(main, north))
         moved[members] = np.column_stack(across.transform(*xy[members].T))
     return moved, main
 

@@ -5,6 +5,7 @@ import json
 import shutil
 import zipfile
 from dataclasses import replace
+from hashlib import sha256
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from covis.core.files import partial_name
 from covis.images import encode_names
 from covis.maps.archive import LISTING, export_map, import_map
 from covis.maps.map import Map
+from covis.poses import Poses
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,6 @@ def test_what_leads_outside_or_is_not_listed_is_refused(packed, tmp_path, name):
 def test_a_pickle_is_not_loaded(packed, tmp_path):
     buffer = io.BytesIO()
     np.save(buffer, np.array([print], dtype=object), allow_pickle=True)
-    from hashlib import sha256
 
     def swap(name, data):
         if name == "arrays/names.npy":
@@ -169,3 +170,66 @@ def test_from_the_command_line(town, tmp_path, capsys):
     assert (tmp_path / "map.html").stat().st_size > 100_000
     code, _, err = run("map", "export", tmp_path / "twn.map", tmp_path / "x.covis")
     assert (code, "did you mean" in err) == (2, True)
+
+
+def with_content(packed, target, member, content, **facts):
+    """The archive with another member or facts, its list of checksums made to agree."""
+
+    def swap(name, data):
+        if name == member:
+            return content
+        if name == LISTING:
+            listing = json.loads(data) | facts
+            if member:
+                listing["files"][member] = {"sha256": sha256(content).hexdigest(), "bytes": len(content)}
+            return json.dumps(listing).encode()
+        return data
+
+    return rewritten(packed, target, swap)
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "EPSG:99999999",
+        "EPSG:999999",
+        "http://127.0.0.1:9/crs",
+        "/etc/passwd",
+        "+proj=pipeline +step +proj=axisswap",
+        "+proj=longlat +nadgrids=/etc/passwd",
+        "+init=/etc/passwd:1",
+    ],
+)
+def test_a_frame_of_a_form_that_is_not_listed_never_reaches_proj(packed, tmp_path, frame):
+    with pytest.raises(InputError, match="not a frame"):
+        import_map(with_content(packed, tmp_path / "x.covis", "", b"", frame=frame), tmp_path / "m")
+    with pytest.raises(InputError, match="not a frame"):
+        Poses(np.zeros((1, 2)), np.zeros(1), frame=frame).latlon()
+
+
+@pytest.mark.parametrize("value", [None, "x", [], {}, float("nan"), 10**400], ids=repr)
+def test_an_odd_value_of_the_calibration_is_refused_or_harmless(packed, tmp_path, value):
+    with zipfile.ZipFile(packed) as archive:
+        record = json.loads(archive.read("calibration.json"))
+    for key in record:
+        content = json.dumps({**record, key: value}).encode()
+        try:
+            map_ = import_map(
+                with_content(packed, tmp_path / f"{key}.covis", "calibration.json", content), tmp_path / key
+            )
+        except InputError:
+            assert not (tmp_path / key).exists()
+            continue
+        map_.judge().answers(["q.jpg"], map_.descriptors[:1], {}, 3)
+
+
+def test_photos_of_one_name_or_without_a_position_are_refused(town, packed, tmp_path):
+    images = town[0].images
+    xy = images.poses.xy.copy()
+    xy[0] = np.nan
+    for member, array in {"names": images.names[[0] * len(images)], "xy": xy}.items():
+        buffer = io.BytesIO()
+        np.save(buffer, array)
+        file = with_content(packed, tmp_path / "x.covis", f"arrays/{member}.npy", buffer.getvalue())
+        with pytest.raises(InputError, match="one name, or one without"):
+            import_map(file, tmp_path / "m")

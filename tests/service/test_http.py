@@ -1,6 +1,8 @@
 """The service over real sockets: answers in three formats, limits with their statuses, keys, changes."""
 
+import errno
 import json
+import os
 import shutil
 import socket
 import threading
@@ -397,3 +399,28 @@ def test_a_form_that_is_cut_or_packed_is_refused(town):
 def test_more_matches_than_there_are_is_all_of_them(town):
     answer = httpx.post(f"{town}/v1/locate?k=2000000000", files={"photo": ("a.jpg", jpeg(3))}).json()["answers"][0]
     assert len({match["image"] for match in answer["matches"]}) == 60
+
+
+@pytest.mark.parametrize(("code", "status"), [(errno.ENOSPC, 507), (errno.EDQUOT, 507), (errno.EROFS, 503)])
+def test_a_full_or_read_only_disk_is_no_crash(own, monkeypatch, code, status):
+    address, path, keys = own
+
+    def fail(*_, **__):
+        raise OSError(code, os.strerror(code), str(path))
+
+    monkeypatch.setattr(Map, "add", fail)
+    spot = json.dumps([{"lat": LAT, "lon": LON}])
+    response = ask(address, jpeg(70), url="/v1/maps/town/photos", key=keys["write"], positions=spot)
+    assert response.status_code == status, response.text
+    assert str(path) not in response.text
+    assert ask(address, jpeg(1), key=keys["read"]).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "row", ['{"lat":LAT,"lon":LON,"group":"\\ud800"}', '{"lat":1e400,"lon":LON}', '{"lat":1,"lon":1' + "0" * 400 + "}"]
+)
+def test_odd_positions_are_422(own, row):
+    address, _, keys = own
+    spot = f"[{row.replace('LAT', str(LAT)).replace('LON', str(LON))}]"
+    response = ask(address, jpeg(70), url="/v1/maps/town/photos", key=keys["write"], positions=spot)
+    assert response.status_code == 422, response.text

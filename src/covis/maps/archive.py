@@ -23,13 +23,14 @@ from covis.core.files import replacing
 from covis.core.foreign import foreign
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet, encode_names
-from covis.maps.calibration import Calibration, calibrate, compacted, gcl_margin
+from covis.maps.calibration import calibrate, compacted, gcl_margin
+from covis.maps.calibration_record import read_calibration
 from covis.maps.map import Map
 from covis.maps.photos import full_arrays, with_full
 from covis.maps.pictures import note_folders
 from covis.maps.storage.folder import FolderStorage, State
 from covis.maps.storage.layout import MAP_KIND, MODEL, RUNTIME, SEGMENTS
-from covis.poses import Poses
+from covis.poses import UNSCALED, Poses, reference_system
 
 _KIND, _SCHEMA = "covis-map", 1
 LISTING = "covis.json"
@@ -146,11 +147,8 @@ def _build(source: Path, unpacked: Path, facts: Mapping[str, Any], photos: Path 
 def _calibration(source: Path, unpacked: Path) -> dict[str, Any] | None:
     """The calibration record of a file, after checking that it can be read."""
     record: dict[str, Any] | None = artifacts.read_json(unpacked / "calibration.json")
-    try:
-        if record is not None:
-            Calibration.from_dict(record).summary()
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError):
-        raise InputError(f"{source} has a calibration that cannot be read; export the map again") from None
+    if record is not None:
+        read_calibration(record, source)
     return record
 
 
@@ -242,6 +240,10 @@ def _images(source: Path, facts: Mapping[str, Any], arrays: Mapping[str, Any], p
             raise InputError(f"{source}: {name} has shape {arrays[name].shape}; export the map again")
     if any(map(_leads_outside, arrays["names"].tolist())):
         raise InputError(f"{source} names photos outside of a folder; export the map again")
+    if len(set(arrays["names"].tolist())) < count or not np.isfinite(arrays["xy"]).all():
+        raise InputError(f"{source} has two photos of one name, or one without a position; export the map again")
+    if facts["frame"] not in ("", UNSCALED):
+        reference_system(facts["frame"])
     paths = arrays["file"]
     if photos is not None:
         paths = encode_names([os.fsencode(photos.resolve()) + b"/" + bytes(n) for n in arrays["names"]])

@@ -29,6 +29,7 @@ from covis.images import ImageSet, encode_names
 from covis.maps.answers import Answer
 from covis.maps.calibration import Calibration, HeldOut, Recalibration, gcl_margin, hold_out, photos_key
 from covis.maps.calibration import calibrate as fit_calibration
+from covis.maps.calibration_record import read_calibration
 from covis.maps.display import Answers, MapView
 from covis.maps.locating import DEFAULTS, Judge, LocateOptions
 from covis.maps.photos import files_of, kept_columns, list_rejects, listed, reframed, stamps
@@ -392,7 +393,7 @@ class Map:
 
         record = files.read_record(file, {"features": str, "calibration": dict}, f"remove {file} and index again")
         chosen, database = LocalReranker.parse(record["features"]), [self.file(i) for i in range(len(self))]
-        calibration = Calibration.from_dict(record["calibration"])
+        calibration = read_calibration(record["calibration"], file)
         return replace(judge, calibration=calibration, inliers=lambda ids: chosen.count(photos, database, ids))
 
     @cached_property
@@ -413,7 +414,7 @@ class Map:
     def calibration(self) -> Calibration | None:
         """What the map knows of its own answers; None where it was never calibrated."""
         record = self.storage.calibration
-        return None if record is None else Calibration.from_dict(record)
+        return None if record is None else read_calibration(record, self.path)
 
     def judge(self, options: LocateOptions = DEFAULTS) -> Judge:
         """What turns descriptors into answers; see `locate`."""

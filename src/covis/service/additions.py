@@ -75,12 +75,15 @@ def _from_row(row: Any, photo: Upload, frame: str) -> PhotoPosition:
     limits = (90.0, 180.0) if frame else (1e8, 1e8)
     if not (abs(first) <= limits[0] and abs(second) <= limits[1]):
         raise HTTPException(422, f"positions: {photo.name} needs {keys[0]} and {keys[1]}")
-    heading = _number(fields.get("heading"))
-    return PhotoPosition(first, second, heading % 360.0, str(fields.get("group") or "")[:200])
+    heading, group = _number(fields.get("heading")), str(fields.get("group") or "")[:200]
+    if not group.isprintable():  # half of a surrogate pair, which no file can hold, is not printable either
+        raise HTTPException(422, f"positions: the group of {photo.name} has characters that cannot be shown")
+    return PhotoPosition(first, second, heading % 360.0, group)
 
 
 def _number(value: Any) -> float:
-    number = float(value) if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+    plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
+    number = float(value) if plain else math.nan
     return number if math.isfinite(number) else math.nan
 
 

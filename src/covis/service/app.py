@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import re
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -23,6 +24,7 @@ from starlette.exceptions import HTTPException
 from covis import __version__
 from covis.core.artifacts import InUse
 from covis.core.errors import InputError
+from covis.core.progress import warn
 from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
 from covis.maps.storage.engine import Unavailable
 from covis.reading.decoding import Reject
@@ -139,6 +141,7 @@ def create_app(
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _bad_input)
     app.add_exception_handler(Unavailable, _unavailable)
+    app.add_exception_handler(OSError, _disk_failure)
     app.add_middleware(Guard, limits=limits, budget=bodies, hosts=hosts)
     return app
 
@@ -163,6 +166,16 @@ def _without_paths(text: str, cache: MapCache) -> str:
 
 async def _unavailable(request: Request, error: Exception) -> Response:
     return JSONResponse({"detail": "the engine of the map does not answer; try again"}, 503, {"Retry-After": "5"})
+
+
+async def _disk_failure(request: Request, error: Exception) -> Response:
+    """The map's disk is full or cannot be written; nothing has changed."""
+    assert isinstance(error, OSError)
+    warn(f"{request.method} {request.url.path}: {error}")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return JSONResponse({"detail": "the server's disk is full; nothing was changed"}, 507)
+    detail = "the server cannot read or write its files now; nothing was changed"
+    return JSONResponse({"detail": detail}, 503, {"Retry-After": "30"})
 
 
 def _sentence(errors: Sequence[Any]) -> str:
@@ -201,11 +214,11 @@ def _add_routes(app: FastAPI) -> None:
     fields = {"positions": {"type": "string", "description": _POSITIONS}, "prefix": {"type": "string"}}
     app.post(
         "/v1/maps/{name}/photos", response_model=ChangedOut, status_code=201, tags=["maps"],
-        openapi_extra=_form_schema(fields), responses=problems(400, 403, 404, 408, 409, 413, 415, 503),
+        openapi_extra=_form_schema(fields), responses=problems(400, 403, 404, 408, 409, 413, 415, 503, 507),
     )(add_photos)  # fmt: skip
     app.delete(
         "/v1/maps/{name}/photos/{image:path}", response_model=ChangedOut, tags=["maps"],
-        responses=problems(403, 404, 409, 503),
+        responses=problems(403, 404, 409, 503, 507),
     )(remove_photo)  # fmt: skip
 
 

@@ -135,6 +135,7 @@ def problems(*statuses: int) -> dict[int | str, dict[str, Any]]:
         409: "the map is empty, or has another photo of that name", 413: "the request or a photo is too large",
         415: "not an image, or not multipart/form-data", 421: "addressed to another name",
         422: "a parameter is wrong", 429: "too many requests of this client", 503: "the server is busy",
+        507: "the disk of the server is full",
     }  # fmt: skip
     after = {"Retry-After": {"description": "seconds to wait", "schema": {"type": "string"}}}
     return {
