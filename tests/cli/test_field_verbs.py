@@ -234,10 +234,14 @@ def test_a_map_keeps_the_full_poses_of_a_model(project, tmp_path, capsys):
     assert run(capsys, "index", table, "-o", place, "--model", folder / "model", "--runtime", "torch")[0] == 0
     code, out, _ = run(capsys, "map", "show", place, "--json")
     assert (code, json.loads(out)["full poses"], json.loads(out)["cameras"]) == (0, 6, 6)
+    poses = read_table(table).poses
+    ahead = [poses.centre + poses.rotation @ (x, 0.0, 10.0) for x in np.linspace(-5, 5, 40)]
+    np.save(tmp_path / "cloud.npy", np.concatenate(ahead))
     graphs = []
     for source in (table, place):
         graph = tmp_path / f"{source.stem}-labels"
-        code, _, err = run(capsys, "label", "--queries", source, "--rule", "frustum", "-o", graph)
+        cloud = ("--rule", "surface", "--cloud", tmp_path / "cloud.npy")
+        code, _, err = run(capsys, "label", "--queries", source, *cloud, "-o", graph)
         assert code == 0, err
         graphs.append(open_labels(graph).graph.to_scipy().toarray())
     assert graphs[0].max() > 0

@@ -10,7 +10,8 @@ from PIL.TiffImagePlugin import IFDRational
 
 from covis.core.errors import InputError
 from covis.reading.exif import read_photo
-from covis.reading.photos import import_photos, write_table
+from covis.reading.photos import import_photos
+from covis.reading.pose_columns import write_images
 from covis.reading.sources import open_images
 from covis.reading.table import read_table
 
@@ -90,7 +91,7 @@ def test_a_folder_becomes_a_table_that_reads_back(tmp_path):
         photo(tmp_path / "photos" / "walk 1" / f"{i}.jpg", {**LUND, 2: (55.0, 41.0, 53.4 + i), 16: "T", 17: 90.0 + i})
     photo(tmp_path / "photos" / "top.jpg", LUND)
     imported = import_photos(tmp_path / "photos")
-    write_table(imported, tmp_path / "set.csv")
+    write_images(imported.images(), tmp_path / "set.csv")
     images = read_table(tmp_path / "set.csv")
     assert [images.name(i) for i in range(4)] == [
         f"photos/{n}" for n in ("top.jpg", *(f"walk 1/{i}.jpg" for i in range(3)))
@@ -112,7 +113,7 @@ def test_parquet_equals_csv(tmp_path):
     photo(tmp_path / "photos" / "b.jpg")
     imported = import_photos(tmp_path / "photos")
     for name in ("set.csv", "set.parquet"):
-        write_table(imported, tmp_path / name)
+        write_images(imported.images(), tmp_path / name)
     first, second = read_table(tmp_path / "set.csv"), read_table(tmp_path / "set.parquet")
     assert first.fingerprint() == second.fingerprint()
     assert first.poses.known.tolist() == [True, False]

@@ -1,6 +1,5 @@
 """Videos written by PyAV, read by covis: frames by distance and time, clocks, blur, duplicates, interruption."""
 
-import io
 import subprocess
 import sys
 import time as time_module
@@ -179,68 +178,6 @@ def test_course_follows_the_track():
     np.testing.assert_allclose(course_at(east, t[2:-2]), 90.0, atol=1e-6)
     assert np.isnan(course_at(Track(t, still + 52, still + 13, still, still.astype(np.int64)), t)).all()
     assert Poses.from_latlon(east.lat, east.lon).frame
-
-
-def test_a_track_inside_the_video_is_found(ride, tmp_path):
-    builder = pytest.importorskip("mapillary_tools.camm.camm_builder", reason="writes tracks into videos")
-    from mapillary_tools import geo
-    from mapillary_tools.camm.camm_parser import CAMMInfo
-    from mapillary_tools.mp4.simple_mp4_builder import transform_mp4
-
-    path, track, t, metres = ride
-    when = np.arange(0, t[-1])
-    points = [geo.Point(float(s), 52.0 + float(np.interp(s, t, metres)) / 111_267.0, 13.0, 34.0, None) for s in when]
-    with path.open("rb") as source:
-        data = transform_mp4(source, builder.camm_sample_generator2(CAMMInfo(mini_gps=points))).read()
-    (tmp_path / "camm.mp4").write_bytes(data)
-    images, _ = import_video(tmp_path / "camm.mp4", tmp_path / "f", Every.parse("5m"))
-    same, _ = import_video(path, tmp_path / "g", Every.parse("5m"), track=track)
-    assert abs(len(images) - len(same)) <= 2
-    np.testing.assert_allclose(images.poses.latlon()[:, 1], 13.0, atol=1e-9)
-    assert np.median(np.hypot(*np.diff(images.poses.xy, axis=0).T)) == pytest.approx(5.0, abs=0.7)
-
-
-def gpmf(key, kind, size, *values):
-    """One entry of GoPro's metadata format: key, type, size of a value, how many, the values, padded to four bytes."""
-    data = b"".join(values)
-    head = key + kind + bytes([size]) + (len(data) // size).to_bytes(2, "big")
-    return head + data + bytes(-len(data) % 4)
-
-
-def gopro_second(lat, lon):
-    """What a GoPro writes each second: a device with a stream of GPS5 (degrees by 1e7, millimetres), a 3D fix."""
-    numbers = (round(lat * 1e7), round(lon * 1e7), 34_000, 4_000, 400)
-    place = b"".join(v.to_bytes(4, "big", signed=True) for v in numbers)
-    scale = [v.to_bytes(4, "big") for v in (10_000_000, 10_000_000, 1000, 1000, 100)]
-    stream = (
-        gpmf(b"GPSF", b"L", 4, (3).to_bytes(4, "big")) + gpmf(b"GPSU", b"U", 16, b"240601100000.000")
-        + gpmf(b"GPSP", b"S", 2, (150).to_bytes(2, "big")) + gpmf(b"SCAL", b"l", 4, *scale) + gpmf(b"GPS5", b"l", 20, place)
-    )  # fmt: skip
-    device = gpmf(b"DVID", b"L", 4, (1).to_bytes(4, "big")) + gpmf(b"DVNM", b"c", 1, b"HERO9 Black")
-    return gpmf(b"DEVC", b"\0", 1, device + gpmf(b"STRM", b"\0", 1, stream))
-
-
-def test_a_gopros_own_track_is_found(ride, tmp_path):
-    builder = pytest.importorskip("mapillary_tools.camm.camm_builder", reason="puts a track into a video")
-    from mapillary_tools.mp4.mp4_sample_parser import RawSample
-    from mapillary_tools.mp4.simple_mp4_builder import transform_mp4
-
-    path, track, t, metres = ride
-    seconds = [gopro_second(52.0 + float(np.interp(s, t, metres)) / 111_267.0, 13.0) for s in np.arange(0, t[-1])]
-
-    def added(_, movie):
-        samples = [RawSample(1, 0, len(data), 1000, 0, True) for data in seconds]
-        movie.append(builder.create_camm_trak(samples, 1000))
-        return (io.BytesIO(data) for data in seconds)
-
-    with path.open("rb") as source:
-        whole = transform_mp4(source, added).read()
-    (tmp_path / "gopro.mp4").write_bytes(whole.replace(b"camm", b"gpmd"))  # the track says what it is
-    images, _ = import_video(tmp_path / "gopro.mp4", tmp_path / "f", Every.parse("5m"))
-    same, _ = import_video(path, tmp_path / "g", Every.parse("5m"), track=track)
-    assert abs(len(images) - len(same)) <= 2
-    np.testing.assert_allclose(images.poses.latlon()[:, 1], 13.0, atol=1e-7)
-    assert np.median(np.hypot(*np.diff(images.poses.xy, axis=0).T)) == pytest.approx(5.0, abs=0.7)
 
 
 def test_a_killed_import_goes_on_and_gives_the_same_files(ride, tmp_path):

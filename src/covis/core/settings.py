@@ -208,7 +208,11 @@ def _default(kind: type[Any], name: str) -> Any:
     return field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
 
 
-_hints = functools.cache(typing.get_type_hints)
+def _hints(kind: type) -> dict[str, Any]:
+    return _remembered_hints(kind)
+
+
+_remembered_hints = functools.cache(typing.get_type_hints)
 
 
 def _check(kind: type, values: Mapping[str, Any], path: str) -> None:

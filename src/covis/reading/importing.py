@@ -16,7 +16,7 @@ from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.reading.formats.colmap import read_reconstruction
 from covis.reading.frames import Every, Extracted
 from covis.reading.georeference import exif_positions, georeference, known_positions, scaled, warn_of_course
-from covis.reading.photos import import_photos, write_table
+from covis.reading.photos import import_photos
 from covis.reading.pose_columns import write_images
 from covis.reading.sources import is_bag, is_video, open_posed, posed_format
 from covis.reading.table import read_table
@@ -57,10 +57,12 @@ class Gathered(NamedTuple):
 def import_source(source: Path, output: Path, options: ImportOptions) -> dict[str, Any]:
     """Writes the images of a source as a table, with frames beside it; returns counts of what it holds."""
     gathered = _gather_images(source, output, options)
-    if gathered is not None:
-        return _write_gathered(gathered, output)
-    options.only(_PHOTOS, "track", "utc_offset")
-    return _import_photos(source, output, options)
+    if gathered is None:
+        options.only(_PHOTOS, "track", "utc_offset")
+        offset = _utc_offset_s(options.utc_offset)
+        imported = import_photos(source, options.track, utc_offset_s=offset, output=output)
+        gathered = Gathered(imported.images(), list(imported.rejects))
+    return _write_gathered(gathered, output)
 
 
 def _gather_images(source: Path, output: Path, options: ImportOptions) -> Gathered | None:
@@ -146,6 +148,7 @@ def _known_positions(images: ImageSet, given: str) -> Poses:
 
 def _write_gathered(gathered: Gathered, output: Path) -> dict[str, Any]:
     images = gathered.images
+    output.parent.mkdir(parents=True, exist_ok=True)
     write_images(images, output)
     if gathered.rejects:
         write_rejects(output.parent / REJECTS, gathered.rejects)
@@ -161,27 +164,6 @@ def _write_gathered(gathered: Gathered, output: Path) -> dict[str, Any]:
         "frame": images.poses.frame,
         "rejects": dict(Counter(r.reason for r in gathered.rejects)),
         "rejects_file": str(output.parent / REJECTS) if gathered.rejects else None,
-    }
-
-
-def _import_photos(source: Path, output: Path, options: ImportOptions) -> dict[str, Any]:
-    offset = _utc_offset_s(options.utc_offset)
-    imported = import_photos(source, options.track, utc_offset_s=offset, output=output)
-    output.parent.mkdir(parents=True, exist_ok=True)
-    write_table(imported, output)
-    if imported.rejects:
-        write_rejects(output.parent / REJECTS, imported.rejects)
-    return {
-        "table": str(output),
-        "photos": len(imported.names),
-        "positions": int((~np.isnan(imported.lat)).sum()),
-        "headings": int((~np.isnan(imported.heading)).sum()),
-        "magnetic_headings": imported.reference.count("magnetic"),
-        "turned": int((imported.orientation != 1).sum()),
-        "groups": len(set(imported.group)),
-        "frame": imported.poses.frame,
-        "rejects": dict(Counter(r.reason for r in imported.rejects)),
-        "rejects_file": str(output.parent / REJECTS) if imported.rejects else None,
     }
 
 

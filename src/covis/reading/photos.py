@@ -6,13 +6,11 @@ in: with one folder per walk, no walk matches itself.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +25,6 @@ from covis.poses import Poses, true_headings
 from covis.reading import tracks
 from covis.reading.decoding import Reject, Rejected
 from covis.reading.exif import Photo, read_photo
-from covis.reading.pose_columns import write_columns
 from covis.reading.screening import check_limits
 from covis.reading.table import read_table
 
@@ -105,31 +102,6 @@ def import_photos(
         raise InputError(f"{root}: no photo has a position{_why(imported, file)}; expected {LAYOUT}")
     _warn(imported)
     return imported
-
-
-def write_table(imported: Imported, path: Path | str) -> None:
-    """Writes a CSV or Parquet table, image names relative to it."""
-    path = Path(path)
-    base = os.path.relpath(imported.root.resolve(), path.parent.resolve())
-    poses = imported.poses
-    columns: dict[str, Sequence[Any]] = {
-        "image": [n if base == "." else f"{base}/{n}" for n in imported.names],
-        "lat": _cells(imported.lat, 8),
-        "lon": _cells(imported.lon, 8),
-        "easting": _cells(poses.xy[:, 0], 3),
-        "northing": _cells(poses.xy[:, 1], 3),
-        "heading": _cells(imported.heading, 4),
-        "heading_reference": imported.reference,
-        "altitude": _cells(imported.altitude, 2),
-        "group": imported.group,
-        "time": imported.taken,
-        "orientation": imported.orientation.tolist(),
-    }
-    write_columns(columns, path)
-
-
-def _cells(values: Floats, digits: int) -> list[str]:
-    return ["" if np.isnan(v) else f"{v:.{digits}f}".rstrip("0").rstrip(".") for v in values]
 
 
 def _read_all(root: Path, names: list[str], workers: int) -> tuple[list[tuple[str, Photo]], list[Rejected]]:

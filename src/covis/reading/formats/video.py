@@ -1,8 +1,7 @@
 """Videos: frames by distance along a track or by time, with the track's positions (PyAV).
 
 The video's clock is its container's creation time, which cameras set with more or less care: `offset_s` corrects it.
-GoPro (GPMF), CAMM and BlackVue files carry
-a track of their own, on the video's own clock (read by mapillary_tools). Extra: `pip install 'covis[video]'`.
+Extra: `pip install 'covis[video]'`.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import numpy as np
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.foreign import check_regular, foreign
-from covis.core.progress import say, warn
+from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.decoding import MAX_PIXELS
@@ -98,25 +97,6 @@ def frames(path: Path, after_s: float = -np.inf) -> Iterator[Frame]:
             yield Frame(float(picture.pts * stream.time_base) - first, np.ascontiguousarray(turned))
 
 
-def embedded_track(path: Path, start_s: float) -> Track | None:
-    """The track inside a video, its first frame at `start_s`; None where it has none."""
-    try:
-        from mapillary_tools.exceptions import MapillaryDescriptionError, MapillaryUserError
-        from mapillary_tools.geotag.video_extractors.native import NativeVideoExtractor
-    except ImportError:
-        return None
-    try:
-        points = NativeVideoExtractor(path).extract().points
-    except (MapillaryDescriptionError, MapillaryUserError, ValueError, OSError, EOFError) as error:
-        if "GPSNotFound" not in type(error).__name__:
-            warn(f"{path}: the track inside it cannot be used ({error})")
-        return None
-    height = [np.nan if p.alt is None else p.alt for p in points]
-    table = np.array([[p.time, p.lat, p.lon, h] for p, h in zip(points, height, strict=True)])
-    table = table[np.argsort(table[:, 0], kind="stable")]
-    return Track(start_s + table[:, 0], table[:, 1], table[:, 2], table[:, 3], np.zeros(len(table), np.int64))
-
-
 @foreign("a video")
 def import_video(
     path: Path | str,
@@ -134,17 +114,9 @@ def import_video(
     """
     path, folder = Path(path), Path(folder)
     properties = facts(path)
-    own = embedded_track(path, float(np.nan_to_num(properties.start_s))) if track is None else None
-    if own is not None:
-        say(f"{path}: positions are taken from the {len(own.time_s)} fixes inside it")
-    elif track is None and every.unit == "m":
+    if track is None and every.unit == "m":
         raise InputError(f"--every {every.step:g}m needs positions for {path.name}: give --track, or --every 2s")
-    start_s = (
-        float(np.nan_to_num(properties.start_s))
-        if own is not None
-        else _start_on_track(path, properties, track, offset_s)
-    )
-    track = track or own
+    start_s = _start_on_track(path, properties, track, offset_s)
     travelled: Any = float
     if track is not None and every.unit == "m":
         gone = distance_gone(track.time_s, Poses.from_latlon(track.lat, track.lon).xy)
