@@ -119,8 +119,8 @@ class Points(NamedTuple):
 
 
 @foreign("a layer of points")
-def read_point_layer(path: Path | str, layer: str | None = None) -> Points:
-    """The points of a GeoPackage (of its only point layer, or `layer`) in WGS84 degrees."""
+def read_point_layer(path: Path | str) -> Points:
+    """The points of a GeoPackage with one layer of points, in WGS84 degrees."""
     import pyarrow as pa
 
     path = Path(path)
@@ -128,10 +128,10 @@ def read_point_layer(path: Path | str, layer: str | None = None) -> Points:
     ogr = _import_pyogrio(path)
     try:
         point_layers = [name for name, kind in ogr.list_layers(path) if kind in ("Point", "Point Z", "3D Point")]
-        if layer is None and len(point_layers) != 1:
+        if len(point_layers) != 1:
             listed = ", ".join(point_layers) or "none"
-            raise InputError(f"{path} has {len(point_layers)} layers of points ({listed}); choose one")
-        metadata, read = ogr.raw.read_arrow(path, layer=layer or point_layers[0])
+            raise InputError(f"{path} has {len(point_layers)} layers of points ({listed}); expected one")
+        metadata, read = ogr.raw.read_arrow(path, layer=point_layers[0])
     except (ogr.errors.DataSourceError, ogr.errors.DataLayerError) as error:
         raise InputError(f"{path} cannot be read as a GeoPackage ({error})") from None
     table = pa.table(read)

@@ -27,18 +27,11 @@ def exhaustive(queries: int, database: int | None = None) -> ImagePairs:
     return np.ascontiguousarray(grid, np.int64)
 
 
-def by_ranking(
-    ids: NDArray[np.int64], per_image: int, *, one_set: bool, skip: NDArray[np.bool_] | None = None
-) -> ImagePairs:
-    """Each image with its first `per_image` of a ranking (N, K), −1 for none; within one set, no image with itself.
-
-    skip: (N, K) results that do not count, such as those of the image's own group.
-    """
+def by_ranking(ids: NDArray[np.int64], per_image: int, *, one_set: bool) -> ImagePairs:
+    """Each image with its first `per_image` of a ranking (N, K), −1 for none; within one set, no image with itself."""
     usable = ids >= 0
     if one_set:
         usable &= ids != np.arange(len(ids))[:, None]
-    if skip is not None:
-        usable &= ~skip
     kept = usable & (np.cumsum(usable, axis=1) <= per_image)
     rows, columns = np.nonzero(kept)
     return unique(np.column_stack([rows, ids[rows, columns]]), one_set=one_set)

@@ -54,14 +54,11 @@ def header(path: Path) -> list[str]:
         return next(csv.reader(handle), [])
 
 
-def name_bytes(column: Column, prefix: bytes = b"", suffix: bytes = b"") -> NDArray[np.bytes_]:
-    """(N,) file-system bytes `prefix + cell + suffix`."""
+def name_bytes(column: Column) -> NDArray[np.bytes_]:
+    """(N,) file-system bytes."""
     import pyarrow as pa
-    import pyarrow.compute as pc
 
     column = _filled(column.cast(pa.binary()), b"")
-    if prefix or suffix:
-        column = pc.binary_join_element_wise(prefix, column, suffix, b"")
     # a copy through Python objects would take 10 times the memory of the names at a million rows
     offsets = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     if not len(column) or column.buffers()[2] is None:
