@@ -184,6 +184,11 @@ def test_a_table_wider_than_a_local_frame_needs_a_frame(tmp_path, capsys):
         open_images(table, frame=parse_frame("55.7,13.2"))
     table.write_text("image,easting,northing\na.jpg,500000,6200000\n")
     assert open_images(table, frame=parse_frame("EPSG:32633")).poses.latlon().round(1).tolist() == [[55.9, 15.0]]
-    for wrong, cause in (("EPSG:4326", "not in metres"), ("x", "PROJ"), ("95,0", "not a place"), ("1.2.3,4", "PROJ")):
+    for wrong, cause in (
+        ("EPSG:4326", "not in metres"),
+        ("x", "give LAT,LON"),
+        ("95,0", "not a place"),
+        ("1.2.3,4", "not a place"),
+    ):
         with pytest.raises(InputError, match=cause):
             parse_frame(wrong)
