@@ -186,7 +186,7 @@ def test_a_table_wider_than_a_local_frame_needs_a_frame(tmp_path, capsys):
     assert open_images(table, frame=parse_frame("EPSG:32633")).poses.latlon().round(1).tolist() == [[55.9, 15.0]]
     for wrong, cause in (
         ("EPSG:4326", "not in metres"),
-        ("x", "give LAT,LON"),
+        ("x", "not a frame"),
         ("95,0", "not a place"),
         ("1.2.3,4", "not a place"),
     ):
