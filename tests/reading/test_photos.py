@@ -203,6 +203,8 @@ def test_a_clock_without_a_zone_needs_the_offset(tmp_path):
     with pytest.raises(InputError, match=r"clocks have no time zone \(give --utc-offset"):
         import_photos(tmp_path)
     assert import_photos(tmp_path, track, utc_offset_s=7200).lat[0] == pytest.approx(55.0005)
+    images = open_images(tmp_path, track, utc_offset="+02:00", positions=True)
+    assert images.poses.latlon()[0, 0] == pytest.approx(55.0005)
 
 
 @pytest.mark.parametrize("ending", ["csv", "geojson"])

@@ -9,8 +9,9 @@ import pyarrow.parquet
 import pytest
 
 from covis.core.errors import InputError
+from covis.poses import true_headings
 from covis.reading.columns import name_bytes
-from covis.reading.table import read_table, read_tables
+from covis.reading.table import image_files, read_table, read_tables
 
 
 def write(path, text):
@@ -120,8 +121,8 @@ def test_crlf_byte_order_mark_quotes_and_odd_names(tmp_path):
         ("image,easting,northing\na.jpg,1,inf\n", r"row 2 has half of easting and northing or an infinite"),
         ("image,easting,northing,heading\na.jpg,1,2,inf\n", r"row 2 has an infinite heading"),
         ("image,lat,lon\n,1,2\n", r"row 2 has no image name"),
-        ("image,latitude,longitude\na.jpg,1,2\n", r"unknown column 'latitude'; did you mean 'lat'"),
-        ("filename,lat,lon\na.jpg,1,2\n", r"unknown column 'filename'; did you mean 'image'"),
+        ("filename,latitude,lng\na.jpg,north,2\n", r"row 2, column latitude: 'north' is neither a number nor an angle"),
+        ("image,x,y\na.jpg,1,2\n", r"unknown column 'x'; did you mean 'easting'"),
         ("image,lat,lon,haeding\na.jpg,1,2,3\n", r"unknown column 'haeding'; did you mean 'heading'"),
         ("image,lat,lon,lat\na.jpg,1,2,3\n", r"column 'lat' is there twice"),
         ("image;lat;lon\na.jpg;1;2\n", r"has the columns image;lat;lon; expected image,lat,lon"),
@@ -133,6 +134,32 @@ def test_crlf_byte_order_mark_quotes_and_odd_names(tmp_path):
 def test_slips_are_named_with_their_row(tmp_path, text, message):
     with pytest.raises(InputError, match=message):
         read_table(write(tmp_path / "a.csv", text))
+
+
+FOREIGN = {
+    "exiftool": """SourceFile,FileName,GPSLatitude,GPSLongitude,GPSImgDirection,GPSAltitude,ImageHeight
+a.jpg,a.jpg,"33 deg 51' 25.20"" S","151 deg 12' 36.00"" E",90.5,12 m Above Sea Level,3024
+""",
+    "exiftool -n": "SourceFile,GPSLatitude,GPSLongitude,GPSImgDirection,GPSAltitude\na.jpg,-33.857,151.21,90.5,12\n",
+    "exiftool -G": """SourceFile,EXIF:GPSLatitude,EXIF:GPSLatitudeRef,EXIF:GPSLongitude,EXIF:GPSImgDirection,EXIF:GPSAltitude
+a.jpg,33.857,South,151.21,90.5,12
+""",
+    "QGIS": "photo,filename,altitude,direction,longitude,latitude\na.jpg,a,12,90.5,151.21,-33.857\n",
+    "phone": "filename,latitude,longitude,compass,altitude\na.jpg,-33.857,151.21,90.5,12\n",
+    "drone": "File Name,Latitude,lng,GimbalYawDegree,AbsoluteAltitude\na.jpg,-33.857,151.21,90.5,12\n",
+}
+
+
+@pytest.mark.parametrize("tool", FOREIGN)
+def test_tables_of_other_tools_are_read_as_they_are(tmp_path, tool, capsys):
+    file = write(tmp_path / "a.csv", FOREIGN[tool])
+    images = read_table(file)
+    assert images.names.tolist() == [b"a.jpg"]
+    np.testing.assert_allclose(images.poses.latlon(), [[-33.857, 151.21]], atol=1e-9)
+    np.testing.assert_allclose(true_headings(images.poses), 90.5, atol=1e-6)
+    assert images.poses.z.tolist() == [12.0]
+    assert "is read as heading" in capsys.readouterr().err
+    assert image_files(file) == [tmp_path / "a.jpg"]
 
 
 def test_a_missing_table_a_folder_and_a_broken_parquet(tmp_path):

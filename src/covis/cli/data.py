@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from covis.cli.names import known_names
-from covis.cli.options import AXES, Json, choice_of, existing, named
+from covis.cli.options import AXES, Json, UtcOffset, choice_of, existing, named
 from covis.cli.output import emit, table
 from covis.cli.verbs import LOCALISE, group, verb
 from covis.core.errors import InputError
@@ -99,10 +99,7 @@ def import_(
             help="Positions by image name or by time: .csv, .parquet, .geojson or .gpx. [default: the one in the folder]",
         ),
     ] = None,
-    utc_offset: Annotated[
-        str | None,
-        typer.Option(help="UTC offset of the camera's clock, if the photos do not state it, such as +02:00."),
-    ] = None,
+    utc_offset: UtcOffset = "",
     every: Annotated[
         str, typer.Option(help="video, bag: distance or time between frames, such as 5m or 2s. [video: 2s]")
     ] = "",

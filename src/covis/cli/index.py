@@ -16,6 +16,7 @@ from covis.cli.options import (
     MapPath,
     PhotoDescriptors,
     TrackOption,
+    UtcOffset,
     choice_of,
     existing,
     existing_model,
@@ -58,6 +59,7 @@ def index(
         typer.Option("--fine-tune", help="Also train the network on the photos, and keep the result if it is better."),
     ] = False,
     track: TrackOption = None,
+    utc_offset: UtcOffset = "",
     frame: FrameOption = "",
     kind: IndexKind = "auto",
     descriptors: PhotoDescriptors = None,
@@ -103,7 +105,7 @@ def index(
     from covis.maps.map import Map
 
     options = BuildOptions(
-        model, recipe, weights, fine_tune, track=track, frame=frame, index=kind, descriptors=descriptors,
+        model, recipe, weights, fine_tune, track=track, utc_offset=utc_offset, frame=frame, index=kind, descriptors=descriptors,
         engine=engine, scene=scene, inliers=inliers, runtime=runtime,
     )  # fmt: skip
     made, left_out, fitted = build_map(Map, photos, output, options)
@@ -131,6 +133,7 @@ def add(
     photos: Annotated[list[Path], typer.Argument(callback=existing, help="Folders, tables or photos, with positions.")],
     prefix: Annotated[str, typer.Option(help="Prefix for the names, if folders use the same ones.")] = "",
     track: TrackOption = None,
+    utc_offset: UtcOffset = "",
     descriptors: PhotoDescriptors = None,
     json: Json = False,
 ) -> None:
@@ -150,7 +153,7 @@ def add(
     before = len(now)
     for path in photos:
         rejects: list[Rejected] = []
-        images = open_images(path, track, positions=True, rejects=rejects)
+        images = open_images(path, track, positions=True, rejects=rejects, utc_offset=utc_offset)
         store = given_descriptors(descriptors, images, now.model_fingerprint, now.dim, map_path)
         now = now.add(images, prefix=prefix, descriptors=store, rejects=rejects)
     report_map(now, json, {"added": len(now) - before})

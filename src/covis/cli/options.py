@@ -186,6 +186,9 @@ FrameOption = Annotated[
 TrackOption = Annotated[
     Path | None, typer.Option(callback=existing, help="A table or track (GPX) with the positions of the photos.")
 ]
+UtcOffset = Annotated[
+    str, typer.Option(help="UTC offset of the camera's clock, if the photos do not state it, such as +02:00.")
+]
 IndexKind = Annotated[
     str, typer.Option("--kind", callback=index_kind, help="Index: auto, or a name from `covis list indexes`.")
 ]

@@ -36,6 +36,8 @@ class BuildOptions:
     """Weights of the recipe's backbone."""
     fine_tune: bool = False
     track: Path | str | None = None
+    utc_offset: str = ""
+    """Of the camera's clock, such as +02:00, where the photos do not state it."""
     frame: str = ""
     index: str = "auto"
     descriptors: Path | str | None = None
@@ -78,7 +80,9 @@ def build_map(kind: type[Map], photos: Path, output: Path, options: BuildOptions
     rejects: list[Rejected] = []
     frame = parse_frame(options.frame)
     network = open_model(given.path) if given is not None and given.kind in ("model", "onnx") else None
-    images = open_images(photos, options.track, positions=True, rejects=rejects, frame=frame)
+    images = open_images(
+        photos, options.track, positions=True, rejects=rejects, frame=frame, utc_offset=options.utc_offset
+    )
     count = len(images) + len(rejects)
     described = _describe(images, network, output, options, rejects)
     steps = 4 if given is None else 2 if given.kind == "model" else 1

@@ -16,7 +16,7 @@ from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.reading.formats.colmap import read_reconstruction
 from covis.reading.frames import Every, Extracted
 from covis.reading.georeference import exif_positions, georeference, known_positions, scaled, warn_of_course
-from covis.reading.photos import import_photos
+from covis.reading.photos import import_photos, parse_utc_offset
 from covis.reading.pose_columns import write_images
 from covis.reading.sources import is_bag, is_video, open_posed, posed_format
 from covis.reading.table import read_table
@@ -29,7 +29,7 @@ class ImportOptions(NamedTuple):
     """How a source is read; None, empty or 0 where an option is not given."""
 
     track: Path | None
-    utc_offset: str | None
+    utc_offset: str
     every: str
     clock_offset: float
     mount: float | None
@@ -59,7 +59,7 @@ def import_source(source: Path, output: Path, options: ImportOptions) -> dict[st
     gathered = _gather_images(source, output, options)
     if gathered is None:
         options.only(_PHOTOS, "track", "utc_offset")
-        offset = _utc_offset_s(options.utc_offset)
+        offset = parse_utc_offset(options.utc_offset)
         imported = import_photos(source, options.track, utc_offset_s=offset, output=output)
         gathered = Gathered(imported.images(), list(imported.rejects))
     return _write_gathered(gathered, output)
@@ -165,14 +165,3 @@ def _write_gathered(gathered: Gathered, output: Path) -> dict[str, Any]:
         "rejects": dict(Counter(r.reason for r in gathered.rejects)),
         "rejects_file": str(output.parent / REJECTS) if gathered.rejects else None,
     }
-
-
-def _utc_offset_s(text: str | None) -> float | None:
-    """`+02:00` → 7200."""
-    if text is None:
-        return None
-    sign, rest = text[:1], text[1:].split(":")
-    if sign not in "+-" or len(rest) != 2 or not all(part.isdigit() for part in rest):
-        raise InputError(f"--utc-offset {text!r} is not an offset; expected one like +02:00")
-    seconds = 3600.0 * int(rest[0]) + 60.0 * int(rest[1])
-    return -seconds if sign == "-" else seconds

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PureWindowsPath
 
 import numpy as np
 from numpy.typing import NDArray
@@ -207,6 +207,9 @@ def _with_table(imported: Imported, file: Path) -> Imported:
         for base in (file.parent, imported.root):
             place.setdefault(tracks.same_file(table.name(i), base), i)
     at = np.array([place.get(tracks.same_file(n, imported.root), -1) for n in imported.names])
+    if (at < 0).all():  # paths of another machine, or relative to where another tool was run
+        bare = _bare_names(table.name(i) for i in range(len(table)))
+        at = np.array([bare.get(Path(n).name, -1) for n in imported.names])
     if (at < 0).all():
         raise InputError(
             f"{file} names none of the photos in {imported.root} (its first: {table.name(0)}); check its paths"
@@ -226,9 +229,26 @@ def _with_table(imported: Imported, file: Path) -> Imported:
     )
 
 
+def _bare_names(names: Iterable[str]) -> dict[str, int]:
+    """File name without folders → row; none where a name occurs twice."""
+    bare = [PureWindowsPath(name).name for name in names]
+    return {name: i for i, name in enumerate(bare)} if len(set(bare)) == len(bare) else {}
+
+
 def _preferred(first: Floats, at: NDArray[np.int64], second: Floats) -> Floats:
     chosen = np.where(at >= 0, first[np.maximum(at, 0)], np.nan)
     return np.where(np.isnan(chosen), second, chosen)
+
+
+def parse_utc_offset(text: str) -> float | None:
+    """`+02:00` → 7200; None without one."""
+    if not text:
+        return None
+    sign, rest = text[:1], text[1:].split(":")
+    if sign not in "+-" or len(rest) != 2 or not all(part.isdigit() for part in rest):
+        raise InputError(f"--utc-offset {text!r} is not an offset; expected one like +02:00")
+    seconds = 3600.0 * int(rest[0]) + 60.0 * int(rest[1])
+    return -seconds if sign == "-" else seconds
 
 
 def _naive_seconds(taken: str) -> float:

@@ -17,7 +17,7 @@ from covis.poses import Poses, require_metres
 from covis.reading.decoding import Reject, Rejected
 from covis.reading.exif import read_photo
 from covis.reading.georeference import warn_of_course
-from covis.reading.photos import LAYOUT, import_photos
+from covis.reading.photos import LAYOUT, import_photos, parse_utc_offset
 from covis.reading.readers import READERS
 from covis.reading.table import SUFFIXES, read_table
 
@@ -61,6 +61,7 @@ def open_images(
     positions: bool = False,
     rejects: list[Rejected] | None = None,
     frame: str = "",
+    utc_offset: str = "",
 ) -> ImageSet:
     """The images at `path` with what is known of them; positions may be unknown.
 
@@ -68,7 +69,8 @@ def open_images(
     or a source of posed images that a reader knows (COLMAP, kapture, 7Scenes, and those of plugins).
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and
     raise if none has one in metres. rejects: takes what was left out, and why. frame: the metric frame of a table's or
-    folder's positions (PROJ text or EPSG code). [default: one around their middle]
+    folder's positions (PROJ text or EPSG code). [default: one around their middle] utc_offset: of the cameras' clock, such
+    as +02:00, where photos that a track places do not state it.
 
     >>> import tempfile
     >>> table = Path(tempfile.mkdtemp()) / "photos.csv"
@@ -78,11 +80,13 @@ def open_images(
     (2, [90.0, 270.0])
     """
     path, lost = Path(path), [] if rejects is None else rejects
-    images = _open_any(path, track, positions, lost, frame)
+    images = _open_any(path, track, parse_utc_offset(utc_offset), positions, lost, frame)
     return _only_positioned(images, path, lost) if positions else images
 
 
-def _open_any(path: Path, track: Path | str | None, positions: bool, lost: list[Rejected], frame: str) -> ImageSet:
+def _open_any(
+    path: Path, track: Path | str | None, utc_offset_s: float | None, positions: bool, lost: list[Rejected], frame: str
+) -> ImageSet:
     if path.suffix.lower() in SUFFIXES:
         return read_table(path, frame)
     posed = open_posed(path) if track is None else None
@@ -90,7 +94,7 @@ def _open_any(path: Path, track: Path | str | None, positions: bool, lost: list[
         return posed
     if not path.is_dir():
         return _open_photo(path)
-    imported = import_photos(path, track, positions=positions)
+    imported = import_photos(path, track, utc_offset_s=utc_offset_s, positions=positions)
     lost += imported.rejects
     return replace(imported, frame=frame).images()
 

@@ -3,7 +3,8 @@
 Columns: `image` (path relative to the table) and `lat, lon` (WGS84 degrees) or `easting, northing` (metres); optional
 `heading` (degrees clockwise from north: true north beside lat/lon, grid north beside easting/northing), `altitude`
 (metres), `group` (city, sequence or author). Where both kinds of position are given, lat/lon count, because they have
-a place on Earth. Further columns travel along as `ImageSet.columns`. Empty cells mean unknown.
+a place on Earth. Further columns travel along as `ImageSet.columns`. Empty cells mean unknown. Names and notations of
+other tools are understood (`covis.reading.column_names`).
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from covis.core.foreign import foreign, read_foreign_text
 from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame
+from covis.reading.column_names import parse_cells, recognise, reference_column, tell_recognised
 from covis.reading.columns import Column, ColumnKind, any_values, header, name_bytes, numbers, read_columns, texts
 from covis.reading.pose_columns import restored
 
@@ -41,15 +43,8 @@ _KINDS: dict[str, ColumnKind] = {
 """The columns with a meaning of their own."""
 _EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
 SUFFIXES = (".csv", ".parquet", ".pq", ".geojson", ".gpkg")
-_SYNONYMS = {
-    **dict.fromkeys(("file", "filename", "file_name", "path", "name", "photo", "image_name", "image_path"), "image"),
-    **dict.fromkeys(("latitude", "gps_lat"), "lat"),
-    **dict.fromkeys(("longitude", "lng", "long", "gps_lon"), "lon"),
-    **dict.fromkeys(("utm_east", "east", "utm_easting", "x"), "easting"),
-    **dict.fromkeys(("utm_north", "north", "utm_northing", "y"), "northing"),
-    **dict.fromkeys(("compass", "ca", "bearing", "yaw", "azimuth", "angle", "direction"), "heading"),
-    **dict.fromkeys(("height", "elevation", "alt"), "altitude"),
-}
+_SLIPS = {"x": "easting", "y": "northing"}
+"""Not taken for them: they may as well be degrees."""
 
 
 @foreign("a table of images")
@@ -83,8 +78,12 @@ def read_tables(paths: Sequence[Path | str], frame: str = "") -> tuple[ImageSet,
 @foreign("a table of images")
 def image_files(path: Path) -> list[Path]:
     """The images that a table names; it need not say where they were taken."""
-    plain = path.suffix.lower() in (".csv", ".parquet", ".pq") and "image" in header(path)
-    cells = read_columns(path, {"image": "name"}, others=False) if plain else _cells(path)
+    if path.suffix.lower() not in (".csv", ".parquet", ".pq"):
+        cells = _cells(path)
+    else:
+        names = header(path)
+        [column] = ["image"] if "image" in names else [*recognise(names, ["image"])] or [""]
+        cells = {"image": read_columns(path, {column: "name"}, others=False)[column]} if column else _cells(path)
     return [path.parent / os.fsdecode(name) for name in _names(path, cells)]
 
 
@@ -95,8 +94,32 @@ def _cells(path: Path) -> dict[str, Column]:
         return _layer(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a table; give a file with the columns {_EXAMPLE}")
-    check_columns(path, header(path))
-    return read_columns(path, _KINDS)
+    names = header(path)
+    found = recognise(names, _KINDS)
+    check_columns(path, [found.get(name, name) for name in names])
+    tell_recognised(path, found)
+    foreign_kinds: dict[str, ColumnKind] = {name: _foreign_kind(meaning) for name, meaning in found.items()}
+    cells = read_columns(path, {**_KINDS, **foreign_kinds})
+    return {**{name: column for name, column in cells.items() if name not in found}, **_renamed(path, cells, found)}
+
+
+def _foreign_kind(meaning: str) -> ColumnKind:
+    """Numbers of other tools may carry units."""
+    return "text" if _KINDS[meaning] == "number" else _KINDS[meaning]
+
+
+def _renamed(path: Path, cells: Mapping[str, Column], found: Mapping[str, str]) -> dict[str, Column]:
+    """The columns of other tools by their meaning."""
+    import pyarrow as pa
+
+    columns = {}
+    for name, meaning in found.items():
+        columns[meaning] = cells[name]
+        if _KINDS[meaning] == "number":
+            reference = reference_column(list(cells), name)
+            signs = None if reference is None else texts(cells[reference])
+            columns[meaning] = pa.array(parse_cells(path, name, texts(cells[name]), signs))
+    return columns
 
 
 def _layer(path: Path) -> dict[str, Column]:
@@ -105,6 +128,9 @@ def _layer(path: Path) -> dict[str, Column]:
 
     points = gis.read_point_layer(path)
     cells = {**points.columns, "lat": pa.array(points.lat), "lon": pa.array(points.lon)}
+    found = recognise(list(cells), _KINDS)
+    tell_recognised(path, found)
+    cells = {found.get(name, name): column for name, column in cells.items()}
     check_columns(path, list(cells))
     kinds = {"image": pa.binary(), "heading": pa.float64(), "altitude": pa.float64(), "group": pa.string()}
     for name in ("easting", "northing"):
@@ -128,8 +154,8 @@ def check_columns(path: Path, columns: Sequence[str]) -> None:
 
 def _meant(name: str) -> str | None:
     plain = name.strip().lower()
-    if plain in _KINDS or plain in _SYNONYMS:
-        return _SYNONYMS.get(plain, plain)
+    if plain in _SLIPS:
+        return _SLIPS[plain]
     near = difflib.get_close_matches(plain, _KINDS, n=1, cutoff=0.8)
     return near[0] if near else None
 
@@ -212,6 +238,9 @@ def _geojson(path: Path) -> dict[str, Column]:
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{path} is not a GeoJSON FeatureCollection ({error})") from None
     rows = [_feature(path, i, feature) for i, feature in enumerate(features)]
+    found = recognise(list(dict.fromkeys(key for row in rows for key in row)), _KINDS)
+    tell_recognised(path, found)
+    rows = [{found.get(key, key): value for key, value in row.items()} for row in rows]
     columns = list(dict.fromkeys(key for row in rows for key in row)) or ["image", "lat", "lon"]
     check_columns(path, columns)
     try:

@@ -21,7 +21,8 @@ from covis.core.artifacts import read_json
 from covis.core.errors import InputError
 from covis.core.foreign import foreign, read_foreign
 from covis.core.progress import warn
-from covis.reading.columns import any_values, header, numbers, read_columns
+from covis.reading.column_names import parse_cells, recognise, tell_recognised
+from covis.reading.columns import header, read_columns, texts
 from covis.reading.decoding import REJECTS
 
 _SUFFIXES = (".gpx", ".csv", ".parquet", ".pq", ".geojson")
@@ -67,8 +68,10 @@ def names_images(path: Path) -> bool:
         return False
     if path.suffix.lower() == ".geojson":
         features = read_json(path).get("features") or [{}]
-        return "image" in (features[0].get("properties") or {})
-    return "image" in header(path)
+        names = list(features[0].get("properties") or {})
+    else:
+        names = header(path)
+    return "image" in (*names, *recognise(names, ["image"]).values())
 
 
 @foreign("a track")
@@ -122,13 +125,20 @@ def _geojson(path: Path) -> TrackColumns:
 
 def _columns(path: Path) -> TrackColumns:
     columns = header(path)
-    lost = [name for name in ("time", "lat", "lon") if name not in columns]
+    found = recognise(columns, ("time", "lat", "lon", "altitude"))
+    at = {meaning: name for name, meaning in found.items()}
+    lost = [name for name in ("time", "lat", "lon") if name not in (*columns, *at)]
     if lost:
         raise InputError(f"{path} has no column {lost[0]}; a track needs time,lat,lon and a table image,lat,lon")
-    cells = read_columns(path, {"lat": "number", "lon": "number", "altitude": "number", "time": "text"})
-    times = np.array([_seconds(path, t) for t in any_values(cells["time"])], np.float64)
-    altitude = numbers(cells["altitude"]) if "altitude" in cells else np.full(len(times), np.nan)
-    return times, numbers(cells["lat"]), numbers(cells["lon"]), altitude, np.zeros(len(times), np.int64)
+    tell_recognised(path, found)
+    wanted = [at.get(name, name) for name in ("time", "lat", "lon", "altitude")]
+    cells = read_columns(path, dict.fromkeys(wanted, "text"), others=False)
+    times = np.array([_seconds(path, t) for t in texts(cells[wanted[0]])], np.float64)
+    lat, lon, altitude = (
+        parse_cells(path, name, texts(cells[name])) if name in cells else np.full(len(times), np.nan)
+        for name in wanted[1:]
+    )
+    return times, lat, lon, altitude, np.zeros(len(times), np.int64)
 
 
 def _stack(points: Sequence[Sequence[float]]) -> TrackColumns:
