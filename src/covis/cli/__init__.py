@@ -188,8 +188,9 @@ def main(argv: list[str] | None = None) -> None:
     args = list(sys.argv[1:] if argv is None else argv)
     _repair_streams()
     machine.prepare_process(
-        one_blas_thread=args[:1] == ["locate"]
-    )  # a few photos: threads would cost more than they save
+        one_blas_thread=args[:1] == ["locate"],  # a few photos: threads would cost more than they save
+        keep_large_blocks="serve" not in args[:3],
+    )
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _stop)
     try:

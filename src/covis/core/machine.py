@@ -29,19 +29,21 @@ def cpu_count() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def prepare_process(*, one_blas_thread: bool = False) -> None:
+def prepare_process(*, one_blas_thread: bool = False, keep_large_blocks: bool = True) -> None:
     """Sets up a process that belongs to covis alone (the command line, a service) for running networks.
 
     Importing covis does none of this; a program of one's own may call it once, before torch is imported. Large blocks
     of memory are kept, and waiting threads sleep instead of spinning: beside other work, a spinning thread takes the
     core from the one it waits for (steps of two threads took 4 to 5 times as long on two busy cores). Variables that the
-    user has set are left alone. one_blas_thread: for answers that take less time than starting threads does.
+    user has set are left alone. one_blas_thread: for answers that take less time than starting threads does. keep_large_blocks: a service gives
+    the memory of a large photo back instead.
     """
     silence_telemetry()
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     if one_blas_thread:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    _keep_large_blocks()
+    if keep_large_blocks:
+        _keep_large_blocks()
 
 
 def silence_telemetry() -> None:

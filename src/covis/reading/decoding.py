@@ -217,25 +217,52 @@ def _decode_any(image: Image.Image, size: Size | None, name: str) -> Decoded:
     if size is not None:
         image.draft("RGB", (size[1], size[0]) if orientation < 5 else size)
     image.load()
-    rgb = _to_rgb(image, name, notes)
+    rgb = _to_rgb(image, name, notes, size if orientation == 1 else None)
     return Decoded(resize(turn(np.asarray(rgb), orientation), size), orientation, tuple(notes))
 
 
-def _to_rgb(image: Image.Image, name: str, notes: list[str]) -> Image.Image:
+_SCALED_DEPTH = np.rint(np.arange(1 << 16) / 257).astype(np.uint8)
+"""16-bit value → 8-bit value."""
+_ROWS_AT_ONCE = 64
+
+
+def _to_rgb(image: Image.Image, name: str, notes: list[str], size: Size | None) -> Image.Image:
+    """The image in RGB, at `size` if given: it is reduced as early as possible, since large ones take much memory."""
     if image.mode == "F":
         raise Reject("float-pixels", name)
     if image.mode.startswith("I"):
         notes.append("rescaled-16-bit")
-        deep = np.asarray(image).astype(np.float64)
+        deep = np.asarray(image)
         if deep.min(initial=0) < 0 or deep.max(initial=0) > 65535:
             raise Reject("float-pixels", name, "32-bit pixels have no known range")
-        return Image.fromarray(np.rint(deep / 257).astype(np.uint8)).convert("RGB")
+        grey = np.empty(deep.shape, np.uint8)
+        for row in range(0, len(deep), _ROWS_AT_ONCE):
+            grey[row : row + _ROWS_AT_ONCE] = _SCALED_DEPTH[deep[row : row + _ROWS_AT_ONCE]]
+        return _reduced(Image.fromarray(grey), size).convert("RGB")
     if image.mode == "RGB":
-        return image
+        return _reduced(image, size)
     notes.append(f"converted-{image.mode}")
     if image.mode in ("P", "PA", "LA", "La", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
-    return image.convert("RGB")
+    if image.mode == "L":
+        return _reduced(image, size).convert("RGB")
+    return _reduced(image.convert("RGB"), size)
+
+
+def _reduced(image: Image.Image, size: Size | None) -> Image.Image:
+    if size is None or image.size == (size[1], size[0]):
+        return image
+    return image.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+
+
+def pixel_count(data: bytes) -> int:
+    """Pixels that a file's header announces; 0 where it is no image, or has more than are decoded."""
+    try:
+        with _rejecting(""), open_image(io.BytesIO(data)) as image:
+            count = image.width * image.height
+    except Reject:
+        return 0
+    return count if count <= MAX_PIXELS else 0
 
 
 @contextlib.contextmanager

@@ -77,7 +77,9 @@ class Server:
             key = self.keys.find(given) if self.keys is not None and given else None
         except InputError:
             raise TooBusy("the server's file of keys cannot be read now", 5) from None
-        self.rate.take(f"key {key.name}" if key else request.client.host if request.client else "?")
+        client = f"key {key.name}" if key else request.client.host if request.client else "?"
+        request.state.client = client
+        self.rate.take(client)
         if key is None and (self.keys is not None or role == "write"):
             why = "this key is not known" if given and self.keys else "this needs a key"
             hint = "send Authorization: Bearer KEY" if self.keys else "start the server with --keys FILE"
@@ -272,7 +274,8 @@ async def locate(request: Request, server: ReadAccess, query: Annotated[LocateRe
     if not len(snapshot.map):
         raise HTTPException(409, f"the map {snapshot.name!r} is empty; add photos first")
     area = search_area(options, snapshot.map.frame)
-    described = await server.batcher.describe(snapshot.network, [photo.data for photo in form.photos])
+    photos = [photo.data for photo in form.photos]
+    described = await server.batcher.describe(snapshot.network, photos, request.state.client)
     _refuse_if_none(form.photos, described)
     answered = await run_in_threadpool(answer, snapshot, options, area, form.photos, described)
     return answered.response(kind, snapshot)
@@ -387,7 +390,8 @@ async def add_photos(request: Request, name: str, server: WriteAccess) -> dict[s
     snapshot = await server.snapshot(name)
     form = await read_form(request, server.limits)
     positions = await run_in_threadpool(read_positions, form, snapshot.map.frame)
-    described = await server.batcher.describe(snapshot.network, [photo.data for photo in form.photos])
+    photos = [photo.data for photo in form.photos]
+    described = await server.batcher.describe(snapshot.network, photos, request.state.client)
     _refuse_if_none(form.photos, described)
     given = added_images(snapshot.map, form, positions, described)
 

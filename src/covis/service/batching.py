@@ -8,16 +8,19 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from weakref import WeakValueDictionary
 
 import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.machine import cpu_count
 from covis.descriptors import NORM_TOLERANCE
-from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode_bytes
+from covis.reading.decoding import REASONS, Pixels, Reject, Size, decode_bytes, pixel_count
 from covis.runtime import Runtime
-from covis.service.limits import Budget, TooBusy
+from covis.service.limits import Budget, PixelBudget, TooBusy
 
+PIXELS = 100_000_000
+"""Most pixels that are decoded at once, over all requests: about 8 bytes of memory each."""
 BATCH = 8
 """Most photos through the network at once: on a processor, larger batches are no faster per photo."""
 
@@ -50,22 +53,31 @@ class Batcher:
         self.answer_s = answer_s
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._decoders = ThreadPoolExecutor(cpu_count(), "decode")
+        self._pixels = PixelBudget(PIXELS)
+        self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
         self._thread = threading.Thread(target=self._run, name="network", daemon=True)
         self._thread.start()
 
-    async def describe(self, network: Runtime, photos: Sequence[bytes]) -> list[Descriptor | Unusable]:
-        """One descriptor for each photo; raises 503 where too many wait, or the answer takes too long."""
+    async def describe(
+        self, network: Runtime, photos: Sequence[bytes], client: str = ""
+    ) -> list[Descriptor | Unusable]:
+        """One descriptor for each photo; raises 503 where too many wait, or the answer takes too long.
+
+        Photos of one client are decoded one at a time, so that one who sends many does not hold up the others.
+        """
+        turn = self._turns.setdefault(client, asyncio.Semaphore(1))
         self.slots.take(len(photos))
         try:
             async with asyncio.timeout(self.answer_s):
-                return list(await asyncio.gather(*(self._one(network, photo) for photo in photos)))
+                return list(await asyncio.gather(*(self._one(network, photo, turn) for photo in photos)))
         except TimeoutError:
             raise TooBusy("the answer took too long", 10) from None
         finally:
             self.slots.give(len(photos))
 
-    async def _one(self, network: Runtime, photo: bytes) -> Descriptor | Unusable:
-        decoded = await asyncio.wrap_future(self._decoders.submit(_decode, photo, network.image_size))
+    async def _one(self, network: Runtime, photo: bytes, turn: asyncio.Semaphore) -> Descriptor | Unusable:
+        async with turn:
+            decoded = await asyncio.wrap_future(self._decoders.submit(self._decode, photo, network.image_size))
         if isinstance(decoded, Unusable):
             return decoded
         job = _Job(network, decoded)
@@ -74,6 +86,10 @@ class Batcher:
         if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) <= NORM_TOLERANCE:
             return Unusable("blank", "it has no descriptor (is it blank?)")
         return vector
+
+    def _decode(self, photo: bytes, size: Size) -> Pixels | Unusable:
+        with self._pixels.taken(pixel_count(photo)):
+            return _decode(photo, size)
 
     def close(self) -> None:
         """Ends the threads."""

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 from starlette.exceptions import HTTPException
@@ -62,6 +65,27 @@ class Budget:
     def give(self, amount: int) -> None:
         """Gives back what was taken."""
         self.used -= amount
+
+
+class PixelBudget:
+    """Pixels that are in memory at once; who asks for more waits."""
+
+    def __init__(self, most: int) -> None:
+        self.most, self.used = most, 0
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def taken(self, pixels: int) -> Iterator[None]:
+        """While entered, `pixels` are taken."""
+        with self._changed:
+            self._changed.wait_for(lambda: self.used == 0 or self.used + pixels <= self.most)
+            self.used += pixels
+        try:
+            yield
+        finally:
+            with self._changed:
+                self.used -= pixels
+                self._changed.notify_all()
 
 
 class Rate:
