@@ -5,7 +5,7 @@ WORKDIR /opt/covis
 COPY pyproject.toml README.md LICENSE ./
 COPY src src
 # hadolint ignore=DL3013
-RUN pip install --no-cache-dir ".[train,serve,onnx,heic,postgres,milvus]" && useradd --create-home --uid 1000 covis
+RUN pip install --no-cache-dir ".[train,search,hdf5,serve,onnx,heic,postgres,milvus]" && useradd --create-home --uid 1000 covis
 
 USER 1000
 WORKDIR /data

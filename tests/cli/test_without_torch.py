@@ -13,7 +13,7 @@ from covis.models import ModelConfig, PlaceModel, export_onnx
 pytest.importorskip("onnxscript")
 BLOCKED = """
 import sys
-for name in ("torch", "torchvision", "timm", "matplotlib", "tensorboard"):
+for name in ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "faiss", "h5py"):
     sys.modules[name] = None
 from covis.cli import main
 main(sys.argv[1:])
@@ -76,3 +76,17 @@ def test_what_needs_torch_says_so_in_one_line(walk, command):
     done = run(walk, *command.split())
     assert done.returncode == 2
     assert "pip install 'covis[train]'" in done.stderr.splitlines()[-1]
+
+
+def test_hdf5_says_which_extra_it_needs(walk):
+    done = run(walk, *["pairs", "photos.csv", "--model", "place.onnx", "-o", "pairs2.txt", "-o", "features.h5"])
+    assert done.returncode == 2, done.stderr
+    assert "pip install 'covis[hdf5]'" in done.stderr.splitlines()[-1]
+
+
+def test_search_is_exact_without_faiss():
+    program = (
+        "import sys; sys.modules['faiss'] = None; from covis.search.kinds import choose; print(choose('auto', 10**6))"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "exact"

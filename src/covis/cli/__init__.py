@@ -284,15 +284,20 @@ def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
         place = f": {str(error.filename)[:400]}" if error.filename else ""
         hint = _REMEDY.get(error.errno or 0, _DISK if error.errno is None else "check the path and the disk")
         return 2, f"error: {error.strerror or error}{place}; {hint}"
-    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _TRAIN_MODULES:
-        return 2, f"error: covis {verb} needs {error.name} here; install it with: pip install 'covis[train]'"
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in _EXTRAS:
+        extra = _EXTRAS[(error.name or "").partition(".")[0]]
+        return 2, f"error: covis {verb} needs {error.name} here; install it with: pip install 'covis[{extra}]'"
     if isinstance(error, MemoryError):
         return 2, f"error: not enough memory ({str(error) or 'none is left'}); {_MEMORY}"
     return 1, f"internal error: {type(error).__name__}: {error} (re-run with --debug and report it)"
 
 
-_TRAIN_MODULES = ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "huggingface_hub")
-"""What the extra `train` brings."""
+_EXTRAS = {
+    **dict.fromkeys(("torch", "torchvision", "timm", "matplotlib", "tensorboard", "huggingface_hub"), "train"),
+    "faiss": "search",
+    "h5py": "hdf5",
+}
+"""Module → the extra that brings it."""
 _DISK = "the disk may be full: free some space, then re-run the same command"
 _MEMORY = "close other programs or give less at once, then re-run the same command"
 _REMEDY = {

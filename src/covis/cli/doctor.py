@@ -20,6 +20,8 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
         ("torch", "timm", "matplotlib", "tensorboard"),
         "training, fitting a model to photos, model folders, reports",
     ),
+    "search": (("faiss",), "approximate indexes (--kind), for maps of more than 20,000 photos"),
+    "hdf5": (("h5py",), "HDF5 files: features for hloc, the authors' label files"),
     "onnx": (("onnx", "onnxscript"), "covis export, and faster index and embed on a CPU"),
     "serve": (("fastapi", "uvicorn", "multipart"), "covis serve"),
     "milvus": (("pymilvus",), "maps and search on Milvus"),

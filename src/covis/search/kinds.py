@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import re
 from dataclasses import dataclass
@@ -59,11 +60,12 @@ KINDS = {kind.name: kind for kind in (_HNSW, _HNSW_SQ8)}
 
 
 def choose(name: str, count: int) -> str:
-    """The kind to build over `count` descriptors: `name`, or with `auto` exact search or the quickest graph."""
+    """The kind to build over `count` descriptors: `name`, or with `auto` exact search or, with faiss, the quickest graph."""
     if name not in ("auto", "exact", *KINDS):
         raise unknown_name("kind of index", name, ("auto", "exact", *KINDS))
     if name == "auto":
-        return "exact" if count <= EXACT_UP_TO else next(iter(KINDS))
+        small = count <= EXACT_UP_TO or importlib.util.find_spec("faiss") is None
+        return "exact" if small else next(iter(KINDS))
     return name
 
 
