@@ -129,17 +129,6 @@ def test_a_warning_of_a_dataset_is_printed_once(tmp_path, monkeypatch, capsys):
     assert len(lines) == len(set(lines))
 
 
-def test_numbers_are_shown_as_numbers(tmp_path, capsys):
-    PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=0).save(tmp_path / "m")
-    shown = dict(
-        line.split(None, 1)
-        for line in told(capsys, "model", "show", tmp_path / "m")[1].splitlines()
-        if line.split()[1:]
-    )
-    assert shown["adapters"].strip() == "0"
-    assert shown["levels"].strip() == "–"
-
-
 def test_every_dependency_is_imported():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     modules = {"pillow": "PIL", "faiss-cpu": "faiss", "tensorboard": "torch.utils.tensorboard"}

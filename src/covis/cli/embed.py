@@ -88,7 +88,7 @@ def embed(
         "fingerprint": store.fingerprint(),
     }
     text = f"{output}: {len(store)} × {store.dim} {store.dtype.name}, {len(image_set) - len(store)} images left out"
-    emit(result, json, text, f"covis search build {output} -o INDEX")
+    emit(result, json, text)
 
 
 def _copy_descriptors(

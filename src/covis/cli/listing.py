@@ -97,7 +97,7 @@ LISTS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "pools": ("poolings of feature maps into a descriptor", _registered("pooling")),
     "readers": ("formats of images with poses, recognised by their files", _registered("reader")),
     "rerankers": ("ways to re-rank results (covis evaluate --rerank)", _registered("re-ranker")),
-    "indexes": ("kinds of index (covis search build --kind, covis index --kind)", _indexes),
+    "indexes": ("kinds of index (covis index --kind)", _indexes),
     "tables": ("tables and figures that covis reproduce makes", _registered("table")),
 }
 """What can be listed → its description, and its names with what they are."""
