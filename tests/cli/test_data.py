@@ -82,9 +82,3 @@ def test_check_reports_for_people_and_programs(tmp_path):
     assert (tmp_path / "check-pitts30k" / "rejects.csv").is_file()
     data = json.loads(covis("data", "check", "pitts30k", "data", "-o", "x", "--json", cwd=tmp_path).stdout)
     assert data["missing"][0]["volume"] == "000.tar"
-
-
-def test_an_unknown_dataset_names_the_nearest(tmp_path):
-    done = covis("data", "check", "msl", ".", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "did you mean 'msls'" in done.stderr

@@ -42,29 +42,3 @@ def test_export_in_every_format(tables):
     assert list(rows[0]) == ["query", "database", "similarity"]
     assert {(r["query"], r["database"]) for r in rows} == {("a.jpg", "x.jpg"), ("a.jpg", "y.jpg")}
     assert (tables / "pairs.txt").read_text().split() == ["a.jpg", "y.jpg"]
-
-
-def test_one_table_gives_all_its_pairs(tables):
-    done = covis("label", "--queries", "m.csv", "-o", "g", "--json", "--uint8", cwd=tables)
-    graph = SimilarityGraph.open(tables / "g").to_scipy().toarray()
-    assert done.returncode == 0
-    assert (graph == graph.T).all()
-    assert (graph.diagonal() == 0).all()
-
-
-@pytest.mark.parametrize(
-    ("args", "words"),
-    [
-        (["label", "--queries", "q.csv"], "folder for the labels"),
-        (["label", "--queries", "no.csv", "-o", "g"], "no.csv"),
-        (["label", "--queries", "q.csv", "--measure", "iuo", "-o", "g"], "did you mean 'iou'"),
-        (["label", "--queries", "q.csv", "--radius-m", "-3", "-o", "g"], "radius"),
-        (["label", "export", "nowhere", "--format", "csv", "-o", "x.csv"], "nowhere"),
-    ],
-    ids=str,
-)
-def test_bad_input_is_one_line(tables, args, words):
-    done = covis(*args, cwd=tables)
-    assert done.returncode == 2
-    assert words in done.stderr
-    assert not (tables / "g").exists()

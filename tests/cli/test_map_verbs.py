@@ -67,19 +67,6 @@ def test_a_map_says_where_its_own_photo_was_taken(made, capsys):
     assert first["position"]["radius_m"] is None
 
 
-def test_people_read_it_too(made, capsys):
-    code, out, _ = run(capsys, "locate", made / "map", made / "walk" / "3 é.png")
-    assert code == 0
-    assert "best guess 55.70" in out
-    assert "no probability: the map has only 12 photos" in out
-    assert re.search(r"1\. 3 é\.png +55\.700600, 13\.190000, heading 30°", out)
-
-
-def test_k_larger_than_the_map(made, capsys):
-    _, out, _ = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "-k", 99, "--json")
-    assert len(json.loads(out)[0]["matches"]) == 12
-
-
 def test_near_a_rough_position(made, capsys):
     _, out, _ = run(
         capsys, "locate", made / "map", made / "walk" / "3 é.png", "--near", "55.7016,13.19,30", "--json", "-k", 9
@@ -154,27 +141,6 @@ def test_add_and_remove(place, capsys):
     assert "21 é.png" not in found
     code, _, err = run(capsys, "remove", place / "map", "21 é.png")
     assert (code, "has no photo '21 é.png'" in err) == (2, True)
-
-
-def test_an_empty_map_answers_with_nothing(place, capsys):
-    run(capsys, "remove", place / "map", *[f"{i} é.png" for i in range(12)])
-    code, out, _ = run(capsys, "locate", place / "map", place / "walk" / "3 é.png", "--json")
-    assert code == 0
-    assert (json.loads(out)[0]["matches"], json.loads(out)[0]["note"]) == ([], "the map is empty")
-
-
-def test_without_a_model_and_weights_it_tells_how_to_get_them(made, tmp_path, capsys, monkeypatch):
-    from covis.models import weights
-
-    def offline(hub_id, file, pin, licence):
-        raise OSError("offline")
-
-    monkeypatch.setattr(weights, "fetch", offline)
-    code, _, err = run(capsys, "index", made / "walk" / "photos.csv", "-o", tmp_path / "m")
-    assert code == 2
-    assert "give --weights FILE.safetensors" in err
-    assert "weights=FILE" not in err
-    assert not (tmp_path / "m").exists()
 
 
 def test_photos_that_cannot_be_used(made, tmp_path, capsys):
@@ -264,16 +230,6 @@ def test_an_output_that_cannot_be_written_is_named_as_given(made, capsys):
     """Not by the name of a temporary file; the folder /proc takes no files."""
     code, _, err = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "-o", "/proc/found.csv")
     assert (code, "/proc/found.csv" in err, "partial" in err) == (2, True, False)
-
-
-def test_the_next_command_can_be_pasted(made, tmp_path, capsys):
-    """Also where the map's name has a space."""
-    code, _, err = run(
-        capsys, "index", made / "walk" / "photos.csv", "-o", tmp_path / "my town", "--model", made / "model",
-        "--runtime", "torch",
-    )  # fmt: skip
-    named = f"'{tmp_path / 'my town'}'"
-    assert (code, f"next: covis locate {named} PHOTO, or covis serve {named}" in err) == (0, True)
 
 
 def test_imported_maps_say_what_they_promise(place, capsys):
