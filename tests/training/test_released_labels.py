@@ -92,9 +92,9 @@ def test_a_recipe_trains_on_released_labels(official, released, source, tmp_path
 
 
 def test_labels_of_another_release_end_the_training_in_one_line(tmp_path):
-    builders.msls(tmp_path, cities=("amman", "cph", "sf"), images=False)
+    builders.msls(tmp_path, cities=("amman", "cph", "sf"))
     builders.msls_labels(tmp_path, "amman")
-    builders.msls(tmp_path, cities=("amman",), queries=9, images=False)
+    builders.msls(tmp_path, cities=("amman",), queries=9)
     settings = [part for setting in (*TINY, "labels=graph", f"labels.path={tmp_path}") for part in ("--set", setting)]
     command = ["train", "msls_vgg16_gem_gcl", "--data", str(tmp_path), *settings, "-o", str(tmp_path / "run")]
     result = CliRunner().invoke(build_app(), command)

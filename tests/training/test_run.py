@@ -1,6 +1,7 @@
 """Training from start to end: models, records, resuming, refusing."""
 
 import csv
+import shutil
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -23,6 +24,7 @@ from covis.training.pooling_start import images_of_groups
 from covis.training.recipe import configure, describe_recipe, restore_recipe
 from covis.training.run import Resources, train
 from covis.training.step import Step
+from layouts import builders
 
 QUIET = Resources(workers=0, tensorboard=False, plan=False)
 
@@ -307,3 +309,17 @@ def test_validation_on_the_photos_of_training_is_refused_with_their_names(quick,
     own = replace(quick, dataset="table", split="all", validation="table", steps=1)
     with pytest.raises(InputError, match="also trained on"):
         train(own, tmp_path / "run", data=tmp_path / "mine.csv", resources=QUIET)
+
+
+def test_cities_without_images_are_refused_and_the_others_trained_on(quick, tmp_path):
+    """The shares of strategy A are the paper's: half of the pairs ψ ≥ 0.5, a quarter less, a quarter none."""
+    root = builders.msls(tmp_path / "msls", cities=("amman", "london", "zurich"))
+    shutil.rmtree(root / "train_val/amman/database/images")
+    recipe = replace(quick, dataset="msls", labels=DATASETS["msls"].rule, validation="", steps=4)
+    with pytest.raises(InputError, match=r"11 of 33 images are not under .* --set split=london,zurich$"):
+        train(recipe, tmp_path / "run", data=root, resources=QUIET)
+    result = train(configure(recipe, ["split=london,zurich"]), tmp_path / "run", data=root, resources=QUIET)
+    assert result["composition"] == {"positive": 16, "less": 8, "none": 8}
+    shutil.rmtree(root / "train_val")
+    again = train(configure(recipe, ["split=london,zurich"]), tmp_path / "run", data=root, resources=QUIET)
+    assert again == result

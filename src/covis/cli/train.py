@@ -92,7 +92,10 @@ def train(
     best = "".join(f"  Recall@{k} {v:.1f}" for k, v in trained.recall.items())
     if trained.best_step == 0:
         best += f"; training did not improve on {init or 'the initial network'}, which is kept"
-    summary = f"{trained.model}: {trained.dim} dims, {trained.pairs} pairs{best and ', validation' + best}"
+    bands = {"positive": "ψ ≥ 0.5", "less": "0 < ψ < 0.5", "none": "ψ = 0"}
+    shares = ", ".join(f"{share:.0f} % {bands[name]}" for name, share in trained.shares.items())
+    seen = f"{trained.pairs} pairs" + (shares and f" ({shares})")
+    summary = f"{trained.model}: {trained.dim} dims, {seen}{best and ', validation' + best}"
     emit(dict(trained), json, summary, f"covis evaluate {output} {_benchmark_of(chosen.dataset, data)}")
 
 

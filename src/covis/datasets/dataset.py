@@ -36,6 +36,8 @@ class Dataset:
     """Map images this near answer a query, for `covis data check`; None where distance alone does not decide."""
     groups: Mapping[str, int] = field(default_factory=dict)
     """Split → how many groups (cities) it has when complete, to recognise a partial copy."""
+    splits_by_group: bool = False
+    """Whether a list of groups is a split, too: `zurich,goa`."""
     groups_apart: bool = True
     """Whether each group (city, slice) has a frame of its own, so that only images of one group are compared."""
     rule: LabelRule = field(default_factory=FovOverlap)

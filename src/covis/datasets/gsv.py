@@ -34,13 +34,15 @@ _KINDS: dict[str, ColumnKind] = {
 
 
 def load(path: Path, split: str) -> Split:
-    """`train`: every city there is; or one city by name. A set matched with itself."""
+    """`train`: every city there is; or cities by name (`London,Boston`). A set matched with itself."""
     present = sorted(f.stem for f in (path / "Dataframes").glob("*.csv"))
     if not present:
         raise InputError(f"{path / 'Dataframes'} has no <City>.csv; expected Dataframes/ and Images/")
-    if split != "train" and split not in present:
-        raise unknown_name(f"split of {_NAME}", split, ["train", *present])
-    images = read_views(path, present if split == "train" else [split])
+    cities = present if split == "train" else split.split(",")
+    for city in cities:
+        if city not in present:
+            raise unknown_name(f"split of {_NAME}", city, ["train", *present])
+    images = read_views(path, cities)
     return Split(images, images)
 
 

@@ -59,17 +59,23 @@ _CONVERT: dict[str, Callable[[Column], NDArray[Any]]] = {"name": name_bytes, "nu
 
 
 def load(path: Path, split: str, *, panoramas: bool = False) -> Split:
-    """Queries and map of `train`, `val`, `test` or one city; panoramas, which have no heading, only where asked for."""
-    known = {**CITIES, **{city: (city,) for cities in CITIES.values() for city in cities}}
-    if split not in known:
-        raise unknown_name(f"split of {_NAME}", split, known)
-    return read_cities(path, _present(path, known[split], complete=split != "train"), panoramas=panoramas)
+    """Queries and map of `train`, `val`, `test` or of cities (`zurich,goa`); panoramas, which have no heading, if asked."""
+    return read_cities(path, _present(path, _cities(split), complete=split != "train"), panoramas=panoramas)
+
+
+def _cities(split: str) -> tuple[str, ...]:
+    """The cities of a split, or those that it lists."""
+    known = [city for cities in CITIES.values() for city in cities]
+    cities = CITIES.get(split) or tuple(dict.fromkeys(split.split(",")))
+    for city in cities:
+        if city not in known:
+            raise unknown_name(f"split of {_NAME}", city, [*CITIES, *known])
+    return cities
 
 
 def panoramas_of(path: Path, split: str) -> list[str]:
     """Names of the panoramas that `load` leaves out."""
-    cities = CITIES.get(split, (split,))
-    sides = read_cities(path, _present(path, cities, complete=split != "train", warned=True), panoramas=True)
+    sides = read_cities(path, _present(path, _cities(split), complete=split != "train", warned=True), panoramas=True)
     return [side.name(int(i)) for side in sides for i in np.flatnonzero(side.columns["pano"])]
 
 
@@ -180,5 +186,6 @@ DATASETS.register(_NAME)(
         left_out=panoramas_of,
         rule=FovOverlap(within_group=True),
         groups={split: len(cities) for split, cities in CITIES.items()},
+        splits_by_group=True,
     )
 )

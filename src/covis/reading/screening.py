@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from covis.core.errors import InputError
 from covis.core.foreign import open_regular
+from covis.core.progress import say
 from covis.images import ImageSet
 from covis.reading.decoding import _MAX_BYTES, Reject, Rejected, decode
 
@@ -40,12 +41,20 @@ class Screened(NamedTuple):
 
 def screen(images: ImageSet, ids: ArrayLike | None = None) -> Screened:
     """Looks at the files at `ids` (all if None); raises `InputError` where too many are absent or bad."""
+    screened = look_at_all(images, ids)
+    check_limits(screened.rejects, len(images) if ids is None else np.size(ids), images.root)
+    return screened
+
+
+def look_at_all(images: ImageSet, ids: ArrayLike | None = None) -> Screened:
+    """The same without limits."""
     wanted = np.arange(len(images)) if ids is None else np.asarray(ids, np.int64)
     pieces = [wanted[start : start + _PIECE] for start in range(0, len(wanted), _PIECE)]
+    if len(pieces) > 1:
+        say(f"checking {len(wanted)} files under {images.root}")
     with ThreadPoolExecutor(_THREADS) as pool:  # the time goes into waiting for the disk
         bad = [entry for part in pool.map(lambda piece: _bad(images, piece), pieces) for entry in part]
     rejects = [Rejected(images.name(i), v.reason, v.detail) for i, v in bad]
-    check_limits(rejects, len(wanted), images.root)
     return Screened(wanted[~np.isin(wanted, [i for i, _ in bad])] if bad else wanted, rejects)
 
 

@@ -85,6 +85,12 @@ class Strategy:
         return out
 
 
+def count_bands(psi: NDArray[np.float32]) -> dict[str, int]:
+    """How many pairs are positive, overlap less, and do not overlap."""
+    positive, zero = int((psi >= POSITIVE).sum()), int((psi == 0).sum())
+    return {"positive": positive, "less": psi.size - positive - zero, "none": zero}
+
+
 def _strategy(name: str, *bands: Band) -> tuple[str, Strategy]:
     return name, Strategy(name, bands)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -66,6 +66,7 @@ class Loop:
         if self.miner is not None:
             self.miner.restore(tensors["miner"])
         self.progress = Counters(**facts)
+        self.step.composition = Counter(self.progress.composition)
 
     def save(self) -> None:
         """Writes a checkpoint; every rank waits until it is complete."""
@@ -126,6 +127,7 @@ class Loop:
         p.step = number + 1
         p.images += sum(len(images) for images, _ in batches)
         p.pairs += sum(len(images.batch) for images, _ in batches)
+        p.composition = dict(self.step.composition)
         p.redrawn += sum(images.batch.redrawn for images, _ in batches)
         p.seconds += time.monotonic() - started
         row = {"step": p.step, "images": p.images, "pairs": p.pairs, "loss": loss, "learning_rate": rate}

@@ -39,6 +39,8 @@ class Counters:
     images: int = 0
     """Images embedded with gradient."""
     pairs: int = 0
+    composition: dict[str, int] = field(default_factory=dict)
+    """Pairs that the loss saw by their ψ, after bad files were replaced."""
     redrawn: int = 0
     seconds: float = 0.0
     """Time spent training, over all stops, validation left out."""

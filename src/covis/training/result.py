@@ -51,6 +51,12 @@ class Trained(JsonValues):
         return int(self["pairs"])
 
     @property
+    def shares(self) -> dict[str, float]:
+        """Percent of the pairs by ψ, as counted: positive, less, none."""
+        counts = self["composition"]
+        return {name: 100 * count / max(1, sum(counts.values())) for name, count in counts.items()}
+
+    @property
     def seconds(self) -> float:
         """Time spent training, over all stops, validation and mining left out."""
         return float(self["seconds"])

@@ -22,6 +22,7 @@ from covis.describing.features import Cached, open_features
 from covis.evaluation import load_benchmark
 from covis.images import ImageSet, Split
 from covis.models import PlaceModel
+from covis.reading.screening import screen
 from covis.sampling import Sampler
 from covis.training.data import Data, make_miner, prepare
 from covis.training.descriptors import describe_all
@@ -151,6 +152,9 @@ def open_loop(
         if recipe.validation == recipe.dataset:  # own photos, whose benchmark is all of them
             _refuse_training_photos(training.sets, benchmark.queries, recipe.validation)
         sets = Validator.sets(benchmark)
+        if ranks.first and not (run / METRICS).exists():
+            for images in sets:
+                screen(images)
         validator = Validator(benchmark, ranks.first_then_all(lambda: open_features(model, sets, **common)))
     return Loop(
         recipe, run, model, training, source, ranks,

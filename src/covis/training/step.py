@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -18,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 from covis.core.errors import InputError
 from covis.describing.features import Fetched
 from covis.models import PlaceModel
+from covis.sampling.composition import count_bands
 from covis.training.batch_images import BatchImages
 from covis.training.data import TrainingData
 from covis.training.ranks import Ranks
@@ -29,6 +31,7 @@ class Step:
 
     def __init__(self, recipe: Recipe, model: PlaceModel, data: TrainingData, ranks: Ranks, seed: int) -> None:
         self.recipe, self.model, self.data, self.ranks, self.seed = recipe, model, data, ranks, seed
+        self.composition = Counter[str]()
         self.optimiser = make_optimiser(recipe, model)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=recipe.precision == "float16")
         self.trained = _trained_module(recipe, model, ranks)
@@ -58,7 +61,9 @@ class Step:
                 descriptors = self.describe(self.trained, fetched.features)
             descriptors = self.ranks.gather(descriptors, len(images))
             ids = self.ranks.gather_ids(np.concatenate(fetched.ids), len(images))
-            loss = images.relabelled(ids, self.data.labels).loss(self.recipe.loss, descriptors) / total_weight
+            images = images.relabelled(ids, self.data.labels)
+            self.composition += count_bands(images.batch.psi)
+            loss = images.loss(self.recipe.loss, descriptors) / total_weight
             if torch.isfinite(loss):
                 self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
             return float(loss.detach())
