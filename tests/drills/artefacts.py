@@ -11,7 +11,8 @@ import numpy as np
 from mutations import digest
 from PIL import Image
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "maps"))
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "maps")]
 from simulated import image_set, simulated_map, tiny
 
 from covis.core import artifacts
@@ -475,22 +476,22 @@ def ask_carried(work: Path):
 def _pins(work: Path) -> Path:
     """The checksums of weights that this machine's user accepted."""
     from covis.core.files import write_json
-    from covis.models import hub
+    from covis.models import pins
 
-    write_json(work / "pins" / hub._PINNED, {"timm/resnet18.a1_in1k": 64 * "a"})
+    write_json(work / "pins" / pins._PINNED, {"timm/resnet18.a1_in1k": 64 * "a"})
     return work / "pins"
 
 
 def ask_pins(work: Path):
     from covis.core.progress import warn
-    from covis.models import hub
+    from covis.models import pins
 
     def ask(path: Path) -> str:
         before, os.environ["COVIS_CACHE"] = os.environ["COVIS_CACHE"], str(path)
         try:
-            if not (path / hub._PINNED).is_file():
+            if not (path / pins._PINNED).is_file():
                 warn("a SHA-256 is expected from now on")  # as the next download says
-            return str(hub._pins())
+            return str(pins._accepted())
         finally:
             os.environ["COVIS_CACHE"] = before
 

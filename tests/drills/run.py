@@ -20,7 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "benchmarks" / "results" / "reliability.json"
-sys.path[:0] = [str(HERE), str(HERE.parent / "maps")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "maps")]
 
 
 def kills(count: int, seed: int, work: Path) -> dict[str, Any]:

@@ -25,7 +25,8 @@ import covis.describing.embedding
 import covis.maps.map
 import covis.training.run  # noqa: F401
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "maps")]
+TESTS = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(TESTS), str(TESTS / "maps")]
 from simulated import tiny
 
 torch.set_num_threads(1)
