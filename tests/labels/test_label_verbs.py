@@ -2,6 +2,7 @@
 
 import csv
 import json
+from pathlib import Path
 
 import h5py
 import numpy as np
@@ -243,6 +244,31 @@ def test_surface_of_a_dataset(tmp_path, monkeypatch, capsys):
     graph = SimilarityGraph.open("g")
     assert graph.pairs > 0
     assert graph.facts["cloud"]["points"] == 3000
+
+
+def test_a_cloud_file_is_in_the_frame_of_the_datasets_poses(tmp_path, monkeypatch, capsys):
+    """The truth: points projected by the pose files as they are."""
+    monkeypatch.chdir(tmp_path)
+    builders.seven_scenes(tmp_path / "scenes")
+    xyz = np.random.default_rng(0).uniform([-3, -1, 1], [3, 2, 4], (3000, 3))
+    np.save("cloud.npy", xyz)
+    np.save("behind.npy", xyz * [1, 1, -1])
+
+    def masks(sequence):
+        found = []
+        for path in sorted(Path(f"scenes/stairs/{sequence}").glob("*.pose.txt")):
+            x, y, z = (np.linalg.inv(np.loadtxt(path)) @ np.column_stack([xyz, np.ones(len(xyz))]).T)[:3]
+            u, v = 525 * x / z + 320, 525 * y / z + 240
+            found.append((z > 0) & (u >= 0) & (u < 640) & (v >= 0) & (v < 480))
+        return np.array(found)
+
+    queries, database = masks("seq-02"), masks("seq-01")
+    truth = [[(a & b).sum() / (a | b).sum() for b in database] for a in queries]
+    source = ("--dataset", "7scenes", "--data", "scenes", "--split", "stairs")
+    assert covis("label", *source, "--cloud", "cloud.npy", "-o", "g") == 0
+    np.testing.assert_allclose(SimilarityGraph.open("g").to_scipy().toarray(), truth, atol=1e-6)
+    assert covis("label", *source, "--cloud", "behind.npy", "-o", "none") == 2
+    assert "no image sees a point of the cloud behind.npy" in capsys.readouterr().err
 
 
 def test_exports_hold_the_same_labels(tables):

@@ -41,11 +41,16 @@ def test_far_from_the_origin_and_in_one_set():
     assert graph.facts["cloud"]["points"] == 3000
 
 
-def test_images_that_see_nothing_are_told_of(capsys):
+def test_images_that_see_nothing_are_told_of_and_a_cloud_that_none_sees_is_refused(capsys):
     images = cameras(3)
-    graph = SurfaceOverlap(PointCloud(np.full((1, 3), 1e6)))(images, images)
-    assert graph.pairs == 0
-    assert "3 of 3 images see no point of the cloud" in capsys.readouterr().err
+    with pytest.raises(InputError, match="no image sees a point"):
+        SurfaceOverlap(PointCloud(np.full((1, 3), 1e6)))(images, images)
+    ahead = images.poses.centre[:1] + images.poses.rotation[0, :, 2]
+    SurfaceOverlap(PointCloud(ahead))(images.subset([0]), images.subset([0]))
+    assert not capsys.readouterr().err
+    blind = cameras(2, origin=1e6)
+    SurfaceOverlap(PointCloud(ahead))(images.subset([0]), blind)
+    assert "1 of 3 images see no point of the cloud" in capsys.readouterr().err
 
 
 def test_groups_are_rooms_of_their_own():

@@ -15,7 +15,6 @@ from covis.core.errors import InputError
 if TYPE_CHECKING:
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
-    from covis.labels.clouds import PointCloud
     from covis.labels.rules import LabelRule
 
 MEASURE_CHOICES = ("overlap", "iou")
@@ -66,7 +65,7 @@ def label(
         typer.Option(
             "--set",
             help="A field of the rule: FIELD=VALUE, repeatable, such as within_group=true, max_angle_deg=40, facing=true, "
-            "tracks=MODEL (tracks) or path=FILE (graph).",
+            "cloud_up=-y (surface), tracks=MODEL (tracks) or path=FILE (graph).",
         ),
     ] = None,
     dataset: DatasetName = None,
@@ -102,7 +101,7 @@ def label(
         "measure": measure,
         "radius_m": _one_or_two("radius-m", radius_m),
         "fov_deg": _one_or_two("fov-deg", fov_deg),
-        "cloud": _read_cloud(cloud),
+        "cloud": None if cloud is None else str(cloud),
         "tracks": str(queries) if rule == "tracks" and queries is not None else None,
     }
     chosen = _rule(rule, dataset, {key: value for key, value in given.items() if value is not None}, set_ or [])
@@ -147,13 +146,6 @@ def _rule(name: str | None, dataset: str | None, given: dict[str, Any], settings
         raise InputError("--rule radius takes one radius; it has no cameras to tell apart")
     base = {f: getattr(own, f) for f in known} if isinstance(own, kind) else {}
     return build_value(kind, base | given, settings)
-
-
-def _read_cloud(path: Path | None) -> PointCloud | None:
-    """The cloud of a file; None where no file is given."""
-    from covis.labels.clouds import read_points
-
-    return read_points(path) if path else None
 
 
 def image_sets(

@@ -57,6 +57,6 @@ DATASETS.register(_NAME)(
         },
         volume=volume,
         positive_radius_m=None,
-        rule=SurfaceOverlap(),
+        rule=SurfaceOverlap(cloud_up="-y"),
     )
 )

@@ -7,7 +7,8 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from covis.labels import FovOverlap, Radius, SurfaceOverlap
+from covis.datasets import DATASETS
+from covis.labels import FovOverlap, Radius
 from covis.losses import LOSSES, Contrastive, GeneralizedContrastive
 from covis.models import ModelConfig
 from covis.poses import PLACE_M, PLACE_TURN_DEG
@@ -107,7 +108,7 @@ def seven_scenes_recipe(backbone: str, scene: str) -> Recipe:
         dataset="7scenes",
         split=f"{scene}/train",
         model=_small_model(backbone, (240, 320)),
-        labels=SurfaceOverlap(),
+        labels=DATASETS["7scenes"].rule,
         optimiser=Optimiser(decay_every=5 / _SMALL_EPOCHS),
         epochs=_SMALL_EPOCHS,
         validation=f"7scenes_{scene}",

@@ -18,6 +18,7 @@ from covis.core.files import BAD_ARRAY, load_array
 from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.labels.ply import read_ply
+from covis.poses import Axis, ground_axes
 
 MAX_POINTS = 100_000
 """Enough for a room, where they lie about 3 cm apart."""
@@ -69,8 +70,11 @@ class DepthCamera:
     invalid: tuple[int, ...] = (0, 65535)
 
 
-def read_points(path: Path | str, *, max_points: int | None = MAX_POINTS) -> PointCloud:
-    """A cloud from `.ply` or `.npz`/`.npy` (an array `points`, or the only one), z up, thinned evenly to `max_points`."""
+def read_points(path: Path | str, *, up: Axis = "z", max_points: int | None = MAX_POINTS) -> PointCloud:
+    """A cloud from `.ply` or `.npz`/`.npy` (an array `points`, or the only one), thinned evenly to `max_points`.
+
+    `up` is the file's axis that points away from the ground; points are turned as `Poses.from_matrices` turns poses.
+    """
     path = Path(path)
     readers = {".ply": read_ply, ".npz": _read_npz, ".npy": _read_npz}
     if path.suffix.lower() not in readers:
@@ -78,6 +82,8 @@ def read_points(path: Path | str, *, max_points: int | None = MAX_POINTS) -> Poi
     if not path.is_file():
         raise InputError(f"{path} does not exist; check the path")
     xyz = readers[path.suffix.lower()](path)
+    if up != "z" and xyz.ndim == 2 and xyz.shape[1] == 3:
+        xyz = xyz @ np.stack(ground_axes(up)).T
     return PointCloud(xyz if max_points is None else thin(xyz, max_points), path.name)
 
 

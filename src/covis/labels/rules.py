@@ -11,8 +11,9 @@ import dataclasses
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
 
@@ -29,7 +30,7 @@ from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
 from covis.labels.released import read_released
 from covis.labels.surface import arrange, seen_points, surface_graph, surface_rows
 from covis.labels.tracks import Tracks, read_tracks, track_graph
-from covis.poses import PLACE_M, require_metres
+from covis.poses import PLACE_M, Axis, require_metres
 
 _SURFACE_SAMPLE = 32
 """Images on each side: their depth maps may have to be read."""
@@ -185,7 +186,9 @@ class SurfaceOverlap(LabelRule):
     """ψ = how much two cameras with 6DOF poses and intrinsics see of the same points of a scene."""
 
     cloud: PointCloud | str | None = None
-    """The scene's points in the images' frame, or their file (z up); without one they are fused from the images' depth maps."""
+    """The scene's points in the images' frame, or their file; without one they are fused from the images' depth maps."""
+    cloud_up: Axis = "z"
+    """The axis of the file's frame that points up; a dataset's own rule has that of the dataset's poses (7Scenes: -y)."""
     measure: Measure = "iou"
     """Shared points ÷ those seen by either (`iou`), or by the one that sees fewer (`overlap`)."""
     within_group: bool = False
@@ -195,6 +198,7 @@ class SurfaceOverlap(LabelRule):
 
     def __post_init__(self) -> None:
         one_of(MEASURES, measure=self.measure)
+        one_of(get_args(Axis), cloud_up=self.cloud_up)
         at_least(0, zero_below=self.zero_below)
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
@@ -203,16 +207,16 @@ class SurfaceOverlap(LabelRule):
         facts = self.facts(queries, database)
         return surface_graph(queries, database, self.points, facts=facts, advance=advance)
 
-    @property
+    @cached_property
     def points(self) -> PointCloud | None:
         """The cloud, read where only its file is named."""
-        return read_points(self.cloud) if isinstance(self.cloud, str) else self.cloud
+        return read_points(self.cloud, up=self.cloud_up) if isinstance(self.cloud, str) else self.cloud
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
         """What travels with the graph; a cloud that is fused while labelling is described then."""
         all_facts, cloud = super().facts(queries, database), self.points
         described = {} if cloud is None else {"cloud": cloud.describe()}
-        return {k: v for k, v in all_facts.items() if k != "cloud"} | described
+        return {k: v for k, v in all_facts.items() if k not in ("cloud", "cloud_up")} | described
 
     def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
         """Fusing takes time per depth map, finding visible points per image, comparing per pair."""

@@ -168,6 +168,7 @@ def surface_graph(
 ) -> SimilarityGraph:
     """ψ by shared points, as the rule's `facts` say."""
     clouds: list[dict[str, object]] = []
+    counts: list[NDArray[np.int64]] = []
     one_set = queries is database
 
     def label(i: Members, j: Members) -> Iterator[LabelRows]:
@@ -178,10 +179,11 @@ def surface_graph(
         points = arrange(scene)
         seen_a = seen_points(points, a)
         seen_b = seen_a if one_set else seen_points(points, b)
-        _warn_of_blind(*([seen_a] if one_set else [seen_a, seen_b]))
+        counts.extend([seen_a.number] if one_set else [seen_a.number, seen_b.number])
         yield from surface_rows(seen_a, seen_b, MEASURES.index(facts["measure"]), facts["zero_below"], one_set)
 
     graph = build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
+    _check_sight(np.concatenate(counts or [np.zeros(0, np.int64)]), cloud)
     return replace(graph, facts={**graph.facts, "cloud": clouds[0] if len(clouds) == 1 else clouds})
 
 
@@ -220,10 +222,16 @@ def seen_points(points: Cloud, images: ImageSet) -> Seen:
     return Seen(words, _occupied(words), bit_counts(words))
 
 
-def _warn_of_blind(*sides: Seen) -> None:
-    count = np.concatenate([side.number for side in sides])
-    if (count == 0).any():
-        warn(f"{int((count == 0).sum())} of {len(count)} images see no point of the cloud; check poses and axes")
+def _check_sight(count: NDArray[np.int64], cloud: PointCloud | None) -> None:
+    """Warns of images that see no point; a given cloud that none sees is in another frame than the poses."""
+    blind = int((count == 0).sum())
+    if cloud is not None and blind and blind == len(count):
+        raise InputError(
+            f"no image sees a point of the cloud {cloud.source}".rstrip()
+            + "; it must be in the frame of the poses: check the axis of it that points up (--set cloud_up=-y)"
+        )
+    if blind:
+        warn(f"{blind} of {len(count)} images see no point of the cloud; check poses and axes")
 
 
 def _cameras(images: ImageSet) -> tuple[Floats, Floats]:
