@@ -14,6 +14,7 @@ import pytest
 from served import LAT, LON, build, gps, jpeg, running
 
 from covis.maps.map import Map
+from covis.maps.storage.engine import Unavailable
 from covis.service.app import create_app
 from covis.service.limits import Limits, Rate, TooBusy
 from covis.service.locating import accepted
@@ -283,6 +284,31 @@ def test_while_the_keys_cannot_be_read_nobody_is_let_in(own, tmp_path):
         assert ask(address, jpeg(1)).status_code == 401
     file.write_bytes(content)
     assert ask(address, jpeg(1), key=keys["read"]).status_code == 200
+
+
+def test_a_map_whose_engine_hangs_stops_no_other(made, tmp_path, monkeypatch):
+    shutil.copytree(made / "town.map", tmp_path / "hanging.map")
+    cache = MapCache([made / "town.map", tmp_path / "hanging.map"])
+    hangs, over, newest = threading.Event(), threading.Event(), Map.newest
+
+    def newest_or_hang(map_):
+        if map_.path.name == "hanging.map":
+            hangs.set()
+            over.wait(30)
+        return newest(map_)
+
+    monkeypatch.setattr(Map, "newest", newest_or_hang)
+    monkeypatch.setattr("covis.service.map_cache._PATIENCE_S", 0.1)
+    with ThreadPoolExecutor(2) as pool:
+        waiting = pool.submit(cache.now, "hanging")
+        try:
+            assert hangs.wait(10)
+            assert pool.submit(cache.now, "town").result(10).name == "town"
+            with pytest.raises(Unavailable):
+                cache.now("hanging")
+        finally:
+            over.set()
+        assert waiting.result(10).name == "hanging"
 
 
 def test_a_thumbnail_made_twice_at_once_counts_once(made, monkeypatch):

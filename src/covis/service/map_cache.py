@@ -21,11 +21,14 @@ from covis.maps.locating import places_of
 from covis.maps.map import Map
 from covis.maps.photos import text_of
 from covis.maps.pictures import Pictures
+from covis.maps.storage.engine import Unavailable
 from covis.runtime import Runtime
 from covis.web.thumbnails import jpeg_thumbnail
 
 _THUMBNAILS = 64 << 20
 """Bytes of thumbnails that are kept."""
+_PATIENCE_S = 5.0
+"""How long a request waits for another that asks the same map for its newest state."""
 
 
 @dataclass(eq=False)
@@ -121,6 +124,7 @@ class MapCache:
         self._paths: dict[str, Path] = {}
         self._more = tuple(pictures)
         self._snapshots: dict[str, MapSnapshot] = {}
+        self._asking: dict[str, threading.Lock] = {}
         self._thumbnails: OrderedDict[tuple[str, int], bytes] = OrderedDict()
         self._thumbnail_bytes = 0
         for path in paths:
@@ -128,6 +132,7 @@ class MapCache:
             if name in self._paths:
                 raise InputError(f"{path} and {self._paths[name]} have the same name {name!r}; rename one folder")
             self._paths[name] = path
+            self._asking[name] = threading.Lock()
             opened = Map.open(path, verify=True)
             self._snapshots[name] = MapSnapshot(name, opened, opened.runtime)
 
@@ -142,8 +147,15 @@ class MapCache:
         return list(self._paths)
 
     def now(self, name: str) -> MapSnapshot:
-        """The newest state of a map; raises `KeyError` for an unknown name."""
-        with self._lock:
+        """The newest state of a map; raises `KeyError` for an unknown name.
+
+        One thread at a time asks a map, so that an engine that hangs holds one thread and stops no other map; who waits
+        too long gets `Unavailable`.
+        """
+        asking = self._asking[name]
+        if not asking.acquire(timeout=_PATIENCE_S):
+            raise Unavailable(f"the map {name!r} does not answer; check its engine")
+        try:
             snapshot = self._snapshots[name]
             newest = snapshot.map.newest()
             if newest is not snapshot.map:
@@ -152,6 +164,8 @@ class MapCache:
                     name, newest, snapshot.network if same else newest.runtime
                 )
             return snapshot
+        finally:
+            asking.release()
 
     def thumbnail(self, snapshot: MapSnapshot, image: str, pixels: int) -> bytes:
         """A photo of the map as a small JPEG; raises `KeyError` for an unknown name, `Reject` for a bad file."""

@@ -26,6 +26,13 @@ _POINTERS = "covis_maps"
 _COLUMNS = "id, name, file, x, y, heading, height, grp, view"
 _PLAIN, _HALF = 2000, 4000
 """Most dimensions of a descriptor that pgvector indexes as they are, and in half precision."""
+_TIMEOUTS: dict[str, Any] = {
+    "connect_timeout": 10,
+    "tcp_user_timeout": 30_000,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+}
+"""Seconds, and milliseconds for the second: a host that vanished is noticed."""
 
 
 class Postgres(Engine):
@@ -68,7 +75,7 @@ class Postgres(Engine):
         try:
             connection = getattr(self._local, "connection", None)
             if connection is None or connection.closed:
-                connection = self._local.connection = psycopg.connect(self.url, connect_timeout=10)
+                connection = self._local.connection = psycopg.connect(self.url, **_TIMEOUTS)
                 self._open.append(connection)
                 self._local.knows_vectors = False
             if vectors and not self._local.knows_vectors:
