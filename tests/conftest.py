@@ -1,10 +1,11 @@
 """Fixtures that every test may use."""
 
 import importlib
+import json
 import os
 import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,22 @@ FLAGS = [
     "--no-first-run", "--disable-quic",
 ]  # fmt: skip
 SHARED = Path(__file__).resolve().parents[2] / "shared"
+
+
+@pytest.fixture
+def covis(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, Any, str]]:
+    """Runs a command in this process; its exit code, what it printed (parsed where --json was asked), and what it said."""
+    from covis.cli import main
+
+    def run(*arguments: object) -> tuple[int, Any, str]:
+        words = [str(a) for a in arguments]
+        capsys.readouterr()
+        with pytest.raises(SystemExit) as end:
+            main(words)
+        out, err = capsys.readouterr()
+        return int(end.value.code or 0), json.loads(out) if out and "--json" in words else out, err
+
+    return run
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.cli import main
 from covis.experiments import get
 from covis.images import ImageSet
 from covis.maps.map import Map
@@ -19,14 +18,6 @@ from covis.poses import Poses
 
 ROOT = Path(__file__).resolve().parents[2]
 SRC = ROOT / "src" / "covis"
-
-
-def told(capsys, *args):
-    """Exit code, results and logs of a command."""
-    with pytest.raises(SystemExit) as left:
-        main([str(a) for a in args])
-    shown = capsys.readouterr()
-    return left.value.code or 0, shown.out, shown.err
 
 
 @pytest.fixture
@@ -48,10 +39,10 @@ def town(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_a_folder_is_located_and_every_written_file_is_named(town, capsys):
+def test_a_folder_is_located_and_every_written_file_is_named(town, covis):
     files = ["found.html", "found.csv", "found.geojson", "found.json"]
     options = [word for file in files for word in ("-o", file)]
-    code, out, err = told(capsys, "locate", "town.map", "new/", "-k", "2", *options)
+    code, out, err = covis("locate", "town.map", "new/", "-k", "2", *options)
     assert code == 0
     assert out.count("new/") == 3
     assert "()" not in out
@@ -61,69 +52,69 @@ def test_a_folder_is_located_and_every_written_file_is_named(town, capsys):
     assert "next: open found.html" in err
 
 
-def test_swapped_arguments_are_recognised(town, capsys):
-    code, _, err = told(capsys, "locate", "new/00.jpg", "town.map")
+def test_swapped_arguments_are_recognised(town, covis):
+    code, _, err = covis("locate", "new/00.jpg", "town.map")
     assert code == 2
     assert "covis locate town.map new/00.jpg" in err
     assert "covis index" not in err
 
 
-def test_swapped_degrees_and_an_area_without_photos_are_told(town, capsys):
-    code, _, err = told(capsys, "locate", "town.map", "new/00.jpg", "--near", "13.2,55.7,500")
+def test_swapped_degrees_and_an_area_without_photos_are_told(town, covis):
+    code, _, err = covis("locate", "town.map", "new/00.jpg", "--near", "13.2,55.7,500")
     assert code == 2
     assert "latitude comes first" in err
-    code, out, _ = told(capsys, "locate", "town.map", "new/00.jpg", "--near", "55.72,13.2,100")
+    code, out, _ = covis("locate", "town.map", "new/00.jpg", "--near", "55.72,13.2,100")
     assert code == 0
     assert "its photos lie from 55.70000, 13.20000 to 55.70110, 13.20000" in out
 
 
-def test_a_missing_photo_among_others_has_a_reason(town, capsys):
+def test_a_missing_photo_among_others_has_a_reason(town, covis):
     (town / "new" / "empty.jpg").write_bytes(b"")
-    code, out, err = told(capsys, "locate", "town.map", "new/empty.jpg", "new/00.jpg")
+    code, out, err = covis("locate", "town.map", "new/empty.jpg", "new/00.jpg")
     assert code == 0
     assert "cannot be used" in out
     assert "()" not in out + err
 
 
-def test_index_without_weights_names_its_own_options(town, capsys, monkeypatch):
+def test_index_without_weights_names_its_own_options(town, covis, monkeypatch):
     for name in ("HF_HUB_OFFLINE", "HF_HOME"):
         monkeypatch.setenv(name, "1" if name == "HF_HUB_OFFLINE" else str(town / "hub"))
     table = "image,lat,lon\n" + "".join(f"photos/{i:02d}.jpg,{55.7 + i / 1e4},13.2\n" for i in range(12))
     (town / "photos.csv").write_text(table)
-    code, _, err = told(capsys, "index", "photos.csv", "-o", "other.map", "--recipe", "own_photos_small")
+    code, _, err = covis("index", "photos.csv", "-o", "other.map", "--recipe", "own_photos_small")
     assert code == 2
     assert re.search(r"--weights FILE\.safetensors", err)
     assert "--set" not in err.splitlines()[-1]
     assert not (town / "other.map").exists()
 
 
-def test_a_folder_of_another_run_names_the_fields_that_differ(hamlet, tmp_path, monkeypatch, capsys):
+def test_a_folder_of_another_run_names_the_fields_that_differ(hamlet, tmp_path, monkeypatch, covis):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
     common = ["--data", f"town={hamlet}", "-o", tmp_path / "run", "--workers", "0", "--set", "batches.size=4"]
     short = ["--set", "steps=1", "--set", "validation=", "--set", "model.image_size=[32,32]"]
-    assert told(capsys, "train", "town_quick", *common, *short)[0] == 0
-    code, _, err = told(capsys, "train", "town_quick", *common, *short, "--set", "loss.margin=0.7", "--seed", "3")
+    assert covis("train", "town_quick", *common, *short)[0] == 0
+    code, _, err = covis("train", "town_quick", *common, *short, "--set", "loss.margin=0.7", "--seed", "3")
     assert code == 2
     assert "belongs to another run (loss.margin: 0.5 → 0.7, seed: 0 → 3)" in err
     assert len(err) < 300
 
 
-def test_a_recipe_is_a_file_too(tmp_path, monkeypatch, capsys):
+def test_a_recipe_is_a_file_too(tmp_path, monkeypatch, covis):
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "my.json").write_text(told(capsys, "train", "town_gcl", "--dry-run")[1])
-    changed = json.loads(told(capsys, "train", "my.json", "--dry-run", "--set", "loss.margin=0.7")[1])
+    (tmp_path / "my.json").write_text(covis("train", "town_gcl", "--dry-run")[1])
+    changed = json.loads(covis("train", "my.json", "--dry-run", "--set", "loss.margin=0.7")[1])
     assert changed["loss"]["margin"] == 0.7
     assert get(str(tmp_path / "my.json")) == get("town_gcl")
 
 
-def test_a_warning_of_a_dataset_is_printed_once(tmp_path, monkeypatch, capsys):
+def test_a_warning_of_a_dataset_is_printed_once(tmp_path, monkeypatch, covis):
     from layouts import builders
 
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)  # the check keeps its notes there
     root = builders.msls(tmp_path / "msls")
     shutil.rmtree(next((root / "train_val").iterdir()))
-    _, out, err = told(capsys, "data", "check", "msls", root)
+    _, out, err = covis("data", "check", "msls", root)
     lines = [line for line in (out + err).splitlines() if "missing" in line]
     assert lines
     assert len(lines) == len(set(lines))

@@ -12,12 +12,6 @@ from covis.cli import main
 from covis.models import ModelConfig, PlaceModel
 
 
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([str(a) for a in arguments])
-    return stop.value.code or 0, *capsys.readouterr()
-
-
 def photos(folder, start, count):
     """Blobs of colour along a street in Lund, northwards, 22 m apart."""
     folder.mkdir(exist_ok=True)
@@ -49,11 +43,11 @@ def place(made, tmp_path):
     return tmp_path / "w"
 
 
-def test_a_map_says_where_its_own_photo_was_taken(made, capsys):
-    code, out, _ = run(
-        capsys, "locate", made / "map", made / "walk" / "3 é.png", made / "walk" / "7 é.png", "-k", 2, "--json"
+def test_a_map_says_where_its_own_photo_was_taken(made, covis):
+    code, out, _ = covis(
+        "locate", made / "map", made / "walk" / "3 é.png", made / "walk" / "7 é.png", "-k", 2, "--json"
     )
-    first, second = json.loads(out)
+    first, second = out
     assert code == 0
     assert set(first) >= {"photo", "confident", "position", "matches"}
     assert set(first["matches"][0]) >= {"image", "distance", "overlap", "probability", "lat", "lon", "heading"}
@@ -67,18 +61,18 @@ def test_a_map_says_where_its_own_photo_was_taken(made, capsys):
     assert first["position"]["radius_m"] is None
 
 
-def test_near_a_rough_position(made, capsys):
-    _, out, _ = run(
-        capsys, "locate", made / "map", made / "walk" / "3 é.png", "--near", "55.7016,13.19,30", "--json", "-k", 9
+def test_near_a_rough_position(made, covis):
+    _, out, _ = covis(
+        "locate", made / "map", made / "walk" / "3 é.png", "--near", "55.7016,13.19,30", "--json", "-k", 9
     )
-    assert sorted(m["image"] for m in json.loads(out)[0]["matches"]) == ["7 é.png", "8 é.png", "9 é.png"]
-    _, out, _ = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "--near", "10,10,30", "--json")
-    assert (json.loads(out)[0]["matches"], json.loads(out)[0]["position"]) == ([], None)
-    code, _, err = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "--near", "here")
+    assert sorted(m["image"] for m in out[0]["matches"]) == ["7 é.png", "8 é.png", "9 é.png"]
+    _, out, _ = covis("locate", made / "map", made / "walk" / "3 é.png", "--near", "10,10,30", "--json")
+    assert (out[0]["matches"], out[0]["position"]) == ([], None)
+    code, _, err = covis("locate", made / "map", made / "walk" / "3 é.png", "--near", "here")
     assert (code, "LAT,LON,RADIUS" in err) == (2, True)
 
 
-def test_inside_a_polygon(made, tmp_path, capsys):
+def test_inside_a_polygon(made, tmp_path, covis):
     """Corners on the line, or a GeoJSON file, which has longitudes first."""
     corners = [(55.70095, 13.189), (55.70095, 13.191), (55.70165, 13.191), (55.70165, 13.189)]
     ring = [[lon, lat] for lat, lon in [*corners, corners[0]]]
@@ -86,8 +80,8 @@ def test_inside_a_polygon(made, tmp_path, capsys):
     (tmp_path / "area.geojson").write_text(json.dumps({"type": "FeatureCollection", "features": [shape]}))
     ask = ["locate", made / "map", made / "walk" / "3 é.png", "--json", "-k", 9]
     for given in (" ".join(f"{lat},{lon}" for lat, lon in corners), tmp_path / "area.geojson"):
-        _, out, _ = run(capsys, *ask, "--inside", given)
-        assert sorted(m["image"] for m in json.loads(out)[0]["matches"]) == [f"{i} é.png" for i in (5, 6, 7, 8)]
+        _, out, _ = covis(*ask, "--inside", given)
+        assert sorted(m["image"] for m in out[0]["matches"]) == [f"{i} é.png" for i in (5, 6, 7, 8)]
     shape["geometry"]["coordinates"].append(ring)
     (tmp_path / "holed.geojson").write_text(json.dumps(shape))
     for options, message in (
@@ -97,14 +91,13 @@ def test_inside_a_polygon(made, tmp_path, capsys):
         (["--inside", tmp_path / "holed.geojson"], "without holes"),
         (["--inside", "1,2 3,4 5,6", "--near", "1,2,3"], "give one area"),
     ):
-        code, _, err = run(capsys, *ask, *options)
+        code, _, err = covis(*ask, *options)
         assert (code, message in err) == (2, True), err
 
 
-def test_files_for_other_programs(made, tmp_path, capsys):
+def test_files_for_other_programs(made, tmp_path, covis):
     outputs = [tmp_path / name for name in ("a.geojson", "a.csv", "a.html")]
-    code, _, _ = run(
-        capsys, "locate", made / "map", made / "walk" / "3 é.png", "-k", 2,
+    code, _, _ = covis("locate", made / "map", made / "walk" / "3 é.png", "-k", 2,
         "-o", outputs[0], "-o", outputs[1], "-o", outputs[2],
     )  # fmt: skip
     assert code == 0
@@ -118,60 +111,60 @@ def test_files_for_other_programs(made, tmp_path, capsys):
     assert "Volodymyr Agafonkin" in page
 
 
-def test_a_walk_is_one_query(made, capsys):
+def test_a_walk_is_one_query(made, covis):
     walk = [made / "walk" / f"{i} é.png" for i in (2, 3, 4)]
-    code, out, _ = run(capsys, "locate", made / "map", *walk, "--sequence", "--json", "-k", 1)
-    told = json.loads(out)
+    code, out, _ = covis("locate", made / "map", *walk, "--sequence", "--json", "-k", 1)
+    told = out
     assert code == 0
     assert [p["matches"][0]["image"] for p in told["photos"]] == ["2 é.png", "3 é.png", "4 é.png"]
     assert (told["photo"], told["agreement"], told["confident"]) == (str(walk[-1]), 1.0, False)
 
 
-def test_add_and_remove(place, capsys):
-    code, out, _ = run(capsys, "add", place / "map", place / "later" / "photos.csv", "--json")
-    told = json.loads(out)
+def test_add_and_remove(place, covis):
+    code, out, _ = covis("add", place / "map", place / "later" / "photos.csv", "--json")
+    told = out
     assert (code, told["added"], told["photos"], told["version"]) == (0, 3, 15, 2)
-    _, out, _ = run(capsys, "locate", place / "map", place / "later" / "21 é.png", "-k", 1, "--json")
-    assert json.loads(out)[0]["matches"][0]["image"] == "21 é.png"
-    code, _, _ = run(capsys, "remove", place / "map", "21 é.png", "3 é.png")
+    _, out, _ = covis("locate", place / "map", place / "later" / "21 é.png", "-k", 1, "--json")
+    assert out[0]["matches"][0]["image"] == "21 é.png"
+    code, _, _ = covis("remove", place / "map", "21 é.png", "3 é.png")
     assert code == 0
-    _, out, _ = run(capsys, "locate", place / "map", place / "later" / "21 é.png", "-k", 99, "--json")
-    found = [m["image"] for m in json.loads(out)[0]["matches"]]
+    _, out, _ = covis("locate", place / "map", place / "later" / "21 é.png", "-k", 99, "--json")
+    found = [m["image"] for m in out[0]["matches"]]
     assert len(found) == 13
     assert "21 é.png" not in found
-    code, _, err = run(capsys, "remove", place / "map", "21 é.png")
+    code, _, err = covis("remove", place / "map", "21 é.png")
     assert (code, "has no photo '21 é.png'" in err) == (2, True)
 
 
-def test_photos_that_cannot_be_used(made, tmp_path, capsys):
+def test_photos_that_cannot_be_used(made, tmp_path, covis):
     (tmp_path / "text.jpg").write_text("not a photo")
-    code, _, err = run(capsys, "locate", made / "map", tmp_path / "text.jpg")
+    code, _, err = covis("locate", made / "map", tmp_path / "text.jpg")
     assert (code, "not-an-image" in err) == (2, True)
-    code, out, _ = run(
-        capsys, "locate", made / "map", tmp_path / "text.jpg", tmp_path / "no.jpg", made / "walk" / "3 é.png", "--json"
+    code, out, _ = covis(
+        "locate", made / "map", tmp_path / "text.jpg", tmp_path / "no.jpg", made / "walk" / "3 é.png", "--json"
     )
-    told = json.loads(out)
+    told = out
     assert (code, [bool(t["matches"]) for t in told]) == (0, [False, False, True])
     assert "missing" in told[1]["note"]
 
 
-def test_photos_without_positions(made, tmp_path, capsys):
+def test_photos_without_positions(made, tmp_path, covis):
     folder = tmp_path / "bare"
     shutil.copytree(made / "walk", folder, ignore=shutil.ignore_patterns("*.csv"))
-    code, _, err = run(capsys, "index", folder, "-o", tmp_path / "m", "--model", made / "model")
+    code, _, err = covis("index", folder, "-o", tmp_path / "m", "--model", made / "model")
     assert (code, "position" in err) == (2, True)
     assert not (tmp_path / "m").exists()
 
 
-def test_what_is_no_map(tmp_path, made, capsys):
-    code, _, err = run(capsys, "locate", tmp_path, made / "walk" / "3 é.png")
+def test_what_is_no_map(tmp_path, made, covis):
+    code, _, err = covis("locate", tmp_path, made / "walk" / "3 é.png")
     assert (code, "covis index" in err) == (2, True)
-    code, _, err = run(capsys, "index", made / "walk" / "photos.csv", "-o", made / "walk", "--model", made / "model")
+    code, _, err = covis("index", made / "walk" / "photos.csv", "-o", made / "walk", "--model", made / "model")
     assert (code, "other files" in err) == (2, True)
 
 
 @pytest.mark.slow
-def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
+def test_two_commands_on_real_photos(shared_data, tmp_path, covis):
     """Streets of Lund: of six photos left out of the map, at least five are placed within 40 m of their own GPS."""
     from covis.poses import Poses
     from covis.reading.exif import read_photo
@@ -182,8 +175,7 @@ def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
     for file in held:
         shutil.move(folder / file.name, file)
     weights = shared_data / "weights" / "mobilenetv2_100_imagenet.safetensors"
-    code, _, _ = run(
-        capsys,
+    code, _, _ = covis(
         "model",
         "import",
         weights,
@@ -195,21 +187,18 @@ def test_two_commands_on_real_photos(shared_data, tmp_path, capsys):
         tmp_path / "model",
     )
     assert code == 0
-    assert (
-        run(capsys, "index", folder, "-o", tmp_path / "map", "--model", tmp_path / "model", "--runtime", "torch")[0]
-        == 0
-    )
-    code, out, _ = run(capsys, "locate", tmp_path / "map", *held, "--json")
+    assert covis("index", folder, "-o", tmp_path / "map", "--model", tmp_path / "model", "--runtime", "torch")[0] == 0
+    code, out, _ = covis("locate", tmp_path / "map", *held, "--json")
     assert code == 0
     near = 0
-    for told, file in zip(json.loads(out), held, strict=True):
+    for told, file in zip(out, held, strict=True):
         truth, found = read_photo(file), told["position"]
         xy = Poses.from_latlon([truth.lat, found["lat"]], [truth.lon, found["lon"]]).xy
         near += np.hypot(*(xy[0] - xy[1])) < 40
     assert near >= 5
 
 
-def test_outputs_that_cannot_be_are_refused_before_the_work(place, capsys):
+def test_outputs_that_cannot_be_are_refused_before_the_work(place, covis):
     """A folder for a file, a file for a folder, the photo or table that is read, and settings out of range."""
     photo, table = place / "walk" / "3 é.png", place / "walk" / "photos.csv"
     before = photo.read_bytes(), table.read_text(encoding="utf-8")
@@ -221,58 +210,58 @@ def test_outputs_that_cannot_be_are_refused_before_the_work(place, capsys):
         ("--rate", 1.5): "--rate is a share between 0 and 1 such as 0.9, not 1.5",
     }
     for options, cause in cases.items():
-        code, out, err = run(capsys, "locate", place / "map", photo, table, *options)
+        code, out, err = covis("locate", place / "map", photo, table, *options)
         assert (code, out, cause in err, "locating" in err) == (2, "", True, False), err
     assert (photo.read_bytes(), table.read_text(encoding="utf-8")) == before
 
 
-def test_an_output_that_cannot_be_written_is_named_as_given(made, capsys):
+def test_an_output_that_cannot_be_written_is_named_as_given(made, covis):
     """Not by the name of a temporary file; the folder /proc takes no files."""
-    code, _, err = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", "-o", "/proc/found.csv")
+    code, _, err = covis("locate", made / "map", made / "walk" / "3 é.png", "-o", "/proc/found.csv")
     assert (code, "/proc/found.csv" in err, "partial" in err) == (2, True, False)
 
 
-def test_imported_maps_say_what_they_promise(place, capsys):
-    assert run(capsys, "map", "export", place / "map", place / "map.covis")[0] == 0
-    _, out, _ = run(capsys, "map", "import", place / "map.covis", "-o", place / "copy.map", "--json")
-    told = json.loads(out)
+def test_imported_maps_say_what_they_promise(place, covis):
+    assert covis("map", "export", place / "map", place / "map.covis")[0] == 0
+    _, out, _ = covis("map", "import", place / "map.covis", "-o", place / "copy.map", "--json")
+    told = out
     assert (told["photos"], told["promised_precision"]) == (12, None)
-    code, _, err = run(capsys, "map", "import", place / "walk", "-o", place / "none.map")
+    code, _, err = covis("map", "import", place / "walk", "-o", place / "none.map")
     assert (code, "walk is a folder; give a file" in err) == (2, True)
 
 
-def test_copies_with_gps_say_how_many_positions_are_doubtful(place, capsys):
-    _, _, err = run(capsys, "locate", place / "map", place / "later", "-o", place / "out")
+def test_copies_with_gps_say_how_many_positions_are_doubtful(place, covis):
+    _, _, err = covis("locate", place / "map", place / "later", "-o", place / "out")
     assert "wrote 3 photos with GPS, " in err
     assert "3 of the positions not confident" in err
 
 
-def test_a_table_that_was_refused_can_be_fixed_and_indexed(place, capsys):
+def test_a_table_that_was_refused_can_be_fixed_and_indexed(place, covis):
     """Into the same output: what was refused before the work started owns nothing."""
     table = place / "walk" / "photos.csv"
     right = table.read_text(encoding="utf-8")
     command = ("index", table, "-o", place / "fixed.map", "--model", place / "model", "--runtime", "torch")
     for wrong in (f"{right}\n3 é.png,55.9,13.19,0", f"{right}\nabsent.png,55.7,13.19,0"):
         table.write_text(wrong, encoding="utf-8")
-        code, _, err = run(capsys, *command)
+        code, _, err = covis(*command)
         assert (code, "given twice" in err or "absent.png" in err) == (2, True)
         assert not (place / "fixed.map" / "map.json").exists()
     table.write_text(right, encoding="utf-8")
-    code, out, _ = run(capsys, *command)
+    code, out, _ = covis(*command)
     assert (code, "fixed.map: 12 photos" in out) == (0, True)
 
 
-def test_other_photos_into_the_same_map_are_refused_in_words(place, capsys):
+def test_other_photos_into_the_same_map_are_refused_in_words(place, covis):
     command = ("index", place / "later" / "photos.csv", "-o", place / "map", "--model", place / "model")
-    code, _, err = run(capsys, *command, "--runtime", "torch")
+    code, _, err = covis(*command, "--runtime", "torch")
     (line,) = (line for line in err.splitlines() if "error" in line)
     assert code == 2
     assert re.search(r"map is a map of other photos or positions of .*walk; choose another output, or add photos", line)
     assert f"covis add {place / 'map'} PHOTOS" in line
 
 
-def test_photos_of_the_map_itself_are_pointed_out(made, capsys):
-    _, _, err = run(capsys, "locate", made / "map", made / "walk" / "3 é.png", made / "later")
+def test_photos_of_the_map_itself_are_pointed_out(made, covis):
+    _, _, err = covis("locate", made / "map", made / "walk" / "3 é.png", made / "later")
     assert "warning: 1 of 4 photos already in the map, such as" in err
-    _, _, err = run(capsys, "locate", made / "map", made / "later")
+    _, _, err = covis("locate", made / "map", made / "later")
     assert "already in the map" not in err

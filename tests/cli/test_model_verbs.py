@@ -6,17 +6,9 @@ import os
 import pytest
 import torch
 
-from covis.cli import main
 from covis.core.errors import InputError
 from covis.describing.describers import find_describer
 from covis.models import OnnxPlaceModel, PlaceModel, backbones
-
-
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([str(a) for a in arguments])
-    out, err = capsys.readouterr()
-    return stop.value.code, out, err
 
 
 @pytest.fixture
@@ -28,7 +20,7 @@ def checkpoint(tmp_path):
     return tmp_path / "published.pth"
 
 
-def test_a_published_checkpoint_becomes_a_model(checkpoint, tmp_path, capsys):
+def test_a_published_checkpoint_becomes_a_model(checkpoint, tmp_path, covis):
     arguments = [
         "--backbone",
         "resnet18",
@@ -40,9 +32,9 @@ def test_a_published_checkpoint_becomes_a_model(checkpoint, tmp_path, capsys):
         tmp_path / "m",
         "--json",
     ]
-    code, out, err = run(capsys, "model", "import", checkpoint, *arguments)
+    code, out, err = covis("model", "import", checkpoint, *arguments)
     assert code == 0, err
-    facts = json.loads(out)
+    facts = out
     model = PlaceModel.load(tmp_path / "m")
     assert facts["fingerprint"] == model.fingerprint()
     assert facts["dim"] == 512
@@ -61,7 +53,7 @@ class Bomb:
         return os.mkdir, (str(self.path),)
 
 
-def test_bad_input_is_one_line_and_nothing_is_written(checkpoint, tmp_path, capsys):
+def test_bad_input_is_one_line_and_nothing_is_written(checkpoint, tmp_path, covis):
     torch.save({"state_dict": {}, "x": Bomb(tmp_path / "harmed")}, tmp_path / "bomb.pth")
     for file, options, message in (
         (tmp_path / "absent.pth", [], "does not exist"),
@@ -73,7 +65,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(checkpoint, tmp_path, caps
         (checkpoint, ["--set", "stride_on=conv1"], "bottleneck"),
     ):
         arguments = ["--backbone", "resnet18", "--set", "image_size=64,64", *options, "-o", tmp_path / "m"]
-        code, out, err = run(capsys, "model", "import", file, *arguments)
+        code, out, err = covis("model", "import", file, *arguments)
         assert code == 2
         assert message in err
         assert err.strip().count("\n") == 0
@@ -83,20 +75,20 @@ def test_bad_input_is_one_line_and_nothing_is_written(checkpoint, tmp_path, caps
 
 
 @pytest.mark.slow
-def test_export_writes_a_file_that_runs_elsewhere(tmp_path, capsys):
+def test_export_writes_a_file_that_runs_elsewhere(tmp_path, covis):
     pytest.importorskip("onnxscript")
     from covis.models import ModelConfig
 
     model = PlaceModel.build(ModelConfig("tiny", "gem", (64, 64)))
     model.save(tmp_path / "m")
-    code, out, err = run(capsys, "export", tmp_path / "m", "--onnx", tmp_path / "place.onnx", "--json")
+    code, out, err = covis("export", tmp_path / "m", "--onnx", tmp_path / "place.onnx", "--json")
     assert code == 0, err
-    facts = json.loads(out)
+    facts = out
     assert facts["largest_difference"] < 1e-5
     assert facts["bytes"] == (tmp_path / "place.onnx").stat().st_size
     exported = OnnxPlaceModel.open(tmp_path / "place.onnx")
     assert exported.fingerprint() == facts["fingerprint"] == model.fingerprint()
-    code, _, err = run(capsys, "export", tmp_path / "nowhere", "--onnx", tmp_path / "x.onnx")
+    code, _, err = covis("export", tmp_path / "nowhere", "--onnx", tmp_path / "x.onnx")
     assert code == 2
     assert "does not exist" in err
 
@@ -120,25 +112,25 @@ def test_a_run_folder_is_a_model(run_folder):
     assert open_describer(run_folder).facts["label"] == open_describer(run_folder / "model").facts["label"] == "quick"
 
 
-def test_a_model_to_start_from_needs_no_recipe(run_folder, capsys):
-    code, out, err = run(capsys, "train", "--init", run_folder, "--dry-run")
+def test_a_model_to_start_from_needs_no_recipe(run_folder, covis):
+    code, out, err = covis("train", "--init", run_folder, "--dry-run")
     assert code == 0, err
-    assert json.loads(out) == json.loads(run(capsys, "train", "fine_tune", "--init", run_folder, "--dry-run")[1])
-    code, out, err = run(capsys, "train", "-o", "runs/none")
+    assert json.loads(out) == json.loads(covis("train", "fine_tune", "--init", run_folder, "--dry-run")[1])
+    code, out, err = covis("train", "-o", "runs/none")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "covis train --init MODEL" in err
 
 
-def test_embed_takes_runs_and_copies_descriptors_that_are_there(run_folder, tmp_path, capsys):
+def test_embed_takes_runs_and_copies_descriptors_that_are_there(run_folder, tmp_path, covis):
     from layouts import builders
 
     for i in range(3):
         builders.image(tmp_path / "photos" / f"{i}.jpg", seed=i)
-    code, _, err = run(capsys, "embed", run_folder, tmp_path / "photos", "-o", tmp_path / "store")
+    code, _, err = covis("embed", run_folder, tmp_path / "photos", "-o", tmp_path / "store")
     assert code == 0, err
-    code, out, err = run(capsys, "embed", tmp_path / "store", tmp_path / "photos", "-o", tmp_path / "copy", "--json")
+    code, out, err = covis("embed", tmp_path / "store", tmp_path / "photos", "-o", tmp_path / "copy", "--json")
     assert code == 0, err
-    assert json.loads(out)["rows"] == 3
+    assert out["rows"] == 3
 
 
 @pytest.mark.parametrize(
@@ -151,13 +143,13 @@ def test_embed_takes_runs_and_copies_descriptors_that_are_there(run_folder, tmp_
         ("absent.onnx", "does not exist"),
     ],
 )
-def test_what_is_no_model_is_said_before_anything_heavy(run_folder, tmp_path, name, message, capsys):
+def test_what_is_no_model_is_said_before_anything_heavy(run_folder, tmp_path, name, message, covis):
     (tmp_path / "quick").mkdir()
     (tmp_path / "empty").mkdir()
     (tmp_path / "unfinished").mkdir()
     (tmp_path / "unfinished" / "run.json").write_text("{}")
     (tmp_path / "photos.csv").write_text("image\n")
-    code, _, err = run(capsys, "embed", tmp_path / name, tmp_path, "-o", tmp_path / "s")
+    code, _, err = covis("embed", tmp_path / name, tmp_path, "-o", tmp_path / "s")
     assert code == 2
     assert message in err
     assert err.strip().count("\n") == 0

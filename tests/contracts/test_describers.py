@@ -1,7 +1,6 @@
 """Every kind of describer (model folder, run folder, ONNX file, store, `.npy` + names) in every verb that takes one."""
 
 import importlib.util
-import json
 import shutil
 
 import numpy as np
@@ -45,19 +44,11 @@ def cache(tmp_path_factory):
         yield
 
 
-def run(capsys, *arguments):
-    """Exit code, what `--json` printed, and what was said."""
-    with pytest.raises(SystemExit) as stop:
-        main([*map(str, arguments), "--json"])
-    out, err = capsys.readouterr()
-    return stop.value.code, json.loads(out) if out else None, err
-
-
-def refused(capsys, *arguments):
+def refused(covis, *arguments):
     """The one line that says why a command does not work."""
-    code, out, err = run(capsys, *arguments)
+    code, out, err = covis(*arguments, "--json")
     [line] = [line for line in err.splitlines() if line.startswith("covis: error")]
-    assert (code, out) == (2, None)
+    assert (code, out) == (2, "")
     return line
 
 
@@ -99,8 +90,8 @@ def maps(place, describers):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_embed(kind, describers, place, tmp_path, capsys):
-    code, facts, err = run(capsys, "embed", describers[kind], place / "lane.csv", "-o", tmp_path / "out")
+def test_embed(kind, describers, place, tmp_path, covis):
+    code, facts, err = covis("embed", describers[kind], place / "lane.csv", "-o", tmp_path / "out", "--json")
     assert code == 0, err
     assert (facts["rows"], facts["left_out"]) == (40, 0)
     found, expected = DescriptorStore.open(tmp_path / "out"), DescriptorStore.open(place / "store")
@@ -108,30 +99,30 @@ def test_embed(kind, describers, place, tmp_path, capsys):
     assert (found.model == expected.model) is (kind != "matrix")
 
 
-def test_evaluate_compare_and_report(describers, place, tmp_path, capsys):
+def test_evaluate_compare_and_report(describers, place, tmp_path, covis):
     recalls = {}
     for kind, describer in describers.items():
         target = tmp_path / kind
-        code, facts, err = run(capsys, "evaluate", describer, "table", "--data", place / "lane.csv", "-o", target)
+        code, facts, err = covis("evaluate", describer, "table", "--data", place / "lane.csv", "-o", target, "--json")
         assert code == 0, err
         recalls[kind] = facts["recall"]
         page = ["-o", tmp_path / f"{kind}.html", "--data", place / "lane.csv"]
-        code, _, err = run(capsys, "report", target, *page)
+        code, _, err = covis("report", target, *page, "--json")
         assert code == 0, err
         assert "Recall" in (tmp_path / f"{kind}.html").read_text(encoding="utf-8")
     assert all(recall == recalls["model"] for recall in recalls.values())
-    code, facts, err = run(capsys, "compare", *(tmp_path / kind for kind in KINDS))
+    code, facts, err = covis("compare", *(tmp_path / kind for kind in KINDS), "--json")
     assert code == 0, err
     assert len(facts["comparisons"][0]["rows"]) == 3  # one network behind three folders counts once
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_export(kind, describers, tmp_path, capsys):
+def test_export(kind, describers, tmp_path, covis):
     command = ["export", describers[kind], "--onnx", tmp_path / "out.onnx"]
     if kind in COMPUTED:
-        assert "holds descriptors, not a model" in refused(capsys, *command)
+        assert "holds descriptors, not a model" in refused(covis, *command)
         return
-    code, facts, err = run(capsys, *command)
+    code, facts, err = covis(*command, "--json")
     assert code == 0, err
     assert facts["fingerprint"] == OnnxPlaceModel.open(tmp_path / "out.onnx").fingerprint()
     if kind == "onnx":
@@ -139,19 +130,19 @@ def test_export(kind, describers, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_index_and_locate(kind, describers, maps, place, capsys):
+def test_index_and_locate(kind, describers, maps, place, covis):
     answer = None
     if kind in NETWORKS:
-        code, [answer], err = run(capsys, "locate", maps[kind], place / "0-7.jpg")
+        code, [answer], err = covis("locate", maps[kind], place / "0-7.jpg", "--json")
         assert code == 0, err
     else:
-        assert "no network" in refused(capsys, "locate", maps[kind], place / "0-7.jpg")
+        assert "no network" in refused(covis, "locate", maps[kind], place / "0-7.jpg")
     for computed in COMPUTED:
         command = ["locate", maps[kind], place / "0-7.jpg", "--descriptors", describers[computed]]
         if (kind, computed) == ("matrix", "store"):  # nothing says that a matrix is of the store's model
-            assert "embed with one model" in refused(capsys, *command)
+            assert "embed with one model" in refused(covis, *command)
             continue
-        code, [looked_up], err = run(capsys, *command)
+        code, [looked_up], err = covis(*command, "--json")
         assert code == 0, err
         answer = looked_up if answer is None else answer
         assert [m["image"] for m in looked_up["matches"]] == [m["image"] for m in answer["matches"]]
@@ -168,17 +159,17 @@ def test_a_map_answers_the_same_whatever_the_network_was_given_as(maps, place):
     assert gcl_margin(maps["onnx"] / "model") == gcl_margin(maps["model"] / "model") == 0.5
 
 
-def test_a_map_made_with_an_onnx_file_is_cared_for(maps, place, tmp_path, capsys):
+def test_a_map_made_with_an_onnx_file_is_cared_for(maps, place, tmp_path, covis):
     photo, town = place / "1-3.jpg", tmp_path / "town.map"
     shutil.copytree(maps["onnx"], town)
     builders.image(tmp_path / "new.jpg", seed=77)
     (tmp_path / "new.csv").write_text("image,easting,northing\nnew.jpg,5,5\n")
-    assert run(capsys, "add", town, tmp_path / "new.csv")[1]["added"] == 1
-    assert run(capsys, "locate", town, tmp_path / "new.jpg")[1][0]["matches"][0]["image"] == "new.jpg"
-    assert run(capsys, "remove", town, "new.jpg")[1]["photos"] == 40
-    assert run(capsys, "map", "show", town)[1]["runs in"] == "ONNX Runtime"
-    assert run(capsys, "map", "export", town, tmp_path / "town.covis")[0] == 0
-    assert run(capsys, "map", "import", tmp_path / "town.covis", "-o", tmp_path / "b.map")[0] == 0
+    assert covis("add", town, tmp_path / "new.csv", "--json")[1]["added"] == 1
+    assert covis("locate", town, tmp_path / "new.jpg", "--json")[1][0]["matches"][0]["image"] == "new.jpg"
+    assert covis("remove", town, "new.jpg", "--json")[1]["photos"] == 40
+    assert covis("map", "show", town, "--json")[1]["runs in"] == "ONNX Runtime"
+    assert covis("map", "export", town, tmp_path / "town.covis", "--json")[0] == 0
+    assert covis("map", "import", tmp_path / "town.covis", "-o", tmp_path / "b.map", "--json")[0] == 0
     back = Map.open(tmp_path / "b.map")
     assert back.locate(photo)[0].matches[0].distance < 1e-3
     [segment, *_] = (tmp_path / "b.map" / "segments").iterdir()
@@ -190,34 +181,36 @@ def test_a_map_made_with_an_onnx_file_is_cared_for(maps, place, tmp_path, capsys
     assert [damage.part for damage in check_map(town)] == ["model"]
     with pytest.raises(InputError, match="damaged"):
         Map.open(town).locate(photo)
-    assert "from a backup" in refused(capsys, "map", "repair", town)
+    assert "from a backup" in refused(covis, "map", "repair", town)
 
 
-def test_a_map_without_a_network_takes_descriptors(maps, describers, place, tmp_path, capsys):
+def test_a_map_without_a_network_takes_descriptors(maps, describers, place, tmp_path, covis):
     town = tmp_path / "town.map"
     shutil.copytree(maps["store"], town)
-    assert run(capsys, "remove", town, "0-0.jpg", "1-0.jpg")[1]["photos"] == 38
+    assert covis("remove", town, "0-0.jpg", "1-0.jpg", "--json")[1]["photos"] == 38
     (tmp_path / "two.csv").write_text(f"image,easting,northing\n{place}/0-0.jpg,0,0\n{place}/1-0.jpg,0,1\n")
-    assert "no network" in refused(capsys, "add", town, tmp_path / "two.csv")
+    assert "no network" in refused(covis, "add", town, tmp_path / "two.csv")
     shutil.copy(place / "0-0.jpg", tmp_path)
     (tmp_path / "one.csv").write_text("image,easting,northing\n0-0.jpg,0,0\n")
-    code, facts, err = run(capsys, "add", town, tmp_path / "one.csv", "--descriptors", describers["store"])
+    code, facts, err = covis("add", town, tmp_path / "one.csv", "--descriptors", describers["store"], "--json")
     assert code == 0, err
     assert facts["photos"] == 39
-    code, answers, err = run(capsys, "locate", town, place, "--descriptors", describers["store"], "--sequence")
+    code, answers, err = covis("locate", town, place, "--descriptors", describers["store"], "--sequence", "--json")
     assert code == 0, err
     assert len(answers["photos"]) == 40
-    assert "runs in" in (shown := run(capsys, "map", "show", town)[1])
+    assert "runs in" in (shown := covis("map", "show", town, "--json")[1])
     assert shown["runs in"].startswith("nothing")
-    assert run(capsys, "map", "export", town, tmp_path / "town.covis")[0] == 0
-    assert run(capsys, "map", "import", tmp_path / "town.covis", "-o", tmp_path / "b.map")[0] == 0
+    assert covis("map", "export", town, tmp_path / "town.covis", "--json")[0] == 0
+    assert covis("map", "import", tmp_path / "town.covis", "-o", tmp_path / "b.map", "--json")[0] == 0
     assert not check_map(tmp_path / "b.map")
     assert "leave out --descriptors" in refused(
-        capsys, "index", place / "lane.csv", "-o", tmp_path / "x", "--model", place / "store",
+        covis, "index", place / "lane.csv", "-o", tmp_path / "x", "--model", place / "store",
         "--descriptors", place / "store",
     )  # fmt: skip
     builders.image(tmp_path / "stranger.jpg", seed=5)
-    answer = run(capsys, "locate", town, place / "1-4.jpg", tmp_path / "stranger.jpg", "--descriptors", place / "store")
+    answer = covis(
+        "locate", town, place / "1-4.jpg", tmp_path / "stranger.jpg", "--descriptors", place / "store", "--json"
+    )
     assert "has no descriptor of it" in answer[1][1]["note"]
 
 
@@ -236,7 +229,7 @@ def test_serve_opens_what_has_a_network(kind, maps):
 
 
 @pytest.mark.parametrize("kind", ["onnx", "store", "matrix"])
-def test_training_says_that_it_needs_weights(kind, describers, tmp_path, capsys):
+def test_training_says_that_it_needs_weights(kind, describers, tmp_path, covis):
     command = ["train", "town_quick", "--init", describers[kind], "-o", tmp_path / "run"]
-    assert "has no weights to train" in refused(capsys, *command)
-    assert "no weights of its own" in refused(capsys, "export", describers[kind], "--hub", tmp_path / "hub")
+    assert "has no weights to train" in refused(covis, *command)
+    assert "no weights of its own" in refused(covis, "export", describers[kind], "--hub", tmp_path / "hub")

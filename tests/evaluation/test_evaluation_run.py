@@ -1,6 +1,5 @@
 """Models, stores and matrices on benchmarks, through Python and through the command line."""
 
-import json
 import shutil
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from walks import registered
 
-from covis import cli, datasets
+from covis import datasets
 from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber, open_describer
 from covis.describing.embedding import embed
@@ -43,16 +42,8 @@ def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
 
 
-def run(capsys, *arguments):
-    """Exit code, parsed stdout and stderr of a command."""
-    with pytest.raises(SystemExit) as stopped:
-        cli.main([str(a) for a in arguments])
-    out, err = capsys.readouterr()
-    return stopped.value.code, json.loads(out) if "--json" in arguments and out else out, err
-
-
-def test_the_command_prints_the_keys_that_programs_rely_on(walks, model, tmp_path, capsys):
-    code, data, _ = run(capsys, "evaluate", model, "walks_west", "--data", walks, "-o", tmp_path / "eval", "--json")
+def test_the_command_prints_the_keys_that_programs_rely_on(walks, model, tmp_path, covis):
+    code, data, _ = covis("evaluate", model, "walks_west", "--data", walks, "-o", tmp_path / "eval", "--json")
     assert code == 0
     assert {"benchmark", "fingerprint", "queries", "database", "recall"} <= set(data)
     assert {"1", "5", "10"} <= set(data["recall"])
@@ -61,35 +52,34 @@ def test_the_command_prints_the_keys_that_programs_rely_on(walks, model, tmp_pat
     assert found.recall == {int(k): v for k, v in data["recall"].items()}
 
 
-def test_the_same_command_says_that_it_is_done_and_another_is_refused(walks, model, tmp_path, capsys):
+def test_the_same_command_says_that_it_is_done_and_another_is_refused(walks, model, tmp_path, covis):
     command = ("evaluate", model, "walks_west", "--data", walks, "-o", tmp_path / "eval", "--json")
-    first = run(capsys, *command)
-    again = run(capsys, *command)
+    first = covis(*command)
+    again = covis(*command)
     assert "already evaluated" in again[2]
     assert again[1]["recall"] == first[1]["recall"]
     other = tmp_path / "other"
     PlaceModel.build(ModelConfig("tiny", image_size=(32, 48)), seed=1).save(other)
-    code, _, err = run(capsys, "evaluate", other, "walks_west", "--data", walks, "-o", tmp_path / "eval")
+    code, _, err = covis("evaluate", other, "walks_west", "--data", walks, "-o", tmp_path / "eval")
     assert code == 2
     assert "holds another evaluation (subject:" in err
 
 
-def test_text_names_protocol_counts_and_both_denominators(walks, model, tmp_path, capsys):
+def test_text_names_protocol_counts_and_both_denominators(walks, model, tmp_path, covis):
     table = tmp_path / "photos.csv"
     rows = (walks / "west.csv").read_text().splitlines()
     rows.append("images/west_0_0.jpg,9000,0,0,run000,1,1")
     shutil.copytree(walks / "images", tmp_path / "images")
     table.write_text("\n".join(rows) + "\n")
-    code, out, _ = run(capsys, "evaluate", model, "table", "--data", table)
+    code, out, _ = covis("evaluate", model, "table", "--data", table)
     assert code == 0
     assert "48 queries, 49 map images" in out
     assert "1 of 49 queries have no positive and are left out; over the other denominator (49)" in out
 
 
-def test_one_whitened_size_is_one_evaluation(walks, model, tmp_path, capsys):
+def test_one_whitened_size_is_one_evaluation(walks, model, tmp_path, covis):
     target = tmp_path / "eval"
-    code, data, _ = run(
-        capsys,
+    code, data, _ = covis(
         "evaluate",
         model,
         "walks_west",
@@ -110,15 +100,15 @@ def test_one_whitened_size_is_one_evaluation(walks, model, tmp_path, capsys):
     assert Evaluation.open(target).label == "small, whitened 8 (train)"
 
 
-def test_a_whitening_learns_from_poses(walks, model, tmp_path, capsys):
+def test_a_whitening_learns_from_poses(walks, model, tmp_path, covis):
     given = ("evaluate", model, "walks_west", "--data", walks, "--whiten", "8:graded")
-    code, data, _ = run(capsys, *given, "--fit", "train", "-o", tmp_path / "eval", "--json")
+    code, data, _ = covis(*given, "--fit", "train", "-o", tmp_path / "eval", "--json")
     assert code == 0
     whitening = data["subject"]["whitening"]
     assert (whitening["labels"], whitening["total_share"], whitening["exponent"]) == ("graded", 0.1, 2.0)
     assert whitening["pairs"] > 0
     assert Evaluation.open(tmp_path / "eval").label == "small, whitened 8 (train graded)"
-    code, _, err = run(capsys, *given, "--fit", "map")
+    code, _, err = covis(*given, "--fit", "map")
     assert code == 2
     assert "would know their answers; fit on other images (--fit train)" in err
 
@@ -130,15 +120,15 @@ def test_a_whitening_learns_from_poses(walks, model, tmp_path, capsys):
         (["--whiten", 8, "--whiten", "4:graded"], "share their labels"),
     ],
 )
-def test_contradictory_whitenings_are_told(options, message, walks, model, capsys):
-    code, _, err = run(capsys, "evaluate", model, "walks_west", "--data", walks, *options)
+def test_contradictory_whitenings_are_told(options, message, walks, model, covis):
+    code, _, err = covis("evaluate", model, "walks_west", "--data", walks, *options)
     assert code == 2
     assert message in err
 
 
-def test_results_are_asked_where_they_were_taken(walks, model, tmp_path, capsys):
+def test_results_are_asked_where_they_were_taken(walks, model, tmp_path, covis):
     given = ("evaluate", model, "walks_west", "--data", walks, "-o", tmp_path / "agreed", "--json")
-    code, data, _ = run(capsys, *given, "--rerank", "consensus")
+    code, data, _ = covis(*given, "--rerank", "consensus")
     assert code == 0
     assert data["subject"]["rerank"].items() >= {"name": "consensus", "depth": 20, "angle_deg": 40.0}.items()
     agreed = Evaluation.open(tmp_path / "agreed")
@@ -149,7 +139,7 @@ def test_results_are_asked_where_they_were_taken(walks, model, tmp_path, capsys)
     expected = Consensus(benchmark.database.poses)(plain).ids[:, 0]
     assert agreed.arrays["ids"][:, 0].tolist() == expected.tolist()
     assert (expected != plain.ids[:, 0]).any()
-    code, _, err = run(capsys, *given)
+    code, _, err = covis(*given)
     assert code == 2
     assert "holds another evaluation (rerank" in err
 
@@ -172,26 +162,26 @@ def test_a_sweep_equals_fitting_each_size_alone(walks, model):
         assert alone.recall == together[size]
 
 
-def test_several_benchmarks_and_a_comparison(walks, model, tmp_path, capsys):
+def test_several_benchmarks_and_a_comparison(walks, model, tmp_path, covis):
     folders = builders.utm_folders(tmp_path / "folders")
     data = ("--data", f"walks={walks}", "--data", f"utm_folders={folders}")
     variants = ("--whiten", "none", "--whiten", 2)
-    code, printed, _ = run(
-        capsys, "evaluate", model, "walks_west", "folders_val", *data, *variants, "-o", tmp_path / "a", "--json"
+    code, printed, _ = covis(
+        "evaluate", model, "walks_west", "folders_val", *data, *variants, "-o", tmp_path / "a", "--json"
     )
     assert code == 0
     full = printed[0]["dim"]
     assert [(r["benchmark"], r["dim"]) for r in printed] == [
         ("walks_west", full), ("walks_west", 2), ("folders_val", full), ("folders_val", 2)
     ]  # fmt: skip
-    code, result, _ = run(capsys, "compare", tmp_path / "a", "--json")
+    code, result, _ = covis("compare", tmp_path / "a", "--json")
     assert code == 0
     assert {c["benchmark"] for c in result["comparisons"]} == {"walks_west", "folders_val"}
-    code, text, _ = run(capsys, "compare", tmp_path / "a")
+    code, text, _ = covis("compare", tmp_path / "a")
     assert "whitening.fit" in text
 
 
-def test_stores_and_matrices_give_the_models_own_figures(walks, model, tmp_path, capsys):
+def test_stores_and_matrices_give_the_models_own_figures(walks, model, tmp_path, covis):
     benchmark = load_benchmark("walks_west", walks)
     place = PlaceModel.load(model)
     expected = next(evaluations(ModelDescriber(place), benchmark)).recall
@@ -200,7 +190,7 @@ def test_stores_and_matrices_give_the_models_own_figures(walks, model, tmp_path,
     np.save(tmp_path / "theirs.npy", 3.0 * np.asarray(store)[order])
     (tmp_path / "theirs.txt").write_bytes(b"\n".join(store.names[order]) + b"\n")
     for source in ("store", "theirs.npy"):
-        code, data, _ = run(capsys, "evaluate", tmp_path / source, "walks_west", "--data", walks, "--json")
+        code, data, _ = covis("evaluate", tmp_path / source, "walks_west", "--data", walks, "--json")
         assert code == 0
         assert {int(k): v for k, v in data["recall"].items()} == expected
 
@@ -232,32 +222,32 @@ def test_a_changed_photo_is_embedded_again(walks, model, tmp_path):
     assert np.flatnonzero(np.abs(before - after).max(axis=1) > 1e-5).tolist() == [5]
 
 
-def test_hidden_truth_gives_a_checked_submission(model, tmp_path, capsys):
+def test_hidden_truth_gives_a_checked_submission(model, tmp_path, covis):
     root = builders.msls(tmp_path / "msls", cities=builders.MSLS_TEST, queries=3, database=4)
     command = ("evaluate", model, "msls_test", "--data", root, "-o", tmp_path / "sub", "--json")
-    code, data, _ = run(capsys, *command)
+    code, data, _ = covis(*command)
     assert code == 0
     assert data["submission"] == str(tmp_path / "sub" / "predictions.zip")
     benchmark = load_benchmark("msls_test", root)
     assert check_submission(Path(data["submission"]), benchmark) == []
     several = ("--whiten", "2", "--whiten", "4")
-    code, _, err = run(capsys, "evaluate", model, "msls_test", "--data", root, "-o", tmp_path / "two", *several)
+    code, _, err = covis("evaluate", model, "msls_test", "--data", root, "-o", tmp_path / "two", *several)
     assert code == 2
     assert "one --whiten size at most" in err
     reranked = ("--rerank", "consensus")
-    code, other, _ = run(capsys, *command[:-3], "-o", tmp_path / "two", "--json", *reranked)
+    code, other, _ = covis(*command[:-3], "-o", tmp_path / "two", "--json", *reranked)
     assert code == 0
     assert check_submission(Path(other["submission"]), benchmark) == []
-    assert "the submission already exists" in run(capsys, *command)[2]
+    assert "the submission already exists" in covis(*command)[2]
     wrong = tmp_path / "wrong.csv"
     wrong.write_text("nobody nothing\n")
     assert "query nobody is none of this task's" in "\n".join(check_submission(wrong, benchmark))
-    assert run(capsys, "evaluate", model, "msls_test", "--data", root)[0] == 2
+    assert covis("evaluate", model, "msls_test", "--data", root)[0] == 2
 
 
-def test_poses_for_the_localisation_server(model, tmp_path, capsys):
+def test_poses_for_the_localisation_server(model, tmp_path, covis):
     root = builders.robotcar(tmp_path / "robotcar")
-    code, data, _ = run(capsys, "evaluate", model, "robotcar_v2", "--data", root, "-o", tmp_path / "sub", "--json")
+    code, data, _ = covis("evaluate", model, "robotcar_v2", "--data", root, "-o", tmp_path / "sub", "--json")
     assert code == 0
     lines = (tmp_path / "sub" / "robotcar_v2.txt").read_text().splitlines()
     assert len(lines) == data["queries"] == 6
@@ -277,15 +267,15 @@ def test_poses_for_the_localisation_server(model, tmp_path, capsys):
         (("walks_west", "--data", "wlaks=/x"), "unknown dataset in --data 'wlaks'"),
     ],
 )
-def test_bad_usage_is_one_line_and_exit_2(walks, model, arguments, message, capsys):
+def test_bad_usage_is_one_line_and_exit_2(walks, model, arguments, message, covis):
     given = arguments if "--data" in arguments or arguments == ("walks_west",) else (*arguments, "--data", walks)
-    code, _, err = run(capsys, "evaluate", model, *given)
+    code, _, err = covis("evaluate", model, *given)
     assert code == 2
     assert message in err.strip().splitlines()[-1]
 
 
-def test_a_missing_model_is_one_line_and_exit_2(walks, tmp_path, capsys):
-    code, _, err = run(capsys, "evaluate", tmp_path / "nothing", "walks_west", "--data", walks)
+def test_a_missing_model_is_one_line_and_exit_2(walks, tmp_path, covis):
+    code, _, err = covis("evaluate", tmp_path / "nothing", "walks_west", "--data", walks)
     assert code == 2
     assert "give a model folder" in err
 
@@ -296,11 +286,11 @@ def test_no_training_split_is_said(walks, model):
         list(evaluations(open_describer(model), benchmark, Variants((8,), fit="train")))
 
 
-def test_nothing_is_written_where_nothing_can_be_scored(model, tmp_path, capsys):
+def test_nothing_is_written_where_nothing_can_be_scored(model, tmp_path, covis):
     builders.image(tmp_path / "a.jpg")
     builders.image(tmp_path / "b.jpg")
     (tmp_path / "far.csv").write_text("image,easting,northing,group\na.jpg,0,0,x\nb.jpg,900,0,y\n")
-    code, out, err = run(capsys, "evaluate", model, "table", "--data", tmp_path / "far.csv", "-o", tmp_path / "eval")
+    code, out, err = covis("evaluate", model, "table", "--data", tmp_path / "far.csv", "-o", tmp_path / "eval")
     assert code == 2
     assert "none of the 2 queries has a relevant map image" in err
     assert out == ""
@@ -318,10 +308,10 @@ def test_an_interrupted_set_of_variants_goes_on(walks, model, tmp_path):
     assert (tmp_path / "eval" / "walks_west" / "manifest.json").stat().st_mtime_ns == kept
 
 
-def test_a_sequence_is_described_by_the_mean_of_its_frames(model, tmp_path, capsys):
+def test_a_sequence_is_described_by_the_mean_of_its_frames(model, tmp_path, covis):
     root = builders.msls(tmp_path / "msls", images=True)
     benchmark = load_benchmark("msls_val_seq2im", root)
-    code, data, _ = run(capsys, "evaluate", model, "msls_val_seq2im", "--data", root, "--workers", "0", "--json")
+    code, data, _ = covis("evaluate", model, "msls_val_seq2im", "--data", root, "--workers", "0", "--json")
     assert code == 0
     assert data["queries"] > 0
     place_model = PlaceModel.load(model)
@@ -370,26 +360,24 @@ def test_whitening_on_all_map_images_uses_them_all(walks, model):
     assert every.subject["whitening"]["samples"] == len(benchmark.database)
 
 
-def test_a_re_ranker_without_its_weights_is_told_before_any_image_is_read(walks, model, tmp_path, capsys, monkeypatch):
+def test_a_re_ranker_without_its_weights_is_told_before_any_image_is_read(walks, model, tmp_path, covis, monkeypatch):
     monkeypatch.setenv("COVIS_CACHE", str(tmp_path / "cache"))
     given = ("evaluate", model, "walks_west", "--data", walks)
-    code, _, err = run(capsys, *given, "--rerank", "local:xfeat=nowhere.onnx")
+    code, _, err = covis(*given, "--rerank", "local:xfeat=nowhere.onnx")
     assert (code, err.count("\n")) == (2, 1)
     assert "nowhere.onnx does not exist" in err
     assert not (tmp_path / "cache").exists()
 
 
-def test_several_models_at_once(walks, model, tmp_path, capsys):
+def test_several_models_at_once(walks, model, tmp_path, covis):
     other = tmp_path / "wide"
     PlaceModel.build(ModelConfig("tiny", image_size=(48, 48)), seed=1).save(other, {"licence": "CC BY 4.0"})
-    code, data, _ = run(
-        capsys, "evaluate", model, other, "walks_west", "--data", walks, "-o", tmp_path / "evals", "--json"
-    )
+    code, data, _ = covis("evaluate", model, other, "walks_west", "--data", walks, "-o", tmp_path / "evals", "--json")
     assert code == 0
     assert [entry["subject"]["label"] for entry in data] == ["small", "wide"]
-    code, _, err = run(capsys, "evaluate", model, model, "walks_west", "--data", walks)
+    code, _, err = covis("evaluate", model, model, "walks_west", "--data", walks)
     assert code == 2
     assert "have the same name" in err
-    code, _, err = run(capsys, "evaluate", model, other)
+    code, _, err = covis("evaluate", model, other)
     assert code == 2
     assert "no benchmark is named" in err

@@ -2,7 +2,6 @@
 
 import dataclasses
 import hashlib
-import json
 import re
 import subprocess
 import sys
@@ -13,7 +12,6 @@ import pytest
 import torch
 from torch import nn
 
-from covis.cli import main
 from covis.core.errors import InputError
 from covis.describing.named import named_model
 from covis.models import PlaceModel, backbones, pins
@@ -113,15 +111,8 @@ def lane(tmp_path_factory):
     return builders.lane(tmp_path_factory.mktemp("lane"), photos=12)
 
 
-def run(capsys, *arguments):
-    with pytest.raises(SystemExit) as stop:
-        main([*map(str, arguments), "--json"])
-    out, err = capsys.readouterr()
-    return stop.value.code, json.loads(out) if out else None, err
-
-
-def test_every_verb_takes_a_name_which_is_fetched_once_and_kept(cosplace, lane, tmp_path, capsys):
-    code, stored, err = run(capsys, "embed", NAME, lane / "lane.csv", "-o", tmp_path / "store")
+def test_every_verb_takes_a_name_which_is_fetched_once_and_kept(cosplace, lane, tmp_path, covis):
+    code, stored, err = covis("embed", NAME, lane / "lane.csv", "-o", tmp_path / "store", "--json")
     assert code == 0, err
     assert stored["dim"] == 32
     assert err.count("licence: MIT") == err.count(ADDRESS) - 1 == 1
@@ -137,7 +128,7 @@ def test_every_verb_takes_a_name_which_is_fetched_once_and_kept(cosplace, lane, 
         ["pairs", lane / "lane.csv", "--model", NAME, "-o", tmp_path / "pairs.txt"],
         ["train", "town_quick", "--init", NAME, "--dry-run"],
     ):
-        code, _, err = run(capsys, *command)
+        code, _, err = covis(*command, "--json")
         assert code == 0, err
         assert "licence:" not in err
     model = PlaceModel.from_pretrained(NAME)
@@ -187,11 +178,11 @@ def test_another_file_than_the_pinned_one_is_refused(cosplace, monkeypatch):
         named_model(f"{NAME}:latest")
 
 
-def test_blocked_networks_get_the_address_and_the_way_out(cosplace, checkpoint, lane, tmp_path, capsys, monkeypatch):
+def test_blocked_networks_get_the_address_and_the_way_out(cosplace, checkpoint, lane, tmp_path, covis, monkeypatch):
     command = ["embed", NAME, lane / "lane.csv", "-o", tmp_path / "store"]
 
     def refused(reason):
-        code, _, err = run(capsys, *command)
+        code, _, err = covis(*command, "--json")
         [line] = [line for line in err.splitlines() if line.startswith("covis: error")]
         assert (code, reason in line) == (2, True), line
         assert f"download {ADDRESS} elsewhere and give it by --weights FILE" in line
@@ -204,7 +195,7 @@ def test_blocked_networks_get_the_address_and_the_way_out(cosplace, checkpoint, 
     refused("Tunnel connection failed: 403 Forbidden")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     refused("offline mode")
-    code, facts, err = run(capsys, *command, "--weights", checkpoint)
+    code, facts, err = covis(*command, "--weights", checkpoint, "--json")
     assert code == 0, err
     assert facts["dim"] == 32
 
@@ -251,13 +242,13 @@ def test_every_model_says_where_its_file_is(name, hosts):
     assert "--weights FILE" in str(caught.value)
 
 
-def test_weights_go_with_a_name(lane, tmp_path, checkpoint, capsys):
+def test_weights_go_with_a_name(lane, tmp_path, checkpoint, covis):
     for command in (
         ["embed", lane, lane / "lane.csv", "-o", tmp_path / "x"],
         ["pairs", lane / "lane.csv", "-o", tmp_path / "x"],
         ["train", "town_quick", "-o", tmp_path / "x"],
         ["evaluate", NAME, "salad", "table", "--data", lane / "lane.csv"],
     ):
-        code, _, err = run(capsys, *command, "--weights", checkpoint)
+        code, _, err = covis(*command, "--weights", checkpoint, "--json")
         assert code == 2
         assert "--weights is" in err
