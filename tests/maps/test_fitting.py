@@ -9,7 +9,7 @@ import pytest
 
 from covis import datasets, experiments
 from covis.cli import main
-from covis.core.errors import InputError
+from covis.core.errors import InputError, WeightsMissing
 from covis.descriptors import DescriptorStore
 from covis.images import concatenate
 from covis.labels import FovOverlap
@@ -227,3 +227,12 @@ def test_a_weights_file_tells_its_recipe(tmp_path, monkeypatch, capsys):
     save_file({"a": torch.zeros(3), "b": torch.zeros(2)}, tmp_path / "other.safetensors")
     with pytest.raises(InputError, match="fits no recipe for own photos"):
         choose_recipe("", str(tmp_path / "other.safetensors"))
+
+
+def test_missing_weights_are_named_with_their_address(monkeypatch):
+    monkeypatch.setattr("covis.models.weights.fetch", lambda *_: (_ for _ in ()).throw(OSError("offline mode")))
+    with pytest.raises(WeightsMissing) as missing:
+        choose_recipe("", "")
+    assert "vit_small_patch14_reg4_dinov2.lvd142m/resolve/main/model.safetensors" in missing.value.told(
+        "--weights FILE"
+    )

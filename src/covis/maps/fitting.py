@@ -108,27 +108,24 @@ def choose_recipe(name: str, weights: str) -> Recipe:
     if name:
         chosen = get(name)
         return replace(chosen, model=replace(chosen.model, weights=weights)) if weights else chosen
-    reasons = []
+    errors: list[InputError] = []
     for candidate in (own_photos.RECOMMENDED, own_photos.SMALL):
         recipe = get(candidate)
         recipe = replace(recipe, model=replace(recipe.model, weights=weights)) if weights else recipe
         try:
             PlaceModel.build(recipe.model, 0)
         except InputError as error:
-            reasons.append(str(error).partition(";")[0])
+            errors.append(error)
             continue
         why = f"{weights} fits its backbone" if weights else "its weights are there"
         rank = "recommended" if candidate == own_photos.RECOMMENDED else "small"
-        lost = f"; not the recommended recipe: {reasons[0]}" if reasons and not weights else ""
+        lost = f"; not the recommended recipe: {str(errors[0]).partition(';')[0]}" if errors and not weights else ""
         say(f"recipe {candidate} ({rank}, {recipe.model.backbone}): {why}{lost}")
         return recipe
     if weights:
         known = ", ".join(get(n).model.backbone for n in (own_photos.RECOMMENDED, own_photos.SMALL))
         raise InputError(f"{weights} fits no recipe for own photos ({known}); give --recipe NAME too, or --model MODEL")
-    raise InputError(
-        f"no pretrained weights are available ({reasons[0]}); give --weights FILE.safetensors (a DINOv2 or MobileNetV2 "
-        "backbone) or --model MODEL"
-    )
+    raise errors[0]
 
 
 def estimate_s(recipe: Recipe, count: int) -> float:
