@@ -43,7 +43,7 @@ class MapSnapshot:
         """What the map is, as plain values for JSON."""
         images, calibration = self.map.images, self.map.calibration
         return {
-            "name": self.name, "version": self.map.version, "photos": len(self.map), "groups": len(images.group_names),
+            "name": self.name, "version": self.map.version, "photos": len(self.map), "groups": len(np.unique(images.group)),
             "model": self.map.model_fingerprint, "dim": self.map.dim, "index": self.map.index_kind,
             "on_earth": bool(images.poses.frame), "bounds": self.bounds,
             "calibration": None if calibration is None else calibration.summary(),
