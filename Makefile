@@ -3,7 +3,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --constraint constraints.txt --editable
 
-.PHONY: demo test browser lint bench evidence docs figures pictures drill recipes clean
+.PHONY: demo test browser lint bench evidence docs figures pictures drill recipes lock clean
 
 $(VENV)/.core: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -12,6 +12,7 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.core
 	$(PIP) '.[test,docs]'
+	$(BIN)/pip install --quiet --no-deps kapture  # of its requirements, dataclasses would hide the standard library's
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.test
@@ -64,6 +65,12 @@ evidence: $(VENV)/.bench  ## recalls and calibration on photographs, and the pag
 
 docs: $(VENV)/.test
 	$(BIN)/mkdocs build --strict
+
+lock: $(VENV)/.dev  ## versions of this environment with hashes, into requirements.lock
+	sed -i '/^[^#]/d' requirements.lock
+	$(BIN)/pip list --format freeze --exclude-editable | grep -v -E '^(kapture|dataclasses|pip|setuptools)==' | sed 's/+cpu$$//' > $(VENV)/tested.txt
+	$(BIN)/uv pip compile --quiet pyproject.toml --extra test --constraint $(VENV)/tested.txt --universal --python-version 3.11.5 \
+	  --generate-hashes --no-annotate --no-header >> requirements.lock
 
 figures: $(VENV)/.core  ## measured figures into the pages
 	$(BIN)/python docs/measured.py
