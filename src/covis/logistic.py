@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -30,9 +30,11 @@ class Logistic:
     """P of a match with perfect evidence: below 1 where some positions are wrong, whatever the photos show."""
 
     @classmethod
-    def fit(cls, features: Floats, right: NDArray[Any]) -> Logistic:
-        """Newton's method with a small ridge on the weights: features (N, F), right (N,) true or false."""
-        mean, scale = features.mean(axis=0), features.std(axis=0)
+    def fit(cls, features: Floats, right: NDArray[Any], weight: Floats | None = None) -> Logistic:
+        """Newton's method with a small ridge on the weights: features (N, F), right (N,) true or false, weight (N,)."""
+        weight = np.ones(len(features)) if weight is None else weight
+        mean = np.average(features, axis=0, weights=weight)
+        scale = np.sqrt(np.average((features - mean) ** 2, axis=0, weights=weight))
         scale = np.where(scale > 1e-12, scale, 1.0)
         x = np.column_stack([(features - mean) / scale, np.ones(len(features))])
         y = np.asarray(right, np.float64)
@@ -40,8 +42,8 @@ class Logistic:
         w = np.zeros(x.shape[1])
         for _ in range(50):
             p = _sigmoid(x @ w)
-            hessian = (x * (p * (1 - p))[:, None]).T @ x + ridge
-            step = np.linalg.solve(hessian, x.T @ (y - p) - ridge @ w)
+            hessian = (x * (weight * p * (1 - p))[:, None]).T @ x + ridge
+            step = np.linalg.solve(hessian, x.T @ (weight * (y - p)) - ridge @ w)
             # A damped step keeps far-off starts from overshooting where classes hardly overlap.
             w += step * min(1.0, 5.0 / max(float(np.abs(step).max()), 1e-12))
             if np.abs(step).max() < 1e-9:
@@ -95,6 +97,10 @@ class Logistic:
         mean, scale = tuple(record["mean"]), tuple(record["scale"])
         return cls(tuple(record["weights"]), record["bias"], mean, scale, record.get("ceiling", 1.0))
 
+    def shifted(self, log_odds: float) -> Logistic:
+        """The same with `log_odds` added, as for another share of the class in the population."""
+        return replace(self, bias=self.bias + log_odds)
+
     def __call__(self, features: Floats) -> Floats:
         """(..., F) → (...) probabilities, never exactly 0 or 1."""
         z = (features - np.array(self.mean)) / np.array(self.scale)
@@ -124,19 +130,33 @@ def _sigmoid(x: Floats) -> Floats:
     return np.asarray(0.5 * (1.0 + np.tanh(0.5 * x)))
 
 
-def reliability(probability: Floats, right: NDArray[Any], bins: int = BINS) -> list[dict[str, float]]:
-    """Mean probability beside the share that was right, in bins of equal count, low to high."""
+def reliability(
+    probability: Floats, right: NDArray[Any], bins: int = BINS, weight: Floats | None = None
+) -> list[dict[str, float]]:
+    """Mean probability beside the share that was right, in bins of equal weight (of equal count without), low to high."""
     order = np.argsort(probability, kind="stable")
-    parts = [part for part in np.array_split(order, min(bins, len(order))) if len(part)]
+    if weight is None:
+        parts = np.array_split(order, min(bins, len(order)))
+        weight = np.ones(len(order))
+    else:
+        passed = weight[order].cumsum() - weight[order] / 2
+        parts = [order[np.floor(bins * passed / weight.sum()).astype(int) == b] for b in range(bins)]
     return [
-        {"probability": float(probability[part].mean()), "right": float(np.mean(right[part])), "count": len(part)}
+        {
+            "probability": float(np.average(probability[part], weights=weight[part])),
+            "right": float(np.average(np.asarray(right, np.float64)[part], weights=weight[part])),
+            "count": len(part),
+            "share": float(weight[part].sum() / weight.sum()),
+        }
         for part in parts
+        if len(part)
     ]
 
 
-def expected_calibration_error(probability: Floats, right: NDArray[Any], bins: int = BINS) -> float:
+def expected_calibration_error(
+    probability: Floats, right: NDArray[Any], bins: int = BINS, weight: Floats | None = None
+) -> float:
     """Mean gap between probability and the share that was right, over the bins of `reliability`."""
     if not len(probability):
         return float("nan")
-    rows = reliability(probability, right, bins)
-    return sum(r["count"] * abs(r["probability"] - r["right"]) for r in rows) / len(probability)
+    return sum(r["share"] * abs(r["probability"] - r["right"]) for r in reliability(probability, right, bins, weight))

@@ -37,7 +37,7 @@ def test_the_map_calibrates_itself(town):
     assert summary["queries"] == 900
     assert summary["expected_calibration_error"] < 0.06
     assert summary["overlap"]["method"] == "fitted"
-    assert sum(r["count"] for r in summary["reliability"]) == 900
+    assert sum(r["count"] for r in summary["reliability"]) == 900 + len(map_.calibration.elsewhere)
 
 
 def right_of(map_, xy, judged):
@@ -189,7 +189,9 @@ def test_copies_of_a_photo_are_told_apart_in_what_is_printed(town):
     images = replace(images, columns={"file": np.array([b""] * len(images))})
     alike = np.tile(np.arange(20), (2, 1))
     ranking = Ranking(alike, np.full(alike.shape, 0.5, np.float32))
-    told = replace(judge, images=images, search=lambda *_: ranking).answers([map_.path] * 2, np.zeros((2, 4)), {}, 20)
+    told = replace(judge, images=images, search=lambda *_: ranking).answers(
+        [map_.path] * 2, np.zeros((2, map_.dim), np.float32), {}, 20
+    )
     for answer in told:
         shown = [match["probability"] for match in answer.to_dict()["matches"]]
         assert len(shown) == 20
@@ -233,7 +235,7 @@ def test_small_changes_keep_the_calibration_and_large_ones_renew_it(tmp_path):
     assert (little.calibration.photos, little.calibration.changes) == (fitted_on, 5)
     much = little.remove([little.images.name(i) for i in range(15)])
     assert (much.calibration.photos, much.calibration.changes) == (160, 0)
-    assert calibrate(much.images, much.descriptors).summary() == much.calibration.summary()
+    assert calibrate(much.images, much.descriptors, bank=much.bank).summary() == much.calibration.summary()
 
 
 def test_a_map_calibrates_anew_when_told(tmp_path, capsys):

@@ -204,8 +204,11 @@ def test_each_photo_passes_the_network_about_once(photos, recipe, tmp_path, monk
     monkeypatch.setattr(PlaceModel, "prefix", counted)
     fitted = fit_model(photos, recipe, tmp_path / "run", resources=QUIET)
     images, store, _ = fitted.described(photos)
-    Map.create(tmp_path / "map", images, PlaceModel.load(fitted.model), descriptors=store, held=fitted.questions())
-    assert sum(seen) <= 1.3 * len(photos)
+    Map.create(
+        tmp_path / "map", images, PlaceModel.load(fitted.model),
+        descriptors=store, held=fitted.questions(), bank=fitted.bank(),
+    )  # fmt: skip
+    assert sum(seen) <= 1.3 * (len(photos) + len(fitted.bank()))
 
 
 def test_a_weights_file_tells_its_recipe(tmp_path, monkeypatch, capsys):

@@ -74,6 +74,10 @@ def index(
         str,
         typer.Option(help="For locate --inliers: calibrate matched local features (sift, xfeat=FILE.onnx, h5=FILE)."),
     ] = "",
+    elsewhere: Annotated[
+        Path | None,
+        typer.Option(callback=existing, help="Photos of other places, to tell photos that the map does not have."),
+    ] = None,
     runtime: Annotated[
         str,
         typer.Option(
@@ -106,7 +110,7 @@ def index(
 
     options = BuildOptions(
         model, recipe, weights, fine_tune, track=track, utc_offset=utc_offset, frame=frame, index=kind, descriptors=descriptors,
-        engine=engine, scene=scene, inliers=inliers, runtime=runtime,
+        engine=engine, scene=scene, inliers=inliers, elsewhere=elsewhere, runtime=runtime,
     )  # fmt: skip
     made, left_out, fitted = build_map(Map, photos, output, options)
     report_map(made, json, {"left_out": left_out}, None if fitted is None else fitted.to_dict())
@@ -210,6 +214,10 @@ def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
     if not summary["calibrated"]:
         return f"not calibrated: {summary['note']}; answers will have no probability"
     if promised is None:
-        return "the map cannot promise a precision of 80 % or more: answers have probabilities, but none is called confident"
-    share = f"{100 * summary['confident']:.0f} % of new photos get a confident answer"
-    return f"the map promises a precision of {100 * promised:g} %: {share} (the default of covis locate)"
+        why = summary["note"] or "it finds too few of its own photos"
+        return f"the map promises nothing ({why}): answers have probabilities, but none is called confident"
+    share = f"{100 * summary['confident']:.0f} % of new photos of the mapped places get a confident answer"
+    told = f"the map promises that {100 * promised:g} % of confident answers are right: {share}"
+    if summary["confident_elsewhere"] is None:
+        return told
+    return f"{told}, and {100 * summary['confident_elsewhere']:.1f} % of photos from elsewhere"

@@ -78,6 +78,10 @@ def locate(
             help="Share of confident answers that should be correct, such as 0.9 (auto: the highest the map promises).",
         ),
     ] = "auto",
+    prior: Annotated[
+        float,
+        typer.Option(min=0.001, max=0.999, help="Share of the photos that may be of places the map does not have."),
+    ] = 0.5,
     rate: Annotated[float, typer.Option(callback=_check_rate, help="Share of true positions inside the radius.")] = 0.9,
     outputs: Annotated[
         list[Path] | None,
@@ -141,7 +145,7 @@ def locate(
     points = _scene_points(opened, scene) if pose else None
     for target in targets:
         check_earth(target, opened.images)
-    options = LocateOptions(read_area(near, inside, opened.frame), _precision(precision), rate, inliers)
+    options = LocateOptions(read_area(near, inside, opened.frame), _precision(precision), rate, inliers, prior)
     described = None if descriptors is None else _look_up(descriptors, files, opened)
     chosen = [Photo(file) for file in files]  # one of several may be missing: its answer says so
     walk = opened.locate_walk(chosen, k, options, described=described) if sequence else None

@@ -107,6 +107,8 @@ class Answer:
     """Why it is not confident, or has no position or probability."""
     unusable: bool = False
     """Whether the file gave no descriptor."""
+    elsewhere: float | None = None
+    """Probability that the photo was taken where the map has no photo, or is of no place at all."""
     view: AnswerView | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
@@ -135,14 +137,21 @@ class Answer:
         """As plain values for JSON."""
         return {
             "photo": printable(self.photo), "confident": self.confident, "probability": significant(self.probability),
-            "verdict": self.verdict, "position": None if self.position is None else self.position.to_dict(),
+            "elsewhere": significant(self.elsewhere), "verdict": self.verdict, "position": None if self.position is None else self.position.to_dict(),
             "matches": [match.to_dict() for match in self.matches], "note": self.note,
         }  # fmt: skip
 
     @property
     def word(self) -> str:
         """The probability in a word; empty where there is none."""
+        if self.absent:
+            return ABSENT
         return "" if self.probability is None else in_words(self.probability)
+
+    @property
+    def absent(self) -> bool:
+        """Whether the photo is more likely from elsewhere than from a place of the map."""
+        return is_absent(self.elsewhere)
 
     @property
     def verdict(self) -> str:
@@ -154,6 +163,9 @@ class Answer:
         spot = where(self.position.place)
         if self.probability is None:
             return f"best guess {spot}{within}; no probability: {self.note}"
+        if self.absent:
+            assert self.elsewhere is not None
+            return f"{ABSENT} ({percent(self.elsewhere)}); most alike at {spot} ({percent(self.probability)})"
         doubt = "" if self.confident else f"; not confident: {self.note}"
         return f"{self.word} at {spot} ({percent(self.probability)}){within}{doubt}"
 
@@ -185,6 +197,15 @@ ORDER = (
     "the others follow by probability, or by distance between descriptors where there is none"
 )
 """What the order of matches means."""
+
+
+ABSENT = "not in this map"
+"""What is said of a photo whose place the map does not have."""
+
+
+def is_absent(elsewhere: float | None) -> bool:
+    """Whether a probability of being from elsewhere makes an answer "not in this map"."""
+    return elsewhere is not None and round(100 * elsewhere) > 50
 
 
 def in_words(probability: float) -> str:

@@ -29,7 +29,7 @@ from covis.maps.map import Map
 from covis.maps.photos import full_arrays, with_full
 from covis.maps.pictures import note_folders
 from covis.maps.storage.folder import FolderStorage, State
-from covis.maps.storage.layout import MAP_KIND, MODEL, RUNTIME, SEGMENTS
+from covis.maps.storage.layout import ELSEWHERE, MAP_KIND, MODEL, RUNTIME, SEGMENTS
 from covis.poses import UNSCALED, Poses, reference_system
 
 _KIND, _SCHEMA = "covis-map", 1
@@ -37,7 +37,9 @@ LISTING = "covis.json"
 _ARRAYS = ("names", "xy", "heading", "z", "group", "group_names", "file", "descriptors")
 _MORE = ("rotation", "camera", "cameras")
 """Arrays that a file has where poses are full (6DOF) or cameras known."""
-_NAME = re.compile(r"(covis\.json|calibration\.json|arrays/[a-z_]+\.npy|(model|runtime)/[A-Za-z0-9_][A-Za-z0-9_.-]*)")
+_NAME = re.compile(
+    r"(covis\.json|calibration\.json|arrays/[a-z_]+\.npy|(model|runtime|elsewhere)/[A-Za-z0-9_][A-Za-z0-9_.-]*)"
+)
 _MAX_LISTING = 1 << 20
 _CHUNK = 1 << 20
 
@@ -56,7 +58,7 @@ def export_map(map_: Map, target: Path, *, with_paths: bool = False) -> int:
     }  # fmt: skip
     content: dict[str, bytes | Path] = {f"arrays/{name}.npy": _npy(array) for name, array in arrays.items()}
     content["calibration.json"] = json.dumps(compacted(map_.state.calibration, map_.state.rows)).encode()
-    for folder in (MODEL, RUNTIME):
+    for folder in (MODEL, RUNTIME, ELSEWHERE):
         inside = sorted(p for p in (map_.path / folder).glob("*") if p.is_file() and not p.name.startswith("."))
         content |= {f"{folder}/{file.name}": file for file in inside}
     facts = {"kind": _KIND, "schema": _SCHEMA, "model": map_.model_fingerprint, "dim": map_.dim, "photos": len(map_),
@@ -128,7 +130,7 @@ def _build(source: Path, unpacked: Path, facts: Mapping[str, Any], photos: Path 
         "imported": source.name,
     }
     with artifacts.claim(target, MAP_KIND, config):
-        for name in (MODEL, RUNTIME):
+        for name in (MODEL, RUNTIME, ELSEWHERE):
             if (unpacked / name).is_dir():
                 shutil.copytree(unpacked / name, target / name)
         if artifacts.open_manifest(target / MODEL, "model").get("fingerprint") != model:

@@ -12,6 +12,7 @@ from covis.core.tables import counted
 from covis.describing.describers import StoreDescriber, find_describer, known_descriptors, open_descriptors, open_model
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet
+from covis.maps.elsewhere import describe_bank
 from covis.maps.settings import EVIDENCE
 from covis.poses import parse_frame
 from covis.reading.decoding import Rejected
@@ -47,6 +48,8 @@ class BuildOptions:
     """A COLMAP model of the photos, or images with depth, for full poses."""
     inliers: str = ""
     """Local features whose matches are calibrated."""
+    elsewhere: Path | None = None
+    """Photos of other places, which tell photos that the map does not have, beside pictures that covis draws."""
     runtime: str = "auto"
     """`auto` puts an ONNX file of the model into the map, `torch` does not."""
 
@@ -89,10 +92,17 @@ def build_map(kind: type[Map], photos: Path, output: Path, options: BuildOptions
     step = min(steps, 3 if given is None else 1)
     say(f"step {step} of {steps}: describe and index {counted(len(described.images), 'photo')}, calibrate the map")
     held = None if described.fitted is None else described.fitted.questions()
+    bank = None if described.fitted is None else described.fitted.bank()
+    if options.elsewhere is not None and described.fitted is None:
+        if described.network is None:
+            raise InputError(
+                "--elsewhere needs a model that describes its photos; the map is made of descriptors alone"
+            )
+        bank = describe_bank(described.network, options.elsewhere)
     made = kind.create(
         output, described.images, described.network, index=options.index,
         descriptors=described.store,
-        rejects=rejects, engine=options.engine, held=held,
+        rejects=rejects, engine=options.engine, held=held, bank=bank,
     )  # fmt: skip
     if options.runtime == "auto" and step < steps:
         say(f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate starts quickly")
@@ -133,7 +143,13 @@ def _fit(images: ImageSet, output: Path, options: BuildOptions) -> Fitted:
     more = ", and more to fine-tune" if options.fine_tune else ""
     say(f"all steps take about {duration(estimate_s(chosen, len(images)))}{more}")
     say(f"step 2 of 4: fit {chosen.model.backbone} to {counted(len(images), 'photo')} and describe them")
-    return fit_model(images, chosen, output.with_name(f"{output.name}.model"), fine_tune=options.fine_tune)
+    return fit_model(
+        images,
+        chosen,
+        output.with_name(f"{output.name}.model"),
+        fine_tune=options.fine_tune,
+        elsewhere=options.elsewhere,
+    )
 
 
 def _has_depth(images: ImageSet) -> bool:

@@ -1,8 +1,5 @@
 """How far a map's answers can be trusted, learned by querying it with its own photos as if they were new.
 
-A photo's own group (one walk, one drive) is left out where photos of other groups stand near enough to answer;
-otherwise the photos next to it in the order of their names are left out.
-
 Four things are fitted: within what radius, and with what weights, matches vote for a place; ψ̂, how much two views
 share, from their descriptor distance; P, the probability that a match stands within `PLACE_M` of the photo, from
 distances, votes and walks (`covis.maps.evidence`), falling along the ranking; and the radius that the fused position
@@ -16,13 +13,12 @@ queries again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis.core import artifacts
 from covis.core.arrays import Bools, Floats, Ids
@@ -32,129 +28,21 @@ from covis.crossval import WalkCrossValidation
 from covis.descriptors import Matrix
 from covis.images import ImageSet
 from covis.logistic import Logistic, expected_calibration_error, reliability
+from covis.maps.elsewhere import Bank
 from covis.maps.evidence import (
     Evidence,
     Falling,
     conformal_radius,
     fuse,
     gather,
+    log_odds,
     threshold_for,
     weights,
 )
+from covis.maps.held_out import NEIGHBOURS, WALKS, HeldOut, hold_out
 from covis.maps.settings import CALIBRATION, EVIDENCE, PROMISE
 from covis.poses import PLACE_M, Poses
-from covis.ranking import Ranking
-from covis.search import rank
 from covis.search.consensus import SHARPNESS, Consensus
-
-
-@dataclass(frozen=True, eq=False)
-class HeldOut:
-    """Photos used as queries to their own map, and the results."""
-
-    queries: Ids
-    """(Q,) positions in the map's images."""
-    ids: Ids
-    """(Q, K) positions of the matches, nearest first; −1 for none."""
-    distances: NDArray[np.float32]
-    method: str
-    """`groups` or `neighbours`: what was left out with each photo."""
-    walk: Ids
-    """(Q,) the group of each photo, or the stretch of its walk: photos that are right or wrong together."""
-    fold: Ids
-    """(Q,) whole walks that belong together when a fit is checked."""
-    seen: int = 0
-    """Descriptors of the map, the first ones, that are of photos whose poses its model learned from."""
-
-    @classmethod
-    def empty(cls, seen: int) -> HeldOut:
-        """No queries: the model learned from the poses of all `seen` photos, and no fit lacks some of them."""
-        none, no_matches = np.zeros(0, np.int64), np.zeros((0, EVIDENCE.context), np.int64)
-        return cls(none, no_matches, no_matches.astype(np.float32), "groups", none, none, seen)
-
-    @property
-    def ranking(self) -> Ranking:
-        """The matches as a search gives them."""
-        return Ranking(self.ids, self.distances)
-
-    def some(self, most: int) -> HeldOut:
-        """At most `most` of the photos, evenly spread."""
-        at = np.unique(np.linspace(0, len(self.queries) - 1, min(most, len(self.queries))).astype(np.int64))
-        kept = {name: getattr(self, name)[at] for name in ("queries", "ids", "distances", "walk", "fold")}
-        return replace(self, **kept)
-
-
-def photos_key(images: ImageSet) -> str:
-    """Identifies the photos whose poses a whitening learned from: their fingerprint, in the order of names."""
-    return images.subset(np.argsort(images.names, kind="stable")).fingerprint()
-
-
-def hold_out(images: ImageSet, descriptors: Matrix, folds: int = CALIBRATION.folds, *, seen: int = 0) -> HeldOut:
-    """Queries a map with up to `CALIBRATION.queries` of its photos; the same photos each time.
-
-    The descriptor of images[i] is the row `images.columns["row"][i]` (ascending) of `descriptors`, which may hold more.
-    The first `seen` rows are of photos whose poses the model learned from: they can be matches, but not queries.
-    """
-    count = len(images)
-    rng = np.random.default_rng(0)
-    queries = np.sort(rng.permutation(np.flatnonzero(images.columns["row"] >= seen))[: CALIBRATION.queries])
-    group = np.asarray(images.group, np.int64)
-    if _answerable(images.poses.xy, queries, group) >= CALIBRATION.min_queries:
-        ranking = _without_group(images, descriptors, queries)
-        fold = WalkCrossValidation.of(group, folds, rng).fold[queries]
-        return HeldOut(queries, ranking.ids, ranking.distances, "groups", group[queries], fold)
-    ranking = _without_neighbours(images, descriptors, queries)
-    place = np.empty(count, np.int64)
-    place[_walk_order(images)] = np.arange(count)
-    stretch = place[queries] * CALIBRATION.stretches // max(1, count)
-    return HeldOut(
-        queries, ranking.ids, ranking.distances, "neighbours", stretch, stretch * folds // CALIBRATION.stretches
-    )
-
-
-def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
-    """How many queries have a photo of another group near enough to be right."""
-    from scipy.spatial import cKDTree
-
-    if len(np.unique(group)) < 2:
-        return 0
-    near = cKDTree(xy).query_ball_point(xy[queries], PLACE_M)
-    return sum(bool((group[neighbours] != group[q]).any()) for q, neighbours in zip(queries, near, strict=True))
-
-
-def _without_group(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:
-    rows, group = images.columns["row"], np.asarray(images.group, np.int64)
-    codes = np.full(len(descriptors), -1, np.int64)
-    codes[rows] = group
-    ranking = rank(
-        descriptors[rows[queries]], descriptors, EVIDENCE.context, group[queries], codes, "other", allowed=rows
-    )
-    ids = np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1)
-    return Ranking(ids, ranking.distances)
-
-
-def _without_neighbours(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:
-    """Searches a little deeper, then takes out the photos next to each in its walk."""
-    rows = images.columns["row"]
-    ranking = rank(
-        descriptors[rows[queries]], descriptors, EVIDENCE.context + 2 * CALIBRATION.neighbours + 1, allowed=rows
-    )
-    ids = np.where(ranking.ids >= 0, np.searchsorted(rows, np.maximum(ranking.ids, 0)), -1)
-    place = np.empty(len(images), np.int64)
-    place[_walk_order(images)] = np.arange(len(images))
-    group = np.asarray(images.group)
-    beside = np.abs(place[ids] - place[queries][:, None]) <= CALIBRATION.neighbours
-    barred = (ids < 0) | (beside & (group[ids] == group[queries][:, None])) | (ids == queries[:, None])
-    order = np.argsort(barred, axis=1, kind="stable")[:, : EVIDENCE.context]
-    barred = np.take_along_axis(barred, order, 1)
-    ids = np.where(barred, -1, np.take_along_axis(ids, order, 1))
-    return Ranking(ids, np.where(barred, np.inf, np.take_along_axis(ranking.distances, order, 1)))
-
-
-def _walk_order(images: ImageSet) -> Ids:
-    """Photos by group, then by name, which is the order they were taken in on most cameras."""
-    return np.lexsort((images.names, images.group))
-
 
 RATE = 0.9
 """Share of photos whose true position should lie within the stated radius."""
@@ -190,6 +78,8 @@ class Calibration:
     """P of the first match, from `Evidence.first`."""
     others: Logistic | None = None
     """P of the matches behind it as a share of the first match's P, from `Evidence.about_others`."""
+    presence: Logistic | None = None
+    """Probability that the map has the place of a photo, from `Evidence.presence`, where `CALIBRATION.prior` are from elsewhere."""
     radius_of_agreement_m: float = PLACE_M
     sharpness: float = SHARPNESS
     """How the map's matches vote (`covis.search.Consensus`)."""
@@ -197,18 +87,34 @@ class Calibration:
     note: str = ""
     """Why there is no probability."""
     held_out: Floats | None = None
-    """(Q, 4) of each photo asked: P by a fit without its fold, whether it was right, metres to its fused position, walk."""
+    """(Q, 5) of each photo asked, by fits without its fold: P given that the map has its place, whether it was right,
+    metres to its fused position, walk, probability that the map has its place."""
+    elsewhere: Floats | None = None
+    """(E, 3) of pictures whose place the map does not have, by fits without their fold: P given that it had, probability
+    that it has, and 1 for the bank's, 0 for held-out photos whose surroundings were taken out."""
     changes: int = 0
     """Photos added or removed since."""
     seen: int = 0
     """Descriptors of the map, the first ones, that are of photos whose poses its model learned from."""
 
+    @property
+    def counts_bank(self) -> bool:
+        """Whether probabilities rest on distances to a bank of pictures."""
+        return self.elsewhere is not None and bool(self.elsewhere[:, 2].any())
+
     def consensus(self, poses: Poses) -> Consensus:
         """How matches with the poses of the map agree on a place."""
         return Consensus(poses, EVIDENCE.context, self.radius_of_agreement_m, sharpness=self.sharpness)
 
+    def present(self, evidence: Evidence, bank: Floats, prior: float = CALIBRATION.prior) -> Floats | None:
+        """(Q,) probability that the map has the place, where a share `prior` of photos is from elsewhere; None if unknown.
+
+        bank (Q,): the distance of each photo to the nearest picture of the bank.
+        """
+        return None if self.presence is None else self.presence.shifted(_prior_shift(prior))(evidence.presence(bank))
+
     def judge(self, evidence: Evidence) -> tuple[Ids, Floats]:
-        """(Q, K) the order of the matches by P, and P in that order, falling; NaN where there is no match."""
+        """(Q, K) the order of the matches by P given that the map has the place, and P, falling; NaN where there is none."""
         matched = evidence.found
         assert self.probability is not None
         best = self.probability(evidence.first)
@@ -223,33 +129,83 @@ class Calibration:
             p[:, j] = np.minimum(p[:, j], _STEP * p[:, j - 1])
         return order, p
 
+    def _mixture(self, prior: float = CALIBRATION.prior) -> tuple[Floats, Floats, Floats]:
+        """(N,) P, whether right, and weight, of the held-out photos and those from elsewhere, which weigh `prior`."""
+        assert self.held_out is not None
+        inside, right = _overall(self.held_out[:, [0, 4]], prior), self.held_out[:, 1]
+        if self.elsewhere is None:
+            return inside, right, np.ones(len(right))
+        outside, weight = _overall(self.elsewhere, prior), _elsewhere_weight(self.elsewhere[:, 2])
+        share = np.concatenate([np.full(len(right), (1 - prior) / len(right)), prior * weight])
+        return np.concatenate([inside, outside]), np.concatenate([right, np.zeros(len(outside))]), share
+
     @property
     def calibration_error(self) -> float | None:
-        """Expected calibration error of P on held-out photos."""
-        return None if self.held_out is None else expected_calibration_error(self.held_out[:, 0], self.held_out[:, 1])
+        """Expected calibration error of P over held-out photos and photos from elsewhere, `CALIBRATION.prior` of them."""
+        if self.held_out is None:
+            return None
+        p, right, weight = self._mixture()
+        return expected_calibration_error(p, right, weight=weight)
 
     def reliability(self) -> list[dict[str, float]]:
-        """P beside the share that was right, on held-out photos."""
-        return [] if self.held_out is None else reliability(self.held_out[:, 0], self.held_out[:, 1])
+        """P beside the share that was right, over the same mixture."""
+        if self.held_out is None:
+            return []
+        p, right, weight = self._mixture()
+        return reliability(p, right, weight=weight)
 
-    def threshold(self, precision: float) -> float | None:
-        """P from which on an answer is confident; None where there is not enough calibration data for this precision."""
-        if self.held_out is not None and precision not in self._thresholds:
-            probability, right, _, walk = self.held_out.T
-            self._thresholds[precision] = threshold_for(precision, probability, right, walk.astype(np.int64))
-        return self._thresholds.get(precision)
+    def threshold(self, precision: float, prior: float = CALIBRATION.prior) -> float | None:
+        """P from which on an answer is confident; None where there is not enough calibration data for this precision.
 
-    def promised(self) -> float | None:
+        Confident answers to photos of the mapped places are right at `precision`, and at most a share
+        `PROMISE.elsewhere` of photos from elsewhere gets one.
+        """
+        if (precision, prior) not in self._thresholds:
+            self._thresholds[precision, prior] = self._threshold(precision, prior)
+        return self._thresholds[precision, prior]
+
+    def _threshold(self, precision: float, prior: float) -> float | None:
+        if self.held_out is None or self.method == NEIGHBOURS:
+            return None
+        expected, right, _, walk, _ = self.held_out.T
+        p = _overall(self.held_out[:, [0, 4]], prior)
+        least = threshold_for(precision, p, right, walk.astype(np.int64), expected)
+        if least is None:
+            return None
+        least = max(least, PROMISE.least, self._elsewhere_limit(prior))
+        return least if (p >= least).mean() >= PROMISE.min_share else None
+
+    def _elsewhere_limit(self, prior: float) -> float:
+        """The lowest P that at most `PROMISE.elsewhere` of each kind of photos from elsewhere exceed."""
+        limit = 0.0
+        for kind in (0.0, 1.0):
+            of_kind = np.zeros(0) if self.elsewhere is None else self.elsewhere[self.elsewhere[:, 2] == kind]
+            if len(of_kind):
+                p = np.sort(_overall(of_kind, prior))[::-1]
+                limit = max(limit, float(np.nextafter(p[int(PROMISE.elsewhere * len(p))], 1.0)))
+        return limit
+
+    def promised(self, prior: float = CALIBRATION.prior) -> float | None:
         """The highest of `PROMISE.precisions` that the held-out photos suffice for; None if they suffice for none."""
-        return next((precision for precision in PROMISE.precisions if self.threshold(precision) is not None), None)
+        return next((p for p in PROMISE.precisions if self.threshold(p, prior) is not None), None)
+
+    def confident_elsewhere(self, threshold: float | None, prior: float = CALIBRATION.prior) -> float | None:
+        """Share of photos from elsewhere that get a confident answer, by pictures whose place the map does not have."""
+        if self.elsewhere is None or threshold is None:
+            return None
+        confident = _overall(self.elsewhere, prior) >= threshold
+        return float(np.average(confident, weights=_elsewhere_weight(self.elsewhere[:, 2])))
 
     @cached_property
-    def _thresholds(self) -> dict[float, float | None]:
+    def _thresholds(self) -> dict[tuple[float, float], float | None]:
         """Thresholds computed so far: all photos of a call need the same one."""
         return {}
 
     def radius_m(self, probability: Floats, rate: float = RATE) -> Floats:
-        """(Q,) radius around fused positions, by the errors of held-out answers of similar P; NaN where unknown."""
+        """(Q,) radius around fused positions, by the errors of held-out answers of similar P; NaN where unknown.
+
+        probability (Q,): given that the map has the place.
+        """
         if self.held_out is None:
             return np.full(len(probability), np.nan)
         edges = self._edges()
@@ -265,7 +221,7 @@ class Calibration:
         """
         assert self.held_out is not None
         for lowest in range(alike, -1, -1):
-            error_m, walk = self.held_out[(bins >= lowest) & (bins <= alike), 2:].T
+            error_m, walk = self.held_out[(bins >= lowest) & (bins <= alike), 2:4].T
             radius = conformal_radius(error_m, rate, walk.astype(np.int64))
             if radius is not None:
                 return radius
@@ -289,18 +245,20 @@ class Calibration:
                                  "overlap": None if self.overlap is None else _overlap_facts(self.overlap)}  # fmt: skip
         if held is None:
             return facts
-        confident = held[:, 0] >= (2.0 if threshold is None else threshold)
+        confident = _overall(held[:, [0, 4]], CALIBRATION.prior) >= (2.0 if threshold is None else threshold)
         return facts | {
             "queries": len(held), "right_within_m": PLACE_M, "right": float(held[:, 1].mean()),
             "expected_calibration_error": self.calibration_error, "reliability": self.reliability(),
             "precision": precision, "threshold": threshold, "confident": float(confident.mean()),
+            "prior": CALIBRATION.prior, "confident_elsewhere": self.confident_elsewhere(threshold),
             "median_error_m": float(np.median(held[:, 2])),
             "consensus": {"radius_m": self.radius_of_agreement_m, "sharpness": self.sharpness},
         }  # fmt: skip
 
     def to_dict(self) -> dict[str, Any]:
         """As plain values for JSON."""
-        return asdict(self) | {"held_out": None if self.held_out is None else self.held_out.tolist()}
+        tables = {name: getattr(self, name) for name in ("held_out", "elsewhere")}
+        return asdict(self) | {name: None if rows is None else rows.tolist() for name, rows in tables.items()}
 
     @classmethod
     def from_dict(cls, record: Mapping[str, Any]) -> Calibration:
@@ -310,15 +268,35 @@ class Calibration:
             fitted = overlap["fitted"]
             curve = None if fitted is None else Falling(tuple(fitted["x"]), tuple(fitted["y"]))
             overlap = Overlap(overlap["margin"], curve, overlap["mean_error"])
-        first, others = (
-            None if record[k] is None else Logistic.from_dict(record[k]) for k in ("probability", "others")
+        first, others, presence = (
+            None if record[k] is None else Logistic.from_dict(record[k]) for k in ("probability", "others", "presence")
         )
-        held = None if record["held_out"] is None else np.array(record["held_out"], np.float64)
+        held, elsewhere = (
+            None if record[k] is None else np.array(record[k], np.float64) for k in ("held_out", "elsewhere")
+        )
         plain = ("photos", "radius_of_agreement_m", "sharpness", "method", "note", "changes", "seen")
         return cls(
-            overlap=overlap, probability=first, others=others, held_out=held,
+            overlap=overlap, probability=first, others=others, presence=presence, held_out=held, elsewhere=elsewhere,
             **{key: record[key] for key in plain},
         )  # fmt: skip
+
+
+def _overall(parts: Floats, prior: float) -> Floats:
+    """(N,) P of answers from its factors (N, 2 or more): P given that the map has the place, and that it has."""
+    odds = np.exp(log_odds(parts[:, 1], 1e-9) + _prior_shift(prior))
+    return np.asarray(parts[:, 0] * odds / (1 + odds))
+
+
+def _prior_shift(prior: float) -> float:
+    """What another share of photos from elsewhere adds to the log-odds that the map has a place."""
+    return float(log_odds(np.array(CALIBRATION.prior), 1e-9) - log_odds(np.array(prior), 1e-9))
+
+
+def _elsewhere_weight(of_bank: Floats) -> Floats:
+    """(E,) weights, of sum 1, of photos from elsewhere: `CALIBRATION.absent_share` for places taken out of the map."""
+    bank, absent = int(of_bank.sum()), int((1 - of_bank).sum())
+    share = CALIBRATION.absent_share if bank and absent else float(bool(absent))
+    return np.where(of_bank > 0, (1 - share) / max(1, bank), share / max(1, absent))
 
 
 @dataclass(frozen=True, eq=False)
@@ -331,6 +309,8 @@ class Recalibration:
     """Whether it may be fitted anew; else the record stays as it is."""
     held: HeldOut | None = None
     """Results of the map's photos as queries, if they are known already."""
+    bank: Bank | None = None
+    """Pictures that are not of the map's places."""
 
     def __call__(
         self, old: Mapping[str, Any] | None, changes: int, images: ImageSet, descriptors: Matrix
@@ -345,12 +325,12 @@ class Recalibration:
         if self.held is not None:
             return calibrate(images, descriptors, self.margin, held=self.held).to_dict()
         if old is None or old["photos"] < CALIBRATION.min_queries:
-            return calibrate(images, descriptors, self.margin).to_dict()
+            return calibrate(images, descriptors, self.margin, bank=self.bank).to_dict()
         changed, seen = old["changes"] + changes, old["seen"]
         later = int((images.columns["row"] >= seen).sum())
         if changed <= CALIBRATION.recalibrate_share * old["photos"] or (seen and later < CALIBRATION.min_later):
             return {**old, "changes": changed}
-        return calibrate(images, descriptors, self.margin, seen=seen).to_dict()
+        return calibrate(images, descriptors, self.margin, seen=seen, bank=self.bank).to_dict()
 
 
 def compacted(record: Mapping[str, Any] | None, rows: Ids) -> dict[str, Any] | None:
@@ -368,11 +348,13 @@ def calibrate(
     held: HeldOut | None = None,
     seen: int = 0,
     inliers: Callable[[Ids, Ids], Ids] | None = None,
+    bank: Bank | None = None,
 ) -> Calibration:
     """Fits all that the photos of a map allow; `images` and `descriptors` as `hold_out` takes them, `margin` is GCL's τ.
 
     held: results of queries to fits that did not see them, if known already. seen: rows that the model learned from.
     inliers: from photos (Q,) and their matches (Q, K) to local features in common, which P then takes into account.
+    bank: pictures that are not of the map's places, where `held` does not have their results.
     """
     seen = seen if held is None else held.seen
     line = None if margin is None else Overlap(margin)
@@ -380,7 +362,7 @@ def calibrate(
     if photos < CALIBRATION.min_queries:
         note = f"the map has only {counted(photos, 'photo')} ({CALIBRATION.min_queries} are needed to calibrate it)"
         return Calibration(photos, line, None, note=note, seen=seen)
-    held = hold_out(images, descriptors, seen=seen) if held is None else held
+    held = hold_out(images, descriptors, seen=seen, bank=bank) if held is None else held
     if not len(held.queries):
         note = (
             "the map's model learned from the poses of these photos, so they cannot be used for calibration; "
@@ -408,12 +390,69 @@ def calibrate(
     shared = None if overlap is None else overlap(distances)
     fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
     error_m = np.hypot(*(fused.xy - asked.xy).T)
-    table = np.round(np.column_stack([scored, right[:, 0], error_m, held.walk])[answered], 6)
     first = Logistic.fit_ceiling(evidence.first[answered], right[answered, 0], held.walk[answered])
     others = _fit_others(evidence, scored, right)
-    result = Calibration(photos, overlap, first, others, held_out=table, **common)
+    presence, present, elsewhere = _fit_presence(evidence, agreement, images, held, first)
+    table = np.round(np.column_stack([scored, right[:, 0], error_m, held.walk, present])[answered], 6)
+    result = Calibration(
+        photos, overlap, first, others, presence, held_out=table, elsewhere=elsewhere, note=_one_walk(held), **common
+    )
     _tell(result)
     return result
+
+
+def _one_walk(held: HeldOut) -> str:
+    if held.method == WALKS:
+        return ""
+    return "its photos are of one walk, which says little of photos taken on another day; add a second walk"
+
+
+def _fit_presence(
+    evidence: Evidence, agreement: Consensus, images: ImageSet, held: HeldOut, first: Logistic
+) -> tuple[Logistic | None, Floats, Floats | None]:
+    """The fit of `Calibration.presence`; by fits without its fold, (Q,) presence of held-out photos and `elsewhere`."""
+    asked = held.elsewhere
+    if asked is None:
+        return None, np.ones(len(held.queries)), None
+    group = np.asarray(images.group, np.int64)
+    absent, strangers = (gather(agreement, ranking, group) for ranking in (asked.absent, asked.strangers))
+    parts = [
+        evidence.presence(asked.bank)[evidence.found[:, 0]],
+        absent.presence(asked.bank)[absent.found[:, 0]],
+        strangers.presence(asked.between)[strangers.found[:, 0]],
+    ]
+    if len(parts[1]) + len(parts[2]) < CALIBRATION.min_queries:
+        return None, np.ones(len(held.queries)), None
+    folds = int(held.fold.max()) + 1
+    fold = np.concatenate([
+        held.fold[evidence.found[:, 0]], held.fold[absent.found[:, 0]],
+        asked.stranger_fold(folds)[strangers.found[:, 0]],
+    ])  # fmt: skip
+    kind = np.repeat([0, 1, 2], [len(part) for part in parts])
+    features, scored = np.concatenate(parts), np.empty(len(kind))
+    for known, inside in WalkCrossValidation(fold).splits():
+        known = known if (kind[known] == 0).any() and (kind[known] > 0).any() else np.ones(len(kind), bool)
+        scored[inside] = _presence(features[known], kind[known])(features[inside])
+    present = np.ones(len(held.queries))
+    present[evidence.found[:, 0]] = scored[kind == 0]
+    given = np.concatenate([
+        first(_without_inliers(e.first, first))[e.found[:, 0]] for e in (absent, strangers)
+    ])  # fmt: skip
+    table = np.round(np.column_stack([given, scored[kind > 0], kind[kind > 0] == 2]), 6)
+    return _presence(features, kind), present, table
+
+
+def _without_inliers(features: Floats, fitted: Logistic) -> Floats:
+    """Features of pictures that have no local features in common with the map, as `fitted` takes them."""
+    return np.pad(features, ((0, 0), (0, len(fitted.weights) - features.shape[1])))
+
+
+def _presence(features: Floats, kind: Ids) -> Logistic:
+    """The fit to photos of mapped places (kind 0), of places taken out of the map (1) and of the bank (2)."""
+    weight = np.full(len(kind), 1 - CALIBRATION.prior)
+    inside = int((kind == 0).sum())
+    weight[kind > 0] = CALIBRATION.prior * inside * _elsewhere_weight((kind[kind > 0] == 2).astype(np.float64))
+    return Logistic.fit(features, kind == 0, 2 * weight)
 
 
 def _fit_others(evidence: Evidence, scored: Floats, right: Bools) -> Logistic | None:
@@ -472,10 +511,15 @@ def _overlap_facts(overlap: Overlap) -> dict[str, Any]:
 
 def _tell(result: Calibration) -> None:
     facts = result.summary()
-    sure = "no precision of 80 % or more can be promised"
+    sure = f"no precision can be promised{f': {result.note}' if result.note else ''}"
     if facts["threshold"] is not None:
-        sure = f"{100 * facts['confident']:.0f} % of answers are confident at a precision of {100 * facts['precision']:.0f} %"
+        sure = (
+            f"for photos of the mapped places {100 * facts['confident']:.0f} % of answers are confident, and "
+            f"{100 * facts['precision']:.0f} % of those right"
+        )
+    if facts["confident_elsewhere"] is not None:
+        sure += f"; of photos from elsewhere {100 * facts['confident_elsewhere']:.1f} % get a confident answer"
     say(
-        f"calibrated on {facts['queries']} held-out photos: {100 * facts['right']:.1f} % correct within {PLACE_M:g} m, "
-        f"expected calibration error {facts['expected_calibration_error']:.3f}, {sure}"
+        f"calibrated on {facts['queries']} held-out photos: {100 * facts['right']:.1f} % correct within {PLACE_M:g} m; "
+        f"{sure}"
     )

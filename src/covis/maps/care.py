@@ -21,6 +21,7 @@ from covis.maps.photos import text_of
 from covis.maps.storage.folder import FolderStorage, State, open_segments, read_version, version_folder
 from covis.maps.storage.layout import (
     CURRENT,
+    ELSEWHERE,
     MAP_KIND,
     MODEL,
     RECORD,
@@ -54,6 +55,8 @@ def check_map(path: Path | str) -> list[Damage]:
     _try(problems, path / MODEL, lambda: read_model_manifest(path))
     if (path / RUNTIME).exists():
         _try(problems, path / RUNTIME, lambda: read_runtime(path, verify=True))
+    if (path / ELSEWHERE).exists():
+        _try(problems, path / ELSEWHERE, lambda: DescriptorStore.open(path / ELSEWHERE, links=False))
     version: int | None = _try(problems, path / CURRENT, lambda: current_version(path))
     if version is None:
         return problems
@@ -64,6 +67,8 @@ def check_map(path: Path | str) -> list[Damage]:
         _try(problems, segment, lambda key=key: open_segments(path, (key,), verify=True))
     if not problems:
         _try(problems, folder, lambda: Map.open(path, verify=True).index_kind)
+    if not problems:
+        _try(problems, path / ELSEWHERE, lambda: Map.open(path).bank)
     return problems
 
 
@@ -79,11 +84,15 @@ def repair_map(path: Path | str) -> dict[str, Any]:
     with artifacts.lock(path):
         problems = check_map(path)
         parts = {problem.part for problem in problems}
-        outcome = _rebuilt(path) if parts - {RUNTIME} else {"version": current_version(path), "dropped": []}
+        outcome = _rebuilt(path) if parts - {RUNTIME, ELSEWHERE} else {"version": current_version(path), "dropped": []}
         if RUNTIME in parts:
             _cleared(path / RUNTIME)
+        if ELSEWHERE in parts:
+            _cleared(path / ELSEWHERE)
     if RUNTIME in parts:
         Map.open(path).carry_runtime()
+    if ELSEWHERE in parts:
+        Map.open(path).describe_elsewhere()
     damage = [{"part": p.part, "cause": p.cause} for p in problems]
     photos = len(Map.open(path, verify=True))
     return {"map": str(path), "repaired": bool(problems), "photos": photos, **outcome, "problems": damage}
@@ -93,7 +102,7 @@ def _cleared(folder: Path) -> None:
     """Removes a folder, or the link that stands for it."""
     if folder.is_symlink():
         folder.unlink()
-    else:
+    elif folder.exists():
         shutil.rmtree(folder)
 
 

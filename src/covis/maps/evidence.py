@@ -45,11 +45,18 @@ class Falling:
         return np.asarray(np.interp(x, self.x, self.y))
 
 
-def threshold_for(precision: float, probability: Floats, right: NDArray[Any], walk: NDArray[np.int64]) -> float | None:
+def threshold_for(
+    precision: float,
+    probability: Floats,
+    right: NDArray[Any],
+    walk: NDArray[np.int64],
+    expected: Floats | None = None,
+) -> float | None:
     """The probability from which on answers are right at `precision` on unseen walks; None if there is none.
 
-    probability, right, walk (N,): of answers. The threshold is the lowest above which enough answers were right,
-    counting one more wrong one, and enough are expected to be right by their probabilities, which vary less by chance.
+    probability, right, walk (N,): of answers. expected (N,): their probabilities of being right, where
+    `probability` also counts that the map may not have the place. The threshold is the lowest above which enough answers were right, counting one more wrong one, and enough are expected
+    to be right, which varies less by chance.
     As it is picked for reaching the precision, both aim a little higher. Wrong answers come many at once, from one
     walk, so the precision must also be reached with three quarters of a standard error over walks to spare. And it
     must cover a quarter of the answers, since a promise for a handful of photos is worthless.
@@ -58,10 +65,13 @@ def threshold_for(precision: float, probability: Floats, right: NDArray[Any], wa
         return None
     order = np.argsort(-probability, kind="stable")
     p, hit = probability[order], np.asarray(right, np.float64)[order]
+    believed = (probability if expected is None else expected)[order]
     count = np.arange(1, len(p) + 1)
     share = hit.cumsum() / count
     aim = precision + PROMISE.spare * (1 - precision)
-    enough = (hit.cumsum() / (count + 1) >= aim) & (p.cumsum() / count >= aim) & (count >= PROMISE.min_share * len(p))
+    enough = (
+        (hit.cumsum() / (count + 1) >= aim) & (believed.cumsum() / count >= aim) & (count >= PROMISE.min_share * len(p))
+    )
     enough &= share - PROMISE.standard_errors * _standard_error(hit, share, walk[order]) >= precision
     # Answers of equal probability are accepted or rejected together.
     at = np.flatnonzero(enough & np.append(np.diff(p) != 0, True))
@@ -139,7 +149,7 @@ def at_place(xy: Floats, matched: NDArray[np.bool_]) -> NDArray[np.bool_]:
 # What an answer is judged by
 
 
-_FAR = 2.0
+FAR = 2.0
 """Distance of a match that does not exist: no two unit vectors are farther apart."""
 
 
@@ -171,6 +181,14 @@ class Evidence:
         most = [np.where(where, counts, 0).max(axis=1, initial=0) for where in (same, looked & ~same)]
         return replace(self, first=np.column_stack([self.first, *np.log1p(most)]))
 
+    def presence(self, bank: Floats) -> Floats:
+        """(Q, 8) what tells whether the map has a photo's place: `first`, and how much nearer the map is than the bank.
+
+        bank (Q,): the distance of each photo to the nearest picture of the bank.
+        """
+        nearest = np.where(self.found, self.ranking.distances, FAR).min(axis=1, initial=FAR)
+        return np.column_stack([self.first[:, :7], bank - nearest])
+
     def about_others(self, probability: Floats) -> Floats:
         """(Q, K, 7) `other` with the log-odds of the first match's P (Q,), separately for its place and for others."""
         odds = np.broadcast_to(log_odds(probability, 1e-4)[:, None], self.other.shape[:2])
@@ -185,19 +203,19 @@ def gather(consensus: Consensus, ranking: Ranking, group: Ids) -> Evidence:
     if not len(poses) or not agreed.k:
         q, k = ids.shape
         return Evidence(agreed, np.zeros((q, k, 2)), np.zeros((q, k)), np.zeros((q, 7)), np.zeros((q, k, 5)))
-    xy, d = poses.xy[ids], np.where(matched, agreed.distances, _FAR).astype(np.float64)
+    xy, d = poses.xy[ids], np.where(matched, agreed.distances, FAR).astype(np.float64)
     gap = np.hypot(*np.moveaxis(xy[:, :, None] - xy[:, None], 3, 0))
     together = (gap <= PLACE_M) & matched[:, None] & matched[:, :, None]
     weight, alike = _votes(consensus, agreed)
     heard = np.maximum(weight.sum(axis=1, keepdims=True), 1e-12)
     share = log_odds((together * weight[:, None]).sum(axis=2) / heard, EVIDENCE.share_floor)
     votes = log_odds((alike * weight[:, None]).sum(axis=2) / heard, EVIDENCE.share_floor)
-    nearest = np.where(together, d[:, None], _FAR).min(axis=2)
+    nearest = np.where(together, d[:, None], FAR).min(axis=2)
     # Where all matches are at one place, the next other place is at least as far as the last of them.
     last = np.where(matched, d, 0.0).max(axis=1)
-    beyond = np.where(matched[:, None] & ~together, d[:, None], _FAR).min(axis=2)
+    beyond = np.where(matched[:, None] & ~together, d[:, None], FAR).min(axis=2)
     lead = np.minimum(beyond[:, 0], last) ** 2 - nearest[:, 0] ** 2
-    spread = last**2 - np.where(matched, d, _FAR).min(axis=1) ** 2
+    spread = last**2 - np.where(matched, d, FAR).min(axis=1) ** 2
     walks = np.log(np.maximum(_walks(together[:, 0], group[ids]), 1))
     first = [nearest[:, 0], lead, np.sqrt(lead.clip(min=0)), share[:, 0], votes[:, 0], walks, spread]
     same = together[:, 0].astype(np.float64)

@@ -32,10 +32,12 @@ from covis.experiments import get, own_photos
 from covis.experiments.running import FrozenOnce
 from covis.graph import POSITIVE
 from covis.images import ImageSet, Split
-from covis.maps.calibration import HeldOut
+from covis.maps.elsewhere import Bank, bank_images
+from covis.maps.held_out import ElsewhereSearch, HeldOut
 from covis.maps.photos import listed
 from covis.maps.whitening import HeldOutSearch, choose_whitening, shared_dims
 from covis.models import PlaceModel, load_fast
+from covis.ranking import Ranking
 from covis.reading.decoding import Rejected
 from covis.training.pooling_start import INITIAL_IMAGES, start_pooling
 from covis.training.recipe import Recipe, describe_recipe
@@ -56,7 +58,7 @@ OVERHEAD_S = 30.0
 """Time that a map takes however few photos it has, most of it for the ONNX file."""
 _PROBE = 4
 _QUESTION_FIELDS = ("queries", "ids", "distances", "walk", "fold")
-_KIND, _RESULT, _QUESTIONS = "fit", "fitted.json", "held_out.npz"
+_KIND, _RESULT, _QUESTIONS, _BANK = "fit", "fitted.json", "held_out.npz", "elsewhere.npz"
 _CLUSTERS, _MODEL, _STORE, _RAW, _LATER = "clusters", "model", "descriptors", "raw", "later"
 
 
@@ -89,7 +91,16 @@ class Fitted:
             return None
         with np.load(file) as kept:
             arrays = {name: kept[name] for name in _QUESTION_FIELDS}
-            return HeldOut(method=str(kept["method"]), seen=self.seen, **arrays)
+            elsewhere = ElsewhereSearch(
+                Ranking(kept["absent_ids"], kept["absent_distances"]), kept["bank"],
+                Ranking(kept["stranger_ids"], kept["stranger_distances"]), kept["between"],
+            )  # fmt: skip
+            return HeldOut(method=str(kept["method"]), seen=self.seen, elsewhere=elsewhere, **arrays)
+
+    def bank(self) -> Bank:
+        """Pictures that are not of the map's places, as the model describes them."""
+        with np.load(self.model.parent / _BANK) as kept:
+            return Bank(kept["descriptors"], kept["family"])
 
     def described(self, images: ImageSet) -> tuple[ImageSet, DescriptorStore, list[Rejected]]:
         """The photos that have a descriptor, in the order of the store, the store, and why the others have none."""
@@ -147,15 +158,18 @@ def fit_model(
     enough: int = ENOUGH,
     seed: int = 0,
     resources: Resources | None = None,
+    elsewhere: Path | None = None,
 ) -> Fitted:
     """Fits `recipe`'s pooling and a whitening to the photos, in the folder `run`; the same call resumes.
 
     The whitening is learned from poses if there are enough walks to choose it by cross-fitting over them. With
     `fine_tune`, the recipe is trained on the photos first, if `enough` of them overlap, and kept if that finds every
     fourth walk better; then only those walks are queries. Otherwise each photo passes the network at most 1.25 times.
+    elsewhere: a folder of photos of other places, beside those that covis draws itself.
     """
     run = Path(run)
     config = {"recipe": describe_recipe(recipe), "images": images.fingerprint(), "seed": seed, "fine_tune": fine_tune}
+    config |= {} if elsewhere is None else {"elsewhere": str(elsewhere.resolve())}
     with artifacts.claim(run, _KIND, config):
         if (run / _RESULT).is_file():
             return _read_result(run)
@@ -169,7 +183,11 @@ def fit_model(
         raw = embed(fast, drawn, run / _RAW)
         known = images.subset(_positions(images, raw))
         asked = None if tuned is None else np.isin(known.names, held_out_walks(images).queries.names)
-        note, seen, recalls = _whiten(model, known, raw, recipe, run, asked, recalls)
+        pictures, family = bank_images(elsewhere)
+        bank = Bank(embed(fast, pictures), family)
+        note, seen, recalls = _whiten(model, known, raw, recipe, run, asked, recalls, bank)
+        white = bank.descriptors if model.whitening is None else model.whitening(bank.descriptors)
+        np.savez(run / _BANK, descriptors=white, family=family)
         model.save(run / _MODEL, {**model.card, "recipe": describe_recipe(recipe), "seed": seed}, replace=True)
         _describe_all(model, images, known, raw, run)
         if fine_tune and tuned is None:
@@ -201,6 +219,7 @@ def _whiten(
     run: Path,
     asked: Bools | None,
     recalls: dict[str, dict[str, float]],
+    bank: Bank,
 ) -> tuple[str, int, dict[str, dict[str, float]]]:
     """Whitens the model; returns a note, the number of photos whose poses it learned from, and recalls."""
     dim = affordable(recipe.whiten, len(images))
@@ -208,14 +227,21 @@ def _whiten(
         return f"{len(images)} photos are too few to whiten: the pretrained network is used unchanged", 0, recalls
     with moments(raw, shared_dims(dim, raw), fewer=True) as fitted:
         dim = min(dim, len(fitted.variances))
-        choice = choose_whitening(images, fitted, dim, recipe.labels)
+        choice = choose_whitening(images, fitted, dim, recipe.labels, bank=bank)
     model.whiten(choice.whitening)
     held = choice.held_out(asked)
     if choice.tried is None or choice.asked is None or held is None:
         walks = len(np.unique(images.group))
         note = f"{walks} walks are too few to learn from their poses: PCA whitening to {dim} dimensions"
         return note, 0, recalls
-    np.savez(run / _QUESTIONS, **{name: getattr(held, name) for name in _QUESTION_FIELDS}, method=held.method)
+    asked_elsewhere = held.elsewhere
+    assert asked_elsewhere is not None
+    np.savez(
+        run / _QUESTIONS, **{name: getattr(held, name) for name in _QUESTION_FIELDS}, method=held.method,
+        absent_ids=asked_elsewhere.absent.ids, absent_distances=asked_elsewhere.absent.distances,
+        stranger_ids=asked_elsewhere.strangers.ids, stranger_distances=asked_elsewhere.strangers.distances,
+        bank=asked_elsewhere.bank, between=asked_elsewhere.between,
+    )  # fmt: skip
     recalls = {**recalls, **{_named(rule): choice.tried.recall(i) for i, rule in enumerate(choice.tried.rules)}}
     return _recall_note(choice.tried, choice.asked, dim), len(images), {**recalls, TAKEN: choice.asked.recall(0)}
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
 from covis.images import ImageSet
-from covis.maps.answers import Answer, Match, Place, Position, unusable
+from covis.maps.answers import Answer, Match, Place, Position, is_absent, unusable
 from covis.maps.calibration import RATE, Calibration
-from covis.maps.evidence import Fused, fuse, gather, weights
+from covis.maps.elsewhere import Bank
+from covis.maps.evidence import FAR, Fused, fuse, gather, weights
 from covis.maps.photos import text_of
-from covis.maps.settings import EVIDENCE, WALK
+from covis.maps.settings import CALIBRATION, EVIDENCE, WALK
 from covis.poses import Poses, true_headings
 from covis.ranking import Ranking
 from covis.search import Area
@@ -35,11 +36,13 @@ class LocateOptions:
     """Share of true positions that should lie within the radius."""
     inliers: bool = False
     """Whether probabilities also count local features in common, in a map that has learned what they mean."""
+    prior: float = CALIBRATION.prior
+    """Share of the photos asked about that are thought to be from elsewhere."""
     step_m: float = WALK.step_m
     """How far two photos of a walk in a row may lie apart without being doubted."""
 
     def __post_init__(self) -> None:
-        for name, value in (("precision", self.precision), ("rate", self.rate)):
+        for name, value in (("precision", self.precision), ("rate", self.rate), ("prior", self.prior)):
             if value is not None and not 0 < value < 1:
                 raise InputError(f"{name} is {value}; it must lie between 0 and 1")
 
@@ -59,6 +62,8 @@ class Judged:
     """(Q, K) ψ̂."""
     probability: Floats | None
     """(Q, K) P of the first `EVIDENCE.context` matches, falling; NaN for those after them."""
+    elsewhere: Floats | None
+    """(Q,) probability that the map does not have the place."""
     fused: Fused
     radius_m: Floats
 
@@ -74,6 +79,10 @@ class Judge:
     options: LocateOptions = DEFAULTS
     inliers: Callable[[Ids], Ids] | None = None
     """Matches (Q, K) of the queries → local features in common, for a calibration that counts them."""
+    bank: Bank | None = None
+    """Pictures that are not of the map's places."""
+    whole: Judge | None = None
+    """The same without the limits of an area, whose evidence counts too; None where there is no area."""
 
     def __call__(self, vectors: NDArray[np.float32], k: int) -> Judged:
         """Searches for (Q, dim) descriptors and judges the results."""
@@ -86,18 +95,24 @@ class Judge:
         distances = evidence.ranking.distances.astype(np.float64)
         shared = None if calibration.overlap is None else calibration.overlap(distances)
         fused = fuse(evidence.xy, evidence.heading, weights(distances, shared), evidence.found)
-        few, near = evidence.ranking, None
+        few, near, present = evidence.ranking, None, None
         if calibration.probability is not None and few.k:
             order, near = calibration.judge(evidence)
             few = few.reordered(order)
+            far = np.full(len(vectors), FAR) if self.bank is None else self.bank.distances(vectors)
+            present = calibration.present(evidence, far, self.options.prior)
         ids = np.concatenate([few.ids, ranking.ids[:, EVIDENCE.context :]], axis=1)
         ranking = Ranking(ids, np.concatenate([few.distances, ranking.distances[:, EVIDENCE.context :]], axis=1))
         overlap = None if calibration.overlap is None else calibration.overlap(ranking.distances.astype(np.float64))
         if near is None:
-            return Judged(ranking, overlap, None, fused, np.full(len(vectors), np.nan))
-        behind = np.full((len(ids), ranking.k - few.k), np.nan)
+            return Judged(ranking, overlap, None, None, fused, np.full(len(vectors), np.nan))
         radius_m = calibration.radius_m(near[:, 0], self.options.rate)
-        return Judged(ranking, overlap, np.concatenate([near, behind], axis=1), fused, radius_m)
+        near = near if present is None else near * present[:, None]
+        near = np.concatenate([near, np.full((len(ids), ranking.k - few.k), np.nan)], axis=1)
+        judged = Judged(ranking, overlap, near, None if present is None else 1 - present, fused, radius_m)
+        return (
+            judged if self.whole is None else _lowered(judged, self.images, self.whole(vectors, k), self.whole.images)
+        )
 
     def answers(
         self, photos: Sequence[Path], vectors: NDArray[np.float32], bad: dict[int, str], k: int
@@ -128,8 +143,9 @@ class Judge:
         radius = float(judged.radius_m[q])
         position = Position(spot, None if np.isnan(radius) else radius, self.options.rate, int(fused.count[q]))
         probability = _cell(judged.probability, q, 0)
-        note = doubt(self.calibration, probability, self.options.precision)
-        return Answer(photo, matches, position, probability, not note, note)
+        elsewhere = None if judged.elsewhere is None else float(judged.elsewhere[q])
+        note = doubt(self.calibration, probability, self.options, elsewhere)
+        return Answer(photo, matches, position, probability, not note, note, elsewhere=elsewhere)
 
     def _match(self, i: int, distance: float, place: Place, shares: tuple[float | None, float | None]) -> Match:
         images = self.images
@@ -138,14 +154,35 @@ class Judge:
         return Match(text_of(images.names[i]), file, place, group, distance, *shares)
 
 
-def doubt(calibration: Calibration | None, probability: float | None, precision: float | None) -> str:
+def _lowered(judged: Judged, images: ImageSet, whole: Judged, all_images: ImageSet) -> Judged:
+    """Answers within an area, their probabilities no higher than the whole map gives them.
+
+    A match that is not among the nearest of the whole map is less likely than the least likely of these.
+    """
+    if judged.probability is None or whole.probability is None:
+        return judged
+    least = np.nanmin(whole.probability, axis=1, initial=1.0)
+    names, every = images.names[judged.ranking.ids], all_images.names[whole.ranking.ids]
+    same = (names[:, :, None] == every[:, None]) & (whole.ranking.ids >= 0)[:, None]
+    known = np.nanmax(np.where(same, whole.probability[:, None], np.nan), axis=2, initial=0.0)
+    limit = np.minimum.accumulate(np.where(same.any(axis=2), known, least[:, None]), axis=1)
+    return replace(judged, probability=np.minimum(judged.probability, limit), elsewhere=whole.elsewhere)
+
+
+def doubt(
+    calibration: Calibration | None, probability: float | None, options: LocateOptions, elsewhere: float | None
+) -> str:
     """Why an answer of this probability is not confident; empty where it is."""
     if calibration is None or calibration.held_out is None or probability is None:
         return (calibration.note if calibration is not None else "") or "the map is not calibrated"
-    wanted = calibration.promised() if precision is None else precision
+    if is_absent(elsewhere):
+        return "the map has no photo of this place"
+    wanted = calibration.promised(options.prior) if options.precision is None else options.precision
+    if calibration.note:
+        return f"the map promises nothing: {calibration.note}"
     if wanted is None:
         return "the map finds too few of its own photos to promise a precision of 80 % or more"
-    threshold = calibration.threshold(wanted)
+    threshold = calibration.threshold(wanted, options.prior)
     if threshold is None:
         return f"the map finds too few of its own photos to promise a precision of {100 * wanted:g} %"
     if probability < threshold:

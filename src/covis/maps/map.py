@@ -27,10 +27,12 @@ from covis.core.progress import say, warn
 from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
 from covis.images import ImageSet, encode_names
 from covis.maps.answers import Answer
-from covis.maps.calibration import Calibration, HeldOut, Recalibration, gcl_margin, hold_out, photos_key
+from covis.maps.calibration import Calibration, Recalibration, gcl_margin
 from covis.maps.calibration import calibrate as fit_calibration
 from covis.maps.calibration_record import read_calibration
 from covis.maps.display import Answers, MapView
+from covis.maps.elsewhere import Bank, describe_bank
+from covis.maps.held_out import HeldOut, hold_out, photos_key
 from covis.maps.locating import DEFAULTS, Judge, LocateOptions
 from covis.maps.photos import files_of, kept_columns, list_rejects, listed, reframed, stamps
 from covis.maps.pictures import note_images
@@ -39,6 +41,7 @@ from covis.maps.storage import Storage, open_storage
 from covis.maps.storage.folder import FolderStorage, State
 from covis.maps.storage.layout import (
     CURRENT,
+    ELSEWHERE,
     INLIERS,
     MAP_KIND,
     MODEL,
@@ -172,6 +175,7 @@ class Map:
         calibrate: bool = True,
         engine: str = "",
         held: HeldOut | None = None,
+        bank: Bank | None = None,
     ) -> Map:
         """Makes a map of `images` with known positions; the same call resumes an interrupted one.
 
@@ -179,7 +183,8 @@ class Map:
         a kind of approximate search. descriptors: those of the
         images, by name, if there are some already. engine: where photos and descriptors live instead of the folder,
         `milvus:URI` or `postgresql://…`. held: if the model learned from these photos, their results by fits that did
-        not see them (`covis.maps.fitting`); they are not queries again.
+        not see them (`covis.maps.fitting`); they are not queries again. bank: pictures that are not of the map's places,
+        as the model describes them; None: those that covis draws itself.
         """
         path = Path(path)
         note_images(path, images)
@@ -211,7 +216,10 @@ class Map:
                     empty = EngineStorage.create(path, engine, config["table"], dim, frame)
                 _keep_model(path / MODEL, model, descriptors)
                 first = cls(path, empty, identity, dim)
-                return first._add(images, "", descriptors, rejects, Recalibration(first._margin, calibrate, held))
+                if bank is None and model is not None and calibrate:
+                    bank = describe_bank(model)
+                first._keep_bank(bank)
+                return first._add(images, "", descriptors, rejects, first._recalibration(calibrate, held))
 
     def __len__(self) -> int:
         return len(self.storage)
@@ -370,7 +378,7 @@ class Map:
         chosen, files_ = LocalReranker.parse(features), [self.file(i) for i in range(len(self))]
         if held is None and (self.storage.calibration or {}).get("seen"):
             raise InputError(f"the model of {self.path} learned from its photos; give --inliers to covis index")
-        held = (hold_out(self.images, self.descriptors) if held is None else held).some(most)
+        held = (hold_out(self.images, self.descriptors, bank=self.bank) if held is None else held).some(most)
         calibration = fit_calibration(
             self.images, self.descriptors, self._margin, held=held,
             inliers=lambda asked, ids: chosen.count([files_[q] for q in asked], files_, ids),
@@ -418,12 +426,20 @@ class Map:
 
     def judge(self, options: LocateOptions = DEFAULTS) -> Judge:
         """What turns descriptors into answers; see `locate`."""
-        return Judge(self.images, partial(self.search, area=options.area), self.calibration, options)
+        judge = Judge(self.images, self.search, self.calibration, options, bank=self.bank)
+        if options.area is None:
+            return judge
+        return replace(judge, search=partial(self.search, area=options.area), whole=judge)
 
     def judge_for(self, vectors: NDArray[np.float32], k: int, options: LocateOptions = DEFAULTS) -> Judge:
         """Like `judge`, for (Q, dim) descriptors only: from an engine, just the photos that it finds are fetched."""
+        if options.area is not None and isinstance(self.storage, FolderStorage):
+            return self.judge(options)
         images, ranking = self.storage.nearest(vectors, max(k, EVIDENCE.context), options.area)
-        return Judge(images, lambda _, wanted: ranking.top(wanted), self.calibration, options)
+        judge = Judge(images, lambda _, wanted: ranking.top(wanted), self.calibration, options, bank=self.bank)
+        if options.area is None:
+            return judge
+        return replace(judge, whole=self.judge_for(vectors, k, replace(options, area=None)))
 
     def describe(self, photos: Any) -> Described:
         """Descriptors of photos, given as for `locate`, and why some have none."""
@@ -476,13 +492,13 @@ class Map:
         """The map with `images` added under `prefix` + name; a photo of the same name and file is replaced."""
         with self._writing() as now:
             note_images(now.path, images)
-            return now._add(images, prefix, descriptors, rejects, Recalibration(now._margin, calibrate))
+            return now._add(images, prefix, descriptors, rejects, now._recalibration(calibrate))
 
     def remove(self, names: Iterable[str | bytes], *, calibrate: bool = True) -> Map:
         """The map without the photos of these names; a name that does not exist is an error, and nothing changes."""
         wanted = np.unique(encode_names(names)).tolist()
         with self._writing() as now:
-            return replace(now, storage=now.storage.remove(wanted, Recalibration(now._margin, calibrate)))
+            return replace(now, storage=now.storage.remove(wanted, now._recalibration(calibrate)))
 
     def recalibrate(self) -> Map:
         """The map with its calibration learned again from its photos."""
@@ -492,7 +508,7 @@ class Map:
                     f"the model of {now.path} learned from the poses of its photos, so they cannot be used as queries "
                     "again; its calibration is kept (to redo both: covis index PHOTOS --train -o ANOTHER_MAP)"
                 )
-            return replace(now, storage=now.storage.recalibrate(Recalibration(now._margin)))
+            return replace(now, storage=now.storage.recalibrate(now._recalibration()))
 
     def _add(
         self, images: ImageSet, prefix: str, given: DescriptorStore | None, rejects: Iterable[Rejected],
@@ -536,6 +552,33 @@ class Map:
         clear_segment(self.path, key)
         store = DescriptorStore.create(folder, given.model, given.dim)
         return store.append(images.names, np.asarray(given[rows], np.float32), model=given.model)
+
+    def _recalibration(self, wanted: bool = True, held: HeldOut | None = None) -> Recalibration:
+        return Recalibration(self._margin, wanted, held, self.bank)
+
+    def _keep_bank(self, bank: Bank | None) -> None:
+        if bank is None or (self.path / ELSEWHERE / artifacts.MANIFEST).is_file():
+            return
+        store = DescriptorStore.create(self.path / ELSEWHERE, self.model_fingerprint, self.dim)
+        names = [f"{family}/{i}" for i, family in enumerate(bank.family)]
+        store.append(names, bank.descriptors, model=self.model_fingerprint)
+
+    def describe_elsewhere(self) -> None:
+        """Describes the pictures of the bank again, in a map that has lost them."""
+        with artifacts.lock(self.path):
+            self._keep_bank(describe_bank(self.model) if self.network else None)
+
+    @cached_property
+    def bank(self) -> Bank | None:
+        """Pictures that are not of the map's places, as its model describes them; None where it could not."""
+        folder = self.path / ELSEWHERE
+        if not (folder / artifacts.MANIFEST).is_file():
+            if self.calibration is not None and self.calibration.counts_bank:
+                raise Damaged(f"{folder} is missing; make it again with: covis map repair {self.path}")
+            return None
+        store = DescriptorStore.open(folder, links=False)
+        family = np.array([int(bytes(name).partition(b"/")[0]) for name in store.names])
+        return Bank(np.asarray(store[:], np.float32), family)
 
     @property
     def _margin(self) -> float | None:

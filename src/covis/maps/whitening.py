@@ -21,7 +21,8 @@ from covis.evaluation.relevance import NEAR_ALIKE
 from covis.evaluation.whitening_fits import Labeller, affordable
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.maps.calibration import HeldOut, photos_key
+from covis.maps.elsewhere import Bank
+from covis.maps.held_out import WALKS, ElsewhereSearch, HeldOut, photos_key
 from covis.maps.settings import CALIBRATION, EVIDENCE
 from covis.ranking import Ranking
 from covis.search import rank
@@ -81,6 +82,8 @@ class HeldOutSearch:
     """(N,) those of them that have such a match in another walk."""
     fold: Ids
     walk: Ids
+    elsewhere: ElsewhereSearch | None = None
+    """What the last rule finds where the map does not have the place; held-out photos (N,), and the bank."""
 
     def recall(self, i: int) -> dict[str, float]:
         """Percent of the answerable photos that rule i found at rank 1, 5 and 10."""
@@ -100,7 +103,8 @@ class HeldOutSearch:
         queries = np.flatnonzero(self.asked if which is None else self.asked & which)
         ranking = self.rankings[i].subset(queries)
         walk, fold = self.walk[queries], self.fold[queries]
-        return HeldOut(queries, ranking.ids, ranking.distances, "groups", walk, fold, seen=len(self.walk))
+        elsewhere = None if self.elsewhere is None else self.elsewhere.subset(queries)
+        return HeldOut(queries, ranking.ids, ranking.distances, WALKS, walk, fold, len(self.walk), elsewhere)
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,14 +123,19 @@ class Choice:
 
 
 def choose_whitening(
-    images: ImageSet, fitted: Moments, dim: int, labels: Labeller, settings: WhiteningSettings = SETTINGS
+    images: ImageSet,
+    fitted: Moments,
+    dim: int,
+    labels: Labeller,
+    settings: WhiteningSettings = SETTINGS,
+    bank: Bank | None = None,
 ) -> Choice:
     """The whitening to `dim` dims that finds most across walks, fitted to all photos; `fitted` has `shared_dims`.
 
-    labels: ψ of pairs. With few walks, or few photos that have a match in another walk, variances alone decide.
+    labels: ψ of pairs. bank: pictures that are not of the map's places, before whitening. With few walks, or few photos that have a match in another walk, variances alone decide.
     """
     if len(np.unique(images.group)) >= settings.min_walks:
-        trial = WhiteningTrial(images, fitted, dim, labels, settings)
+        trial = WhiteningTrial(images, fitted, dim, labels, settings, bank)
         if trial.answerable.sum() >= CALIBRATION.min_queries:
             tried, asked = trial.choose()
             return Choice(trial.whitening(asked.rules[0]), tried, asked)
@@ -137,7 +146,13 @@ class WhiteningTrial:
     """A map's photos as queries to whitenings that did not see their walks."""
 
     def __init__(
-        self, images: ImageSet, fitted: Moments, dim: int, labels: Labeller, settings: WhiteningSettings = SETTINGS
+        self,
+        images: ImageSet,
+        fitted: Moments,
+        dim: int,
+        labels: Labeller,
+        settings: WhiteningSettings = SETTINGS,
+        bank: Bank | None = None,
     ) -> None:
         """`fitted` has more coordinates than the `dim` that are to be kept (`shared_dims`); `labels` gives ψ of pairs."""
         self.images, self.moments, self.dim, self.labels, self.settings = images, fitted, dim, labels, settings
@@ -146,6 +161,10 @@ class WhiteningTrial:
         self.fold = WalkCrossValidation.of(walk, settings.folds).fold
         self.graph, self.positive = labels(images, images), _across(NEAR_ALIKE(images, images), self.group)
         self.answerable = np.diff(self.positive.indptr) > 0
+        self.bank = Bank.empty(len(fitted.variances))
+        if bank is not None:
+            directions = fitted.lift(np.eye(len(fitted.variances)))
+            self.bank = replace(bank, descriptors=((bank.descriptors - fitted.mean) @ directions).astype(np.float32))
         self._pairs: dict[float, csr_matrix] = {}
 
     def choose(self) -> tuple[HeldOutSearch, HeldOutSearch]:
@@ -171,16 +190,22 @@ class WhiteningTrial:
         ids = [np.full(shape, -1, np.int64) for _ in rules]
         distances = [np.full(shape, np.inf, np.float32) for _ in rules]
         coordinates = np.asarray(self.moments.coordinates[:])
+        elsewhere = ElsewhereSearch.unasked(len(self.fold), len(self.bank))
+        bank_fold = elsewhere.stranger_fold(int(self.fold.max()) + 1)
         for fold in track(folds, "cross-validate", len(folds), "folds"):
             out = np.flatnonzero(self.fold == fold)
             for i, whitening in enumerate(self.whiten_fold(self.fold != fold, rules)):
                 white = whitening(coordinates)
                 ranking = rank(white[out], white, EVIDENCE.context, self.group[out], self.group, "other")
                 ids[i][out, : ranking.k], distances[i][out, : ranking.k] = ranking.ids, ranking.distances
+            bank = replace(self.bank, descriptors=whitening(self.bank.descriptors))
+            elsewhere.ask(white, self.images, out, bank, np.flatnonzero(bank_fold == fold), other_walks=True)
         asked = np.isin(self.fold, folds)
         near = tuple(_near(self.positive, matches) for matches in ids)
         rankings = tuple(Ranking(i, d) for i, d in zip(ids, distances, strict=True))
-        return HeldOutSearch(tuple(rules), rankings, near, asked, asked & self.answerable, self.fold, self.group)
+        return HeldOutSearch(
+            tuple(rules), rankings, near, asked, asked & self.answerable, self.fold, self.group, elsewhere
+        )
 
     def whiten_fold(self, known: Bools, rules: Sequence[WhiteningRule]) -> list[Whitening]:
         """The whitening of coordinates by each rule, fitted to the `known` photos (N,) alone."""

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.core.arrays import Bools, Ids
+from covis.core.arrays import Bools, Floats, Ids
 from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore, Matrix
 from covis.ranking import Groups, Ranking, ordered
@@ -85,6 +85,7 @@ def rank(
     allowed: ArrayLike | None = None,
     exclude: ArrayLike | None = None,
     ids: ArrayLike | None = None,
+    apart: tuple[Floats, Floats, float] | None = None,
 ) -> Ranking:
     """The k nearest of `database` (N, D) for each of `queries` (Q, D); the answer is (Q, min(k, N)).
 
@@ -92,6 +93,7 @@ def rank(
     allowed: (N,) mask, or the rows of the map, that may be found at all.
     exclude: (Q,) one map id that each query must not find, such as itself; −1 for none.
     ids: (N,) what the rows of the map are called, if not 0 … N − 1.
+    apart: positions (Q, 2) and (N, 2) and metres: only what lies farther than that from the query may be found.
     Besides its answer it needs about 300 MB for any Q and N; either side may be a memory-mapped `DescriptorStore`.
     """
     queries = as_queries(queries, database, k)
@@ -110,6 +112,10 @@ def rank(
                 if groups == "other":
                     same = theirs[block] == own[chunk][:, None]
                     forbidden = same if forbidden is None else forbidden | same
+                if apart is not None:
+                    offset = apart[1][block] - apart[0][chunk][:, None]
+                    near = np.hypot(offset[..., 0], offset[..., 1]) <= apart[2]
+                    forbidden = near if forbidden is None else forbidden | near
                 nearest.update(block, names[block], vectors, forbidden)
             answer.ids[chunk], answer.distances[chunk] = nearest.ids, nearest.distances
     return answer

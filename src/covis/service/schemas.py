@@ -50,6 +50,10 @@ class AnswerOut(BaseModel):
     photo: str = Field(description="the file name that was sent", examples=["IMG_2041.jpg"])
     confident: bool
     probability: float | None = Field(None, examples=[0.93])
+    elsewhere: float | None = Field(
+        None, description="probability that the map does not have the place", examples=[0.04]
+    )
+    verdict: str = Field("", description="the answer in words", examples=["likely at 55.70470, 13.19100 (89 %)"])
     position: PositionOut | None = Field(None, description="the best guess, also where it is not confident")
     matches: list[MatchOut]
     note: str = Field("", description="why it is not confident, or has no position")

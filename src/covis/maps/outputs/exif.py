@@ -33,11 +33,11 @@ def check_folder(folder: Path, photos: Sequence[Path]) -> None:
 
 
 def write_copies(folder: Path, answers: Sequence[Answer]) -> str:
-    """Writes a copy of each photo that has a position on Earth, pixels untouched, and says how many.
+    """Writes a copy of each photo that has a position on Earth in the map, pixels untouched, and says how many.
 
     JPEG, PNG and WebP carry the position inside; copies of other formats (HEIC, TIFF) get an XMP file beside them.
     """
-    located = [a for a in answers if a.position is not None and a.position.place.lat is not None]
+    located = [a for a in answers if a.position is not None and a.position.place.lat is not None and not a.absent]
     check_folder(folder, [a.photo for a in located])
     files = _unique_files(folder, [a.photo.name for a in located])
     foreign = next((file for file in files if file.exists() and not _is_own_copy(file)), None)

@@ -37,7 +37,11 @@ def _answer_features(answer: Answer) -> Iterator[dict[str, Any]]:
     photo, position = printable(answer.photo), answer.position
     if position is not None:
         facts = {"photo": photo, "confident": answer.confident, "probability": significant(answer.probability)}
-        facts |= {"verdict": answer.word, **{key: position.to_dict()[key] for key in ("radius_m", "rate")}}
+        facts |= {
+            "elsewhere": significant(answer.elsewhere),
+            "verdict": answer.word,
+            **{key: position.to_dict()[key] for key in ("radius_m", "rate")},
+        }
         yield _point_feature(position.place, facts | {"kind": "position"})
         ring = _radius_ring(position)
         if ring:

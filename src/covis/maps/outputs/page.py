@@ -40,7 +40,7 @@ def write_answers(
     Pictures of the map's photos are shown where they lie in folders that were given to the map on this machine, or in
     one of `pictures`.
     """
-    sure, located = sum(a.confident for a in answers), sum(a.position is not None for a in answers)
+    sure, located = sum(a.confident for a in answers), sum(a.position is not None and not a.absent for a in answers)
     of = f"{located} of " if located < len(answers) else ""
     lead = f"{of}{counted(len(answers), 'photo')} located in a map of {counted(len(images), 'photo')}; {counted(sure, 'answer')} confident."
     files = {match.file for answer in answers for match in answer.matches}
@@ -112,7 +112,7 @@ def check_tiles(address: str) -> None:
 
 def _entry(answer: Answer, earth: bool) -> dict[str, Any]:
     """One photo for the page's script and template."""
-    position = answer.position
+    position = None if answer.absent else answer.position
     return {
         "kind": "answer", "name": printable(Path(*answer.photo.parts[-2:])), "verdict": answer.verdict,
         "tone": "none" if position is None else "sure" if answer.confident else "unsure",

@@ -12,7 +12,7 @@ from typing import Any
 from covis.core.files import write_bytes
 from covis.maps.answers import Answer, printable, significant
 
-COLUMNS = ("photo", "verdict", "probability", "confident", "lat", "lon", "easting", "northing", "heading", "radius_m",
+COLUMNS = ("photo", "verdict", "probability", "elsewhere", "confident", "lat", "lon", "easting", "northing", "heading", "radius_m",
            "rate", "match", "match_distance", "match_probability", "note")  # fmt: skip
 
 
@@ -28,7 +28,8 @@ def to_csv(answers: Sequence[Answer]) -> str:
 def answer_row(answer: Answer) -> dict[str, Any]:
     """Column → value, of those that are known."""
     row: dict[str, Any] = {"photo": printable(answer.photo), "verdict": answer.word, "confident": answer.confident}
-    row |= {"probability": significant(answer.probability), "note": answer.note}
+    row |= {"probability": significant(answer.probability), "elsewhere": significant(answer.elsewhere)}
+    row |= {"note": answer.note}
     if answer.position is not None:
         row |= {key: value for key, value in answer.position.to_dict().items() if key in COLUMNS}
     if answer.matches:

@@ -3,6 +3,7 @@
     MAP/map.json            what the map was made with
     MAP/model/              the model of every descriptor
     MAP/runtime/            an ONNX file of that model
+    MAP/elsewhere/          descriptors of pictures that are not of its places
     MAP/segments/<key>/     descriptor stores, never changed once they are whole
     MAP/versions/<number>/  one state of the map: its photos, their rows in the segments, its calibration and index
     MAP/CURRENT             the number of the state that counts
@@ -31,6 +32,7 @@ RECORD = "map.json"
 CURRENT = "CURRENT"
 MODEL = "model"
 RUNTIME = "runtime"
+ELSEWHERE = "elsewhere"
 CALIBRATION = "calibration.json"
 SCENE = "scene.json"
 INLIERS = "inliers.json"
@@ -74,14 +76,14 @@ def founding(path: Path) -> Iterator[None]:
         yield
     except InputError:
         if all(files.is_transient(file) for file in (path / SEGMENTS).rglob("*") if not file.is_dir()):
-            for part in (SEGMENTS, MODEL):
+            for part in (SEGMENTS, MODEL, ELSEWHERE):
                 shutil.rmtree(path / part, ignore_errors=True)
         raise
 
 
 def check_folders(path: Path) -> None:
     """Refuses a map whose parts are links: nothing outside a map is read, written or deleted."""
-    for name in (SEGMENTS, VERSIONS, MODEL, RECORD, CURRENT):
+    for name in (SEGMENTS, VERSIONS, MODEL, ELSEWHERE, RECORD, CURRENT):
         if (path / name).is_symlink():
             raise InputError(f"{path / name} is a link, and may lead outside the map; put the files themselves there")
 

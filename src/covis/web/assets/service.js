@@ -193,7 +193,7 @@
     $("answers").replaceChildren(...cards);
     $("downloads").hidden = false;
     for (const button of $("downloads").querySelectorAll("button")) button.disabled = !state.map.on_earth && button.dataset.format.startsWith("geo");
-    const placed = state.answers.answers.filter((answer) => answer.position);
+    const placed = state.answers.answers.filter((answer) => answer.position && !(Math.round(100 * answer.elsewhere) > 50));
     const sure = placed.filter((answer) => answer.confident).length;
     const walk = state.answers.walk ? ` The walk: ${percent(state.answers.walk.agreement)} of its photos agree${state.answers.walk.note ? ` (${state.answers.walk.note})` : ""}.` : "";
     say(`${placed.length} of ${cards.length} located, ${sure} of them confident.${walk}`);
