@@ -223,13 +223,45 @@ def test_an_odd_value_of_the_calibration_is_refused_or_harmless(packed, tmp_path
         map_.judge().answers(["q.jpg"], map_.descriptors[:1], {}, 3)
 
 
-def test_photos_of_one_name_or_without_a_position_are_refused(town, packed, tmp_path):
+def test_odd_arrays_are_refused_and_leave_nothing(town, packed, tmp_path):
     images = town[0].images
-    xy = images.poses.xy.copy()
+    xy, names = images.poses.xy.copy(), images.names.astype("S40")
     xy[0] = np.nan
-    for member, array in {"names": images.names[[0] * len(images)], "xy": xy}.items():
+
+    def named(name):
+        return np.concatenate([np.array([name], "S40"), names[1:]])
+
+    odd = [
+        ("names", names[[0] * len(names)], "of one name"),
+        ("names", named(b""), "without name"),
+        ("xy", xy, "position"),
+        ("z", np.full(len(xy), np.inf), "position"),
+        ("names", named(b"a\0b.jpg"), "NUL"),
+        ("file", named(b"a\0b.jpg"), "NUL"),
+        ("names", named(b"a/.."), "outside"),
+        ("names", names.astype("U40"), "kind"),
+        ("group", images.group.astype(float), "kind"),
+        ("file", np.arange(len(names)), "kind"),
+        ("xy", images.poses.xy.astype(complex), "kind"),
+    ]
+    for member, array, says in odd:
         buffer = io.BytesIO()
         np.save(buffer, array)
         file = with_content(packed, tmp_path / "x.covis", f"arrays/{member}.npy", buffer.getvalue())
-        with pytest.raises(InputError, match="one name, or one without"):
+        with pytest.raises(InputError, match=says):
             import_map(file, tmp_path / "m")
+        assert not (tmp_path / "m").exists()
+
+
+def test_names_that_are_no_text_are_taken_as_they_are(town, packed, tmp_path):
+    for i, name in enumerate([b"\xed\xa0\x80.jpg", b"\xff\xfe", b"a\x1b]0;b.jpg", b"..a/b..jpg"]):
+        names = town[0].images.names.astype("S40")
+        names[0] = name
+        buffer = io.BytesIO()
+        np.save(buffer, names)
+        file = with_content(packed, tmp_path / "x.covis", "arrays/names.npy", buffer.getvalue())
+        map_ = import_map(file, tmp_path / f"m{i}")
+        export_map(map_, tmp_path / "again.covis")
+        back = import_map(tmp_path / "again.covis", tmp_path / f"back{i}")
+        assert back.images.names[0] == name
+        assert len(back.remove([back.images.name(0)])) == len(names) - 1

@@ -37,6 +37,8 @@ LISTING = "covis.json"
 _ARRAYS = ("names", "xy", "heading", "z", "group", "group_names", "file", "descriptors")
 _MORE = ("rotation", "camera", "cameras")
 """Arrays that a file has where poses are full (6DOF) or cameras known."""
+_TEXTS, _CODES = ("names", "group_names", "file", "cameras"), ("group", "camera")
+"""Arrays of bytes and of integers; the others are of floats."""
 _NAME = re.compile(
     r"(covis\.json|calibration\.json|arrays/[a-z_]+\.npy|(model|runtime|elsewhere)/[A-Za-z0-9_][A-Za-z0-9_.-]*)"
 )
@@ -89,7 +91,7 @@ def _portable_names(map_: Map) -> NDArray[np.bytes_]:
 
 
 def _leads_outside(name: bytes) -> bool:
-    return name.startswith((b"/", b"../")) or b"/../" in name
+    return name.startswith(b"/") or b".." in name.split(b"/")
 
 
 @foreign("a map file")
@@ -240,10 +242,15 @@ def _images(source: Path, facts: Mapping[str, Any], arrays: Mapping[str, Any], p
     for name in arrays:
         if arrays[name].shape != shapes.get(name, (count,)):
             raise InputError(f"{source}: {name} has shape {arrays[name].shape}; export the map again")
+        if arrays[name].dtype.kind != ("S" if name in _TEXTS else "i" if name in _CODES else "f"):
+            raise InputError(f"{source}: {name} is of kind {arrays[name].dtype}; export the map again")
+    if any(b"\0" in text for name in _TEXTS if name in arrays for text in arrays[name].tolist()):
+        raise InputError(f"{source} has NUL in a name, which no file can have; export the map again")
     if any(map(_leads_outside, arrays["names"].tolist())):
         raise InputError(f"{source} names photos outside of a folder; export the map again")
-    if len(set(arrays["names"].tolist())) < count or not np.isfinite(arrays["xy"]).all():
-        raise InputError(f"{source} has two photos of one name, or one without a position; export the map again")
+    names = set(arrays["names"].tolist())
+    if len(names) < count or b"" in names or not np.isfinite(arrays["xy"]).all() or np.isinf(arrays["z"]).any():
+        raise InputError(f"{source} has photos of one name, or one without name or position; export the map again")
     if facts["frame"] not in ("", UNSCALED):
         reference_system(facts["frame"])
     paths = arrays["file"]
