@@ -81,6 +81,29 @@ def test_a_cache_in_an_unknown_home_is_bad_input(monkeypatch, capsys):
     assert "COVIS_CACHE=FOLDER" in capsys.readouterr().err
 
 
+HOMELESS = """
+import os, pwd, sys
+for name in ("HOME", "COVIS_CACHE", "XDG_CACHE_HOME"):
+    os.environ.pop(name, None)
+def unknown(*_):
+    raise KeyError
+pwd.getpwuid = pwd.getpwnam = unknown
+from covis.cli import main
+main(["cache"])
+"""
+
+
+def test_a_user_without_a_home_folder_has_a_private_cache(tmp_path):
+    done = run(HOMELESS, TMPDIR=str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    [folder] = tmp_path.glob("covis-*")
+    assert folder.stat().st_mode & 0o777 == 0o700
+    folder.chmod(0o777)
+    done = run(HOMELESS, TMPDIR=str(tmp_path))
+    assert done.returncode == 2
+    assert b"COVIS_CACHE=FOLDER" in done.stderr
+
+
 def test_warnings_and_progress_spell_out_control_characters(capsys):
     progress.warn("photo a\x1b]0;pwn\x07.jpg")
     shown = capsys.readouterr().err

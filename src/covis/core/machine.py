@@ -7,7 +7,9 @@ import ctypes
 import importlib.util
 import os
 import signal
+import stat
 import sys
+import tempfile
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
@@ -90,11 +92,24 @@ def cache_folder() -> Path:
     given = os.environ.get("COVIS_CACHE")
     if given:
         return _expand_home(given)
-    return Path(os.environ.get("XDG_CACHE_HOME") or _expand_home("~/.cache")) / "covis"
+    try:
+        return Path(os.environ.get("XDG_CACHE_HOME") or Path("~/.cache").expanduser()) / "covis"
+    except RuntimeError:
+        return _private_temporary_folder()
+
+
+def _private_temporary_folder() -> Path:
+    """The cache of a user without a home folder, as containers run them; nobody else can have put anything into it."""
+    folder = Path(tempfile.gettempdir()) / f"covis-{os.getuid()}"
+    folder.mkdir(mode=0o700, exist_ok=True)
+    status = folder.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
+        raise InputError(f"there is no home folder, and {folder} is open to others; set COVIS_CACHE=FOLDER")
+    return folder
 
 
 def _expand_home(path: str) -> Path:
-    """A path that may begin with `~`; containers run users that have no home folder."""
+    """A path that may begin with `~`."""
     try:
         return Path(path).expanduser()
     except RuntimeError:
