@@ -67,5 +67,5 @@ def test_what_cannot_be_is_told(tmp_path):
     with pytest.raises(InputError, match="must end in"):
         gis.write_layers(tmp_path / "x.shp", [layer])
     (tmp_path / "bad.gpkg").write_bytes(b"no")
-    with pytest.raises(InputError, match="cannot be read as a GeoPackage"):
+    with pytest.raises(InputError, match="cannot be read as a layer"):
         gis.read_point_layer(tmp_path / "bad.gpkg")

@@ -1,6 +1,6 @@
-"""Layers for GIS: cells and answers as GeoJSON or GeoPackage, and points read from a GeoPackage.
+"""Layers for GIS: cells and answers as GeoJSON or GeoPackage, and points read from either.
 
-Geometries are WGS84 longitude and latitude. GDAL (pyogrio, extra `gis`) reads and writes GeoPackages.
+Geometries are WGS84 longitude and latitude. GDAL (pyogrio, extra `gis`) reads layers and writes GeoPackages.
 """
 
 from __future__ import annotations
@@ -105,7 +105,7 @@ def _import_pyogrio(path: Path) -> Any:
     try:
         import pyogrio.raw
     except ImportError:
-        raise InputError(f"{path} is a GeoPackage; that needs pyogrio: pip install 'covis[gis]'") from None
+        raise InputError(f"{path} is a layer for GIS; it needs pyogrio: pip install 'covis[gis]'") from None
     return pyogrio
 
 
@@ -120,7 +120,7 @@ class Points(NamedTuple):
 
 @foreign("a layer of points")
 def read_point_layer(path: Path | str) -> Points:
-    """The points of a GeoPackage with one layer of points, in WGS84 degrees."""
+    """The points of a GeoPackage or GeoJSON file with one layer of points, in WGS84 degrees."""
     import pyarrow as pa
 
     path = Path(path)
@@ -133,7 +133,7 @@ def read_point_layer(path: Path | str) -> Points:
             raise InputError(f"{path} has {len(point_layers)} layers of points ({listed}); expected one")
         metadata, read = ogr.raw.read_arrow(path, layer=point_layers[0])
     except (ogr.errors.DataSourceError, ogr.errors.DataLayerError) as error:
-        raise InputError(f"{path} cannot be read as a GeoPackage ({error})") from None
+        raise InputError(f"{path} cannot be read as a layer ({error})") from None
     table = pa.table(read)
     name = metadata.get("geometry_name")
     geometry = name if name in table.column_names else "wkb_geometry"

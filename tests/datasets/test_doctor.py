@@ -1,12 +1,7 @@
-"""The doctor: what is missing, what is bad, what looks odd; resumable and written down."""
+"""The doctor: what is missing, what is bad, what looks odd; written down."""
 
 import csv
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pytest
@@ -173,35 +168,6 @@ def many(folder, n):
     rows = "\n".join(f"images/{i}.jpg,{i},{i}" for i in range(n))
     (folder / "a.csv").write_text(f"image,easting,northing\n{rows}\n")
     return folder / "a.csv"
-
-
-@pytest.mark.slow
-def test_a_killed_check_goes_on_and_ends_with_the_same_report(tmp_path):
-    n = 4 * PIECE + 10
-    table = many(tmp_path / "data", n)
-    (tmp_path / "data" / "images" / "3.jpg").write_bytes(b"")
-    command = [sys.executable, "-m", "covis", "data", "check", "table", str(table), "--workers", "1", "--json"]
-    out = tmp_path / "killed"
-    process = subprocess.Popen([*command, "-o", str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    journal = out / "progress.jsonl"
-    deadline = time.monotonic() + 60
-    while not (journal.exists() and journal.read_text().count("\n") >= 2):
-        assert time.monotonic() < deadline
-        assert process.poll() is None
-        time.sleep(0.005)
-    os.kill(process.pid, signal.SIGKILL)
-    process.wait()
-    with journal.open("a") as handle:
-        handle.write('{"at": 999999, "rej')  # a line torn by the kill
-    again = subprocess.run([*command, "-o", str(out)], capture_output=True, text=True, timeout=120, check=True)
-    assert "resuming from" in again.stderr
-    whole = subprocess.run(
-        [*command, "-o", str(tmp_path / "whole")], capture_output=True, text=True, timeout=120, check=True
-    )
-    first, second = json.loads(again.stdout), json.loads(whole.stdout)
-    assert {**first, "rejects_file": ""} == {**second, "rejects_file": ""}
-    assert first["rejects"] == {"empty": 1}
-    assert sorted(p.name for p in out.iterdir()) == [".lock", "check.json", "rejects.csv", "report.json"]
 
 
 def test_several_processes_find_what_one_finds(tmp_path):

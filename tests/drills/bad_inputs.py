@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import copy
 import io
 import json
 import sys
@@ -101,10 +100,10 @@ def _bytes(text: str) -> bytes:
 
 
 def tables(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
-    """CSV, Parquet and GeoJSON tables with odd cells, odd columns, odd kinds and damage."""
+    """CSV and Parquet tables with odd cells, odd columns, odd kinds and damage."""
     from covis.reading.table import read_table
 
-    makers = [_csv_table, _geojson_table, _parquet_table]
+    makers = [_csv_table, _parquet_table]
     while True:
         make = _pick(rng, makers)
         path = make(folder, rng)
@@ -129,51 +128,6 @@ def _csv_table(folder: Path, rng: np.random.Generator) -> Path:
     return path
 
 
-_JSON = [
-    None,
-    True,
-    0,
-    -1,
-    1e308,
-    10**400,
-    "",
-    "x",
-    "\ud800",
-    [],
-    {},
-    [1],
-    [1, 2, 3, 4],
-    {"a": 1},
-    [[[]]],
-    "a\x1b]0;x\x07",
-]
-
-
-def _geojson_table(folder: Path, rng: np.random.Generator) -> Path:
-    def feature(i: int):
-        return {
-            "type": "Feature", "geometry": {"type": "Point", "coordinates": [13.0 + i, 55.0]},
-            "properties": {"image": f"{i}.jpg", "heading": 10.0 * i, "time": "2024-01-01T00:00:00Z"},
-        }  # fmt: skip
-
-    document = {"type": "FeatureCollection", "features": [feature(i) for i in range(3)]}
-    for _ in range(int(rng.integers(0, 3))):
-        place = document
-        for _ in range(int(rng.integers(1, 6))):
-            keys = list(place) if isinstance(place, dict) else list(range(len(place)))
-            if not keys:
-                break
-            key = _pick(rng, keys)
-            if rng.random() < 0.4 or not isinstance(place[key], dict | list):
-                place[key] = copy.deepcopy(_pick(rng, _JSON))
-                break
-            place = place[key]
-    path = folder / "table.geojson"
-    text = json.dumps(document) if rng.random() < 0.97 else "[" * 200_000
-    path.write_bytes(_bytes(text))
-    return path
-
-
 def _parquet_table(folder: Path, rng: np.random.Generator) -> Path:
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -192,11 +146,11 @@ def _parquet_table(folder: Path, rng: np.random.Generator) -> Path:
 
 
 def tracks(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
-    """GPX, CSV and GeoJSON tracks."""
+    """GPX and CSV tracks."""
     from covis.reading.tracks import names_images, read_track
 
     while True:
-        kind = _pick(rng, ["gpx", "csv", "geojson"])
+        kind = _pick(rng, ["gpx", "csv"])
         path = folder / f"track.{kind}"
         if kind == "gpx":
             encoding = _pick(rng, ["UTF-8", "UTF-8", "utf-99", "UTF-16", "latin-1"])
@@ -205,8 +159,6 @@ def tracks(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
             points = f'<trkpt lat="{cells[0]}" lon="{cells[1]}"><ele>{cells[2]}</ele><time>{stamp}</time></trkpt>'
             text = f'<?xml version="1.0" encoding="{encoding}"?><gpx><trk><trkseg>{points}{points}</trkseg></trk></gpx>'
             path.write_bytes(_bytes(text))
-        elif kind == "geojson":
-            path.write_bytes(_geojson_table(folder, rng).read_bytes())
         else:
             rows = [",".join(_pick(rng, _ODD) if rng.random() < 0.2 else "1.5" for _ in range(3)) for _ in range(3)]
             path.write_bytes(_bytes("time,lat,lon\n" + "\n".join(rows)))

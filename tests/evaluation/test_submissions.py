@@ -1,4 +1,4 @@
-"""Server files: the conventions on poses made by hand, and every fault that a validator must name."""
+"""Server files: their form, and the conventions on poses made by hand."""
 
 import zipfile
 
@@ -9,9 +9,6 @@ from scipy.spatial.transform import Rotation
 from covis.core.errors import InputError
 from covis.evaluation.benchmark import Benchmark
 from covis.evaluation.submissions import (
-    check_msls,
-    check_poses,
-    check_submission,
     keys,
     submission_names,
     world_to_camera,
@@ -22,83 +19,25 @@ from covis.evaluation.submissions import (
 from covis.images import ImageSet
 from covis.poses import Poses
 
-QUERIES, DATABASE = ["q1", "q2"], ["d1", "d2", "d3"]
+QUERIES = ["q1", "q2"]
 
 
-@pytest.fixture
-def good(tmp_path):
-    path = tmp_path / "predictions.csv"
+def test_a_zip_holds_one_csv_as_the_server_reads_it(tmp_path):
+    path = tmp_path / "upload.zip"
     write_msls(path, QUERIES, [["d1", "d2"], ["d3", "d1"]])
-    return path
-
-
-def test_a_written_prediction_file_is_right_and_as_the_server_reads_it(good):
-    assert check_msls(good, QUERIES, DATABASE) == []
-    comment, *rows = good.read_text().splitlines()
+    with zipfile.ZipFile(path) as archive:
+        assert archive.namelist() == ["predictions.csv"]
+        comment, *rows = archive.read("predictions.csv").decode().splitlines()
     assert comment.startswith("# ")
     assert rows == ["q1 d1 d2", "q2 d3 d1"]
-
-
-def test_a_zip_holds_one_csv(tmp_path):
-    path = tmp_path / "upload.zip"
-    write_msls(path, QUERIES, [["d1"], ["d3"]])
-    assert zipfile.ZipFile(path).namelist() == ["predictions.csv"]
-    assert check_msls(path, QUERIES, DATABASE) == []
 
 
 def test_rows_are_cut_to_equal_columns(tmp_path):
     path = tmp_path / "p.csv"
     write_msls(path, QUERIES, [["d1", "d2", "d3"], ["d3"]])
-    assert check_msls(path, QUERIES, DATABASE) == []
+    assert path.read_text().splitlines()[1:] == ["q1 d1", "q2 d3"]
     with pytest.raises(InputError, match="no prediction at all"):
         write_msls(path, QUERIES, [["d1"], []])
-
-
-def test_sequences_are_joined_by_commas(tmp_path):
-    path = tmp_path / "seq.csv"
-    write_msls(path, ["a,b,c"], [["x,y,z", "u,v,w"]])
-    assert path.read_text().splitlines()[1] == "a,b,c x,y,z u,v,w"
-    assert check_msls(path, ["a,b,c"], ["x,y,z", "u,v,w"]) == []
-    assert check_msls(path, ["a,b,c"], ["x,y,z"]) == ["line 2 predicts u,v,w, which is not in the map"]
-
-
-@pytest.mark.parametrize(
-    ("text", "problem"),
-    [
-        ("q1 d1 d2\nq2 d1\n", "line 2 has another number of columns than line 1 (3)"),
-        ("q1 d1 d1\nq2 d1 d2\n", "line 1 repeats a prediction"),
-        ("q1 d1\n", "query q2 has no line"),
-        ("q1 d1\nq2 d1\nq3 d1\n", "query q3 is none of this task's"),
-        ("q1 d1\nq2 d1\nq1 d2\n", "query q1 stands in line 1 and again in line 3"),
-        ("q1 d1\nq2 d9\n", "line 2 predicts d9, which is not in the map"),
-        ("q1  d1\nq2 d1 d2\n", "line 1 has two spaces together or one at its end"),
-        ("q1\td1\nq2\td1\n", "line 1 has a tab; use spaces"),
-        ("q1\nq2\n", "line 1 has no prediction"),
-        ("# nothing\n", "p.csv holds no predictions"),
-    ],
-)
-def test_every_fault_of_a_prediction_file_is_named(tmp_path, text, problem):
-    path = tmp_path / "p.csv"
-    path.write_text(text)
-    assert problem in check_msls(path, QUERIES, DATABASE)
-
-
-def test_a_long_list_of_faults_is_cut(tmp_path):
-    path = tmp_path / "p.csv"
-    path.write_text("q1 d1\n")
-    found = check_msls(path, [f"q{i}" for i in range(1, 100)], DATABASE)
-    assert len(found) == 6
-    assert found[-1] == "… and 93 more like the line before"
-
-
-def test_a_wrong_zip_is_named(tmp_path):
-    path = tmp_path / "two.zip"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.csv", "")
-        archive.writestr("b.csv", "")
-    assert check_msls(path, QUERIES, DATABASE) == ["two.zip holds a.csv, b.csv; the server wants exactly one .csv"]
-    path.write_bytes(b"text")
-    assert check_msls(path, QUERIES, DATABASE) == ["two.zip is not a zip file"]
 
 
 def camera(heading_deg, centre):
@@ -132,42 +71,10 @@ def test_written_poses_come_back(tmp_path):
     path = tmp_path / "poses.txt"
     names = [f"rear/{i}.jpg" for i in range(9)]
     write_poses(path, names, poses)
-    assert check_poses(path, names, poses.centre) == []
     values = np.array([line.split()[1:] for line in path.read_text().splitlines()], float)
     back = Poses.from_quaternions(values[:, :4], values[:, 4:], order="wxyz", world_to_camera=True)
     assert back.centre == pytest.approx(poses.centre, abs=1e-4)
     assert back.rotation == pytest.approx(poses.rotation, abs=1e-7)
-
-
-@pytest.mark.parametrize(
-    ("line", "problem"),
-    [
-        ("a.jpg 1 0 0 0 0 0", "line 1 has not 8 columns (name qw qx qy qz tx ty tz)"),
-        ("a.jpg 1 0 0 0 0 0 x", "line 1 holds something that is not a finite number"),
-        ("a.jpg 1 0 0 0 0 0 nan", "line 1 holds something that is not a finite number"),
-        ("a.jpg 2 0 0 0 0 0 0", "line 1 has a quaternion that is not of length 1"),
-        ("b.jpg 1 0 0 0 0 0 0", "query b.jpg is none of this task's"),
-        ("b.jpg 1 0 0 0 0 0 0", "query a.jpg has no line"),
-        ("a.jpg 1 0 0 0 0 0 0\na.jpg 1 0 0 0 0 0 0", "query a.jpg stands in line 1 and again in line 2"),
-    ],
-)
-def test_every_fault_of_a_pose_file_is_named(tmp_path, line, problem):
-    path = tmp_path / "poses.txt"
-    path.write_text(line + "\n")
-    assert problem in check_poses(path, ["a.jpg"])
-
-
-def test_a_centre_written_as_translation_is_found(tmp_path):
-    """The map lies around (5000, 5000, 0); a camera that looks east must not give its centre as t."""
-    poses = Poses.from_matrices([camera(90, [5000.0, 5000.0, 1.5])])
-    quaternion, _ = world_to_camera(poses)
-    path = tmp_path / "poses.txt"
-    path.write_text(f"a.jpg {' '.join(map(str, quaternion[0]))} 5000 5000 1.5\n")
-    centres = np.array([[4990.0, 4990.0, 1.0], [5010.0, 5010.0, 2.0]])
-    assert check_poses(path, ["a.jpg"]) == []
-    assert check_poses(path, ["a.jpg"], centres) == [
-        "line 1 places the camera far outside the map; t must be −R·C, not C"
-    ]
 
 
 def sides(submission):
@@ -180,7 +87,6 @@ def sides(submission):
 def test_the_best_match_lends_its_pose(tmp_path):
     hidden = sides("visuallocalization")
     path = write_submission([[2, 0], [1, 0]], hidden, tmp_path / "new" / "poses.txt")
-    assert check_submission(path, hidden) == []
     quaternion, translation = world_to_camera(hidden.database.poses.subset([2, 1]))
     lines = [line.split() for line in path.read_text().splitlines()]
     assert [line[0] for line in lines] == ["rear/7.jpg", "rear/8.jpg"]
@@ -189,7 +95,7 @@ def test_the_best_match_lends_its_pose(tmp_path):
 
 
 def test_a_query_without_a_match_is_an_error_and_leaves_no_file(tmp_path):
-    with pytest.raises(InputError, match=r"query rear/8.jpg has no line"):
+    with pytest.raises(InputError, match=r"rear/8.jpg has no match"):
         write_submission([[2, 0], [-1, -1]], sides("visuallocalization"), tmp_path / "poses.txt")
     assert list(tmp_path.iterdir()) == []
 

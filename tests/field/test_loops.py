@@ -7,12 +7,10 @@ from covis.core.errors import InputError
 from covis.field.loops import (
     HEADER,
     LoopClosure,
-    LoopJudge,
-    fitted_probability,
     lead_up_share,
     line,
     loop_closures,
-    usual_probability,
+    probability,
 )  # fmt: skip
 
 
@@ -60,22 +58,6 @@ def test_agreement_allows_other_speeds():
     assert lead_up_share(50, [np.array([9]), np.array([49])]) == 0.5
 
 
-def test_probabilities_follow_what_is_known_to_be_right():
-    rng = np.random.default_rng(3)
-    good = rng.random(300) < 0.5
-    loops = [LoopClosure(2 * i, 2 * i + 1, float(rng.normal(0.4 if g else 0.8, 0.15)), 0.8) for i, g in enumerate(good)]
-    xy = np.zeros((600, 2))
-    xy[1::2, 0] = np.where(good, 5.0, 500.0)
-    xy[::20] = np.nan
-    judged = fitted_probability(loops, xy)
-    chance = np.array([judged(loop) for loop in loops])
-    closed = np.array([1 / (1 + np.exp((loop.distance - 0.6) * 0.4 / 0.15**2)) for loop in loops])
-    assert np.abs(chance - closed).mean() < 0.05
-    assert fitted_probability(loops[:5], xy) is None
-    text = line(loops[0], ("a.jpg", "b.jpg"), (3.0, 1.0), chance[0])
-    assert len(text.split()) == len(HEADER.split()) - 1
-
-
 def aliased_walk(seed):
     """Two rounds of 150 places, the second through noise; some corners look much like others."""
     first = places(150, seed=seed)
@@ -93,24 +75,13 @@ def test_a_stream_says_how_likely_each_loop_is():
     likely, unlikely = [], []
     for seed in (10, 20, 30):
         rows, order = aliased_walk(seed)
-        judge = LoopJudge(np.full((len(rows), 2), np.nan))
         for loop in loop_closures(rows, np.arange(float(len(rows))), least_agreement=0.4):
             right = order[loop.query] >= 0 and abs(order[loop.query] - order[loop.match]) <= 1
-            (likely if judge(loop) >= 0.9 else unlikely).append(right)
+            (likely if probability(loop) >= 0.9 else unlikely).append(right)
     assert len(likely) > 150
     assert np.mean(likely) >= 0.9
     assert np.mean(unlikely) < np.mean(likely)
-    assert usual_probability(LoopClosure(1, 0, 0.5, 1.0, 5.0)) > 0.99
-    assert usual_probability(LoopClosure(1, 0, 0.5, 0.2, 2.5)) < 0.2
-
-
-def test_a_stream_learns_from_positions():
-    rng = np.random.default_rng(3)
-    good = rng.random(300) < 0.5
-    loops = [LoopClosure(2 * i, 2 * i + 1, 0.4 if g else 0.8, 1.0, 5.0) for i, g in enumerate(good)]
-    xy = np.zeros((600, 2))
-    xy[1::2, 0] = np.where(good, 5.0, 500.0)
-    judge = LoopJudge(xy)
-    chance = np.array([judge(loop) for loop in loops])
-    assert chance[0] == usual_probability(loops[0])
-    assert ((chance > 0.5) == good)[100:].all()
+    assert probability(LoopClosure(1, 0, 0.5, 1.0, 5.0)) > 0.99
+    assert probability(LoopClosure(1, 0, 0.5, 0.2, 2.5)) < 0.2
+    text = line(LoopClosure(3, 1, 0.5, 1.0, 5.0), ("a.jpg", "b.jpg"), (3.0, 1.0), 0.9)
+    assert len(text.split()) == len(HEADER.split()) - 1

@@ -207,16 +207,10 @@ def test_a_clock_without_a_zone_needs_the_offset(tmp_path):
     assert images.poses.latlon()[0, 0] == pytest.approx(55.0005)
 
 
-@pytest.mark.parametrize("ending", ["csv", "geojson"])
-def test_other_tracks_by_time(tmp_path, ending):
+def test_a_table_as_track(tmp_path):
     timed(tmp_path / "a.jpg", "12:00:05")
-    rows = [("2024-05-01T10:00:00Z", 55.0, 13.0), ("2024-05-01T12:00:10+02:00", 55.001, 13.002)]
-    if ending == "csv":
-        text = "time,lat,lon\n" + "\n".join(f"{t},{a},{o}" for t, a, o in rows)
-    else:
-        points = [{"geometry": {"type": "Point", "coordinates": [o, a]}, "properties": {"time": t}} for t, a, o in rows]
-        text = json.dumps({"type": "FeatureCollection", "features": points})
-    (tmp_path / f"walk.{ending}").write_text(text)
+    rows = "2024-05-01T10:00:00Z,55.0,13.0\n2024-05-01T12:00:10+02:00,55.001,13.002\n"
+    (tmp_path / "walk.csv").write_text(f"time,lat,lon\n{rows}")
     assert import_photos(tmp_path).lat[0] == pytest.approx(55.0005)
 
 

@@ -34,7 +34,7 @@ def check(
 ) -> None:
     """Check a dataset's files. Counts, what is missing or looks wrong, terms of use.
 
-    Re-run an interrupted check to resume it. The exit code is 2 if an error is found.
+    The exit code is 2 if an error is found.
 
     \b
     Examples:
@@ -96,7 +96,7 @@ def import_(
         Path | None,
         typer.Option(
             callback=existing,
-            help="Positions by image name or by time: .csv, .parquet, .geojson or .gpx. [default: the one in the folder]",
+            help="Positions by image name or by time: .csv, .parquet or .gpx. [default: the one in the folder]",
         ),
     ] = None,
     utc_offset: UtcOffset = "",

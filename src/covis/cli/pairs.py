@@ -142,21 +142,12 @@ def _write_loops(side: DescribedImages, output: Path, gap_s: float, least: float
     import numpy as np
 
     from covis.core.files import write_text
-    from covis.field.loops import (
-        HEADER,
-        LoopJudge,
-        fitted_probability,
-        image_times,
-        line,
-        loop_closures,
-        usual_probability,
-    )
+    from covis.field.loops import HEADER, image_times, line, loop_closures, probability
 
     if side.describe is None:
         raise InputError(f"{side.path}: loop closures need descriptors; give --model")
     times = image_times(side.images, side.path)
     order = np.argsort(times, kind="stable")
-    xy = side.images.poses.xy[order]
     closures = loop_closures(_descriptors_in_order(side, order), times[order], gap_s=gap_s)
 
     def text(loop: LoopClosure, chance: float) -> str:
@@ -164,21 +155,15 @@ def _write_loops(side: DescribedImages, output: Path, gap_s: float, least: float
         names = side.images.name(both[0]), side.images.name(both[1])
         return line(loop, names, (float(times[both[0]]), float(times[both[1]])), chance)
 
+    lines = (text(loop, chance) for loop in closures if (chance := probability(loop)) >= least)
     if output == STREAM:
-        judge = LoopJudge(xy)
         print(HEADER, flush=True)
-        for loop in closures:
-            chance = judge(loop)
-            if chance >= least:
-                print(text(loop, chance), flush=True)
+        for row in lines:
+            print(row, flush=True)
         return
-    loops = list(closures)
-    fitted = fitted_probability(loops, xy)
-    judged = [(loop, (fitted or usual_probability)(loop)) for loop in loops]
-    kept = [text(loop, chance) for loop, chance in judged if chance >= least]
-    write_text(output, "".join(f"{line}\n" for line in (HEADER, *kept)))
-    facts: dict[str, Any] = {"loops": len(kept), "images": len(side.images), "output": str(output),
-                             "probability": "usual" if fitted is None else "fitted"}  # fmt: skip
+    kept = list(lines)
+    write_text(output, "".join(f"{row}\n" for row in (HEADER, *kept)))
+    facts = {"loops": len(kept), "images": len(side.images), "output": str(output)}
     emit(facts, json, f"{output}: {len(kept)} loop closures of {len(side.images)} images")
 
 

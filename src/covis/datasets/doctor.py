@@ -1,11 +1,10 @@
 """The dataset check: what is there, what is missing or damaged, what looks wrong, and the terms of use.
 
-Files are decoded in several processes; an interrupted check can be resumed."""
+Files are decoded in several processes."""
 
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 from collections import Counter
 from collections.abc import Iterator
@@ -18,10 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core import artifacts
-from covis.core.artifacts import fingerprint
 from covis.core.errors import InputError
 from covis.core.machine import cpu_count, in_processes
-from covis.core.progress import Meter, say
+from covis.core.progress import Meter
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.reading.decoding import REASONS, REJECTS, Reject, Rejected, decode_bytes, read, write_rejects
@@ -40,7 +38,7 @@ def check(
 ) -> dict[str, Any]:
     """Examines dataset `name` at `path`; writes `rejects.csv` and `report.json` to `out` and returns the report.
 
-    The same call resumes an interrupted check. With `quick`, files are looked at but not decoded.
+    With `quick`, files are looked at but not decoded.
     """
     dataset, root, folder = DATASETS[name], Path(path), Path(out)
     if not root.exists():
@@ -50,14 +48,13 @@ def check(
     with artifacts.claim(folder, "check", {"dataset": name, "path": str(root.resolve()), "quick": quick}):
         names = _all_names(splits)
         base = next(iter(splits.values())).queries.root
-        verified = verify(base, names, folder, quick=quick, workers=workers or cpu_count())
+        verified = verify(base, names, quick=quick, workers=workers or cpu_count())
         verified.rejects.extend(_left_out(dataset, root, splits))
         report = _report(dataset, root, splits, names, verified, findings)
         report["quick"] = quick
         report["rejects_file"] = str(folder / REJECTS)
         write_rejects(folder / REJECTS, verified.rejects)
         artifacts.write_json(folder / REPORT, report, sealed=False)
-        forget(folder)
     return report
 
 
@@ -247,7 +244,6 @@ def _finding(level: str, code: str, text: str) -> dict[str, str]:
     return {"level": level, "code": code, "text": text}
 
 
-_JOURNAL, DIGESTS = "progress.jsonl", "digests.npy"
 PIECE = 512
 
 
@@ -256,101 +252,39 @@ class Verified:
     """What was found in each file."""
 
     rejects: list[Rejected]
-    bad: NDArray[np.bool_]
-    """(N,) which names are among the rejects."""
     digests: NDArray[np.uint64]
     """(N,) equal for files of equal content; 0 where a file was not, or could not be, read."""
     notes: Counter[str]
     """How often a decoder had to convert, rescale or turn an image."""
 
 
-def verify(root: Path, names: NDArray[np.bytes_], out: Path, *, quick: bool, workers: int) -> Verified:
-    """Checks the files `names` below `root`; what is done is kept in `out`, so that the same call resumes.
-
-    `quick` looks only at each file's beginning and end.
-    """
-    done = _journal(out, [fingerprint(names), bool(quick)])
-    digests = _digests(out, len(names), fresh=not done)
-    todo = ((k, names[k : k + PIECE]) for k in range(0, len(names), PIECE) if k not in done)
-    before = sum(min(PIECE, len(names) - k) for k in done)
-    if done:
-        say(f"resuming from {before} of {len(names)} files")
-    task = partial(_piece, root, quick)
-    with (
-        (out / _JOURNAL).open("a", encoding="utf-8") as journal,
-        Meter("checking", len(names) - before, "images") as meter,
-    ):
-        for start, hashes, entry in in_processes(task, todo, workers):
-            if not quick:
-                digests[start : start + len(hashes)] = hashes
-                digests.flush()
-            done[start] = entry
-            journal.write(json.dumps({"at": start, **entry}) + "\n")
-            journal.flush()
-            os.fsync(journal.fileno())
+def verify(root: Path, names: NDArray[np.bytes_], *, quick: bool, workers: int) -> Verified:
+    """Checks the files `names` below `root`; `quick` looks only at each file's beginning and end."""
+    digests = np.zeros(len(names), np.uint64)
+    rejects: list[Rejected] = []
+    notes: Counter[str] = Counter()
+    pieces = (names[k : k + PIECE] for k in range(0, len(names), PIECE))
+    done = 0
+    with Meter("checking", len(names), "images") as meter:
+        for hashes, bad, noted in in_processes(partial(_piece, root, quick), pieces, workers):
+            digests[done : done + len(hashes)] = hashes
+            rejects += bad
+            notes.update(noted)
+            done += len(hashes)
             meter.advance(len(hashes))
-    return _verdict(names, done, np.array(digests))
-
-
-def forget(out: Path) -> None:
-    """Removes what was kept for resuming."""
-    for name in (_JOURNAL, DIGESTS):
-        (out / name).unlink(missing_ok=True)
-
-
-def _verdict(names: NDArray[np.bytes_], done: dict[int, dict[str, Any]], digests: NDArray[np.uint64]) -> Verified:
-    rejects, notes = [], Counter[str]()
-    bad = np.zeros(len(names), bool)
-    for start in sorted(done):
-        notes.update(done[start]["notes"])
-        for i, reason, detail in done[start]["rejects"]:
-            bad[i] = True
-            rejects.append(Rejected(os.fsdecode(names[i]), reason, detail))
-    return Verified(rejects, bad, digests, notes)
-
-
-def _journal(out: Path, key: list[Any]) -> dict[int, dict[str, Any]]:
-    """The pieces that an earlier run finished; none if it checked another list. A torn last line is left out."""
-    path = out / _JOURNAL
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        if json.loads(lines[0])["key"] != key or not (out / DIGESTS).is_file():
-            raise ValueError
-    except (OSError, ValueError, KeyError, IndexError, TypeError):
-        path.write_text(json.dumps({"key": key}) + "\n", encoding="utf-8")
-        return {}
-    done = {}
-    for line in lines[1:]:
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            continue
-        done[entry.pop("at")] = entry
-    whole = [lines[0], *(json.dumps({"at": at, **entry}) for at, entry in done.items())]
-    path.write_text("\n".join(whole) + "\n", encoding="utf-8")
-    return done
-
-
-def _digests(out: Path, n: int, fresh: bool) -> np.memmap[Any, np.dtype[np.uint64]]:
-    path = out / DIGESTS
-    if fresh or path.stat().st_size != 8 * n:
-        np.zeros(n, np.uint64).tofile(path)
-    if not n:
-        return np.zeros(0, np.uint64)  # type: ignore[return-value]
-    return np.memmap(path, np.uint64, "r+", shape=(n,))
+    return Verified(rejects, digests, notes)
 
 
 def _piece(
-    root: Path, quick: bool, piece: tuple[int, NDArray[np.bytes_]]
-) -> tuple[int, NDArray[np.uint64], dict[str, Any]]:
-    """One piece of the work, in a worker."""
-    start, part = piece
+    root: Path, quick: bool, part: NDArray[np.bytes_]
+) -> tuple[NDArray[np.uint64], list[Rejected], Counter[str]]:
+    """Digests, rejects and notes of some files, in a worker."""
     hashes = np.zeros(len(part), np.uint64)
-    rejects: list[tuple[int, str, str]] = []
+    rejects: list[Rejected] = []
     notes: Counter[str] = Counter()
     folder = str(root)
-    for i, name in enumerate(part):
-        path = os.path.join(folder, os.fsdecode(name))  # noqa: PTH118 - a Path each costs as much as opening the file
+    for i, name in enumerate(map(os.fsdecode, part)):
+        path = os.path.join(folder, name)  # noqa: PTH118 - a Path each costs as much as opening the file
         try:
             if quick:
                 verdict = look(path)
@@ -363,5 +297,5 @@ def _piece(
                 notes.update(decoded.notes)
                 notes["turned"] += decoded.orientation != 1
         except Reject as reject:
-            rejects.append((start + i, reject.reason, reject.detail))
-    return start, hashes, {"rejects": rejects, "notes": dict(+notes)}
+            rejects.append(Rejected(name, reject.reason, reject.detail))
+    return hashes, rejects, +notes

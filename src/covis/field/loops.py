@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.logistic import Logistic
-from covis.poses import PLACE_M
 
 GAP_S = 30.0
 """Images closer in time than this are neighbours, not loops."""
@@ -28,10 +27,6 @@ LEAST_OLDER = 20
 STANDS_OUT = 2.5
 """By how many robust standard deviations a match must be nearer than older images usually are."""
 LEAST_AGREEMENT = 0.8
-LEAST_KNOWN = 10
-"""Probabilities are fitted once this many candidates are known to be right, and as many known to be wrong."""
-REFIT = 25
-"""A stream fits again after this many candidates."""
 HEADER = "# time_query time_match image_query image_match distance agreement probability"
 
 
@@ -110,62 +105,23 @@ def lead_up_share(match: int, before: Iterable[NDArray[np.int64]]) -> float:
     return max(counts)
 
 
-class Judgement(Protocol):
-    """How likely a candidate is right, 0 to 1."""
-
-    def __call__(self, loop: LoopClosure) -> float: ...
+_RIGHT = Logistic((2.8, 3.0), -9.2, (0.0, 0.0), (1.0, 1.0))
 
 
-_USUAL = Logistic((2.8, 3.0), -9.2, (0.0, 0.0), (1.0, 1.0))
-
-
-def usual_probability(loop: LoopClosure) -> float:
-    """The probability that a candidate is right, where nothing is known about the recording.
+def probability(loop: LoopClosure) -> float:
+    """The probability that a candidate is right.
 
     Fitted on a car's camera over 18 rounds of a race track on two days (MobileNetV2; 1,558 candidates, of any
     agreement). On another stretch of it, whose candidates are easier, 99.9 % of those called at least 90 % likely were
     right within 25 m.
     """
-    return float(_USUAL(np.array([loop.stands_out, loop.agreement])))
+    return float(_RIGHT(np.array([loop.stands_out, loop.agreement])))
 
 
-def _known(loops: Sequence[LoopClosure], xy: Floats, right_m: float) -> tuple[list[LoopClosure], NDArray[np.bool_]]:
-    """Candidates whose two positions are known, and (N,) which are right."""
-    ends = np.array([(loop.query, loop.match) for loop in loops], np.int64).reshape(-1, 2)
-    gap_m = np.linalg.norm(xy[ends[:, 0]] - xy[ends[:, 1]], axis=1)
-    known = np.flatnonzero(~np.isnan(gap_m))
-    return [loops[int(i)] for i in known], gap_m[known] <= right_m
-
-
-def fitted_probability(loops: Sequence[LoopClosure], xy: Floats, right_m: float = PLACE_M) -> Judgement | None:
-    """A fit on this recording alone, by distance and agreement; None where too few positions are known for it."""
-    used, right = _known(loops, xy, right_m)
-    if min(right.sum(), (~right).sum()) < LEAST_KNOWN:
-        return None
-    logistic = Logistic.fit(np.array([[loop.distance, loop.agreement] for loop in used]), right)
-    return lambda loop: float(logistic(np.array([loop.distance, loop.agreement])))
-
-
-class LoopJudge:
-    """The probability of each candidate as it comes, from those that came before it."""
-
-    def __init__(self, xy: Floats, usual: Judgement = usual_probability) -> None:
-        """xy: (N, 2) positions of the frames, NaN where unknown. usual: used until enough of them are known."""
-        self._xy, self._usual, self._seen, self._next = xy, usual, list[LoopClosure](), 2 * LEAST_KNOWN
-        self._fitted: Judgement | None = None
-
-    def __call__(self, loop: LoopClosure) -> float:
-        """By a fit on this recording so far, or by `usual` before there is one."""
-        if len(self._seen) >= self._next:
-            self._fitted, self._next = fitted_probability(self._seen, self._xy), len(self._seen) + REFIT
-        self._seen.append(loop)
-        return (self._fitted or self._usual)(loop)
-
-
-def line(loop: LoopClosure, names: tuple[str, str], times: tuple[float, float], probability: float) -> str:
+def line(loop: LoopClosure, names: tuple[str, str], times: tuple[float, float], chance: float) -> str:
     """One candidate as text, in the columns of `HEADER`."""
     start = f"{times[0]:.6f} {times[1]:.6f} {names[0]} {names[1]}"
-    return f"{start} {loop.distance:.5f} {loop.agreement:.2f} {probability:.4f}"
+    return f"{start} {loop.distance:.5f} {loop.agreement:.2f} {chance:.4f}"
 
 
 def image_times(images: ImageSet, path: Path) -> Floats:

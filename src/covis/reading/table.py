@@ -1,4 +1,4 @@
-"""A user's own table: CSV, Parquet or GeoJSON with an image, a position and other columns, one row per image.
+"""A user's own table: CSV, Parquet, or a layer of points (GeoJSON, GeoPackage), with an image, a position and other columns, one row per image.
 
 Columns: `image` (path relative to the table) and `lat, lon` (WGS84 degrees) or `easting, northing` (metres); optional
 `heading` (degrees clockwise from north: true north beside lat/lon, grid north beside easting/northing), `altitude`
@@ -10,11 +10,9 @@ other tools are understood (`covis.reading.column_names`).
 from __future__ import annotations
 
 import difflib
-import json
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,7 +20,7 @@ from numpy.typing import NDArray
 from covis import gis
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.core.foreign import foreign, read_foreign_text
+from covis.core.foreign import foreign
 from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame
@@ -42,7 +40,7 @@ _KINDS: dict[str, ColumnKind] = {
 }
 """The columns with a meaning of their own."""
 _EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
-SUFFIXES = (".csv", ".parquet", ".pq", ".geojson", ".gpkg")
+SUFFIXES = (".csv", ".parquet", ".pq", *gis.SUFFIXES)
 _SLIPS = {"x": "easting", "y": "northing"}
 """Not taken for them: they may as well be degrees."""
 
@@ -88,9 +86,7 @@ def image_files(path: Path) -> list[Path]:
 
 
 def _cells(path: Path) -> dict[str, Column]:
-    if path.suffix.lower() in (".geojson", ".json"):
-        return _geojson(path)
-    if path.suffix.lower() == ".gpkg":
+    if path.suffix.lower() in gis.SUFFIXES:
         return _layer(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a table; give a file with the columns {_EXAMPLE}")
@@ -123,7 +119,7 @@ def _renamed(path: Path, cells: Mapping[str, Column], found: Mapping[str, str]) 
 
 
 def _layer(path: Path) -> dict[str, Column]:
-    """Point features of a GeoPackage with the table's columns beside them."""
+    """Point features with the table's columns beside them."""
     import pyarrow as pa
 
     points = gis.read_point_layer(path)
@@ -225,42 +221,3 @@ def _heading(path: Path, cells: Mapping[str, Column]) -> Floats:
     if len(known) > 2 and (known == known[0]).all():
         warn(f"{path}: every known heading is {known[0]:g}°; was the compass stuck?")
     return heading
-
-
-def _geojson(path: Path) -> dict[str, Column]:
-    """Point features with the table's columns as properties; coordinates are lon, lat (, altitude)."""
-    import pyarrow as pa
-
-    try:
-        features = json.loads(read_foreign_text(path))["features"]
-    except InputError:
-        raise
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InputError(f"{path} is not a GeoJSON FeatureCollection ({error})") from None
-    rows = [_feature(path, i, feature) for i, feature in enumerate(features)]
-    found = recognise(list(dict.fromkeys(key for row in rows for key in row)), _KINDS)
-    tell_recognised(path, found)
-    rows = [{found.get(key, key): value for key, value in row.items()} for row in rows]
-    columns = list(dict.fromkeys(key for row in rows for key in row)) or ["image", "lat", "lon"]
-    check_columns(path, columns)
-    try:
-        cells = {key: pa.array([row.get(key) for row in rows], from_pandas=True) for key in columns}
-        return {k: v.cast(pa.binary() if k == "image" else pa.float64()) if _typed(k) else v for k, v in cells.items()}
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError) as error:
-        raise InputError(f"{path}: a property has mixed or wrong kinds of value ({error})") from None
-
-
-def _typed(name: str) -> bool:
-    return name in _KINDS and name != "group"
-
-
-def _feature(path: Path, at: int, feature: Any) -> dict[str, Any]:
-    geometry = (feature.get("geometry") or {}) if isinstance(feature, dict) else {}
-    where = geometry.get("coordinates") or []
-    if (geometry and geometry.get("type") != "Point") or len(where) not in (0, 2, 3):
-        raise InputError(f"{path}: feature {at} is a {geometry.get('type')}; expected one Point per photo")
-    row = dict(feature.get("properties") or {}) if isinstance(feature, dict) else {}
-    row["lat"], row["lon"] = (float(where[1]), float(where[0])) if where else (None, None)
-    if len(where) == 3:
-        row["altitude"] = float(where[2])
-    return row

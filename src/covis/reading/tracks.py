@@ -1,4 +1,4 @@
-"""Positions from a file beside the photos: a table by image name, or a track by time (GPX, CSV, Parquet, GeoJSON).
+"""Positions from a file beside the photos: a table by image name, or a track by time (GPX, CSV, Parquet).
 
 A track gives positions only: which way the camera looked does not follow from which way it moved.
 """
@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
-from covis.core.artifacts import read_json
 from covis.core.errors import InputError
 from covis.core.foreign import foreign, read_foreign
 from covis.core.progress import warn
@@ -25,7 +24,7 @@ from covis.reading.column_names import parse_cells, recognise, tell_recognised
 from covis.reading.columns import header, read_columns, texts
 from covis.reading.decoding import REJECTS
 
-_SUFFIXES = (".gpx", ".csv", ".parquet", ".pq", ".geojson")
+_SUFFIXES = (".gpx", ".csv", ".parquet", ".pq")
 MAX_GAP_S = 60.0
 """Between two points further apart than this, a position is not interpolated."""
 
@@ -66,24 +65,14 @@ def names_images(path: Path) -> bool:
     """Whether the file gives positions by image name, rather than by time."""
     if path.suffix.lower() == ".gpx":
         return False
-    if path.suffix.lower() == ".geojson":
-        features = read_json(path).get("features") or [{}]
-        names = list(features[0].get("properties") or {})
-    else:
-        names = header(path)
+    names = header(path)
     return "image" in (*names, *recognise(names, ["image"]).values())
 
 
 @foreign("a track")
 def read_track(path: Path) -> Track:
-    """The track of a GPX, CSV, Parquet or GeoJSON file."""
-    suffix = path.suffix.lower()
-    if suffix == ".gpx":
-        rows = _gpx(path)
-    elif suffix == ".geojson":
-        rows = _geojson(path)
-    else:
-        rows = _columns(path)
+    """The track of a GPX, CSV or Parquet file."""
+    rows = _gpx(path) if path.suffix.lower() == ".gpx" else _columns(path)
     times, lat, lon, altitude, segment = rows
     lost = ((lat == 0) & (lon == 0)) | ~np.isfinite(lat) | ~np.isfinite(lon) | (np.abs(lat) > 90) | ~np.isfinite(times)
     if lost.any():
@@ -110,16 +99,6 @@ def _gpx(path: Path) -> TrackColumns:
             if _plain(point.tag) == "trkpt" and inside.get("time"):
                 where = (point.get("lat", ""), point.get("lon", ""), inside.get("ele", "nan") or "nan")
                 points.append((_seconds(path, inside["time"]), *_numbers(path, where), number))
-    return _stack(points)
-
-
-def _geojson(path: Path) -> TrackColumns:
-    points = []
-    for feature in read_json(path).get("features") or []:
-        geometry, properties = feature.get("geometry") or {}, feature.get("properties") or {}
-        if geometry.get("type") == "Point" and "time" in properties:
-            lon, lat, *height = geometry["coordinates"]
-            points.append((_seconds(path, properties["time"]), *_numbers(path, (lat, lon, *(height or [np.nan]))), 0))
     return _stack(points)
 
 
