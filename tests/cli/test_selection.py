@@ -102,4 +102,4 @@ def test_heic_is_decoded_with_its_position(tmp_path):
 def test_heic_without_its_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr(decoding, "_available_formats", lambda: ("JPEG",))
     with pytest.raises(decoding.Reject, match=r"pip install 'covis\[heic\]'"):
-        decoding.decode_bytes(b"\0\0\0\x18ftypheic" + bytes(64))
+        decoding._decode_content(b"\0\0\0\x18ftypheic" + bytes(64), None, "a.heic")

@@ -167,10 +167,12 @@ def read_depth(path: Path, images: ImageSet, i: int) -> NDArray[Any]:
     if path.suffix == ".depth" and images.intrinsics is not None:
         width, height = (int(v) for v in images.intrinsics[i, 4:])
         return np.fromfile(path, np.float32).reshape(height, width)
-    from covis.reading.decoding import open_image
+    from covis.reading.decoding import Reject, stored_values
 
-    with open_image(path) as image:
-        return np.asarray(image)
+    try:
+        return stored_values(path)
+    except Reject as reject:
+        raise InputError(f"{reject}; export the depth maps again") from None
 
 
 def depth_camera(images: ImageSet, i: int, shape: tuple[int, int]) -> DepthCamera:

@@ -3,6 +3,9 @@
 Sizes are (height, width) in pixels. JPEG files are decoded at the smallest scale that still covers the wanted size,
 then resized with an antialiasing filter; every other format goes through Pillow. Training, embedding, evaluation and
 service all decode here, so that they see the same pixels.
+
+Ordinary JPEG files and PNG files are decoded in this process, bounded by their pixels and scans; all else, and PNG files of
+strangers, in one that ends at a limit (`covis.reading.isolation`).
 """
 
 from __future__ import annotations
@@ -11,11 +14,12 @@ import contextlib
 import csv
 import errno
 import io
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO, Any, NamedTuple, ParamSpec, TypeVar
 
 import numpy as np
 import simplejpeg
@@ -25,7 +29,10 @@ from PIL import Image, UnidentifiedImageError
 from covis.core import files
 from covis.core.errors import InputError
 from covis.core.foreign import check_regular, read_bounded
+from covis.reading.isolation import LONGEST_S, Ended, isolated
 
+P = ParamSpec("P")
+R = TypeVar("R")
 Pixels = NDArray[np.uint8]
 Size = tuple[int, int]
 
@@ -49,6 +56,9 @@ REASONS = {
 FORMATS = ("JPEG", "MPO", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "AVIF", "HEIF")
 """The formats that are read, of the many that Pillow knows: others (EPS) would hand the file to another program."""
 _ORIENTATION = 0x0112
+_JPEG, _PNG = b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n"
+_MAX_SCANNED = 1_000_000_000
+"""Pixels times scans of a JPEG file: each scan of a progressive one goes over all pixels (1 s per 400 million)."""
 _HEIF_BRANDS = (b"heic", b"heix", b"hevc", b"hevx", b"heim", b"heis", b"mif1", b"msf1")
 _DAMAGE = {"premature end of data segment": "corrupt", "Premature end of JPEG file": "truncated"}
 
@@ -85,14 +95,34 @@ def decode_noted(path: Path | str, size: Size | None = None) -> Decoded:
     return decode_bytes(read(path), size, str(path))
 
 
-def decode_bytes(data: bytes, size: Size | None = None, name: str = "image") -> Decoded:
-    """Like `decode_noted`, from a file's content; `name` is what a `Reject` calls it."""
+def decode_bytes(data: bytes, size: Size | None = None, name: str = "image", *, stranger: bool = False) -> Decoded:
+    """Like `decode_noted`, from a file's content; `name` is what a `Reject` calls it. stranger: whether someone else sent it."""
     if not data:
         raise Reject("empty", name)
-    if data[:3] == b"\xff\xd8\xff":
+    if data.startswith(_JPEG):
         quick = _decode_jpeg(data, size, name)
         if quick is not None:
             return quick
+    in_place = data.startswith(_PNG) and not stranger
+    return apart(name, in_place, _decode_content, data, size, name)
+
+
+def is_plain(head: bytes) -> bool:
+    """Whether the header of a file that begins so can be read in this process."""
+    return head.startswith((_JPEG, _PNG))
+
+
+def apart(name: str, in_place: bool, function: Callable[P, R], *arguments: P.args, **options: P.kwargs) -> R:
+    """`function` of a picture in a process that can be killed, unless it is safe `in_place`; raises `Reject`."""
+    if in_place or not sys.executable:
+        return function(*arguments, **options)
+    try:
+        return isolated(function, *arguments, **options)
+    except Ended:
+        raise Reject("corrupt", name, f"its decoder crashed, or took more than {LONGEST_S:.0f} s") from None
+
+
+def _decode_content(data: bytes, size: Size | None, name: str) -> Decoded:
     if data[4:8] == b"ftyp" and data[8:12] in _HEIF_BRANDS and "HEIF" not in _available_formats():
         hint = "a HEIC photo needs the package pillow-heif; install it with: pip install 'covis[heic]'"
         raise Reject("not-an-image", name, hint)
@@ -109,6 +139,19 @@ def decode_opened(image: Image.Image, size: Size | None = None, name: str = "ima
 def open_image(source: Path | str | IO[bytes]) -> Image.Image:
     """Pillow's image of a file: its header, pixels when asked for; the only door to Pillow's readers."""
     return Image.open(source, formats=_available_formats())
+
+
+def stored_values(path: Path) -> NDArray[Any]:
+    """The values of an image as they are stored, such as depths; raises `Reject`."""
+    data = read(path)
+    return apart(str(path), data.startswith(_PNG), _stored_values, data, str(path))
+
+
+def _stored_values(data: bytes, name: str) -> NDArray[Any]:
+    with _rejecting(name), open_image(io.BytesIO(data)) as image:
+        if image.width * image.height > MAX_PIXELS:
+            raise Reject("too-large", name, f"{image.width}×{image.height} pixels")
+        return np.asarray(image)
 
 
 def image_size(path: Path) -> tuple[int, int]:
@@ -192,6 +235,8 @@ def _decode_jpeg(data: bytes, size: Size | None, name: str) -> Decoded | None:
         return None
     if height * width > MAX_PIXELS:
         raise Reject("too-large", name, f"{width}×{height} pixels")
+    if (scans := data.count(b"\xff\xda")) * height * width > _MAX_SCANNED:
+        raise Reject("too-large", name, f"{width}×{height} pixels in {scans} scans")
     if colours not in ("YCbCr", "Gray", "RGB"):
         return None
     orientation, readable = orientation_of(data)
@@ -211,7 +256,7 @@ def _decode_any(image: Image.Image, size: Size | None, name: str) -> Decoded:
     """The thorough way: any format, mode and depth that Pillow opens."""
     if image.width * image.height > MAX_PIXELS:
         raise Reject("too-large", name, f"{image.width}×{image.height} pixels")
-    notes = ["first-frame"] if getattr(image, "n_frames", 1) > 1 else []
+    notes = ["first-frame"] if getattr(image, "is_animated", False) else []  # counting frames reads them all
     orientation, readable = _orientation(image.getexif)
     notes += [] if readable else ["corrupt-exif"]
     if size is not None:
@@ -256,13 +301,17 @@ def _reduced(image: Image.Image, size: Size | None) -> Image.Image:
 
 
 def pixel_count(data: bytes) -> int:
-    """Pixels that a file's header announces; 0 where it is no image, or has more than are decoded."""
+    """Pixels that the header of a stranger's file announces; 0 where it is no image, or has more than are decoded."""
     try:
-        with _rejecting(""), open_image(io.BytesIO(data)) as image:
-            count = image.width * image.height
+        count = apart("", is_plain(data), _pixel_count, data)
     except Reject:
         return 0
     return count if count <= MAX_PIXELS else 0
+
+
+def _pixel_count(data: bytes) -> int:
+    with _rejecting(""), open_image(io.BytesIO(data)) as image:
+        return image.width * image.height
 
 
 @contextlib.contextmanager
@@ -276,6 +325,8 @@ def _rejecting(name: str) -> Iterator[None]:
         raise
     except UnidentifiedImageError:
         raise Reject("not-an-image", name) from None
+    except MemoryError:
+        raise Reject("too-large", name, "decoding it takes too much memory") from None
     except Image.DecompressionBombError as error:
         raise Reject("too-large", name, str(error)) from None
     except (EOFError, OSError) as error:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from PIL import Image
 
-from covis.reading.decoding import MAX_PIXELS, Reject, open_image
+from covis.reading.decoding import MAX_PIXELS, Reject, apart, is_plain, open_image
 from covis.reading.screening import look
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
@@ -47,12 +47,14 @@ def read_photo(path: Path | str) -> Photo:
     verdict = look(path)
     if verdict is not None:
         raise verdict
-    return _read(path, str(path))
+    with Path(path).open("rb") as file:
+        plain = is_plain(file.read(16))
+    return apart(str(path), plain, _read, path, str(path))
 
 
 def photo_of(data: bytes, name: str = "image") -> Photo:
     """Like `read_photo`, from a file's content; `name` is what a `Reject` calls it."""
-    return _read(io.BytesIO(data), name)
+    return apart(name, is_plain(data), _read, io.BytesIO(data), name)
 
 
 def _read(source: Path | str | io.BytesIO, name: str) -> Photo:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.reading.decoding import Reject, decode, open_image
+from covis.reading.decoding import Reject, decode
 
 MOST = 1024
 """Features of a photo that are compared, the strongest first."""
@@ -46,11 +46,10 @@ Matcher = Callable[[LocalFeatures, LocalFeatures], NDArray[np.int64]]
 
 def sift(path: Path, most: int = MAX_FEATURES, side: int = MAX_SIDE) -> LocalFeatures:
     """SIFT features of a picture, upright as it is shown (square roots of the histograms: RootSIFT)."""
-    from PIL import ImageOps
+    from PIL import Image
 
     pycolmap = open_pycolmap("SIFT")
-    with open_image(path) as image:
-        shown = ImageOps.exif_transpose(image).convert("L")
+    shown = Image.fromarray(decode(path)).convert("L")
     scale = min(1.0, side / max(shown.size))
     small = shown.resize((round(shown.width * scale), round(shown.height * scale))) if scale < 1 else shown
     options = pycolmap.FeatureExtractionOptions()

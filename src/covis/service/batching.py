@@ -133,6 +133,6 @@ class Batcher:
 
 def _decode(photo: bytes, size: Size) -> Pixels | Unusable:
     try:
-        return decode_bytes(photo, size).pixels
+        return decode_bytes(photo, size, stranger=True).pixels
     except Reject as reject:
         return Unusable(reject.reason, reject.detail or REASONS[reject.reason])

@@ -22,7 +22,7 @@ from covis.core.progress import say, warn
 from covis.images import ImageSet
 from covis.poses import Poses, quaternion_matrices
 from covis.reading.cameras import Camera, calibration
-from covis.reading.decoding import MAX_PIXELS, open_image
+from covis.reading.decoding import Reject, decode_bytes
 from covis.reading.frames import Every, Extracted, Frame, distance_gone, extract
 from covis.reading.georeference import LEAST, georeference, warn_of_course
 from covis.reading.trajectory import Trajectory, compose
@@ -212,11 +212,11 @@ def _decoded(path: Path, message: Any) -> Frame:
     when = _seconds(message.header)
     data = message.data.tobytes()
     if not hasattr(message, "encoding"):
-        with open_image(io.BytesIO(data)) as image:
-            if image.width * image.height > MAX_PIXELS:
-                raise InputError(f"{path}: an image has {image.width} × {image.height} pixels; too large")
-            jpeg = data if image.format == "JPEG" else None
-            return Frame(when, np.asarray(image.convert("RGB")), jpeg)
+        try:
+            pixels = decode_bytes(data, name=f"{path}: an image").pixels
+        except Reject as reject:
+            raise InputError(f"{reject}; record it again") from None
+        return Frame(when, pixels, data if data.startswith(b"\xff\xd8\xff") else None)
     if message.encoding not in _CHANNELS:
         raise InputError(f"{path}: images are in {message.encoding}; expected one of {', '.join(_CHANNELS)}")
     channels, order = _CHANNELS[message.encoding]
