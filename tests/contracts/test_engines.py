@@ -3,7 +3,11 @@
 import contextlib
 import json
 import os
+import shutil
+import signal
 import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from urllib.parse import urlsplit
 
@@ -235,6 +239,74 @@ def test_a_stale_writer_is_refused(request, kind, photos, tmp_path):
     with pytest.raises(InputError, match="another process changed"):
         stale.remove(["004 é.jpg".encode()], Recalibration())
     made.storage.engine.drop()
+
+
+def test_two_writers_from_two_folders_lose_nothing(engine, photos, tmp_path):
+    """Two machines have a copy of the folder each, and one engine (a map in a folder: two processes): who is told that a
+    change was made finds it in the map."""
+    address = f"milvus:{tmp_path / 'two.db'}" if engine.startswith("milvus") else engine
+    made = Map.create(tmp_path / "one", images(photos, range(8)), tiny(), engine=address)
+    if engine:
+        shutil.copytree(tmp_path / "one", tmp_path / "two")
+    writers = [Map.open(tmp_path / ("two" if which and engine else "one")) for which in range(2)]
+    wanted = {made.images.names[i] for i in range(8)}
+    with ThreadPoolExecutor(2) as pool:
+        for turn in range(3):
+            together = threading.Barrier(2, timeout=60)
+
+            def write(which, turn=turn, together=together):
+                new = images(photos, [100 + 10 * turn + which])
+                together.wait()
+                try:
+                    writers[which].newest().add(new)
+                except InputError:
+                    return set()  # told that it was not made
+                return set(new.names)
+
+            for done in pool.map(write, range(2)):
+                wanted |= done
+            assert set(made.newest().images.names) == wanted
+    for which in range(2):  # and who was refused can do it now
+        writers[which].newest().add(images(photos, [200 + which]))
+    assert len(made.newest()) == len(wanted) + 2
+    if engine:
+        made.storage.engine.drop()
+
+
+def test_a_server_that_is_frozen_does_not_hold_a_reader(postgres, photos, tmp_path, monkeypatch):
+    """A stopped process keeps its connections alive, so that no timeout of the network counts."""
+    if os.environ.get("COVIS_POSTGRES_URI"):
+        pytest.skip("needs a server of one's own to stop")
+    made = Map.create(tmp_path / "map", images(photos, range(3)), tiny(), engine=postgres)
+    engine = made.storage.engine
+    with engine._cursor() as cursor:
+        process = cursor.execute("SELECT pg_backend_pid()").fetchone()[0]
+    monkeypatch.setattr("covis.maps.storage.postgres._POINTER_S", 0.3)
+    os.kill(process, signal.SIGSTOP)
+    try:
+        with pytest.raises(InputError, match="does not answer"):
+            made.newest()
+    finally:
+        os.kill(process, signal.SIGCONT)
+    monkeypatch.undo()
+    assert len(made.newest()) == 3
+    engine.drop()
+
+
+def test_calls_of_milvus_are_bounded_and_its_errors_are_told(photos, tmp_path, monkeypatch):
+    from pymilvus import MilvusException
+
+    made = Map.create(tmp_path / "map", images(photos, range(3)), tiny(), engine=f"milvus:{tmp_path / 'e.db'}")
+    given = []
+
+    def gone(*_, **options):
+        given.append(options["timeout"])
+        raise MilvusException(message=f"no {tmp_path / 'e.db'}")
+
+    monkeypatch.setattr(made.storage.engine.client._client, "query", gone)
+    with pytest.raises(InputError, match="does not answer"):
+        made.newest()
+    assert given[0] > 0
 
 
 def test_milvus_takes_one_writer_at_a_time(photos, tmp_path):

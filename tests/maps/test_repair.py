@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 
 import numpy as np
 import pytest
@@ -120,6 +121,11 @@ def test_large_files_are_read_again_only_when_they_changed(grown, monkeypatch, t
         Map.open(grown.path)
     flip(shard)
     Map.open(grown.path)
+    read.clear()
+    later = time.time() + 8 * 24 * 3600  # damage below the file system changes no stamp: a week is the longest it stays unseen
+    monkeypatch.setattr(time, "time", lambda: later)
+    Map.open(grown.path)
+    assert [p for p in read if p.name.startswith("shard")]
     for note in (tmp_path / "cache" / "verified").iterdir():
         note.write_text(note.read_text().replace("a", "b"))
     Map.open(grown.path)

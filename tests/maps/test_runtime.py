@@ -216,3 +216,24 @@ def test_weights_outside_the_map_are_not_read(town, tmp_path):
     artifacts.write_manifest(folder, RUNTIME, facts, entry)
     with pytest.raises(InputError, match="escapes"):
         Map.open(tmp_path / "map").locate(town / "2.jpg")
+
+
+def test_a_network_that_decayed_below_the_file_system_is_refused(town, tmp_path, monkeypatch):
+    """Its stamp is the old one, so that nothing is hashed; a known picture tells."""
+    shutil.copytree(town / "map", tmp_path / "map")
+    assert len(Map.open(tmp_path / "map").locate(town / "3.jpg")[0].matches)
+    weights = max((tmp_path / "map" / RUNTIME).iterdir(), key=lambda file: file.stat().st_size)
+    content = bytearray(weights.read_bytes())
+    content[len(content) // 4 : len(content) // 2] = bytes(len(content) // 2 - len(content) // 4)
+    weights.write_bytes(content)
+    monkeypatch.setattr(artifacts, "SMALL_BYTES", 0)
+    monkeypatch.setattr(artifacts, "_remembered", lambda file: _listed(file))
+    with pytest.raises(InputError, match="known picture"):
+        Map.open(tmp_path / "map").locate(town / "3.jpg")
+    monkeypatch.undo()
+    repair_map(tmp_path / "map")
+    assert Map.open(tmp_path / "map").locate(town / "3.jpg")[0].matches[0].image == "3.jpg"
+
+
+def _listed(file):
+    return json.loads((file.parent / "manifest.json").read_text())["files"][file.name]["sha256"]

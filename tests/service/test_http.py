@@ -311,6 +311,27 @@ def test_a_map_whose_engine_hangs_stops_no_other(made, tmp_path, monkeypatch):
         assert waiting.result(10).name == "hanging"
 
 
+def test_maps_that_do_not_answer_are_listed_as_last_seen(made, tmp_path, monkeypatch):
+    shutil.copytree(made / "town.map", tmp_path / "away.map")
+    newest = Map.newest
+
+    def newest_or_error(map_):
+        if map_.path.name == "away.map":
+            raise Unavailable("its engine does not answer")
+        return newest(map_)
+
+    with running(create_app([made / "town.map", tmp_path / "away.map"])) as address:
+        before = httpx.get(f"{address}/v1/maps/away").json()
+        monkeypatch.setattr(Map, "newest", newest_or_error)
+        town, away = httpx.get(f"{address}/v1/maps").json()["maps"]
+        assert away == {**before, "warning": away["warning"]}
+        assert "last known" in away["warning"]
+        assert town["warning"] == ""
+        assert httpx.get(f"{address}/readyz").status_code == 200
+        assert ask(address, jpeg(1), map="town").status_code == 200
+        assert ask(address, jpeg(1), map="away").status_code == 503
+
+
 def test_a_thumbnail_made_twice_at_once_counts_once(made, monkeypatch):
     """Two threads both find none; the cache must not believe that it holds two."""
     cache = MapCache([made / "town.map"])

@@ -39,6 +39,8 @@ SMALL_BYTES = 1 << 20
 """Smaller files are checked against their checksum on every open, larger ones only if changed since the last check."""
 _SETTLED_S = 2.0
 """A file that was written less than this ago may change again without a new time stamp."""
+_TRUSTED_S = 7 * 24 * 3600
+"""How long a large file is trusted by its stamp, which damage below the file system does not change."""
 _TRACKED = ("numpy", "numba", "scipy", "torch", "timm", "faiss-cpu")
 
 
@@ -121,7 +123,7 @@ def open_manifest(
     """The manifest of the artefact at `path`, after checking its kind, its `facts` (key → type) and its files.
 
     With `verify` every file is checked against its checksum; without it, only small files, and larger ones that
-    changed since they were last read on this machine. `written`: this process has just written it, so only sizes are
+    changed since they were last read on this machine, or were so a week ago. `written`: this process has just written it, so only sizes are
     compared. Without `links`, any link inside it is refused. Files in the folders `skip` are not checked.
     """
     path = Path(path)
@@ -179,7 +181,8 @@ def _hashed(file: Path, remember: bool) -> str:
     digest = files.sha256(file)
     if remember and files.stamp(file) == before and abs(time.time() - before.mtime_ns / 1e9) > _SETTLED_S:
         with contextlib.suppress(OSError):
-            files.write_json(_note(file), {"path": str(file.resolve()), "stamp": list(before), "sha256": digest})
+            note = {"path": str(file.resolve()), "stamp": list(before), "sha256": digest, "checked": time.time()}
+            files.write_json(_note(file), note)
     return digest
 
 
@@ -189,8 +192,11 @@ def _remembered(file: Path) -> str | None:
         note = files.read_json(_note(file))
     except InputError:
         return None
-    same = isinstance(note, dict) and note.get("path") == str(file.resolve())
-    return str(note.get("sha256")) if same and note.get("stamp") == list(files.stamp(file)) else None
+    if not isinstance(note, dict) or note.get("path") != str(file.resolve()):
+        return None
+    checked, stamp = note.get("checked"), list(files.stamp(file))
+    recent = isinstance(checked, int | float) and abs(time.time() - checked) < _TRUSTED_S
+    return str(note.get("sha256")) if recent and note.get("stamp") == stamp else None
 
 
 def _note(file: Path) -> Path:

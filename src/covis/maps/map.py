@@ -11,6 +11,7 @@ import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -59,7 +60,16 @@ from covis.maps.walks import Walk, locate_walk
 from covis.ranking import Ranking
 from covis.reading.decoding import REJECTS, Rejected
 from covis.reading.inputs import Photo, expand_photos
-from covis.runtime import ONNX_FILE, WEIGHTS_FILE, Described, OnnxSession, Runtime, describe_photos
+from covis.runtime import (
+    ONNX_FILE,
+    WEIGHTS_FILE,
+    Described,
+    OnnxSession,
+    Runtime,
+    describe_photos,
+    is_known,
+    known_descriptor,
+)
 from covis.search import Area
 from covis.search.kinds import choose
 
@@ -350,6 +360,7 @@ class Map:
         with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
             file = draft.path / ONNX_FILE
             draft.facts["difference"] = export_onnx(self._place_model(), file, _BESIDE_FILE)
+            draft.facts["known"] = known_descriptor(OnnxSession.open(file, verified=True))
         return True
 
     def keep_scene(self, path: Path | str) -> None:
@@ -444,9 +455,25 @@ class Map:
     def describe(self, photos: Any) -> Described:
         """Descriptors of photos, given as for `locate`, and why some have none."""
         expanded = expand_photos(photos)
-        if "runtime" not in self.__dict__:
-            self.__dict__["runtime"] = self._open_runtime(1, repack=len(expanded) >= _WORTH_REPACKING)
-        return describe_photos(self.runtime, expanded, NORM_TOLERANCE)
+        if "runtime" in self.__dict__:
+            return describe_photos(self.runtime, expanded, NORM_TOLERANCE)
+        runtime = self.__dict__["runtime"] = self._open_runtime(1, repack=len(expanded) >= _WORTH_REPACKING)
+        with ThreadPoolExecutor(1) as beside:  # on a core that a single photo leaves idle
+            checked = beside.submit(self._check_network, runtime)
+            described = describe_photos(runtime, expanded, NORM_TOLERANCE)
+            checked.result()
+        return described
+
+    def _check_network(self, runtime: Runtime) -> None:
+        """Refuses a network that describes a known picture otherwise than when the map was made: its file has decayed."""
+        if not isinstance(runtime, OnnxSession) or not (self.path / RUNTIME).is_dir():
+            return
+        known = read_runtime(self.path).get("known")
+        if known is not None and not is_known(runtime, known):
+            raise Damaged(
+                f"the network in {self.path / RUNTIME} is damaged (a known picture has another descriptor); make it again "
+                f"with: covis map repair {self.path}"
+            )
 
     def locate(
         self, photos: Any, k: int = 5, options: LocateOptions = DEFAULTS, *, described: Described | None = None

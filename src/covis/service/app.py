@@ -64,7 +64,8 @@ class Server:
             raise HTTPException(404, f"there is no map {name[:80]!r}; there are: {', '.join(self.cache.names)}")
         try:
             return await run_in_threadpool(self.cache.now, name)
-        except (InputError, OSError):
+        except (InputError, OSError) as error:
+            warn(f"the map {name!r} cannot be read now: {error}")
             raise TooBusy(f"the map {name!r} cannot be read now", 5) from None
 
     def allow(self, request: Request, role: str) -> Key | None:
@@ -249,10 +250,11 @@ async def healthz() -> dict[str, str]:
 
 
 async def readyz(request: Request) -> dict[str, str]:
-    """Every map can be asked."""
+    """At least one map can be asked: an engine that is away stops only its own."""
     server = _server(request)
-    for name in server.cache.names:
-        await server.snapshot(name)
+    asked = await asyncio.gather(*map(server.snapshot, server.cache.names), return_exceptions=True)
+    if all(isinstance(one, BaseException) for one in asked):
+        raise TooBusy("no map can be read now", 5)
     if server.batcher.slots.used >= server.batcher.slots.most:
         raise TooBusy("the queue is full")
     return {"status": "ready"}
@@ -305,14 +307,22 @@ def _refuse_if_none(uploads: Sequence[Upload], described: Sequence[Any]) -> None
 
 
 async def maps(server: ReadAccess) -> dict[str, Any]:
-    """All maps."""
-    snapshots = [await server.snapshot(name) for name in server.cache.names]
-    return {"maps": [await run_in_threadpool(one.summary) for one in snapshots]}
+    """All maps; one that does not answer now is as it was last seen, with a warning."""
+    return {"maps": await asyncio.gather(*(_summary(server, name) for name in server.cache.names))}
 
 
 async def one_map(name: str, server: ReadAccess) -> dict[str, Any]:
     """One map: its photos, model and calibration."""
-    return await run_in_threadpool((await server.snapshot(name)).summary)
+    return await _summary(server, name)
+
+
+async def _summary(server: Server, name: str) -> dict[str, Any]:
+    try:
+        return await run_in_threadpool(lambda snapshot: snapshot.summary, await server.snapshot(name))
+    except (TooBusy, Unavailable):
+        last = server.cache.last(name)
+        known = last.__dict__.get("summary") or {"name": name, "version": last.map.version, "photos": len(last.map)}
+        return {**known, "warning": "the map does not answer now; this is its last known state"}
 
 
 BoxQuery = Annotated[str, Query(description="WEST,SOUTH,EAST,NORTH in degrees (metres if not on Earth)")]

@@ -39,6 +39,7 @@ class MapSnapshot:
     map: Map
     network: Runtime
 
+    @cached_property
     def summary(self) -> dict[str, Any]:
         """What the map is, as plain values for JSON."""
         images, calibration = self.map.images, self.map.calibration
@@ -166,6 +167,10 @@ class MapCache:
             return snapshot
         finally:
             asking.release()
+
+    def last(self, name: str) -> MapSnapshot:
+        """The newest state that was seen of a map, without asking."""
+        return self._snapshots[name]
 
     def thumbnail(self, snapshot: MapSnapshot, image: str, pixels: int) -> bytes:
         """A photo of the map as a small JPEG; raises `KeyError` for an unknown name, `Reject` for a bad file."""

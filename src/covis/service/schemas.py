@@ -74,11 +74,12 @@ class MapOut(BaseModel):
     name: str = Field(examples=["town"])
     version: int = Field(examples=[3])
     photos: int = Field(examples=[412])
-    groups: int = Field(examples=[12])
-    model: str = Field(description="fingerprint of the model", examples=["9f1c0a5e77d2b3c4"])
-    dim: int = Field(examples=[1280])
-    index: str = Field(examples=["exact"])
-    on_earth: bool = Field(description="whether positions have latitude and longitude")
+    groups: int | None = Field(None, examples=[12])
+    model: str = Field("", description="fingerprint of the model", examples=["9f1c0a5e77d2b3c4"])
+    dim: int | None = Field(None, examples=[1280])
+    index: str = Field("", examples=["exact"])
+    on_earth: bool | None = Field(None, description="whether positions have latitude and longitude")
+    warning: str = Field("", description="why this is not the newest state")
     bounds: list[float] | None = Field(None, description="west, south, east, north (metres if not on Earth)")
     calibration: dict[str, Any] | None = None
 

@@ -18,6 +18,7 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import Any
 from urllib.parse import quote_from_bytes, unquote_to_bytes
 
@@ -38,6 +39,9 @@ _IDS = 1000
 _QUERIES_AT_ONCE = 64
 _SEALED = 5000
 """Number of photos from which Milvus has to seal them: rows of growing segments are searched one by one."""
+_CONNECT_S, _CALL_S = 10, 60
+"""After which an answer is not awaited any more."""
+_TIMED = ("has_collection", "query", "search", "insert", "upsert", "delete")
 _LEASE_S = 120
 """A writer on another machine that has not renewed its row for this long is taken for dead."""
 
@@ -222,14 +226,12 @@ class Milvus(Engine):
 
     def drop(self) -> None:
         """Deletes both collections."""
-        from pymilvus import MilvusException
-
         for name in (self.table, self._pointers):
             for left in (2, 1, 0):
                 try:
                     self.client.drop_collection(name)
                     break
-                except MilvusException:  # Milvus Lite may still be indexing what it is to delete
+                except Unavailable:  # Milvus Lite may still be indexing what it is to delete
                     if not left:
                         raise
                     time.sleep(0.5)
@@ -246,10 +248,32 @@ def _connect(uri: str) -> Any:
     except ImportError:
         raise InputError("Milvus needs its client; install it with: pip install 'covis[milvus]'") from None
     try:
-        return MilvusClient(uri, token=os.environ.get("COVIS_MILVUS_TOKEN", ""))
+        return _Client(MilvusClient(uri, token=os.environ.get("COVIS_MILVUS_TOKEN", ""), timeout=_CONNECT_S), uri)
     except (MilvusException, ValueError, OSError) as error:
         reason = " ".join(str(error).replace(uri, printed(uri)).split())[:200]
         raise Unavailable(f"Milvus at {printed(uri)} does not answer ({reason}); check the address") from None
+
+
+class _Client:
+    """Milvus' client, whose calls end after some time, and with an error that says where."""
+
+    def __init__(self, client: Any, uri: str) -> None:
+        self._client, self._uri = client, uri
+
+    def __getattr__(self, name: str) -> Any:
+        function = getattr(self._client, name)
+        limits = {"timeout": _CALL_S} if name in _TIMED else {}
+        return partial(self._call, function, **limits) if callable(function) else function
+
+    def _call(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        from pymilvus import MilvusException
+
+        try:
+            return function(*arguments, **options)
+        except MilvusException as error:
+            place = printed(self._uri)
+            reason = " ".join(str(error).replace(self._uri, place).split())[:200]
+            raise Unavailable(f"Milvus at {place} does not answer ({reason}); check the address") from None
 
 
 def _is_alive(holder: str, renewed: int) -> bool:

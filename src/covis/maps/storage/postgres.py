@@ -6,9 +6,11 @@ candidates whose distances are then computed in full. Passwords come from PGPASS
 
 from __future__ import annotations
 
+import os
+import socket
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import numpy as np
@@ -27,12 +29,14 @@ _COLUMNS = "id, name, file, x, y, heading, height, grp, view"
 _PLAIN, _HALF = 2000, 4000
 """Most dimensions of a descriptor that pgvector indexes as they are, and in half precision."""
 _TIMEOUTS: dict[str, Any] = {
-    "connect_timeout": 10,
+    "connect_timeout": 5,
     "tcp_user_timeout": 30_000,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
 }
 """Seconds, and milliseconds for the second: a host that vanished is noticed."""
+_POINTER_S, _READ_S = 5.0, 60.0
+"""After which an answer to a question is not awaited any more: a frozen server keeps its connections alive."""
 
 
 class Postgres(Engine):
@@ -65,8 +69,12 @@ class Postgres(Engine):
             )
 
     @contextmanager
-    def _cursor(self, *, vectors: bool = True) -> Iterator[Any]:
-        """A cursor in a transaction, which takes effect as a whole or not at all; `vectors`: it knows pgvector's type."""
+    def _cursor(self, *, vectors: bool = True, longest_s: float | None = None) -> Iterator[Any]:
+        """A cursor in a transaction, which takes effect as a whole or not at all.
+
+        vectors: it knows pgvector's type. longest_s: for a reader, after which the connection is cut.
+        """
+        timer: threading.Timer | None = None
         try:
             import psycopg
             from pgvector.psycopg import register_vector
@@ -78,6 +86,10 @@ class Postgres(Engine):
                 connection = self._local.connection = psycopg.connect(self.url, **_TIMEOUTS)
                 self._open.append(connection)
                 self._local.knows_vectors = False
+            if longest_s is not None:
+                timer = threading.Timer(longest_s, _cut, (connection,))
+                timer.daemon = True
+                timer.start()
             if vectors and not self._local.knows_vectors:
                 register_vector(connection)
                 connection.commit()
@@ -92,10 +104,13 @@ class Postgres(Engine):
         except psycopg.Error as error:
             reason = " ".join(str(error).split())[:200]
             raise InputError(f"PostgreSQL at {printed(self.url)}: {reason}; check the rights") from None
+        finally:
+            if timer is not None:
+                timer.cancel()
 
     def pointer(self) -> Pointer:
         """The current state."""
-        with self._cursor() as cursor:
+        with self._cursor(vectors=False, longest_s=_POINTER_S) as cursor:
             return self._pointer(cursor, "")
 
     def _pointer(self, cursor: Any, locking: str) -> Pointer:
@@ -161,14 +176,14 @@ class Postgres(Engine):
 
     def named(self, names: Sequence[bytes]) -> dict[bytes, tuple[int, bytes]]:
         """Id and file of those names that exist."""
-        with self._cursor() as cursor:
+        with self._cursor(longest_s=_READ_S) as cursor:
             cursor.execute(f"SELECT name, id, file FROM {self.table} WHERE name = ANY(%s)", (list(names),))
             return {bytes(name): (int(i), bytes(file)) for name, i, file in cursor.fetchall()}
 
     def page(self, after: int, limit: int, *, vectors: bool = False) -> Rows:
         """Rows with ids above `after`, ascending."""
         more = ", descriptor" if vectors else ""
-        with self._cursor() as cursor:
+        with self._cursor(longest_s=_READ_S) as cursor:
             cursor.execute(
                 f"SELECT {_COLUMNS}{more} FROM {self.table} WHERE id > %s ORDER BY id LIMIT %s", (after, limit)
             )
@@ -187,7 +202,7 @@ class Postgres(Engine):
             f"ORDER BY ({self._key}) <-> %s{cast} LIMIT %s) AS near ORDER BY distance, id"
         )
         results: list[list[tuple[Any, ...]]] = []
-        with self._cursor() as cursor:
+        with self._cursor(longest_s=_READ_S) as cursor:
             cursor.execute(f"SET LOCAL hnsw.ef_search = {min(1000, max(100, 2 * limit))}")
             cursor.execute("SET LOCAL hnsw.iterative_scan = strict_order")
             for query in queries:
@@ -207,6 +222,12 @@ class Postgres(Engine):
         """Ends the connections."""
         while self._open:
             self._open.pop().close()
+
+
+def _cut(connection: Any) -> None:
+    """Ends a connection from another thread, so that who waits for an answer gets an error."""
+    with suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as line:
+        line.shutdown(socket.SHUT_RDWR)
 
 
 def _storable(value: str) -> str:
