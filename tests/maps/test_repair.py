@@ -122,7 +122,9 @@ def test_large_files_are_read_again_only_when_they_changed(grown, monkeypatch, t
     flip(shard)
     Map.open(grown.path)
     read.clear()
-    later = time.time() + 8 * 24 * 3600  # damage below the file system changes no stamp: a week is the longest it stays unseen
+    later = (
+        time.time() + 8 * 24 * 3600
+    )  # damage below the file system changes no stamp: a week is the longest it stays unseen
     monkeypatch.setattr(time, "time", lambda: later)
     Map.open(grown.path)
     assert [p for p in read if p.name.startswith("shard")]

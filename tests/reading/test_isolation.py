@@ -101,5 +101,3 @@ def test_frames_are_not_counted():
     first = content("GIF", 1, "L")
     frame = first[first.index(b",") : -1]
     assert "first-frame" in decode_bytes(first[:-1] + 50 * frame + b";").notes
-
-

@@ -8,6 +8,7 @@ time for one file, also within a library, and refuses it memory beyond `MOST_BYT
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import pickle
 import signal
@@ -56,10 +57,8 @@ class _Process:
         """Kills it and frees its pipes."""
         self._process.kill()
         for pipe in (self._process.stdin, self._process.stdout):
-            try:
+            with contextlib.suppress(OSError):  # what was still to be written is of no use
                 cast(Any, pipe).close()
-            except OSError:  # what was still to be written is of no use
-                pass
         self._process.wait()
 
 

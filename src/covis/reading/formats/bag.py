@@ -6,7 +6,6 @@ satellite receiver as well, they place the path on Earth. Extra: `pip install 'c
 
 from __future__ import annotations
 
-import io
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
