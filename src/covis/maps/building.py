@@ -87,6 +87,7 @@ def build_map(kind: type[Map], photos: Path, output: Path, options: BuildOptions
         photos, options.track, positions=True, rejects=rejects, frame=frame, utc_offset=options.utc_offset
     )
     count = len(images) + len(rejects)
+    say(f"{counted(len(images), 'photo')} of {counted(len(images.group_names), 'walk')}")
     described = _describe(images, network, output, options, rejects)
     steps = 4 if given is None else 2 if given.kind == "model" else 1
     step = min(steps, 3 if given is None else 1)

@@ -17,6 +17,7 @@ from covis.reading.screening import look
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
 _ORIENTATION, _DESCRIPTION, _TAKEN, _OFFSET = 0x0112, 0x010E, 0x9003, 0x9011
+_MAKE, _MODEL, _SERIAL = 0x010F, 0x0110, 0xA431
 _LAT_REF, _LAT, _LON_REF, _LON, _ALT_REF, _ALT, _CLOCK = 1, 2, 3, 4, 5, 6, 7
 _DIRECTION_REF, _DIRECTION, _DATE = 16, 17, 29
 
@@ -38,6 +39,8 @@ class Photo(NamedTuple):
     utc_s: float = math.nan
     """Seconds since 1970, where the photo gives the offset or has a GPS clock."""
     panorama: bool = False
+    camera: str = ""
+    """Its make, model and serial number, as far as they are known."""
     damaged: bool = False
     """Whether the EXIF block could not be read."""
 
@@ -91,6 +94,7 @@ def _photo(main: Any, exif: dict[int, Any], gps: dict[int, Any]) -> Photo:
         orientation if orientation in range(1, 9) else 1,
         taken,
         utc,
+        camera=" ".join(filter(None, (_text(main.get(_MAKE)), _text(main.get(_MODEL)), _text(exif.get(_SERIAL))))),
     )
 
 

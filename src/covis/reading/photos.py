@@ -1,14 +1,13 @@
 """A folder of one's own photos → a table: positions and headings from EXIF, or from a table or track beside them.
 
 Nothing is guessed: a photo without a usable position or heading keeps an empty one. A group is the folder a photo lies
-in: with one folder per walk, no walk matches itself.
+in; `covis.reading.walks` cuts it further by clocks and cameras.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PureWindowsPath
 
@@ -27,6 +26,7 @@ from covis.reading.decoding import Reject, Rejected
 from covis.reading.exif import Photo, read_photo
 from covis.reading.screening import check_limits
 from covis.reading.table import read_table
+from covis.reading.walks import seconds_of
 
 LAYOUT = "PHOTOS/walk-1/IMG_0001.jpg … with GPS in EXIF, or PHOTOS/track.gpx or PHOTOS/positions.csv beside them"
 _PIECE = 256
@@ -46,6 +46,7 @@ class Imported:
     altitude: Floats
     orientation: NDArray[np.int64]
     taken: list[str]
+    camera: list[str]
     group: list[str]
     utc_s: Floats
     rejects: tuple[Rejected, ...]
@@ -63,6 +64,7 @@ class Imported:
             "heading_reference": np.array(self.reference, dtype=str),
             "orientation": self.orientation,
             "time": np.array(self.taken, dtype=str),
+            "camera": np.array(self.camera, dtype=str),
         }
         return ImageSet.of(self.root, self.names, self.poses, self.group, columns=columns)
 
@@ -146,6 +148,7 @@ def _collect(root: Path, named_photos: Iterable[tuple[str, Photo]], rejects: Ite
         altitude=np.array([p.altitude for p in photos]),
         orientation=np.array([p.orientation for p in photos], np.int64),
         taken=[p.taken for p in photos],
+        camera=[p.camera for p in photos],
         group=[n.rpartition("/")[0] for n in names],
         utc_s=np.array([p.utc_s for p in photos]),
         rejects=tuple(rejects),
@@ -172,8 +175,7 @@ def _with_track(imported: Imported, file: Path, utc_offset_s: float | None) -> I
         return _with_table(imported, file)
     when = imported.utc_s.copy()
     if utc_offset_s is not None:
-        naive = np.array([_naive_seconds(t) for t in imported.taken])
-        when = np.where(np.isnan(when), naive - utc_offset_s, when)
+        when = np.where(np.isnan(when), seconds_of(np.array(imported.taken)) - utc_offset_s, when)
     positions = tracks.read_track(file).at(when)
     empty = np.isnan(imported.lat) & ~np.isnan(positions[:, 0])
     return replace(
@@ -249,13 +251,6 @@ def parse_utc_offset(text: str) -> float | None:
         raise InputError(f"--utc-offset {text!r} is not an offset; expected one like +02:00")
     seconds = 3600.0 * int(rest[0]) + 60.0 * int(rest[1])
     return -seconds if sign == "-" else seconds
-
-
-def _naive_seconds(taken: str) -> float:
-    try:
-        return datetime.fromisoformat(taken).replace(tzinfo=UTC).timestamp()
-    except ValueError:
-        return float("nan")
 
 
 def _why(imported: Imported, file: Path | None) -> str:

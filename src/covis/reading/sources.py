@@ -20,6 +20,7 @@ from covis.reading.georeference import warn_of_course
 from covis.reading.photos import LAYOUT, import_photos, parse_utc_offset
 from covis.reading.readers import READERS
 from covis.reading.table import SUFFIXES, read_table
+from covis.reading.walks import with_walks
 
 _VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".avi", ".webm", ".360", ".insv", ".ts", ".mts")
 _BAGS = (".bag", ".mcap", ".db3")
@@ -67,8 +68,8 @@ def open_images(
 
     A table (CSV, Parquet, GeoJSON, GeoPackage), a folder of photos (EXIF, a table or track beside them), one photo,
     or a source of posed images that a reader knows (COLMAP, kapture, 7Scenes, and those of plugins).
-    track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one, and
-    raise if none has one in metres. rejects: takes what was left out, and why. frame: the metric frame of a table's or
+    track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one,
+    raise if none has one in metres, and make walks the groups (`covis.reading.walks`). rejects: takes what was left out, and why. frame: the metric frame of a table's or
     folder's positions (PROJ text or EPSG code). [default: one around their middle] utc_offset: of the cameras' clock, such
     as +02:00, where photos that a track places do not state it.
 
@@ -81,7 +82,7 @@ def open_images(
     """
     path, lost = Path(path), [] if rejects is None else rejects
     images = _open_any(path, track, parse_utc_offset(utc_offset), positions, lost, frame)
-    return _only_positioned(images, path, lost) if positions else images
+    return with_walks(_only_positioned(images, path, lost)) if positions else images
 
 
 def _open_any(
