@@ -3,10 +3,7 @@
 `covis.describing.embedding.embed` takes JPEG files on disk into a store; beside it runs the same model's forward pass
 over images that are already in memory.
 
-One thread, CPU time, so that a busy machine does not matter. Two figures: of all processes together, which is what
-counts where decoding and the network share the cores; and of the network's own process (forward pass, taking batches
-over, writing shards), which is what counts where another core decodes, as long as it decodes faster than the network
-runs. Both sides normalise the same uint8 batches of the same size. Starting (a worker, the model's fingerprint) costs
+One thread each for the network and for decoding, CPU time, so that a busy machine does not matter. Both sides normalise the same uint8 batches of the same size. Starting (a worker, the model's fingerprint) costs
 embedding about 0.15 s, which is why several batches of photos are measured. Both sides run in turn; shares are medians
 over the turns.
 
@@ -22,16 +19,15 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 import argparse
 import io
-import resource
 import subprocess
 import sys
 import tempfile
+import time
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from _common import report
-from numpy.typing import NDArray
 
 SIZES = {"resnet18": (480, 640), "mobilenetv2_100": (224, 224)}
 PHOTOS = {"resnet18": 64, "mobilenetv2_100": 192}
@@ -90,12 +86,6 @@ def photo(seed: int, size: tuple[int, int]) -> bytes:
     return data.getvalue()
 
 
-def cpu() -> NDArray[np.float64]:
-    """CPU seconds of this process, and of its finished children."""
-    used = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
-    return np.array([one.ru_utime + one.ru_stime for one in used])
-
-
 def speed_row(backbone: str, repeats: int) -> dict[str, Any]:
     import torch
 
@@ -117,19 +107,18 @@ def speed_row(backbone: str, repeats: int) -> dict[str, Any]:
         held = [loaded.images for loaded in image_batches(images, None, SIZES[backbone], BATCH_SIZE)]
         embed(model, images.subset(np.arange(BATCH_SIZE)))
         for turn in range(repeats):
-            start = cpu()
+            start = time.process_time()
             with torch.inference_mode():
                 for batch in held:
                     model(model.normalise(batch))
-            forward.append((cpu() - start)[0])
-            start = cpu()
+            forward.append(time.process_time() - start)
+            start = time.process_time()
             embed(model, images, Path(folder) / f"store{turn}", workers=1)
-            whole.append(cpu() - start)
+            whole.append(time.process_time() - start)
     alone, spent = np.array(forward), np.array(whole)
     return {
         "what": f"{backbone} at {SIZES[backbone][0]}×{SIZES[backbone][1]}, {count} photos of 480×640",
-        "forward_per_s": count / np.median(alone), "decode_per_s": count / np.median(spent[:, 1]),
-        "forward_share": np.median(alone / spent.sum(axis=1)), "forward_share_own": np.median(alone / spent[:, 0]),
+        "forward_per_s": count / np.median(alone), "forward_share": np.median(alone / spent),
     }  # fmt: skip
 
 

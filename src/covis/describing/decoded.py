@@ -18,7 +18,7 @@ from covis.images import ImageSet
 from covis.reading.decoding import Pixels, Reject, Size, decode
 
 _WORTH_WORKERS = 64
-"""Images from which on decoding processes pay."""
+"""Images from which on parallel decoding pays."""
 _AHEAD = 2
 """Batches that are decoded while one is described."""
 

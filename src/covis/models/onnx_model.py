@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 class OnnxPlaceModel:
     """An exported model in ONNX Runtime, called like a `PlaceModel`: `model(model.normalise(uint8 batch))`."""
 
+    one_core = False
+
     def __init__(self, session: OnnxSession, path: Path, threads: int = 1) -> None:
         """`session` uses one core; this many `threads` describe photos in parallel."""
         self._session, self.path = session, path
         self._map = ThreadPoolExecutor(threads).map if threads > 1 else map
-        self.dim, self.facts = session.dim, session.facts
+        self.dim, self.facts, self.image_size = session.dim, session.facts, session.image_size
         self.preprocessing = Preprocessing(**session.facts["preprocessing"])
 
     @classmethod
