@@ -44,14 +44,12 @@ def city(rows: int) -> Any:
 
 def make(folder: Path, rows: int, dims: int) -> str:
     """Descriptors in a .npy file, and weights of labelled pairs."""
-    from scipy.sparse import save_npz
-
     from covis.evaluation.whitening_fits import PHOTO_VIEWS
     from covis.whitening import pair_weights
 
     images = city(rows)
     pairs = pair_weights(PHOTO_VIEWS(images, images), images.group, 2.0)
-    save_npz(folder / "pairs.npz", pairs, compressed=False)
+    np.savez(folder / "pairs.npz", **vars(pairs))
     rng = np.random.default_rng(1)
     turns = np.deg2rad(images.poses.heading)
     state = np.column_stack([images.poses.xy / 40.0, 2 * np.cos(turns), 2 * np.sin(turns)])
@@ -64,17 +62,16 @@ def make(folder: Path, rows: int, dims: int) -> str:
         raw += rng.normal(scale=0.5, size=raw.shape)
         store[part] = raw / np.linalg.norm(raw, axis=1, keepdims=True)
     store.flush()
-    return f"{rows:,} × {dims} descriptors, {pairs.nnz:,} labelled pairs"
+    return f"{rows:,} × {dims} descriptors, {pairs.pairs:,} labelled pairs"
 
 
 def fit(folder: Path, labels: str) -> str:
     """Fits one whitening to the descriptors on disk."""
-    from scipy.sparse import load_npz
-
-    from covis.whitening import Whitening, WhiteningRule
+    from covis.whitening import PairWeights, Whitening, WhiteningRule
 
     rows = np.load(folder / "descriptors.npy", mmap_mode="r")
-    pairs = load_npz(folder / "pairs.npz") if labels != "none" else None
+    kept = np.load(folder / "pairs.npz")
+    pairs = PairWeights(kept["rows"], kept["columns"], kept["values"], int(kept["count"])) if labels != "none" else None
     whitening = Whitening.fit(rows, DIM, WhiteningRule(labels), pairs=pairs)  # type: ignore[arg-type]
     whitening.save(folder / f"{labels}.safetensors")
     return f"{rows.shape[1]} → {whitening.dim}"

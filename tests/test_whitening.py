@@ -202,7 +202,8 @@ def test_places_are_told_apart_by_what_their_views_share():
 
 def test_weights_leave_out_pairs_of_one_group_and_sum_to_one():
     graph, psi, group = some_pairs(30, share=0.4)
-    weights = pair_weights(graph, group, 2.0).toarray()
+    found, weights = pair_weights(graph, group, 2.0), np.zeros((30, 30))
+    weights[found.rows, found.columns] = found.values
     assert (weights[group[:, None] == group] == 0).all()
     expected = np.where(group[:, None] == group, 0, psi**2)
     np.testing.assert_allclose(weights, expected / expected.sum(1, keepdims=True), rtol=1e-6)

@@ -6,15 +6,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_matrix
 
 from covis.core import artifacts
 from covis.core.errors import Damaged, InputError
 from covis.core.files import load_array
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 _KIND = "similarity-graph"
 _FACTS = {"shape": list, "pairs": int, "facts": dict}
@@ -128,6 +130,8 @@ class SimilarityGraph:
 
     def to_scipy(self) -> csr_matrix:
         """The same as a scipy matrix of float32."""
+        from scipy.sparse import csr_matrix
+
         return csr_matrix((self.psi, self.indices, self.indptr), shape=self.shape)
 
     def quantised(self) -> SimilarityGraph:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,8 +56,6 @@ class Logistic:
 
         walk (N,): all walks count the same, however many photos they have, since the next photo will be of a new walk.
         """
-        from scipy.optimize import minimize  # only fitting needs it
-
         start = cls.fit(features, right)
         y, (seen_right, seen_wrong) = np.asarray(right, np.float64), CEILING_PRIOR
         x, weight = start._standardised(features), _by_walk(walk)
@@ -69,22 +67,15 @@ class Logistic:
             lift = lift * ceiling * (1 - ceiling) - seen_right * (1 - ceiling) + seen_wrong * ceiling
             return value, np.append(turn, lift)
 
-        point = minimize(loss, np.array([*start.weights, start.bias, 3.0]), jac=True, method="L-BFGS-B").x
+        point = minimise(loss, np.array([*start.weights, start.bias, 3.0]))
         return cls(tuple(point[:-2].tolist()), float(point[-2]), start.mean, start.scale, float(_sigmoid(point[-1])))
 
     @classmethod
     def fit_below(cls, features: Floats, right: NDArray[Any], cap: Floats) -> Logistic:
         """The factor by which `cap` (N,), a probability that is not exceeded, is multiplied; by maximum likelihood."""
-        from scipy.optimize import minimize  # only fitting needs it
-
         start = cls.fit(features, right)
         x, y = start._standardised(features), np.asarray(right, np.float64)
-        point = minimize(
-            lambda w: _capped_loss(w, x, y, cap)[:2],
-            np.array([*start.weights, start.bias]),
-            jac=True,
-            method="L-BFGS-B",
-        ).x
+        point = minimise(lambda w: _capped_loss(w, x, y, cap)[:2], np.array([*start.weights, start.bias]))
         return cls(tuple(point[:-1].tolist()), float(point[-1]), start.mean, start.scale)
 
     def _standardised(self, features: Floats) -> Floats:
@@ -105,6 +96,29 @@ class Logistic:
         """(..., F) → (...) probabilities, never exactly 0 or 1."""
         z = (features - np.array(self.mean)) / np.array(self.scale)
         return np.clip(self.ceiling * _sigmoid(z @ np.array(self.weights) + self.bias), 1e-6, 1 - 1e-6)
+
+
+def minimise(loss: Callable[[Floats], tuple[float, Floats]], point: Floats, steps: int = 500) -> Floats:
+    """The point of least loss near `point`, by quasi-Newton steps (BFGS); `loss` gives a value and its slope."""
+    value, slope = loss(point)
+    inverse = np.eye(len(point)) / max(1.0, float(np.linalg.norm(slope)))
+    for _ in range(steps):
+        direction = -inverse @ slope
+        if not direction @ slope < 0:
+            inverse, direction = np.eye(len(point)), -slope
+        share, gain = 1.0, float(direction @ slope)
+        while (ahead := loss(point + share * direction))[0] > value + 1e-4 * share * gain and share > 1e-12:
+            share /= 2
+        step, turn, fell = share * direction, ahead[1] - slope, value - ahead[0]
+        if fell < 0:
+            break
+        point, (value, slope) = point + step, ahead
+        if np.abs(slope).max() < 1e-7 or fell <= 1e-12 * max(1.0, abs(value)):
+            break
+        if (curve := float(turn @ step)) > 1e-12:
+            moved = np.eye(len(point)) - np.outer(step, turn) / curve
+            inverse = moved @ inverse @ moved.T + np.outer(step, step) / curve
+    return point
 
 
 def _by_walk(walk: Ids) -> Floats:

@@ -424,6 +424,24 @@ def quaternion_matrices(quaternions: ArrayLike, order: Literal["wxyz", "xyzw"]) 
     return np.moveaxis(np.array(rows), 2, 0)
 
 
+def matrix_quaternions(rotation: Floats) -> Floats:
+    """(N, 3, 3) rotations → (N, 4) quaternions, w first and never negative."""
+    (a, b, c), (d, e, f), (g, h, i) = np.moveaxis(np.asarray(rotation, np.float64), 0, 2)
+    outer = np.array(
+        [
+            [1 + a + e + i, h - f, c - g, d - b],
+            [h - f, 1 + a - e - i, b + d, c + g],
+            [c - g, b + d, 1 - a + e - i, f + h],
+            [d - b, c + g, f + h, 1 - a - e + i],
+        ]
+    )  # 4 q qᵀ: its longest row is the most precise
+    largest = np.einsum("iin->ni", outer).argmax(axis=1)
+    q = outer[largest, :, np.arange(len(largest))]
+    q /= np.linalg.norm(q, axis=1, keepdims=True)
+    leading = q[np.arange(len(q)), (q != 0).argmax(axis=1)]
+    return np.asarray(q * np.where(leading < 0, -1.0, 1.0)[:, None])
+
+
 def angle_between(a: ArrayLike, b: ArrayLike) -> Floats:
     """Smallest angle between headings, degrees in [0, 180]; NaN where either is unknown."""
     turn = np.abs(np.asarray(a, np.float64) - np.asarray(b, np.float64)) % 360.0

@@ -20,13 +20,11 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from covis.core.arrays import Floats
+from covis.core.arrays import Floats, Ids
 from covis.core.artifacts import read_json, write_json
 from covis.core.errors import InputError
 
-if TYPE_CHECKING:  # code that looks up a model imports this file, and need not wait for scipy
-    from scipy.sparse import csr_matrix
-
+if TYPE_CHECKING:
     from covis.graph import SimilarityGraph
 
 RANK_TOLERANCE = 1e-10
@@ -120,7 +118,7 @@ class Whitening:
         dim: int,
         rule: WhiteningRule = PCA,
         *,
-        pairs: csr_matrix | None = None,
+        pairs: PairWeights | None = None,
         shrinkage: float = 0.0,
         facts: Mapping[str, Any] | None = None,
     ) -> Whitening:
@@ -157,28 +155,56 @@ class Whitening:
         return cls(arrays["mean"], arrays["projection"], read_json(path.with_suffix(".json")))
 
 
-def pair_weights(graph: SimilarityGraph, group: NDArray[Any] | None = None, exponent: float = 1.0) -> csr_matrix:
-    """(N, N) weights ψ^exponent of the graph's pairs of different groups (N,); the weights of each row sum to 1."""
-    weights = graph.to_scipy().astype(np.float64)
-    weights.data **= exponent
-    return across_groups(weights, group)
+@dataclass(frozen=True, eq=False)
+class PairWeights:
+    """Weights of labelled pairs of N descriptors; those of each row sum to 1."""
+
+    rows: Ids
+    """(pairs,) ascending."""
+    columns: Ids
+    values: Floats
+    count: int
+    """N"""
+
+    @classmethod
+    def of(cls, rows: Ids, columns: Ids, values: Floats, count: int) -> PairWeights:
+        """Positive values, scaled so that those of each row sum to 1."""
+        kept = values > 0
+        rows, columns, values = rows[kept], columns[kept], values[kept]
+        return cls(rows, columns, values / np.bincount(rows, values, count)[rows], count)
+
+    @property
+    def pairs(self) -> int:
+        """How many pairs have a weight."""
+        return len(self.values)
+
+    def subset(self, known: NDArray[np.bool_]) -> PairWeights:
+        """Those among the `known` descriptors (N,)."""
+        both, place = known[self.rows] & known[self.columns], np.cumsum(known) - 1
+        return PairWeights.of(
+            place[self.rows[both]], place[self.columns[both]], self.values[both], int(np.count_nonzero(known))
+        )
+
+    def sums(self, rows: slice, vectors: DescriptorRows) -> Floats:
+        """(rows, k) the weighted sums of each row's partners among vectors (N, k)."""
+        first, last = np.searchsorted(self.rows, (rows.start, rows.stop))
+        partners, place = np.unique(self.columns[first:last], return_inverse=True)
+        near = np.asarray(vectors[partners], np.float64)
+        total = np.zeros((rows.stop - rows.start, near.shape[1]))
+        for part in _blocks(last - first, 8 * near.shape[1]):
+            row = self.rows[first:last][part]
+            starts = np.flatnonzero(np.diff(row, prepend=-1))
+            terms = near[place[part]] * self.values[first:last][part, None]
+            total[row[starts] - rows.start] += np.add.reduceat(terms, starts, axis=0)
+        return total
 
 
-def across_groups(weights: csr_matrix, group: NDArray[Any] | None) -> csr_matrix:
-    """The weights of pairs of different groups (N,); those of each row sum to 1."""
+def pair_weights(graph: SimilarityGraph, group: NDArray[Any] | None = None, exponent: float = 1.0) -> PairWeights:
+    """Weights ψ^exponent of the graph's pairs of different groups (N,)."""
+    weights = graph.psi.astype(np.float64) ** exponent
     if group is not None:
-        rows = np.repeat(np.arange(weights.shape[0]), np.diff(weights.indptr))
-        weights.data[np.asarray(group)[rows] == np.asarray(group)[weights.indices]] = 0.0
-    weights.eliminate_zeros()
-    return by_row(weights)
-
-
-def by_row(weights: csr_matrix) -> csr_matrix:
-    """The same with rows that sum to 1; empty rows stay empty."""
-    from scipy.sparse import csr_matrix, diags_array
-
-    total = np.asarray(weights.sum(axis=1)).ravel()
-    return csr_matrix(diags_array(np.divide(1.0, total, out=np.zeros_like(total), where=total > 0)) @ weights)
+        weights[np.asarray(group)[graph.rows] == np.asarray(group)[graph.indices]] = 0.0
+    return PairWeights.of(graph.rows, graph.indices.astype(np.int64), weights, graph.shape[0])
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,22 +230,20 @@ class Moments:
         """(N, k) the descriptors along the leading directions."""
         return self.project()
 
-    def within(self, pairs: csr_matrix) -> Floats:
+    def within(self, pairs: PairWeights) -> Floats:
         """C_S (k, k): the mean of (z_i − z_j)(z_i − z_j)ᵀ over labelled rows, each row's pairs weighted to sum to 1."""
-        labelled = np.asarray(pairs.sum(axis=1)).ravel() > 0
+        labelled = np.bincount(pairs.rows, minlength=pairs.count) > 0
         if not labelled.any():
             raise InputError(
                 "no two images of different groups share a view, so labels cannot shape a whitening; "
                 "use labels=none, or check positions, headings and groups"
             )
-        share = labelled + np.asarray(pairs.sum(axis=0)).ravel()
+        share = labelled + np.bincount(pairs.columns, pairs.values, pairs.count)
         k = len(self.variances)
         total = np.zeros((k, k))
         for rows in _blocks(len(labelled), 8 * k * 8):
             block = np.asarray(self.coordinates[rows], np.float64)
-            part = pairs[rows]
-            partners = np.unique(part.indices)
-            cross = block.T @ (part[:, partners] @ np.asarray(self.coordinates[partners], np.float64))
+            cross = block.T @ pairs.sums(rows, self.coordinates)
             total += block.T @ (block * share[rows][:, None]) - cross - cross.T
         return np.asarray(total / labelled.sum())
 

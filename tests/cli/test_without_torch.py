@@ -13,7 +13,7 @@ from covis.models import ModelConfig, PlaceModel, export_onnx
 pytest.importorskip("onnxscript")
 BLOCKED = """
 import sys
-for name in ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "faiss", "h5py"):
+for name in ("torch", "torchvision", "timm", "matplotlib", "tensorboard", "faiss", "h5py", "numba", "scipy", "pyarrow"):
     sys.modules[name] = None
 from covis.cli import main
 main(sys.argv[1:])

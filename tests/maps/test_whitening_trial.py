@@ -34,8 +34,8 @@ def fitted_alone(descriptors, pairs, dim, rule):
     basis, values = vectors[:, ::-1][:, :dim], values[::-1][:dim]
     mixed = np.diag(values)
     if rule.labels != "none":
-        i, j = pairs.nonzero()
-        apart, weight = (centred[i] - centred[j]) @ basis, np.asarray(pairs[i, j]).ravel()
+        weight = pairs.values
+        apart = (centred[pairs.rows] - centred[pairs.columns]) @ basis
         mixed = (1 - rule.total_share) * (apart.T * weight) @ apart / weight.sum() + rule.total_share * mixed
     values, vectors = np.linalg.eigh(mixed)
     return basis @ (vectors * values ** (-rule.power / 2))

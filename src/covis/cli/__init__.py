@@ -294,6 +294,8 @@ def error_line(error: BaseException, verb: str = "") -> tuple[int, str]:
 
 _EXTRAS = {
     **dict.fromkeys(("torch", "torchvision", "timm", "matplotlib", "tensorboard", "huggingface_hub"), "train"),
+    **dict.fromkeys(("numba", "scipy"), "labels"),
+    "pyarrow": "parquet",
     "faiss": "search",
     "h5py": "hdf5",
 }

@@ -22,6 +22,8 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     ),
     "search": (("faiss",), "approximate indexes (--kind), for maps of more than 20,000 photos"),
     "hdf5": (("h5py",), "HDF5 files: features for hloc, the authors' label files"),
+    "labels": (("numba", "scipy"), "labels at full speed, 6DOF poses, confidence intervals of comparisons"),
+    "parquet": (("pyarrow",), "Parquet tables"),
     "onnx": (("onnx", "onnxscript"), "covis export, and faster index and embed on a CPU"),
     "serve": (("fastapi", "uvicorn", "multipart"), "covis serve"),
     "milvus": (("pymilvus",), "maps and search on Milvus"),
@@ -31,7 +33,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "local": (("cv2", "pycolmap"), "re-ranking by local features (--rerank local:NAME)"),
     "ros": (("rosbags",), "ROS bags and MCAP files"),
     "video": (("av",), "videos"),
-    "gis": (("pyogrio",), "GeoPackage"),
+    "gis": (("pyogrio", "pyarrow"), "GeoPackage"),
     "figures": (("sklearn",), "t-SNE in reports"),
 }
 """Extra → the modules it brings, and what needs them."""

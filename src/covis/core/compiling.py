@@ -8,7 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
-import numba
+import numpy as np
+
+from covis.core.progress import warn
+
+try:
+    import numba
+except ImportError:  # not part of the core: it is as large as all the rest
+    numba = None
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 
@@ -18,10 +25,12 @@ def kernel(**options: Any) -> Callable[[_F], _F]:
 
     numba's own cache overlooks changes in functions called from other files; this one is keyed by every source of the
     function's package. If its folder is not writable, numba keeps its files in the user's cache folder; if
-    there is none either, kernels are compiled at each start.
+    there is none either, kernels are compiled at each start. Without numba, kernels run as plain Python.
     """
 
     def decorate(function: _F) -> _F:
+        if numba is None:
+            return _interpreted(function)
         settings: Any = numba.config
         before = settings.CACHE_DIR
         settings.CACHE_DIR = before or _folder(Path(function.__code__.co_filename).parent)
@@ -34,6 +43,23 @@ def kernel(**options: Any) -> Callable[[_F], _F]:
             settings.CACHE_DIR = before
 
     return decorate
+
+
+def _interpreted(function: _F) -> _F:
+    """The function as it is, with numpy's rules for division; its first call says what would be faster."""
+
+    @functools.wraps(function)
+    def run(*args: Any) -> Any:
+        _tell_slow()
+        with np.errstate(all="ignore"):
+            return function(*args)
+
+    return cast(_F, run)
+
+
+@functools.cache
+def _tell_slow() -> None:
+    warn("labels are computed in plain Python, about 100 times slower; pip install 'covis[labels]' compiles them")
 
 
 @functools.cache

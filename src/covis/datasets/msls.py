@@ -139,13 +139,13 @@ def _columns(folder: Path, located: bool) -> dict[str, NDArray[Any]]:
     """The columns of a folder's CSV files by official name, all in one order."""
     files = ["seq_info.csv", "subtask_index.csv", *(POSITIONS if located else ())]
     cells: dict[str, NDArray[Any]] = {}
-    keys: Column = None
+    keys: Column | None = None
     for name in files:
         if name == "subtask_index.csv" and located and not (folder / name).exists():
             continue  # training needs none; a benchmark asks for its flags by name
         table = read_columns(folder / name, _KINDS, others=False)
         own_keys = table.pop("key", keys) if keys is not None else table["key"]
-        if keys is not None and not own_keys.equals(keys):
+        if keys is not None and not np.array_equal(own_keys.values, keys.values):
             raise InputError(f"{folder / name}: {_misaligned(keys, own_keys)}; take all files of one release")
         keys = own_keys
         cells |= {column: _CONVERT[_KINDS[column]](values) for column, values in table.items()}

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
+from covis.evaluation.pairs import mean_ranks
 from covis.evaluation.result import Evaluation
 from covis.evaluation.statistics import t_interval
 
@@ -93,10 +94,8 @@ def _median(values: Floats, places: NDArray[np.int64], weight: Floats) -> Floats
 
 def _rank_correlation(a: NDArray[Any], b: NDArray[Any], places: NDArray[np.int64], weight: Floats) -> Floats:
     """(draws,) Spearman's ρ with the ranks of the whole sample."""
-    from scipy.stats import rankdata
-
     size = weight.shape[1]
-    x, y = (rankdata(v) / len(v) - 0.5 for v in (a, b))
+    x, y = (mean_ranks(v) / len(v) - 0.5 for v in (a, b))
     n, sx, sy, xx, yy, xy = (
         weight @ np.bincount(places, v, size) for v in (np.ones(len(x)), x, y, x * x, y * y, x * y)
     )

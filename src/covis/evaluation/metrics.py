@@ -10,15 +10,15 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-from numba import njit
 from numpy.typing import ArrayLike, NDArray
 
 from covis.core.arrays import Ids
+from covis.core.compiling import kernel
 from covis.core.errors import InputError
 from covis.graph import POSITIVE, SimilarityGraph
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def find_ranked(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> Ids:
     """(Q, K) where each ranked id is stored among the ascending `indices` of its query's row; −1 where it is not."""
     queries, depth = ids.shape
@@ -29,7 +29,7 @@ def find_ranked(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> Ids:
     return at
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def first(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> NDArray[np.int32]:
     """(Q,) rank, from 1, of the first ranked id that is stored; 0 where none is."""
     queries, depth = ids.shape
@@ -42,7 +42,7 @@ def first(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> NDArray[np.int32
     return rank
 
 
-@njit(cache=True, nogil=True)
+@kernel()
 def _search(indices: NDArray[np.int32], low: int, high: int, wanted: int) -> int:
     while low < high:
         middle = (low + high) >> 1

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 
@@ -71,12 +72,16 @@ def pair_distances(queries: Floats32, database: Floats32, rows: ArrayLike, colum
 
 def rank_correlation(psi: ArrayLike, distance: ArrayLike) -> float:
     """Spearman's ρ between ψ and distance, −1 for a descriptor whose distance falls strictly as views share more."""
-    from scipy.stats import rankdata
-
-    a, b = (rankdata(np.asarray(v, np.float64)) for v in (psi, distance))
+    a, b = (mean_ranks(np.asarray(v, np.float64)) for v in (psi, distance))
     if len(a) < 2 or np.ptp(a) == 0 or np.ptp(b) == 0:
         return float("nan")
     return float(np.corrcoef(a, b)[0, 1])
+
+
+def mean_ranks(values: Floats) -> Floats:
+    """(N,) ranks from 1; equal values share the mean of theirs."""
+    _, place, count = np.unique(values, return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(count) - (count - 1) / 2)[place])
 
 
 def sample_pairs(

@@ -7,7 +7,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from covis.core.arrays import Descriptors, Ids
 from covis.evaluation.relevance import NEAR_ALIKE
@@ -19,6 +18,7 @@ from covis.whitening import (
     PCA,
     SAMPLES_PER_DIM,
     DescriptorRows,
+    PairWeights,
     Whitening,
     WhiteningRule,
     moments,
@@ -68,7 +68,7 @@ def fit_sizes(
 
 def labelled_pairs(
     images: ImageSet, descriptors: DescriptorRows, rule: WhiteningRule, labels: Labeller = PHOTO_VIEWS
-) -> csr_matrix:
+) -> PairWeights:
     """(N, N) weights of the pairs that a rule takes for one place; rows sum to 1.
 
     Pairs join different groups (walks), unless there is only one group or the labels match within groups (cities).
@@ -88,15 +88,13 @@ def _white(descriptors: Descriptors, dim: int = 256) -> Descriptors:
     return Whitening.fit(descriptors, most)(descriptors)
 
 
-def nearest_pairs(descriptors: Descriptors, group: Ids | None) -> csr_matrix:
+def nearest_pairs(descriptors: Descriptors, group: Ids | None) -> PairWeights:
     """(N, N) equal weights of each image's `NEAREST` in other groups (N,), by PCA-whitened descriptors."""
     white = _white(descriptors)
     itself = np.arange(len(white))
     ranking = rank(white, white, NEAREST, group, group, "any" if group is None else "other", exclude=itself)
     rows, columns = np.nonzero(ranking.ids >= 0)
-    count = np.maximum((ranking.ids >= 0).sum(axis=1), 1)
-    shape = (len(white), len(white))
-    return csr_matrix((1.0 / count[rows], (rows, ranking.ids[rows, columns])), shape=shape)
+    return PairWeights.of(rows, ranking.ids[rows, columns], np.ones(len(rows)), len(white))
 
 
 def affordable(dim: int, samples: int) -> int:
@@ -105,6 +103,6 @@ def affordable(dim: int, samples: int) -> int:
     return dim if dim >= _SMALLEST_DIM else 0
 
 
-def _label_facts(rule: WhiteningRule, labels: Labeller, pairs: csr_matrix) -> dict[str, Any]:
+def _label_facts(rule: WhiteningRule, labels: Labeller, pairs: PairWeights) -> dict[str, Any]:
     source = {"graded": labels, "binary": NEAR_ALIKE}.get(rule.labels)
-    return {"pairs": int(pairs.nnz), **({} if source is None else {"label_rule": str(source)})}
+    return {"pairs": pairs.pairs, **({} if source is None else {"label_rule": str(source)})}

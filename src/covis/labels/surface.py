@@ -12,8 +12,6 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
@@ -57,12 +55,13 @@ class Seen(NamedTuple):
     """(N,) points seen."""
 
 
-def _popcount(_context: Any, _word: Any) -> Any:
-    return types.int64(types.uint64), lambda _c, builder, _s, args: builder.ctpop(args[0])
-
-
-popcount: Any = intrinsic(_popcount)
-"""How many bits of a word are set."""
+@kernel(forceinline=True)
+def popcount(word: Any) -> int:
+    """How many bits of a word are set."""
+    word = word - ((word >> np.uint64(1)) & np.uint64(0x5555555555555555))
+    word = (word & np.uint64(0x3333333333333333)) + ((word >> np.uint64(2)) & np.uint64(0x3333333333333333))
+    word = (word + (word >> np.uint64(4))) & np.uint64(0x0F0F0F0F0F0F0F0F)
+    return np.int64((word * np.uint64(0x0101010101010101)) >> np.uint64(56))  # type: ignore[return-value]
 
 
 @kernel()

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
 
 from covis.core.artifacts import fingerprint
 from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.assembly import Advance
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_matrix
 
 _QUERIES_A_CHUNK = 512
 

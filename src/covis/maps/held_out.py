@@ -159,12 +159,11 @@ def hold_out(
 
 def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
     """How many queries have a photo of another group near enough to be right."""
-    from scipy.spatial import cKDTree
-
     if len(np.unique(group)) < 2:
         return 0
-    near = cKDTree(xy).query_ball_point(xy[queries], PLACE_M)
-    return sum(bool((group[neighbours] != group[q]).any()) for q, neighbours in zip(queries, near, strict=True))
+    return sum(
+        bool((group[((xy - xy[q]) ** 2).sum(axis=1) <= PLACE_M**2] != group[q]).any()) for q in queries.tolist()
+    )
 
 
 def _without_group(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:

@@ -12,7 +12,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_matrix
 
 from covis.core.arrays import Bools, Ids
 from covis.core.progress import track
@@ -26,7 +25,7 @@ from covis.maps.held_out import WALKS, ElsewhereSearch, HeldOut, photos_key
 from covis.maps.settings import CALIBRATION, EVIDENCE
 from covis.ranking import Ranking
 from covis.search import rank
-from covis.whitening import PCA, DescriptorRows, Moments, Whitening, WhiteningRule, by_row, moments, pair_weights
+from covis.whitening import PCA, DescriptorRows, Moments, PairWeights, Whitening, WhiteningRule, moments, pair_weights
 
 USUAL = WhiteningRule("graded", exponent=6.0, total_share=0.1)
 _GENTLE = WhiteningRule("graded", total_share=0.3)
@@ -165,7 +164,7 @@ class WhiteningTrial:
         if bank is not None:
             directions = fitted.lift(np.eye(len(fitted.variances)))
             self.bank = replace(bank, descriptors=((bank.descriptors - fitted.mean) @ directions).astype(np.float32))
-        self._pairs: dict[float, csr_matrix] = {}
+        self._pairs: dict[float, PairWeights] = {}
 
     def choose(self) -> tuple[HeldOutSearch, HeldOutSearch]:
         """All whitenings with some photos as queries, and the best of them with all photos."""
@@ -180,7 +179,7 @@ class WhiteningTrial:
         if rule.labels == "none":
             return self.moments.whitening(self.dim, rule, facts=facts)
         pairs = self._weights(rule.exponent)
-        facts |= {"pairs": int(pairs.nnz), "label_rule": str(self.labels)}
+        facts |= {"pairs": pairs.pairs, "label_rule": str(self.labels)}
         return self.moments.whitening(self.dim, rule, within=self.moments.within(pairs), facts=facts)
 
     def search(self, rules: Sequence[WhiteningRule], folds: Sequence[int] | None = None) -> HeldOutSearch:
@@ -217,12 +216,12 @@ class WhiteningTrial:
         dim = len(fitted.variances)
         if rule.labels == "none":
             return fitted.whitening(dim, rule)
-        pairs = by_row(self._weights(rule.exponent)[known][:, known])
-        if not pairs.nnz:  # no two walks of the other folds meet
+        pairs = self._weights(rule.exponent).subset(known)
+        if not pairs.pairs:  # no two walks of the other folds meet
             return fitted.whitening(dim, PCA)
         return fitted.whitening(dim, rule, within=fitted.within(pairs))
 
-    def _weights(self, exponent: float) -> csr_matrix:
+    def _weights(self, exponent: float) -> PairWeights:
         if exponent not in self._pairs:
             self._pairs[exponent] = pair_weights(self.graph, self.group, exponent)
         return self._pairs[exponent]
@@ -233,13 +232,12 @@ def shared_dims(dim: int, descriptors: DescriptorRows, settings: WhiteningSettin
     return min(int(settings.spare * dim), len(descriptors) - 1, int(descriptors.shape[1]))
 
 
-def _across(graph: SimilarityGraph, group: Ids) -> csr_matrix:
+def _across(graph: SimilarityGraph, group: Ids) -> SimilarityGraph:
     """The pairs of different groups."""
-    return graph.keep(group[graph.rows] != group[graph.indices]).to_scipy()
+    return graph.keep(group[graph.rows] != group[graph.indices])
 
 
-def _near(positive: csr_matrix, ids: Ids) -> Bools:
+def _near(positive: SimilarityGraph, ids: Ids) -> Bools:
     """(N, K) whether each match is one of the photo's positives; all in one lookup."""
     rows = np.broadcast_to(np.arange(len(ids))[:, None], ids.shape)
-    looked = np.asarray(positive[rows.ravel(), np.maximum(ids, 0).ravel()]).reshape(ids.shape)
-    return (looked > 0) & (ids >= 0)
+    return (positive.lookup(rows, np.maximum(ids, 0)) > 0) & (ids >= 0)

@@ -20,7 +20,7 @@ from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.files import replacing
 from covis.images import ImageSet
-from covis.poses import Poses, quaternion_matrices, true_headings, turned_to_true
+from covis.poses import Poses, matrix_quaternions, quaternion_matrices, true_headings, turned_to_true
 from covis.reading.cameras import calibration, camera_of, camera_text, parse_camera
 
 QUATERNION = ("qw", "qx", "qy", "qz")
@@ -86,12 +86,10 @@ def _with_rotation(poses: Poses, values: Floats, source: Path) -> Poses:
 
 def _quaternions(rotation: Floats) -> Floats:
     """(N, 4), w first and never negative; NaN where unknown."""
-    from scipy.spatial.transform import Rotation
-
     result = np.full((len(rotation), 4), np.nan)
     known = ~np.isnan(rotation).any(axis=(1, 2))
     if known.any():
-        result[known] = np.roll(Rotation.from_matrix(rotation[known]).as_quat(canonical=True), 1, axis=1)
+        result[known] = matrix_quaternions(rotation[known])
     return result
 
 

@@ -25,7 +25,7 @@ from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame
 from covis.reading.column_names import parse_cells, recognise, reference_column, tell_recognised
-from covis.reading.columns import Column, ColumnKind, any_values, header, name_bytes, numbers, read_columns, texts
+from covis.reading.columns import Column, ColumnKind, any_values, from_arrow, header, name_bytes, numbers, read_columns, texts
 from covis.reading.pose_columns import restored
 
 _KINDS: dict[str, ColumnKind] = {
@@ -106,32 +106,28 @@ def _foreign_kind(meaning: str) -> ColumnKind:
 
 def _renamed(path: Path, cells: Mapping[str, Column], found: Mapping[str, str]) -> dict[str, Column]:
     """The columns of other tools by their meaning."""
-    import pyarrow as pa
-
     columns = {}
     for name, meaning in found.items():
         columns[meaning] = cells[name]
         if _KINDS[meaning] == "number":
             reference = reference_column(list(cells), name)
             signs = None if reference is None else texts(cells[reference])
-            columns[meaning] = pa.array(parse_cells(path, name, texts(cells[name]), signs))
+            columns[meaning] = Column.of(parse_cells(path, name, texts(cells[name]), signs))
     return columns
 
 
 def _layer(path: Path) -> dict[str, Column]:
     """Point features with the table's columns beside them."""
-    import pyarrow as pa
-
     points = gis.read_point_layer(path)
-    cells = {**points.columns, "lat": pa.array(points.lat), "lon": pa.array(points.lon)}
-    found = recognise(list(cells), _KINDS)
+    found = recognise([*points.columns, "lat", "lon"], _KINDS)
     tell_recognised(path, found)
-    cells = {found.get(name, name): column for name, column in cells.items()}
-    check_columns(path, list(cells))
-    kinds = {"image": pa.binary(), "heading": pa.float64(), "altitude": pa.float64(), "group": pa.string()}
-    for name in ("easting", "northing"):
-        cells.pop(name, None)  # the geometry gives the position
-    return {k: v.cast(kinds[k]) if k in kinds else v for k, v in cells.items()}
+    layer = {found.get(name, name): column for name, column in points.columns.items()}
+    check_columns(path, [*layer, "lat", "lon"])
+    place = {"lat": Column.of(points.lat), "lon": Column.of(points.lon)}
+    return {
+        **{k: from_arrow(v, _KINDS.get(k)) for k, v in layer.items() if k not in ("easting", "northing")},
+        **place,  # the geometry gives the position
+    }
 
 
 def check_columns(path: Path, columns: Sequence[str]) -> None:

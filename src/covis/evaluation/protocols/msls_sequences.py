@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from scipy.sparse import csr_array
 
 from covis import datasets
 from covis.core.errors import InputError
@@ -112,6 +111,8 @@ def as_sequences(images: ImageSet, length: int) -> ImageSet:
 
 def _relevance(frames: Split, items: tuple[ImageSet, ImageSet]) -> SimilarityGraph:
     """ψ = 1 for items with frames near each other."""
+    from scipy.sparse import csr_array
+
     near = NEAR_IN_CITY(*frames)
     queries, database = (_membership(i, side) for i, side in zip(items, frames, strict=True))
     pairs = (queries @ csr_array(near.to_scipy()) @ database.T).tocoo()
@@ -122,6 +123,8 @@ def _relevance(frames: Split, items: tuple[ImageSet, ImageSet]) -> SimilarityGra
 
 def _membership(items: ImageSet, frames: ImageSet) -> csr_array:
     """(items, frames) 1 where a frame belongs to an item."""
+    from scipy.sparse import csr_array
+
     window = items.columns[WINDOW]
     order = np.argsort(frames.names)
     column = order[np.searchsorted(frames.names, window.ravel(), sorter=order)]
