@@ -161,9 +161,7 @@ def _answerable(xy: Floats, queries: Ids, group: Ids) -> int:
     """How many queries have a photo of another group near enough to be right."""
     if len(np.unique(group)) < 2:
         return 0
-    return sum(
-        bool((group[((xy - xy[q]) ** 2).sum(axis=1) <= PLACE_M**2] != group[q]).any()) for q in queries.tolist()
-    )
+    return sum(bool((group[((xy - xy[q]) ** 2).sum(axis=1) <= PLACE_M**2] != group[q]).any()) for q in queries.tolist())
 
 
 def _without_group(images: ImageSet, descriptors: Matrix, queries: Ids) -> Ranking:

@@ -156,9 +156,7 @@ def _chunks(path: Path, rows: Iterable[tuple[int, list[str]]], width: int) -> It
         while chunk := list(itertools.islice(filled, _ROWS_A_CHUNK)):
             for number, row in chunk:
                 if len(row) != width:
-                    raise InputError(
-                        f"{path}: row {number} has {len(row)} cells, the header has {width}; fix that row"
-                    )
+                    raise InputError(f"{path}: row {number} has {len(row)} cells, the header has {width}; fix that row")
             yield chunk
     except csv.Error as error:
         raise InputError(f"{path} cannot be read as CSV ({error}); check its quotes") from None

@@ -25,7 +25,17 @@ from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses, local_frame
 from covis.reading.column_names import parse_cells, recognise, reference_column, tell_recognised
-from covis.reading.columns import Column, ColumnKind, any_values, from_arrow, header, name_bytes, numbers, read_columns, texts
+from covis.reading.columns import (
+    Column,
+    ColumnKind,
+    any_values,
+    from_arrow,
+    header,
+    name_bytes,
+    numbers,
+    read_columns,
+    texts,
+)
 from covis.reading.pose_columns import restored
 
 _KINDS: dict[str, ColumnKind] = {

@@ -121,7 +121,7 @@ def _relevance(frames: Split, items: tuple[ImageSet, ImageSet]) -> SimilarityGra
     )
 
 
-def _membership(items: ImageSet, frames: ImageSet) -> csr_array:
+def _membership(items: ImageSet, frames: ImageSet) -> Any:
     """(items, frames) 1 where a frame belongs to an item."""
     from scipy.sparse import csr_array
 
