@@ -16,6 +16,7 @@ KINDS = {
     "downloads": "downloads that are not finished or not yet made into a model",
     "folders": "which folders of photos were given to which map",
     "town": "the simulated town",
+    "elsewhere": "drawn pictures of no place",
 }
 """Kinds of entries, by the folder that they lie in or the start of their name."""
 
@@ -50,7 +51,7 @@ def entries(folder: Path) -> list[Entry]:
     """What the cache holds, largest first; links and files of others are left alone."""
     present = []
     for kind in KINDS:
-        inside = folder.glob(f"{kind}-*") if kind == "town" else (folder / kind).glob("[!.]*")
+        inside = folder.glob(f"{kind}-*") if kind in ("town", "elsewhere") else (folder / kind).glob("[!.]*")
         present += [_entry(kind, path) for path in inside if not path.is_symlink()]
     return sorted(present, key=lambda entry: (-entry.size, entry.path.name))
 

@@ -107,12 +107,16 @@ def bank_images(folder: Path | None = None) -> tuple[ImageSet, Ids]:
 
 
 def describe_bank(model: Embedder, folder: Path | None = None) -> Bank:
-    """The bank as `model` describes it."""
+    """The bank as `model` describes it; the part that everybody has is described once per model and kept in the cache."""
     from covis.describing.embedding import embed
 
     pictures, family = bank_images(folder)
     say(f"describing {len(pictures)} pictures of other places, to tell photos from elsewhere")
-    return Bank(embed(model, pictures), family)
+    if folder is not None:
+        return Bank(embed(model, pictures), family)
+    key = artifacts.fingerprint(model.fingerprint(), pictures.fingerprint())
+    store = embed(model, pictures, machine.cache_folder() / "descriptors" / f"{_KIND}-{key}")
+    return Bank(np.asarray(store[:], np.float32), family)
 
 
 def _town() -> list[Path]:
