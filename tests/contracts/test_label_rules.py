@@ -38,7 +38,7 @@ def rules(images, sides, hamlet, tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("graphs") / "whole"
     save_labels(Labels(FovOverlap()(images, images), images, images), folder)
-    cloud = PointCloud(town.point_cloud("test", town.TownConfig.small(), spacing_m=2.0).points)
+    cloud = PointCloud(town.point_cloud("test", town.TownConfig.small(), spacing_m=2.0))
     seen = csr_matrix(np.random.default_rng(0).random((len(images), 40)) < 0.3, dtype=np.int8)
     needs = {
         "surface": {"cloud": cloud},

@@ -4,11 +4,7 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
-from covis.evaluation.pose_errors import (
-    localised,
-    pose_errors,
-    rotation_angles,
-)
+from covis.evaluation.pose_errors import localised, pose_errors, rotation_angles
 from covis.poses import Poses
 
 

@@ -12,15 +12,7 @@ from covis.core.errors import InputError
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels import FovOverlap
-from covis.labels.exchange import (
-    Labels,
-    open_labels,
-    read_edges,
-    read_hloc,
-    save_labels,
-    write_edges,
-    write_hloc,
-)
+from covis.labels.exchange import Labels, open_labels, read_edges, read_hloc, save_labels, write_edges, write_hloc
 from covis.labels.released import read_h5, read_released, write_h5
 
 
@@ -201,13 +193,13 @@ def test_half_precision_rounding_above_one_is_forgiven(tmp_path):
     ("name", "content", "says"),
     [
         ("a.csv", "query,database\n", "expected query, database, similarity"),
-        ("a.csv", "query,database,similarity\n00000.jpg,00001.jpg\n", "row 2 is"),
-        ("a.csv", "query,database,similarity\n00000.jpg,00001.jpg,much\n", "row 2 is"),
+        ("a.csv", "query,database,similarity\n00000.jpg,00001.jpg\n", "row 2 has 2 cells"),
+        ("a.csv", "query,database,similarity\n00000.jpg,00001.jpg,much\n", "'much' is not a number"),
         ("a.csv", "query,database,similarity\n00000.jpg,nobody.jpg,0.5\n", "row 2 names database 'nobody.jpg'"),
         ("a.csv", "query,database,similarity\n00000.jpg,00001.jpg,1.5\n", "outside"),
         ("a.csv", "query,database,similarity\n00000.jpg,00001.jpg,0.5\n00000.jpg,00001.jpg,0.6\n", "listed twice"),
         ("a.csv", "", "expected query, database, similarity"),
-        ("a.parquet", "PAR1 broken", "cannot be read as Parquet"),
+        ("a.parquet", "PAR1 broken", "not a Parquet file"),
     ],
 )
 def test_wrong_edge_lists_are_refused_with_the_row(tmp_path, name, content, says):

@@ -1,8 +1,5 @@
 """Videos written by PyAV, read by covis: frames by distance and time, clocks, blur, duplicates, interruption."""
 
-import subprocess
-import sys
-import time as time_module
 from datetime import UTC, datetime
 
 import gpxpy.gpx
@@ -13,10 +10,9 @@ from PIL import Image, ImageFilter
 from covis.core.errors import InputError
 from covis.poses import Poses
 from covis.reading import frames as taking
-from covis.reading.formats.video import course_at, facts, frames, import_video
+from covis.reading.formats.video import course_at, import_video, recording_start
 from covis.reading.frames import Every
-from covis.reading.table import read_table
-from covis.reading.tracks import Track
+from covis.reading.tracks import Track, read_track
 
 av = pytest.importorskip("av", reason="writes the videos")
 
@@ -114,7 +110,7 @@ def test_an_interrupted_run_gives_the_same_files(ride, tmp_path, monkeypatch):
     path, track, *_ = ride
     whole, _ = import_video(path, tmp_path / "whole", Every.parse("5m"), track=track)
     count = 0
-    original = taking._written
+    original = taking._write_frame
 
     def stops(*args):
         nonlocal count
@@ -124,17 +120,28 @@ def test_an_interrupted_run_gives_the_same_files(ride, tmp_path, monkeypatch):
         return original(*args)
 
     with monkeypatch.context() as patch:
-        patch.setattr(taking, "_written", stops)
+        patch.setattr(taking, "_write_frame", stops)
         with pytest.raises(KeyboardInterrupt):
             import_video(path, tmp_path / "f", Every.parse("5m"), track=track)
-    with (tmp_path / "f" / taking.JOURNAL).open("a") as journal:
-        journal.write('{"name": "frame-0000')  # killed while writing a line
     images, _ = import_video(path, tmp_path / "f", Every.parse("5m"), track=track)
     assert images.fingerprint() == whole.fingerprint()
     for i in range(len(whole)):
         assert images.path(i).read_bytes() == whole.path(i).read_bytes()
     with pytest.raises(InputError, match="every: 5m → 2s"):
         import_video(path, tmp_path / "f", Every.parse("2s"), track=track)
+
+
+def test_a_gpx_file_of_gpxpy_says_the_same(ride, tmp_path):
+    track = ride[1]
+    gpx = gpxpy.gpx.GPX()
+    gpx.tracks.append(gpxpy.gpx.GPXTrack())
+    gpx.tracks[0].segments.append(gpxpy.gpx.GPXTrackSegment())
+    for when, lat, lon, height in zip(track.time_s, track.lat, track.lon, track.altitude, strict=True):
+        time = datetime.fromtimestamp(float(when), UTC)
+        gpx.tracks[0].segments[0].points.append(gpxpy.gpx.GPXTrackPoint(lat, lon, elevation=height, time=time))
+    (tmp_path / "walk.gpx").write_text(gpx.to_xml())
+    read = read_track(tmp_path / "walk.gpx")
+    np.testing.assert_allclose(read.at(track.time_s), track.at(track.time_s), atol=1e-9)
 
 
 def test_bad_input_is_told(ride, tmp_path):
@@ -155,20 +162,10 @@ def test_bad_input_is_told(ride, tmp_path):
 def test_a_video_without_a_time_begins_with_its_track(ride, tmp_path, capsys):
     _, track, _, metres = ride
     path = write(tmp_path / "v.mp4", metres[:100] * 20, creation="")
-    told = facts(path)
-    assert np.isnan(told.start_s)
-    assert told.seconds == pytest.approx(10.0, abs=0.2)
+    assert np.isnan(recording_start(path))
     images, _ = import_video(path, tmp_path / "f", Every.parse("2s"), track=track)
     assert images.columns["time"][0] == track.time_s[0]
     assert "has no recording time" in capsys.readouterr().err
-
-
-def test_frames_come_from_the_key_frame_before(ride):
-    path, *_ = ride
-    all_times = [f.time_s for f in frames(path)]
-    later = [f.time_s for f in frames(path, 20.0)]
-    assert later[0] <= 20.0
-    assert later == all_times[-len(later) :]
 
 
 def test_course_follows_the_track():
@@ -178,34 +175,3 @@ def test_course_follows_the_track():
     np.testing.assert_allclose(course_at(east, t[2:-2]), 90.0, atol=1e-6)
     assert np.isnan(course_at(Track(t, still + 52, still + 13, still, still.astype(np.int64)), t)).all()
     assert Poses.from_latlon(east.lat, east.lon).frame
-
-
-def test_a_killed_import_goes_on_and_gives_the_same_files(ride, tmp_path):
-    """SIGKILL to the command itself once some frames are written; the same command again finishes what it left."""
-    path, track, *_ = ride
-    gpx = gpxpy.gpx.GPX()
-    gpx.tracks.append(gpxpy.gpx.GPXTrack())
-    gpx.tracks[0].segments.append(gpxpy.gpx.GPXTrackSegment())
-    for when, lat, lon, height in zip(track.time_s, track.lat, track.lon, track.altitude, strict=True):
-        time = datetime.fromtimestamp(float(when), UTC)
-        gpx.tracks[0].segments[0].points.append(gpxpy.gpx.GPXTrackPoint(lat, lon, elevation=height, time=time))
-    (tmp_path / "walk.gpx").write_text(gpx.to_xml())
-    command = [sys.executable, "-m", "covis", "data", "import", str(path), "--track", str(tmp_path / "walk.gpx")]
-    command += ["--every", "2m", "-o", str(tmp_path / "killed.csv")]
-    run = subprocess.Popen(command, stderr=subprocess.DEVNULL)
-    journal = tmp_path / "killed.frames" / taking.JOURNAL
-    for _ in range(12000):
-        if run.poll() is not None or (journal.is_file() and journal.read_bytes().count(b"\n") >= 3):
-            break
-        time_module.sleep(0.005)
-    assert run.poll() is None  # it was still at work
-    run.kill()
-    run.wait()
-    assert not (tmp_path / "killed.csv").exists()
-    subprocess.run(command, check=True, capture_output=True, timeout=120)
-    killed = read_table(tmp_path / "killed.csv")
-    whole, _ = import_video(path, tmp_path / "whole", Every.parse("2m"), track=track)
-    assert len(killed) == len(whole) > 20
-    np.testing.assert_allclose(killed.poses.latlon(), whole.poses.latlon(), atol=1e-9)  # gpxpy's file says the same
-    for i in range(len(whole)):
-        assert killed.path(i).read_bytes() == whole.path(i).read_bytes()

@@ -127,8 +127,6 @@ def import_(
 ) -> None:
     """Turn photos, a COLMAP model, a video or a ROS bag into a table. With positions, headings and other metadata.
 
-    Re-run to resume an interrupted import of a video or bag.
-
     \b
     Examples:
       covis data import photos/ -o set.csv

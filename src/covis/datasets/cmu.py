@@ -139,11 +139,6 @@ def _calibration(path: Path) -> dict[str, list[float]]:
     return known
 
 
-def volume(name: str) -> str:
-    """The archive that an image comes from."""
-    return f"{name.split('/')[0]}.tar"
-
-
 DATASETS.register(_NAME)(
     Dataset(
         name=_NAME,
@@ -151,7 +146,7 @@ DATASETS.register(_NAME)(
         splits=("test", "train"),
         licence="CC BY-NC-SA 4.0, non-commercial; cite Sattler et al. 2018 and Badino et al. 2011",
         at_least={"test/queries": 10_000, "test/database": 5_000},
-        volume=volume,
+        volume=lambda name: f"{name.split('/')[0]}.tar",
         positive_radius_m=5.0,
     )
 )

@@ -102,10 +102,10 @@ def _report(
         "images": len(names),
         "rejects": dict(sorted(reasons.items())),
         "notes": dict(sorted(verified.notes.items())),
-        "missing": _missing(dataset, verified, names),
-        "splits": {k: _split(dataset, k, s, seen, names, verified, findings) for k, s in splits.items()},
+        "missing": _missing_by_archive(dataset, verified, names),
+        "splits": {k: _split_facts(dataset, k, s, seen, names, verified, findings) for k, s in splits.items()},
     }
-    report["published"] = _published(dataset, report["splits"], findings)
+    report["published"] = _published_counts(dataset, report["splits"], findings)
     for group in report["missing"]:
         text = f"{group['missing']} of {group['listed']} files of {group['volume']} are missing; get or unpack it"
         findings.append(_finding("error", "missing-files", text))
@@ -117,7 +117,7 @@ def _report(
     return report
 
 
-def _split(
+def _split_facts(
     dataset: Dataset,
     label: str,
     split: Split,
@@ -132,19 +132,19 @@ def _split(
     facts: dict[str, Any] = {}
     for side, images in sides.items():
         key = images.fingerprint()
-        facts[side] = _side(images, f"{label}/{side}", [] if key in seen else findings)
+        facts[side] = _side_facts(images, f"{label}/{side}", [] if key in seen else findings)
         seen.add(key)
     facts["one_set"] = one_set
-    facts["shared_files"] = 0 if one_set else _shared(split, names, verified)
+    facts["shared_files"] = 0 if one_set else _count_shared_files(split, names, verified)
     if facts["shared_files"]:
         text = f"{label}: {facts['shared_files']} queries have the same file in the map"
         findings.append(_finding("warning", "queries-in-map", text))
     if dataset.positive_radius_m is not None and not one_set:
-        facts |= _positives(split, dataset, label, findings)
+        facts |= _positive_facts(split, dataset, label, findings)
     return facts
 
 
-def _side(images: ImageSet, label: str, findings: Findings) -> dict[str, Any]:
+def _side_facts(images: ImageSet, label: str, findings: Findings) -> dict[str, Any]:
     """Counts of one side, and what is odd about its positions and compass."""
     heading, known = images.poses.heading, images.poses.known
     facts = {
@@ -176,7 +176,7 @@ def _stuck_groups(images: ImageSet) -> Iterator[int]:
             yield int(images.group[members[0]])
 
 
-def _shared(split: Split, names: NDArray[np.bytes_], verified: Verified) -> int:
+def _count_shared_files(split: Split, names: NDArray[np.bytes_], verified: Verified) -> int:
     """How many queries have a file whose content or name is in the map too."""
     queries, database = (np.searchsorted(names, side.names.astype(names.dtype)) for side in split)
     same_name = np.isin(queries, database)
@@ -185,7 +185,7 @@ def _shared(split: Split, names: NDArray[np.bytes_], verified: Verified) -> int:
     return int((same_name | same_content).sum())
 
 
-def _positives(split: Split, dataset: Dataset, label: str, findings: Findings) -> dict[str, Any]:
+def _positive_facts(split: Split, dataset: Dataset, label: str, findings: Findings) -> dict[str, Any]:
     """How many queries have a map image near them, of their own group where each has a frame of its own."""
     from scipy.spatial import cKDTree
 
@@ -208,7 +208,7 @@ def _positives(split: Split, dataset: Dataset, label: str, findings: Findings) -
     return {"located_queries": int(located.sum()), "without_positive": without, "within_m": radius_m}
 
 
-def _missing(dataset: Dataset, verified: Verified, names: NDArray[np.bytes_]) -> list[dict[str, Any]]:
+def _missing_by_archive(dataset: Dataset, verified: Verified, names: NDArray[np.bytes_]) -> list[dict[str, Any]]:
     """Absent files by the download they belong to."""
     volume = dataset.volume or (lambda name: name.rpartition("/")[0] or ".")
     absent = Counter(volume(r.image) for r in verified.rejects if r.reason == "missing")
@@ -218,7 +218,7 @@ def _missing(dataset: Dataset, verified: Verified, names: NDArray[np.bytes_]) ->
     return [{"volume": v, "missing": n, "listed": listed[v]} for v, n in sorted(absent.items())]
 
 
-def _published(dataset: Dataset, splits: dict[str, Any], findings: Findings) -> list[dict[str, Any]]:
+def _published_counts(dataset: Dataset, splits: dict[str, Any], findings: Findings) -> list[dict[str, Any]]:
     """Published counts beside those found: exact ones, and lower bounds where only a server counts exactly."""
     rows = []
     exact = [(key, n, True) for key, n in dataset.published.items()]
@@ -266,7 +266,7 @@ def verify(root: Path, names: NDArray[np.bytes_], *, quick: bool, workers: int) 
     pieces = (names[k : k + PIECE] for k in range(0, len(names), PIECE))
     done = 0
     with Meter("checking", len(names), "images") as meter:
-        for hashes, bad, noted in in_processes(partial(_piece, root, quick), pieces, workers):
+        for hashes, bad, noted in in_processes(partial(_check_files, root, quick), pieces, workers):
             digests[done : done + len(hashes)] = hashes
             rejects += bad
             notes.update(noted)
@@ -275,7 +275,7 @@ def verify(root: Path, names: NDArray[np.bytes_], *, quick: bool, workers: int) 
     return Verified(rejects, digests, notes)
 
 
-def _piece(
+def _check_files(
     root: Path, quick: bool, part: NDArray[np.bytes_]
 ) -> tuple[NDArray[np.uint64], list[Rejected], Counter[str]]:
     """Digests, rejects and notes of some files, in a worker."""

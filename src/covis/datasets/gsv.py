@@ -95,17 +95,12 @@ def _names(
     ]
 
 
-def volume(name: str) -> str:
-    """The folder that a view comes from."""
-    return "/".join(name.split("/")[:2])
-
-
 DATASETS.register(_NAME)(
     Dataset(
         name=_NAME,
         load=load,
         splits=("train",),
         licence="CC BY-NC-SA 4.0; images by Google Street View, non-commercial research",
-        volume=volume,
+        volume=lambda name: "/".join(name.split("/")[:2]),
     )
 )

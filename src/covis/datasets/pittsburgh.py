@@ -49,11 +49,6 @@ def _images(path: Path, names: list[str], xy: Floats) -> ImageSet:
     return ImageSet.of(path, names, Poses(xy, np.full(len(xy), np.nan), frame=_FRAME), columns=columns)
 
 
-def volume(name: str) -> str:
-    """The archive that an image comes from."""
-    return f"{name.split('/')[0]}.tar"
-
-
 def _pittsburgh(name: str) -> Dataset:
     return Dataset(
         name=name,
@@ -65,7 +60,7 @@ def _pittsburgh(name: str) -> Dataset:
             for split, both in _PUBLISHED[name].items()
             for side, n in zip(("queries", "database"), both, strict=True)
         },
-        volume=volume,
+        volume=lambda name: f"{name.split('/')[0]}.tar",
     )
 
 

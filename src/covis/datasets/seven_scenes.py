@@ -39,11 +39,6 @@ def read_scene(path: Path | str, scene: str, part: str) -> ImageSet:
     return read_seven_scenes(path, scene, f"{inside}{part}Split.txt")
 
 
-def volume(name: str) -> str:
-    """The archive that a frame comes from."""
-    return f"{name.rsplit('/', 1)[0]}.zip"
-
-
 DATASETS.register(_NAME)(
     Dataset(
         name=_NAME,
@@ -55,7 +50,7 @@ DATASETS.register(_NAME)(
             for scene, both in SCENES.items()
             for side, n in zip(("queries", "database"), both, strict=True)
         },
-        volume=volume,
+        volume=lambda name: f"{name.rsplit('/', 1)[0]}.zip",
         positive_radius_m=None,
         rule=SurfaceOverlap(cloud_up="-y"),
     )

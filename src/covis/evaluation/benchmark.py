@@ -207,9 +207,9 @@ class Benchmark:
             database=kept if self.one_set else self.database.subset(~database),
             breakdown={label: values[~queries] for label, values in self.breakdown.items()},
             notes=(*self.notes, f"{lost} images left out: {why}"),
-            relevance=_restricted(self.relevance, ~queries, ~database),
+            relevance=_optional_subgraph(self.relevance, ~queries, ~database),
             stricter={name: _subgraph(graph, ~queries, ~database) for name, graph in self.stricter.items()},
-            similarity=_restricted(self.similarity, ~queries, ~database),
+            similarity=_optional_subgraph(self.similarity, ~queries, ~database),
         )
 
     def facts(self) -> dict[str, Any]:
@@ -225,8 +225,8 @@ class Benchmark:
             "search_factor": self.search_factor,
             "denominator": self.denominator,
             "thresholds": [list(t) for t in self.thresholds],
-            "query_images": _identity(self.queries, bool(self.thresholds)),
-            "map_images": _identity(self.database, bool(self.thresholds)),
+            "query_images": _images_fingerprint(self.queries, bool(self.thresholds)),
+            "map_images": _images_fingerprint(self.database, bool(self.thresholds)),
             **({"stricter": {name: _measure(graph) for name, graph in self.stricter.items()}} if self.stricter else {}),
             **({"frame": self.frame} if self.frame else {}),
         }
@@ -256,7 +256,7 @@ def _measure(graph: SimilarityGraph | None) -> dict[str, Any]:
     return {key: value for key, value in facts.items() if key not in ("queries", "database")}
 
 
-def _identity(images: ImageSet, with_poses: bool) -> str:
+def _images_fingerprint(images: ImageSet, with_poses: bool) -> str:
     """Fingerprint of names (of all frames, for sequences) and groups of images, and of poses where figures use them."""
     width = max(1, int(np.char.str_len(images.names).max(initial=1)))
     groups = np.array(images.group_names)[images.group]
@@ -266,7 +266,7 @@ def _identity(images: ImageSet, with_poses: bool) -> str:
     )
 
 
-def _restricted(
+def _optional_subgraph(
     graph: SimilarityGraph | None, rows: NDArray[np.bool_], columns: NDArray[np.bool_]
 ) -> SimilarityGraph | None:
     """The graph of the kept rows and columns, where there is one."""

@@ -1,4 +1,4 @@
-"""Metrics of rankings: recall, average precision, nDCG; one look-up of relevance for all of them.
+"""Metrics of rankings: recall, average precision, nDCG.
 
 A ranking is (Q, K) map ids, best first, −1 where a search gave fewer. A map image is relevant to a query where
 ψ ≥ `covis.graph.POSITIVE`. Queries without a relevant image are left out, unless a function says otherwise.
@@ -13,47 +13,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis.core.arrays import Ids
-from covis.core.compiling import kernel
 from covis.core.errors import InputError
 from covis.graph import POSITIVE, SimilarityGraph
-
-
-@kernel()
-def find_ranked(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> Ids:
-    """(Q, K) where each ranked id is stored among the ascending `indices` of its query's row; −1 where it is not."""
-    queries, depth = ids.shape
-    at = np.empty((queries, depth), np.int64)
-    for q in range(queries):
-        for k in range(depth):
-            at[q, k] = _search(indices, indptr[q], indptr[q + 1], ids[q, k])
-    return at
-
-
-@kernel()
-def first(ids: Ids, indptr: Ids, indices: NDArray[np.int32]) -> NDArray[np.int32]:
-    """(Q,) rank, from 1, of the first ranked id that is stored; 0 where none is."""
-    queries, depth = ids.shape
-    rank = np.zeros(queries, np.int32)
-    for q in range(queries):
-        for k in range(depth):
-            if _search(indices, indptr[q], indptr[q + 1], ids[q, k]) >= 0:
-                rank[q] = k + 1
-                break
-    return rank
-
-
-@kernel()
-def _search(indices: NDArray[np.int32], low: int, high: int, wanted: int) -> int:
-    while low < high:
-        middle = (low + high) >> 1
-        if indices[middle] < wanted:
-            low = middle + 1
-        elif indices[middle] > wanted:
-            high = middle
-        else:
-            return middle
-    return -1
-
 
 KS = (1, 5, 10, 20)
 
@@ -109,16 +70,14 @@ def answerable(graph: SimilarityGraph) -> NDArray[np.bool_]:
 def ranked_psi(ranking: Ranked, graph: SimilarityGraph, depth: int | None = None) -> NDArray[np.float32]:
     """(Q, depth) ψ of each ranked image, 0 where absent or padded."""
     ids = ranked_ids(ranking, graph.shape[0])[:, :depth]
-    at = find_ranked(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
-    psi = np.zeros(ids.shape, np.float32)
-    psi[at >= 0] = graph.psi[at[at >= 0]]
-    return psi
+    return graph.lookup(np.arange(len(ids))[:, None], ids)
 
 
 def first_hits(ranking: Ranked, graph: SimilarityGraph, depth: int | None = None) -> NDArray[np.int32]:
     """(Q,) rank, from 1, of the first ranked image (of `depth`) with a stored pair; 0 where none is."""
-    ids = ranked_ids(ranking, graph.shape[0])[:, :depth]
-    return first(ids, np.asarray(graph.indptr), np.asarray(graph.indices))
+    hit = ranked_psi(ranking, graph, depth) > 0
+    rank: NDArray[np.int32] = np.where(hit.any(axis=1), hit.argmax(axis=1) + 1, 0).astype(np.int32)
+    return rank
 
 
 def average_precision_at_k(ranking: Ranked, graph: SimilarityGraph, k: int) -> NDArray[np.float64]:

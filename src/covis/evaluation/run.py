@@ -163,12 +163,12 @@ class Exported:
 
 def export(describer: Describer, benchmark: Benchmark) -> Exported:
     """The first half: descriptors of queries and map; images whose files cannot be read are left out."""
-    queries, lost = _described(describer, benchmark.queries)
-    database, gone = (queries, lost) if benchmark.one_set else _described(describer, benchmark.database)
+    queries, lost = _describe_side(describer, benchmark.queries)
+    database, gone = (queries, lost) if benchmark.one_set else _describe_side(describer, benchmark.database)
     return Exported(queries, database, benchmark.without(lost, gone, "their files cannot be read"))
 
 
-def _described(describer: Describer, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
+def _describe_side(describer: Describer, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
     """Unit descriptors of images, or of sequences: the mean over their frames (missing where a frame has none)."""
     window = images.columns.get(WINDOW)
     if window is None:
@@ -209,10 +209,12 @@ def _scored(describer: Describer, exported: Exported, variants: Variants, whiten
         **dim,
     }
     further = {**dim, **figures, **({"rerank_cost": cost} if cost else {})}
-    return evaluate(ranking, _noted(described.benchmark, rerank), subject=subject, further=further, samples=samples)
+    return evaluate(
+        ranking, _with_rerank_note(described.benchmark, rerank), subject=subject, further=further, samples=samples
+    )
 
 
-def _noted(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:
+def _with_rerank_note(benchmark: Benchmark, rerank: Reranker | None) -> Benchmark:
     """The benchmark with a note on what a re-ranking of sequences looks at (notes are not part of its fingerprint)."""
     if rerank is None or not any(WINDOW in side.columns for side in (benchmark.queries, benchmark.database)):
         return benchmark
@@ -225,7 +227,7 @@ def fit_whitenings(describer: Describer, exported: Exported, variants: Variants)
     sizes = {size for size in variants.sizes if size is not None}
     if not sizes and not variants.sweep:
         return
-    images, sample = _sample(describer, exported, variants)
+    images, sample = _fit_sample(describer, exported, variants)
     if variants.sweep:
         most = min(int(Whitening.fit(sample, 1).facts["rank"]), sample.shape[1])
         sizes |= {size for size in (*SIZES, sample.shape[1]) if size <= most} or {most}
@@ -233,7 +235,7 @@ def fit_whitenings(describer: Describer, exported: Exported, variants: Variants)
     yield from fit_sizes(images, sample, sorted(sizes), variants.whitening, facts=facts)
 
 
-def _sample(describer: Describer, exported: Exported, variants: Variants) -> tuple[ImageSet, Descriptors]:
+def _fit_sample(describer: Describer, exported: Exported, variants: Variants) -> tuple[ImageSet, Descriptors]:
     """Up to `fit_images` map or training images with their descriptors, drawn once for all sizes."""
     rng = np.random.default_rng(0)
     if variants.fit == "map":
@@ -271,7 +273,7 @@ def evaluate_to(
     config = {"subject": describer.facts["fingerprint"], "benchmark": benchmark.fingerprint}
     if output is None:
         return list(evaluations(describer, benchmark, variants))
-    done = _opened(output, benchmark, variants, config, alone)
+    done = _open_earlier(output, benchmark, variants, config, alone)
     if done:
         say(f"{output}: {benchmark.name} is already evaluated")
         return done
@@ -282,7 +284,7 @@ def evaluate_to(
         target = output if alone else output / variants.folder(benchmark.name, size)
         wanted = {**config, **variants.facts(size)}
         if _is_there(target):
-            _same(artifacts.open_manifest(target, EVALUATION_KIND), wanted, target)
+            _check_same_config(artifacts.open_manifest(target, EVALUATION_KIND), wanted, target)
         else:
             evaluation.save(target, config=wanted)
         results.append(evaluation)
@@ -327,7 +329,7 @@ def submit(
     subject = {**describer.facts, "label": variants.label(describer.facts["label"], size)}
     config = {"subject": subject["fingerprint"], "benchmark": benchmark.fingerprint, **variants.facts(size)}
     if _is_there(output):
-        _same(artifacts.open_manifest(output, SUBMISSION_KIND), config, output)
+        _check_same_config(artifacts.open_manifest(output, SUBMISSION_KIND), config, output)
         say(f"{output}: the submission already exists")
         return facts
     exported = export(describer, benchmark)
@@ -341,7 +343,7 @@ def submit(
     return facts
 
 
-def _opened(
+def _open_earlier(
     output: Path, benchmark: Benchmark, variants: Variants, config: dict[str, Any], alone: bool
 ) -> list[Evaluation]:
     """The evaluations of an earlier run of the same command; empty if one is missing or a sweep was requested."""
@@ -349,7 +351,9 @@ def _opened(
     targets = {size: output if alone else output / variants.folder(benchmark.name, size) for size in sizes}
     for size, target in targets.items():
         if _is_there(target):
-            _same(artifacts.open_manifest(target, EVALUATION_KIND), {**config, **variants.facts(size)}, target)
+            _check_same_config(
+                artifacts.open_manifest(target, EVALUATION_KIND), {**config, **variants.facts(size)}, target
+            )
     if variants.sweep or not all(_is_there(target) for target in targets.values()):
         return []
     return [Evaluation.open(target) for target in targets.values()]
@@ -359,7 +363,7 @@ def _is_there(target: Path) -> bool:
     return (target / artifacts.MANIFEST).is_file()
 
 
-def _same(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> None:
+def _check_same_config(manifest: dict[str, Any], config: dict[str, Any], target: Path) -> None:
     stored = manifest["config"]
     if stored != config:
         difference = artifacts.difference(stored, config)

@@ -37,12 +37,12 @@ def evaluate(
     ids, distances = benchmark.settle(ranking)
     arrays = _outcomes(ids, distances, benchmark)
     figures = {**_head(benchmark, arrays), **_recalls(benchmark, arrays, resamples)}
-    figures |= _graded(benchmark, ids, arrays) | _errors(benchmark, arrays)
-    figures |= {"breakdown": _breakdown(benchmark, arrays)} if benchmark.breakdown else {}
+    figures |= _graded_figures(benchmark, ids, arrays) | _errors(benchmark, arrays)
+    figures |= {"breakdown": _parts(benchmark, arrays)} if benchmark.breakdown else {}
     figures |= {**(further or {}), "notes": [*benchmark.notes, *_warnings(benchmark, ids)]}
     figures["roots"] = {"query": str(benchmark.queries.root), "map": str(benchmark.database.root)}
     return Evaluation(
-        Figures(figures), benchmark.facts(), {**arrays, **_sides(benchmark), **(samples or {})}, subject or {}
+        Figures(figures), benchmark.facts(), {**arrays, **_side_arrays(benchmark), **(samples or {})}, subject or {}
     )
 
 
@@ -97,7 +97,7 @@ def _recalls(benchmark: Benchmark, arrays: Arrays, resamples: int) -> dict[str, 
     every = np.ones_like(has)
     counted = every if benchmark.denominator == "all" else has
     hits = np.stack([(first > 0) & (first <= k) for k in ks], axis=1)[counted]
-    clusters = benchmark.queries.group[counted] if _clustered(benchmark) else None
+    clusters = benchmark.queries.group[counted] if _has_walks(benchmark) else None
     interval = 100.0 * bootstrap_interval(hits, clusters, resamples=resamples)
     figures = {
         "recall": recalls(first, ks, counted),
@@ -107,7 +107,7 @@ def _recalls(benchmark: Benchmark, arrays: Arrays, resamples: int) -> dict[str, 
         "recall_over_all": recalls(first, ks, every),
     }
     if benchmark.stricter:
-        figures["recall_stricter"] = {name: _stricter(name, benchmark, arrays) for name in benchmark.stricter}
+        figures["recall_stricter"] = {name: _stricter_recall(name, benchmark, arrays) for name in benchmark.stricter}
     curve = recalls(first, range(1, max(ks) + 1), counted)
     precision = {k: average_precision_at_k(arrays["ids"], benchmark.positives, k) for k in ks}
     return figures | {
@@ -116,19 +116,19 @@ def _recalls(benchmark: Benchmark, arrays: Arrays, resamples: int) -> dict[str, 
     }
 
 
-def _stricter(name: str, benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]:
+def _stricter_recall(name: str, benchmark: Benchmark, arrays: Arrays) -> dict[str, Any]:
     """Queries that a stricter truth can answer, and recall over them."""
     has = arrays[f"relevant_{name}"] > 0
     recall = recalls(arrays[f"first_hit_{name}"], benchmark.ks, has) if has.any() else {}
     return {"queries": int(has.sum()), "recall": recall}
 
 
-def _clustered(benchmark: Benchmark) -> bool:
+def _has_walks(benchmark: Benchmark) -> bool:
     """Whether groups are walks or drives, whose frames are not independent."""
     return benchmark.groups == "other" and len(np.unique(benchmark.queries.group)) > 1
 
 
-def _graded(benchmark: Benchmark, ids: Ids, arrays: Arrays) -> dict[str, Any]:
+def _graded_figures(benchmark: Benchmark, ids: Ids, arrays: Arrays) -> dict[str, Any]:
     arrays["ndcg"] = ndcg_at_k(ids, benchmark.graded, NDCG_K).astype(np.float32)
     return {f"ndcg@{NDCG_K}": float(np.nanmean(arrays["ndcg"]) * 100.0)}
 
@@ -149,7 +149,7 @@ def _percent(benchmark: Benchmark, within: NDArray[np.bool_]) -> dict[str, float
     return {name: float(v) for name, v in zip(names, 100.0 * within.mean(axis=0), strict=True)}
 
 
-def _breakdown(benchmark: Benchmark, arrays: Arrays) -> dict[str, dict[str, dict[str, Any]]]:
+def _parts(benchmark: Benchmark, arrays: Arrays) -> dict[str, dict[str, dict[str, Any]]]:
     """Counts, recall and share localised for each value of each label."""
     within = localised(arrays["error_m"], arrays["error_deg"], benchmark.thresholds)
     out: dict[str, dict[str, dict[str, Any]]] = {}
@@ -188,7 +188,7 @@ def _in_both(benchmark: Benchmark) -> int:
     return int(benchmark.admissible(mine, theirs).sum())
 
 
-def _sides(benchmark: Benchmark) -> Arrays:
+def _side_arrays(benchmark: Benchmark) -> Arrays:
     sides: dict[str, ImageSet] = {"query": benchmark.queries, "map": benchmark.database}
     out: Arrays = {}
     for side, images in sides.items():

@@ -71,10 +71,10 @@ def write_pairs(path: Path | str, pairs: ImagePairs, queries: ImageSet, database
 
 def pairs_text(pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> str:
     """The lines of such a file."""
-    return "".join(f"{a} {b}\n" for a, b in _named(pairs, queries, database))
+    return "".join(f"{a} {b}\n" for a, b in _pair_names(pairs, queries, database))
 
 
-def _named(pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> Iterator[tuple[str, str]]:
+def _pair_names(pairs: ImagePairs, queries: ImageSet, database: ImageSet) -> Iterator[tuple[str, str]]:
     spaced = [i for side, ids in ((queries, pairs[:, 0]), (database, pairs[:, 1])) for i in np.unique(ids)
               if any(c in b" \t\r\n" for c in side.names[i])]  # fmt: skip
     if spaced:

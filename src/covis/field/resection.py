@@ -313,7 +313,7 @@ def locate_pose(
     own = sift(photo)
     points, feature, source = [np.zeros((0, 3))], [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
     for i in matches:
-        other = _remembered(images.path(int(i)))
+        other = _cached_features(images.path(int(i)))
         pairs = match(own, other)
         world = scene.lift(int(i), other.xy[pairs[:, 1]])
         usable = ~np.isnan(world).any(axis=1)
@@ -326,7 +326,7 @@ def locate_pose(
 
 
 @lru_cache(_REMEMBERED)
-def _remembered(path: Path) -> LocalFeatures:
+def _cached_features(path: Path) -> LocalFeatures:
     return sift(path)
 
 

@@ -40,13 +40,15 @@ def assemble(rows: Iterable[LabelRows], n_rows: int, *, mirror: bool) -> SparseR
     indices, values = np.empty(indptr[-1], np.int32), np.empty(indptr[-1], np.float32)
     while parts:
         part = parts.pop()
-        _place(part, indptr, indices, values)
+        _copy_rows(part, indptr, indices, values)
     matrix = SparseRows(indptr, indices, values)
-    return _mirrored(matrix) if mirror else matrix
+    return _mirror(matrix) if mirror else matrix
 
 
 @kernel()
-def _place(part: LabelRows, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]) -> None:
+def _copy_rows(
+    part: LabelRows, indptr: NDArray[np.int64], indices: NDArray[np.int32], values: NDArray[np.float32]
+) -> None:
     at = 0
     for k in range(len(part.ids)):
         to, n = indptr[part.ids[k]], part.counts[k]
@@ -56,7 +58,7 @@ def _place(part: LabelRows, indptr: NDArray[np.int64], indices: NDArray[np.int32
 
 
 @kernel()
-def _mirrored(upper: SparseRows) -> SparseRows:
+def _mirror(upper: SparseRows) -> SparseRows:
     """The full symmetric matrix of an upper triangle; rows stay ascending because i ascends."""
     n = len(upper.indptr) - 1
     indptr = np.zeros(n + 1, np.int64)
@@ -100,7 +102,7 @@ def build_graph(
     def rows() -> Iterable[LabelRows]:
         for i, j in group_pairs(queries, database, bool(facts["within_group"])):
             for part in label(i, j):
-                yield _renumbered(part, i, j)
+                yield _renumber(part, i, j)
                 if advance is not None:
                     advance(len(part.ids))
 
@@ -129,7 +131,7 @@ def _members(images: ImageSet) -> dict[str, NDArray[np.int32]]:
     }
 
 
-def _renumbered(part: LabelRows, i: Members, j: Members) -> LabelRows:
+def _renumber(part: LabelRows, i: Members, j: Members) -> LabelRows:
     if i is None or j is None:
         return part
     return LabelRows(i[part.ids].astype(np.int64), part.counts, j[part.columns], part.psi)

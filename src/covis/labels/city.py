@@ -49,12 +49,12 @@ def radius_rows(
         ids, codes, bound = (array[part] for array in visits)
         columns, counts = np.empty(int(bound.sum()), np.int32), np.zeros(len(ids), np.int64)
         key = np.empty(int(bound.max()), np.int64)
-        n = _within(ids, codes, queries, database, grid, radius_m, max_angle_deg, one_set, key, columns, counts)
+        n = _pairs_within(ids, codes, queries, database, grid, radius_m, max_angle_deg, one_set, key, columns, counts)
         yield LabelRows(ids, counts, columns[:n].copy(), np.ones(n, np.float32))
 
 
 @kernel()
-def _within(
+def _pairs_within(
     ids: Ids,
     codes: Ids,
     a: Places,
@@ -153,13 +153,16 @@ def label_rows(queries: Views, database: Views, options: LabelOptions) -> Iterat
         database_circles.y,
         float(query_circles.reach.max() + database_circles.reach.max()) * (1 + 1e-12),
     )
-    a, b = _side(queries, query_circles), _side(_take(database, grid.order), _take(database_circles, grid.order))
+    a, b = (
+        _prepare_side(queries, query_circles),
+        _prepare_side(_take(database, grid.order), _take(database_circles, grid.order)),
+    )
     visits = visit(grid, query_circles.x, query_circles.y)
     for part in chunks(visits.bound):
         ids, codes, bound = (array[part] for array in visits)
         columns, psi = np.empty(int(bound.sum()), np.int32), np.empty(int(bound.sum()), np.float32)
         counts = np.zeros(len(ids), np.int64)
-        n = _label(ids, codes, a, b, grid, options, _workspace(int(bound.max())), columns, psi, counts)
+        n = _label_queries(ids, codes, a, b, grid, options, _workspace(int(bound.max())), columns, psi, counts)
         yield LabelRows(ids, counts, columns[:n].copy(), psi[:n].copy())
 
 
@@ -167,7 +170,7 @@ def _take(arrays: _T, order: Ids) -> _T:
     return type(arrays)(*(array[order] for array in arrays))
 
 
-def _side(view: Views, circle: Circles) -> Side:
+def _prepare_side(view: Views, circle: Circles) -> Side:
     n = len(view.x)
     wide = n if (view.fov > 180.0).any() else 0
     first, second = empty_pieces(n), empty_pieces(wide)
@@ -186,7 +189,7 @@ def _workspace(most: int) -> Workspace:
 
 
 @kernel()
-def _label(
+def _label_queries(
     ids: Ids,
     codes: Ids,
     a: Side,
@@ -207,8 +210,8 @@ def _label(
         n = _candidates(a.circle, i, b.circle, near, options.one_set, work)
         if n == 0:
             continue
-        _shared(a, i, b, n, work)
-        written = _write(a.views, i, b.views, n, work, options, columns, psi, written)
+        _shared_areas(a, i, b, n, work)
+        written = _write_pairs(a.views, i, b.views, n, work, options, columns, psi, written)
         counts[row] = written - start
     return written
 
@@ -227,7 +230,7 @@ def _candidates(a: Circles, i: int, b: Circles, near: int, one_set: bool, work: 
 
 
 @kernel(inline="always")
-def _shared(a: Side, i: int, b: Side, n: int, work: Workspace) -> None:
+def _shared_areas(a: Side, i: int, b: Side, n: int, work: Workspace) -> None:
     """Areas that query i shares with its n candidates, summed over the pieces of wide views, into work.area."""
     _areas(a.first, i, b.first, work.at, n, work, work.area)
     twice = a.views.fov[i] > 180.0
@@ -260,7 +263,7 @@ def _areas(a: Pieces, p: int, b: Pieces, at: Ids, n: int, work: Workspace, out: 
 
 
 @kernel()
-def _write(
+def _write_pairs(
     a: Views,
     i: int,
     b: Views,

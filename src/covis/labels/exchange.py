@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from covis.core.errors import InputError
 from covis.core.files import load_array, replacing
-from covis.core.foreign import check_regular, foreign, read_foreign
+from covis.core.foreign import foreign, read_foreign
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import Poses
+from covis.reading.columns import header, name_bytes, numbers, read_columns
 
 _ARRAYS = ("names", "xy", "heading")
 NUMBERS = ("row", "rows")
@@ -52,12 +53,12 @@ def open_labels(path: Path | str) -> Labels:
     """Opens what `save_labels` wrote; the same object twice where a set was matched with itself."""
     path = Path(path)
     graph = SimilarityGraph.open(path)
-    queries = _side(path, "queries", graph.shape[0])
+    queries = _open_side(path, "queries", graph.shape[0])
     one_set = not (path / "database_names.npy").exists()
-    return Labels(graph, queries, queries if one_set else _side(path, "database", graph.shape[1]))
+    return Labels(graph, queries, queries if one_set else _open_side(path, "database", graph.shape[1]))
 
 
-def _side(path: Path, side: str, n: int) -> ImageSet:
+def _open_side(path: Path, side: str, n: int) -> ImageSet:
     remedy = f"make {path} again with `covis label`"
     if not all((path / f"{side}_{name}.npy").is_file() for name in _ARRAYS):
         raise InputError(f"{path} does not name its images; make it again with `covis label`")
@@ -136,16 +137,15 @@ def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, mos
 
 
 @foreign("labels")
-def read_edges(path: Path | str, queries: ImageSet, database: ImageSet, kind: str | None = None) -> SimilarityGraph:
-    """A graph from a .csv or .parquet with `query, database, similarity`, by image names; `kind` as in `write_edges`."""
+def read_edges(path: Path | str, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    """A graph from a .csv or .parquet with `query, database, similarity`, by image names."""
     path = Path(path)
-    if (kind or path.suffix.lower()) in ("parquet", ".parquet", ".pq"):
-        names, psi = _parquet_edges(path)
-    else:
-        names, psi = _csv_edges(path)
-    return _named(
-        path, names, psi, queries, database, {"rule": "edges", "measure": "edges", "source": path.name}, first=2
-    )
+    if not set(_COLUMNS) <= set(header(path)):
+        raise InputError(f"{path} has the columns {header(path)}; expected {', '.join(_COLUMNS)}")
+    cells = read_columns(path, {"query": "name", "database": "name", "similarity": "number"}, others=False)
+    names = name_bytes(cells["query"]).tolist(), name_bytes(cells["database"]).tolist()
+    facts = {"rule": "edges", "measure": "edges", "source": path.name}
+    return _graph_by_names(path, names, numbers(cells["similarity"]), queries, database, facts, first=2)
 
 
 @foreign("a pair list")
@@ -158,7 +158,7 @@ def read_hloc(path: Path | str, queries: ImageSet, database: ImageSet) -> Simila
         raise InputError(f"{path}: line {wrong[0] + 1} has {len(lines[wrong[0]])} names; expected two")
     names = [line[0] for line in lines], [line[1] for line in lines]
     facts = {"rule": "hloc", "measure": "pairs", "source": path.name}
-    return _named(path, names, np.ones(len(lines)), queries, database, facts, first=1)
+    return _graph_by_names(path, names, np.ones(len(lines)), queries, database, facts, first=1)
 
 
 def _edges(graph: SimilarityGraph) -> Iterator[ExactPairs]:
@@ -166,10 +166,10 @@ def _edges(graph: SimilarityGraph) -> Iterator[ExactPairs]:
     for start in range(0, graph.pairs, _EDGES_A_BAND):
         part = slice(start, min(start + _EDGES_A_BAND, graph.pairs))
         rows = np.searchsorted(graph.indptr, np.arange(part.start, part.stop), side="right") - 1
-        yield rows, np.asarray(graph.indices[part]), _psi(graph, part)
+        yield rows, np.asarray(graph.indices[part]), _decode_psi(graph, part)
 
 
-def _psi(graph: SimilarityGraph, part: slice) -> NDArray[np.float32]:
+def _decode_psi(graph: SimilarityGraph, part: slice) -> NDArray[np.float32]:
     steps = np.float32(255 if graph.values.dtype == np.uint8 else 1)
     return np.asarray(graph.values[part], np.float32) / steps
 
@@ -182,40 +182,7 @@ def _is_text(names: NDArray[np.bytes_]) -> bool:
     return True
 
 
-def _csv_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
-    check_regular(path)
-    with path.open(encoding="utf-8", errors="surrogateescape", newline="") as file:
-        reader = csv.reader(file)
-        head = [cell.strip() for cell in next(reader, [])]
-        if not set(_COLUMNS) <= set(head):
-            raise InputError(f"{path} has the columns {head}; expected {', '.join(_COLUMNS)}")
-        at = [head.index(name) for name in _COLUMNS]
-        queries, database, psi = [], [], []
-        for number, row in enumerate(reader, start=2):
-            try:
-                queries.append(os.fsencode(row[at[0]]))
-                database.append(os.fsencode(row[at[1]]))
-                psi.append(float(row[at[2]]))
-            except (IndexError, ValueError):
-                raise InputError(f"{path}: row {number} is {row}; expected {', '.join(_COLUMNS)}") from None
-    return (queries, database), np.array(psi, np.float64)
-
-
-def _parquet_edges(path: Path) -> tuple[Names, NDArray[np.float64]]:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        table = pq.read_table(path)
-    except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} cannot be read as Parquet ({error}); check the file") from None
-    if not set(_COLUMNS) <= set(table.column_names):
-        raise InputError(f"{path} has the columns {table.column_names}; expected {', '.join(_COLUMNS)}")
-    queries, database = (table[name].cast(pa.binary()).to_pylist() for name in _COLUMNS[:2])
-    return (queries, database), np.asarray(table["similarity"].to_numpy(), np.float64)
-
-
-def _named(
+def _graph_by_names(
     path: Path,
     names: Names,
     psi: NDArray[np.float64],

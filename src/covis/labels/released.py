@@ -23,7 +23,7 @@ _VALUES_A_BAND = 1 << 22
 """Matrix entries held at a time: 32 MB."""
 
 
-class _Block(NamedTuple):
+class _GroupFile(NamedTuple):
     """Which images a released file is of: their ids, their lines in the file, and how many lines it has."""
 
     file: Path
@@ -47,7 +47,7 @@ def write_released(labels: Labels, path: Path | str, *, full: bool = False) -> l
     if not _numbered(labels.queries, labels.database):
         write_h5(labels.graph, path, full=full)
         return [path]
-    blocks = _blocks(path, labels.queries, labels.database, making=True)
+    blocks = _group_files(path, labels.queries, labels.database, making=True)
     matrix = labels.graph.to_scipy()
     for block in blocks:
         part = matrix[block.queries.ids][:, block.database.ids].tocoo()
@@ -105,8 +105,12 @@ def read_h5(path: Path | str, key: str = "fov", *, one_set: bool = False) -> Sim
 
     A vector is always condensed; a row (1, n(n−1)/2) is taken as condensed if `one_set`.
     """
-    with _dataset(Path(path), key) as data:
-        return _read_condensed(Path(path), data, key) if _is_condensed(data, one_set) else _read(Path(path), data, key)
+    with _open_dataset(Path(path), key) as data:
+        return (
+            _read_condensed(Path(path), data, key)
+            if _is_condensed(data, one_set)
+            else _read_matrix(Path(path), data, key)
+        )
 
 
 @foreign("labels")
@@ -119,17 +123,17 @@ def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: 
     path, one_set = Path(path), queries is database
     by_group = path.is_dir() or _numbered(queries, database)
     if by_group:
-        parts = [_read_block(block, key) for block in _blocks(path, queries, database)]
+        parts = [_read_group_file(block, key) for block in _group_files(path, queries, database)]
         rows, columns, psi = (np.concatenate(values) for values in zip(*parts, strict=True))
         graph = SimilarityGraph.from_edges(rows, columns, psi, (len(queries), len(database)))
     else:
-        with _dataset(path, key) as data:
+        with _open_dataset(path, key) as data:
             condensed = _is_condensed(data, one_set)
             shape = (_side_of(path, data, key),) * 2 if condensed else tuple(data.shape)
             if shape != (len(queries), len(database)):
                 dimensions = " × ".join(map(str, shape))
                 raise InputError(f"{path} is of {dimensions} images; these are {len(queries)} × {len(database)}")
-            graph = _read_condensed(path, data, key) if condensed else _read(path, data, key)
+            graph = _read_condensed(path, data, key) if condensed else _read_matrix(path, data, key)
     sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
     facts = {"rule": "released", "measure": f"released-{key}", "source": path.name, "one_set": one_set, **sides}
     facts |= {"within_group": True} if by_group else {}  # pairs of two cities were never compared
@@ -142,7 +146,7 @@ def _numbered(queries: ImageSet, database: ImageSet) -> bool:
     return all(name in side.columns for side in (queries, database) for name in NUMBERS)
 
 
-def _blocks(path: Path, queries: ImageSet, database: ImageSet, making: bool = False) -> list[_Block]:
+def _group_files(path: Path, queries: ImageSet, database: ImageSet, making: bool = False) -> list[_GroupFile]:
     """The file of each group; a path that is no folder is the file of the only one."""
     present = set(np.array(database.group_names)[np.unique(database.group)].tolist())
     groups = [queries.group_names[g] for g in np.unique(queries.group) if queries.group_names[g] in present]
@@ -158,7 +162,7 @@ def _blocks(path: Path, queries: ImageSet, database: ImageSet, making: bool = Fa
         file = path if single else path / "train_val" / name if below else path / name
         if not making and not file.is_file():
             raise InputError(f"{file} does not exist; get the labels that the authors released, or label from poses")
-        blocks.append(_Block(file, _lines(queries, group), _lines(database, group)))
+        blocks.append(_GroupFile(file, _lines(queries, group), _lines(database, group)))
     return blocks
 
 
@@ -170,9 +174,9 @@ def _lines(images: ImageSet, group: str) -> _Lines:
     return _Lines(ids, rows, int(images.columns["rows"][ids].max(initial=0)))
 
 
-def _read_block(block: _Block, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _read_group_file(block: _GroupFile, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Pairs of one file as ids of its images."""
-    with _dataset(block.file, key) as data:
+    with _open_dataset(block.file, key) as data:
         expected = (block.queries.total, block.database.total)
         if tuple(data.shape) != expected:
             dimensions = " × ".join(map(str, data.shape))
@@ -190,7 +194,7 @@ def _read_block(block: _Block, key: str) -> tuple[NDArray[np.int64], NDArray[np.
 
 
 @contextlib.contextmanager
-def _dataset(path: Path, key: str) -> Iterator[Any]:
+def _open_dataset(path: Path, key: str) -> Iterator[Any]:
     import h5py
 
     try:
@@ -208,7 +212,7 @@ def _is_condensed(data: Any, one_set: bool) -> bool:
     return bool(data.ndim == 1 or (one_set and data.shape[0] == 1 and data.shape[1] != 1))
 
 
-def _read(path: Path, data: Any, key: str) -> SimilarityGraph:
+def _read_matrix(path: Path, data: Any, key: str) -> SimilarityGraph:
     facts = {"rule": "released", "measure": f"released-{key}", "one_set": False}
     return SimilarityGraph.from_edges(*_edges_of(path, data), tuple(data.shape), facts)
 
@@ -218,7 +222,7 @@ def _edges_of(path: Path, data: Any) -> tuple[NDArray[np.int64], NDArray[np.int6
     rows, columns, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     step = _rows_a_band(data.shape[1])
     for start in range(0, data.shape[0], step):
-        band = _valid(path, np.asarray(data[start : start + step], np.float64), start)
+        band = _check_range(path, np.asarray(data[start : start + step], np.float64), start)
         r, c = np.nonzero(band)
         rows.append(r + start)
         columns.append(c)
@@ -239,7 +243,7 @@ def _read_condensed(path: Path, data: Any, key: str) -> SimilarityGraph:
     places, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     for start in range(0, data.size, _VALUES_A_BAND):
         part = data[..., start : start + _VALUES_A_BAND]
-        band = _valid(path, np.asarray(part, np.float64).reshape(1, -1), start, condensed=True)[0]
+        band = _check_range(path, np.asarray(part, np.float64).reshape(1, -1), start, condensed=True)[0]
         places.append(np.flatnonzero(band) + start)
         values.append(band[places[-1] - start])
     at, psi = np.concatenate(places), np.concatenate(values)
@@ -250,7 +254,7 @@ def _read_condensed(path: Path, data: Any, key: str) -> SimilarityGraph:
     return SimilarityGraph.from_edges(*both, (n, n), facts)
 
 
-def _valid(path: Path, band: NDArray[np.float64], start: int, condensed: bool = False) -> NDArray[np.float64]:
+def _check_range(path: Path, band: NDArray[np.float64], start: int, condensed: bool = False) -> NDArray[np.float64]:
     """ψ in [0, 1]; half-precision rounding above 1 is forgiven, anything else is not."""
     band[(band > 1) & (band < 1 + 1e-3)] = 1.0
     wrong = ~((band >= 0) & (band <= 1))

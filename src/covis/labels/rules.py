@@ -81,7 +81,7 @@ def estimated(
     """The cost by labelling `sample` of the queries."""
     if not len(queries) or not len(database):
         return Estimate(0, 0.0, 0.0)
-    some, one = _sample(queries, sample), queries.subset([0])
+    some, one = _even_sample(queries, sample), queries.subset([0])
     rule(one, database)
     start = time.perf_counter()
     rule(one, database)  # measures the time that does not grow with the queries
@@ -297,13 +297,13 @@ class GraphFile(LabelRule):
         if not path.exists():
             raise InputError(f"{path} does not exist; give the folder or file of the labels as path")
         if (path / "manifest.json").is_file():
-            return _of_these(path, queries, database)
+            return _select_images(path, queries, database)
         if path.is_dir() or path.suffix.lower() in (".h5", ".hdf5"):
             return read_released(path, queries, database, self.key)
         return read_hloc(path, queries, database) if path.suffix == ".txt" else read_edges(path, queries, database)
 
 
-def _of_these(path: Path, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+def _select_images(path: Path, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
     """The graph of a folder for these images, found by name: all must be in it, in any order."""
     labels = open_labels(path)
     graph, one_set = labels.graph, queries is database
@@ -359,7 +359,7 @@ def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance:
     options = LabelOptions(MEASURES.index(rule.measure), _gate(rule), rule.facing, float(rule.zero_below), one_set)
 
     def label(i: Members, j: Members) -> Iterator[LabelRows]:
-        return label_rows(_some(a, i), _some(b, j), options)
+        return label_rows(_take_views(a, i), _take_views(b, j), options)
 
     facts = rule.facts(queries, database)
     graph = build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
@@ -385,7 +385,7 @@ def _gate(rule: FovOverlap | Radius) -> float:
     return 360.0 if rule.max_angle_deg is None else float(rule.max_angle_deg)
 
 
-def _some(view: Views, ids: Members) -> Views:
+def _take_views(view: Views, ids: Members) -> Views:
     return view if ids is None else Views(*(array[ids] for array in view))
 
 
@@ -403,7 +403,7 @@ def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -
     i, j = groups[0]
     sample = queries if i is None else queries.subset(i)
     there = database if j is None else database.subset(j)
-    a, b = _sample(sample, _SURFACE_SAMPLE), _sample(there, _SURFACE_SAMPLE)
+    a, b = _even_sample(sample, _SURFACE_SAMPLE), _even_sample(there, _SURFACE_SAMPLE)
     measure, cloud = MEASURES.index(rule.measure), rule.points
     start = time.perf_counter()
     points = arrange(cloud or fuse_depth([a, b]))
@@ -422,5 +422,5 @@ def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -
     return shared * pairs, float(fuse * frames * len(groups) + see * images + compare * pairs)
 
 
-def _sample(images: ImageSet, most: int) -> ImageSet:
+def _even_sample(images: ImageSet, most: int) -> ImageSet:
     return images.subset(np.unique(np.linspace(0, len(images) - 1, min(most, len(images))).astype(np.int64)))

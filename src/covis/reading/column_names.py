@@ -37,7 +37,7 @@ _HEIGHT = re.compile(r"\s*([+-]?[\d.]+)\s*m?\s*(above sea level|below sea level)
 
 def recognise(columns: Sequence[str], meanings: Iterable[str]) -> dict[str, str]:
     """Name in the file → meaning, for those of `meanings` that no column states by its own name."""
-    plain = {name: _plain(name) for name in columns}
+    plain = {name: _bare_name(name) for name in columns}
     found: dict[str, str] = {}
     for meaning in meanings:
         known = _NAMES.get(meaning, ())
@@ -57,14 +57,14 @@ def tell_recognised(path: Path, found: Mapping[str, str]) -> None:
         say(f"{path}: " + ", ".join(f"{name} is read as {meaning}" for name, meaning in found.items()))
 
 
-def _plain(name: str) -> str:
+def _bare_name(name: str) -> str:
     """`EXIF:GPSLatitude`, `gps_latitude` → `gpslatitude`."""
     return re.sub(r"[^a-z]", "", name.rpartition(":")[2].lower())
 
 
 def reference_column(columns: Sequence[str], name: str) -> str | None:
     """The column that says north or south, east or west, for the one of this name."""
-    return next((other for other in columns if _plain(other) == f"{_plain(name)}ref"), None)
+    return next((other for other in columns if _bare_name(other) == f"{_bare_name(name)}ref"), None)
 
 
 def parse_cells(path: Path, name: str, cells: Iterable[str], references: Iterable[str] | None = None) -> Floats:

@@ -14,7 +14,7 @@ from covis.images import ImageSet
 from covis.poses import Axis, Poses
 from covis.reading.decoding import REJECTS, Rejected, write_rejects
 from covis.reading.formats.colmap import read_reconstruction
-from covis.reading.frames import Every, Extracted
+from covis.reading.frames import Every
 from covis.reading.georeference import exif_positions, georeference, known_positions, scaled, warn_of_course
 from covis.reading.photos import import_photos, parse_utc_offset
 from covis.reading.pose_columns import write_images
@@ -89,7 +89,7 @@ def _from_video(source: Path, folder: Path, options: ImportOptions) -> Gathered:
         offset_s=options.clock_offset,
         mount_deg=options.mount,
     )
-    return Gathered(images, _rejected(done))
+    return Gathered(images, done.left_out)
 
 
 def _from_bag(source: Path, folder: Path, options: ImportOptions) -> Gathered:
@@ -97,7 +97,7 @@ def _from_bag(source: Path, folder: Path, options: ImportOptions) -> Gathered:
 
     every = Every.parse(options.every) if options.every else None
     images, done = import_bag(source, folder, every, topic=options.topic, poses=options.poses)
-    return Gathered(images, _rejected(done))
+    return Gathered(images, done.left_out)
 
 
 def _time_track(path: Path | None) -> Track | None:
@@ -108,10 +108,6 @@ def _time_track(path: Path | None) -> Track | None:
     if names_images(path):
         raise InputError(f"{path} gives positions by image name; a video needs a track by time, such as GPX")
     return read_track(path)
-
-
-def _rejected(done: Extracted) -> list[Rejected]:
-    return [Rejected(*row) for row in done.left_out]
 
 
 def _posed_images(source: Path, options: ImportOptions) -> ImageSet | None:

@@ -92,7 +92,7 @@ def image_files(path: Path) -> list[Path]:
         names = header(path)
         [column] = ["image"] if "image" in names else [*recognise(names, ["image"])] or [""]
         cells = {"image": read_columns(path, {column: "name"}, others=False)[column]} if column else _cells(path)
-    return [path.parent / os.fsdecode(name) for name in _names(path, cells)]
+    return [path.parent / os.fsdecode(name) for name in _image_names(path, cells)]
 
 
 def _cells(path: Path) -> dict[str, Column]:
@@ -146,7 +146,7 @@ def check_columns(path: Path, columns: Sequence[str]) -> None:
     if twice:
         raise InputError(f"{path}: column {twice[0]!r} is there twice; rename one")
     for name in columns:
-        meant = _meant(name)
+        meant = _likely_meaning(name)
         if name not in _KINDS and meant and meant not in columns:
             raise InputError(f"{path}: row 1 has an unknown column {name!r}; did you mean {meant!r}?")
     placed = {"lat", "lon"} <= set(columns) or {"easting", "northing"} <= set(columns)
@@ -154,7 +154,7 @@ def check_columns(path: Path, columns: Sequence[str]) -> None:
         raise InputError(f"{path}: row 1 has the columns {', '.join(columns) or '(none)'}; expected {_EXAMPLE}")
 
 
-def _meant(name: str) -> str | None:
+def _likely_meaning(name: str) -> str | None:
     plain = name.strip().lower()
     if plain in _SLIPS:
         return _SLIPS[plain]
@@ -162,7 +162,7 @@ def _meant(name: str) -> str | None:
     return near[0] if near else None
 
 
-def _names(path: Path, cells: Mapping[str, Column]) -> NDArray[np.bytes_]:
+def _image_names(path: Path, cells: Mapping[str, Column]) -> NDArray[np.bytes_]:
     encoded = name_bytes(cells["image"])
     blank = np.flatnonzero(encoded == b"")
     if len(blank):
@@ -173,7 +173,7 @@ def _names(path: Path, cells: Mapping[str, Column]) -> NDArray[np.bytes_]:
 
 
 def _image_set(path: Path, cells: Mapping[str, Column], frame: str) -> ImageSet:
-    encoded = _names(path, cells)
+    encoded = _image_names(path, cells)
     group = texts(cells["group"]) if "group" in cells else ""
     extra = {name: any_values(column) for name, column in cells.items() if name not in _KINDS}
     images = ImageSet.of(path.parent, encoded, _poses(path, cells, frame), group, columns=extra)
@@ -190,14 +190,14 @@ def _poses(path: Path, cells: Mapping[str, Column], frame: str) -> Poses:
             warn(f"{path}: {nowhere} positions are exactly 0, 0 and count as unknown")
         return Poses.from_latlon(lat, lon, heading, z=altitude, frame=frame)
     xy = np.column_stack([numbers(cells["easting"]), numbers(cells["northing"])])
-    _whole(path, xy, "easting and northing")
+    _check_pairs(path, xy, "easting and northing")
     return Poses(xy, heading, altitude, frame=frame)
 
 
 def _degrees(path: Path, cells: Mapping[str, Column]) -> tuple[Floats, Floats]:
     """Latitudes and longitudes; exactly 0, 0 is what a receiver without a fix writes, so it means unknown."""
     both = np.column_stack([numbers(cells["lat"]), numbers(cells["lon"])])
-    _whole(path, both, "lat and lon")
+    _check_pairs(path, both, "lat and lon")
     outside = np.flatnonzero((np.abs(both[:, 0]) > 90) | (np.abs(both[:, 1]) > 180))
     if len(outside):
         at = int(outside[0])
@@ -208,7 +208,7 @@ def _degrees(path: Path, cells: Mapping[str, Column]) -> tuple[Floats, Floats]:
     return both[:, 0], both[:, 1]
 
 
-def _whole(path: Path, pairs: NDArray[np.float64], what: str) -> None:
+def _check_pairs(path: Path, pairs: NDArray[np.float64], what: str) -> None:
     wrong = np.flatnonzero((np.isnan(pairs[:, 0]) != np.isnan(pairs[:, 1])) | np.isinf(pairs).any(axis=1))
     if len(wrong):
         raise InputError(f"{path}: row {int(wrong[0]) + 2} has half of {what} or an infinite one; fix or empty both")

@@ -53,9 +53,9 @@ class Track:
         joined = (span <= MAX_GAP_S) & (self.segment[left] == self.segment[right])
         inside = (when_s >= self.time_s[0]) & (when_s <= self.time_s[-1]) & (joined | exact)
         columns = [
-            _between(self.lat, left, right, share),
-            _longitude(self.lon, left, right, share),
-            _between(self.altitude, left, right, share),
+            _interpolate(self.lat, left, right, share),
+            _interpolate_longitude(self.lon, left, right, share),
+            _interpolate(self.altitude, left, right, share),
         ]
         return np.where(inside[:, None], np.column_stack(columns), np.nan)
 
@@ -72,7 +72,7 @@ def names_images(path: Path) -> bool:
 @foreign("a track")
 def read_track(path: Path) -> Track:
     """The track of a GPX, CSV or Parquet file."""
-    rows = _gpx(path) if path.suffix.lower() == ".gpx" else _columns(path)
+    rows = _read_gpx(path) if path.suffix.lower() == ".gpx" else _read_columns(path)
     times, lat, lon, altitude, segment = rows
     lost = ((lat == 0) & (lon == 0)) | ~np.isfinite(lat) | ~np.isfinite(lon) | (np.abs(lat) > 90) | ~np.isfinite(times)
     if lost.any():
@@ -87,22 +87,22 @@ def read_track(path: Path) -> Track:
 TrackColumns = tuple[Floats, Floats, Floats, Floats, NDArray[np.int64]]
 
 
-def _gpx(path: Path) -> TrackColumns:
+def _read_gpx(path: Path) -> TrackColumns:
     try:
         root = ElementTree.fromstring(read_foreign(path))
     except ElementTree.ParseError as error:
         raise InputError(f"{path} is not a GPX file ({error})") from None
     points = []
-    for number, segment in enumerate(e for e in root.iter() if _plain(e.tag) == "trkseg"):
+    for number, segment in enumerate(e for e in root.iter() if _local_name(e.tag) == "trkseg"):
         for point in segment:
-            inside = {_plain(child.tag): (child.text or "").strip() for child in point}
-            if _plain(point.tag) == "trkpt" and inside.get("time"):
+            inside = {_local_name(child.tag): (child.text or "").strip() for child in point}
+            if _local_name(point.tag) == "trkpt" and inside.get("time"):
                 where = (point.get("lat", ""), point.get("lon", ""), inside.get("ele", "nan") or "nan")
-                points.append((_seconds(path, inside["time"]), *_numbers(path, where), number))
-    return _stack(points)
+                points.append((_unix_seconds(path, inside["time"]), *_numbers(path, where), number))
+    return _point_columns(points)
 
 
-def _columns(path: Path) -> TrackColumns:
+def _read_columns(path: Path) -> TrackColumns:
     columns = header(path)
     found = recognise(columns, ("time", "lat", "lon", "altitude"))
     at = {meaning: name for name, meaning in found.items()}
@@ -112,7 +112,7 @@ def _columns(path: Path) -> TrackColumns:
     tell_recognised(path, found)
     wanted = [at.get(name, name) for name in ("time", "lat", "lon", "altitude")]
     cells = read_columns(path, dict.fromkeys(wanted, "text"), others=False)
-    times = np.array([_seconds(path, t) for t in texts(cells[wanted[0]])], np.float64)
+    times = np.array([_unix_seconds(path, t) for t in texts(cells[wanted[0]])], np.float64)
     lat, lon, altitude = (
         parse_cells(path, name, texts(cells[name])) if name in cells else np.full(len(times), np.nan)
         for name in wanted[1:]
@@ -120,12 +120,12 @@ def _columns(path: Path) -> TrackColumns:
     return times, lat, lon, altitude, np.zeros(len(times), np.int64)
 
 
-def _stack(points: Sequence[Sequence[float]]) -> TrackColumns:
+def _point_columns(points: Sequence[Sequence[float]]) -> TrackColumns:
     table = np.array(points, np.float64).reshape(-1, 5)
     return table[:, 0], table[:, 1], table[:, 2], table[:, 3], table[:, 4].astype(np.int64)
 
 
-def _seconds(path: Path, value: Any) -> float:
+def _unix_seconds(path: Path, value: Any) -> float:
     """A time with its zone, or seconds since 1970."""
     text = str(value).strip()
     try:
@@ -148,19 +148,19 @@ def _numbers(path: Path, values: Sequence[Any]) -> list[float]:
         raise InputError(f"{path}: a point has a wrong position ({error})") from None
 
 
-def _between(values: Floats, left: NDArray[np.int64], right: NDArray[np.int64], share: Floats) -> Floats:
+def _interpolate(values: Floats, left: NDArray[np.int64], right: NDArray[np.int64], share: Floats) -> Floats:
     mixed: Floats = values[left] + share * (values[right] - values[left])
     return mixed
 
 
-def _longitude(values: Floats, left: NDArray[np.int64], right: NDArray[np.int64], share: Floats) -> Floats:
+def _interpolate_longitude(values: Floats, left: NDArray[np.int64], right: NDArray[np.int64], share: Floats) -> Floats:
     """Along the shorter way round, also across the antimeridian."""
     turn = (values[right] - values[left] + 180.0) % 360.0 - 180.0
     mixed: Floats = (values[left] + share * turn + 180.0) % 360.0 - 180.0
     return mixed
 
 
-def _plain(tag: str) -> str:
+def _local_name(tag: str) -> str:
     return tag.rsplit("}", 1)[-1]
 
 

@@ -52,11 +52,11 @@ class Trajectory:
         if inside.any():
             i, j = left[inside], right[inside]
             share = (when_s[inside] - self.time_s[i]) / span[inside]
-            result[inside] = _between(self.matrices[i], self.matrices[j], share)
+            result[inside] = _interpolate_poses(self.matrices[i], self.matrices[j], share)
         return result
 
 
-def _between(first: Floats, second: Floats, share: Floats) -> Floats:
+def _interpolate_poses(first: Floats, second: Floats, share: Floats) -> Floats:
     from scipy.spatial.transform import Rotation
 
     start = Rotation.from_matrix(first[:, :, :3])

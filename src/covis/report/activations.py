@@ -18,17 +18,8 @@ from covis.evaluation import Benchmark
 from covis.images import ImageSet
 from covis.models import PlaceModel
 from covis.reading.decoding import Reject, decode
-from covis.report.inputs import (
-    EvaluationGroups,
-    Models,
-    open_models,
-    sampled_pairs,
-)
-from covis.report.style import (
-    PAGE_WIDTH,
-    panels,
-    styled,
-)
+from covis.report.inputs import EvaluationGroups, Models, open_models, sampled_pairs
+from covis.report.style import PAGE_WIDTH, panels, styled
 
 Shares = tuple[NDArray[Any], NDArray[Any]]
 CHOSEN = (0.9, 0.6, 0.3, 0.0)
@@ -56,7 +47,7 @@ def pair_activations(
     """Activation maps of chosen pairs (query id, map id), one column per model."""
     paths = [(queries.path(i), database.path(j)) for i, j in pairs]
     try:
-        photos = [(_photo(a), _photo(b)) for a, b in paths]
+        photos = [(_thumbnail(a), _thumbnail(b)) for a, b in paths]
         shares = {
             name: [contributions(m, m.preprocessing.pixels(a), m.preprocessing.pixels(b)) for a, b in paths]
             for name, m in models.items()
@@ -66,7 +57,7 @@ def pair_activations(
     return activation_maps(photos, captions, shares)
 
 
-def _photo(path: Path) -> NDArray[np.uint8]:
+def _thumbnail(path: Path) -> NDArray[np.uint8]:
     from PIL import Image
 
     picture = Image.fromarray(decode(path))

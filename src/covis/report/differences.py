@@ -15,20 +15,9 @@ from covis.evaluation import Benchmark
 from covis.graph import POSITIVE
 from covis.images import ImageSet
 from covis.models import PlaceModel
-from covis.report.inputs import (
-    EvaluationGroups,
-    Models,
-    colours,
-    open_models,
-    sampled_pairs,
-)
+from covis.report.inputs import EvaluationGroups, Models, colours, open_models, sampled_pairs
 from covis.report.projections import has_tsne, pca, tsne
-from covis.report.style import (
-    Palette,
-    panel_width,
-    panels,
-    styled,
-)
+from covis.report.style import Palette, panel_width, panels, styled
 
 EACH = 120
 """Number of positive pairs, and of negative pairs, that are drawn."""

@@ -14,12 +14,7 @@ from matplotlib.patches import Wedge
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import Split
 from covis.report.overlap import Labelled
-from covis.report.style import (
-    COLOURS,
-    panels,
-    styled,
-    svg,
-)
+from covis.report.style import COLOURS, panels, styled, svg
 from covis.web.page import Section, figure, rendered
 from covis.web.thumbnails import data_url
 

@@ -16,18 +16,9 @@ from covis.evaluation.render import mean_interval
 from covis.report import plots
 from covis.report.activations import activation_figure
 from covis.report.differences import difference_figure
-from covis.report.inputs import (
-    EvaluationGroups,
-    Runs,
-    colours,
-    needed_sample,
-    openable_models,
-    run_recipe,
-)
+from covis.report.inputs import EvaluationGroups, Runs, colours, needed_sample, openable_models, run_recipe
 from covis.report.overlap import overlap_figure
-from covis.report.style import (
-    palette,
-)
+from covis.report.style import palette
 from covis.training.record import has_metrics, read_metrics
 from covis.training.run import open_sampler
 

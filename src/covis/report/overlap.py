@@ -15,16 +15,8 @@ from covis.evaluation import Benchmark
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import angle_between
-from covis.report.inputs import (
-    Runs,
-    run_recipe,
-)
-from covis.report.style import (
-    PAGE_WIDTH,
-    SCATTER,
-    panels,
-    styled,
-)
+from covis.report.inputs import Runs, run_recipe
+from covis.report.style import PAGE_WIDTH, SCATTER, panels, styled
 
 Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
 Posed = tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]

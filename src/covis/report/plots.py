@@ -11,17 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from covis.evaluation.render import name_of
-from covis.report.style import (
-    COLOURS,
-    PAGE_WIDTH,
-    SCATTER,
-    Palette,
-    markers,
-    panel_width,
-    panels,
-    single_panel,
-    styled,
-)
+from covis.report.style import COLOURS, PAGE_WIDTH, SCATTER, Palette, markers, panel_width, panels, single_panel, styled
 
 
 def _ticks(axes: Axes, values: Sequence[float], apart: float) -> None:

@@ -9,9 +9,7 @@ import numpy as np
 
 from covis.core.arrays import Ids
 from covis.evaluation import Benchmark, Evaluation
-from covis.report.inputs import (
-    EvaluationGroups,
-)
+from covis.report.inputs import EvaluationGroups
 from covis.web.page import Section, rendered
 from covis.web.thumbnails import data_url
 

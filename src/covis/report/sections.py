@@ -16,26 +16,11 @@ from covis.report import tables
 from covis.report.activations import activation_figure
 from covis.report.differences import EACH, difference_figure
 from covis.report.examples import examples
-from covis.report.figures import (
-    BATCHES,
-    batch_figure,
-    distance_figure,
-    recall_figure,
-    size_figure,
-    training_figure,
-)
-from covis.report.inputs import (
-    EvaluationGroups,
-    Models,
-    Runs,
-    graded_samples,
-    openable_models,
-)
+from covis.report.figures import BATCHES, batch_figure, distance_figure, recall_figure, size_figure, training_figure
+from covis.report.inputs import EvaluationGroups, Models, Runs, graded_samples, openable_models
 from covis.report.overlap import labelled, overlap_against_pose, posed_pairs
 from covis.report.query_map import map_and_gallery
-from covis.report.style import (
-    svg,
-)
+from covis.report.style import svg
 from covis.training.record import has_metrics
 from covis.web.page import Section, figure, rendered, write_page
 

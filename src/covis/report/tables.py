@@ -10,9 +10,7 @@ from covis.evaluation import Evaluation
 from covis.evaluation.compare import compare_methods
 from covis.evaluation.render import BEST_RECALL, NAMES, PLUS_MINUS, comparison_notes, name_of, over_seeds, seeds
 from covis.evaluation.render import COMPARED_KS as KS
-from covis.report.inputs import (
-    EvaluationGroups,
-)
+from covis.report.inputs import EvaluationGroups
 from covis.web.page import NOTE, Section, figures_row, html_table
 
 

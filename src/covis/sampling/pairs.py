@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -73,7 +73,7 @@ class PairBatch(IndexBatch):
         """The sum of the weighted losses of a pair loss; za, zb (B, dim)."""
         psi, weight = za.new_tensor(self.psi), za.new_tensor(self.weight)
         losses: Tensor = loss(za, zb, psi)
-        return (losses * (_focused(losses.detach(), psi, weight) if self.focus else weight)).sum()
+        return (losses * (_focus_weights(losses.detach(), psi, weight) if self.focus else weight)).sum()
 
     def relabelled(self, queries: Ids, database: Ids, labels: SimilarityGraph) -> PairBatch:
         """The same pairs with other images: ψ is looked up again."""
@@ -83,7 +83,7 @@ class PairBatch(IndexBatch):
         return replace(self, queries=queries, database=database, psi=psi)
 
 
-def _focused(losses: Tensor, psi: Tensor, weight: Tensor) -> Tensor:
+def _focus_weights(losses: Tensor, psi: Tensor, weight: Tensor) -> Tensor:
     """The weights, with those of pairs without overlap shifted to the pairs among them whose loss is above 0."""
     apart = psi == 0
     active = apart & (losses > 0)
@@ -101,11 +101,6 @@ class QuerySampler:
     def __len__(self) -> int:
         """Batches an epoch; the last one is filled up with the epoch's first queries."""
         return -(-len(self.candidates.eligible) // self.batch_size)
-
-    @property
-    def unused(self) -> int:
-        """Queries that are in no batch: without a candidate for a pair, or for both sides of a tuple."""
-        return self.graph.shape[0] - len(self.candidates.eligible)
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,13 +146,6 @@ class PairSampler(QuerySampler):
         """The batches first … first + batches − 1 of `epoch` as one, for callers that want many pairs at once."""
         queries, database, psi, weight, redrawn = self._draw(epoch, first, batches)
         return PairBatch(queries.ravel(), database.ravel(), psi.ravel(), weight.ravel(), int(redrawn.sum()), self.focus)
-
-    def epoch(self, epoch: int, block: int = 1024) -> Iterator[PairBatch]:
-        """All batches of an epoch in order, drawn `block` at a time."""
-        for first in range(0, len(self), block):
-            drawn = self._draw(epoch, first, min(block, len(self) - first))
-            for queries, database, psi, weight, redrawn in zip(*drawn, strict=True):
-                yield PairBatch(queries, database, psi, weight, int(redrawn), self.focus)
 
     def _draw(
         self, epoch: int, first: int, batches: int

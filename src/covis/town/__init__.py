@@ -1,24 +1,13 @@
-"""A simulated town that needs no download: streets, seasons, exact poses, depth and co-visibility."""
+"""A simulated town that needs no download: streets, seasons, exact poses and co-visibility."""
 
 from covis.town.config import TownConfig
-from covis.town.dataset import (
-    StaticPoints,
-    TrueCovisibility,
-    covisibility,
-    default_folder,
-    depth,
-    load,
-    picture,
-    point_cloud,
-)
+from covis.town.dataset import TrueCovisibility, covisibility, default_folder, load, picture, point_cloud
 
 __all__ = [
-    "StaticPoints",
     "TownConfig",
     "TrueCovisibility",
     "covisibility",
     "default_folder",
-    "depth",
     "load",
     "picture",
     "point_cloud",

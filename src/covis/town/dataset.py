@@ -12,7 +12,9 @@ import csv
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -114,27 +116,19 @@ def _missing(folder: Path, config: TownConfig, split: str) -> Iterator[str]:
             yield condition.name
 
 
-class _patient_lock:  # noqa: N801 - used like a function
+@contextmanager
+def _patient_lock(folder: Path) -> Iterator[None]:
     """`artifacts.lock`, but waits for the other process instead of giving up."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder, self.held = folder, artifacts.lock(folder)
-
-    def __enter__(self) -> None:
-        announced = False
-        while True:
+    with ExitStack() as held:
+        for attempt in count():
             try:
-                self.held.__enter__()
-                return
+                held.enter_context(artifacts.lock(folder))
+                break
             except artifacts.InUse as error:
-                if not announced:
+                if not attempt:
                     say(f"waiting: {error}")
-                announced = True
                 time.sleep(0.5)
-                self.held = artifacts.lock(self.folder)
-
-    def __exit__(self, *details: object) -> None:
-        self.held.__exit__(*details)  # type: ignore[arg-type]
+        yield
 
 
 def _write(folder: Path, view: View, meter: Meter) -> None:
@@ -195,40 +189,19 @@ _SKY = -2
 _SAMPLE = 8
 
 
-class StaticPoints(NamedTuple):
-    """Points on what never moves: houses, ground, trees, lamps."""
-
-    points: Floats
-    """(P, 3) metres."""
-    normals: Floats
-    """(P, 3) unit vectors out of the surface."""
-    items: NDArray[np.int32]
-    """(P,) which wall or solid of the district a point lies on; −1 = ground."""
-
-
 def picture(images: ImageSet, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
     """(height, width, 3) image `i` of a town's set, rendered again at any `size` (width, height)."""
     view, frame = _frame(images, i)
     return view.image(frame, size)
 
 
-def depth(images: ImageSet, i: int, size: tuple[int, int] | None = None, *, movers: bool = True) -> Floats:
-    """(height, width) metres along the optical axis at each pixel's centre, inf = sky; `movers` = with passers-by."""
-    view, frame = _frame(images, i)
-    return view.measure(frame, size, movers)[0]
-
-
-def point_cloud(
-    split: str, config: TownConfig | None = None, *, spacing_m: float = 1.0, size: tuple[int, int] = (48, 36)
-) -> StaticPoints:
-    """The surfaces that the map of `split` saw, one point in each cube of `spacing_m`."""
+def point_cloud(split: str, config: TownConfig | None = None, *, spacing_m: float = 1.0) -> Floats:
+    """(P, 3) points of the surfaces that the map of `split` saw, one in each cube of `spacing_m`."""
     view = View.of(config or TownConfig(), split, MAP.name)
     with ThreadPoolExecutor(cpu_count()) as pool:
-        parts = list(pool.map(lambda i: _surface(view, i, size), range(len(view.drive))))
-    points, normals, items = (np.concatenate(part) for part in zip(*parts, strict=True))
+        points: Floats = np.concatenate(list(pool.map(lambda i: _surface(view, i, (48, 36)), range(len(view.drive)))))
     _, first = np.unique(np.floor(points / spacing_m).astype(np.int64), axis=0, return_index=True)
-    first.sort()
-    return StaticPoints(points[first], normals[first], items[first])
+    return points[np.sort(first)]
 
 
 def covisibility(
@@ -311,7 +284,7 @@ def _eye(images: ImageSet, i: int, size: tuple[int, int]) -> _Eye:
         drive.position[frame],
         drive.rotation[frame],
         intrinsics(view.config, size),
-        _surface(view, frame, size)[0],
+        _surface(view, frame, size),
     )
 
 
@@ -324,16 +297,16 @@ def _share(a: _Eye, b: _Eye) -> tuple[float, float]:
     )
 
 
-def _surface(view: View, frame: int, size: tuple[int, int]) -> tuple[Floats, Floats, NDArray[np.int32]]:
-    """Points, normals and items of the fixed surfaces in one image."""
-    depth_m, items, normals = view.measure(frame, size)
+def _surface(view: View, frame: int, size: tuple[int, int]) -> Floats:
+    """(P, 3) points of the fixed surfaces in one image."""
+    depth_m, items, _ = view.measure(frame, size)
     keep = fixed(view.scene, items)
     fx, fy, cx, cy, _, _ = intrinsics(view.config, size)
     row, column = np.nonzero(keep)
     z = depth_m[keep]
     local = np.column_stack([(column + 0.5 - cx) / fx * z, (row + 0.5 - cy) / fy * z, z])
-    points = view.drive.position[frame] + local @ view.drive.rotation[frame].T
-    return points, normals[keep], items[keep]
+    points: Floats = view.drive.position[frame] + local @ view.drive.rotation[frame].T
+    return points
 
 
 def fixed(scene: TownScene, items: NDArray[np.int32]) -> NDArray[np.bool_]:

@@ -68,16 +68,16 @@ def import_bag(
     """
     path, folder = Path(path), Path(folder)
     recording = _read_recording(path, topic, poses)
-    path_on_ground = _ground(recording)
+    path_on_ground = _ground_path(recording)
     if every is None:
-        every, travelled = Every(1.0, "s"), _counted(recording.times)
+        every, travelled = Every(1.0, "s"), _slot_per_picture(recording.times)
     elif every.unit == "m":
         travelled = distance_gone(*path_on_ground)
     else:
         start = recording.times[0]
         travelled = lambda when: when - start  # noqa: E731
-    config = {"source": path.name, "bytes": _size(path), "topic": recording.images}
-    done = extract(lambda after: _frames(path, recording.images, after), folder, travelled, every, config)
+    config = {"source": path.name, "bytes": _byte_count(path), "topic": recording.images}
+    done = extract(_frames(path, recording.images), folder, travelled, every, config)
     if not done.kept:
         raise InputError(
             f"{path}: no picture of {recording.images} lies within its path; check the clocks or give --every 2s"
@@ -87,20 +87,20 @@ def import_bag(
     return images, done
 
 
-def _counted(times: list[float]) -> Any:
+def _slot_per_picture(times: list[float]) -> Any:
     """Gives each picture its own slot."""
     order = np.sort(np.array(times))
     return lambda when: float(np.searchsorted(order, when, side="right") - 1)
 
 
-def _size(path: Path) -> int:
+def _byte_count(path: Path) -> int:
     return (
         sum(f.stat().st_size for f in sorted(path.rglob("*")) if f.is_file()) if path.is_dir() else path.stat().st_size
     )
 
 
 @contextmanager
-def _open(path: Path) -> Iterator[Any]:
+def _open_bag(path: Path) -> Iterator[Any]:
     try:
         from rosbags.highlevel import AnyReader, AnyReaderError
         from rosbags.typesys import Stores, get_typestore
@@ -115,7 +115,7 @@ def _open(path: Path) -> Iterator[Any]:
         raise InputError(f"{path} cannot be read as a bag ({first_line(error)}); record or copy it again") from None
 
 
-def _chosen(reader: Any, path: Path, kinds: tuple[str, ...], given: str | None, flag: str) -> Any:
+def _choose_topic(reader: Any, path: Path, kinds: tuple[str, ...], given: str | None, flag: str) -> Any:
     """The connection of a topic: the one that was given, or the one with most messages."""
     fitting = [c for c in reader.connections if c.msgtype in kinds]
     if given is not None:
@@ -132,11 +132,11 @@ def _chosen(reader: Any, path: Path, kinds: tuple[str, ...], given: str | None, 
 
 def _read_recording(path: Path, topic: str | None, poses: str | None) -> Recording:
     """Everything but the pixels, in one pass."""
-    with _open(path) as reader:
-        images = _chosen(reader, path, _IMAGES, topic, "--topic")
+    with _open_bag(path) as reader:
+        images = _choose_topic(reader, path, _IMAGES, topic, "--topic")
         if images is None:
             raise InputError(f"{path} has no images (sensor_msgs Image or CompressedImage)")
-        path_topic = _chosen(reader, path, POSES, poses, "--poses")
+        path_topic = _choose_topic(reader, path, POSES, poses, "--poses")
         recording = Recording(images.topic)
         base = images.topic.removesuffix("/compressed").rpartition("/")[0]
         wanted = [
@@ -145,10 +145,10 @@ def _read_recording(path: Path, topic: str | None, poses: str | None) -> Recordi
         for connection, _, raw in reader.messages(connections=wanted):
             if connection == images:
                 message = reader.deserialize(raw, connection.msgtype)
-                recording.times.append(_seconds(message.header))
+                recording.times.append(_stamp_seconds(message.header))
                 recording.camera_frame = recording.camera_frame or message.header.frame_id
             elif connection.msgtype != INFO or (recording.camera is None and connection.topic.startswith(base)):
-                _note(recording, connection.msgtype, reader.deserialize(raw, connection.msgtype))
+                _record(recording, connection.msgtype, reader.deserialize(raw, connection.msgtype))
     return recording
 
 
@@ -156,15 +156,17 @@ def _is_static(connection: Any) -> bool:
     return bool(connection.msgtype == STATIC and connection.topic.endswith("tf_static"))
 
 
-def _seconds(header: Any) -> float:
+def _stamp_seconds(header: Any) -> float:
     return float(header.stamp.sec) + 1e-9 * float(header.stamp.nanosec)
 
 
-def _note(recording: Recording, kind: str, message: Any) -> None:
+def _record(recording: Recording, kind: str, message: Any) -> None:
     if kind == FIX:
         fixed = message.status.status >= 0 and (message.latitude, message.longitude) != (0.0, 0.0)
         if fixed and np.isfinite([message.latitude, message.longitude]).all():
-            recording.fixes.append([_seconds(message.header), message.latitude, message.longitude, message.altitude])
+            recording.fixes.append(
+                [_stamp_seconds(message.header), message.latitude, message.longitude, message.altitude]
+            )
     elif kind == INFO:
         recording.camera = _camera(message)
     elif kind == STATIC:
@@ -177,7 +179,7 @@ def _note(recording: Recording, kind: str, message: Any) -> None:
         pose = message.pose.pose if hasattr(message.pose, "pose") else message.pose
         recording.body_frame = recording.body_frame or getattr(message, "child_frame_id", "")
         p, q = pose.position, pose.orientation
-        recording.pose_rows.append([_seconds(message.header), p.x, p.y, p.z, q.x, q.y, q.z, q.w])
+        recording.pose_rows.append([_stamp_seconds(message.header), p.x, p.y, p.z, q.x, q.y, q.z, q.w])
 
 
 def _camera(message: Any) -> Camera | None:
@@ -198,17 +200,15 @@ def _camera(message: Any) -> Camera | None:
     return Camera("PINHOLE", *size, params)
 
 
-def _frames(path: Path, topic: str, after: float) -> Iterator[Frame]:
-    with _open(path) as reader:
+def _frames(path: Path, topic: str) -> Iterator[Frame]:
+    with _open_bag(path) as reader:
         wanted = [c for c in reader.connections if c.topic == topic]
         for connection, _, raw in reader.messages(connections=wanted):
-            message = reader.deserialize(raw, connection.msgtype)
-            if _seconds(message.header) >= after:
-                yield _decoded(path, message)
+            yield _decode(path, reader.deserialize(raw, connection.msgtype))
 
 
-def _decoded(path: Path, message: Any) -> Frame:
-    when = _seconds(message.header)
+def _decode(path: Path, message: Any) -> Frame:
+    when = _stamp_seconds(message.header)
     data = message.data.tobytes()
     if not hasattr(message, "encoding"):
         try:
@@ -224,7 +224,7 @@ def _decoded(path: Path, message: Any) -> Frame:
     return Frame(when, np.ascontiguousarray(np.broadcast_to(pixels, (message.height, message.width, 3))))
 
 
-def _ground(recording: Recording) -> tuple[Floats, Floats]:
+def _ground_path(recording: Recording) -> tuple[Floats, Floats]:
     """Times and positions along the way, from poses or, without them, from fixes."""
     if recording.pose_rows:
         rows = np.array(recording.pose_rows)
@@ -271,7 +271,7 @@ def _camera_on_body(recording: Recording, path: Path) -> Floats:
     camera, body = recording.camera_frame.lstrip("/"), recording.body_frame.lstrip("/")
     if camera and camera == body:
         return np.eye(3, 4)
-    up, down = _chain(recording, camera), _chain(recording, body)
+    up, down = _ancestors(recording, camera), _ancestors(recording, body)
     shared = next((name for name in up if name in down), None)
     if shared is not None and camera and body:
         turn, shift = down[shared][:, :3], down[shared][:, 3]
@@ -283,7 +283,7 @@ def _camera_on_body(recording: Recording, path: Path) -> Floats:
     return OPTICAL
 
 
-def _chain(recording: Recording, name: str) -> dict[str, Floats]:
+def _ancestors(recording: Recording, name: str) -> dict[str, Floats]:
     """Ancestor → ancestor-from-`name`, itself first."""
     transforms: dict[str, Floats] = {name: np.eye(3, 4)}
     while name in recording.static and recording.static[name][0] not in transforms:

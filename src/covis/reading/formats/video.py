@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -32,19 +31,8 @@ _ONLY_THE_FILE = {"protocol_whitelist": "file", "format_whitelist": "mov,mp4,mat
 """Playlists are refused: other files, or addresses, would be opened in their place."""
 
 
-@dataclass(frozen=True)
-class Facts:
-    """What a container says of its video."""
-
-    start_s: float
-    """Seconds since 1970 of the first frame; NaN where the file does not say."""
-    seconds: float
-    width: int
-    height: int
-
-
 @contextmanager
-def _open(path: Path) -> Iterator[Any]:
+def _open_video(path: Path) -> Iterator[Any]:
     try:
         import av
     except ImportError:
@@ -59,18 +47,10 @@ def _open(path: Path) -> Iterator[Any]:
         raise InputError(f"{path} cannot be read as a video ({error}); copy it again") from None
 
 
-def facts(path: Path | str) -> Facts:
-    """Times and size of a video, without decoding it."""
-    path = Path(path)
-    with _open(path) as container:
-        stream = container.streams.video[0]
-        metadata = {**stream.metadata, **container.metadata}
-        seconds = float(container.duration or 0) / 1e6
-        size = int(stream.codec_context.width), int(stream.codec_context.height)
-    return Facts(_start(metadata.get("creation_time", "")), seconds, *size)
-
-
-def _start(text: str) -> float:
+def recording_start(path: Path) -> float:
+    """Seconds since 1970 of the first frame; NaN where the file does not say."""
+    with _open_video(path) as container:
+        text = {**container.streams.video[0].metadata, **container.metadata}.get("creation_time", "")
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -79,13 +59,11 @@ def _start(text: str) -> float:
     return when.timestamp() if when.year > 1971 else float("nan")  # cameras without a clock write 1904 or 1970
 
 
-def frames(path: Path, after_s: float = -np.inf) -> Iterator[Frame]:
-    """Pictures from the key frame before `after_s` (seconds of the video) on, turned upright."""
-    with _open(path) as container:
+def frames(path: Path) -> Iterator[Frame]:
+    """Every picture in order, turned upright."""
+    with _open_video(path) as container:
         stream = container.streams.video[0]
         stream.thread_type = "AUTO"
-        if after_s > 0 and np.isfinite(after_s):
-            container.seek(int(after_s / float(stream.time_base)), stream=stream, backward=True)
         first = float((stream.start_time or 0) * stream.time_base)
         for picture in container.decode(stream):
             if picture.pts is None:
@@ -107,44 +85,44 @@ def import_video(
     offset_s: float = 0.0,
     mount_deg: float | None = None,
 ) -> tuple[ImageSet, Extracted]:
-    """Writes one frame per `every` into `folder`; blurred ones and duplicates are left out. Resumable.
+    """Writes one frame per `every` into `folder`; blurred ones and duplicates are left out.
 
     offset_s: seconds to add to the video's clock. mount_deg: where the camera looks, clockwise
     from the direction of travel; without it headings are unknown.
     """
     path, folder = Path(path), Path(folder)
-    properties = facts(path)
+    recorded_s = recording_start(path)
     if track is None and every.unit == "m":
         raise InputError(f"--every {every.step:g}m needs positions for {path.name}: give --track, or --every 2s")
-    start_s = _start_on_track(path, properties, track, offset_s)
+    start_s = _start_on_track(path, recorded_s, track, offset_s)
     travelled: Any = float
     if track is not None and every.unit == "m":
         gone = distance_gone(track.time_s, Poses.from_latlon(track.lat, track.lon).xy)
         travelled = lambda when: gone(start_s + when)  # noqa: E731
     known_start = None if np.isnan(start_s) else round(start_s, 3)
     config = {"source": path.name, "bytes": path.stat().st_size, "start_s": known_start}
-    done = extract(lambda after: frames(path, after), folder, travelled, every, config)
+    done = extract(frames(path), folder, travelled, every, config)
     if not done.kept:
         raise InputError(
-            f"{path}: no frame lies within the track's times; check --clock-offset ({_spans(properties, track)})"
+            f"{path}: no frame lies within the track's times; check --clock-offset ({_clock_gap(recorded_s, track)})"
         )
     return _image_set(path, folder, done, start_s, track, mount_deg), done
 
 
-def _start_on_track(path: Path, properties: Facts, track: Track | None, offset_s: float) -> float:
+def _start_on_track(path: Path, recorded_s: float, track: Track | None, offset_s: float) -> float:
     """Seconds since 1970 of the first frame; NaN where neither video nor track can say."""
     if track is None:
-        return properties.start_s
-    if not np.isnan(properties.start_s):
-        return properties.start_s + offset_s
+        return recorded_s
+    if not np.isnan(recorded_s):
+        return recorded_s + offset_s
     warn(f"{path} has no recording time; its first frame is placed at the track's first point")
     return float(track.time_s[0]) + offset_s
 
 
-def _spans(properties: Facts, track: Track | None) -> str:
-    if track is None or np.isnan(properties.start_s):
+def _clock_gap(recorded_s: float, track: Track | None) -> str:
+    if track is None or np.isnan(recorded_s):
         return "the video does not say when it was taken"
-    away = float(track.time_s[0]) - properties.start_s
+    away = float(track.time_s[0]) - recorded_s
     return f"the track begins {abs(away):.0f} s {'after' if away > 0 else 'before'} the video"
 
 
