@@ -16,10 +16,10 @@ from covis.reading.decoding import MAX_PIXELS, Reject, apart, is_plain, open_ima
 from covis.reading.screening import look
 
 _EXIF_IFD, _GPS_IFD = 0x8769, 0x8825
-_ORIENTATION, _DESCRIPTION, _TAKEN, _OFFSET = 0x0112, 0x010E, 0x9003, 0x9011
+_ORIENTATION, _DESCRIPTION, _TAKEN, _OFFSETS = 0x0112, 0x010E, 0x9003, (0x9011, 0x9010)
 _MAKE, _MODEL, _SERIAL = 0x010F, 0x0110, 0xA431
 _LAT_REF, _LAT, _LON_REF, _LON, _ALT_REF, _ALT, _CLOCK = 1, 2, 3, 4, 5, 6, 7
-_DIRECTION_REF, _DIRECTION, _DATE = 16, 17, 29
+_DIRECTION_REF, _DIRECTION, _METHOD, _DATE = 16, 17, 27, 29
 
 
 class Photo(NamedTuple):
@@ -38,6 +38,8 @@ class Photo(NamedTuple):
     """Local time, ISO 8601, with its offset where the photo gives one."""
     utc_s: float = math.nan
     """Seconds since 1970, where the photo gives the offset or has a GPS clock."""
+    method: str = ""
+    """How the position was found, where the photo says so."""
     panorama: bool = False
     camera: str = ""
     """Its make, model and serial number, as far as they are known."""
@@ -95,6 +97,7 @@ def _photo(main: Any, exif: dict[int, Any], gps: dict[int, Any]) -> Photo:
         taken,
         utc,
         camera=" ".join(filter(None, (_text(main.get(_MAKE)), _text(main.get(_MODEL)), _text(exif.get(_SERIAL))))),
+        method=_text(gps.get(_METHOD)),
     )
 
 
@@ -141,7 +144,7 @@ def _altitude(gps: dict[int, Any]) -> float:
 
 def _time(exif: dict[int, Any], gps: dict[int, Any]) -> tuple[str, float]:
     """Local time as text, and seconds since 1970 where that can be known."""
-    offset = _offset(_text(exif.get(_OFFSET)))
+    offset = next(filter(None, (_offset(_text(exif.get(tag))) for tag in _OFFSETS)), None)
     try:
         local = datetime.strptime(_text(exif.get(_TAKEN)), "%Y:%m:%d %H:%M:%S").replace(tzinfo=offset)
     except ValueError:

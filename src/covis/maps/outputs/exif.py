@@ -15,11 +15,11 @@ from covis.core.files import write_bytes
 from covis.core.progress import warn
 from covis.core.tables import counted
 from covis.maps.answers import Answer, printable
+from covis.maps.outputs.tiff import with_gps
 from covis.maps.outputs.xmp import METHOD, method, to_xmp
 from covis.reading.decoding import open_image
 
 _EXIF_HEAD, _PNG_HEAD = b"Exif\0\0", b"\x89PNG\r\n\x1a\n"
-_GPS_IFD = 0x8825
 _FIX_TAGS = (*range(8, 12), 16, 17, 27, 28, 30, 31)
 """GPS tags about the previous position: satellites, status, mode, DOP, direction, method, area, differential, error."""
 
@@ -97,15 +97,11 @@ def with_position(data: bytes, answer: Answer) -> bytes | None:
 
 
 def _exif_block(before: bytes, answer: Answer) -> bytes:
-    """An EXIF block (a TIFF header and its tags) with the position, and with all that was in the block before."""
-    from PIL import Image
-
-    exif = Image.Exif()
-    if before:
-        exif.load(before)
-    kept = {tag: value for tag, value in exif.get_ifd(_GPS_IFD).items() if tag not in _FIX_TAGS}
-    exif[_GPS_IFD] = kept | _gps_tags(answer)
-    return exif.tobytes().removeprefix(_EXIF_HEAD)
+    """The EXIF block with the position; every other byte of it stays where it was."""
+    try:
+        return with_gps(before.removeprefix(_EXIF_HEAD), _gps_tags(answer), _FIX_TAGS)
+    except InputError as error:
+        raise InputError(f"{answer.photo}: {error}; write .csv or .geojson instead") from None
 
 
 def _gps_tags(answer: Answer) -> dict[int, Any]:
@@ -130,7 +126,7 @@ def _degrees_minutes_seconds(value: float) -> tuple[float, float, float]:
 
 def _jpeg_with_position(jpeg: bytes, answer: Answer) -> bytes:
     start, stop = _exif_segment(jpeg)
-    block = _EXIF_HEAD + _exif_block(jpeg[start + 4 : stop], answer)
+    block = _EXIF_HEAD + _exif_block(jpeg[start + 10 : stop], answer)
     if len(block) + 2 > 0xFFFF:
         raise InputError(f"{answer.photo}: its EXIF block has no room for a position; write .csv or .geojson instead")
     segment = b"\xff\xe1" + (len(block) + 2).to_bytes(2, "big") + block
