@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from covis.evaluation.benchmark import Benchmark, load_benchmark
     from covis.evaluation.result import Evaluation
     from covis.experiments import get as recipe
+    from covis.geotagging import geotag
     from covis.graph import SimilarityGraph
     from covis.images import ImageSet
     from covis.maps.map import Map
@@ -50,6 +51,7 @@ _NAMES = {
     "SimilarityGraph": "graph",
     "embed": "describing.embedding",
     "evaluate": "describing.describers:evaluate_model",
+    "geotag": "geotagging",
     "load_benchmark": "evaluation.benchmark",
     "open_describer": "describing.describers",
     "open_images": "reading.sources",
@@ -63,7 +65,7 @@ _PACKAGES = (
 
 __all__ = [
     "Benchmark", "DescriptorStore", "Evaluation", "ImageSet", "InputError", "Map", "PlaceModel", "Poses", "Ranking",
-    "Recipe", "SimilarityGraph", "datasets", "embed", "evaluate", "evaluation", "experiments", "graph", "labels",
+    "Recipe", "SimilarityGraph", "datasets", "embed", "evaluate", "evaluation", "experiments", "geotag", "graph", "labels",
     "load_benchmark", "losses", "maps", "models", "open_describer", "open_images", "recipe", "sampling", "search", "town",
     "train",
 ]  # fmt: skip

@@ -15,6 +15,7 @@ KINDS = {
     "models": "published models that were fetched by their names",
     "downloads": "downloads that are not finished or not yet made into a model",
     "folders": "which folders of photos were given to which map",
+    "geotag": "maps of photo libraries, for covis geotag",
     "town": "the simulated town",
     "elsewhere": "drawn pictures of no place",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path, PurePosixPath
 
 SWAPPED = {".jpg": (".jpg", ".png", ".jpeg"), ".png": (".png", ".jpg", ".jpeg")}
@@ -55,8 +55,8 @@ def _ending(listing: Listing, name: str) -> str | None:
     return None
 
 
-def walk_images(root: Path) -> list[str]:
-    """Image files below `root`, relative to it, sorted; hidden ones left out, links to folders followed once."""
+def walk_images(root: Path, suffixes: Container[str] = IMAGE_SUFFIXES) -> list[str]:
+    """Files with these endings below `root`, relative to it, sorted; hidden ones left out, links to folders followed once."""
     names: list[str] = []
     seen: set[tuple[int, int]] = set()
     for folder, inside, files in os.walk(root, followlinks=True):
@@ -68,6 +68,6 @@ def walk_images(root: Path) -> list[str]:
         inside[:] = sorted(name for name in inside if not name.startswith("."))
         prefix = os.path.relpath(folder, root)
         for file in files:
-            if not file.startswith(".") and os.path.splitext(file)[1].lower() in IMAGE_SUFFIXES:  # noqa: PTH122
+            if not file.startswith(".") and os.path.splitext(file)[1].lower() in suffixes:  # noqa: PTH122
                 names.append(file if prefix == "." else f"{prefix}/{file}")
     return sorted(names, key=os.fsencode)

@@ -71,8 +71,8 @@ class _Described(NamedTuple):
     fitted: Fitted | None
 
 
-def build_map(kind: type[Map], photos: Path, output: Path, options: BuildOptions) -> BuiltMap:
-    """Builds a map of this `kind` from photos whose positions are known; the same call resumes."""
+def build_map(kind: type[Map], photos: Path | ImageSet, output: Path, options: BuildOptions) -> BuiltMap:
+    """Builds a map of this `kind` from photos (a folder, a table or a set) with positions; the same call resumes."""
     given = None if options.model is None else find_describer(options.model)
     if given is not None and given.kind in ("store", "matrix") and options.descriptors is not None:
         raise InputError(f"--model {options.model} holds descriptors already; leave out --descriptors")
@@ -83,9 +83,9 @@ def build_map(kind: type[Map], photos: Path, output: Path, options: BuildOptions
     rejects: list[Rejected] = []
     frame = parse_frame(options.frame)
     network = open_model(given.path) if given is not None and given.kind in ("model", "onnx") else None
-    images = open_images(
+    images = photos if isinstance(photos, ImageSet) else open_images(
         photos, options.track, positions=True, rejects=rejects, frame=frame, utc_offset=options.utc_offset
-    )
+    )  # fmt: skip
     count = len(images) + len(rejects)
     say(f"{counted(len(images), 'photo')} of {counted(len(images.group_names), 'walk')}")
     described = _describe(images, network, output, options, rejects)
@@ -111,7 +111,7 @@ def build_map(kind: type[Map], photos: Path, output: Path, options: BuildOptions
     if options.inliers:
         say(f"calibrating {options.inliers} feature matches on up to {EVIDENCE.inlier_photos} photos")
         made.learn_inliers(options.inliers, held)
-    scene = options.scene or (photos if _has_depth(described.images) else None)
+    scene = options.scene or (photos if isinstance(photos, Path) and _has_depth(described.images) else None)
     if scene is not None:
         made.keep_scene(scene)
     return BuiltMap(made, count - len(made), described.fitted)

@@ -220,3 +220,5 @@ _DRAWN: dict[str, tuple[int, Callable[[np.random.Generator], Image.Image]]] = {
     "texture": (32, _texture),
 }
 """How many pictures of each kind there are, and how one is drawn."""
+NO_PLACES = range(1, 1 + len(_DRAWN))
+"""The families of the bank that are no places, after the town."""

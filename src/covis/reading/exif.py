@@ -62,6 +62,16 @@ def photo_of(data: bytes, name: str = "image") -> Photo:
     return apart(name, is_plain(data), _read, io.BytesIO(data), name)
 
 
+def photo_of_block(tiff: bytes) -> Photo:
+    """What an EXIF block says, or a raw photo that is a TIFF file; nothing where it is damaged."""
+    exif = Image.Exif()
+    try:
+        exif.load(tiff)
+        return _photo(exif, exif.get_ifd(_EXIF_IFD), exif.get_ifd(_GPS_IFD))
+    except Exception:  # a damaged block raises anything
+        return Photo(damaged=True)
+
+
 def _read(source: Path | str | io.BytesIO, name: str) -> Photo:
     try:
         with warnings.catch_warnings(record=True) as caught, open_image(source) as image:

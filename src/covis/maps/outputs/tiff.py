@@ -23,7 +23,7 @@ class Entry(NamedTuple):
 
     tag: int
     kind: int
-    count: int
+    length: int
     value: bytes
     """Four bytes: the value, or the offset of a longer one."""
 
@@ -56,7 +56,9 @@ def directory(tiff: bytes, at: int, order: str) -> Directory:
 
 def number(entry: Entry, order: str) -> int:
     """The value of a tag that holds one short or long number."""
-    return int(struct.unpack(f"{order}H" if entry.kind == 3 else f"{order}I", entry.value[: 2 if entry.kind == 3 else 4])[0])
+    return int(
+        struct.unpack(f"{order}H" if entry.kind == 3 else f"{order}I", entry.value[: 2 if entry.kind == 3 else 4])[0]
+    )
 
 
 def with_gps(tiff: bytes, tags: Mapping[int, Any], gone: tuple[int, ...] = ()) -> bytes:
@@ -68,7 +70,9 @@ def with_gps(tiff: bytes, tags: Mapping[int, Any], gone: tuple[int, ...] = ()) -
     pointer = next((e for e in root.entries if e.tag == _GPS_POINTER), None)
     before = [] if pointer is None else directory(tiff, number(pointer, order), order).entries
     have = {e.tag: _content(tiff, e, order) for e in before}
-    if all(have.get(tag) == _encoded(value, order)[2] for tag, value in tags.items()) and not ({*gone} - {*tags}) & {*have}:
+    if all(have.get(tag) == _encoded(value, order)[2] for tag, value in tags.items()) and not ({*gone} - {*tags}) & {
+        *have
+    }:
         return tiff
     kept = [e for e in before if e.tag not in tags and e.tag not in gone]
     out = bytearray(tiff + b"\0" * (len(tiff) % 2))
@@ -84,7 +88,7 @@ def with_gps(tiff: bytes, tags: Mapping[int, Any], gone: tuple[int, ...] = ()) -
 
 def _content(tiff: bytes, entry: Entry, order: str) -> bytes:
     """The bytes of a value."""
-    size = _SIZES.get(entry.kind, 1) * entry.count
+    size = _SIZES.get(entry.kind, 1) * entry.length
     at = 0 if size <= 4 else struct.unpack(f"{order}I", entry.value)[0]
     return entry.value[:size] if size <= 4 else tiff[at : at + size]
 

@@ -1,0 +1,159 @@
+"""A photo library gets its missing places: photos with GPS teach where, photos without are located and, if asked, written."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from covis.core import artifacts, machine
+from covis.core.errors import InputError, unknown_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from covis.geotagging.immich import Immich
+    from covis.geotagging.session import Geotagged
+    from covis.geotagging.suggestions import Suggestion
+    from covis.geotagging.writing import Written
+    from covis.search import Area
+
+WAYS = ("xmp", "exif", "csv", "immich")
+"""How positions are written: those of a folder, then those of a server."""
+
+
+class Outcome(NamedTuple):
+    """What a run found, and what it wrote."""
+
+    found: Geotagged
+    chosen: list[Suggestion]
+    """Those that may be written: by a person's decisions, or the confident ones."""
+    written: Written | None
+
+
+def geotag(
+    library: Path | str | None = None,
+    *,
+    map: Path | str | None = None,
+    model: Path | str | None = None,
+    weights: str = "",
+    near: str = "",
+    inside: str = "",
+    precision: float = 0.9,
+    decisions: Path | str | None = None,
+    write: str = "",
+    table: Path | str = "geotag.csv",
+    page: Path | str | None = None,
+    immich: str = "",
+    key: Path | str | None = None,
+) -> Outcome:
+    """Finds positions for the photos of a library that have none, as `covis geotag` does; writes only where asked to.
+
+    library: a folder. map: where its map is kept, by default in the user's cache. model, weights: as for `Map.build`.
+    near (`LAT,LON,RADIUS_M`), inside (GeoJSON or corners): where positions must lie. precision: probability from which
+    on a position is written unasked. decisions: a file of the review page, which then decides alone. write: `xmp`,
+    `exif`, `csv` (to `table`) or `immich`. page: where a review page is written. immich: the address of a server that
+    is read instead of a folder, with the API key of the file `key`.
+    """
+    from covis.geotagging.decisions import accepted
+    from covis.geotagging.library import Library, scan
+    from covis.geotagging.session import GeotagOptions, suggest
+    from covis.geotagging.writing import confident, known_guesses, write_positions
+
+    if (library is None) == (not immich):
+        raise InputError("give the folder of a photo library, or --immich URL")
+    ways = WAYS[:3] if library is not None else WAYS[2:]
+    if write and write not in ways:
+        raise unknown_name("way of writing", write, ways)
+    options = GeotagOptions(model, weights, precision, area_of(near, inside))
+    server = None if library is not None else _server(immich, key)
+    path = map_of(immich if library is None else str(existing_library(library)), map)
+    memory = path.with_name(f"{path.name}.library")
+    root = memory / "previews" if library is None else existing_library(library)
+    memory.mkdir(parents=True, exist_ok=True)
+    with artifacts.lock(memory):
+        known = Library.load(memory / "library.json", root)
+        if server is not None:
+            server.read_into(known, memory)
+        else:
+            scan(known, memory / "library.json")
+            known.photos = known_guesses(known.photos, root)
+        found = suggest(known, path, options, lambda: known.save(memory / "library.json"))
+        chosen = (
+            list(confident(found.suggestions)) if decisions is None else accepted(found.suggestions, Path(decisions))
+        )
+        if page is not None:
+            from covis.geotagging.review import write_review
+
+            write_review(Path(page), found, precision)
+        written = None
+        if write == "csv":
+            written = _write_table(chosen, Path(table))
+        elif write == "immich" and server is not None:
+            written = server.write(chosen, memory)
+        elif write:
+            written = write_positions(chosen, write, root)
+        return Outcome(found, chosen, written)
+
+
+def _server(address: str, key: Path | str | None) -> Immich:
+    from covis.geotagging.immich import Immich
+
+    return Immich.of(address, None if key is None else Path(key))
+
+
+def undo(library: Path | str) -> Written:
+    """Takes back everything that `geotag` wrote into a library."""
+    from covis.geotagging.writing import Journal
+
+    return Journal(existing_library(library)).undo()
+
+
+def existing_library(library: Path | str) -> Path:
+    """The folder of a library."""
+    root = Path(library).resolve()
+    if not root.is_dir():
+        raise InputError(f"{library} is not a folder; give the folder of a photo library")
+    return root
+
+
+def map_of(library: str, given: Path | str | None) -> Path:
+    """Where the map of a library is kept; an error where something else is there."""
+    if given is None:
+        return machine.cache_folder() / "geotag" / artifacts.fingerprint(library) / "library.map"
+    path = Path(given)
+    if path.is_file() or (
+        path.exists() and not path.with_name(f"{path.name}.library").is_dir() and any(path.iterdir())
+    ):
+        raise InputError(f"{path} was not made by covis geotag; give another --map, or covis locate {path} PHOTOS")
+    return path
+
+
+def area_of(near: str, inside: str) -> Callable[[str], Area] | None:
+    """Frame → the area in it; None where none is given."""
+    from covis.core.foreign import read_foreign_text
+    from covis.search import area
+
+    if near and inside:
+        raise InputError("--near and --inside contradict each other; give one area")
+    if near:
+        return lambda frame: area.circle(near, frame)
+    if not inside:
+        return None
+    text = read_foreign_text(inside) if Path(inside).suffix.lower() in (".geojson", ".json") else inside
+    return lambda frame: area.polygon(text, frame, "--inside")
+
+
+def _write_table(chosen: list[Suggestion], table: Path) -> Written:
+    from covis.core.files import write_bytes
+    from covis.geotagging.writing import Written
+    from covis.maps.outputs import to_csv
+
+    content = to_csv([replace(s.answer, photo=Path(s.photo.name)) for s in chosen]).encode("utf-8", "surrogateescape")
+    if table.is_file() and table.read_bytes() == content:
+        return Written()
+    write_bytes(table, content)
+    return Written([str(table)])
+
+
+__all__ = ["WAYS", "Outcome", "geotag", "undo"]

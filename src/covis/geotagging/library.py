@@ -1,0 +1,215 @@
+"""A photo library as a list: each photo's content, clock, camera and position, read once and kept up to date."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+
+from covis.core import files
+from covis.core.errors import Damaged, InputError
+from covis.core.listings import IMAGE_SUFFIXES, Listing, walk_images
+from covis.core.machine import cpu_count, in_processes
+from covis.core.progress import Meter
+from covis.geotagging.raw import RAW_SUFFIXES, raw_preview, read_raw
+from covis.geotagging.sidecars import read_position, sidecar_of
+from covis.maps.outputs.xmp import METHOD
+from covis.reading.decoding import Reject
+from covis.reading.exif import read_photo
+from covis.reading.inputs import Photo
+from covis.reading.walks import seconds_of
+
+_PIECE, _SAVED_EVERY = 64, 2048
+_SCREENSHOT = re.compile(r"screen.?shot|bildschirmfoto|capture d.?.cran|scherm(afbeelding|opname)", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class LibraryPhoto:
+    """One photo of a library; None and empty mean unknown."""
+
+    name: str
+    """Its path in the library, or its identifier."""
+    key: str
+    """SHA-256 of its content."""
+    stamp: tuple[int, ...] = ()
+    """Sizes and times of the file and its sidecar, which change when they do."""
+    lat: float | None = None
+    lon: float | None = None
+    own: bool = False
+    """Whether the position is an earlier guess of covis, which nothing is learned from."""
+    camera: str = ""
+    local_s: float | None = None
+    """Seconds since 1970 by the camera's clock, as if that showed UTC."""
+    utc_s: float | None = None
+    """Seconds since 1970, where the photo gives a time zone or has a GPS clock."""
+    day: str = ""
+    """The local date."""
+    problem: str = ""
+    """Why the photo cannot be used."""
+    file: str = ""
+    """The picture itself."""
+
+    @property
+    def place(self) -> tuple[float, float]:
+        """Latitude and longitude of a photo that has them."""
+        assert self.lat is not None
+        assert self.lon is not None
+        return self.lat, self.lon
+
+    @property
+    def known(self) -> bool:
+        """Whether it has a position that can be learned from."""
+        return self.lat is not None and not self.own and not self.problem
+
+    @property
+    def wanted(self) -> bool:
+        """Whether a position is looked for."""
+        return self.lat is None and not self.problem
+
+    def picture(self) -> Photo:
+        """The picture, for describing and showing; raises `Reject` where a raw photo has none."""
+        path = Path(self.file)
+        return Photo(path, raw_preview(path)) if path.suffix.lower() in RAW_SUFFIXES else Photo(path)
+
+
+_FIELDS = [f.name for f in fields(LibraryPhoto)]
+
+
+@dataclass
+class Library:
+    """All photos of a folder, and what is remembered of them between runs."""
+
+    root: Path
+    photos: list[LibraryPhoto]
+    regions: list[tuple[float, float]] = field(default_factory=list)
+    """Centres of the local frames, as latitude and longitude (`covis.geotagging.regions`)."""
+    mapped: dict[str, tuple[str, float, float]] = field(default_factory=dict)
+    """Name in the map → content and position that it was added with."""
+    failed: set[str] = field(default_factory=set)
+    """Content that could not be described."""
+
+    def save(self, file: Path) -> None:
+        """Writes what is remembered."""
+        record = asdict(self) | {"root": str(self.root), "failed": sorted(self.failed)}
+        record["photos"] = [list(photo.values()) for photo in record["photos"]]
+        files.write_json(file, record)
+
+    @classmethod
+    def load(cls, file: Path, root: Path) -> Library:
+        """What an earlier run remembered; nothing where there was none."""
+        if not file.is_file():
+            return cls(root, [])
+        kinds = {"root": str, "photos": list, "regions": list, "mapped": dict, "failed": list}
+        record = files.read_record(file, kinds, "remove it; the library is then read anew")
+        if record["root"] != str(root):
+            raise InputError(
+                f"{file.parent} belongs to the library {record['root']}, not to {root}; give another --map"
+            )
+        try:
+            photos = [
+                LibraryPhoto(**dict(zip(_FIELDS, (*v[:2], tuple(v[2]), *v[3:]), strict=True))) for v in record["photos"]
+            ]
+            mapped = {name: (str(v[0]), float(v[1]), float(v[2])) for name, v in record["mapped"].items()}
+        except (TypeError, IndexError, ValueError):
+            raise Damaged(f"{file} is of another version; remove it, and the library is read anew") from None
+        return cls(root, photos, [(a, b) for a, b in record["regions"]], mapped, set(record["failed"]))
+
+
+def scan(library: Library, file: Path) -> None:
+    """Brings the list up to date with the folder: files that changed are read again, others are not opened.
+
+    What was read is kept in `file` now and then, so that an interrupted scan goes on.
+    """
+    names = walk_images(library.root, IMAGE_SUFFIXES | RAW_SUFFIXES)
+    if not names:
+        raise InputError(f"{library.root} has no photos; give the folder of a library, such as Pictures/")
+    before = {photo.name: photo for photo in library.photos}
+    sidecars = _sidecars(library.root, names)
+    stamps = {name: stamp_of(library.root / name, sidecars.get(name)) for name in names}
+    now = {n: before[n] for n in names if n in before and before[n].stamp == stamps[n]}
+    left = [n for n in names if n not in now]
+    pieces = [[(n, stamps[n], sidecars.get(n)) for n in left[i : i + _PIECE]] for i in range(0, len(left), _PIECE)]
+    unsaved = 0
+    with Meter("reading photos", len(left), "photos") as meter:
+        for piece in in_processes(partial(_read_piece, library.root), pieces, min(cpu_count(), max(1, len(pieces)))):
+            now |= {photo.name: photo for photo in piece}
+            meter.advance(len(piece))
+            unsaved += len(piece)
+            if unsaved >= _SAVED_EVERY:
+                unsaved = 0
+                replace(library, photos=list(now.values())).save(file)
+    library.photos = [now[name] for name in names]
+    library.save(file)
+
+
+def _sidecars(root: Path, names: Sequence[str]) -> dict[str, str]:
+    """Photo → its sidecar in the folder, where there is one."""
+    listing = Listing(root)
+    found = {name: sidecar_of(name, listing) for name in names}
+    return {name: sidecar for name, sidecar in found.items() if sidecar}
+
+
+def stamp_of(path: Path, sidecar: str | None) -> tuple[int, ...]:
+    """Changes when a photo or its sidecar (a name beside it) does."""
+    try:
+        beside = () if sidecar is None else files.stamp(path.with_name(Path(sidecar).name))
+        return (*files.stamp(path), *beside)
+    except OSError:
+        return ()
+
+
+def _read_piece(root: Path, piece: Sequence[tuple[str, tuple[int, ...], str | None]]) -> list[LibraryPhoto]:
+    return [_read(root, name, stamp, sidecar) for name, stamp, sidecar in piece]
+
+
+def _read(root: Path, name: str, stamp: tuple[int, ...], sidecar: str | None) -> LibraryPhoto:
+    path = root / name
+    try:
+        key = files.sha256(path)
+        exif = read_raw(path) if path.suffix.lower() in RAW_SUFFIXES else read_photo(path)
+    except Reject as reject:
+        return LibraryPhoto(name, "", stamp, problem=str(reject.reason), file=str(path))
+    except OSError as error:
+        return LibraryPhoto(name, "", stamp, problem=error.strerror or str(error), file=str(path))
+    lat, lon, method = _finite(exif.lat), _finite(exif.lon), exif.method
+    beside = None if sidecar is None else read_position(root / sidecar)
+    if beside is not None:
+        lat, lon, method = beside
+    own, problem = METHOD in method, "panorama" if exif.panorama and lat is None else ""
+    camera = "" if _SCREENSHOT.search(path.name) else exif.camera
+    local, utc = _finite(float(seconds_of(np.array([exif.taken]))[0])), _finite(exif.utc_s)
+    return LibraryPhoto(name, key, stamp, lat, lon, own, camera, local, utc, exif.taken[:10], problem, str(path))
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
+def bursts(photos: Sequence[LibraryPhoto], near_s: float = 2.0, near_m: float = 10.0) -> Iterator[LibraryPhoto]:
+    """The photos that can be learned from, duplicates and bursts (one camera, seconds and metres apart) once."""
+    seen = set[str]()
+    last: dict[str, LibraryPhoto] = {}
+    for photo in sorted(photos, key=lambda p: (p.camera, p.local_s or 0.0, p.name)):
+        if not photo.known or photo.key in seen or Path(photo.file).suffix.lower() in RAW_SUFFIXES:
+            continue
+        seen.add(photo.key)
+        before = last.get(photo.camera)
+        if photo.camera and photo.local_s is not None:
+            last[photo.camera] = photo
+            soon = before is not None and photo.local_s - (before.local_s or 0.0) <= near_s
+            if before is not None and soon and distance_m(before.place, photo.place) <= near_m:
+                continue
+        yield photo
+
+
+def distance_m(a: tuple[float, float], b: tuple[float, float]) -> float:
+    """Metres between two places (lat, lon), on a sphere."""
+    lat, other = math.radians(a[0]), math.radians(b[0])
+    chord = math.sin((other - lat) / 2) ** 2
+    chord += math.cos(lat) * math.cos(other) * math.sin(math.radians(b[1] - a[1]) / 2) ** 2
+    return 2 * 6_371_000 * math.asin(min(1.0, math.sqrt(chord)))

@@ -1,0 +1,227 @@
+"""Positions written into photos and sidecars, each file whole or not at all, with a journal that takes all of it back.
+
+A line of the journal is on the disk before its file changes: the bytes that are replaced, and checksums of the file
+before and after. So whenever the process dies, a file is as it was or as the journal says, and `undo` restores it.
+"""
+
+from __future__ import annotations
+
+import base64
+import errno
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from covis.core import files
+from covis.core.errors import Damaged, InputError
+from covis.core.listings import Listing
+from covis.core.progress import Meter
+from covis.geotagging.library import LibraryPhoto, distance_m, stamp_of
+from covis.geotagging.sidecars import merged, new_sidecar, sidecar_of
+from covis.geotagging.suggestions import Suggestion
+from covis.maps.outputs.exif import with_position
+from covis.reading.decoding import Reject, read
+
+JOURNAL = ".covis-geotag.journal"
+"""In the library's own folder, so that it outlives caches."""
+_SAME_M = 1.0
+_REPLACED = {
+    "file": str,
+    "at": int,
+    "before": (str, type(None)),
+    "length": int,
+    "old": str,
+    "new": str,
+    "mtime_ns": int,
+}
+
+
+@dataclass
+class Written:
+    """The outcome of writing, or of taking back."""
+
+    files: list[str] = field(default_factory=list)
+    """Those that were changed, relative to the library."""
+    left: dict[str, str] = field(default_factory=dict)
+    """Photo or file → why it was left alone."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """As plain values for JSON."""
+        return {"files": self.files, "left": self.left}
+
+
+class Journal:
+    """What was written into a library."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.file = root, root / JOURNAL
+
+    def lines(self) -> list[dict[str, Any]]:
+        """All changes, the first one first; a last line that was not finished never took effect."""
+        if not self.file.is_file():
+            return []
+        whole = self.file.read_bytes().rpartition(b"\n")[0]
+        try:
+            return [files.checked(self.file, json.loads(line), _REPLACED) for line in whole.splitlines()]
+        except ValueError as error:
+            raise Damaged(f"{self.file} is damaged ({error}); nothing was taken back") from None
+
+    def append(self, line: dict[str, Any]) -> None:
+        """Adds a line, and waits until it is on the disk."""
+        with self.file.open("ab") as handle:
+            if handle.tell() and not _ends_whole(self.file):
+                handle.truncate(self.file.read_bytes().rfind(b"\n") + 1)
+            handle.write(json.dumps(line).encode() + b"\n")
+            handle.flush()
+            os.fsync(handle.fileno())
+        files.sync(self.root)
+
+    def positions(self) -> dict[str, tuple[float, float]]:
+        """Photo → the position that was written for it."""
+        return {line["photo"]: (line["lat"], line["lon"]) for line in self.lines() if "photo" in line}
+
+    def undo(self) -> Written:
+        """Restores every file that is still as it was written, the last one first; the journal keeps the others."""
+        lines, done, kept = self.lines(), Written(), []
+        for line in reversed(lines):
+            try:
+                if _restore(self.root / line["file"], line):
+                    done.files.append(line["file"])
+            except (InputError, OSError) as error:
+                done.left[line["file"]] = str(error)
+                kept.append(line)
+        if kept:
+            files.write_bytes(self.file, b"".join(json.dumps(line).encode() + b"\n" for line in reversed(kept)))
+        elif self.file.is_file():
+            self.file.unlink()
+            files.sync(self.root)
+        return done
+
+
+def known_guesses(photos: Sequence[LibraryPhoto], root: Path) -> list[LibraryPhoto]:
+    """Photos, those at positions of the journal marked as guesses: another program may have removed the mark."""
+    earlier = Journal(root).positions()
+
+    def written(photo: LibraryPhoto) -> bool:
+        place = earlier.get(photo.name)
+        return place is not None and photo.lat is not None and distance_m(place, photo.place) < _SAME_M
+
+    return [replace(photo, own=True) if written(photo) else photo for photo in photos]
+
+
+def _ends_whole(file: Path) -> bool:
+    with file.open("rb") as handle:
+        handle.seek(-1, os.SEEK_END)
+        return handle.read(1) == b"\n"
+
+
+def _restore(path: Path, line: dict[str, Any]) -> bool:
+    """Takes one change back; False where the file is already as it was before."""
+    if not path.exists():
+        if line["before"] is None:
+            return False
+        raise InputError("it is not there any more")
+    content = path.read_bytes()
+    if _digest(content) == line["old"]:
+        return False
+    if _digest(content) != line["new"]:
+        raise InputError("it was changed since")
+    if line["before"] is None:
+        path.unlink()
+        files.sync(path.parent)
+        return True
+    at = line["at"]
+    before = content[:at] + base64.b64decode(line["before"]) + content[at + line["length"] :]
+    if _digest(before) != line["old"]:
+        raise InputError("the journal does not give back what it was")
+    _replace(path, before, line["mtime_ns"])
+    return True
+
+
+def write_positions(suggestions: Sequence[Suggestion], kind: str, root: Path) -> Written:
+    """Writes positions into JPEG files (`exif`) or into XMP files beside the photos (`xmp`, and all other formats)."""
+    journal, done = Journal(root), Written()
+    with Meter("writing positions", len(suggestions), "photos") as meter:
+        for suggestion in suggestions:
+            try:
+                path, old, new = _change(suggestion, kind, root)
+                if old != new:
+                    _apply(journal, suggestion, path, (old, new))
+                    done.files.append(path.relative_to(root).as_posix())
+            except (InputError, Reject, OSError) as error:
+                if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                done.left[suggestion.photo.name] = str(error)
+            meter.advance()
+    return done
+
+
+def _change(suggestion: Suggestion, kind: str, root: Path) -> tuple[Path, bytes | None, bytes]:
+    """The file to change, its content (None: there is none) and its new content."""
+    photo, listing = suggestion.photo, Listing(root)
+    path, beside = root / photo.name, sidecar_of(photo.name, listing)
+    if stamp_of(path, beside) != photo.stamp:
+        raise InputError("it was changed since it was read; run covis geotag again")
+    if kind == "exif" and path.suffix.lower() in (".jpg", ".jpeg"):
+        photo_bytes = read(path)
+        changed = with_position(photo_bytes, suggestion.answer)
+        if changed is not None:
+            return path, photo_bytes, changed
+    sidecar = root / (beside or new_sidecar(photo.name))
+    content = sidecar.read_bytes() if sidecar.exists() else None
+    return sidecar, content, merged(content or b"", suggestion.answer, str(sidecar))
+
+
+def _apply(journal: Journal, suggestion: Suggestion, path: Path, change: tuple[bytes | None, bytes]) -> None:
+    old, new = change
+    assert suggestion.answer.position is not None
+    place, mtime_ns = suggestion.answer.position.place, path.stat().st_mtime_ns if old is not None else 0
+    at, replaced, length = _splice(old or b"", new)
+    before = None if old is None else base64.b64encode(replaced).decode()
+    journal.append(
+        {"file": path.relative_to(journal.root).as_posix(), "at": at, "before": before, "length": length,
+         "old": _digest(old or b""), "new": _digest(new), "mtime_ns": mtime_ns,
+         "photo": suggestion.photo.name, "lat": place.lat, "lon": place.lon}
+    )  # fmt: skip
+    _replace(path, new, mtime_ns if old is not None else None)
+
+
+def _splice(old: bytes, new: bytes) -> tuple[int, bytes, int]:
+    """Where two contents differ: the offset, the old bytes there, and how many new ones stand in their place."""
+    start = _alike(old, new)
+    most = min(len(old), len(new)) - start
+    end = _alike(old[::-1][:most], new[::-1][:most])
+    return start, old[start : len(old) - end], len(new) - start - end
+
+
+def _alike(a: bytes, b: bytes) -> int:
+    """How many bytes are the same at the beginning."""
+    most = min(len(a), len(b))
+    differ = np.frombuffer(a, np.uint8, most) != np.frombuffer(b, np.uint8, most)
+    return int(differ.argmax()) if differ.any() else most
+
+
+def _replace(path: Path, content: bytes, mtime_ns: int | None) -> None:
+    """Puts new content in place of a file, with its rights and time stamps."""
+    with files.replacing(path) as partial:
+        partial.write_bytes(content)
+        if mtime_ns is not None:
+            status = path.stat()
+            shutil.copystat(path, partial)
+            os.utime(partial, ns=(status.st_atime_ns, mtime_ns))
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+def confident(suggestions: Sequence[Suggestion]) -> Iterator[Suggestion]:
+    """Those that may be written unasked."""
+    return (s for s in suggestions if s.confident and s.answer.position is not None)
