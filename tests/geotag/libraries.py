@@ -73,6 +73,10 @@ def two_continents(root: Path, walks: int = 3, places: int = 8) -> dict[str, tup
                     truth[name] = where
     noise = np.random.default_rng(9).integers(0, 256, (SIZE, SIZE, 3), np.uint8)
     save(root / "a/noise.jpg", Image.fromarray(noise), exif(START + timedelta(seconds=45)))
-    save(root / "b/blank.jpg", Image.new("RGB", (SIZE, SIZE), (30, 60, 90)), exif(START + timedelta(days=100, seconds=75)))
+    save(
+        root / "b/blank.jpg",
+        Image.new("RGB", (SIZE, SIZE), (30, 60, 90)),
+        exif(START + timedelta(days=100, seconds=75)),
+    )
     truth |= {"a/noise.jpg": None, "b/blank.jpg": None}
     return truth

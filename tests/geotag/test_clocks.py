@@ -17,7 +17,19 @@ def walk(camera, days, start_s=0.0, ahead_s=0.0, photos=12, every_s=60.0, zone=N
             true = 86400.0 * day + start_s + every_s * i + 500.0 * (day * day % 7)
             local = true + ahead_s
             utc = None if zone is None else local - zone
-            made.append(LibraryPhoto(f"{camera}/{day}/{i}", f"{camera}{day}{i}", (), 0.0 if known else None, 0.0, False, camera, local, utc))
+            made.append(
+                LibraryPhoto(
+                    f"{camera}/{day}/{i}",
+                    f"{camera}{day}{i}",
+                    (),
+                    0.0 if known else None,
+                    0.0,
+                    False,
+                    camera,
+                    local,
+                    utc,
+                )
+            )
             xy.append((start_s + every_s * i, 0.0))
     return made, xy
 

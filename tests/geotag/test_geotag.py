@@ -107,11 +107,13 @@ def test_an_area_keeps_the_rest_of_the_world_out(library):
     root, truth, options = library
     lat, lon = spot(1, 4)
     _, chosen, _ = covis.geotag(root, **options, near=f"{lat},{lon},400")
-    assert {s.photo.name for s in chosen} == {n for n, place in truth.items() if place is not None and n.startswith("b/")}
+    assert {s.photo.name for s in chosen} == {
+        n for n, place in truth.items() if place is not None and n.startswith("b/")
+    }
 
 
-def test_decisions_alone_are_written_and_pins_go_where_they_were_set(library, tmp_path, covis):  # noqa: F811
-    root, truth, options = library
+def test_decisions_alone_are_written_and_pins_go_where_they_were_set(library, tmp_path, covis):
+    root, _truth, options = library
     common = ["--map", options["map"], "--model", options["model"]]
     code, told, _ = covis("geotag", root, *common, "--json")
     assert code == 0
@@ -152,9 +154,9 @@ def test_a_table_is_written_once(library, tmp_path):
 
 
 def test_what_cannot_work_is_said_in_one_line(library, tmp_path):
-    root, _, options = library
+    _root, _, options = library
+    two_continents(tmp_path / "few", walks=1, places=3)
     with pytest.raises(InputError, match="at least 20"):
-        two_continents(tmp_path / "few", walks=1, places=3)
         covis.geotag(tmp_path / "few", map=tmp_path / "few.map", model=options["model"])
     with pytest.raises(InputError, match="was not made by covis geotag"):
         covis.geotag(tmp_path / "few", map=tmp_path / "few")

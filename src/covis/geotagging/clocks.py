@@ -35,7 +35,7 @@ _ZONES_S = 14.5 * 3600
 _HIDDEN_S = (0.0, 120.0, 600.0)
 """Photos nearer in time are hidden with the photo asked, so that longer gaps are seen too."""
 _HIGHEST = 0.97
-_USUAL = Falling((0.0, 60.0, 150.0, 400.0, 1500.0), (0.93, 0.88, 0.6, 0.3, 0.05))
+_USUAL = Falling((0.0, 60.0, 150.0, 400.0, 1500.0), (0.95, 0.92, 0.6, 0.3, 0.05))
 """Share of right positions by metres of doubt, until a library has photos enough of its own."""
 _ENOUGH = 60
 

@@ -99,8 +99,9 @@ class Immich:
 
     def json(self, method: str, path: str, body: Any = None) -> dict[str, Any]:
         """The answer as an object."""
+        content = self.call(method, path, body)
         try:
-            value = json.loads(self.call(method, path, body))
+            value = json.loads(content)
         except (ValueError, RecursionError):
             value = None
         if not isinstance(value, dict):

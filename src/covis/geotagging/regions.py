@@ -8,12 +8,16 @@ directions from the Earth's middle: the antimeridian and the poles are places li
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis.core.arrays import Floats, Ids
 from covis.poses import WGS84, local_frame, transformer
+
+if TYPE_CHECKING:
+    from pyproj import Transformer
 
 _EARTH_M = 6_371_000.0
 _REACH_M = 800_000.0
@@ -29,6 +33,7 @@ class Regions:
 
     def __init__(self, centres: Sequence[tuple[float, float]] = ()) -> None:
         self.centres = list(centres)
+        self._ways: dict[tuple[int, bool], Transformer] = {}
 
     def __len__(self) -> int:
         return len(self.centres)
@@ -61,7 +66,7 @@ class Regions:
         region, xy = self.of(lat, lon), np.empty((len(lat), 2))
         for i in np.unique(region).tolist():
             at = region == i
-            x, y = transformer(WGS84, self.frame(i)).transform(lon[at], lat[at])
+            x, y = self._way(i, earth=False).transform(lon[at], lat[at])
             xy[at] = np.column_stack([np.asarray(x) + _APART_M * i, y])
         return xy
 
@@ -70,11 +75,18 @@ class Regions:
         xy = np.asarray(xy, np.float64).reshape(-1, 2)
         degrees = np.full((len(xy), 2), np.nan)
         region = self.region_at(xy)
-        for i in range(len(self)):
+        for i in sorted({*region.tolist()} - {-1}):
             at = region == i
-            lon, lat = transformer(self.frame(i), WGS84).transform(xy[at, 0] - _APART_M * i, xy[at, 1])
+            lon, lat = self._way(i, earth=True).transform(xy[at, 0] - _APART_M * i, xy[at, 1])
             degrees[at] = np.column_stack([lat, (np.asarray(lon) + 180.0) % 360.0 - 180.0])
         return degrees
+
+    def _way(self, i: int, earth: bool) -> Transformer:
+        """From degrees into region i, or back to earth."""
+        if (i, earth) not in self._ways:
+            ends = (self.frame(i), WGS84) if earth else (WGS84, self.frame(i))
+            self._ways[i, earth] = transformer(*ends)
+        return self._ways[i, earth]
 
     def region_at(self, xy: Floats) -> Ids:
         """(N,) the region of places in the plane; −1 where they are unknown."""

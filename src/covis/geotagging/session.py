@@ -109,7 +109,7 @@ def suggest(library: Library, path: Path, options: GeotagOptions, save: Callable
         for match in answer.matches
         if (match.probability or 0.0) >= _TOGETHER and match.image in index
     )
-    made = Geotagged(library, map=opened)
+    made, areas = Geotagged(library, map=opened), _areas(regions, options)
     for photo, (answer, is_place) in zip(wanted, answers, strict=True):
         guess = clocks.guess(index[photo.name])
         combined, evidence = combine(
@@ -117,17 +117,33 @@ def suggest(library: Library, path: Path, options: GeotagOptions, save: Callable
         )
         combined = replace(combined, matches=combined.matches[:_SHOWN_MATCHES])
         beside = () if guess is None else tuple((library.photos[i].name, s) for i, s in guess.neighbours)
-        made.suggestions.append(_inside(Suggestion(photo, combined, evidence, beside), regions, options))
+        made.suggestions.append(_inside(Suggestion(photo, combined, evidence, beside), regions, areas))
     return made
 
 
-def _inside(suggestion: Suggestion, regions: Regions, options: GeotagOptions) -> Suggestion:
+def _areas(regions: Regions, options: GeotagOptions) -> dict[int, Area] | None:
+    """Region → the area asked for in its frame, where that reaches it; None: anywhere."""
+    if options.area is None:
+        return None
+    found: dict[int, Area] = {}
+    problem: InputError | None = None
+    for i in range(len(regions)):
+        try:
+            found[i] = options.area(regions.frame(i))
+        except InputError as error:  # too far away; in all regions, if it is wrong in itself
+            problem = error
+    if not found and problem is not None:
+        raise problem
+    return found
+
+
+def _inside(suggestion: Suggestion, regions: Regions, areas: dict[int, Area] | None) -> Suggestion:
     """The suggestion, without its position where that lies outside the area asked for."""
-    position = suggestion.answer.position
-    if options.area is None or position is None or position.place.lat is None or position.place.lon is None:
+    place = None if suggestion.answer.position is None else suggestion.answer.position.place
+    if areas is None or place is None or place.lat is None or place.lon is None:
         return suggestion
-    region = int(regions.of([position.place.lat], [position.place.lon])[0])
-    if region >= 0 and options.area(regions.frame(region)).contains([(position.place.x, position.place.y)])[0]:
+    area = areas.get(int(regions.of([place.lat], [place.lon])[0]))
+    if area is not None and area.contains([(place.x, place.y)])[0]:
         return suggestion
     note = "the likeliest place is outside the area asked for"
     return replace(

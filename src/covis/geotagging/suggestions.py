@@ -53,13 +53,14 @@ def combine(
     """
     if answer.unusable:
         return answer, ""
+    if not is_place:
+        note = "it does not look like a photo of a place"
+        position = answer.position if answer.confident else None
+        answer = replace(answer, confident=False, note=note, position=position)
+    elif answer.absent:
+        answer = replace(answer, position=None)
     if guess is None or not is_place:
-        note = "it does not look like a photo of a place" if not is_place and not answer.confident else answer.note
-        if not is_place and answer.absent:
-            answer = replace(answer, position=None)
-        elif answer.confident and not is_place:
-            answer = replace(answer, confident=False)
-        return _on_earth(replace(answer, note=note), regions), PICTURES if answer.position else ""
+        return _on_earth(answer, regions), PICTURES if answer.position else ""
     probability, match = _agreeing(answer, guess)
     seen = (answer.probability or 0.0) if not answer.absent else 0.0
     if match is not None and probability >= guess.probability:
