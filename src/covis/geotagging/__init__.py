@@ -54,6 +54,10 @@ def geotag(
     on a position is written unasked. decisions: a file of the review page, which then decides alone. write: `xmp`,
     `exif`, `csv` (to `table`) or `immich`. page: where a review page is written. immich: the address of a server that
     is read instead of a folder, with the API key of the file `key`.
+
+    >>> found, chosen, written = covis.geotag("Pictures/", page="review.html")  # doctest: +SKIP
+    >>> chosen[0].answer.lat, chosen[0].answer.lon, chosen[0].evidence  # doctest: +SKIP
+    (55.7046, 13.1911, 'pictures and time')
     """
     from covis.geotagging.decisions import accepted
     from covis.geotagging.library import Library, scan

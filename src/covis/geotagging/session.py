@@ -181,7 +181,7 @@ def _current_map(
     opened = Map.open(path)
     _forget_lost(library, opened)  # of a run that was interrupted
     gone = [name for name in map(opened.images.name, range(len(opened))) if library.mapped.get(name) not in wanted]
-    have = {library.mapped[name] for name in library.mapped if name not in set(gone)}
+    have = set(library.mapped.values()) & set(wanted)
     new = [i for content, i in wanted.items() if content not in have and content[0] not in library.failed]
     say(f"the map has {counted(len(opened), 'photo')}: {len(new)} to add, {len(gone)} to remove")
     if new:

@@ -147,11 +147,11 @@ def _restore(path: Path, line: dict[str, Any]) -> bool:
 
 def write_positions(suggestions: Sequence[Suggestion], kind: str, root: Path) -> Written:
     """Writes positions into JPEG files (`exif`) or into XMP files beside the photos (`xmp`, and all other formats)."""
-    journal, done = Journal(root), Written()
+    journal, listing, done = Journal(root), Listing(root), Written()
     with Meter("writing positions", len(suggestions), "photos") as meter:
         for suggestion in suggestions:
             try:
-                path, old, new = _change(suggestion, kind, root)
+                path, old, new = _change(suggestion, kind, root, listing)
                 if old != new:
                     _apply(journal, suggestion, path, (old, new))
                     done.files.append(path.relative_to(root).as_posix())
@@ -163,9 +163,9 @@ def write_positions(suggestions: Sequence[Suggestion], kind: str, root: Path) ->
     return done
 
 
-def _change(suggestion: Suggestion, kind: str, root: Path) -> tuple[Path, bytes | None, bytes]:
+def _change(suggestion: Suggestion, kind: str, root: Path, listing: Listing) -> tuple[Path, bytes | None, bytes]:
     """The file to change, its content (None: there is none) and its new content."""
-    photo, listing = suggestion.photo, Listing(root)
+    photo = suggestion.photo
     path, beside = root / photo.name, sidecar_of(photo.name, listing)
     if stamp_of(path, beside) != photo.stamp:
         raise InputError("it was changed since it was read; run covis geotag again")
