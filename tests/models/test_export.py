@@ -6,6 +6,7 @@ import torch
 from PIL import Image
 
 from covis.core.errors import InputError
+from covis.describing.embedding import embed
 from covis.models import ModelConfig, OnnxPlaceModel, PlaceModel, export_onnx, load_fast
 from covis.whitening import Whitening
 
@@ -67,7 +68,7 @@ def test_the_fast_runtime_is_made_once_and_stands_in_for_the_model(tmp_path, mon
     assert "once" not in capsys.readouterr().err
     agree(model, again)
     assert fast.eval().to("cpu") is fast
-    embedded_alike(model, tmp_path, rng)
+    embedded_alike(model, again, tmp_path / "photos", rng)
     with pytest.raises(InputError, match="runs on the CPU"):
         fast.to("cuda")
 
@@ -95,21 +96,14 @@ def test_an_export_must_be_worth_its_time(tmp_path, monkeypatch, capsys):
     assert "runs in torch instead: tried" in capsys.readouterr().err
 
 
-def embedded_alike(model, folder, rng):
-    from covis.cli.embed import embed as embed_verb
-    from covis.descriptors import DescriptorStore
+def embedded_alike(model, fast, folder, rng):
+    from covis.reading.sources import list_images
 
-    (folder / "photos").mkdir()
+    folder.mkdir()
     for i in range(3):
-        pixels = rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)
-        Image.fromarray(pixels).save(folder / "photos" / f"{i}.png")
-    rows = {}
-    for runtime in ("torch", "onnx"):
-        embed_verb(folder / "model", folder / "photos", folder / runtime, runtime=runtime)
-        store = DescriptorStore.open(folder / runtime)
-        assert store.model == model.fingerprint()
-        rows[runtime] = np.asarray(store[:])
-    np.testing.assert_allclose(rows["onnx"], rows["torch"], atol=1e-5)
+        Image.fromarray(rng.integers(0, 256, (70, 90, 3), dtype=np.uint8)).save(folder / f"{i}.png")
+    images = list_images(folder)
+    np.testing.assert_allclose(embed(fast, images), embed(model, images), atol=1e-5)
 
 
 def test_other_files_are_refused_in_one_line(tmp_path):

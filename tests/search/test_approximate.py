@@ -138,10 +138,8 @@ def test_short_rows_are_filled_by_looking_everywhere(descriptors):
     assert (np.abs(ranking.ids - 3000) <= 600).all()
 
 
-@pytest.mark.parametrize(("alone_ms", "kept"), [((3.0, 1.0), "hnsw"), ((1.0, 3.0), "exact")])
-def test_an_automatic_index_that_is_no_quicker_than_exact_search_is_not_kept(descriptors, monkeypatch, alone_ms, kept):
-    times = iter([*alone_ms, alone_ms[0]])
+@pytest.mark.parametrize(("target", "kept"), [(0.5, "hnsw"), (1.1, "exact")])
+def test_an_automatic_index_that_misses_too_much_is_not_kept(descriptors, monkeypatch, target, kept):
     monkeypatch.setattr(index_kinds, "EXACT_UP_TO", 1000)
-    monkeypatch.setattr(tuning, "_ms_alone", lambda *_: next(times))
-    index, measured = build_index(descriptors, "auto")
+    index, measured = build_index(descriptors, "auto", target_recall=target)
     assert (index.kind, measured.kind) == (kept, kept)

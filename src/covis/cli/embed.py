@@ -33,13 +33,6 @@ def embed(
     shard_rows: Annotated[
         int | None, typer.Option(min=1, help="Images per shard; an interrupted shard is recomputed.")
     ] = None,
-    runtime: Annotated[
-        str,
-        typer.Option(
-            callback=choice_of("--runtime", ("auto", "torch", "onnx")),
-            help="auto (whichever is faster), torch or onnx.",
-        ),
-    ] = "auto",
     weights: Checkpoint = None,
     json: Json = False,
 ) -> None:
@@ -53,7 +46,6 @@ def embed(
       covis embed megaloc photos/ -o photos.store
       torchrun --nproc-per-node 4 -m covis embed runs/r50 /data/images -o images.store
     """
-    from covis.core import machine
     from covis.describing.describers import find_describer
     from covis.describing.named import named_model
     from covis.reading.sources import list_images
@@ -66,12 +58,8 @@ def embed(
         from covis.describing import embedding
         from covis.describing.describers import open_model
 
-        on_cpu = machine.device() == "cpu"
-        chosen: Literal["auto", "torch", "onnx"] = (
-            "onnx" if runtime == "onnx" else "auto" if runtime == "auto" and on_cpu else "torch"
-        )
         store = embedding.embed(
-            open_model(describer.path, chosen, len(image_set)),
+            open_model(describer.path, len(image_set)),
             image_set,
             output,
             dtype=precision,

@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from covis.evaluation import Benchmark, Evaluation
     from covis.models import Embedder, PlaceModel
 
-RuntimeName = Literal["auto", "torch", "onnx"]
 _KINDS = "a model folder, a run folder, an ONNX file, a descriptor store, FILE.npy with FILE.txt, or a name (covis list models)"
 """What can be given as MODEL, in words."""
 
@@ -127,10 +126,10 @@ def open_descriptors(path: Path | str) -> StoreDescriber | MatrixDescriber:
     raise InputError(f"{path} is a network, not descriptors; give a store (covis embed) or FILE.npy with FILE.txt")
 
 
-def open_model(path: Path | str, runtime: RuntimeName = "torch", images: int | None = None) -> Embedder:
-    """The network at `path`: of a model or run folder, or of an ONNX file.
+def open_model(path: Path | str, images: int | None = None) -> Embedder:
+    """The network at `path`: of a model or run folder, or of an ONNX file, which always runs in ONNX Runtime.
 
-    runtime "auto": the fastest for this number of `images`; "onnx": ONNX Runtime; an ONNX file always runs there.
+    images: how many it will describe; a model folder then runs in what is fastest for so many.
     """
     given = find_describer(path)
     if given.kind == "onnx":
@@ -139,14 +138,7 @@ def open_model(path: Path | str, runtime: RuntimeName = "torch", images: int | N
         raise InputError(f"{path} holds descriptors, not a model; give a model folder, a run folder or an ONNX file")
     from covis.models import PlaceModel, load_fast
 
-    if runtime == "torch":
-        return PlaceModel.load(given.path)
-    loaded = load_fast(given.path, images if runtime == "auto" else None)
-    if runtime == "onnx" and not isinstance(loaded, OnnxPlaceModel):
-        raise InputError(
-            "ONNX Runtime needs a CPU, the extra covis[onnx] and a network that can be exported; run this one in torch"
-        )
-    return loaded
+    return PlaceModel.load(given.path) if images is None else load_fast(given.path, images)
 
 
 def open_place_model(path: Path | str) -> PlaceModel:

@@ -293,10 +293,10 @@ class Map:
         """The model of every descriptor, in torch or, where the map was made with an ONNX file, as that."""
         return self._open_model()
 
-    def _open_model(self, *how: Any) -> Embedder:
+    def _open_model(self, images: int | None = None) -> Embedder:
         from covis.describing.describers import open_model
 
-        loaded = open_model(self.path / MODEL, *how)
+        loaded = open_model(self.path / MODEL, images)
         if loaded.fingerprint() != self.model_fingerprint:
             raise InputError(
                 f"{self.path} holds descriptors of model {self.model_fingerprint}, its model folder is "
@@ -566,7 +566,7 @@ class Map:
         if given is None:
             from covis.describing.embedding import embed
 
-            return embed(self._open_model("auto", len(images)), images, folder)
+            return embed(self._open_model(len(images)), images, folder)
         if given.model != self.model_fingerprint:
             raise InputError(
                 f"{self.path} holds descriptors of model {self.model_fingerprint}, {given.path} of model {given.model}; "

@@ -1,9 +1,7 @@
-"""Building an index: its effort is tuned to a target recall, and what it costs is measured."""
+"""Building an index: its effort is tuned to a target recall, and what it misses is measured."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,12 +19,11 @@ from covis.search.kinds import EFFORTS, ROW_BYTES, choose, size
 TARGET_RECALL = 0.99
 MEASURED_K = 10
 SAMPLE = 500
-_TIMED, _EXACT_TIMED = 50, 5
 
 
 @dataclass(frozen=True)
 class Measured:
-    """How much of the exact nearest an index finds, and what it costs."""
+    """How much of the exact nearest an index finds, and its memory."""
 
     kind: str
     count: int
@@ -39,10 +36,6 @@ class Measured:
     effort: int
     ram_bytes: int
     """Estimated memory beside the descriptors on disk."""
-    query_ms: float
-    """Wall-clock time of a single query, as for one photo; many at once take less each."""
-    exact_query_ms: float
-    """The same by exact search."""
 
     @property
     def loss(self) -> float:
@@ -54,7 +47,7 @@ class Measured:
         return (
             f"{self.kind} over {self.count} × {self.dim}: misses {100 * self.loss:.2f} % of the exact {self.k} nearest "
             f"and {100 * (1 - self.recall_at_1):.2f} % of the nearest ({self.queries} queries), {size(self.ram_bytes)} "
-            f"of memory, {self.query_ms:.3g} ms per query asked alone (exact {self.exact_query_ms:.3g} ms)"
+            "of memory"
         )
 
 
@@ -80,8 +73,8 @@ def build_index(
     index.add(np.arange(count) if ids is None else ids, descriptors, xy)
     measured = tune(index, target_recall, queries, seed)
     say(measured.line())
-    if kind == "auto" and measured.query_ms > measured.exact_query_ms:
-        say(f"{chosen} is no faster than exact search over these descriptors, so search stays exact")
+    if kind == "auto" and measured.recall < target_recall:
+        say(f"{chosen} misses too many of these descriptors, so search stays exact")
         return build_index(descriptors, Exact.kind, ids=ids, xy=xy, queries=queries, seed=seed)
     return index, measured
 
@@ -102,24 +95,10 @@ def tune(
         if recall >= target_recall:
             break
     ram = index.spec.ram(len(index.row_ids), index.dim) if isinstance(index, Approximate) else len(index) * ROW_BYTES
-    exact_ms = _ms_alone(
-        lambda q: rank(q, index.vectors, MEASURED_K, allowed=allowed, ids=index.row_ids), asked, _EXACT_TIMED
-    )
-    query_ms = exact_ms if index.kind == Exact.kind else _ms_alone(lambda q: index.search(q, MEASURED_K), asked, _TIMED)
     return Measured(
         index.kind, len(index), index.dim, recall, found_share(ranking.top(1), truth.top(1)), MEASURED_K, len(asked), effort,
-        ram, query_ms, exact_ms,
+        ram,
     )  # fmt: skip
-
-
-def _ms_alone(search: Callable[[NDArray[Any]], Ranking], asked: NDArray[Any], times: int) -> float:
-    """Median wall-clock time of a single query in milliseconds; 0 without queries."""
-    spent = []
-    for i in range(min(times, len(asked))):
-        start = time.perf_counter()
-        search(asked[i : i + 1])
-        spent.append(time.perf_counter() - start)
-    return 1000 * float(np.median(spent)) if spent else 0.0
 
 
 def found_share(ranking: Ranking, truth: Ranking) -> float:
