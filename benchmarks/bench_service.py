@@ -48,7 +48,7 @@ def make_map(folder: Path, count: int) -> Path:
     poses = Poses(np.column_stack([np.arange(count) * 5.0, np.zeros(count)]), np.zeros(count))
     model = PlaceModel.build(ModelConfig("mobilenetv2_100", image_size=SIZE), seed=0)
     made = Map.create(folder / "town.map", ImageSet.of(folder / "photos", names, poses), model, calibrate=False)
-    made.carry_runtime()
+    made.network.carry_runtime()
     return made.path
 
 

@@ -47,7 +47,7 @@ def asked(
     from covis.evaluation.whitening_fits import affordable
     from covis.maps.calibration import calibrate
     from covis.maps.locating import Judge
-    from covis.maps.map import INLIER_PHOTOS
+    from covis.maps.settings import EVIDENCE
     from covis.maps.whitening import choose_whitening, shared_dims
     from covis.poses import PLACE_M
     from covis.search import rank
@@ -64,11 +64,11 @@ def asked(
     results = {}
     for name in (ALONE, SAME, *names):
         if name in (ALONE, SAME):
-            learned = held if name == ALONE else held.some(INLIER_PHOTOS)
+            learned = held if name == ALONE else held.some(EVIDENCE.inlier_photos)
             judge = replace(judge, calibration=calibrate(images, white, held=learned), inliers=None)
         else:
             count = partial(_count, LocalReranker.parse(name), [photos.images.path(int(i)) for i in known])
-            calibration = calibrate(images, white, held=held.some(INLIER_PHOTOS), inliers=count)
+            calibration = calibrate(images, white, held=held.some(EVIDENCE.inlier_photos), inliers=count)
             taken = [photos.images.path(int(i)) for i in new]
             judge = replace(judge, calibration=calibration, inliers=partial(count, taken))
         started = cpu_seconds()

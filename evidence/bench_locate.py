@@ -77,7 +77,7 @@ def main() -> None:
         first, more = median(cold), median(many)
         rows.append(
             {
-                "network": opened.backbone, "photos": len(opened), "cold_s": first.cpu, "least_s": min(cold).cpu,
+                "network": opened.network.backbone, "photos": len(opened), "cold_s": first.cpu, "least_s": min(cold).cpu,
                 "most_s": max(cold).cpu, "next_s": (more.cpu - first.cpu) / MORE,
                 "next_clock_s": (more.clock - first.clock) / MORE,
             }

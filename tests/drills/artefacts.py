@@ -457,7 +457,7 @@ def _carried(work: Path) -> Path:
     from covis.maps.map import Map
 
     made = Map.create(work / "carried", _photos(work / "photos"), tiny())
-    made.carry_runtime()
+    made.network.carry_runtime()
     made.keep_scene(work / "photos")
     return work / "carried"
 

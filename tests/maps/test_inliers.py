@@ -8,6 +8,7 @@ from simulated import World, simulated_map, tiny, walks
 from covis.core.errors import InputError
 from covis.logistic import expected_calibration_error
 from covis.maps.evidence import Evidence
+from covis.maps.inliers import learn_inliers, with_inliers
 from covis.maps.locating import LocateOptions
 from covis.maps.map import Map
 from covis.poses import PLACE_M
@@ -35,7 +36,7 @@ def floor(tmp_path_factory):
     paint(folder, [map_.images.name(i) for i in range(len(map_))], map_.images.poses.xy)
     with pytest.raises(InputError, match="is not calibrated for inliers"):
         map_.locate(map_.file(0), options=LocateOptions(inliers=True))
-    told = map_.learn_inliers("sift")
+    told = learn_inliers(map_, "sift")
     rng = np.random.default_rng(8)
     xy, _ = walks(rng, 6, 8)
     new = [f"new-{i}.jpg" for i in range(len(xy))]
@@ -58,7 +59,7 @@ def test_new_photos_are_judged_better_with_inliers(floor):
     map_, _, xy, photos, vectors = floor
     judge = Map.open(map_.path).judge()
     scores, errors = [], []
-    for chosen in (judge, map_._with_inliers(judge, photos)):
+    for chosen in (judge, with_inliers(map_, judge, photos)):
         judged = chosen(vectors, 5)
         right = np.hypot(*(map_.images.poses.xy[judged.ranking.ids[:, 0]] - xy).T) <= PLACE_M
         scores.append(brier(judged.probability[:, 0], right))
@@ -88,9 +89,9 @@ def test_a_map_whose_model_has_seen_its_photos_needs_the_questions_of_its_fit(fl
     map_, *_ = floor
     monkeypatch.setitem(map_.state.calibration, "seen", 5)
     with pytest.raises(InputError, match="give --inliers to covis index"):
-        map_.learn_inliers("sift")
+        learn_inliers(map_, "sift")
 
 
 def test_unknown_features_are_told(floor):
     with pytest.raises(InputError, match="sift"):
-        floor[0].learn_inliers("sfit")
+        learn_inliers(floor[0], "sfit")

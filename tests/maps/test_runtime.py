@@ -44,8 +44,8 @@ def town(tmp_path_factory):
     images = ImageSet.of(folder, [f"{i}.jpg" for i in range(8)], poses)
     model = PlaceModel.build(ModelConfig("tiny", "gem", (32, 32)), seed=1)
     made = Map.create(folder / "map", images, model)
-    assert made.carry_runtime()
-    assert made.carry_runtime()  # it is there already
+    assert made.network.carry_runtime()
+    assert made.network.carry_runtime()  # it is there already
     return folder
 
 
@@ -90,7 +90,7 @@ def test_descriptors_are_those_of_torch(town):
     by_onnx = carried.describe(photos(town))
     assert type(carried.runtime).__name__ == "OnnxSession"
     without = Map.open(town / "map")
-    without.__dict__["runtime"] = TorchRuntime(without.model)
+    without.network.__dict__["runtime"] = TorchRuntime(without.model)
     by_torch = without.describe(photos(town))
     assert by_onnx.unusable == by_torch.unusable == {}
     assert np.abs(by_onnx.vectors - by_torch.vectors).max() < 1e-4

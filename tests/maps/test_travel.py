@@ -43,7 +43,11 @@ def test_an_exported_map_answers_the_same(town, packed, tmp_path):
     back = import_map(packed, tmp_path / "back.map")
     assert answers(back, world) == answers(map_, world)
     assert back.calibration.summary() == map_.calibration.summary()
-    assert (back.model_fingerprint, back.version, back.backbone) == (map_.model_fingerprint, 1, map_.backbone)
+    assert (back.model_fingerprint, back.version, back.network.backbone) == (
+        map_.model_fingerprint,
+        1,
+        map_.network.backbone,
+    )
     assert np.array_equal(back.images.poses.xy, map_.images.poses.xy)
     assert len(back.remove([back.images.name(0)])) == len(map_) - 1
     assert Map.open(back.path, verify=True).version == 2

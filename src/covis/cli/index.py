@@ -193,7 +193,7 @@ def report_map(made: Map, json: bool, facts: dict[str, Any], fitted: dict[str, A
     text = f"{made.path}: {counted(len(made), 'photo')}, version {made.version}{changed}\n{_promise(promised, summary)}"
     path = shlex.quote(str(made.path))
     then = f"covis locate {path} PHOTO, or covis serve {path}"
-    if not made.network:
+    if not made.network.kind:
         then = f"covis locate {path} PHOTO --descriptors STORE, made by the same model"
     emit(data, json, text, then if len(made) else "")
 

@@ -86,8 +86,8 @@ def show(
     }
     facts = {
         "photos": len(opened), "version": opened.version, "groups": len(set(opened.images.group.tolist())),
-        "model": f"{opened.backbone}, {opened.dim} dimensions", "fingerprint": opened.model_fingerprint,
-        "search": opened.index_kind, "runs in": networks[opened.network],
+        "model": f"{opened.network.backbone}, {opened.dim} dimensions", "fingerprint": opened.model_fingerprint,
+        "search": opened.index_kind, "runs in": networks[opened.network.kind],
         "positions": "on Earth" if opened.frame else "metres", "full poses": _count_known(opened.images.poses.rotation),
         "cameras": _count_known(opened.images.intrinsics), "promise": promise_of(opened),
     }  # fmt: skip

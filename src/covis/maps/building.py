@@ -13,6 +13,7 @@ from covis.describing.describers import StoreDescriber, find_describer, known_de
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet
 from covis.maps.elsewhere import describe_bank
+from covis.maps.inliers import learn_inliers
 from covis.maps.settings import EVIDENCE
 from covis.poses import parse_frame
 from covis.reading.decoding import Rejected
@@ -107,10 +108,10 @@ def build_map(kind: type[Map], photos: Path | ImageSet, output: Path, options: B
     )  # fmt: skip
     if options.runtime == "auto" and step < steps:
         say(f"step {steps} of {steps}: put an ONNX file of the model into the map, so that covis locate starts quickly")
-        made.carry_runtime()
+        made.network.carry_runtime()
     if options.inliers:
         say(f"calibrating {options.inliers} feature matches on up to {EVIDENCE.inlier_photos} photos")
-        made.learn_inliers(options.inliers, held)
+        learn_inliers(made, options.inliers, held)
     scene = options.scene or (photos if isinstance(photos, Path) and _has_depth(described.images) else None)
     if scene is not None:
         made.keep_scene(scene)

@@ -90,7 +90,7 @@ def repair_map(path: Path | str) -> dict[str, Any]:
         if ELSEWHERE in parts:
             _cleared(path / ELSEWHERE)
     if RUNTIME in parts:
-        Map.open(path).carry_runtime()
+        Map.open(path).network.carry_runtime()
     if ELSEWHERE in parts:
         Map.open(path).describe_elsewhere()
     damage = [{"part": p.part, "cause": p.cause} for p in problems]

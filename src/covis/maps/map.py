@@ -7,10 +7,8 @@ model itself is needed.
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -23,18 +21,20 @@ from numpy.typing import NDArray
 from covis.core import artifacts, files
 from covis.core.addresses import without_password
 from covis.core.card import card
-from covis.core.errors import Damaged, InputError
-from covis.core.progress import say, warn
-from covis.descriptors import NORM_TOLERANCE, DescriptorStore, Matrix, Stacked
+from covis.core.errors import InputError
+from covis.core.progress import say
+from covis.descriptors import DescriptorStore, Matrix, Stacked
 from covis.images import ImageSet, encode_names
 from covis.maps.answers import Answer
 from covis.maps.calibration import Calibration, Recalibration, gcl_margin
-from covis.maps.calibration import calibrate as fit_calibration
 from covis.maps.calibration_record import read_calibration
+from covis.maps.contents import copied_segment, held_out_for, identity_of, keep_bank, keep_model, open_bank
 from covis.maps.display import Answers, MapView
 from covis.maps.elsewhere import Bank, describe_bank
-from covis.maps.held_out import HeldOut, hold_out, photos_key
+from covis.maps.held_out import HeldOut
+from covis.maps.inliers import with_inliers
 from covis.maps.locating import DEFAULTS, Judge, LocateOptions
+from covis.maps.network import MapNetwork
 from covis.maps.photos import files_of, kept_columns, list_rejects, listed, reframed, stamps
 from covis.maps.pictures import note_images
 from covis.maps.settings import EVIDENCE
@@ -42,16 +42,12 @@ from covis.maps.storage import Storage, open_storage
 from covis.maps.storage.folder import FolderStorage, State
 from covis.maps.storage.layout import (
     CURRENT,
-    ELSEWHERE,
-    INLIERS,
     MAP_KIND,
     MODEL,
     RUNTIME,
     SCENE,
-    clear_segment,
     founding,
     read_config,
-    read_model_manifest,
     read_runtime,
     require_photos,
     segment_folder,
@@ -61,66 +57,14 @@ from covis.ranking import Ranking
 from covis.reading.decoding import REJECTS, Rejected
 from covis.reading.inputs import Photo, expand_photos
 from covis.runtime import (
-    ONNX_FILE,
-    WEIGHTS_FILE,
     Described,
-    OnnxSession,
     Runtime,
-    describe_photos,
-    is_known,
-    known_descriptor,
 )
 from covis.search import Area
 from covis.search.kinds import choose
 
 if TYPE_CHECKING:
-    from covis.models import Embedder, PlaceModel
-    from covis.whitening import Whitening
-
-
-_BESIDE_FILE = "model.weights"
-"""Weights of the map's ONNX file, beside it."""
-_WORTH_REPACKING = 8
-"""Photos from which on repacking the weights saves time."""
-
-
-def _held_out_for(model: Embedder | None, images: ImageSet) -> HeldOut | None:
-    """Held-out queries for a pose-trained model: empty if trained on these photos, else None (use all)."""
-    whitening: Whitening | None = getattr(model, "whitening", None)
-    learned = {} if whitening is None else whitening.facts
-    if learned.get("labels", "none") == "none" or "images" not in learned:
-        return None
-    if learned["images"] == photos_key(images):
-        return HeldOut.empty(len(images))
-    warn(
-        "the model learned from the positions of its own photos; if some of them are indexed now, the map promises too much: "
-        "index without --model"
-    )
-    return None
-
-
-def _identity(model: Embedder | None, descriptors: DescriptorStore | None) -> tuple[str, int]:
-    """Fingerprint and length of the descriptors of a map that is being made."""
-    if model is not None:
-        return model.fingerprint(), model.dim
-    if descriptors is None:
-        raise ValueError("a map needs a model, or descriptors")
-    return descriptors.model, descriptors.dim
-
-
-def _keep_model(folder: Path, model: Embedder | None, descriptors: DescriptorStore | None) -> None:
-    """Writes the model into a map that does not have it yet; without a model, only the name of the descriptors."""
-    if (folder / artifacts.MANIFEST).is_file():
-        return
-    if model is not None:
-        model.save(folder, replace=True)
-        return
-    from covis.models.config import write_without_weights
-
-    identity, dim = _identity(model, descriptors)
-    assert descriptors is not None
-    card = {"backbone": f"descriptors of {descriptors.path.name}"}
-    write_without_weights(folder, identity, dim, card, replace=True)
+    from covis.models import Embedder
 
 
 def _with_views(answers: Sequence[Answer], photos: Sequence[Photo], images: ImageSet) -> Answers:
@@ -198,8 +142,8 @@ class Map:
         """
         path = Path(path)
         note_images(path, images)
-        held = _held_out_for(model, images) if held is None else held
-        identity, dim = _identity(model, descriptors)
+        held = held_out_for(model, images) if held is None else held
+        identity, dim = identity_of(model, descriptors)
         frame, images_key = images.poses.frame, images.fingerprint()
         config: dict[str, Any] = {
             "model": identity,
@@ -224,11 +168,11 @@ class Map:
                     from covis.maps.storage.engine_storage import EngineStorage
 
                     empty = EngineStorage.create(path, engine, config["table"], dim, frame)
-                _keep_model(path / MODEL, model, descriptors)
+                keep_model(path / MODEL, model, descriptors)
                 first = cls(path, empty, identity, dim)
                 if bank is None and model is not None and calibrate:
                     bank = describe_bank(model)
-                first._keep_bank(bank)
+                keep_bank(path, identity, dim, bank)
                 return first._add(images, "", descriptors, rejects, first._recalibration(calibrate, held))
 
     def __len__(self) -> int:
@@ -240,11 +184,11 @@ class Map:
         return self.storage.frame
 
     def __repr__(self) -> str:
-        return f"Map({str(self.path)!r}, {len(self)} photos, version {self.version}, {self.backbone})"
+        return f"Map({str(self.path)!r}, {len(self)} photos, version {self.version}, {self.network.backbone})"
 
     def _repr_html_(self) -> str:
         facts: dict[str, object] = {"path": self.path, "photos": len(self), "version": self.version}
-        facts |= {"model": f"{self.backbone} ({self.dim} dimensions)"}
+        facts |= {"model": f"{self.network.backbone} ({self.dim} dimensions)"}
         promise = None if self.calibration is None else self.calibration.promised()
         facts["promises"] = "no precision" if promise is None else f"{100 * promise:g} % of confident answers right"
         return card("Map", facts, self.images.poses.xy)
@@ -289,79 +233,23 @@ class Map:
         return self.folder.descriptors
 
     @cached_property
-    def model(self) -> Embedder:
-        """The model of every descriptor, in torch or, where the map was made with an ONNX file, as that."""
-        return self._open_model()
-
-    def _open_model(self, images: int | None = None) -> Embedder:
-        from covis.describing.describers import open_model
-
-        loaded = open_model(self.path / MODEL, images)
-        if loaded.fingerprint() != self.model_fingerprint:
-            raise InputError(
-                f"{self.path} holds descriptors of model {self.model_fingerprint}, its model folder is "
-                f"{loaded.fingerprint()}; restore it"
-            )
-        return loaded
-
-    @cached_property
-    def runtime(self) -> Runtime:
-        """What describes new photos, many of them: the map's own ONNX file where it has one that can be run, else torch."""
-        return self._open_runtime(repack=True)
+    def network(self) -> MapNetwork:
+        """What describes its photos."""
+        return MapNetwork(self.path, self.model_fingerprint)
 
     @property
-    def network(self) -> str:
-        """What describes new photos: `torch`, `onnx`, or empty where the map was made of descriptors alone."""
-        model = self.path / MODEL
-        if (self.path / RUNTIME).is_dir() or (model / ONNX_FILE).is_file():
-            return "onnx"
-        return "torch" if (model / WEIGHTS_FILE).is_file() else ""
+    def model(self) -> Embedder:
+        """The model of every descriptor, in torch or, where the map was made with an ONNX file, as that."""
+        return self.network.model
 
-    def _open_runtime(self, threads: int | None = None, *, repack: bool = False) -> Runtime:
-        model = self.path / MODEL
-        if (model / ONNX_FILE).is_file():
-            read_model_manifest(self.path, verify=False)
-            session = OnnxSession.open(model / ONNX_FILE, threads, verified=True, repack=repack)
-            if session.fingerprint != self.model_fingerprint:
-                raise Damaged(f"{model / ONNX_FILE} is not the model {self.model_fingerprint} of this map; restore it")
-            return session
-        if (self.path / RUNTIME).is_dir() and importlib.util.find_spec("onnxruntime") is not None:
-            try:
-                if read_runtime(self.path)["model"] == self.model_fingerprint:
-                    file = self.path / RUNTIME / ONNX_FILE
-                    return OnnxSession.open(file, threads, verified=True, repack=repack)
-            except InputError as error:
-                cause = str(error).partition(";")[0]
-                raise Damaged(f"{cause}; make it again with: covis map repair {self.path}") from None
-        from covis.describing.torch_runtime import TorchRuntime
+    @property
+    def runtime(self) -> Runtime:
+        """What describes new photos, many of them."""
+        return self.network.runtime
 
-        return TorchRuntime(self._place_model())
-
-    def _place_model(self) -> PlaceModel:
-        from covis.models import PlaceModel
-
-        model = self.model
-        assert isinstance(model, PlaceModel)  # a map that was made with an ONNX file does not come here
-        return model
-
-    def carry_runtime(self) -> bool:
-        """Puts an ONNX file of the model into the map, checked against torch; False where onnx is not installed.
-
-        A map that was made with an ONNX file has it already; one of descriptors alone has none (False).
-        """
-        folder = self.path / RUNTIME
-        if (folder / artifacts.MANIFEST).is_file() or (self.path / MODEL / ONNX_FILE).is_file():
-            return True
-        if not self.network or not all(map(importlib.util.find_spec, ("onnxruntime", "onnxscript", "onnx"))):
-            return False
-        from covis.models import export_onnx
-
-        facts = {"model": self.model_fingerprint}
-        with artifacts.lock(self.path), artifacts.create(folder, RUNTIME, facts, replace=True) as draft:
-            file = draft.path / ONNX_FILE
-            draft.facts["difference"] = export_onnx(self._place_model(), file, _BESIDE_FILE)
-            draft.facts["known"] = known_descriptor(OnnxSession.open(file, verified=True))
-        return True
+    def describe(self, photos: Any) -> Described:
+        """Descriptors of photos, given as for `locate`, and why some have none."""
+        return self.network.describe(photos)
 
     def keep_scene(self, path: Path | str) -> None:
         """Notes where the points of the photos lie, for full poses: a COLMAP model, or images with depth maps."""
@@ -375,50 +263,6 @@ class Map:
         if not file.is_file():
             return None
         return Path(files.read_record(file, {"scene": str}, "remove it and give --scene")["scene"])
-
-    def learn_inliers(
-        self, features: str, held: HeldOut | None = None, *, most: int = EVIDENCE.inlier_photos
-    ) -> Calibration:
-        """Learns P with inliers of local features counted, from up to `most` of the photos, for `LocateOptions(inliers=True)`.
-
-        features: as `covis evaluate --rerank local:…` has them, such as `sift`. held: as in `create`.
-        """
-        from covis.search.local import LocalReranker
-
-        self.folder  # noqa: B018 - an engine keeps no descriptors at hand
-        chosen, files_ = LocalReranker.parse(features), [self.file(i) for i in range(len(self))]
-        if held is None and (self.storage.calibration or {}).get("seen"):
-            raise InputError(f"the model of {self.path} learned from its photos; give --inliers to covis index")
-        held = (hold_out(self.images, self.descriptors, bank=self.bank) if held is None else held).some(most)
-        calibration = fit_calibration(
-            self.images, self.descriptors, self._margin, held=held,
-            inliers=lambda asked, ids: chosen.count([files_[q] for q in asked], files_, ids),
-        )  # fmt: skip
-        if calibration.probability is None:
-            warn(f"{self.path} could not calibrate inliers: {calibration.note}")
-            return calibration
-        with artifacts.lock(self.path):
-            artifacts.write_json(self.path / INLIERS, {"features": features, "calibration": calibration.to_dict()})
-        return calibration
-
-    def _with_inliers(self, judge: Judge, photos: Sequence[Path]) -> Judge:
-        """A judge that also counts local features which `photos` have in common with their matches."""
-        file = self.path / INLIERS
-        if not file.is_file():
-            raise InputError(
-                f"{self.path} is not calibrated for inliers; make one with: covis index PHOTOS --inliers sift -o MAP"
-            )
-        from covis.search.local import LocalReranker
-
-        record = files.read_record(file, {"features": str, "calibration": dict}, f"remove {file} and index again")
-        chosen, database = LocalReranker.parse(record["features"]), [self.file(i) for i in range(len(self))]
-        calibration = read_calibration(record["calibration"], file)
-        return replace(judge, calibration=calibration, inliers=lambda ids: chosen.count(photos, database, ids))
-
-    @cached_property
-    def backbone(self) -> str:
-        """The name of the model's network."""
-        return str(artifacts.read_json(self.path / MODEL / "config.json")["backbone"])
 
     def search(self, queries: Matrix, k: int, *, area: Area | None = None) -> Ranking:
         """The k nearest photos of each query descriptor; ids are positions in `images`."""
@@ -452,29 +296,6 @@ class Map:
             return judge
         return replace(judge, whole=self.judge_for(vectors, k, replace(options, area=None)))
 
-    def describe(self, photos: Any) -> Described:
-        """Descriptors of photos, given as for `locate`, and why some have none."""
-        expanded = expand_photos(photos)
-        if "runtime" in self.__dict__:
-            return describe_photos(self.runtime, expanded, NORM_TOLERANCE)
-        runtime = self.__dict__["runtime"] = self._open_runtime(1, repack=len(expanded) >= _WORTH_REPACKING)
-        with ThreadPoolExecutor(1) as beside:  # on a core that a single photo leaves idle
-            checked = beside.submit(self._check_network, runtime)
-            described = describe_photos(runtime, expanded, NORM_TOLERANCE)
-            checked.result()
-        return described
-
-    def _check_network(self, runtime: Runtime) -> None:
-        """Refuses a network that describes a known picture otherwise than when the map was made: its file has decayed."""
-        if not isinstance(runtime, OnnxSession) or not (self.path / RUNTIME).is_dir():
-            return
-        known = read_runtime(self.path).get("known")
-        if known is not None and not is_known(runtime, known):
-            raise Damaged(
-                f"the network in {self.path / RUNTIME} is damaged (a known picture has another descriptor); make it again "
-                f"with: covis map repair {self.path}"
-            )
-
     def locate(
         self, photos: Any, k: int = 5, options: LocateOptions = DEFAULTS, *, described: Described | None = None
     ) -> Answers:
@@ -494,7 +315,7 @@ class Map:
         if options.inliers:
             if any(photo.image is not None for photo in expanded):
                 raise InputError("inliers are counted between files; give paths, not images in memory")
-            judge = self._with_inliers(judge, [path for i, path in enumerate(paths) if i not in bad])
+            judge = with_inliers(self, judge, [path for i, path in enumerate(paths) if i not in bad])
         return _with_views(judge.answers(paths, vectors, bad, k), expanded, judge.images)
 
     def locate_walk(
@@ -549,9 +370,8 @@ class Map:
         )  # fmt: skip
         self.storage.check_new(table)
         paths = table.columns["file"]
-        store = self._segment(
-            artifacts.fingerprint(self.model_fingerprint, table.names, paths, stamps(paths)), images, given
-        )
+        key = artifacts.fingerprint(self.model_fingerprint, table.names, paths, stamps(paths))
+        store = self._segment(key, images, given)
         rows = store.rows(images.names)
         lost = [Rejected(images.name(int(i)), "no-descriptor", "see the segment") for i in np.flatnonzero(rows < 0)]
         list_rejects(self.path / REJECTS, [*rejects, *(listed(store.path) or lost)])
@@ -560,52 +380,28 @@ class Map:
 
     def _segment(self, key: str, images: ImageSet, given: DescriptorStore | None) -> DescriptorStore:
         """The descriptors of `images` as a segment of the map, computed or taken from a store of the same model."""
-        folder = segment_folder(self.path, key)
         if key in self.storage.segments:
-            return DescriptorStore.open(folder, verify=False, links=False)
-        if given is None:
-            from covis.describing.embedding import embed
+            return DescriptorStore.open(segment_folder(self.path, key), verify=False, links=False)
+        if given is not None:
+            return copied_segment(self.path, key, images, given, self.model_fingerprint)
+        from covis.describing.embedding import embed
 
-            return embed(self._open_model(len(images)), images, folder)
-        if given.model != self.model_fingerprint:
-            raise InputError(
-                f"{self.path} holds descriptors of model {self.model_fingerprint}, {given.path} of model {given.model}; "
-                "embed with one model"
-            )
-        rows = given.rows(images.names)
-        if (rows < 0).any():
-            lacking = images.name(int(np.flatnonzero(rows < 0)[0]))
-            raise InputError(f"{given.path} has no descriptor of {lacking!r}; embed the photos that you add")
-        clear_segment(self.path, key)
-        store = DescriptorStore.create(folder, given.model, given.dim)
-        return store.append(images.names, np.asarray(given[rows], np.float32), model=given.model)
+        return embed(self.network.open_model(len(images)), images, segment_folder(self.path, key))
 
     def _recalibration(self, wanted: bool = True, held: HeldOut | None = None) -> Recalibration:
         return Recalibration(self._margin, wanted, held, self.bank)
 
-    def _keep_bank(self, bank: Bank | None) -> None:
-        if bank is None or (self.path / ELSEWHERE / artifacts.MANIFEST).is_file():
-            return
-        store = DescriptorStore.create(self.path / ELSEWHERE, self.model_fingerprint, self.dim)
-        names = [f"{family}/{i}" for i, family in enumerate(bank.family)]
-        store.append(names, bank.descriptors, model=self.model_fingerprint)
-
     def describe_elsewhere(self) -> None:
         """Describes the pictures of the bank again, in a map that has lost them."""
         with artifacts.lock(self.path):
-            self._keep_bank(describe_bank(self.model) if self.network else None)
+            keep_bank(
+                self.path, self.model_fingerprint, self.dim, describe_bank(self.model) if self.network.kind else None
+            )
 
     @cached_property
     def bank(self) -> Bank | None:
         """Pictures that are not of the map's places, as its model describes them; None where it could not."""
-        folder = self.path / ELSEWHERE
-        if not (folder / artifacts.MANIFEST).is_file():
-            if self.calibration is not None and self.calibration.counts_bank:
-                raise Damaged(f"{folder} is missing; make it again with: covis map repair {self.path}")
-            return None
-        store = DescriptorStore.open(folder, links=False)
-        family = np.array([int(bytes(name).partition(b"/")[0]) for name in store.names])
-        return Bank(np.asarray(store[:], np.float32), family)
+        return open_bank(self.path, counted=self.calibration is not None and self.calibration.counts_bank)
 
     @property
     def _margin(self) -> float | None:
