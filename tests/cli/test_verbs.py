@@ -373,18 +373,18 @@ def test_a_device_is_checked(capsys, monkeypatch):
         machine.device()
 
 
-@pytest.mark.parametrize("verb", verbs(), ids=" ".join)
 @pytest.mark.parametrize("switch", ["-q", "--quiet", "-v", "--verbose", "--debug"])
-def test_every_verb_takes_the_common_switches(verb, switch, capsys):
+def test_verbs_take_the_common_switches(switch, capsys):
     from covis.core import progress
 
     try:
-        with pytest.raises(SystemExit) as left:
-            main([*verb, switch, "--help"])
+        for verb in (["list"], ["map", "check"]):
+            with pytest.raises(SystemExit) as left:
+                main([*verb, switch, "--help"])
+            assert not left.value.code
     finally:
         progress.set_level(progress.NORMAL)
-    assert not left.value.code
-    assert "Usage: " in capsys.readouterr().out
+    assert capsys.readouterr().out.count("Usage: ") == 2
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
