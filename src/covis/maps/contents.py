@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from covis.core import artifacts
-from covis.core.errors import Damaged, InputError
+from covis.core.errors import InputError
 from covis.core.progress import warn
 from covis.descriptors import DescriptorStore
 from covis.images import ImageSet
@@ -83,13 +83,10 @@ def keep_bank(path: Path, fingerprint: str, dim: int, bank: Bank | None) -> None
     store.append([f"{family}/{i}" for i, family in enumerate(bank.family)], bank.descriptors, model=fingerprint)
 
 
-def open_bank(path: Path, *, counted: bool) -> Bank | None:
-    """The pictures of other places in a map; None where it has none, an error where its calibration counts them."""
-    folder = path / ELSEWHERE
-    if not (folder / artifacts.MANIFEST).is_file():
-        if counted:
-            raise Damaged(f"{folder} is missing; make it again with: covis map repair {path}")
+def open_bank(path: Path) -> Bank | None:
+    """The pictures of other places in a map; None where it has none."""
+    if not (path / ELSEWHERE / artifacts.MANIFEST).is_file():
         return None
-    store = DescriptorStore.open(folder, links=False)
+    store = DescriptorStore.open(path / ELSEWHERE, links=False)
     family = np.array([int(bytes(name).partition(b"/")[0]) for name in store.names])
     return Bank(np.asarray(store[:], np.float32), family)

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from covis.core import artifacts, files
 from covis.core.addresses import without_password
 from covis.core.card import card
-from covis.core.errors import InputError
+from covis.core.errors import Damaged, InputError
 from covis.core.progress import say
 from covis.descriptors import DescriptorStore, Matrix, Stacked
 from covis.images import ImageSet, encode_names
@@ -42,6 +42,7 @@ from covis.maps.storage import Storage, open_storage
 from covis.maps.storage.folder import FolderStorage, State
 from covis.maps.storage.layout import (
     CURRENT,
+    ELSEWHERE,
     MAP_KIND,
     MODEL,
     RUNTIME,
@@ -56,10 +57,7 @@ from covis.maps.walks import Walk, locate_walk
 from covis.ranking import Ranking
 from covis.reading.decoding import REJECTS, Rejected
 from covis.reading.inputs import Photo, expand_photos
-from covis.runtime import (
-    Described,
-    Runtime,
-)
+from covis.runtime import Described, Runtime
 from covis.search import Area
 from covis.search.kinds import choose
 
@@ -401,7 +399,10 @@ class Map:
     @cached_property
     def bank(self) -> Bank | None:
         """Pictures that are not of the map's places, as its model describes them; None where it could not."""
-        return open_bank(self.path, counted=self.calibration is not None and self.calibration.counts_bank)
+        bank = open_bank(self.path)
+        if bank is None and self.calibration is not None and self.calibration.counts_bank:
+            raise Damaged(f"{self.path / ELSEWHERE} is missing; make it again with: covis map repair {self.path}")
+        return bank
 
     @property
     def _margin(self) -> float | None:
