@@ -38,7 +38,6 @@ def run_demo(
     *,
     data: Path | None = None,
     settings: Sequence[str] = (),
-    workers: int | None = None,
 ) -> dict[str, Any]:
     """Labels, trains, embeds, searches, evaluates and reports; returns the table and the report's path.
 
@@ -54,7 +53,7 @@ def run_demo(
             runs[loss] = [output / "runs" / f"{loss}-seed-{s}" for s in range(seed, seed + _SEEDS)]
             for s, run in zip(range(seed, seed + _SEEDS), runs[loss], strict=True):
                 say(f"{run.name}:")
-                train(recipe, run, data=data, seed=s, resources=Resources(workers, tensorboard=False))
+                train(recipe, run, data=data, seed=s, resources=Resources(tensorboard=False))
             evaluations[loss] = [_evaluated(run, output / "evals" / run.name, benchmark) for run in runs[loss]]
         report = output / "report.html"
         title = "The town: contrastive against generalised contrastive loss"

@@ -283,17 +283,15 @@ class Moments:
 
 
 @contextlib.contextmanager
-def moments(
-    descriptors: DescriptorRows, dim: int, *, fewer: bool = False, single: bool | None = None
-) -> Iterator[Moments]:
+def moments(descriptors: DescriptorRows, dim: int, *, fewer: bool = False) -> Iterator[Moments]:
     """Mean and `dim` leading directions of (N, D) descriptors, read in blocks.
 
-    fewer: where descriptors span fewer directions, give those instead of an error. single: work in single precision
-    (None: where the products are large); it moves distances by about 1e-5.
+    fewer: where descriptors span fewer directions, give those instead of an error. Large products are
+    computed in single precision, which moves distances by about 1e-5.
     """
     n, d = _checked_shape(descriptors, dim)
     mean = _mean(descriptors)
-    single = min(n, d) * float(n) * d > _SINGLE_FROM if single is None else single
+    single = min(n, d) * float(n) * d > _SINGLE_FROM
     if n <= d and n <= GRAM_ROWS:
         values, vectors, total, lift = _by_gram(descriptors, mean, single)
     elif d <= COVARIANCE_DIMS:

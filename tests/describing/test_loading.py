@@ -104,7 +104,7 @@ def test_requests_are_taken_lazily(images):
             taken.append(i)
             yield ([i],)
 
-    stream = joint_batches((images,), requests(), SIZE, workers=2, prefetch=2)
+    stream = joint_batches((images,), requests(), SIZE, workers=2)
     next(stream)
     assert len(taken) <= 2 * 2 + 1
     stream.close()

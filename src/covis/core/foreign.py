@@ -63,9 +63,9 @@ def read_foreign(path: Path | str, limit: int = MAX_TEXT_BYTES) -> bytes:
         raise InputError(f"{path} cannot be read ({first_line(error)}); check the file") from None
 
 
-def read_foreign_text(path: Path | str, limit: int = MAX_TEXT_BYTES) -> str:
+def read_foreign_text(path: Path | str) -> str:
     """Like `read_foreign`, as UTF-8; invalid bytes are kept as surrogates."""
-    return read_foreign(path, limit).decode("utf-8-sig", "surrogateescape")
+    return read_foreign(path).decode("utf-8-sig", "surrogateescape")
 
 
 def check_regular(path: Path | str) -> None:

@@ -163,8 +163,8 @@ def _checked_device(name: str) -> str:
     return name
 
 
-def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int, ahead: int = 2) -> Iterator[B]:
-    """`function` of each piece, in order; at most `ahead` pieces per worker wait. One worker means this process."""
+def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int) -> Iterator[B]:
+    """`function` of each piece, in order; at most two pieces per worker wait. One worker means this process."""
     if processes <= 1:
         yield from map(function, pieces)
         return
@@ -172,7 +172,7 @@ def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int
     try:
         queue: deque[Future[B]] = deque()
         remaining = iter(pieces)
-        for piece in islice(remaining, processes * ahead):
+        for piece in islice(remaining, 2 * processes):
             queue.append(pool.submit(function, piece))
         while queue:
             yield queue.popleft().result()

@@ -99,9 +99,7 @@ def _manifest(folder: Path) -> dict[str, Any]:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def open_describer(
-    path: Path | str, batch_size: int | None = None, workers: int | None = None, cache: Path | None = None
-) -> Describer:
+def open_describer(path: Path | str, workers: int | None = None, cache: Path | None = None) -> Describer:
     """The describer at `path`: a model or run folder, an ONNX file, a store, a matrix with names, or a model's name.
 
     >>> import covis
@@ -113,7 +111,7 @@ def open_describer(
     if given.kind in ("store", "matrix"):
         return open_descriptors(given.path)
     place = given.path.resolve()
-    return ModelDescriber(open_model(given.path), given.label, batch_size, workers=workers, cache=cache, folder=place)
+    return ModelDescriber(open_model(given.path), given.label, workers=workers, cache=cache, folder=place)
 
 
 def open_descriptors(path: Path | str) -> StoreDescriber | MatrixDescriber:
@@ -157,7 +155,6 @@ class ModelDescriber:
 
     model: Embedder
     label: str = "model"
-    batch_size: int | None = None
     workers: int | None = None
     cache: Path | None = None
     folder: Path | None = None
@@ -176,12 +173,11 @@ class ModelDescriber:
 
     def describe(self, images: ImageSet) -> tuple[Descriptors, NDArray[np.bool_]]:
         """Embeds, or opens what was embedded before from the same files."""
-        from covis.describing.embedding import BATCH_SIZE, embed
+        from covis.describing.embedding import embed
 
         folder = (self.cache or cache_folder()) / "descriptors"
         key = artifacts.fingerprint(self.model.fingerprint(), str(images.root.resolve()), *_file_states(images))
-        size = self.batch_size or BATCH_SIZE
-        store = embed(self._runtime(len(images)), images, folder / key, batch_size=size, workers=self.workers)
+        store = embed(self._runtime(len(images)), images, folder / key, workers=self.workers)
         return _rows_by_name(store, images)
 
     def _runtime(self, images: int) -> Embedder:

@@ -62,13 +62,11 @@ def joint_batches(
     on_reject: OnReject = "replace",
     seed: int = 0,
     rejects: list[BadFile] | None = None,
-    prefetch: int = 2,
 ) -> Iterator[tuple[Loaded, ...]]:
     """For each request (one array of ids for each set) the images of each set, in order of request.
 
     With `replace`, a bad image is always replaced by the same other one of its set, drawn from (seed, set, id), and
-    `ids` names it: look up its similarities again. `requests` is consumed lazily, at most `prefetch` batches per worker
-    ahead.
+    `ids` names it: look up its similarities again. `requests` is consumed lazily, at most two batches per worker ahead.
     """
     files = _Files(tuple(sets), size, on_reject, seed)
     loader: DataLoader[_Answer] = DataLoader(
@@ -76,7 +74,7 @@ def joint_batches(
         batch_size=None,
         sampler=_Lazy(requests),
         num_workers=workers,
-        prefetch_factor=prefetch if workers else None,
+        prefetch_factor=2 if workers else None,
         collate_fn=_as_it_is,
     )
     for loaded, bad in loader:

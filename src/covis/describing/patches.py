@@ -115,7 +115,7 @@ class PatchReranker:
 
 
 def agreement(
-    query: NDArray[np.float32], candidates: NDArray[np.float32], places: NDArray[np.float32], reach: float = REACH
+    query: NDArray[np.float32], candidates: NDArray[np.float32], places: NDArray[np.float32]
 ) -> NDArray[np.float64]:
     """(n,) spatial agreement of patches (P, D) with the patches (n, P, D) of each candidate.
 
@@ -128,7 +128,7 @@ def agreement(
         )
     count, patches, dim = candidates.shape
     cosine = (candidates.reshape(-1, dim) @ query.T).reshape(count, patches, patches)
-    limit = reach * float(np.linalg.norm(places.max(0) - places.min(0))) or 1.0
+    limit = REACH * float(np.linalg.norm(places.max(0) - places.min(0))) or 1.0
     return np.array([_agree(one.T, places, limit) for one in cosine])
 
 

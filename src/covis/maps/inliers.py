@@ -22,10 +22,8 @@ if TYPE_CHECKING:
     from covis.maps.map import Map
 
 
-def learn_inliers(
-    map_: Map, features: str, held: HeldOut | None = None, *, most: int = EVIDENCE.inlier_photos
-) -> Calibration:
-    """Learns P with inliers of local features counted, from up to `most` of the photos, for `LocateOptions(inliers=True)`.
+def learn_inliers(map_: Map, features: str, held: HeldOut | None = None) -> Calibration:
+    """Learns P with inliers of local features counted, from some of the photos, for `LocateOptions(inliers=True)`.
 
     features: as `covis evaluate --rerank local:…` has them, such as `sift`. held: as in `Map.create`.
     """
@@ -33,7 +31,9 @@ def learn_inliers(
     chosen, files_ = LocalReranker.parse(features), [map_.file(i) for i in range(len(map_))]
     if held is None and (map_.storage.calibration or {}).get("seen"):
         raise InputError(f"the model of {map_.path} learned from its photos; give --inliers to covis index")
-    held = (hold_out(map_.images, map_.descriptors, bank=map_.bank) if held is None else held).some(most)
+    held = (hold_out(map_.images, map_.descriptors, bank=map_.bank) if held is None else held).some(
+        EVIDENCE.inlier_photos
+    )
     calibration = calibrate(
         map_.images, map_.descriptors, gcl_margin(map_.path / MODEL), held=held,
         inliers=lambda asked, ids: chosen.count([files_[q] for q in asked], files_, ids),
