@@ -120,9 +120,9 @@ def test_claim_refuses_a_folder_of_other_files(tmp_path):
 def test_a_second_process_is_told_the_first_ones_id(tmp_path):
     code = f"from covis.core import artifacts\nfrom pathlib import Path\nwith artifacts.lock(Path({str(tmp_path)!r})): pass"
     with artifacts.lock(tmp_path):
-        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+        other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=280)
     assert f"process {os.getpid()}" in other.stderr
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=280)
 
 
 def test_fingerprint_sees_values_shapes_and_types():

@@ -43,7 +43,7 @@ def run(package, **settings):
     env = {**os.environ, "PYTHONPATH": str(package), **settings}
     env.pop("NUMBA_CACHE_DIR", None)
     done = subprocess.run(
-        [sys.executable, "-c", CODE], env=env, capture_output=True, text=True, timeout=240, check=True
+        [sys.executable, "-c", CODE], env=env, capture_output=True, text=True, timeout=280, check=True
     )
     value, hits, misses = done.stdout.split()
     return float(value), int(hits), int(misses)

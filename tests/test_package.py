@@ -20,7 +20,7 @@ def wheel(tmp_path_factory):
     pytest.importorskip("hatchling", reason="needs the `test` extra")
     folder = tmp_path_factory.mktemp("wheel")
     command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)]
-    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=120)
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True, timeout=280)
     [built] = folder.glob("covis-*.whl")
     return built
 
@@ -29,10 +29,10 @@ def wheel(tmp_path_factory):
 def installed(wheel, tmp_path_factory):
     """The `covis` command of an environment that has the wheel, and this one's other packages."""
     home = tmp_path_factory.mktemp("environment")
-    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=120)
+    subprocess.run([sys.executable, "-m", "venv", str(home)], check=True, timeout=280)
     python = home / "bin" / "python"
     subprocess.run(
-        [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=120
+        [str(python), "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", str(wheel)], check=True, timeout=280
     )
     [packages] = (home / "lib").glob("python*/site-packages")
     (packages / "others.pth").write_text(f"{sysconfig.get_path('purelib')}\n", encoding="utf-8")
@@ -42,7 +42,7 @@ def installed(wheel, tmp_path_factory):
 def run(installed, *arguments, folder):
     environment = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
     return subprocess.run(
-        [str(installed), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=120
+        [str(installed), *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
     )
 
 
@@ -74,7 +74,7 @@ def test_the_dockerfile_is_linted():
     program = Path(sys.executable).with_name("hadolint")
     if not program.is_file():
         pytest.skip("needs the `test` extra")
-    done = subprocess.run([str(program), "Dockerfile"], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    done = subprocess.run([str(program), "Dockerfile"], cwd=ROOT, capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stdout
 
 

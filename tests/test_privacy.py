@@ -53,7 +53,7 @@ def spied(tmp_path_factory):
     def run(*words, expected=0):
         log.write_text("")
         done = subprocess.run(
-            [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=240
+            [sys.executable, *words], cwd=folder, env=environment, capture_output=True, text=True, timeout=280
         )
         assert done.returncode == expected, done.stderr
         return log.read_text().split("\n")[:-1]

@@ -40,7 +40,7 @@ def run(code_or_args, closed=(), **environment):
         ["sh", "-c", f'exec "$@" {shell}', "sh", sys.executable, *words],
         capture_output=True,
         env=os.environ | environment,
-        timeout=120,
+        timeout=280,
         check=False,
     )
 

@@ -252,7 +252,7 @@ def test_two_writers_from_two_folders_lose_nothing(engine, photos, tmp_path):
     wanted = {made.images.names[i] for i in range(8)}
     with ThreadPoolExecutor(2) as pool:
         for turn in range(3):
-            together = threading.Barrier(2, timeout=60)
+            together = threading.Barrier(2, timeout=280)
 
             def write(which, turn=turn, together=together):
                 new = images(photos, [100 + 10 * turn + which])

@@ -105,7 +105,7 @@ def test_another_process_draws_the_same(sampler):
     )
     tests = Path(__file__).parents[1]
     out = subprocess.run(
-        [sys.executable, "-c", code], cwd=tests, capture_output=True, text=True, check=True, timeout=120
+        [sys.executable, "-c", code], cwd=tests, capture_output=True, text=True, check=True, timeout=280
     )
     assert out.stdout == content(s.batch(5, 1))
 

@@ -213,14 +213,14 @@ def test_command_line_killed_resumed_and_on_two_ranks(model, folder, tmp_path):
     victim.send_signal(signal.SIGKILL)
     victim.communicate()
     again = covis(*line, tmp_path / "killed")
-    out, err = again.communicate(timeout=120)
+    out, err = again.communicate(timeout=280)
     assert again.returncode == 0, err
     expected = json.loads(out)
     assert (expected["rows"], expected["left_out"]) == (45, 0)
 
     ranks = [covis(*line, tmp_path / "ranks", RANK=str(r), WORLD_SIZE="2", LOCAL_RANK=str(r)) for r in range(2)]
     for process in ranks:
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=280)
         assert process.returncode == 0, err
         assert json.loads(out)["fingerprint"] == expected["fingerprint"]
 

@@ -32,7 +32,7 @@ def run_page(page, capsys, skip=(), more=None):
     ran = []
     for kind, text in blocks(page, ("sh", "python")):
         if kind == "python":
-            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=120)
+            done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, timeout=280)
             assert done.returncode == 0, done.stderr
             continue
         for line in text.splitlines():
@@ -110,7 +110,7 @@ def test_a_video_becomes_a_served_map(tmp_path, monkeypatch, capsys):
 
     assert "covis serve walk.map" in (ROOT / "docs" / "tools.md").read_text(encoding="utf-8")
     with served.process(tmp_path / "walk.map") as (_, address), (tmp_path / "question.jpg").open("rb") as photo:
-        told = httpx.post(f"{address}/v1/locate", files={"photo": photo}, timeout=60)
+        told = httpx.post(f"{address}/v1/locate", files={"photo": photo}, timeout=280)
     assert told.status_code == 200
     assert nearest[1][:7] in told.text
 

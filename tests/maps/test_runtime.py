@@ -66,7 +66,7 @@ def test_a_first_answer_is_cold_and_quick(town):
         "-o",
         str(page),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
     facts = json.loads(done.stderr.splitlines()[-1])
     assert (facts["code"], facts["heavy"]) == (0, [])
     assert json.loads(done.stdout)[0]["matches"][0]["image"] == "3.jpg"
@@ -77,7 +77,7 @@ def test_a_first_answer_is_cold_and_quick(town):
 @pytest.mark.parametrize("arguments", [("nowhere.map", "3.jpg"), ("map", "nowhere.jpg"), ("3.jpg", "map")])
 def test_mistakes_are_told_before_anything_is_loaded(town, arguments):
     command = [sys.executable, "-c", COLD, "locate", *(str(town / a) for a in arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=True)
     facts = json.loads(done.stderr.splitlines()[-1])
     assert (facts["code"], facts["heavy"]) == (2, [])
     assert len(done.stderr.splitlines()) == 2

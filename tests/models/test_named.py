@@ -148,7 +148,7 @@ def test_a_fetched_model_runs_without_torch(cosplace, lane, tmp_path):
         "import sys\nfor n in ('torch', 'timm'): sys.modules[n] = None\nfrom covis.cli import main\nmain(sys.argv[1:])"
     )
     command = ["embed", NAME, str(lane / "lane.csv"), "-o", str(tmp_path / "store")]
-    done = subprocess.run([sys.executable, "-c", blocked, *command], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", blocked, *command], capture_output=True, text=True, timeout=280)
     assert done.returncode == 0, done.stderr
 
 
@@ -207,7 +207,7 @@ def test_a_proxy_that_refuses_the_model_hub_is_bad_input(hosts, monkeypatch, cap
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
     command = [sys.executable, "-m", "covis", "embed", "megaloc", str(lane / "lane.csv"), "-o", str(tmp_path / "store")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280)
     assert done.returncode == 2, done.stderr
     assert "403" in done.stderr.splitlines()[-1]
     assert "https://huggingface.co/gberton/MegaLoc/resolve/main/model.safetensors" in done.stderr.splitlines()[-1]
@@ -218,7 +218,7 @@ def test_the_model_hub_is_reached_at_its_endpoint(hosts, monkeypatch, tmp_path):
     monkeypatch.setenv("HF_ENDPOINT", hosts.base)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "hub"))
     program = "from covis.models.hub import fetch; print(fetch('gberton/MegaLoc', 'model.safetensors', '', 'MIT').read_bytes())"
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=280)
     assert done.stdout.strip() == "b'weights'", done.stderr
     assert hashlib.sha256(b"weights").hexdigest() in done.stderr
     assert "licence: MIT" in done.stderr

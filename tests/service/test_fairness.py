@@ -42,7 +42,7 @@ def test_a_small_file_of_49_megapixels_takes_bounded_memory(mode, most_mb):
         input=png(mode, 7000),
         capture_output=True,
         env=os.environ,
-        timeout=120,
+        timeout=280,
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < most_mb

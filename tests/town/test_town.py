@@ -159,7 +159,7 @@ def test_killed_while_rendering_another_process_finishes_the_town(tmp_path, haml
     second = start(folder)  # waits for the first
     first.kill()
     first.communicate()
-    _, talk = second.communicate(timeout=240)
+    _, talk = second.communicate(timeout=280)
     assert second.returncode == 0, talk
     images = town.load(folder, "val")
     assert not list(folder.rglob("*.partial"))
@@ -219,7 +219,7 @@ def test_only_an_embedded_dataset_needs_no_path():
 
 def test_the_town_is_planned_without_compiling_anything():
     code = "import covis.town; from covis.town.casting import trace; assert not trace.signatures"
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=120, env=dict(os.environ))
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=280, env=dict(os.environ))
 
 
 def test_every_condition_has_a_name_of_its_own():

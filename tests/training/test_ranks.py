@@ -27,7 +27,7 @@ def train(run, hamlet, tmp_path, processes, settings):
     if processes == "torchrun":
         launch = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0"]
         launch += ["--standalone", "-m", "covis"]
-        done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True, timeout=240)
+        done = subprocess.run([*launch, *words], env=environment, capture_output=True, text=True, timeout=280)
         assert done.returncode == 0, done.stderr
     else:
         for rank in started(words, environment, processes):
@@ -92,5 +92,5 @@ for attempt in range(2):
 
 def test_ranks_meet_again_after_the_launcher_began_them_anew():
     """torchrun keeps one store over restarts, with the addresses of ranks that died."""
-    found = subprocess.run([sys.executable, "-c", RESTARTED], capture_output=True, text=True, timeout=240, check=False)
+    found = subprocess.run([sys.executable, "-c", RESTARTED], capture_output=True, text=True, timeout=280, check=False)
     assert found.stdout.splitlines() == ["-9 -9", "0 0"], found.stderr

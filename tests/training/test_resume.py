@@ -64,7 +64,7 @@ def test_random_kills_change_nothing(hamlet, tmp_path):
         if process.poll() is None:
             kills += 1
         process.send_signal(signal.SIGKILL)
-        process.communicate(timeout=60)
+        process.communicate(timeout=280)
         if kills >= STOPS:
             break
     assert kills >= STOPS, f"only {kills} stops hit a running process"
@@ -83,7 +83,7 @@ def test_a_polite_stop_checkpoints_and_says_how_to_go_on(hamlet, tmp_path, numbe
     while steps_seen(run) < 10 and time.monotonic() < deadline:
         time.sleep(0.05)
     process.send_signal(number)
-    _, talk = process.communicate(timeout=60)
+    _, talk = process.communicate(timeout=280)
     assert process.returncode == code, talk
     assert "re-run the same command to resume" in talk
     kept = sorted((run / "checkpoints").glob("step-*"))
@@ -101,7 +101,7 @@ def test_two_runs_at_once_are_refused_with_the_process_id(hamlet, tmp_path):
         time.sleep(0.05)
     second = forked.run(slow, environment=environment(tmp_path))
     first.send_signal(signal.SIGKILL)
-    first.communicate(timeout=60)
+    first.communicate(timeout=280)
     assert second.returncode == 2
     assert f"process {first.pid}" in second.stderr
     assert len(second.stderr.strip().splitlines()) == 1
