@@ -7,7 +7,7 @@ from covis.core.errors import InputError
 from covis.descriptors import DescriptorStore
 from covis.search import KINDS, Approximate, Circle, Exact, approximate, build_index, open_index, rank, tuning
 from covis.search import kinds as index_kinds
-from covis.search.kinds import EFFORTS, choose, parse_size, size
+from covis.search.kinds import EFFORTS, choose, parse_size
 
 DIM = 48
 
@@ -114,7 +114,6 @@ def test_sizes():
     assert parse_size("2G") == 2 << 30
     assert parse_size("1.5 MiB") == 3 << 19
     assert parse_size("1000") == 1000
-    assert size(1536) == "1.5 kB"
     with pytest.raises(InputError, match="500M or 2G"):
         parse_size("lots")
 

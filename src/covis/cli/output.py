@@ -8,6 +8,7 @@ from typing import Any
 
 from covis.core.errors import visible
 from covis.core.progress import say
+from covis.core.tables import size_text
 from covis.core.tables import text_table as table
 
 __all__ = ["emit", "size_text", "table"]
@@ -40,12 +41,3 @@ def _json_text(data: Any) -> str:
 def _json_value(value: Any) -> Any:
     """numpy scalars and arrays, and paths, as values for JSON."""
     return value.tolist() if hasattr(value, "tolist") else str(value)
-
-
-def size_text(count: float) -> str:
-    """A number of bytes for people: `12.3 MB`."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if count < 1000:
-            return f"{count:.0f} {unit}" if unit == "bytes" else f"{count:.1f} {unit}"
-        count /= 1000
-    return f"{count:.1f} TB"

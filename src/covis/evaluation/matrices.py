@@ -17,7 +17,7 @@ from covis.core.foreign import read_foreign
 from covis.images import ImageSet, encode_names
 
 
-def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = True) -> Descriptors:
+def read_descriptors(path: Path | str, images: ImageSet) -> Descriptors:
     """Descriptors that another tool wrote: `FILE.npy` (N, dim) beside `FILE.txt`, one image name per line, any order.
 
     Names are matched with the images' own by their whole path or, where that is unambiguous, by file name.
@@ -25,8 +25,7 @@ def read_descriptors(path: Path | str, images: ImageSet, *, normalise: bool = Tr
     path = Path(path)
     matrix, given = open_matrix(path)
     rows = np.asarray(matrix[match_names(given, images, path.with_suffix(".txt"))], np.float32)
-    scaled = unit_rows(path, rows, images.name)
-    return scaled if normalise else rows
+    return unit_rows(path, rows, images.name)
 
 
 def open_matrix(path: Path) -> tuple[NDArray[Any], NDArray[np.bytes_]]:

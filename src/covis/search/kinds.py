@@ -75,12 +75,3 @@ def parse_size(text: str) -> int:
     if not match:
         raise InputError(f"{text!r} is not an amount of memory; write it like 500M or 2G")
     return int(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
-
-
-def size(count: float) -> str:
-    """Bytes for people: 1536 → `1.5 kB`."""
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1024:
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.3g} {unit}"
-        count /= 1024
-    return f"{count:.3g} TB"

@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis.core.progress import say
+from covis.core.tables import size_text
 from covis.descriptors import DescriptorStore, Matrix
 from covis.ranking import Ranking
 from covis.search.approximate import Approximate
 from covis.search.exact import rank
 from covis.search.index import Exact, LocalIndex
-from covis.search.kinds import EFFORTS, ROW_BYTES, choose, size
+from covis.search.kinds import EFFORTS, ROW_BYTES, choose
 
 TARGET_RECALL = 0.99
 MEASURED_K = 10
@@ -46,7 +47,7 @@ class Measured:
         """One line for people."""
         return (
             f"{self.kind} over {self.count} × {self.dim}: misses {100 * self.loss:.2f} % of the exact {self.k} nearest "
-            f"and {100 * (1 - self.recall_at_1):.2f} % of the nearest ({self.queries} queries), {size(self.ram_bytes)} "
+            f"and {100 * (1 - self.recall_at_1):.2f} % of the nearest ({self.queries} queries), {size_text(self.ram_bytes)} "
             "of memory"
         )
 
