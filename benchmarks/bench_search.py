@@ -132,18 +132,19 @@ def planned(rows: list[dict[str, Any]], count: int) -> dict[str, dict[str, str]]
 
     Exact search grows with n. A graph grows with log n, and with n log n to build.
     """
-    from covis.search.kinds import KINDS, ROW_BYTES, size
+    from covis.core.tables import size_text
+    from covis.search.kinds import KINDS, ROW_BYTES
 
     by_kind = {row["what"].split(",")[0]: row for row in rows if "alone_ms" in row}
     exact_ms = float(np.median([row["exact_alone_ms"] for row in by_kind.values()]))
     plan: dict[str, dict[str, str]] = {"exact": {}, **{kind.replace("-", "_"): {} for kind in KINDS}}
     for n in (1_400_000, 10**8, 10**9):
         more, logs = n / count, np.log(n) / np.log(count)
-        plan["exact"][str(n)] = f"{size(n * ROW_BYTES)}, {_time(exact_ms * more / 1000)}"
+        plan["exact"][str(n)] = f"{size_text(n * ROW_BYTES)}, {_time(exact_ms * more / 1000)}"
         for name, kind in KINDS.items():
             row = by_kind[name]
             times = _time(row["alone_ms"] * logs / 1000), _time(row["build_s"] * more * logs)
-            plan[name.replace("-", "_")][str(n)] = f"{size(kind.ram(n, DIM))}, {times[0]}, {times[1]}"
+            plan[name.replace("-", "_")][str(n)] = f"{size_text(kind.ram(n, DIM))}, {times[0]}, {times[1]}"
     return plan
 
 
