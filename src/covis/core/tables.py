@@ -49,13 +49,17 @@ def text_table(rows: Sequence[TableRow]) -> str:
     )
 
 
-def markdown_table(rows: Sequence[TableRow]) -> str:
-    """For a page or a pull request."""
+def markdown_table(rows: Sequence[TableRow], best: Mapping[str, bool] | None = None) -> str:
+    """For a page or a pull request; `best` as for LaTeX."""
     if not rows:
         return "(none)"
     head = list(rows[0])
     right = [is_numeric(rows, key) for key in head]
-    cells = [[str(row.get(key, "")) for key in head] for row in rows]
+    bold = _best_cells(rows, best)
+    cells = [
+        [f"**{row.get(key, '')}**" if (i, key) in bold else str(row.get(key, "")) for key in head]
+        for i, row in enumerate(rows)
+    ]
     return markdown_lines([head, *cells], right)
 
 
