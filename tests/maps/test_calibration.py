@@ -98,15 +98,32 @@ def test_it_travels_through_json(town):
     assert np.array_equal(back.radius_m(p), Map.open(map_.path).calibration.radius_m(p))
 
 
-def test_a_small_map_says_that_it_cannot_tell(tmp_path):
+def test_a_small_map_answers_by_what_other_small_maps_are_like_and_promises_nothing(tmp_path):
     map_, world = simulated_map(tmp_path, groups=2, photos=20)
     assert map_.calibration.held_out is None
+    assert map_.calibration.promised() is None
     assert "only 40 photos" in map_.calibration.note
     rng = np.random.default_rng(0)
     judged = map_.judge()(world.describe(map_.images.poses.xy[:3], rng), 5)
-    assert judged.probability is None
+    assert ((judged.probability[:, 0] > 0) & (judged.probability[:, 0] < 1)).all()
     assert np.isnan(judged.radius_m).all()
-    assert np.isfinite(judged.fused.xy).all()
+    answer = map_.judge().answer(map_.path, judged, 0, 3)
+    assert not answer.confident
+    assert "other small maps" in answer.note
+    assert Map.open(map_.path).calibration.summary()["calibrated"] is False
+
+
+@pytest.mark.parametrize("wrong", [0, 4])
+def test_a_map_that_is_hardly_ever_wrong_says_so(wrong):
+    """By the rule of three: of 200 answers without a mistake, 98.5 % are right at least, at a rate of 95 %."""
+    from covis.maps.evidence import threshold_for
+
+    p, right = np.linspace(0.9, 1, 200), np.arange(200) >= wrong
+    walk = np.arange(200) // 10
+    assert threshold_for(0.99, p, right, walk) is None or wrong
+    assert threshold_for(0.9, p, right, walk) == p[0]
+    first = Logistic.fit_ceiling(p[:, None], right, walk)
+    assert 0.9 < first(p[:, None]).mean() < 1
 
 
 def test_one_walk_alone_is_held_out_by_its_neighbours(tmp_path):

@@ -211,6 +211,8 @@ def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
     """What the map can promise of its answers, for people."""
     if summary is None:
         return "not calibrated: answers will have no probability"
+    if summary["typical"]:
+        return f"the map promises nothing: {summary['note']}; none is called confident"
     if not summary["calibrated"]:
         return f"not calibrated: {summary['note']}; answers will have no probability"
     if promised is None:
@@ -218,6 +220,11 @@ def _promise(promised: float | None, summary: dict[str, Any] | None) -> str:
         return f"the map promises nothing ({why}): answers have probabilities, but none is called confident"
     share = f"{100 * summary['confident']:.0f} % of new photos of the mapped places get a confident answer"
     told = f"the map promises that {100 * promised:g} % of confident answers are right: {share}"
+    from covis.maps.settings import PROMISE
+
+    wrong = round(summary["queries"] * (1 - summary["right"]))
+    if wrong < PROMISE.few_wrong:
+        told = f"{told} (rests on only {counted(wrong, 'wrong answer')} of {summary['queries']} in its test of itself)"
     if summary["confident_elsewhere"] is None:
         return told
     return f"{told}, and {100 * summary['confident_elsewhere']:.1f} % of photos from elsewhere"

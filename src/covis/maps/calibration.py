@@ -41,6 +41,7 @@ from covis.maps.evidence import (
 )
 from covis.maps.held_out import NEIGHBOURS, WALKS, HeldOut, hold_out
 from covis.maps.settings import CALIBRATION, EVIDENCE, PROMISE
+from covis.maps.typical import TYPICAL_PRESENCE, TYPICAL_RIGHT
 from covis.poses import PLACE_M, Poses
 from covis.search.consensus import SHARPNESS, Consensus
 
@@ -100,7 +101,7 @@ class Calibration:
     @property
     def counts_bank(self) -> bool:
         """Whether probabilities rest on distances to a bank of pictures."""
-        return self.elsewhere is not None and bool(self.elsewhere[:, 2].any())
+        return self.presence is not None and (self.elsewhere is None or bool(self.elsewhere[:, 2].any()))
 
     def consensus(self, poses: Poses) -> Consensus:
         """How matches with the poses of the map agree on a place."""
@@ -117,7 +118,7 @@ class Calibration:
         """(Q, K) the order of the matches by P given that the map has the place, and P, falling; NaN where there is none."""
         matched = evidence.found
         assert self.probability is not None
-        best = self.probability(evidence.first)
+        best = self.probability(evidence.first[:, : len(self.probability.weights)])
         p = np.broadcast_to(best[:, None], matched.shape).copy()
         if self.others is not None and matched.shape[1] > 1:
             others = self.others(evidence.about_others(best)[:, 1:])
@@ -241,7 +242,7 @@ class Calibration:
         held = self.held_out
         precision = precision or self.promised() or PROMISE.precisions[-1]
         threshold = self.threshold(precision)
-        facts: dict[str, Any] = {"calibrated": held is not None, "note": self.note, "method": self.method or None,
+        facts: dict[str, Any] = {"calibrated": held is not None, "typical": held is None and self.probability is not None, "note": self.note, "method": self.method or None,
                                  "overlap": None if self.overlap is None else _overlap_facts(self.overlap)}  # fmt: skip
         if held is None:
             return facts
@@ -360,8 +361,7 @@ def calibrate(
     line = None if margin is None else Overlap(margin)
     photos = len(images)
     if photos < CALIBRATION.min_queries:
-        note = f"the map has only {counted(photos, 'photo')} ({CALIBRATION.min_queries} are needed to calibrate it)"
-        return Calibration(photos, line, None, note=note, seen=seen)
+        return _typical(photos, line, seen, bank)
     held = hold_out(images, descriptors, seen=seen, bank=bank) if held is None else held
     if not len(held.queries):
         note = (
@@ -377,13 +377,12 @@ def calibrate(
     overlap = fit_overlap(poses, held, margin)
     right = evidence.found & (np.hypot(*np.moveaxis(evidence.xy - asked.xy[:, None], 2, 0)) <= PLACE_M)
     answered = evidence.found[:, 0]
-    fewest = min(int(right[answered, 0].sum()), int((~right[answered, 0]).sum()))
+    found = int(right[answered, 0].sum())
     common: dict[str, Any] = {
         "radius_of_agreement_m": agreement.radius_m, "sharpness": agreement.sharpness, "method": held.method, "seen": seen
     }  # fmt: skip
-    if fewest < CALIBRATION.min_class:
-        kind = "correctly" if fewest == int(right[answered, 0].sum()) else "wrongly"
-        note = f"only {fewest} of the map's {int(answered.sum())} held-out photos are located {kind}; {CALIBRATION.min_class} are needed"
+    if found < CALIBRATION.min_class:
+        note = f"only {found} of the map's {int(answered.sum())} held-out photos are located correctly; {CALIBRATION.min_class} are needed"
         return Calibration(photos, overlap, None, note=note, **common)
     scored = _out_of_fold(evidence.first, right[:, 0], answered, held)
     distances = evidence.ranking.distances.astype(np.float64)
@@ -399,6 +398,15 @@ def calibrate(
     )
     _tell(result)
     return result
+
+
+def _typical(photos: int, overlap: Overlap | None, seen: int, bank: Bank | None) -> Calibration:
+    """Of a map too small to test itself: what maps of the recipes are like, where a network described the photos."""
+    few = f"the map has only {counted(photos, 'photo')} ({CALIBRATION.min_queries} are needed to test it)"
+    if bank is None or not len(bank):
+        return Calibration(photos, overlap, None, note=few, seen=seen)
+    note = f"{few}, so probabilities are those of other small maps"
+    return Calibration(photos, overlap, TYPICAL_RIGHT, presence=TYPICAL_PRESENCE, note=note, seen=seen)
 
 
 def _one_walk(held: HeldOut) -> str:

@@ -55,8 +55,9 @@ def threshold_for(
     """The probability from which on answers are right at `precision` on unseen walks; None if there is none.
 
     probability, right, walk (N,): of answers. expected (N,): their probabilities of being right, where
-    `probability` also counts that the map may not have the place. The threshold is the lowest above which enough answers were right, counting one more wrong one, and enough are expected
-    to be right, which varies less by chance.
+    `probability` also counts that the map may not have the place. The threshold is the lowest above which enough answers
+    were right, counting one more wrong one, and enough are expected to be right, which varies less by chance. Where fewer
+    than `PROMISE.few_wrong` answers were wrong, three more are counted (the rule of three).
     As it is picked for reaching the precision, both aim a little higher. Wrong answers come many at once, from one
     walk, so the precision must also be reached with three quarters of a standard error over walks to spare. And it
     must cover a quarter of the answers, since a promise for a handful of photos is worthless.
@@ -69,8 +70,9 @@ def threshold_for(
     count = np.arange(1, len(p) + 1)
     share = hit.cumsum() / count
     aim = precision + PROMISE.spare * (1 - precision)
+    more_wrong = 3 if (hit == 0).sum() < PROMISE.few_wrong else 1
     enough = (
-        (hit.cumsum() / (count + 1) >= aim) & (believed.cumsum() / count >= aim) & (count >= PROMISE.min_share * len(p))
+        (hit.cumsum() / (count + more_wrong) >= aim) & (believed.cumsum() / count >= aim) & (count >= PROMISE.min_share * len(p))
     )
     enough &= share - PROMISE.standard_errors * _standard_error(hit, share, walk[order]) >= precision
     # Answers of equal probability are accepted or rejected together.

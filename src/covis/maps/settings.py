@@ -39,6 +39,8 @@ class PromiseSettings:
     part of the campus that it was chosen on (`train`)."""
     min_share: float = 0.25
     """Share of answers that a promise must cover: one for a handful of photos is worthless."""
+    few_wrong: int = 10
+    """Wrong answers below which their share is thought to be larger than what was seen."""
     elsewhere: float = 0.05
     """Share of photos from elsewhere, of the bank and of places taken out of the map, that may get a confident answer."""
     least: float = 0.5
@@ -62,7 +64,7 @@ class CalibrationSettings:
     stretches: int = 20
     """Parts into which a single walk is cut, each treated as a walk."""
     min_class: int = 10
-    """Right, and wrong, answers that a probability is fitted to."""
+    """Right answers that a probability is fitted to."""
     prior: float = 0.5
     """Share of photos from elsewhere for which probabilities are stated, unless another is asked for."""
     absent_m: float = 75.0

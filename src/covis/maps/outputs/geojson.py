@@ -29,7 +29,7 @@ def write_geojson(path: Path, answers: Sequence[Answer]) -> None:
 
 def write_geopackage(path: Path, answers: Sequence[Answer]) -> None:
     """Writes positions and matches as a layer of points."""
-    points = [f for f in to_geojson(answers)["features"] if f["geometry"]["type"] == "Point"]
+    points = [f for f in to_geojson(answers)["features"] if f["geometry"] and f["geometry"]["type"] == "Point"]
     write_features(path, {"answers": points})
 
 
@@ -42,6 +42,9 @@ def _answer_features(answer: Answer) -> Iterator[dict[str, Any]]:
             "verdict": answer.word,
             **{key: position.to_dict()[key] for key in ("radius_m", "rate")},
         }
+        if answer.absent:  # listed, but drawn nowhere
+            yield _feature(None, facts | {"kind": "position"})
+            return
         yield _point_feature(position.place, facts | {"kind": "position"})
         ring = _radius_ring(position)
         if ring:
@@ -62,7 +65,7 @@ def _point_feature(place: Place, facts: dict[str, Any]) -> dict[str, Any]:
     return _feature({"type": "Point", "coordinates": _lon_lat(place)}, facts | {"heading": heading})
 
 
-def _feature(geometry: dict[str, Any], facts: dict[str, Any]) -> dict[str, Any]:
+def _feature(geometry: dict[str, Any] | None, facts: dict[str, Any]) -> dict[str, Any]:
     return {"type": "Feature", "geometry": geometry, "properties": facts}
 
 

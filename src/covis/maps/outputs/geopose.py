@@ -21,8 +21,8 @@ def to_geopose(answers: Sequence[Answer]) -> dict[str, Any] | list[dict[str, Any
 
 
 def basic_ypr(answer: Answer) -> dict[str, Any] | None:
-    """The answer's position as Basic-YPR, and what is known of it; None where it has none on Earth."""
-    position = answer.position
+    """The answer's position as Basic-YPR, and what is known of it; None where the map or the Earth has none."""
+    position = None if answer.absent else answer.position
     if position is None or position.place.lat is None:
         return None
     return {

@@ -30,7 +30,7 @@ def answer_row(answer: Answer) -> dict[str, Any]:
     row: dict[str, Any] = {"photo": printable(answer.photo), "verdict": answer.word, "confident": answer.confident}
     row |= {"probability": significant(answer.probability), "elsewhere": significant(answer.elsewhere)}
     row |= {"note": answer.note}
-    if answer.position is not None:
+    if answer.position is not None and not answer.absent:
         row |= {key: value for key, value in answer.position.to_dict().items() if key in COLUMNS}
     if answer.matches:
         best = answer.matches[0]

@@ -180,6 +180,13 @@
   }
   const again = () => state.files.length && ask(state.files);
 
+  function promise(facts) {
+    if (!facts?.calibrated && !facts?.typical) return "not calibrated, so answers have no probability";
+    if (!facts.threshold) return "it promises nothing, so no answer is called confident";
+    const elsewhere = facts.confident_elsewhere === null ? "" : `, ${(100 * facts.confident_elsewhere).toFixed(1)}\u00a0% of photos from elsewhere`;
+    return `${percent(facts.precision)} of confident answers are right (${percent(facts.confident)} of photos of its places get one${elsewhere})`;
+  }
+  const absent = (answer) => Math.round(100 * answer.elsewhere) > 50;
   // The words of the command line: what is known, then why it is not surer.
   function verdict(answer) {
     const [lead, ...doubt] = answer.verdict.replaceAll(" %", "\u00a0%").split("; ");
@@ -193,16 +200,16 @@
     $("answers").replaceChildren(...cards);
     $("downloads").hidden = false;
     for (const button of $("downloads").querySelectorAll("button")) button.disabled = !state.map.on_earth && button.dataset.format.startsWith("geo");
-    const placed = state.answers.answers.filter((answer) => answer.position && !(Math.round(100 * answer.elsewhere) > 50));
+    const placed = state.answers.answers.filter((answer) => answer.position && !absent(answer));
     const sure = placed.filter((answer) => answer.confident).length;
     const walk = state.answers.walk ? ` The walk: ${percent(state.answers.walk.agreement)} of its photos agree${state.answers.walk.note ? ` (${state.answers.walk.note})` : ""}.` : "";
     say(`${placed.length} of ${cards.length} located, ${sure} of them confident.${walk}`);
     if (state.answers.walk && placed.length > 1) L.polyline(placed.map((answer) => spot(answer.position)), { color: colour("here"), weight: 2, dashArray: "6 5", interactive: false }).addTo(state.layers.answers);
-    const first = state.answers.answers.findIndex((answer) => answer.position);
+    const first = state.answers.answers.findIndex((answer) => answer.position && !absent(answer));
     if (first >= 0) choose(first, true);
   }
   function card(answer, number) {
-    const judged = verdict(answer), place = answer.position;
+    const judged = verdict(answer), place = absent(answer) ? null : answer.position;
     const head = make("button", { type: "button", class: "head", onclick: () => place && choose(number, true) },
       make("img", { src: state.urls[number], alt: "" }),
       make("span", {}, make("span", { class: `verdict ${judged.sure ? "sure" : "unsure"}` }, judged.text), make("span", { class: "small" }, answer.photo),
@@ -255,8 +262,9 @@
   const TYPES = { json: "application/json", geojson: "application/geo+json", geopose: "application/geopose+json" };
   const cell = (value) => { const text = String(value ?? ""); return /^[=+\-@\t]/.test(text) && isNaN(text) ? `"'${text.replaceAll('"', '""')}"` : `"${text.replaceAll('"', '""')}"`; };
   function csv() {
-    const head = ["photo", "confident", "probability", "lat", "lon", "easting", "northing", "heading", "radius_m", "match", "note"];
-    const rows = state.answers.answers.map((a) => [a.photo, a.confident, a.probability, a.position?.lat, a.position?.lon, a.position?.easting, a.position?.northing, a.position?.heading, a.position?.radius_m, a.matches[0]?.image, a.note]);
+    const head = ["photo", "confident", "probability", "elsewhere", "lat", "lon", "easting", "northing", "heading", "radius_m", "match", "note"];
+    const at = (a, key) => (absent(a) ? null : a.position?.[key]);
+    const rows = state.answers.answers.map((a) => [a.photo, a.confident, a.probability, a.elsewhere, ...["lat", "lon", "easting", "northing", "heading", "radius_m"].map((key) => at(a, key)), a.matches[0]?.image, a.note]);
     return [head, ...rows].map((row) => row.map(cell).join(",")).join("\r\n") + "\r\n";
   }
   async function download(format) {
@@ -336,7 +344,7 @@
     openPlane();
     setView(state.view);
     if (state.files.length) again();
-    else say(`${state.map.photos} photos, version ${state.map.version}${state.map.calibration?.calibrated ? "" : "; not calibrated, so answers have no probability"}`);
+    else say(`${state.map.photos} photos, version ${state.map.version}; ${promise(state.map.calibration)}`);
     loadPhotos().catch((error) => say(error.message, true));
   }
 
