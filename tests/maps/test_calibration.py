@@ -162,7 +162,6 @@ GCL = {"recipe": {"loss": {"type": "GeneralizedContrastive", "margin": 0.5}}}
 def test_a_gcl_model_needs_no_fit_for_its_overlap(tmp_path):
     map_ = map_of_two(tmp_path, {**GCL, "training": {"step": 100}})
     assert map_.calibration.overlap(np.array([0.0, 0.125, 0.5, 0.9, np.inf])).tolist() == [1, 0.75, 0, 0, 0]
-    assert map_.calibration.probability is None
 
 
 def test_a_network_that_a_gcl_recipe_did_not_train_has_no_overlap(tmp_path):

@@ -98,14 +98,14 @@ def test_a_threshold_is_the_lowest_that_keeps_the_precision(data, precision):
         np.array([float(d[1]) for d in data]),
         np.array([d[2] for d in data]),
     )
-    aim = precision + 0.05 * (1 - precision)
+    aim, unseen = precision + 0.05 * (1 - precision), 3 if (right == 0).sum() < 10 else 1
 
     def holds(t):
         sure = p >= t
         share = right[sure].mean()
         sums = [(right[sure & (walk == w)] - share).sum() for w in np.unique(walk)]
         error = np.sqrt(np.square(sums).sum()) / sure.sum()
-        enough = right[sure].sum() / (sure.sum() + 1) >= aim and p[sure].mean() >= aim
+        enough = right[sure].sum() / (sure.sum() + unseen) >= aim and p[sure].mean() >= aim
         return enough and sure.sum() >= len(p) / 4 and share - 0.75 * error >= precision
 
     naive = [t for t in np.unique(p) if holds(t)]
@@ -115,7 +115,7 @@ def test_a_threshold_is_the_lowest_that_keeps_the_precision(data, precision):
 def test_few_answers_never_promise_much():
     none = np.zeros(0)
     assert threshold_for(0.99, none, none, none.astype(int)) is None
-    for count, sure in ((99, False), (200, True)):
+    for count, sure in ((200, False), (400, True)):
         p = np.linspace(0.992, 0.999, count)
         threshold = threshold_for(0.99, p, np.ones(count), np.arange(count) // 10)
         assert threshold == (p[0] if sure else None)

@@ -72,7 +72,9 @@ def threshold_for(
     aim = precision + PROMISE.spare * (1 - precision)
     more_wrong = 3 if (hit == 0).sum() < PROMISE.few_wrong else 1
     enough = (
-        (hit.cumsum() / (count + more_wrong) >= aim) & (believed.cumsum() / count >= aim) & (count >= PROMISE.min_share * len(p))
+        (hit.cumsum() / (count + more_wrong) >= aim)
+        & (believed.cumsum() / count >= aim)
+        & (count >= PROMISE.min_share * len(p))
     )
     enough &= share - PROMISE.standard_errors * _standard_error(hit, share, walk[order]) >= precision
     # Answers of equal probability are accepted or rejected together.

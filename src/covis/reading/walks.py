@@ -7,6 +7,7 @@ that pass the same places within minutes of each other (two cameras of one car, 
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -77,20 +78,19 @@ def _runs(key: Ids, time_s: Floats) -> Ids:
 
 def _joined(run: Ids, time_s: Floats, xy: Floats) -> Ids:
     """(N,) numbers of walks: runs that pass the same places at the same time are one."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components
-    from scipy.spatial import cKDTree
-
     known = np.flatnonzero(~np.isnan(time_s) & ~np.isnan(xy).any(axis=1))
-    count = int(run.max()) + 1
-    points = np.column_stack([xy[known] / PLACE_M, (time_s[known] - time_s[known].min(initial=np.inf)) / TOGETHER_S])
-    pairs = known[cKDTree(points).query_pairs(1.0, output_type="ndarray")] if len(known) else np.zeros((0, 2), np.int64)
-    pairs = pairs[run[pairs[:, 0]] != run[pairs[:, 1]]]
-    both = np.concatenate([pairs, pairs[:, ::-1]])
-    photo, other = np.unique(np.column_stack([both[:, 0], run[both[:, 1]]]), axis=0).T  # each photo once per other run
-    shared = coo_matrix((np.ones(len(photo)), (run[photo], other)), (count, count)).tocsr()
-    shared = shared.multiply(1.0 / np.bincount(run, minlength=count)[:, None]) >= TOGETHER_SHARE
-    return np.asarray(connected_components(shared, directed=False)[1][run], np.int64)
+    known = known[np.argsort(time_s[known], kind="stable")]
+    when, where, of = time_s[known], xy[known], run[known]
+    first, last = np.searchsorted(when, when - TOGETHER_S), np.searchsorted(when, when + TOGETHER_S, side="right")
+    shared: Counter[tuple[int, int]] = Counter()
+    for i, (start, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        near = ((where[start:end] - where[i]) ** 2).sum(axis=1) <= PLACE_M**2
+        shared.update((int(of[i]), other) for other in set(of[start:end][near].tolist()))
+    size, walk = np.bincount(run), np.arange(int(run.max()) + 1)
+    for (one, other), count in shared.items():
+        if count >= TOGETHER_SHARE * size[one]:
+            walk[walk == walk[other]] = walk[one]
+    return np.unique(walk[run], return_inverse=True)[1]
 
 
 def _name(images: ImageSet, time_s: Floats, inside: NDArray[np.bool_]) -> str:

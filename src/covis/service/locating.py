@@ -52,7 +52,9 @@ class LocateRequest(BaseModel):
         lt=1,
         description="share of confident answers that shall be right; the highest promised one if left out",
     )
-    prior: float = Field(CALIBRATION.prior, gt=0, lt=1, description="share of photos that are thought to be from elsewhere")
+    prior: float = Field(
+        CALIBRATION.prior, gt=0, lt=1, description="share of photos that are thought to be from elsewhere"
+    )
     rate: float = Field(RATE, gt=0, lt=1, description="share of true positions that shall lie within the radius")
 
 
@@ -106,7 +108,9 @@ def answer(
     vectors = np.stack(rows) if rows else np.zeros((0, snapshot.map.dim), np.float32)
     names = [Path(upload.name) for upload in uploads]
     k = min(options.k, MOST_MATCHES)
-    judge = snapshot.map.judge_for(vectors, k, LocateOptions(area, options.precision, options.rate, prior=options.prior))
+    judge = snapshot.map.judge_for(
+        vectors, k, LocateOptions(area, options.precision, options.rate, prior=options.prior)
+    )
     if not options.sequence:
         return LocateResult(judge.answers(names, vectors, bad, k), None)
     walk = locate_walk(judge, names, vectors, bad, k)
