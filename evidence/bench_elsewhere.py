@@ -235,8 +235,20 @@ def measure(weights: Path, place: str, part: str, keep: Path, share: float) -> l
     rows: list[dict[str, Any]] = []
     for known, new in folds(photos.images, FOLDS, 0):
         rows += one_part(photos, asked, bank, known, new)
-    facts = {"map of": place, "photos of map": len(photos.images), "backbone": photos.backbone}
+    table = PARTS[part][PLACES.index(place)]
+    facts = {"map of": f"{place} {table}", "photos of map": len(photos.images), "backbone": photos.backbone}
     return [facts | row for row in summary(rows)]
+
+
+def written(rows: Sequence[dict[str, Any]], part: str) -> None:
+    """Prints the rows and keeps them, the reliability of each map as a list of its own."""
+    curves = [
+        {"map of": row["map of"], "backbone": row["backbone"]} | point
+        for row in rows
+        for point in row.get("reliability", ())
+    ]
+    plain = [{key: value for key, value in row.items() if key != "reliability"} for row in rows]
+    report("elsewhere" if part == "test" else "elsewhere_train", plain, {"reliability": curves})
 
 
 def main() -> None:
@@ -257,7 +269,7 @@ def main() -> None:
         for weights in given.weights:
             for place in given.place:
                 rows += measure(weights, place, given.part, keep, given.share)
-                report("elsewhere" if given.part == "test" else "elsewhere_train", rows)
+                written(rows, given.part)
 
 
 if __name__ == "__main__":
