@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from covis.core import artifacts
-from covis.core.addresses import printed
+from covis.core.addresses import is_ambiguous, printed, without_password
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.progress import Meter, warn
@@ -46,6 +46,11 @@ def open_engine(url: str, table: str, dim: int) -> Engine:
     """The engine at `url` with its table `table`."""
     if not re.fullmatch(r"[a-z][a-z0-9_]{0,50}", table):
         raise InputError(f"{table!r} is not a valid table name")
+    if is_ambiguous(url):
+        raise InputError(
+            f"the password for {printed(url)} has characters that an address cannot hold; give it in PGPASSWORD or "
+            "COVIS_MILVUS_TOKEN, or percent-encode it"
+        )
     kind, _, rest = url.partition(":")
     if kind == "milvus" and rest:
         from covis.maps.storage.milvus import Milvus
@@ -71,6 +76,8 @@ class EngineStorage:
     @classmethod
     def create(cls, path: Path, address: str, table: str, dim: int, frame: str) -> EngineStorage:
         """The engine of a map that is being made, which may hold some photos of an interrupted load."""
+        if without_password(address) != address:
+            warn("other users of this machine can see the password (ps); give it in PGPASSWORD or COVIS_MILVUS_TOKEN")
         engine = open_engine(address, table, dim)
         engine.create()
         return cls(path, engine, engine.pointer(), frame)

@@ -101,7 +101,9 @@ class Milvus(Engine):
     def pointer(self) -> Pointer:
         """The current state."""
         if not self.client.has_collection(self._pointers):
-            raise InputError(f"Milvus at {printed(self.uri)} has no collection {self.table}; index the photos again")
+            raise InputError(
+                f"Milvus at {printed('milvus:' + self.uri)} has no collection {self.table}; index the photos again"
+            )
         rows = self._query(self._pointers, "id == 0", list(Pointer._fields))
         return Pointer(*(int(rows[0][name]) for name in Pointer._fields)) if rows else Pointer(0, 0, 0)
 
@@ -250,8 +252,13 @@ def _connect(uri: str) -> Any:
     try:
         return _Client(MilvusClient(uri, token=os.environ.get("COVIS_MILVUS_TOKEN", ""), timeout=_CONNECT_S), uri)
     except (MilvusException, ValueError, OSError) as error:
-        reason = " ".join(str(error).replace(uri, printed(uri)).split())[:200]
-        raise Unavailable(f"Milvus at {printed(uri)} does not answer ({reason}); check the address") from None
+        raise _away(uri, error) from None
+
+
+def _away(uri: str, error: Exception) -> Unavailable:
+    place = printed(f"milvus:{uri}")
+    reason = " ".join(str(error).replace(uri, place).split())[:200]
+    return Unavailable(f"Milvus at {place} does not answer ({reason}); check the address")
 
 
 class _Client:
@@ -271,9 +278,7 @@ class _Client:
         try:
             return function(*arguments, **options)
         except MilvusException as error:
-            place = printed(self._uri)
-            reason = " ".join(str(error).replace(self._uri, place).split())[:200]
-            raise Unavailable(f"Milvus at {place} does not answer ({reason}); check the address") from None
+            raise _away(self._uri, error) from None
 
 
 def _is_alive(holder: str, renewed: int) -> bool:

@@ -97,12 +97,12 @@ class Postgres(Engine):
             with connection.transaction(), connection.cursor() as cursor:
                 yield cursor
         except (psycopg.OperationalError, psycopg.InterfaceError) as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).replace(self.url, printed(self.url)).split())[:200]
             raise Unavailable(
                 f"PostgreSQL at {printed(self.url)} does not answer ({reason}); check the address"
             ) from None
         except psycopg.Error as error:
-            reason = " ".join(str(error).split())[:200]
+            reason = " ".join(str(error).replace(self.url, printed(self.url)).split())[:200]
             raise InputError(f"PostgreSQL at {printed(self.url)}: {reason}; check the rights") from None
         finally:
             if timer is not None:
