@@ -62,13 +62,13 @@ def _damage(content: bytes, rng: np.random.Generator) -> bytes:
 
 def images(folder: Path, rng: np.random.Generator) -> Iterator[Case]:
     """Damaged files of every common format."""
-    from covis.reading.decoding import Reject, decode
+    from covis.reading.decoding import Reject, _available_formats, decode
     from covis.reading.exif import read_photo
     from covis.reading.screening import look
 
     pixels = Image.fromarray(rng.integers(0, 256, (40, 60, 3), np.uint8))
     whole = []
-    for kind in ("JPEG", "PNG", "TIFF", "WEBP", "BMP", "GIF", "PPM"):
+    for kind in (kind for kind in _available_formats() if kind != "MPO"):
         target = io.BytesIO()
         pixels.save(target, kind)
         whole.append((kind, target.getvalue()))

@@ -107,6 +107,29 @@ def map_kills(
     return {name or kind: found}
 
 
+def import_kills(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """Kills at steps of `map import`: there is no map or the whole one, and the same command finishes and leaves no traces."""
+    from covis.maps.archive import export_map
+    from covis.maps.map import Map
+
+    rng, place = np.random.default_rng(seed), photos(work / "imports")
+    run(victims.change, place, "map", "index", "", 0)
+    export_map(Map.open(place / "map"), place / "map.covis")
+    names = _told(place, "map")["names"]
+    found = {"old": 0, "new": 0, "lost": 0, "mixed": 0, "kills": 0}
+    for _ in range(count):
+        run(victims.imported, place, int(rng.integers(1, 40)), code=-signal.SIGKILL)
+        found["kills"] += 1
+        whole = (place / "again").exists()
+        found["new" if whole else "old"] += 1
+        if not whole:
+            run(victims.imported, place, 0)
+        found["mixed"] += _told(place, "again")["names"] != names
+        found["lost"] += not whole and any(p.name.startswith(".again") for p in place.iterdir())
+        shutil.rmtree(place / "again")
+    return {"map import": found}
+
+
 class Server:
     """A PostgreSQL with pgvector of one's own, which may be killed."""
 

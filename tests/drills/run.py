@@ -20,7 +20,7 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 RESULTS = HERE.parents[1] / "benchmarks" / "results" / "reliability.json"
-sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "maps")]
+sys.path[:0] = [str(HERE), str(HERE.parent), str(HERE.parent / "maps"), str(HERE.parent / "service")]
 
 
 def kills(count: int, seed: int, work: Path) -> dict[str, Any]:
@@ -36,6 +36,13 @@ def points(count: int, seed: int, work: Path) -> dict[str, Any]:
     from killing import map_kills
 
     return map_kills(count, seed, work)
+
+
+def imports(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """SIGKILL at steps on disk of `map import`; the same command then finishes."""
+    from killing import import_kills
+
+    return import_kills(count, seed, work)
 
 
 def engine(count: int, seed: int, work: Path) -> dict[str, Any]:
@@ -85,14 +92,28 @@ def power(count: int, seed: int, work: Path) -> dict[str, Any]:
     return run(count, seed, work)
 
 
+def services(count: int, seed: int, work: Path) -> dict[str, Any]:
+    """Services that are killed, engines that die under them, and a map of many photos."""
+    from services import run
+
+    return run(count, seed, work)
+
+
 def drills() -> dict[str, Callable[[int, int, Path], dict[str, Any]]]:
     import bad_inputs
     import mutations
 
-    killed = {"kills": kills, "points": points, "engine": engine, "postgres": postgres, "ranks": ranks}
+    killed = {
+        "kills": kills,
+        "points": points,
+        "imports": imports,
+        "engine": engine,
+        "postgres": postgres,
+        "ranks": ranks,
+    }
     killed["torchrun"] = torchrun
     damaged = {"mutations": mutations.run, "inputs": bad_inputs.run, "sources": bad_inputs.run_sources}
-    return {**damaged, "power": power, **killed}
+    return {**damaged, "power": power, "services": services, **killed}
 
 
 def main() -> int:
@@ -130,7 +151,20 @@ def _results(file: Path) -> dict[str, Any]:
 
 
 BAD = ("wrong", "crashed", "hung", "lost", "mixed")
-NAMES = ("kills", "points", "engine", "postgres", "ranks", "torchrun", "mutations", "inputs", "sources", "power")
+NAMES = (
+    "kills",
+    "points",
+    "imports",
+    "engine",
+    "postgres",
+    "ranks",
+    "torchrun",
+    "mutations",
+    "inputs",
+    "sources",
+    "power",
+    "services",
+)
 
 
 def total(name: str, runs: list[dict[str, Any]]) -> Counter[str]:

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 
-sys.path[:0] = [str(Path(__file__).resolve().parents[1] / "maps")]
+sys.path[:0] = [str(Path(__file__).resolve().parents[1] / folder) for folder in ("maps", "service")]
 
 import bad_inputs
 import killing
 import mutations
 import power_loss
 import run as drills
+import services
 
 
 @pytest.fixture
@@ -46,6 +47,12 @@ def test_a_map_killed_at_a_step_is_old_or_new_and_the_same_call_finishes(tmp_pat
 
 
 @pytest.mark.slow
+def test_an_import_that_is_killed_leaves_no_map_or_the_whole_one(cache):
+    (found,) = killing.import_kills(4, 5, cache).values()
+    assert (found["kills"], found["lost"], found["mixed"]) == (4, 0, 0)
+
+
+@pytest.mark.slow
 def test_a_map_in_postgresql_survives_kills_of_its_server_and_of_its_client(tmp_path):
     found = killing.postgres_kills(2, 3, tmp_path)
     assert [(f["kills"], f["lost"], f["mixed"]) for f in found.values()] == [(1, 0, 0)] * 2
@@ -55,6 +62,12 @@ def test_a_map_in_postgresql_survives_kills_of_its_server_and_of_its_client(tmp_
 def test_a_rank_killed_while_embedding_changes_nothing(tmp_path):
     (found,) = killing.rank_kills(1, 0, tmp_path, "embedding").values()
     assert found["lost"] == 0
+
+
+@pytest.mark.slow
+def test_services_that_are_killed_lose_nothing(cache):
+    for found in services.run(2, 1, cache / "work").values():
+        assert not any(found.get(kind) for kind in drills.BAD), found
 
 
 @pytest.mark.drill
@@ -71,10 +84,12 @@ LONG = {
     "power": 200,
     "kills": 100,
     "points": 200,
+    "imports": 50,
     "engine": 20,
     "postgres": 20,
     "ranks": 10,
     "torchrun": 8,
+    "services": 200,
 }
 
 

@@ -119,6 +119,18 @@ def _change(place: Path, where: str, what: str, engine: str) -> None:
                 raise
 
 
+def imported(place: Path, die_at: int) -> None:
+    """Makes a map of `map.covis`; dies at a step on disk, or after the last."""
+    from covis.maps.archive import import_map
+
+    os.environ["COVIS_CACHE"] = str(place / "cache")
+    if die_at:
+        _arm("", die_at, 0)
+    import_map(place / "map.covis", place / "again")
+    if die_at:
+        die()
+
+
 def _arm(engine: str, die_at: int, server: int) -> None:
     if engine.startswith("milvus"):
         from pymilvus import MilvusClient
