@@ -108,7 +108,8 @@ data coverage town.map
 data check town town
 embed model set.csv -o set.store
 evaluate model table --data set.csv -o eval
-compare eval
+evaluate model table --data set.csv -o second
+compare eval second
 report eval -o report.html
 label --queries set.csv -o graph
 label export graph --format csv -o labels.csv

@@ -20,6 +20,8 @@ PROMISES = {
     "postgres": "the same in PostgreSQL: its server or its client dies at steps of load, upsert and delete",
     "ranks": "one of two ranks killed while training and embedding: the same command gives the same model and store",
     "torchrun": "the same under the launcher `torchrun`, with and without its restarts",
+    "imports": "a killed `map import` leaves no map or the whole one, and the same command finishes",
+    "services": "two services on one map, an engine that dies under a service, and a map of many photos lose and confuse nothing",
     "power": "after a power failure a map is the old one or the new one",
     "mutations": "damage of an artefact or cache is refused, said, or changes nothing",
     "sources": "damaged scenes, trajectories, models, layers, clouds, videos and bags end with exit code 2",

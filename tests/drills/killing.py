@@ -54,6 +54,8 @@ def run(function: Callable, *arguments: Any, code: int | None = 0) -> int:
 def photos(place: Path) -> Path:
     """A table of photos."""
     place.mkdir(parents=True, exist_ok=True)
+    (place.parent / "shared").mkdir(exist_ok=True)  # what is rendered once serves all maps of a drill
+    (place / "cache").exists() or (place / "cache").symlink_to(place.parent / "shared")
     rng = np.random.default_rng(0)
     lines = ["image,easting,northing"]
     for i in range(victims.ALL):

@@ -29,13 +29,13 @@ _COLUMNS = "id, name, file, x, y, heading, height, grp, view"
 _PLAIN, _HALF = 2000, 4000
 """Most dimensions of a descriptor that pgvector indexes as they are, and in half precision."""
 _TIMEOUTS: dict[str, Any] = {
-    "connect_timeout": 5,
+    "connect_timeout": 20,
     "tcp_user_timeout": 30_000,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
 }
 """Seconds, and milliseconds for the second: a host that vanished is noticed."""
-_POINTER_S, _READ_S = 5.0, 60.0
+_POINTER_S, _READ_S = 10.0, 60.0
 """After which an answer to a question is not awaited any more: a frozen server keeps its connections alive."""
 
 
