@@ -98,7 +98,7 @@ def _name(images: ImageSet, time_s: Floats, inside: NDArray[np.bool_]) -> str:
     groups = np.unique(images.group[inside])
     name = images.group_names[groups[0]]
     if name and inside[np.isin(images.group, groups)].all():
-        return name
+        return str(name)
     start = np.nanmin(time_s[inside], initial=np.inf)
     began = "" if np.isinf(start) else f"{datetime.fromtimestamp(start, UTC):%Y-%m-%d %H:%M}"
     return " ".join(part for part in (name, began) if part)
