@@ -74,14 +74,16 @@ def step_seconds(pairs: int) -> dict[str, Any]:
     class Made:
         """Features of the right shape; computing them is not what is measured."""
 
-        def fetch(self, requests: Iterable[tuple[Any, ...]]) -> Iterator[Fetched]:
+        precision = "float32"
+
+        def fetch(self, requests: Iterable[tuple[Any, ...]], first: int = 0) -> Iterator[Fetched]:
             for request in requests:
                 yield Fetched(request, features[: sum(map(len, request))])
 
     recipe = replace(experiments.get("town_quick"), model=model.config, steps=1 + STEPS, validation="")
     step = Step(recipe, model, data, ranks, seed=0)
     with tempfile.TemporaryDirectory() as folder:
-        loop = Loop(recipe, Path(folder), model, data, Made(), ranks, step, None, None, tensorboard=False)
+        loop = Loop(recipe, Path(folder), model, data, Made(), ranks, step, None, None, tensorboard=False, plan=False)
         stream = loop._stream(0, 1 + STEPS)
         spent, ids = [], []
         for number in range(1 + STEPS):

@@ -13,7 +13,8 @@ LAYERS = [
     "poses", "images", "graph", "ranking", "whitening", "logistic", "crossval", "gis",
     "reading", "web", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "field",
     # torch from here on
-    "models", "losses", "describing", "training", "experiments", "report", "maps", "geotagging", "service", "demo", "cli",
+    "models", "losses", "describing", "torch", "training", "experiments", "report", "maps", "geotagging", "service", "demo",
+    "cli",
 ]  # fmt: skip
 WITHOUT_TORCH = LAYERS[: LAYERS.index("models")]
 

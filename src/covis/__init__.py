@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from covis.descriptors import DescriptorStore
     from covis.evaluation.benchmark import Benchmark, load_benchmark
     from covis.evaluation.result import Evaluation
+    from covis.evaluation.retrieval import recall
     from covis.experiments import get as recipe
     from covis.geotagging import geotag
     from covis.graph import SimilarityGraph
@@ -55,6 +56,7 @@ _NAMES = {
     "load_benchmark": "evaluation.benchmark",
     "open_describer": "describing.describers",
     "open_images": "reading.sources",
+    "recall": "evaluation.retrieval",
     "recipe": "experiments:get",
     "train": "training.run",
 }
@@ -66,7 +68,8 @@ _PACKAGES = (
 __all__ = [
     "Benchmark", "DescriptorStore", "Evaluation", "ImageSet", "InputError", "Map", "PlaceModel", "Poses", "Ranking",
     "Recipe", "SimilarityGraph", "datasets", "embed", "evaluate", "evaluation", "experiments", "geotag", "graph", "labels",
-    "load_benchmark", "losses", "maps", "models", "open_describer", "open_images", "recipe", "sampling", "search", "town",
+    "load_benchmark", "losses", "maps", "models", "open_describer", "open_images", "recall", "recipe", "sampling", "search",
+    "town",
     "train",
 ]  # fmt: skip
 

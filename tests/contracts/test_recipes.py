@@ -105,7 +105,7 @@ def test_a_file_may_change_a_recipe_that_it_names(tmp_path):
         ("base = 'town_gclx'", "unknown recipe 'town_gclx'; did you mean 'town_gcl'"),
         ("base = 'town_gcl'\nstep = 3", "unknown field 'step'; did you mean 'steps'"),
         ("base = 'town_gcl'\n[loss]\ntype = 'gcl'", "unknown class 'gcl'"),
-        ("base = 'town_gcl'\n[optimiser]\nschedule = 'linear'", "unknown optimiser.schedule 'linear'"),
+        ("base = 'town_gcl'\n[optimiser]\nschedule = 'poly'", "unknown optimiser.schedule 'poly'"),
         ("base = 'town_gcl'\n[batches]\nsize = -3", "size is -3"),
         ("epochs = 3", "dataset is not given"),
         ("= 3", "is not TOML"),

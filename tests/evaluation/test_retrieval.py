@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from toy_benchmarks import descriptors, drive, graph, street
 
+import covis
 from covis.core.errors import InputError
 from covis.evaluation import Benchmark
 from covis.evaluation.matrices import read_descriptors
@@ -99,3 +100,19 @@ def test_descriptors_that_cannot_be_right_are_refused(spoil, message):
     benchmark = drive()
     with pytest.raises(InputError, match=message):
         evaluate_descriptors(*spoil(*descriptors(benchmark, 0.1)), benchmark)
+
+
+def test_recall_of_ones_own_descriptors_is_that_of_a_loop():
+    rng = np.random.default_rng(0)
+    zq, zdb = (
+        z / np.linalg.norm(z, axis=1, keepdims=True) for z in (rng.normal(size=(30, 6)), rng.normal(size=(50, 6)))
+    )
+    xyq, xydb = rng.uniform(0, 150, (30, 2)), rng.uniform(0, 150, (50, 2))
+    near = np.linalg.norm(xyq[:, None] - xydb[None], axis=2) <= 25
+    order = np.argsort(-(zq @ zdb.T), axis=1)
+    hits = np.take_along_axis(near, order, 1)[near.any(1)]
+    assert covis.recall(zq, zdb, xyq, xydb, ks=(1, 5)) == {
+        k: pytest.approx(100 * hits[:, :k].any(1).mean()) for k in (1, 5)
+    }
+    with pytest.raises(InputError, match=r"map: descriptors \(50, 6\) and positions \(49, 2\)"):
+        covis.recall(zq, zdb, xyq, xydb[1:])

@@ -11,6 +11,7 @@ from covis import datasets
 from covis.labels import FovOverlap
 from covis.losses import (
     AveragePrecision,
+    BatchMultiSimilarity,
     ListwiseSoftmax,
     OverlapRegression,
     RelaxedContrastive,
@@ -170,3 +171,32 @@ def test_a_batch_of_lists_holds_all_its_pairs_with_their_overlap(walks, partners
     other = replace(batch, queries=batch.queries + 1, database=batch.database + 1)
     again = batch.relabelled(other.queries, other.database, labels)
     np.testing.assert_array_equal(again.psi, labels.lookup(other.queries[:, None], other.database[None, :]))
+
+
+@pytest.mark.parametrize("gap", [0.1, None])
+def test_batch_multi_similarity_is_the_one_that_peers_train_with(gap):
+    """Loss and gradient of pytorch-metric-learning's loss and miner, as MixVPR, SALAD and BoQ set them."""
+    library = pytest.importorskip("pytorch_metric_learning")
+    from pytorch_metric_learning import distances, miners
+    from pytorch_metric_learning import losses as theirs
+
+    assert library
+    cosine = distances.DotProductSimilarity()
+    raw = torch.randn(24, 16, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    place = torch.arange(6).repeat_interleave(4)
+    z = torch.nn.functional.normalize(raw, dim=1)
+    pairs = None if gap is None else miners.MultiSimilarityMiner(epsilon=gap, distance=cosine)(z, place)
+    expected = theirs.MultiSimilarityLoss(alpha=1.0, beta=50, base=0.0, distance=cosine)(z, place, pairs)
+    psi = (place[:, None] == place).double()
+    found = BatchMultiSimilarity(mining_gap=gap)(z, z, psi, ~torch.eye(24, dtype=torch.bool)).mean()
+    torch.testing.assert_close(found, expected)
+    gradients = [torch.autograd.grad(loss, raw, retain_graph=True)[0] for loss in (found, expected)]
+    torch.testing.assert_close(*gradients)
+
+
+def test_graded_batch_multi_similarity_is_the_plain_one_for_yes_and_no(lists):
+    za, zb, psi, known = lists
+    yes_no = (psi >= 0.5).double()
+    plain, graded = (BatchMultiSimilarity(graded=g)(za, zb, yes_no, known) for g in (False, True))
+    torch.testing.assert_close(plain, graded)
+    assert not torch.allclose(plain, BatchMultiSimilarity(graded=True)(za, zb, psi, known))

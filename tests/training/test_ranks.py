@@ -4,6 +4,7 @@ import csv
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -67,6 +68,20 @@ def test_two_processes_follow_one(hamlet, tmp_path, processes, settings):
     one, two = (PlaceModel.load(tmp_path / name / "last").state_dict() for name in ("one", "two"))
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-2, atol=1e-3, msg=key)
+
+
+def test_a_step_is_the_same_on_one_two_and_four_ranks(tmp_path):
+    """Live batch statistics, every kind of batch and loss: losses, weights and running statistics to rounding."""
+    line = [sys.executable, str(Path(__file__).with_name("rank_steps.py")), str(tmp_path / "ranks")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=280, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "Warning" not in done.stderr
+    found = {world: [torch.load(tmp_path / f"ranks.{world}.{rank}") for rank in range(world)] for world in (1, 2, 4)}
+    [alone] = found[1]
+    for kind, state in alone.items():
+        assert any("running_mean" in name for name in state)
+        for other in (*found[2], *found[4]):
+            torch.testing.assert_close(other[kind], state, rtol=2e-4, atol=2e-6)
 
 
 RESTARTED = """

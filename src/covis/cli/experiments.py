@@ -6,7 +6,7 @@ import itertools
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,9 +15,6 @@ from covis.cli.output import emit
 from covis.cli.output import table as text_table
 from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 
 def _check_tables(given: list[str] | None) -> list[str] | None:
@@ -46,6 +43,12 @@ def sweep(
     vary: Annotated[
         list[str] | None, typer.Option(help="FIELD=V1,V2,…: a row for each value, repeatable (all combinations).")
     ] = None,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            help="K/N: only each N-th training from the K-th on, for a cluster; without it all, with the table."
+        ),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Train recipes × settings × seeds and summarise their scores. Each figure has a 95 % interval.
@@ -54,8 +57,10 @@ def sweep(
     Examples:
       covis sweep town_cl town_gcl --benchmark town --seeds 3 -o sweeps/losses
       covis sweep town_gcl --benchmark town --vary labels.measure=overlap,iou --vary loss.margin=0.5,0.7 -o sweeps/grid
+      covis sweep town_cl town_gcl --benchmark town --seeds 3 -o sweeps/losses --job 2/6
     """
     from covis.experiments import get
+    from covis.experiments.running import run_rows
     from covis.experiments.tables import Row, Table, markdown
     from covis.report.reproduction import gather_inputs, score_table
     from covis.training.recipe import configure
@@ -67,6 +72,16 @@ def sweep(
             rows.append(Row(label, configure(get(name), [*(set_ or []), *choice]), tuple(benchmark)))
     table = Table(f"Sweep of {', '.join(recipes)}", tuple(rows), seeds)
     inputs = gather_inputs(rows, output, data)
+    if job is not None:
+        first, every = _job(job)
+        mine = [(row, seed) for row in rows for seed in range(seeds)][first - 1 :: every]
+        for row, seed in mine:
+            [outcome] = run_rows([row], inputs, [seed])
+            if outcome.missing:
+                raise InputError(f"{row.label}, seed {seed}: {outcome.missing}")
+        done = [f"{row.label}, seed {seed}" for row, seed in mine]
+        emit(done, json, f"job {job}: {'; '.join(done) or 'nothing to do'}")
+        return
     outcomes, record = score_table("table", table, inputs, seeds)
     emit(record, json, f"{markdown(outcomes)}\n\n{output}: {len(rows)} rows × {seeds} seeds", f"covis compare {output}")
 
@@ -138,6 +153,14 @@ def reproduce(
         json,
         "\n\n".join([*texts, f"written to {output}"]),
     )
+
+
+def _job(text: str) -> tuple[int, int]:
+    """K and N of K/N."""
+    match = re.fullmatch("([1-9][0-9]*)/([1-9][0-9]*)", text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise InputError(f"--job {text}: write K/N with K from 1 to N, such as 3/24")
+    return int(match[1]), int(match[2])
 
 
 def _text(value: Any) -> str:

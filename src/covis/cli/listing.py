@@ -94,6 +94,7 @@ LISTS: dict[str, tuple[str, Callable[[], dict[str, str]]]] = {
     "models": ("published models, which every command takes by name", _registered("published model")),
     "batches": ("ways to compose training batches", _registered("kind of batches")),
     "losses": ("training losses", _registered("loss")),
+    "augmentations": ("ways to change training images at random", _registered("augmentation")),
     "pools": ("poolings of feature maps into a descriptor", _registered("pooling")),
     "readers": ("formats of images with poses, recognised by their files", _registered("reader")),
     "rerankers": ("ways to re-rank results (covis evaluate --rerank)", _registered("re-ranker")),

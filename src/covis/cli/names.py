@@ -17,6 +17,7 @@ _OWNERS = {
     "rule": ("covis.town.dataset", "RULES"),  # the town brings a rule of its own
     "kind of batches": ("covis.sampling", "BATCHES"),
     "loss": ("covis.losses", "LOSSES"),
+    "augmentation": ("covis.training.augmentation", "AUGMENTATIONS"),
     "pooling": ("covis.models", "POOLS"),
     "published model": ("covis.models.published", "PUBLISHED"),
     "reader": ("covis.reading.sources", "READERS"),

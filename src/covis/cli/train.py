@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from covis.cli.options import Checkpoint, DataPath, Json, RecipeSet, existing_model, known_recipe
 from covis.cli.output import emit
 from covis.cli.verbs import TRAIN, verb
-from covis.core.errors import InputError
+from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
+    from covis.images import ImageSet, Split
     from covis.models import ModelConfig
 
 _FINE_TUNE = "fine_tune"
@@ -41,8 +44,12 @@ def train(
         ),
     ] = None,
     weights: Checkpoint = None,
-    seed: Annotated[int, typer.Option(help="Seed of batches and initial weights.")] = 0,
+    seed: Annotated[
+        int | None, typer.Option(help="Seed of batches and initial weights. [default: 0; of RUN/run.json: the run's]")
+    ] = None,
     set_: RecipeSet = None,
+    log: Annotated[list[str] | None, typer.Option(help="wandb or mlflow: send scalars there too, repeatable.")] = None,
+    plan: Annotated[bool, typer.Option(help="Say after the second step what the run will take.")] = True,
     checkpoint_seconds: Annotated[float, typer.Option(help="Time between checkpoints.")] = 60.0,
     dry_run: Annotated[
         bool,
@@ -60,6 +67,8 @@ def train(
       covis train town_gcl --set loss=triplet --set batches=tuples --dry-run > mine.json
       covis train mine.json -o runs/mine
       covis train --init megaloc --data photos/ -o runs/mine --set model.adapters=8
+      covis train mine.toml --data train=a.csv --data val=b.csv -o runs/own
+      covis train runs/first/run.json -o runs/again
       torchrun --nproc-per-node 4 -m covis train msls_vgg16_gem_gcl --data /data/msls -o runs/vgg
     """
     if recipe is None and init is None:
@@ -74,6 +83,8 @@ def train(
     from covis.training.recipe import configure, describe_recipe, recipe_plugins, start_from
 
     start = experiments.get(recipe)
+    if seed is None:
+        seed = _seed_of(recipe)
     if init is not None:
         start = start_from(start, *_given_model(init, weights))
     chosen = configure(start, set_ or [])
@@ -82,13 +93,21 @@ def train(
         emit({**({"plugins": plugins} if plugins else {}), **describe_recipe(chosen)}, True)
         return
     assert output is not None
-    path = given_paths(data, [chosen.dataset]).get(chosen.dataset)
+    roles, others = _roles(data)
+    path: Any = given_paths(others, [chosen.dataset]).get(chosen.dataset)
 
+    from covis.training.callbacks import LOGGERS
     from covis.training.run import Resources  # loads torch: after everything that can be checked without it
     from covis.training.run import train as run
 
-    resources = Resources(checkpoint_seconds=checkpoint_seconds)
-    trained = run(chosen, output, data=path, seed=seed, resources=resources)
+    callbacks = [LOGGERS[_tracker(name, LOGGERS)]() for name in log or ()]
+    validation = None
+    if roles:
+        path, validation = _own_photos(roles)
+    resources = Resources(checkpoint_seconds=checkpoint_seconds, plan=plan)
+    trained = run(chosen, output, data=path, seed=seed, resources=resources, validation=validation, callbacks=callbacks)
+    if os.environ.get("RANK", "0") != "0":  # the first process prints the result
+        return
     best = "".join(f"  Recall@{k} {v:.1f}" for k, v in trained.recall.items())
     if trained.best_step == 0:
         best += f"; training did not improve on {init or 'the initial network'}, which is kept"
@@ -96,7 +115,43 @@ def train(
     shares = ", ".join(f"{share:.0f} % {bands[name]}" for name, share in trained.shares.items())
     seen = f"{trained.pairs} pairs" + (shares and f" ({shares})")
     summary = f"{trained.model}: {trained.dim} dims, {seen}{best and ', validation' + best}"
-    emit(dict(trained), json, summary, f"covis evaluate {output} {_benchmark_of(chosen.dataset, data)}")
+    emit(dict(trained), json, summary, f"covis evaluate {output} {_benchmark_of(chosen.dataset, others)}")
+
+
+def _tracker(name: str, known: Iterable[str]) -> str:
+    if name not in known:
+        raise unknown_name("tracker", name, known)
+    return name
+
+
+def _seed_of(recipe: str) -> int:
+    """The seed of a run's record, else 0."""
+    from covis.core.artifacts import read_json
+
+    config = read_json(Path(recipe)).get("config") if recipe.endswith("run.json") else None
+    return int(config.get("seed", 0)) if isinstance(config, dict) else 0
+
+
+def _roles(data: list[str] | None) -> tuple[dict[str, Path], list[str]]:
+    """The entries train=… and val=… of --data, and the others."""
+    split = [(entry, *entry.partition("=")[::2]) for entry in data or ()]
+    roles = {name: Path(path) for _, name, path in split if name in ("train", "val") and path}
+    if roles and "train" not in roles:
+        raise InputError(f"--data val={roles['val']} needs training photos; give --data train=FILE.csv too")
+    return roles, [entry for entry, name, path in split if not (name in roles and path)]
+
+
+def _own_photos(roles: dict[str, Path]) -> tuple[Split, ImageSet | None]:
+    """The photos of --data train=… and val=…; two tables share a frame."""
+    from covis.images import Split
+    from covis.reading.sources import open_images
+    from covis.reading.table import SUFFIXES, read_tables
+
+    if all(path.suffix in SUFFIXES for path in roles.values()):
+        sets = dict(zip(roles, read_tables(list(roles.values())), strict=True))
+    else:
+        sets = {name: open_images(path) for name, path in roles.items()}
+    return Split(sets["train"], sets["train"]), sets.get("val")
 
 
 def _benchmark_of(dataset: str, data: list[str] | None) -> str:

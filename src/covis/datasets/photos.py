@@ -6,13 +6,15 @@ from pathlib import Path
 
 import numpy as np
 
-from covis.core.errors import unknown_name
+from covis.core.errors import InputError, unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
 from covis.reading.sources import open_images
 from covis.reading.table import read_table
 
 SPLIT, KNOWN, NEW = "all", "known_walks", "new_walks"
+_COLUMN = "split"
+"""Column of a table that says which rows are trained on (`train`) and which validate (`val`)."""
 _EVERY = 4
 """One walk in this many is held out."""
 
@@ -25,10 +27,15 @@ def held_out_walks(images: ImageSet) -> Split:
 
 
 def load_table(path: Path, split: str) -> Split:
-    """The images of a table."""
-    if split != SPLIT:
-        raise unknown_name("split of table", split, (SPLIT,))
+    """The images of a table: `all`, or those whose column `split` says so."""
     images = read_table(path)
+    if split != SPLIT:
+        if _COLUMN not in images.columns:
+            raise InputError(f"{path} has no column {_COLUMN!r}, so split={split} is not known; set split={SPLIT}")
+        names = np.asarray(images.columns[_COLUMN]).astype(str)
+        if split not in names:
+            raise unknown_name("split of table", split, (SPLIT, *np.unique(names).tolist()))
+        images = images.subset(names == split)
     return Split(images, images)
 
 

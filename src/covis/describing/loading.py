@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -20,6 +20,8 @@ from covis.reading.decoding import Pixels, Reject, Size, decode
 OnReject = Literal["skip", "replace", "raise"]
 """What happens to a bad file: left out of its batch, replaced by another image, or raised as an error."""
 REPLACEMENT_TRIES = 64
+Transform = Callable[[torch.Tensor], torch.Tensor]
+"""(3, H, W) uint8 → the same; random numbers come from torch."""
 
 
 class Loaded(NamedTuple):
@@ -62,17 +64,20 @@ def joint_batches(
     on_reject: OnReject = "replace",
     seed: int = 0,
     rejects: list[BadFile] | None = None,
+    transform: Transform | None = None,
+    first: int = 0,
 ) -> Iterator[tuple[Loaded, ...]]:
     """For each request (one array of ids for each set) the images of each set, in order of request.
 
     With `replace`, a bad image is always replaced by the same other one of its set, drawn from (seed, set, id), and
     `ids` names it: look up its similarities again. `requests` is consumed lazily, at most two batches per worker ahead.
+    `transform` changes each image, at random by (seed, number of the request counted from `first`, set, id).
     """
-    files = _Files(tuple(sets), size, on_reject, seed)
+    files = _Files(tuple(sets), size, on_reject, seed, transform)
     loader: DataLoader[_Answer] = DataLoader(
         files,
         batch_size=None,
-        sampler=_Lazy(requests),
+        sampler=_Lazy(requests, first),
         num_workers=workers,
         prefetch_factor=2 if workers else None,
         collate_fn=_as_it_is,
@@ -94,14 +99,14 @@ def _as_it_is(answer: Any) -> Any:
 
 
 class _Lazy:
-    """An iterable as a sampler: ids go to the workers as arrays, one request at a time."""
+    """An iterable as a sampler: numbered ids go to the workers as arrays, one request at a time."""
 
-    def __init__(self, requests: Iterable[Sequence[ArrayLike]]) -> None:
-        self.requests = requests
+    def __init__(self, requests: Iterable[Sequence[ArrayLike]], first: int) -> None:
+        self.requests, self.first = requests, first
 
-    def __iter__(self) -> Iterator[tuple[Ids, ...]]:
-        for request in self.requests:
-            yield tuple(np.asarray(part, np.int64) for part in request)
+    def __iter__(self) -> Iterator[tuple[int, tuple[Ids, ...]]]:
+        for number, request in enumerate(self.requests, self.first):
+            yield number, tuple(np.asarray(part, np.int64) for part in request)
 
 
 def _buffer(shape: tuple[int, ...]) -> torch.Tensor:
@@ -115,15 +120,29 @@ def _buffer(shape: tuple[int, ...]) -> torch.Tensor:
 class _Files(Dataset[_Answer]):
     """Decodes one request at a time; each worker process holds one."""
 
-    def __init__(self, sets: tuple[ImageSet, ...], size: Size, on_reject: OnReject, seed: int) -> None:
-        self.sets, self.size, self.on_reject, self.seed = sets, size, on_reject, seed
+    def __init__(
+        self, sets: tuple[ImageSet, ...], size: Size, on_reject: OnReject, seed: int, transform: Transform | None
+    ) -> None:
+        self.sets, self.size, self.on_reject, self.seed, self.transform = sets, size, on_reject, seed, transform
 
-    def __getitem__(self, request: tuple[Ids, ...]) -> _Answer:
+    def __getitem__(self, request: tuple[int, tuple[Ids, ...]]) -> _Answer:
         bad: list[BadFile] = []
+        number, parts = request
         try:
-            return tuple(self._load(which, ids, bad) for which, ids in enumerate(request)), bad
+            loaded = tuple(self._load(which, ids, bad) for which, ids in enumerate(parts))
+            return tuple(self._transformed(part, number, which) for which, part in enumerate(loaded)), bad
         except InputError as error:
             return error, bad
+
+    def _transformed(self, loaded: Loaded, number: int, which: int) -> Loaded:
+        if self.transform is None or not len(loaded.ids):
+            return loaded
+        with torch.random.fork_rng(devices=[]):
+            changed = []
+            for i, pixels in zip(loaded.ids.tolist(), loaded.images, strict=True):
+                torch.manual_seed(int(np.random.SeedSequence((self.seed, number, which, i)).generate_state(1)[0]))
+                changed.append(self.transform(pixels))
+        return Loaded(loaded.ids, torch.stack(changed))
 
     def _load(self, which: int, ids: Ids, bad: list[BadFile]) -> Loaded:
         pixels = _buffer((len(ids), *self.size, 3))

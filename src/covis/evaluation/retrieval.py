@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from covis.core.arrays import Descriptors
 from covis.core.errors import InputError
 from covis.evaluation.benchmark import Benchmark
+from covis.evaluation.metrics import KS, recall_at_k
 from covis.evaluation.pairs import average_precision, pair_distances, rank_correlation, sample_pairs
 from covis.evaluation.result import Evaluation
 from covis.evaluation.scoring import evaluate
 from covis.images import ImageSet
+from covis.poses import PLACE_M
 from covis.ranking import Ranking
 from covis.search import rank
 
@@ -22,6 +24,33 @@ SIZES = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Descriptor sizes that a sweep tries, up to the descriptor's own."""
 SAMPLED_PAIRS = 20_000
 UNIT_TOLERANCE = 1e-3
+
+
+def recall(
+    zq: ArrayLike,
+    zdb: ArrayLike,
+    xyq: ArrayLike,
+    xydb: ArrayLike,
+    *,
+    ks: Sequence[int] = KS,
+    radius_m: float = PLACE_M,
+) -> dict[int, float]:
+    """Recall@k in percent of unit descriptors (Q, dim) and (M, dim) taken at positions (Q, 2) and (M, 2) in metres.
+
+    A map image within `radius_m` is right; queries without one do not count. For named protocols see `covis.evaluate`.
+
+    >>> import numpy as np
+    >>> recall(np.eye(3), np.eye(3), [[0, 0], [50, 0], [90, 0]], [[9, 0], [49, 0], [500, 0]], ks=(1,))
+    {1: 100.0}
+    """
+    queries, database = (np.asarray(z, np.float32) for z in (zq, zdb))
+    here, there = (np.asarray(xy, np.float64) for xy in (xyq, xydb))
+    for z, xy, name in ((queries, here, "queries"), (database, there, "map")):
+        if z.ndim != 2 or xy.shape != (len(z), 2):
+            raise InputError(f"{name}: descriptors {z.shape} and positions {xy.shape}; expected (N, dim) and (N, 2)")
+    near = [np.flatnonzero(np.hypot(*(there - xy).T) <= radius_m) for xy in here]
+    ranking = rank(queries, database, min(max(ks), len(database)))
+    return recall_at_k(ranking.ids, near, ks)
 
 
 def rank_descriptors(queries: Descriptors, database: Descriptors, benchmark: Benchmark, depth: int = 0) -> Ranking:

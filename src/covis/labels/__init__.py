@@ -1,7 +1,7 @@
 """Graded similarity labels: fields of view, surfaces, tracks, a plain radius, or a graph from a file."""
 
 from covis.labels.fov import fov_similarity
-from covis.labels.rules import RULES, FovOverlap, GraphFile, LabelRule, Radius, SurfaceOverlap, TrackOverlap
+from covis.labels.rules import RULES, FovOverlap, GraphFile, LabelRule, Radius, SamePlace, SurfaceOverlap, TrackOverlap
 
 __all__ = [
     "RULES",
@@ -9,6 +9,7 @@ __all__ = [
     "GraphFile",
     "LabelRule",
     "Radius",
+    "SamePlace",
     "SurfaceOverlap",
     "TrackOverlap",
     "fov_similarity",

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, NamedTuple, Protocol, get_args, runtime_checkable
 
 import numpy as np
+from numpy.typing import NDArray
 
 from covis.core.errors import InputError
 from covis.core.registry import Registry
@@ -178,6 +179,40 @@ class Radius(LabelRule):
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
         """What travels with the graph."""
         return {**super().facts(queries, database), "measure": "radius"}
+
+
+PLACE_COLUMN = "place"
+
+
+def place_of(images: ImageSet) -> NDArray[np.int64]:
+    """(N,) the place of each image: the column `place`, or its group where there is none."""
+    return np.asarray(np.unique(images.columns.get(PLACE_COLUMN, images.group), return_inverse=True)[1], np.int64)
+
+
+@RULES.register("same_place")
+@dataclass(frozen=True)
+class SamePlace(LabelRule):
+    """ψ = 1 for images of one place: the same entry in the column `place`, or the same group where there is none."""
+
+    def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
+        """Labels of every pair; an image with itself has none."""
+        one_set, sides = queries is database, [queries, database]
+        columns = [images.columns.get(PLACE_COLUMN) for images in sides]
+        if any(column is None for column in columns):
+            columns = [np.array(images.group_names)[images.group] for images in sides]
+        code = np.unique(np.concatenate(columns), return_inverse=True)[1]
+        rows, of = code[: len(queries)], code[len(queries) :]
+        order = np.argsort(of, kind="stable")
+        low, high = (np.searchsorted(of[order], rows, side) for side in ("left", "right"))
+        i = np.repeat(np.arange(len(rows)), high - low)
+        j = order[
+            np.arange(len(i)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + np.repeat(low, high - low)
+        ]
+        kept = i != j if one_set else np.ones(len(i), bool)
+        if advance is not None:
+            advance(len(queries))
+        ones = np.ones(int(kept.sum()))
+        return SimilarityGraph.from_edges(i[kept], j[kept], ones, (len(rows), len(of)), self.facts(queries, database))
 
 
 @RULES.register("surface")

@@ -3,6 +3,7 @@
 from covis.core.registry import import_modules
 from covis.losses.lists import (
     AveragePrecision,
+    BatchMultiSimilarity,
     ListLoss,
     ListwiseSoftmax,
     RelaxedContrastive,
@@ -32,6 +33,7 @@ from covis.losses.tuples import (
 __all__ = [
     "LOSSES",
     "AveragePrecision",
+    "BatchMultiSimilarity",
     "Contrastive",
     "GeneralizedContrastive",
     "LazyQuadruplet",

@@ -127,6 +127,51 @@ class RelaxedContrastive(ListLoss):
         return (each * known).sum(1) / count.squeeze(1)
 
 
+@LOSSES.register("batch_multi_similarity")
+@dataclass(frozen=True)
+class BatchMultiSimilarity(ListLoss):
+    """1/α · log(1 + Σₚ e^(−α(s(p) − λ))) + 1/β · log(1 + Σₙ e^(β(s(n) − λ))) over the whole list (Wang et al. 2019).
+
+    With a `mining_gap` ε only informative pairs count: negatives with s(n) > min s(p) − ε, and positives with
+    s(p) < max s(n) + ε. As GSV-Cities, MixVPR, SALAD and BoQ train.
+    """
+
+    alpha: float = 1.0
+    beta: float = 50.0
+    base: float = 0.0
+    mining_gap: float | None = 0.1
+    graded: bool = False
+    """Whether a pair pulls by ψ and pushes by 1 − ψ, instead of one or the other by ψ ≥ 0.5."""
+
+    def __post_init__(self) -> None:
+        above(0, alpha=self.alpha, beta=self.beta)
+
+    def __call__(self, za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None = None) -> Tensor:
+        """(N,) losses."""
+        import torch
+
+        similarity, psi, known = _prepared(za, zb, psi, known)
+        pull = (psi if self.graded else (psi >= POSITIVE).to(psi.dtype)) * known
+        push = (1 - psi if self.graded else (psi < POSITIVE).to(psi.dtype)) * known
+        if self.mining_gap is not None:
+            with torch.no_grad():
+                least = similarity.masked_fill(pull <= 0, torch.inf).amin(1, keepdim=True)
+                most = similarity.masked_fill(push <= 0, -torch.inf).amax(1, keepdim=True)
+                near, far = similarity > least - self.mining_gap, similarity < most + self.mining_gap
+            # an anchor with positives alone, or negatives alone, has no informative pair
+            pull, push = pull * (far & most.isfinite()), push * (near & least.isfinite())
+        attraction = _log_one_plus_weighted(-self.alpha * (similarity - self.base), pull)
+        return attraction / self.alpha + _log_one_plus_weighted(self.beta * (similarity - self.base), push) / self.beta
+
+
+def _log_one_plus_weighted(exponent: Tensor, weight: Tensor) -> Tensor:
+    """(N,) log(1 + Σⱼ wⱼ e^xⱼ), without overflow."""
+    import torch
+
+    terms = torch.where(weight > 0, exponent + weight.clamp_min(1e-12).log(), -torch.inf)
+    return torch.cat([terms, terms.new_zeros(len(terms), 1)], 1).logsumexp(1)
+
+
 def _prepared(za: Tensor, zb: Tensor, psi: Tensor, known: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """Cosines of all pairs and ψ, at least in float32, and which pairs count."""
     dtype = common_dtype(za, zb)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -17,7 +18,6 @@ from covis.runtime import ONNX_FILE
 if TYPE_CHECKING:
     from torch import Tensor
 
-Trainable = Literal["last2", "last1", "all", "none"]
 StrideOn = Literal["conv2", "conv1"]
 BatchNormStatistics = Literal["with_block", "frozen"]
 Positions = Literal["library", "original"]
@@ -41,8 +41,8 @@ class ModelConfig:
     """A name in `covis.models.POOLS`."""
     image_size: tuple[int, int] = (480, 640)
     """Height, width in pixels that every image is resized to; rounded to whole patches for a transformer."""
-    trainable: Trainable = "last2"
-    """Which blocks of the backbone learn; the pooling always does."""
+    trainable: str = "last2"
+    """Which blocks of the backbone learn: `last1`, `last2`, …, `all` or `none`; the pooling always does."""
     weights: str | None = None
     """None = random, "pretrained" (or "pretrained:SHA256") = timm's for this name from the model hub, or a .safetensors file or model directory."""
     stride_on: StrideOn = "conv2"
@@ -75,8 +75,9 @@ class ModelConfig:
             )
         if self.blocks and self.levels:
             raise InputError(f"levels={self.levels} ends the backbone after the last of them; leave blocks at 0")
+        if not re.fullmatch("all|none|last[1-9][0-9]*", str(self.trainable)):
+            raise unknown_name("trainable", str(self.trainable), ("last1", "last2", "last4", "all", "none"))
         choices = {
-            "trainable": Trainable,
             "stride_on": StrideOn,
             "batchnorm": BatchNormStatistics,
             "positions": Positions,

@@ -24,7 +24,7 @@ from covis.models import backbones, weights
 from covis.models.adapters import LowRankAddition
 from covis.models.backbone import Backbone
 from covis.models.checkpoints import fill_published, find_published, keep_published
-from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, ORIGIN, ModelConfig, Preprocessing, Trainable
+from covis.models.config import IMAGENET_MEAN, IMAGENET_STD, ORIGIN, ModelConfig, Preprocessing
 from covis.models.hub_folder import fetch_from_hub, is_hub_folder, read_hub_folder, write_hub_folder
 from covis.models.model_folder import read_model_folder, write_model_folder
 from covis.models.parts import ModelParts
@@ -345,6 +345,11 @@ class PlaceModel(nn.Module):
         whitening = [] if self.whitening is None else [self.whitening.mean, self.whitening.projection]
         return fingerprint("model", self._architecture(), self.config.pool, *_content(self.plain_state()), *whitening)
 
+    def learned_state(self) -> dict[str, Tensor]:
+        """The state dict without the frozen part."""
+        state = self.state_dict()
+        return {n: t for n, t in state.items() if not (n.startswith("backbone.") and self._before_cut(n))}
+
     def prefix_fingerprint(self) -> str:
         """Changes with anything that changes the output of `prefix`: frozen weights, where they end, preprocessing."""
         trained = {name for name, _ in self.trained_parameters()}
@@ -385,7 +390,7 @@ class PlaceModel(nn.Module):
         if parts.config.pool not in POOLS:
             require_plugins(parts.card.get("plugins", ()), Path(path))
         if trainable is not None:
-            parts = replace(parts, config=replace(parts.config, trainable=cast(Trainable, trainable)))
+            parts = replace(parts, config=replace(parts.config, trainable=trainable))
         model = cls._assemble(parts, f"{Path(path) / WEIGHTS_FILE} does not fit its config.json")
         if model.fingerprint() != fingerprint:
             raise InputError(

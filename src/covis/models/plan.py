@@ -15,7 +15,6 @@ from typing import Any, cast
 from torch import nn
 
 from covis.core.errors import InputError
-from covis.models.config import Trainable
 
 EMBED = "embed"
 """The first step of a transformer: patches, positions, class and register tokens."""
@@ -46,7 +45,12 @@ class Plan:
         behind = (*self.block_starts, len(self.steps))
         return tuple(behind[block] - 1 for block in blocks)
 
-    def cut(self, trainable: Trainable) -> int:
+    def depth(self, parameter: str) -> int:
+        """How many blocks come after the one that a model's parameter (`backbone.net.…`) belongs to."""
+        inside = [k for k, step in enumerate(self.steps) if f"{parameter}.".startswith(f"backbone.net.{step}.")]
+        return len(self.block_starts) - sum(start <= max(inside, default=0) for start in self.block_starts)
+
+    def cut(self, trainable: str) -> int:
         """The first step that learns."""
         if trainable == "all":
             return 0
@@ -55,7 +59,7 @@ class Plan:
         count = int(trainable.removeprefix("last"))
         if len(self.block_starts) < count:
             raise InputError(
-                f'trainable="{trainable}" needs a backbone whose blocks are known; use trainable="all" or "none"'
+                f'trainable="{trainable}": of this backbone {len(self.block_starts)} blocks are known; use fewer, "all" or "none"'
             )
         return self.block_starts[-count]
 

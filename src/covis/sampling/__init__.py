@@ -6,6 +6,7 @@ from covis.sampling.batches import BATCHES, Batch, Batches, Sampler
 from covis.sampling.composition import STRATEGIES, Band, Strategy
 from covis.sampling.mining import MinedRound, MiningPlan, TupleMiner
 from covis.sampling.pairs import PairBatch, Pairs, PairSampler
+from covis.sampling.places import Places
 from covis.sampling.tuple_sampler import TupleBatch, TupleSampler
 from covis.sampling.tuples import Tuples
 
@@ -23,6 +24,7 @@ __all__ = [
     "PairBatch",
     "PairSampler",
     "Pairs",
+    "Places",
     "Sampler",
     "Strategy",
     "TupleBatch",

@@ -48,7 +48,7 @@ def measure_steps(
 
     ranks = Ranks.join()
     plain = replace(recipe, validation="", steps=None)
-    with arithmetic(recipe.deterministic):
+    with arithmetic(recipe):
         loop = open_loop(
             plain, run, data, seed, Resources(workers, tensorboard=False, checkpoint_seconds=math.inf), ranks
         )

@@ -11,15 +11,17 @@ from numpy.typing import NDArray
 
 from covis import datasets
 from covis.core.errors import InputError
+from covis.core.files import sha256
 from covis.core.progress import say
 from covis.datasets import DATASETS
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels import LabelRule
+from covis.poses import PLACE_M
 from covis.reading.screening import MISSING_LIMIT, Screened, check_limits, look_at_all
 from covis.sampling import Batch, Sampler
 from covis.training.mining import Miner
-from covis.training.recipe import Recipe
+from covis.training.recipe import Recipe, Shared
 
 Data = Path | Split | None
 """Where a recipe's dataset lies, or images that were read already."""
@@ -63,6 +65,37 @@ def prepare(recipe: Recipe, data: Data, run: Path, seed: int) -> TrainingData:
     labels = _open_labels(recipe.labels, split, run / "labels")
     graphs = {name: _open_labels(rule, split, run / name) for name, rule in recipe.batches.rules().items()}
     return TrainingData(split, labels, recipe.batches.sampler(labels, split, seed, loss=recipe.loss, graphs=graphs))
+
+
+def refuse_shared(trained: Sequence[ImageSet], queries: ImageSet, by: Shared) -> None:
+    """Raises where photos of validation are trained on: the best model by them would be the one that knows them best."""
+    shared = np.flatnonzero(np.any([_SHARED[by](images, queries) for images in trained], axis=0))
+    if len(shared):
+        names = ", ".join(queries.name(int(i)) for i in shared[:5]) + (", …" if len(shared) > 5 else "")
+        near = f" or lie within {PLACE_M:g} m of a training photo" if by == "distance" else ""
+        raise InputError(
+            f"{len(shared)} of {len(queries)} photos of validation are also trained on{near} ({names}); validate on other "
+            "photos (--data train=A.csv --data val=B.csv), or not at all (--set validation=)"
+        )
+
+
+def _by_file(images: ImageSet, queries: ImageSet) -> NDArray[np.bool_]:
+    known = {images.path(i).absolute() for i in range(len(images))}
+    return np.array([queries.path(i).absolute() in known for i in range(len(queries))], bool)
+
+
+def _by_content(images: ImageSet, queries: ImageSet) -> NDArray[np.bool_]:
+    known, own = ([sha256(p) if p.is_file() else None for p in map(s.path, range(len(s)))] for s in (images, queries))
+    known_digests = set(known)
+    return np.array([digest is not None and digest in known_digests for digest in own], bool)
+
+
+def _by_distance(images: ImageSet, queries: ImageSet) -> NDArray[np.bool_]:
+    known = images.poses.xy[images.poses.known]
+    return np.array([len(known) and np.hypot(*(known - xy).T).min() <= PLACE_M for xy in queries.poses.xy], bool)
+
+
+_SHARED = {"file": _by_file, "content": _by_content, "distance": _by_distance}
 
 
 def screen_files(split: Split, dataset: str) -> None:

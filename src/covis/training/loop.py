@@ -2,28 +2,33 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import time
 from collections import Counter, deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
+from covis.core import artifacts
 from covis.core.arrays import Ids
 from covis.core.errors import InputError
-from covis.core.progress import Meter, warn
+from covis.core.progress import Meter, duration, say, warn
 from covis.describing.features import Features, Fetched
 from covis.models import PlaceModel
 from covis.training.batch_images import BatchImages
+from covis.training.callbacks import Callback
 from covis.training.checkpoint import latest_checkpoint, save_checkpoint
 from covis.training.data import TrainingData
 from covis.training.interruption import DeferredSignals
+from covis.training.memory import StepMemory, too_large
 from covis.training.mining import Miner
 from covis.training.ranks import Ranks
-from covis.training.recipe import Recipe
+from covis.training.recipe import Recipe, describe_recipe
 from covis.training.record import Counters, Record
 from covis.training.step import Step
 from covis.training.validation import Validator
@@ -31,6 +36,7 @@ from covis.training.validation import Validator
 BAD_STEPS = 3
 """This many steps in a row without a finite loss end the run."""
 _RECORD_EVERY = 10
+_SAVE, _STOP = 1, 2
 
 
 @dataclass
@@ -48,10 +54,13 @@ class Loop:
     miner: Miner | None
     checkpoint_seconds: float = 60.0
     tensorboard: bool = True
+    plan: bool = True
+    callbacks: Sequence[Callback] = ()
     progress: Counters = field(default_factory=Counters)
 
     def __post_init__(self) -> None:
         whole_epochs = max(1, self.recipe.epochs * len(self.data.sampler) // self.recipe.accumulate)
+        self.steps_here = 0
         self.total = whole_epochs if self.recipe.steps is None else self.recipe.steps
 
     def resume(self) -> None:
@@ -60,11 +69,13 @@ class Loop:
         if checkpoint is None:
             return
         _, tensors, facts = checkpoint
-        self.model.load_state_dict(tensors["model"])
+        self.model.load_state_dict(tensors["model"], strict=False)  # the frozen part is as it was built
         self.step.optimiser.load_state_dict(tensors["optimiser"])
         self.step.scaler.load_state_dict(tensors["scaler"])
         if self.miner is not None:
             self.miner.restore(tensors["miner"])
+        for callback, state in zip(self.callbacks, tensors["callbacks"], strict=True):
+            callback.restore(state)
         self.progress = Counters(**facts)
         self.step.composition = Counter(self.progress.composition)
 
@@ -73,10 +84,11 @@ class Loop:
         if self.ranks.first:
             step = self.step
             tensors = {
-                "model": self.model.state_dict(),
+                "model": self.model.learned_state(),
                 "optimiser": step.optimiser.state_dict(),
                 "scaler": step.scaler.state_dict(),
                 "miner": {} if self.miner is None else self.miner.state(),
+                "callbacks": [callback.state() for callback in self.callbacks],
             }
             save_checkpoint(self.run / "checkpoints", self.progress.step, tensors, self.progress.to_dict())
         self.ranks.wait()
@@ -89,19 +101,31 @@ class Loop:
             self._validate({"step": 0}, due=True)
         with Meter("training", self.total, "steps") as meter, DeferredSignals() as signals:
             meter.start_at(self.progress.step)
+            self._call("on_start")
             for row in self._steps():
                 self._validate(row)
+                self._call("on_step", row)
                 if record is not None:
                     self._record(record, meter, row)
-                stop = self.ranks.agree(signals.received is not None)
-                if stop or "recall@5" in row or self.ranks.agree(time.monotonic() - saved > self.checkpoint_seconds):
+                due = "recall@5" in row or time.monotonic() - saved > self.checkpoint_seconds
+                votes = self.ranks.agree((_SAVE if due else 0) | (_STOP if signals.received is not None else 0))
+                if votes:
                     self.save()
                     saved = time.monotonic()
-                if stop:
+                if votes & _STOP:
                     break
         if record is not None:
             record.close()
         signals.deliver()
+        self._call("on_end")
+
+    def _call(self, name: str, *arguments: Any) -> None:
+        for callback in self.callbacks:
+            getattr(callback, name)(self, *arguments)
+
+    def description(self) -> dict[str, Any]:
+        """The recipe as plain values by dotted name, for trackers."""
+        return artifacts.flat(describe_recipe(self.recipe))
 
     def _record(self, record: Record, meter: Meter, row: dict[str, Any]) -> None:
         if row["step"] % _RECORD_EVERY == 0 or row["step"] in (1, self.total) or "recall@5" in row:
@@ -111,17 +135,30 @@ class Loop:
 
     def _steps(self) -> Iterator[dict[str, Any]]:
         """Does each remaining step and yields its row of the record."""
-        while self.progress.step < self.total:
+        while self.progress.step < self.total and not self._exhausted():
             last = self.total if self.miner is None else min(self.total, self._mine(self.miner))
             stream = self._stream(self.progress.step, last)
             for number in range(self.progress.step, last):
                 yield self._do_step(number, list(itertools.islice(stream, self.recipe.accumulate)))
+                if self._exhausted():
+                    return
+
+    def _exhausted(self) -> bool:
+        """Whether as many validations in a row found nothing better as the recipe has patience for."""
+        return 0 < self.recipe.patience <= self.progress.stale
 
     def _do_step(self, number: int, batches: list[tuple[BatchImages, Fetched]]) -> dict[str, Any]:
         """One step with its bookkeeping; returns its row of the record."""
         started = time.monotonic()
         rate = self.recipe.optimiser.learning_rate * self.recipe.optimiser.rate(number / self.total)
-        loss = self.step(number, rate, batches)
+        memory = StepMemory(self.ranks.device, self.recipe) if not self.progress.memory_gib else None
+        try:
+            with contextlib.nullcontext() if memory is None else memory.measured():
+                loss = self.step(number, rate, batches)
+        except torch.OutOfMemoryError:
+            raise too_large(self.recipe, len(batches[0][1].features)) from None
+        if memory is not None:
+            self.progress.memory_gib = memory.gib(self.model, self.step.optimiser)
         self._check_finite(number, loss, batches[0][0])
         p = self.progress
         p.step = number + 1
@@ -129,10 +166,25 @@ class Loop:
         p.pairs += sum(len(images.batch) for images, _ in batches)
         p.composition = dict(self.step.composition)
         p.redrawn += sum(images.batch.redrawn for images, _ in batches)
-        p.seconds += time.monotonic() - started
+        spent_seconds = time.monotonic() - started
+        p.seconds += spent_seconds
+        self._say_plan(spent_seconds, sum(len(images) for images, _ in batches), len(batches[0][0].batch))
         row = {"step": p.step, "images": p.images, "pairs": p.pairs, "loss": loss, "learning_rate": rate}
         spent = {"seconds": round(p.seconds, 3), "mining_seconds": round(p.mining_seconds, 3)}
         return row | {"redrawn": p.redrawn, **spent}
+
+    def _say_plan(self, seconds: float, images: int, pairs: int) -> None:
+        """Says what the run will take, after its second step: the first pays for one-off set-up."""
+        self.steps_here += 1
+        left = self.total - self.progress.step
+        if not (self.plan and self.ranks.first) or self.steps_here > 2 or (self.steps_here < 2 and left):
+            return
+        trained = sum(p.numel() for _, p in self.model.trained_parameters())
+        say(
+            f"plan: {self.total * self.recipe.accumulate * pairs} pairs in {self.total} steps of about {images} images, "
+            f"{trained / 1e6:.2f} M trained parameters, about {self.progress.memory_gib:.2f} GiB per process, "
+            f"about {duration(left * seconds)} left"
+        )
 
     def _check_finite(self, number: int, loss: float, images: BatchImages) -> None:
         """Counts steps without a finite loss, and ends the run after some in a row."""
@@ -158,7 +210,7 @@ class Loop:
                 waiting.append(images)
                 yield self._own_share(images)
 
-        for fetched in self.source.fetch(requests()):
+        for fetched in self.source.fetch(requests(), first * self.recipe.accumulate):
             yield waiting.popleft(), fetched
 
     def _own_share(self, images: BatchImages) -> tuple[Ids, ...]:
@@ -180,10 +232,14 @@ class Loop:
             return
         recall = self.validator.recall(self.model)
         row.update({f"recall@{k}": v for k, v in recall.items()})
-        if self.ranks.first and recall["5"] > self.progress.best.get("5", -1.0):
+        better = recall["5"] > self.progress.best.get("5", -1.0)
+        self.progress.stale = 0 if better else self.progress.stale + 1
+        if better:
             self.progress.best = {**recall, "step": row["step"]}
-            self.model.save(self.run / "best", replace=True)
+            if self.ranks.first:
+                self.model.save(self.run / "best", replace=True)
         self.ranks.wait()
+        self._call("on_validation", row)
 
     def _validation_due(self, step: int) -> bool:
         every = max(1, self.total // max(1, self.recipe.validations))

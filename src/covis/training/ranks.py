@@ -18,6 +18,7 @@ from covis.core.errors import InputError
 from covis.core.foreign import first_line
 
 _T = TypeVar("_T")
+_Number = TypeVar("_Number", bound=np.generic)
 _TIMEOUT = timedelta(minutes=30)
 
 
@@ -35,7 +36,10 @@ class Ranks:
         if int(os.environ.get("WORLD_SIZE", "1")) < 2:
             return cls()
         if not distributed.is_initialized():
-            backend = "nccl" if torch.cuda.is_available() else "gloo"
+            backend = "gloo"
+            if torch.cuda.is_available():  # what the host decides is exchanged by gloo and keeps no GPU waiting
+                backend = "cpu:gloo,cuda:nccl"
+                torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
             try:
                 distributed.init_process_group(backend, timeout=_TIMEOUT, **_store())
             except RuntimeError as error:
@@ -55,26 +59,39 @@ class Ranks:
         return torch.device(machine.device(self.local))
 
     def share(self, count: int) -> NDArray[np.int64]:
-        """Positions of `count` images that this rank embeds; the last ones repeat so that all shares are equal."""
-        size = -(-count // self.world)
-        return np.minimum(np.arange(self.rank * size, (self.rank + 1) * size), count - 1)
+        """Positions of the `count` images that this rank embeds: in turn, so that each has some of every place and set."""
+        if count < self.world:
+            raise InputError(
+                f"a batch of {count} images cannot be shared by {self.world} processes; set batches.size higher"
+            )
+        return np.arange(self.rank, count, self.world)
 
     def gather(self, descriptors: Tensor, count: int) -> Tensor:
         """Descriptors of all `count` images, in order, from every rank's share; gradients flow back to their rank."""
         if self.world == 1:
             return descriptors
-        from torch.distributed.nn.functional import all_gather
+        size = -(-count // self.world)
+        padded = torch.nn.functional.pad(descriptors, (0, 0, 0, size - len(descriptors)))
+        return self.gather_equal(padded).transpose(0, 1).flatten(0, 1)[:count]
 
-        return torch.cat(all_gather(descriptors.contiguous()))[:count]  # type: ignore[no-untyped-call]
+    def gather_equal(self, values: Tensor) -> Tensor:
+        """Every rank's `values` of one shape, stacked; gradients of all ranks' losses flow back to their rank."""
+        gathered: Tensor = _Gathered.apply(values.contiguous(), self.rank, self.world)  # type: ignore[no-untyped-call]
+        return gathered
 
     def gather_ids(self, ids: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """Ids of all `count` images, in order, from every rank's share."""
+        return ids if self.world == 1 else self.gather_rows(ids[:, None], count)[:, 0]
+
+    def gather_rows(self, rows: NDArray[_Number], count: int) -> NDArray[_Number]:
+        """All `count` rows, in order, from every rank's share, between hosts."""
         if self.world == 1:
-            return ids
-        mine = torch.from_numpy(ids).to(self.device)
-        shares = [torch.empty_like(mine) for _ in range(self.world)]
-        distributed.all_gather(shares, mine)
-        return torch.cat(shares)[:count].cpu().numpy()
+            return rows
+        mine = np.zeros((-(-count // self.world), *rows.shape[1:]), rows.dtype)
+        mine[: len(rows)] = rows
+        shares = [torch.empty(mine.shape, dtype=torch.from_numpy(mine).dtype) for _ in range(self.world)]
+        distributed.all_gather(shares, torch.from_numpy(mine))
+        return np.asarray(torch.stack(shares, 1).flatten(0, 1)[:count].numpy())
 
     def wait(self) -> None:
         """Waits until every rank has arrived."""
@@ -90,13 +107,13 @@ class Ranks:
         self.wait()
         return result
 
-    def agree(self, flag: bool) -> bool:
-        """Whether any rank says yes."""
+    def agree(self, flags: int) -> int:
+        """The bits that any rank has set."""
         if self.world == 1:
-            return flag
-        votes = torch.tensor([int(flag)], device=self.device)
-        distributed.all_reduce(votes)
-        return bool(votes.item())
+            return flags
+        votes = torch.tensor([int(flags)])
+        distributed.all_reduce(votes, distributed.ReduceOp.BOR)
+        return int(votes.item())
 
     def lost(self, error: RuntimeError) -> bool:
         """Whether an error means that another rank is gone."""
@@ -107,6 +124,23 @@ class Ranks:
         """Leaves the group."""
         if self.world > 1 and distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+class _Gathered(torch.autograd.Function):
+    """Stacks every rank's tensor; backward, a rank gets the sum of what all ranks' losses say of its own."""
+
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, rank: int, world: int) -> Tensor:
+        ctx.rank = rank
+        shares = [torch.empty_like(values) for _ in range(world)]
+        distributed.all_gather(shares, values)
+        return torch.stack(shares)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        summed = gradients[0].clone(memory_format=torch.contiguous_format)
+        distributed.all_reduce(summed)
+        return summed[ctx.rank], None, None
 
 
 def _store() -> dict[str, Any]:

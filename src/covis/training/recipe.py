@@ -11,7 +11,9 @@ from typing import Any, Literal
 
 from covis.core import settings as fields
 from covis.core.errors import InputError, unknown_name
+from covis.core.files import sha256
 from covis.core.foreign import first_line, read_bounded
+from covis.core.machine import cache_folder
 from covis.core.plugins import load_plugins, loaded_plugins, plugins_of
 from covis.core.registry import Registry
 from covis.core.settings import above, at_least, check_types
@@ -22,6 +24,7 @@ from covis.models import ModelConfig
 from covis.sampling import BATCHES, Batches, Pairs
 from covis.whitening import PCA, WhiteningRule
 
+Shared = Literal["file", "content", "distance"]
 TrainingPrecision = Literal["float32", "bfloat16", "float16"]
 
 
@@ -29,24 +32,46 @@ TrainingPrecision = Literal["float32", "bfloat16", "float16"]
 class Optimiser:
     """The optimiser, its learning rate, and when the rate decreases."""
 
-    name: Literal["sgd", "adamw"] = "sgd"
+    name: str = "sgd"
+    """A class of `torch.optim`, in any case: sgd, adamw, adam, nadam, …"""
     learning_rate: float = 0.1
     head_rate: float = 1.0
     """Factor on the learning rate of the pooling's own parameters."""
+    layer_decay: float = 1.0
+    """Factor on the learning rate of a block for every block between it and the last one."""
+    clip: float = 0.0
+    """Largest norm of the gradient, to which larger ones are scaled down; 0 = any."""
     momentum: float = 0.0
     weight_decay: float = 0.0
-    schedule: Literal["step", "cosine"] = "step"
+    schedule: Literal["step", "cosine", "linear"] = "step"
+    final_rate: float = 0.0
+    """Factor that the `linear` schedule ends at."""
     decay: float = 0.1
     """Factor of each decrease of the `step` schedule."""
     decay_every: float = 0.5
     """Share of the run after which the rate decreases: 1/2 is once, after half of the pairs."""
+    milestones: tuple[float, ...] = ()
+    """Shares of the run after each of which the `step` schedule decreases the rate, instead of `decay_every`."""
     warmup: float = 0.0
     """Share of the run over which the rate rises from 0."""
 
     def __post_init__(self) -> None:
         check_types(self, "optimiser")
-        above(0, learning_rate=self.learning_rate, decay=self.decay, decay_every=self.decay_every)
-        at_least(0, head_rate=self.head_rate, momentum=self.momentum, weight_decay=self.weight_decay)
+        above(
+            0,
+            learning_rate=self.learning_rate,
+            decay=self.decay,
+            decay_every=self.decay_every,
+            layer_decay=self.layer_decay,
+        )
+        at_least(
+            0,
+            head_rate=self.head_rate,
+            clip=self.clip,
+            final_rate=self.final_rate,
+            momentum=self.momentum,
+            weight_decay=self.weight_decay,
+        )
         if not 0 <= self.warmup < 1:
             raise InputError(f"warmup is {self.warmup}; expected a share of the run, from 0 to below 1")
 
@@ -57,6 +82,10 @@ class Optimiser:
             import math
 
             return rise * 0.5 * (1 + math.cos(math.pi * done))
+        if self.schedule == "linear":
+            return rise * (1 - done * (1 - self.final_rate))
+        if self.milestones:
+            return rise * float(self.decay ** sum(done >= milestone for milestone in self.milestones))
         return rise * float(self.decay ** int(done / self.decay_every + 1e-9))
 
 
@@ -85,6 +114,8 @@ class Recipe:
     """Batches whose gradients make one step."""
     validation: str = ""
     """Benchmark whose Recall@5 picks the best model; empty = keep the last."""
+    shared: Shared = "file"
+    """What makes a photo of your own one of training and validation, which is refused: the file, its bytes, or nearness."""
     validations: int = 4
     """How often a run validates, evenly spread, the end included."""
     keep_better: bool = False
@@ -95,7 +126,14 @@ class Recipe:
     """Dimensions of a whitening fitted on the training images after the last step; 0 = none."""
     whitening: WhiteningRule = PCA
     """How it is fitted: by PCA, or learned from the recipe's labels."""
+    patience: int = 0
+    """Validations in a row without a better Recall@5 after which a run ends; 0 = it never ends early."""
+    augment: str = ""
+    """Name of what changes training images (`covis list augmentations`); they are then decoded anew for every batch."""
     precision: TrainingPrecision = "float32"
+    """What networks compute in, frozen part and validation included; weights and losses stay in float32."""
+    float32_matmul: Literal["highest", "high", "medium"] = "highest"
+    """How exactly float32 matrices are multiplied; `high` uses TF32 on GPUs."""
     compile: bool = False
     deterministic: bool = True
     cache_gb: float = 8.0
@@ -106,7 +144,14 @@ class Recipe:
     def __post_init__(self) -> None:
         check_types(self)
         at_least(1, epochs=self.epochs, accumulate=self.accumulate)
-        at_least(0, steps=self.steps or 0, validations=self.validations, whiten=self.whiten, cache_gb=self.cache_gb)
+        at_least(
+            0,
+            steps=self.steps or 0,
+            patience=self.patience,
+            validations=self.validations,
+            whiten=self.whiten,
+            cache_gb=self.cache_gb,
+        )
         if self.dataset not in DATASETS:
             raise unknown_name("dataset", self.dataset, DATASETS)
         if self.loss.shape not in self.batches.losses:
@@ -189,16 +234,42 @@ def read_recipe(path: Path) -> Recipe:
         raise InputError(
             f"{path} holds no fields of a recipe; write FIELD = VALUE, or start from covis train --dry-run"
         )
+    if isinstance(entries.get("config"), dict) and "recipe" in entries["config"]:  # a run's record, RUN/run.json
+        entries = {**_found_again(entries["config"]), "plugins": entries["config"].get("plugins", [])}
     base, plugins = entries.pop("base", None), entries.pop("plugins", [])
     if not (isinstance(plugins, list) and all(isinstance(module, str) for module in plugins)):
         raise InputError(f'{path}: plugins is {plugins!r}; write a list of modules, such as plugins = ["my_module"]')
     try:
         load_plugins(plugins)
         if base is None:
+            for name, kind in (("model", ModelConfig), ("optimiser", Optimiser), ("whitening", WhiteningRule)):
+                if isinstance(entries.get(name), dict):
+                    entries[name].setdefault("type", kind.__name__)
             return restore_recipe({"type": "Recipe", **entries})
         return fields.merge(RECIPES[base](), entries, _kinds())
     except InputError as error:
         raise InputError(f"{path}: {error}") from None
+
+
+def weights_digest(recipe: Recipe) -> str | None:
+    """SHA-256 of the file that the recipe's weights come from; None where they are no file."""
+    path = Path(recipe.model.weights or "")
+    return sha256(path) if path.is_file() else None
+
+
+def _found_again(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The recipe of a run's record; a file of weights that lies elsewhere here is found by its SHA-256."""
+    described = dict(config["recipe"])
+    digest, path = config.get("weights_sha256"), Path(described["model"]["weights"] or "")
+    if digest is None or (path.is_file() and sha256(path) == digest):
+        return described
+    for folder in (Path(), cache_folder() / "weights"):
+        for file in folder.glob(f"*{path.suffix}"):
+            if file.is_file() and sha256(file) == digest:
+                return described | {"model": {**described["model"], "weights": str(file)}}
+    raise InputError(
+        f"the run's weights {path.name} (SHA-256 {digest[:12]}…) are not here; put the file into {cache_folder() / 'weights'}"
+    )
 
 
 def _kinds() -> dict[str, type]:

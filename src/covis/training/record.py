@@ -49,6 +49,10 @@ class Counters:
     """Steps in a row whose loss was not finite."""
     best: dict[str, float] = field(default_factory=dict)
     """Recall of the best validation, with its step."""
+    stale: int = 0
+    """Validations in a row that were not better."""
+    memory_gib: float = 0.0
+    """Memory of a step on one process: weights, gradients, optimiser state and what it keeps for its backward pass."""
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON."""
@@ -76,8 +80,8 @@ class Record:
         with self.path.open("a", newline="", encoding="utf-8") as handle:
             csv.DictWriter(handle, _COLUMNS).writerow({k: row.get(k, "") for k in _COLUMNS})
         if self._events is not None:
-            for key in _COLUMNS[3:]:
-                if key in row:
+            for key in (k for k in row if k not in _COLUMNS[:3]):  # own scalars of callbacks too
+                if isinstance(row[key], (int, float)):
                     self._events.add_scalar(key, float(row[key]), int(row["step"]))
 
     def close(self) -> None:

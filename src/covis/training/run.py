@@ -19,18 +19,21 @@ from covis.core.foreign import first_line
 from covis.core.plugins import require_plugins
 from covis.core.progress import say
 from covis.describing.features import Cached, open_features
-from covis.evaluation import load_benchmark
+from covis.evaluation import Benchmark, load_benchmark
+from covis.evaluation.protocols.photos import leave_one_group_out
 from covis.images import ImageSet, Split
 from covis.models import PlaceModel
 from covis.reading.screening import screen
+from covis.reading.sources import open_images
 from covis.sampling import Sampler
-from covis.training.data import Data, make_miner, prepare
+from covis.training.augmentation import AUGMENTATIONS
+from covis.training.callbacks import Callback
+from covis.training.data import Data, make_miner, prepare, refuse_shared
 from covis.training.descriptors import describe_all
-from covis.training.estimate import RunEstimate, estimate_run
 from covis.training.loop import Loop
 from covis.training.pooling_start import images_of_groups, start_pooling
 from covis.training.ranks import Ranks
-from covis.training.recipe import Recipe, describe_recipe, recipe_plugins, restore_recipe
+from covis.training.recipe import Recipe, describe_recipe, recipe_plugins, restore_recipe, weights_digest
 from covis.training.record import METRICS, RESULT
 from covis.training.result import Trained
 from covis.training.step import Step
@@ -48,6 +51,7 @@ class Resources:
     checkpoint_seconds: float = 60.0
     tensorboard: bool = True
     plan: bool = True
+    """Whether the run says after its second step what it will take."""
 
 
 def train(
@@ -57,13 +61,16 @@ def train(
     data: Path | str | Split | None = None,
     seed: int = 0,
     resources: Resources | None = None,
+    validation: Benchmark | ImageSet | Path | str | None = None,
     step: type[Step] = Step,
+    callbacks: Sequence[Callback] = (),
 ) -> Trained:
     """Trains `recipe` into the folder `run`; returns what `run/result.json` holds.
 
-    `data` is where the recipe's dataset lies, or images to train on in its place. `run/model` is the best model by
-    validation (the last one without validation), `run/last` the last one. `step`: a subclass of `Step` that trains
-    differently.
+    `data` is where the recipe's dataset lies, or images to train on in its place. `validation`: a benchmark, or photos
+    (a set, a table, a folder) of which each is searched among those of other groups, in place of the recipe's.
+    `run/model` is the best model by validation (the last one without), `run/last` the last one. `step`: a subclass of
+    `Step` that trains differently. `callbacks`: what the run calls as it goes.
 
     >>> import covis
     >>> from dataclasses import replace
@@ -74,17 +81,18 @@ def train(
     """
     run, resources, ranks = Path(run), resources or Resources(), Ranks.join()
     data = Path(data) if isinstance(data, str) else data
+    own = Own(step, tuple(callbacks), _benchmark(validation))
     try:
         if not ranks.first:
             ranks.wait()
-            return _work(recipe, run, data, seed, resources, ranks, step)
-        with artifacts.claim(run, "run", _config(recipe, data, seed, step)):
+            return _work(recipe, run, data, seed, resources, ranks, own)
+        with artifacts.claim(run, "run", _config(recipe, data, seed, own)):
             done = (run / RESULT).exists()
             if done:
                 say(f"{run} is already done; its model is {run / 'model'}")
             ranks.wait()
             try:
-                return Trained.open(run) if done else _work(recipe, run, data, seed, resources, ranks, step)
+                return Trained.open(run) if done else _work(recipe, run, data, seed, resources, ranks, own)
             except InputError:
                 _forget_unstarted(recipe, run)
                 raise
@@ -96,15 +104,38 @@ def train(
         ranks.leave()
 
 
-def _config(recipe: Recipe, data: Data, seed: int, step: type[Step]) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Own:
+    """What a caller hands over beside the recipe."""
+
+    step: type[Step] = Step
+    callbacks: tuple[Callback, ...] = ()
+    validation: Benchmark | None = None
+
+
+def _benchmark(validation: Benchmark | ImageSet | Path | str | None) -> Benchmark | None:
+    """The benchmark that scores a model on one's own validation photos."""
+    if validation is None or isinstance(validation, Benchmark):
+        return validation
+    images = validation if isinstance(validation, ImageSet) else open_images(validation)
+    return leave_one_group_out("validation", images)
+
+
+def _config(recipe: Recipe, data: Data, seed: int, own: Own) -> dict[str, Any]:
     """What decides a run, as JSON."""
     config: dict[str, Any] = {"recipe": describe_recipe(recipe), "seed": seed}
     if plugins := recipe_plugins(recipe):
         config["plugins"] = plugins
+    if digest := weights_digest(recipe):
+        config["weights_sha256"] = digest
     if isinstance(data, Split):
         config["images"] = [images.fingerprint() for images in data]
-    if step is not Step:
-        config["step"] = f"{step.__module__}.{step.__qualname__}"
+    if own.validation is not None:
+        config["validation"] = own.validation.fingerprint
+    if own.step is not Step:
+        config["step"] = f"{own.step.__module__}.{own.step.__qualname__}"
+    if own.callbacks:
+        config["callbacks"] = [type(callback).__name__ for callback in own.callbacks]
     return config
 
 
@@ -115,25 +146,21 @@ def _forget_unstarted(recipe: Recipe, run: Path) -> None:
             shutil.rmtree(run / name, ignore_errors=True)
 
 
-def _work(
-    recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks, step: type[Step]
-) -> Trained:
+def _work(recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks, own: Own) -> Trained:
     if (run / RESULT).exists():
         return Trained.open(run)
-    with arithmetic(recipe.deterministic):
-        loop = open_loop(recipe, run, data, seed, resources, ranks, step)
+    with arithmetic(recipe):
+        loop = open_loop(recipe, run, data, seed, resources, ranks, own)
         loop.resume()
-        estimate = estimate_run(loop)
-        if ranks.first and resources.plan:
-            say(str(estimate))
         loop.complete()
-        return _finish(loop, estimate, seed, ranks)
+        return _finish(loop, seed, ranks)
 
 
 def open_loop(
-    recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks, step: type[Step] = Step
+    recipe: Recipe, run: Path, data: Data, seed: int, resources: Resources, ranks: Ranks, own: Own | None = None
 ) -> Loop:
     """The loop of a run before its first step: model, labelled data, features, validator and miner."""
+    own = own or Own()
     model = PlaceModel.build(recipe.model, seed).to(ranks.device)
     if recipe.whiten:
         model.whiten(None)  # fitted anew after the last step
@@ -142,40 +169,33 @@ def open_loop(
     workers = machine.workers(resources.workers)
     cache = resources.cache or machine.cache_folder() / "features"
     common: dict[str, Any] = {"seed": seed, "workers": workers, "cache": cache, "device": ranks.device,
-                              "cache_bytes": int(recipe.cache_gb * 1e9), "half": recipe.cache_half}  # fmt: skip
-    source = ranks.first_then_all(lambda: open_features(model, training.sets, **common))
+                              "cache_bytes": int(recipe.cache_gb * 1e9), "half": recipe.cache_half, "precision": recipe.precision}  # fmt: skip
+    transform = AUGMENTATIONS[recipe.augment]() if recipe.augment else None
+    source = ranks.first_then_all(lambda: open_features(model, training.sets, transform=transform, **common))
     images, cached = training.split.database, source if isinstance(source, Cached) else None
     start_pooling(model, images, seed, workers, cached, among=images_of_groups(images, recipe.start_on))
-    validator = None
-    if recipe.validation:
+    validator, benchmark = None, own.validation
+    if benchmark is None and recipe.validation:
+        part = recipe.validation == recipe.dataset == "table" and recipe.split != "all" and not isinstance(data, Split)
+        benchmark = _benchmark(datasets.load("table", data, "val").queries) if part else None  # type: ignore[arg-type]
+    if benchmark is None and recipe.validation:
         benchmark = load_benchmark(recipe.validation, None if isinstance(data, Split) else data)
-        if recipe.validation == recipe.dataset:  # own photos, whose benchmark is all of them
-            _refuse_training_photos(training.sets, benchmark.queries, recipe.validation)
+    if benchmark is not None:
+        if own.validation is not None or recipe.validation == recipe.dataset:  # own photos, which nobody has divided
+            refuse_shared(training.sets, benchmark.queries, recipe.shared)
         sets = Validator.sets(benchmark)
         if ranks.first and not (run / METRICS).exists():
             for images in sets:
                 screen(images)
-        validator = Validator(benchmark, ranks.first_then_all(lambda: open_features(model, sets, **common)))
+        validator = Validator(benchmark, ranks.first_then_all(lambda: open_features(model, sets, **common)), ranks)
     return Loop(
         recipe, run, model, training, source, ranks,
-        step(recipe, model, training, ranks, seed), validator, make_miner(recipe, training),
-        resources.checkpoint_seconds, resources.tensorboard,
+        own.step(recipe, model, training, ranks, seed), validator, make_miner(recipe, training),
+        resources.checkpoint_seconds, resources.tensorboard, resources.plan, own.callbacks,
     )  # fmt: skip
 
 
-def _refuse_training_photos(trained: Sequence[ImageSet], queries: ImageSet, validation: str) -> None:
-    """Raises where photos of validation are trained on: the best model by them would be the one that knows them best."""
-    known = {images.path(i) for images in trained for i in range(len(images))}
-    shared = [queries.name(i) for i in range(len(queries)) if queries.path(i) in known]
-    if shared:
-        names = ", ".join(shared[:5]) + (", …" if len(shared) > 5 else "")
-        raise InputError(
-            f"{len(shared)} of {len(queries)} photos of validation {validation!r} are also trained on ({names}); "
-            "train without validation (--set validation=) or on a benchmark of other photos"
-        )
-
-
-def _finish(loop: Loop, estimate: RunEstimate, seed: int, ranks: Ranks) -> Trained:
+def _finish(loop: Loop, seed: int, ranks: Ranks) -> Trained:
     """Writes the models and then the result, so that the result exists only where everything is written."""
     p, run = loop.progress, loop.run
     model = loop.model.eval()
@@ -183,15 +203,17 @@ def _finish(loop: Loop, estimate: RunEstimate, seed: int, ranks: Ranks) -> Train
         "recipe": describe_recipe(loop.recipe),
         "seed": seed,
         "data": _data_facts(loop),
-        "training": {**p.to_dict(), "memory_gib": estimate.memory_gib},
+        "training": p.to_dict(),
     }
     if plugins := recipe_plugins(loop.recipe):
         facts["plugins"] = plugins
-    if ranks.first:
-        best = PlaceModel.load(run / "best").to(ranks.device) if (run / "best").exists() else model
-        for name, chosen, recalls in (("last", model, {}), ("model", best, _recalls(loop))):
-            _whiten(loop, chosen)
+    ranks.wait()
+    best = PlaceModel.load(run / "best").to(ranks.device) if (run / "best").exists() else model
+    for name, chosen, recalls in (("last", model, {}), ("model", best, _recalls(loop))):
+        _whiten(loop, chosen)
+        if ranks.first:
             chosen.save(run / name, card={**facts, **recalls}, replace=True)
+    if ranks.first:
         result = {"model": str(run / "model"), **facts["training"], "dim": best.dim, "fingerprint": best.fingerprint()}
         if (run / METRICS).is_file():
             result["metrics_sha256"] = sha256(run / METRICS)
@@ -234,7 +256,9 @@ def _whiten(loop: Loop, model: PlaceModel) -> None:
     from covis.evaluation.whitening_fits import fit_whitening
 
     recipe, images = loop.recipe, loop.data.split.database
-    descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(images))
+    descriptors = describe_all(model, loop.source, len(loop.data.sets) - 1, len(images), loop.ranks)
+    if not loop.ranks.first:  # which writes the models
+        return
     facts = {"fit": "train", "data": f"{recipe.dataset}/{recipe.split}"}
     model.whiten(fit_whitening(images, descriptors, recipe.whiten, recipe.whitening, labels=recipe.labels, facts=facts))
 
@@ -247,12 +271,14 @@ def open_sampler(run: Path, data: Path | None = None) -> Sampler:
 
 
 @contextmanager
-def arithmetic(deterministic: bool) -> Iterator[None]:
-    """Sets deterministic algorithms, or not, for the duration of a run."""
-    before = torch.are_deterministic_algorithms_enabled()
-    torch.use_deterministic_algorithms(deterministic)
-    torch.backends.cudnn.benchmark = not deterministic
+def arithmetic(recipe: Recipe) -> Iterator[None]:
+    """Sets deterministic algorithms, or not, and how exactly matrices are multiplied, for the duration of a run."""
+    before, exactness = torch.are_deterministic_algorithms_enabled(), torch.get_float32_matmul_precision()
+    torch.use_deterministic_algorithms(recipe.deterministic)
+    torch.set_float32_matmul_precision(recipe.float32_matmul)
+    torch.backends.cudnn.benchmark = not recipe.deterministic
     try:
         yield
     finally:
         torch.use_deterministic_algorithms(before)
+        torch.set_float32_matmul_precision(exactness)

@@ -6,21 +6,24 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from covis.core.errors import InputError
-from covis.describing.features import Fetched
+from covis.core.errors import InputError, unknown_name
+from covis.describing.features import Fetched, low_precision
 from covis.models import PlaceModel
 from covis.sampling.composition import count_bands
 from covis.training.batch_images import BatchImages
+from covis.training.batch_statistics import SharedStatistics
 from covis.training.data import TrainingData
 from covis.training.ranks import Ranks
 from covis.training.recipe import Recipe
@@ -34,6 +37,7 @@ class Step:
         self.composition = Counter[str]()
         self.optimiser = make_optimiser(recipe, model)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=recipe.precision == "float16")
+        self.statistics = SharedStatistics(ranks.gather_equal) if ranks.world > 1 else contextlib.nullcontext()
         self.trained = _trained_module(recipe, model, ranks)
 
     def __call__(self, number: int, rate: float, batches: Sequence[tuple[BatchImages, Fetched]]) -> float:
@@ -44,29 +48,37 @@ class Step:
         self.model.train()
         self.optimiser.zero_grad(set_to_none=True)
         total_weight = sum(images.batch.total_weight for images, _ in batches)
-        loss = 0.0
-        for k, (images, fetched) in enumerate(batches):
-            loss += self.backward(images, fetched, total_weight, last=k == len(batches) - 1)
+        losses = [
+            self.backward(images, fetched, total_weight, last=k == len(batches) - 1)
+            for k, (images, fetched) in enumerate(batches)
+        ]
+        loss = float(torch.stack(losses).sum())  # the only time that a step waits for the GPU
         if np.isfinite(loss):
-            self.scaler.step(self.optimiser)
-            self.scaler.update()
+            self.update()
         return loss
 
-    def backward(self, images: BatchImages, fetched: Fetched, total_weight: float, *, last: bool) -> float:
+    def backward(self, images: BatchImages, fetched: Fetched, total_weight: float, *, last: bool) -> Tensor:
         """Adds the gradients of one batch; ranks exchange them only with the `last` batch of a step. Returns its loss."""
-        mixed = self.recipe.precision != "float32"
+        ids = self.ranks.gather_ids(np.concatenate(fetched.ids), len(images))
+        images = images.relabelled(ids, self.data.labels)
+        self.composition += count_bands(images.batch.psi)
         alone = isinstance(self.trained, DistributedDataParallel) and not last
         with self.trained.no_sync() if alone else contextlib.nullcontext():  # type: ignore[operator]
-            with torch.autocast(self.ranks.device.type, getattr(torch, self.recipe.precision), enabled=mixed):
+            with low_precision(self.ranks.device, self.recipe.precision), self.statistics:
                 descriptors = self.describe(self.trained, fetched.features)
             descriptors = self.ranks.gather(descriptors, len(images))
-            ids = self.ranks.gather_ids(np.concatenate(fetched.ids), len(images))
-            images = images.relabelled(ids, self.data.labels)
-            self.composition += count_bands(images.batch.psi)
             loss = images.loss(self.recipe.loss, descriptors) / total_weight
-            if torch.isfinite(loss):
-                self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
-            return float(loss.detach())
+            self.scaler.scale(loss).backward()  # type: ignore[no-untyped-call]
+        return loss.detach()
+
+    def update(self) -> None:
+        """Changes the weights by their gradients."""
+        if self.recipe.optimiser.clip:
+            self.scaler.unscale_(self.optimiser)
+            parameters = [p for group in self.optimiser.param_groups for p in group["params"]]
+            torch.nn.utils.clip_grad_norm_(parameters, self.recipe.optimiser.clip)
+        self.scaler.step(self.optimiser)
+        self.scaler.update()
 
     def describe(self, trained: Callable[[Tensor], Tensor], features: Tensor) -> Tensor:
         """What the loss compares: (B, dim)."""
@@ -95,16 +107,34 @@ def _trained_module(recipe: Recipe, model: PlaceModel, ranks: Ranks) -> nn.Modul
 
 
 def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
-    """The optimiser of all parameters that learn; those of the pooling have their own factor."""
+    """The optimiser of all parameters that learn, in groups of one `factor` on the learning rate.
+
+    Those of the pooling have their own; a block's is smaller, the further it is from the last, by `layer_decay`.
+    """
     o = recipe.optimiser
-    named = list(model.trained_parameters())
-    groups = [
-        {"params": [p for n, p in named if not n.startswith("pool.")], "factor": 1.0},
-        {"params": [p for n, p in named if n.startswith("pool.")], "factor": o.head_rate},
-    ]
-    groups = [g for g in groups if g["params"]]
+    groups: dict[float, list[nn.Parameter]] = {}
+    for name, parameter in model.trained_parameters():
+        factor = o.head_rate if name.startswith("pool.") else o.layer_decay ** model.backbone.plan.depth(name)
+        groups.setdefault(factor, []).append(parameter)
     if not groups:
         raise InputError("nothing in this model learns; choose trainable=last1, last2 or all, or a pooling that learns")
-    if o.name == "sgd":
-        return torch.optim.SGD(groups, lr=o.learning_rate, momentum=o.momentum, weight_decay=o.weight_decay)
-    return torch.optim.AdamW(groups, lr=o.learning_rate, weight_decay=o.weight_decay)
+    kind = _optimiser_class(o.name)
+    known = inspect.signature(kind).parameters
+    given = {"momentum": o.momentum, "weight_decay": o.weight_decay}
+    unknown = [key for key, value in given.items() if value and key not in known]
+    if unknown:
+        raise InputError(f"optimiser {o.name} has no {unknown[0]}; set optimiser.{unknown[0]}=0")
+    settings = {key: value for key, value in given.items() if key in known}
+    parameters = [{"params": params, "factor": factor} for factor, params in groups.items()]
+    made: torch.optim.Optimizer = kind(parameters, lr=o.learning_rate, **settings)
+    return made
+
+
+def _optimiser_class(name: str) -> Any:
+    """The class of `torch.optim` whose name this is, in any case."""
+    kinds = {
+        k.lower(): v for k, v in vars(torch.optim).items() if isinstance(v, type) and k not in ("Optimizer", "LBFGS")
+    }
+    if name.lower() not in kinds:
+        raise unknown_name("optimiser", name, kinds)
+    return kinds[name.lower()]

@@ -8,13 +8,14 @@ from covis.evaluation.retrieval import rank_descriptors
 from covis.images import ImageSet
 from covis.models import PlaceModel
 from covis.training.descriptors import describe_all
+from covis.training.ranks import Ranks
 
 
 class Validator:
-    """Scores a model on a benchmark; every rank computes the same."""
+    """Scores a model on a benchmark; ranks share the images, and every rank knows the result."""
 
-    def __init__(self, benchmark: Benchmark, source: Features) -> None:
-        self.benchmark, self.source = benchmark, source
+    def __init__(self, benchmark: Benchmark, source: Features, ranks: Ranks) -> None:
+        self.benchmark, self.source, self.ranks = benchmark, source, ranks
 
     @staticmethod
     def sets(benchmark: Benchmark) -> tuple[ImageSet, ...]:
@@ -24,6 +25,7 @@ class Validator:
     def recall(self, model: PlaceModel) -> dict[str, float]:
         """Recall@k in percent, keyed by k."""
         b = self.benchmark
-        vectors = [describe_all(model, self.source, which, len(s)) for which, s in enumerate(self.sets(b))]
+        sets = self.sets(b)
+        vectors = [describe_all(model, self.source, which, len(s), self.ranks) for which, s in enumerate(sets)]
         ids, _ = b.settle(rank_descriptors(vectors[0], vectors[-1], b))
         return {str(k): float(v) for k, v in recall_at_k(ids, b.positives, b.ks).items()}
