@@ -164,7 +164,7 @@ def test_clipped_gradients_move_the_weights_less(quick, hamlet, tmp_path):
     before = PlaceModel.build(quick.model, 0).state_dict()
     moved = []
     for name, clip in (("free", 0.0), ("clipped", 1e-4)):
-        recipe = configure(replace(quick, steps=3, validation=""), [f"optimiser.clip={clip}"])
+        recipe = configure(replace(quick, steps=3, validation=""), ["optimiser.name=sgd", f"optimiser.clip={clip}"])
         train(recipe, tmp_path / name, data=hamlet, resources=QUIET)
         after = weights(tmp_path / name)
         moved.append(

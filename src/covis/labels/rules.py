@@ -184,35 +184,38 @@ class Radius(LabelRule):
 PLACE_COLUMN = "place"
 
 
-def place_of(images: ImageSet) -> NDArray[np.int64]:
-    """(N,) the place of each image: the column `place`, or its group where there is none."""
-    return np.asarray(np.unique(images.columns.get(PLACE_COLUMN, images.group), return_inverse=True)[1], np.int64)
+def place_names(images: ImageSet, column: str = PLACE_COLUMN) -> NDArray[np.str_]:
+    """(N,) the place of each image: its entry in the column, else its group, else (in one group) its square of 25 m."""
+    if column in images.columns:
+        return np.asarray(images.columns[column]).astype(str)
+    if len(images.group_names) > 1:
+        return np.array(images.group_names)[images.group].astype(str)
+    cells = np.floor(np.nan_to_num(images.poses.xy) / PLACE_M).astype(np.int64)
+    return np.array([f"{x} {y}" for x, y in cells.tolist()], str)
 
 
 @RULES.register("same_place")
 @dataclass(frozen=True)
 class SamePlace(LabelRule):
-    """ψ = 1 for images of one place: the same entry in the column `place`, or the same group where there is none."""
+    """ψ = 1 for images of one place: the same entry in a column, or the same group where there is none."""
+
+    column: str = PLACE_COLUMN
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair; an image with itself has none."""
-        one_set, sides = queries is database, [queries, database]
-        columns = [images.columns.get(PLACE_COLUMN) for images in sides]
-        if any(column is None for column in columns):
-            columns = [np.array(images.group_names)[images.group] for images in sides]
-        code = np.unique(np.concatenate(columns), return_inverse=True)[1]
+        names = np.concatenate([place_names(images, self.column) for images in (queries, database)])
+        code = np.unique(names, return_inverse=True)[1]
         rows, of = code[: len(queries)], code[len(queries) :]
         order = np.argsort(of, kind="stable")
         low, high = (np.searchsorted(of[order], rows, side) for side in ("left", "right"))
         i = np.repeat(np.arange(len(rows)), high - low)
-        j = order[
-            np.arange(len(i)) - np.repeat(np.cumsum(high - low) - (high - low), high - low) + np.repeat(low, high - low)
-        ]
-        kept = i != j if one_set else np.ones(len(i), bool)
+        first = np.repeat(np.cumsum(high - low) - (high - low), high - low)
+        j = order[np.arange(len(i)) - first + np.repeat(low, high - low)]
+        kept = i != j if queries is database else np.ones(len(i), bool)
         if advance is not None:
             advance(len(queries))
-        ones = np.ones(int(kept.sum()))
-        return SimilarityGraph.from_edges(i[kept], j[kept], ones, (len(rows), len(of)), self.facts(queries, database))
+        ones, facts = np.ones(int(kept.sum())), self.facts(queries, database)
+        return SimilarityGraph.from_edges(i[kept], j[kept], ones, (len(rows), len(of)), facts)
 
 
 @RULES.register("surface")

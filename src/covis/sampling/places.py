@@ -13,7 +13,7 @@ from covis.core.errors import InputError
 from covis.core.settings import at_least
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
-from covis.labels.rules import PLACE_COLUMN, place_of
+from covis.labels.rules import PLACE_COLUMN, place_names
 from covis.sampling.allpairs import ListBatch
 from covis.sampling.batches import BATCHES, Batches, check_index
 
@@ -31,7 +31,7 @@ class PlacesSampler:
     _starts: NDArray[np.int64] = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        place = place_of(self.images)
+        place = place_names(self.images)
         order = np.argsort(place, kind="stable")
         _, first, count = np.unique(place[order], return_index=True, return_counts=True)
         enough = count >= self.per_place
@@ -61,7 +61,7 @@ class PlacesSampler:
 @BATCHES.register("places")
 @dataclass(frozen=True)
 class Places(Batches):
-    """Places × images of each: places are the column `place` of a set, or its groups."""
+    """Places × images of each: places are the column `place` of a set, its groups, or squares of 25 m."""
 
     losses: ClassVar[tuple[str, ...]] = ("lists",)
     places: int = 60

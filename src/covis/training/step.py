@@ -9,6 +9,7 @@ import contextlib
 import inspect
 import os
 import shutil
+import warnings
 from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -37,7 +38,8 @@ class Step:
         self.composition = Counter[str]()
         self.optimiser = make_optimiser(recipe, model)
         self.scaler = torch.amp.GradScaler(ranks.device.type, enabled=recipe.precision == "float16")
-        self.statistics = SharedStatistics(ranks.gather_equal) if ranks.world > 1 else contextlib.nullcontext()
+        alone: contextlib.AbstractContextManager[Any] = contextlib.nullcontext()
+        self.statistics = SharedStatistics(ranks.gather_equal) if ranks.world > 1 else alone
         self.trained = _trained_module(recipe, model, ranks)
 
     def __call__(self, number: int, rate: float, batches: Sequence[tuple[BatchImages, Fetched]]) -> float:
@@ -103,7 +105,11 @@ def _trained_module(recipe: Recipe, model: PlaceModel, ranks: Ranks) -> nn.Modul
         if ranks.device.type == "cpu" and not any(map(shutil.which, compilers)):
             raise InputError("compile=true needs a C++ compiler on a CPU, and there is none; set compile=false")
         trained = torch.compile(trained)  # type: ignore[assignment]
-    return DistributedDataParallel(trained) if ranks.world > 1 else trained
+    if ranks.world == 1:
+        return trained
+    # Kernels of 1×1 have several ways to say the same strides; nothing is copied because of it.
+    warnings.filterwarnings("ignore", message="Grad strides do not match bucket view strides")
+    return DistributedDataParallel(trained)
 
 
 def make_optimiser(recipe: Recipe, model: PlaceModel) -> torch.optim.Optimizer:
