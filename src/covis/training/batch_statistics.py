@@ -59,7 +59,8 @@ class SharedStatistics(TorchFunctionMode):
                 running_var.lerp_((variance * number / (number - 1)).to(running_var.dtype), momentum)
         scale = torch.rsqrt(variance + eps) * (1.0 if weight is None else weight)
         shift = (0.0 if bias is None else bias) - mean * scale
-        return (x.float() * scale.view(shape) + shift.view(shape)).to(x.dtype)
+        normalised: Tensor = x.float() * scale.view(shape) + shift.view(shape)
+        return normalised.to(x.dtype)
 
 
 def _moments(x: Tensor, others: list[int], shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
