@@ -26,7 +26,7 @@ from covis.training.ranks import Ranks
 from covis.training.recipe import configure
 from covis.training.step import Step
 
-SIZE, STEPS = (32, 32), 2
+SIZE, STEPS = (32, 32), 1
 KINDS = {
     "pairs": (losses.GeneralizedContrastive(), sampling.Pairs(size=9)),
     "two sets": (losses.Contrastive(), sampling.Pairs(size=8)),
@@ -69,7 +69,7 @@ def steps(kind, ranks):
     backbone, part = ("resnet18", "last1") if kind == "resnet" else ("tiny", "all")
     model = PlaceModel.build(ModelConfig(backbone, "gem", SIZE, part), seed=0)
     recipe = replace(RECIPES["town_quick"](), model=model.config, loss=loss, batches=batches, validation="")
-    recipe = configure(recipe, ["accumulate=2"] if kind == "accumulated" else [])
+    recipe = configure(recipe, ["optimiser.name=sgd", *(["accumulate=2"] if kind == "accumulated" else [])])
     step = Step(recipe, model, data, ranks, seed=0)
     found = []
     for number in range(STEPS):
