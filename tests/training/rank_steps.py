@@ -80,7 +80,7 @@ def steps(kind, ranks):
             limits = np.cumsum([len(part) for part in batch.request])[:-1]
             own = np.split(np.concatenate(batch.request)[share], np.searchsorted(share, limits))
             micro.append((batch, features(model, split, own)))
-        found.append(step(number, 0.1, micro))
+        found.append(step(number, 0.01, micro))
     return {"loss": torch.tensor(found), **model.state_dict()}
 
 
