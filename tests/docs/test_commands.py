@@ -108,7 +108,7 @@ def test_the_readmes_commands_run(hamlet, place):
     queries, database = load(hamlet, "test")
     with_gps(database, place[0] / "photos")
     with_gps(queries.subset(range(3)), place[0] / "new")
-    left_out = r"/data/|evals/[ab]\b|covis serve|covis (index|locate|data check)$"  # data, a server, verbs named alone
+    left_out = r"/data/|evals/[ab]\b|covis serve|covis (index|locate|data check)$|covis sample"  # data, a server, verbs named alone
     lines = [line for line in commands(ROOT / "README.md") if not re.search(left_out, line)]
     verbs = [line.split()[1] for line in lines]
     assert {"index", "locate", "train", "evaluate", "label", "pairs", "map"} <= set(verbs)
@@ -165,12 +165,16 @@ def test_msls_step_by_step_runs_on_a_miniature(place, tmp_path, monkeypatch, cap
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_readmes_python_runs(place):
-    [block] = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
+    photo, block = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), re.DOTALL)
     short = block.replace('covis.recipe("town_quick")', 'dataclasses.replace(covis.recipe("town_quick"), steps=3)')
     assert short != block
     folder, environment = place
     done = subprocess.run(
-        [sys.executable, "-c", f"import dataclasses\n{short}"],
+        [
+            sys.executable,
+            "-c",
+            f"import dataclasses, shutil\n{short}\nshutil.copy(queries.path(0), 'photo.jpg')\n{photo}",
+        ],
         cwd=folder,
         env=environment,
         capture_output=True,
