@@ -15,6 +15,7 @@ from covis.maps.locating import places_of
 from covis.maps.outputs.page import write_answers, write_map
 from covis.maps.pictures import note_images
 from covis.poses import Poses
+from covis.web.tiles import parse_tiles
 
 NAME = "</script><b>&'\"é.jpg"
 
@@ -179,6 +180,25 @@ def test_tiles_are_an_address_with_places(tmp_path):
         write_map(tmp_path / "m.html", photos(tmp_path), "m", {}, tiles="https://example.org/tiles")
     write_map(tmp_path / "m.html", photos(tmp_path), "m", {}, tiles="https://example.org/{z}/{x}/{y}.png")
     assert "example.org" in (tmp_path / "m.html").read_text(encoding="utf-8")
+
+
+def test_tiles_of_openstreetmap_are_credited_to_it():
+    osm = parse_tiles("osm")
+    assert osm is not None
+    assert osm.credit == "© OpenStreetMap contributors"
+    assert osm.link.endswith("openstreetmap.org/copyright")
+    assert (
+        parse_tiles("https://{s}.tile.openstreetmap.org/{z}/{x}/{y}.png").origin == "https://*.tile.openstreetmap.org"
+    )
+    assert parse_tiles("http://127.0.0.1:8080/{z}/{x}/{y}").origin == "http://127.0.0.1:8080"
+    assert parse_tiles("") is None
+    for wrong in (
+        "https://example.org; script-src *//{z}/{x}/{y}",
+        "ftp://example.org/{z}/{x}/{y}",
+        "javascript:{z}{x}{y}",
+    ):
+        with pytest.raises(InputError, match="--tiles is osm"):
+            parse_tiles(wrong)
 
 
 def test_a_strangers_map_shows_no_pictures_of_other_folders(tmp_path, monkeypatch, capsys):

@@ -251,6 +251,19 @@ def test_head_is_answered_as_get_without_a_body(town):
     assert (refused.status_code, refused.headers["allow"]) == (405, "POST")
 
 
+def test_the_page_may_load_the_tiles_that_were_asked_for_and_no_others(made, town):
+    with running(create_app([made / "town.map"], tiles="osm")) as address:
+        page = httpx.get(address)
+        assert 'data-address="https://tile.openstreetmap.org/{z}/{x}/{y}.png"' in page.text
+        assert "© OpenStreetMap contributors" in page.text
+        assert page.headers["referrer-policy"] == "strict-origin-when-cross-origin"
+        assert "img-src https://tile.openstreetmap.org 'self'" in page.headers["content-security-policy"]
+    plain = httpx.get(town)
+    assert "data-address" not in plain.text
+    assert "openstreetmap" not in plain.headers["content-security-policy"]
+    assert plain.headers["referrer-policy"] == "no-referrer"
+
+
 def test_another_name_is_refused(made):
     with running(create_app([made / "town.map"], hosts=frozenset({"127.0.0.1"}))) as address:
         assert httpx.get(f"{address}/v1/maps").status_code == 200

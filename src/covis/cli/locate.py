@@ -129,12 +129,13 @@ def locate(
         raise InputError("--inliers treats photos one by one; leave out --sequence")
     require_map(map_path, photos)
     from covis.core.progress import say
-    from covis.maps.outputs import Located, check, check_earth, check_tiles, write
+    from covis.maps.outputs import Located, check, check_earth, write
     from covis.reading.inputs import Photo
     from covis.reading.selection import select_photos
+    from covis.web.tiles import parse_tiles
 
     files, targets = select_photos(photos), outputs or []
-    check_tiles(tiles)
+    parse_tiles(tiles)
     for target in targets:
         check(target, files, photos)
     say(f"locating {counted(len(files), 'photo')} in {map_path}")
@@ -189,7 +190,20 @@ def _answer_lines(answers: Sequence[Answer], poses: Sequence[dict[str, Any]]) ->
     from covis.maps.answers import ORDER
 
     lines = [line for a, p in zip(answers, poses, strict=True) for line in (*a.lines(), *_pose_lines(p))]
-    return [*lines, f"({ORDER})"] if any(a.reordered for a in answers) else lines
+    lines += [f"({ORDER})"] if any(a.reordered for a in answers) else []
+    return [*lines, _summary(answers)] if len(answers) > 1 else lines
+
+
+def _summary(answers: Sequence[Answer]) -> str:
+    """The last line: how many answers can be relied on."""
+    from statistics import median
+
+    confident = [a for a in answers if a.confident]
+    radii = [a.position.radius_m for a in confident if a.position is not None and a.position.radius_m is not None]
+    around = f", median radius {median(radii):.0f} m" if radii else ""
+    elsewhere = sum(a.absent for a in answers)
+    absent = f"; {elsewhere} probably not in this map" if elsewhere else ""
+    return f"{len(confident)} of {counted(len(answers), 'photo')} confident{around}{absent}"
 
 
 def _scene_points(opened: Map, scene: Path | None) -> Path:

@@ -201,7 +201,7 @@ PicturesOption = Annotated[
     ),
 ]
 TilesOption = Annotated[
-    str, typer.Option(help="Map tiles to draw on a page, such as https://tile.openstreetmap.org/{z}/{x}/{y}.png")
+    str, typer.Option(help="Streets below the map: osm, or the address of a tile server with {z}, {x} and {y}.")
 ]
 PhotoDescriptors = Annotated[
     Path | None,

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from covis.cli.options import Json, PicturesOption, choice_of, existing
+from covis.cli.options import Json, PicturesOption, TilesOption, choice_of, existing
 from covis.cli.output import emit, table
 from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError, near_path
@@ -39,6 +39,7 @@ def serve(
     ] = None,
     queue: Annotated[int, typer.Option(min=1, help="Photos that may wait in line; more are refused with 503.")] = 256,
     max_upload: Annotated[str, typer.Option(help="Largest request.")] = "100M",
+    tiles: TilesOption = "",
     pictures: PicturesOption = None,
     json: Json = False,
 ) -> None:
@@ -46,7 +47,7 @@ def serve(
 
     \b
     Examples:
-      covis serve town.map
+      covis serve town.map --tiles osm
       covis keys keys.json --add phone
       covis serve town.map campus.map --host 0.0.0.0 --keys keys.json
     """
@@ -62,7 +63,7 @@ def serve(
             raise InputError(f"{path} does not exist{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
     limits = _limits(rate, queue, max_upload, local and not keys)
     hosts = frozenset({*LOOPBACK, "[::1]", host, *(n.lower() for n in allow_host or ())}) if local else None
-    app = _app(maps, limits=limits, keys=keys, hosts=hosts, pictures=pictures or ())
+    app = _app(maps, limits=limits, keys=keys, hosts=hosts, pictures=pictures or (), tiles=tiles)
     _run(app, host, port, json)
 
 

@@ -38,6 +38,7 @@ from covis.service.locating import ANSWER_FORMATS, GEOJSON, LocateRequest, accep
 from covis.service.map_cache import MapCache, MapSnapshot
 from covis.service.schemas import ChangedOut, CoverageOut, LocatedOut, MapOut, MapsOut, PhotosOut, StatusOut, problems
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, asset_text, rendered
+from covis.web.tiles import Tiles, parse_tiles
 
 
 @dataclass(eq=False)
@@ -118,11 +119,14 @@ def create_app(
     keys: Keys | None = None,
     hosts: frozenset[str] | None = None,
     pictures: Sequence[Path] = (),
+    tiles: str = "",
 ) -> FastAPI:
     """The application over maps; `hosts` are names it may be addressed by (None: any).
 
-    pictures: folders of photos to show beside those that were given to the maps on this machine.
+    pictures: folders of photos to show beside those that were given to the maps on this machine. tiles: streets below
+    the page's map, `osm` or an address.
     """
+    below = parse_tiles(tiles)
     limits = limits or Limits()
     cache = MapCache(maps, pictures)
     batcher = Batcher(limits.queue, limits.answer_s)
@@ -140,12 +144,12 @@ def create_app(
     )  # fmt: skip
     app.state.server = server
     _add_routes(app)
-    _add_page(app)
+    _add_page(app, below)
     app.add_exception_handler(RequestValidationError, _invalid)
     app.add_exception_handler(InputError, _bad_input)
     app.add_exception_handler(Unavailable, _unavailable)
     app.add_exception_handler(OSError, _disk_failure)
-    app.add_middleware(Guard, limits=limits, budget=bodies, hosts=hosts)
+    app.add_middleware(Guard, limits=limits, budget=bodies, hosts=hosts, tiles=below.origin if below else "")
     return app
 
 
@@ -444,13 +448,14 @@ _PAGE_FILES = {
 """Files of `covis.web` that the page loads from this server → their type."""
 
 
-def _add_page(app: FastAPI) -> None:
+def _add_page(app: FastAPI, tiles: Tiles | None) -> None:
     """Adds the page at `/`."""
     page = rendered(
         "service.html",
         title="covis: where was this photo taken?",
         styles=(*MAP_STYLES, "service.css"),
         scripts=(*MAP_SCRIPTS, "service.js"),
+        tiles=tiles,
     )
     app.get("/", include_in_schema=False)(_file(page.encode(), "text/html; charset=utf-8"))
     for name, kind in _PAGE_FILES.items():

@@ -31,12 +31,21 @@ HEADERS = {
 """On every response."""
 
 
+def with_tiles(origin: str) -> dict[str, str]:
+    """The headers of a service whose page shows tiles of another server: it may load them, and say where it is from."""
+    policy = HEADERS["content-security-policy"].replace("img-src", f"img-src {origin}")
+    return {**HEADERS, "content-security-policy": policy, "referrer-policy": "strict-origin-when-cross-origin"}
+
+
 class Guard:
     """ASGI middleware: bounded bodies, security headers, and only requests that name this server."""
 
-    def __init__(self, app: ASGIApp, limits: Limits, budget: Budget, hosts: frozenset[str] | None) -> None:
-        """hosts: names that a request may be addressed to; None: any."""
+    def __init__(
+        self, app: ASGIApp, limits: Limits, budget: Budget, hosts: frozenset[str] | None, tiles: str = ""
+    ) -> None:
+        """hosts: names that a request may be addressed to; None: any. tiles: origin of the page's tiles."""
         self.app, self.limits, self.budget, self.hosts = app, limits, budget, hosts
+        self.headers = with_tiles(tiles) if tiles else HEADERS
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """One request."""
@@ -52,7 +61,7 @@ class Guard:
                 if message["status"] >= 400 and message["status"] != 408:
                     await body.drain()
                 given = {name.lower() for name, _ in message["headers"]}
-                extra = [(k.encode(), v.encode()) for k, v in HEADERS.items() if k.encode() not in given]
+                extra = [(k.encode(), v.encode()) for k, v in self.headers.items() if k.encode() not in given]
                 closing = [] if body.whole else [(b"connection", b"close")]
                 message = {**message, "headers": [*message["headers"], *extra, *closing]}
             await send(message)

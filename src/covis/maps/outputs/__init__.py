@@ -15,7 +15,7 @@ from covis.maps.answers import Answer
 from covis.maps.outputs import exif, geojson, geopose, page, table
 from covis.maps.outputs.geojson import to_geojson
 from covis.maps.outputs.geopose import to_geopose
-from covis.maps.outputs.page import check_tiles, write_map
+from covis.maps.outputs.page import write_map
 from covis.maps.outputs.table import to_csv
 
 FOLDER = "/"
@@ -30,7 +30,7 @@ class Located:
     images: ImageSet
     """The photos of the map that gave the answers."""
     tiles: str = ""
-    """Address of map tiles, with {z}, {x} and {y}."""
+    """Map tiles: `osm`, or an address with {z}, {x} and {y}."""
     pictures: Sequence[Path] = ()
     """Further folders whose photos may be shown."""
 
@@ -108,7 +108,6 @@ __all__ = [
     "Located",
     "check",
     "check_earth",
-    "check_tiles",
     "ending_of",
     "to_csv",
     "to_geojson",

@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import numpy as np
 
-from covis.core.errors import InputError
 from covis.core.files import write_text
 from covis.core.progress import warn
 from covis.core.tables import counted
@@ -24,6 +23,7 @@ from covis.maps.photos import text_of
 from covis.maps.pictures import Pictures
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, rendered
 from covis.web.thumbnails import data_url
+from covis.web.tiles import parse_tiles
 
 _THUMBNAIL_PIXELS = 400
 _PLACES = 20_000
@@ -35,7 +35,7 @@ _PICTURES = 400
 def write_answers(
     path: Path, answers: Sequence[Answer], images: ImageSet, *, tiles: str = "", pictures: Sequence[Path] = ()
 ) -> None:
-    """Writes the page of answers given by a map of `images`; `tiles` is an address with {z}, {x} and {y}.
+    """Writes the page of answers given by a map of `images`; `tiles` is `osm` or an address.
 
     Pictures of the map's photos are shown where they lie in folders that were given to the map on this machine, or in
     one of `pictures`.
@@ -86,9 +86,9 @@ def _write_page(
     facts: Mapping[str, Any] | None = None,
     tiles: str = "",
 ) -> None:
-    check_tiles(tiles)
+    below = parse_tiles(tiles) if images.poses.frame else None
     data = {
-        "earth": bool(images.poses.frame), "tiles": tiles, "photos": _dots(images), "entries": entries,
+        "earth": bool(images.poses.frame), "tiles": below and asdict(below), "photos": _dots(images), "entries": entries,
         "thumbnails": thumbnails or {},
     }  # fmt: skip
     page = rendered(
@@ -97,17 +97,10 @@ def _write_page(
         lead=lead,
         facts=facts or {},
         data=data,
-        tiles_host=urlsplit(tiles).hostname or "",
         styles=(*MAP_STYLES, "answers.css"),
         scripts=(*MAP_SCRIPTS, "answers.js"),
     )
     write_text(path, page)
-
-
-def check_tiles(address: str) -> None:
-    """Refuses an address that tiles cannot be requested from."""
-    if address and not all(part in address for part in ("{z}", "{x}", "{y}")):
-        raise InputError(f"--tiles is an address with {{z}}, {{x}} and {{y}} in it, not {address!r}")
 
 
 def _entry(answer: Answer, earth: bool) -> dict[str, Any]:

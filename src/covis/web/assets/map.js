@@ -18,7 +18,15 @@ const PlaceMap = (() => {
 
   const Grid = L.GridLayer.extend({ createTile: () => element("div", { class: "grid-tile" }) });
 
-  function create(id, { earth, tiles = "", ...options }) {
+  // Public tile servers answer only pages that say where they are from.
+  const streets = ({ address, credit, link }) => L.tileLayer(address, {
+    maxZoom: 22,
+    maxNativeZoom: 19,
+    referrerPolicy: "strict-origin-when-cross-origin",
+    attribution: element("a", { href: link, target: "_blank", rel: "noopener" }, credit).outerHTML,
+  });
+
+  function create(id, { earth, tiles = null, ...options }) {
     const calm = matchMedia("(prefers-reduced-motion: reduce)").matches;
     const map = L.map(id, {
       crs: earth ? L.CRS.EPSG3857 : L.CRS.Simple,
@@ -32,7 +40,7 @@ const PlaceMap = (() => {
     });
     map.attributionControl.setPrefix(false);
     L.control.scale({ imperial: false }).addTo(map);
-    (tiles ? L.tileLayer(tiles, { maxZoom: 22, maxNativeZoom: 19 }) : new Grid({ minZoom: -20, maxZoom: 24, noWrap: true })).addTo(map);
+    (earth && tiles ? streets(tiles) : new Grid({ minZoom: -20, maxZoom: 24, noWrap: true })).addTo(map);
     new ResizeObserver(() => map.invalidateSize()).observe(map.getContainer());
     return map;
   }

@@ -73,7 +73,7 @@
   function openPlane() {
     if (state.plane) state.plane.remove();
     const earth = state.map.on_earth;
-    state.plane = PlaceMap.create("map", { earth: state.map.on_earth, doubleClickZoom: false });
+    state.plane = PlaceMap.create("map", { earth, tiles: $("map").dataset.address ? $("map").dataset : null, doubleClickZoom: false });
     state.layers = { photos: L.layerGroup(), cells: L.layerGroup(), answers: L.layerGroup(), area: L.layerGroup() };
     for (const layer of Object.values(state.layers)) layer.addTo(state.plane);
     showAll();
