@@ -45,6 +45,7 @@ def test_a_folder_is_located_and_every_written_file_is_named(town, covis):
     code, out, err = covis("locate", "town.map", "new/", "-k", "2", *options)
     assert code == 0
     assert out.count("new/") == 3
+    assert "of 3 photos confident" in out.splitlines()[-1]
     assert "()" not in out
     for file in files:
         assert f"wrote {file}" in err
