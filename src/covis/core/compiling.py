@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar, cast
@@ -13,7 +14,7 @@ import numpy as np
 from covis.core.progress import warn
 
 try:
-    import numba
+    numba: Any = importlib.import_module("numba")
 except ImportError:  # not part of the core: it is as large as all the rest
     numba = None
 
