@@ -10,8 +10,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from covis.cli import find_verbs
-from covis.cli.verbs import VERBS as KNOWN
 from covis.models import ModelConfig, PlaceModel
 
 SPY = r"""
@@ -81,9 +79,6 @@ from covis.cli import main
 for words in json.loads(sys.argv[1]):
     with open(os.environ["SPY_LOG"], "a") as log:
         print("==", *words, file=log)
-    if words[0] == "serve":
-        import uvicorn
-        uvicorn.Server.run = lambda self, sockets: None
     try:
         main(words)
     except SystemExit as end:
@@ -105,33 +100,20 @@ map import town.covis -o again.map
 pairs town.map -o pairs.txt
 data import photos -o imported.csv
 data coverage town.map
-data check town town
 embed model set.csv -o set.store
 evaluate model table --data set.csv -o eval
 evaluate model table --data set.csv -o second
 compare eval second
-report eval -o report.html
-label --queries set.csv -o graph
-label export graph --format csv -o labels.csv
-export model --onnx model.onnx
-list losses
-cache
-keys keys.json --add me
-serve town.map --port 0
 doctor
-reproduce list
-train town_quick --data town -o run --workers 0 --set model.image_size=[32,32] --set batches.size=8 --set steps=2 --set validations=1
 """
-OTHERWISE = {"demo": "data, train, evaluate and report in one", "sweep": "train", "model import": "export, backwards"}
-"""Verbs that are not run here, and of which others they are made."""
 
 
 @pytest.mark.slow
-def test_every_verb_talks_to_nobody(spied, hamlet):
+@pytest.mark.timeout(1200)
+def test_verbs_that_use_photos_talk_to_nobody(spied):
     pytest.importorskip("onnxscript")
     pytest.importorskip("milvus_lite")
     folder = spied.folder
-    (folder / "town").symlink_to(hamlet)
     (folder / "photos").mkdir()
     for i in range(8):
         small = np.random.default_rng(i).integers(0, 256, (4, 5, 3), np.uint8)
@@ -143,12 +125,9 @@ def test_every_verb_talks_to_nobody(spied, hamlet):
     (folder / "more.csv").write_text("image,lat,lon,heading,group\n" + rows[7])
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32)), seed=1).save(folder / "model")
     commands = [line.split() for line in VERBS.strip().splitlines()]
-    find_verbs()
-    tried = {name for name in KNOWN for words in commands if words[: name.count(" ") + 1] == name.split()}
-    assert tried | OTHERWISE.keys() == {name for name in KNOWN if KNOWN[name].function.__module__.startswith("covis.")}
     told = spied("-c", SCRIPT, json.dumps(commands))
     assert [line for line in told if line.startswith("==")] == ["== " + " ".join(words) for words in commands]
-    assert {line for line in told if not line.startswith("==")} <= {
-        "connect 127.0.0.1"
-    }  # Milvus Lite, of its own process
+    heard = {line for line in told if not line.startswith("==")}
+    loopback = {"connect 127.0.0.1", "connect ::ffff:127.0.0.1", "connect ::1"}  # Milvus Lite, to its own server
+    assert heard <= loopback
     assert not (spied.home / ".cache" / "Microsoft").exists()
