@@ -10,7 +10,9 @@ import pytest
 from covis import experiments
 from covis.core.errors import InputError
 from covis.datasets.seven_scenes import SCENES
+from covis.experiments.recipes import BACKBONES
 from covis.models import POOLS, ModelConfig, backbone_names
+from covis.models.library import import_timm
 from covis.training.recipe import configure, describe_recipe, read_recipe
 from covis.training.run import Resources, train
 from layouts import builders
@@ -65,6 +67,19 @@ def test_the_papers_networks_start_from_weights_that_are_named():
     tags = {name: model.backbone.partition(".")[2] for name, model in models.items() if model.weights == "pretrained"}
     assert len(tags) > 50
     assert set(tags.values()) == {"tv_in1k", "fb_wsl_ig1b_ft_in1k"}
+
+
+def test_those_weights_are_the_files_that_the_papers_code_loads():
+    """Addresses by torchvision (its first weights) and by the hub file of facebookresearch/WSL-Images."""
+    timm = import_timm()
+    from torchvision.models import get_model_weights
+
+    for short, name in BACKBONES.items():
+        tagged = timm.get_pretrained_cfg(name)
+        if short == "resnext":
+            assert tagged.url.endswith("/ig_resnext101_32x8-c38310e5.pth")
+        elif tagged.url:  # timm names no address for VGG16 and DenseNet161
+            assert tagged.url == get_model_weights(short).IMAGENET1K_V1.url
 
 
 def test_they_read_back_from_a_file(tmp_path):

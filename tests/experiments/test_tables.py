@@ -15,7 +15,7 @@ from covis.core.errors import InputError
 from covis.describing.describers import ModelDescriber
 from covis.evaluation.published import COUNTS
 from covis.experiments import tables
-from covis.experiments.running import FrozenOnce, cost_table, part_of_training, run_folder, run_rows
+from covis.experiments.running import FrozenOnce, cost_table, four_images, part_of_training, run_folder, run_rows
 from covis.experiments.tables import (
     MEAN,
     TABLES,
@@ -32,7 +32,7 @@ from covis.experiments.tables import (
     write_outcomes,
 )
 from covis.models import ModelConfig, PlaceModel
-from covis.report.reproduction import draw_figure, reproduce_table
+from covis.report.reproduction import draw_figure, gather_inputs, reproduce_table
 from covis.training.run import Resources
 from covis.whitening import WhiteningRule
 from layouts import builders
@@ -210,8 +210,27 @@ def test_the_published_cost_stands_beside_the_published_recipes_alone():
     assert "published figures are left out: settings were changed by --set" in changed
 
 
+def test_costs_are_measured_with_four_images_and_converge_at_the_best_validation():
+    pairs, tuples = (four_images(row.recipe) for row in TABLES["table5"]().rows[2:0:-1])
+    assert pairs.batches.size == 2
+    assert tuples.batches.size * (2 + tuples.batches.negatives) == 4
+    entry = {"row": "ResNetXt-GeM-GCL", "peak_gib": 1.0, "seconds_per_1000_pairs": 36.0, "epochs": 1, "steps": 20,
+             "mining_seconds_per_1000_pairs": 0.0, "pairs_per_epoch": 500_000, "hours_per_epoch": 28.0,
+             "device": "GPU", "epochs_to_best": 0.5}  # fmt: skip
+    assert "| 1 (0.5) | 28.00 | 14.00 | 4.77 GB | 1 (1/2) |" in " ".join(cost_table([entry], "").split())
+
+
 def test_a_figure_without_any_scored_row_is_said_and_not_drawn(tmp_path, capsys):
     table = TABLES["figure_7scenes"]()
     outcomes = [Outcome(row, missing="its scene is absent") for row in table.rows]
     assert draw_figure("figure_7scenes", table, outcomes, Inputs(tmp_path, {})) == []
     assert "figure_7scenes.svg is not drawn: none of its rows was scored" in capsys.readouterr().err
+
+
+def test_a_model_that_is_no_netvlad_is_refused(tmp_path):
+    PlaceModel.build(ModelConfig("tiny", "gem", (32, 32))).save(tmp_path / "gem")
+    rows = TABLES["table11"]().rows
+    with pytest.raises(InputError, match="its pooling is gem, not NetVLAD"):
+        gather_inputs(rows, tmp_path, None, models=[f"netvlad={tmp_path / 'gem'}"])
+    with pytest.raises(InputError, match="the name is netvlad"):
+        gather_inputs(rows, tmp_path, None, models=[f"vlad={tmp_path / 'gem'}"])

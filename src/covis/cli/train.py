@@ -17,6 +17,7 @@ from covis.core.errors import InputError, unknown_name
 if TYPE_CHECKING:
     from covis.images import ImageSet, Split
     from covis.models import ModelConfig
+    from covis.training.recipe import Recipe
 
 _FINE_TUNE = "fine_tune"
 """The recipe of `covis train --init MODEL` alone."""
@@ -115,7 +116,7 @@ def train(
     shares = ", ".join(f"{share:.0f} % {bands[name]}" for name, share in trained.shares.items())
     seen = f"{trained.pairs} pairs" + (shares and f" ({shares})")
     summary = f"{trained.model}: {trained.dim} dims, {seen}{best and ', validation' + best}"
-    emit(dict(trained), json, summary, f"covis evaluate {output} {_benchmark_of(chosen.dataset, others)}")
+    emit(dict(trained), json, summary, f"covis evaluate {output} {_benchmark_of(chosen, others)}")
 
 
 def _tracker(name: str, known: Iterable[str]) -> str:
@@ -154,12 +155,14 @@ def _own_photos(roles: dict[str, Path]) -> tuple[Split, ImageSet | None]:
     return Split(sets["train"], sets["train"]), sets.get("val")
 
 
-def _benchmark_of(dataset: str, data: list[str] | None) -> str:
-    """A benchmark of a dataset, with ground truth that is not hidden, as arguments of `covis evaluate`."""
+def _benchmark_of(recipe: Recipe, data: list[str] | None) -> str:
+    """The recipe's benchmark, or one of its dataset whose ground truth is not hidden, as arguments of `covis evaluate`."""
     from covis.evaluation import BENCHMARKS
 
+    dataset = recipe.dataset
     known = [name for name in BENCHMARKS if BENCHMARKS[name].dataset == dataset and not BENCHMARKS[name].hidden]
-    chosen = dataset if dataset in known else known[0] if known else "BENCHMARK"
+    known = [name for name in (recipe.validation, dataset) if name in known] + known
+    chosen = known[0] if known else "BENCHMARK"
     return " ".join([chosen, *(f"--data {entry}" for entry in data or ())])
 
 

@@ -78,9 +78,9 @@ def latex_table(rows: Sequence[TableRow], best: Mapping[str, bool] | None = None
     head = list(rows[0])
     bold = _best_cells(rows, best)
     spec = "".join("r" if is_numeric(rows, key) else "l" for key in head)
-    lines = [" & ".join(_escaped(key) for key in head)]
+    lines = [" & ".join(latex_escaped(key) for key in head)]
     for i, row in enumerate(rows):
-        cells = [_escaped(str(row.get(key, ""))) for key in head]
+        cells = [latex_escaped(str(row.get(key, ""))) for key in head]
         lines.append(
             " & ".join(f"\\textbf{{{c}}}" if (i, key) in bold else c for key, c in zip(head, cells, strict=True))
         )
@@ -124,5 +124,6 @@ _LATEX = {"\\": r"\textbackslash{}", "±": r"$\pm$", "ψ": r"$\psi$", "ρ": r"$\
           "°": r"$^\circ$", "–": "--", "−": "$-$", "→": r"$\rightarrow$", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}  # fmt: skip
 
 
-def _escaped(cell: str) -> str:
+def latex_escaped(cell: str) -> str:
+    """Text as LaTeX prints it."""
     return "".join(_LATEX.get(c, f"\\{c}" if c in "%&_#${}" else c) for c in cell)

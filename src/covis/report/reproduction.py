@@ -15,7 +15,7 @@ from covis.datasets import given_paths, is_given
 from covis.evaluation import BENCHMARKS
 from covis.evaluation.result import Evaluation
 from covis.evaluation.submissions import Scores
-from covis.experiments.paper import published_hours
+from covis.experiments.paper import OFF_THE_SHELF, published_hours
 from covis.experiments.running import cost_table, measure_rows, part_of_training, run_rows
 from covis.experiments.tables import (
     TABLES,
@@ -30,6 +30,7 @@ from covis.experiments.tables import (
     with_means,
     write_outcomes,
 )
+from covis.report.printed import cost_layout, printed_table, write_printed
 from covis.training.run import Resources
 
 SCORES = "scores.csv"
@@ -57,10 +58,24 @@ def gather_inputs(
         scores=Scores.read(*files),
         resources=Resources(),
     )
+    for name, path in inputs.models.items():
+        _check_model(name, path)
     reasons = [lacking(row, inputs) for row in rows]
     if all(reasons):
         raise InputError(f"no row can be run: {reasons[0]}")
     return inputs
+
+
+def _check_model(name: str, path: Path) -> None:
+    """Refuses a model of another kind than the rows for `name` are about."""
+    if name != OFF_THE_SHELF:
+        raise InputError(f"--model {name}={path}: no row takes such a model; the name is {OFF_THE_SHELF}")
+    config = path / "config.json"
+    if not config.is_file():
+        raise InputError(f"--model {name}={path}: that is no model folder; make one with `covis model import`")
+    pool = str(artifacts.read_json(config).get("pool"))
+    if not pool.startswith(OFF_THE_SHELF):
+        raise InputError(f"--model {name}={path}: its pooling is {pool}, not NetVLAD; import netvlad64_vgg16 and give that")
 
 
 def reproduce_table(name: str, table: Table, inputs: Inputs, seeds: int, changed: bool) -> dict[str, Any]:
@@ -72,6 +87,9 @@ def reproduce_table(name: str, table: Table, inputs: Inputs, seeds: int, changed
     record["text"] = f"# {table.title}\n\n{markdown(outcomes, table.notes)}"
     if "differences" in record:
         record["text"] += "\n\n" + compared_markdown(record["differences"])
+    layout = None if table.figure else printed_table(name, table.title, outcomes)
+    if layout is not None:
+        write_printed(layout, inputs.output / name)
     if table.figure:
         record["pictures"] = draw_figure(name, table, outcomes, inputs)
         record["text"] += "\n\n" + "\n".join(record["pictures"])
@@ -99,6 +117,7 @@ def _measure_table(name: str, table: Table, inputs: Inputs, changed: bool) -> di
     artifacts.write_json(inputs.output / f"{name}.json", record, sealed=False)
     text = f"# {table.title}\n\n{cost_table(entries, differs)}"
     write_text(inputs.output / f"{name}.md", text + "\n")
+    write_printed(cost_layout(table.title, entries), inputs.output / name)
     return {**record, "text": text}
 
 

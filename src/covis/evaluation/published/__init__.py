@@ -118,19 +118,16 @@ def rows(table: str) -> tuple[Mapping[str, str], ...]:
 @cache
 def published(benchmark: str = "") -> tuple[Published, ...]:
     """Every published figure, or those of one benchmark."""
-    figures = [figure for table in PUBLISHED_TABLES for row in rows(table) for figure in _figures(table, row)]
+    figures = [f for table in PUBLISHED_TABLES for row in rows(table) for f in printed_figures(table, row).values()]
     return tuple(f for f in figures if benchmark in ("", f.benchmark))
 
 
-def _figures(table: str, row: Mapping[str, str]) -> list[Published]:
+def printed_figures(table: str, row: Mapping[str, str]) -> dict[str, Published]:
+    """The figures of one printed row, by column; cells that are no figures or are empty are left out."""
     if table == "table11_7scenes_ap":
-        return [_scene(row, column) for column in row if column != "scene"]
-    figures = []
-    for column, cell in row.items():
-        match = _FIGURE.fullmatch(column)
-        if match and cell:
-            figures.append(_figure(table, row, match, float(cell)))
-    return figures
+        return {column: _scene(row, column) for column in row if column != "scene"}
+    matches = {column: _FIGURE.fullmatch(column) for column, cell in row.items() if cell}
+    return {column: _figure(table, row, match, float(row[column])) for column, match in matches.items() if match}
 
 
 def _figure(table: str, row: Mapping[str, str], match: re.Match[str], value: float) -> Published:
