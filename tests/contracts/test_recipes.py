@@ -66,7 +66,7 @@ def test_the_papers_networks_start_from_weights_that_are_named():
     }
     tags = {name: model.backbone.partition(".")[2] for name, model in models.items() if model.weights == "pretrained"}
     assert len(tags) > 50
-    assert set(tags.values()) == {"tv_in1k", "fb_wsl_ig1b_ft_in1k"}
+    assert set(tags.values()) == {"tv_in1k", "fb_wsl_ig1b_ft_in1k", "lvd142m"}
 
 
 def test_those_weights_are_the_files_that_the_papers_code_loads():
