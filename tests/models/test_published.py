@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import math
+import re
 
 import numpy as np
 import pytest
@@ -17,26 +18,61 @@ from covis.models.pooling.transport import ProjectedSalad
 from covis.models.published import PUBLISHED
 
 DINO_SIZE = (126, 140)
+TESTED = (
+    "cosplace_resnet18_512", "netvlad16_vgg16", "gem_resnet50_2048", "gem_vgg16_512", "mixvpr_resnet50_512", "salad",
+    "megaloc", "boq_dinov2_12288", "boq_resnet50_16384", "transvpr", "selavpr", "cricavpr", "anyloc_vitg14",
+)  # fmt: skip
+"""One model of each layout of checkpoints."""
 
 
 def small(name, backbone, size):
     """The published entry on a smaller network of the same family, so that the test is quick."""
     entry = PUBLISHED[name]
-    return dataclasses.replace(entry, config=dataclasses.replace(entry.config, backbone=backbone, image_size=size))
+    config = dataclasses.replace(entry.config, backbone=backbone, image_size=size, trainable="all")
+    return dataclasses.replace(entry, config=config)
+
+
+def layout(entry):
+    return entry.backbone, entry.pool, tuple(entry.pool_names), tuple(entry.backbone_names), entry.whitening
+
+
+def test_every_published_layout_is_among_these_tests():
+    assert {layout(entry) for entry in PUBLISHED.values()} == {layout(PUBLISHED[name]) for name in TESTED}
 
 
 def imported(entry, state, tmp_path):
-    torch.save({"state_dict": state}, tmp_path / "checkpoint.pth")
-    return checkpoints.fill_published(PlaceModel.skeleton(entry.config), entry, tmp_path / "checkpoint.pth")
+    """The model of a checkpoint, of which every tensor is taken, and every other one refused by name."""
+    file = tmp_path / "checkpoint.pth"
+    torch.save({"state_dict": state}, file)
+    model = checkpoints.fill_published(PlaceModel.skeleton(entry.config), entry, file)
+    for part in (entry.backbone, "other."):
+        surplus = f"{part if isinstance(part, str) else part[-1]}surplus.weight"
+        torch.save({"state_dict": {**state, surplus: torch.ones(3)}}, file)
+        with pytest.raises(InputError, match=f"'{surplus}' has no place"):
+            checkpoints.fill_published(model, entry, file)
+    ours = {(t.numel(), t.max().item(), t.min().item()) for t in model.state_dict().values()}
+    for name, tensor in state.items():
+        plain = name.removeprefix("module.")
+        idle = any(re.fullmatch(pattern, plain) for pattern in entry.unused)
+        if not idle and not (entry.whitening and plain.startswith(entry.whitening)):
+            assert (tensor.numel(), tensor.max().item(), tensor.min().item()) in ours, name
+    return model
 
 
 def photos(size, count=2):
     return torch.randn(count, 3, *size, generator=torch.Generator().manual_seed(0))
 
 
-def compare(model, x, expected):
+def compare(model, x, expected, idle=()):
+    """The descriptor is as expected, and depends on every parameter but the `idle` ones."""
     with torch.inference_mode():
         torch.testing.assert_close(model(x), functional.normalize(expected, dim=-1), rtol=1e-4, atol=2e-5)
+    with torch.inference_mode(False), torch.enable_grad():
+        model.requires_grad_(True)
+        described = model(x.clone())
+        (described * torch.linspace(-1, 2, described.numel()).reshape(described.shape)).sum().backward()
+    unmoved = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
+    assert unmoved == [name for name, _ in model.named_parameters() if name.startswith(tuple(idle))]
 
 
 def under(prefix, tensors):
@@ -49,6 +85,9 @@ def random_network(name):
 
     torch.manual_seed(1)
     net = timm.create_model(name, num_classes=0).eval()
+    for parameter in net.parameters():
+        if not parameter.any():  # the library starts some scales at zero, which would hide what they multiply
+            torch.nn.init.uniform_(parameter, 0.5, 1)
     for buffer_name, buffer in net.named_buffers():
         if buffer_name.endswith("running_var"):
             buffer.uniform_(0.5, 1.5)
@@ -457,7 +496,8 @@ def test_selavpr(dinov2, tmp_path):
         tokens = adapted_tokens(dinov2, state, x, lambda i, t: t + adapter(1, i, t), lambda i, t: adapter(2, i, t))
         space = tokens[:, 1:].mT.unflatten(-1, (16, 16))
         unit = functional.normalize(space, dim=1)
-        compare(model, x, unit.clamp(min=1e-6).pow(2.5).mean((-2, -1)).pow(1 / 2.5))
+        expected = unit.clamp(min=1e-6).pow(2.5).mean((-2, -1)).pow(1 / 2.5)
+        compare(model, x, expected, idle=["pool.finer"])
         finer, counts = model.pool.patches(model.local_features(x))
         expected = functional.normalize(up2(up1(space).relu()), dim=1)
     torch.testing.assert_close(finer, expected, rtol=1e-3, atol=1e-4)

@@ -24,8 +24,8 @@ from covis.whitening import Whitening
 if TYPE_CHECKING:
     from covis.models.place_model import PlaceModel
 
-_PARALLEL = "module."
-"""Prefix of all names in a file that was saved from a network on several GPUs."""
+_PARALLEL = re.compile(r"(^|\.)module\.")
+"""In names of tensors: saved from a network, or a part of it, on several GPUs."""
 _SUFFIXES = (".safetensors", ".pth", ".pt", ".ckpt", ".torch")
 
 
@@ -66,28 +66,35 @@ def fill_published(model: PlaceModel, entry: PublishedModel, path: Path, weights
 
 
 def _load_whole(model: PlaceModel, entry: PublishedModel, path: Path) -> None:
-    """Backbone, pooling and projection from one checkpoint."""
-    state = read_tensors(path, plain=False)
-    if all(name.startswith(_PARALLEL) for name in state):
-        state = {name.removeprefix(_PARALLEL): tensor for name, tensor in state.items()}
+    """Backbone, pooling and projection from one checkpoint, of which every tensor is used or refused."""
+    state = {_PARALLEL.sub(r"\1", name): tensor for name, tensor in read_tensors(path, plain=False).items()}
+    state = {n: t for n, t in state.items() if not any(re.fullmatch(p, n) for p in entry.unused)}
     prefixes = (entry.backbone,) if isinstance(entry.backbone, str) else entry.backbone
     prefix = next((p for p in prefixes if any(name.startswith(p) for name in state)), prefixes[0])
-    backbone = {name.removeprefix(prefix): t for name, t in state.items() if name.startswith(prefix)}
-    weights.load_backbone(model, _renamed(backbone, entry.backbone_names, others=True), str(path))
-    theirs = {name.removeprefix(entry.pool): t for name, t in state.items() if name.startswith(entry.pool)}
-    scopes = tuple(scope for scope in (prefix, entry.whitening) if scope)
-    _refuse_unused({n: t for n, t in theirs.items() if not (entry.pool + n).startswith(scopes)}, entry, path)
-    _load_pool(model, entry, _renamed(theirs, entry.pool_names), path)
-    if entry.whitening and f"{entry.whitening}weight" in state:
-        model.whiten(_projection(state[f"{entry.whitening}weight"], state[f"{entry.whitening}bias"], entry.name))
+    parts: dict[str, Tensors] = {prefix: {}, entry.pool: {}, entry.whitening: {}, "": {}}
+    for name, tensor in state.items():
+        part = max((p for p in parts if name.startswith(p)), key=len)
+        parts[part][name.removeprefix(part)] = tensor
+    backbone = _renamed(parts[prefix], entry.backbone_names, others=True)
+    _refuse(weights.load_backbone(model, backbone, str(path)), prefix, entry, path)
+    pooling = _renamed(parts[entry.pool], entry.pool_names)
+    known = [name for name in parts[entry.pool] if any(re.fullmatch(p, name) for p in entry.pool_names)]
+    _refuse([name for name in parts[entry.pool] if name not in known], entry.pool, entry, path)
+    _load_pool(model, entry, pooling, path)
+    if entry.whitening and (projection := parts[entry.whitening]):
+        _refuse([name for name in projection if name not in ("weight", "bias")], entry.whitening, entry, path)
+        if len(projection) < 2:
+            raise InputError(f"{path} is not a checkpoint of {entry.name}: {entry.whitening} needs weight and bias")
+        model.whiten(_projection(projection["weight"], projection["bias"], entry.name))
+    if "" not in (prefix, entry.pool):
+        _refuse(list(parts[""]), "", entry, path)
 
 
-def _refuse_unused(theirs: Tensors, entry: PublishedModel, path: Path) -> None:
-    """A tensor of the pooling that ours has no place for would change every descriptor if it were dropped."""
-    unused = sorted(name for name in theirs if not any(re.fullmatch(p, name) for p in entry.pool_names))
+def _refuse(unused: list[str], prefix: str, entry: PublishedModel, path: Path) -> None:
+    """A tensor that ours has no place for would change every descriptor if it were dropped."""
     if unused:
         raise InputError(
-            f"{path}: {entry.pool + unused[0]!r} has no place in {entry.name}, and leaving it out would give other "
+            f"{path}: {prefix + min(unused)!r} has no place in {entry.name}, and leaving it out would give other "
             "descriptors; check that the file is of this model"
         )
 

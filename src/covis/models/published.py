@@ -16,6 +16,8 @@ from covis.models.config import ModelConfig
 from covis.models.pins import UNPINNED
 
 _DINOV2 = "vit_base_patch14_dinov2"
+_IDLE = (r".*\.num_batches_tracked", r".*\.mask_token")
+"""BatchNorm's counters, and what stood for hidden patches when DINOv2 was trained."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,8 @@ class PublishedModel:
     """Prefix of a linear projection after the pooling; a checkpoint may leave it out."""
     backbone_names: Mapping[str, str] = field(default_factory=dict)
     """Their names of backbone tensors (patterns of whole names) → ours, where they differ."""
+    unused: tuple[str, ...] = _IDLE
+    """Tensors of theirs (patterns of whole names) that no descriptor depends on."""
     vocabulary: bool = False
     """Whether the file is a vocabulary, one matrix of centres; the backbone's weights are a file of their own."""
 
@@ -228,6 +232,16 @@ _register(
             address="https://github.com/serizba/salad/releases/download/v1.0.0/dino_salad.ckpt",
         ),
         PublishedModel(
+            "clique_mining",
+            ModelConfig(_DINOV2, "salad8448", (322, 322), positions="original"),
+            "backbone.model.",
+            "aggregator.",
+            _SALAD_NAMES,
+            "Izquierdo, Civera: Close, But Not There: Boosting Geographic Distance Sensitivity in VPR, ECCV 2024",
+            "GPL-3.0",
+            "the link of the cliquemining repository",
+        ),
+        PublishedModel(
             "megaloc",
             ModelConfig(_DINOV2, "megaloc8448", (322, 322), positions="original"),
             ("backbone.model.", "backbone."),
@@ -248,6 +262,7 @@ _register(
             "MIT",
             "the releases of the Bag-of-Queries repository",
             address="https://github.com/amaralibey/Bag-of-Queries/releases/download/v1.0/dinov2_12288.pth",
+            unused=(*_IDLE, r"backbone\.dino\.norm\..*"),
         ),
         PublishedModel(
             "boq_resnet50_16384",

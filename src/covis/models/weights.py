@@ -26,17 +26,10 @@ if TYPE_CHECKING:
 
 PRETRAINED = "pretrained"
 _HUB_FILE = "model.safetensors"
-_HEAD_NAMES = (
-    "fc.",
-    "classifier.",
-    "head.",
-    "head_dist.",
-    "pre_logits.",
-    "mask_token",
-    "aggregator.",
-    "aux",
-    "avgpool.",
-)
+_HEADS = re.compile(r"(.*\.)?((fc|classifier|head\w*|\w+_head|pre_logits|aux\w*|avgpool)\..*|mask_token)")
+"""Names of tensors that only training or classifying needs: a place model leaves them out."""
+_COUNTER = "num_batches_tracked"
+"""End of the names of BatchNorm's counters, which no output depends on."""
 
 
 def fill(model: PlaceModel, weights: str) -> None:
@@ -59,20 +52,27 @@ def fill(model: PlaceModel, weights: str) -> None:
 def fill_from_file(model: PlaceModel, path: Path) -> None:
     """Gives `model` the tensors of a .safetensors or (weights only) .pth file, and notes the file on its card."""
     state = read_tensors(path)
-    exponent = state.pop("pool.p", None)
-    load_backbone(model, state, str(path))
-    if exponent is not None and hasattr(model.pool, "p"):
+    exponent = state.pop("pool.p", None) if hasattr(model.pool, "p") else None
+    unused = [name for name in load_backbone(model, state, str(path)) if not _HEADS.fullmatch(name)]
+    if unused and not model.config.blocks and not model.config.levels:
+        raise InputError(
+            f"{path}: {unused[0]!r} has no place in {model.config.backbone} with {model.config.pool}; give the other "
+            "--backbone and --pool that it belongs to, or --published NAME (covis list models)"
+        )
+    if exponent is not None:
         model.pool.p.data = exponent.float().reshape(1).clone()
     model.card["weights"] = {"file": path.name, "sha256": sha256(path)}
 
 
-def load_backbone(model: PlaceModel, state: Tensors, source: str) -> None:
-    """Gives the model's backbone the tensors of `state`, by whatever names they have; heads are left out."""
+def load_backbone(model: PlaceModel, state: Tensors, source: str) -> list[str]:
+    """Gives the model's backbone the tensors of `state`, by whatever names they have; returns the names left over."""
     net = model.backbone.net
     wanted = net.state_dict()
-    matched = _match(net, state, wanted)
-    if matched is None:
+    state = {name: tensor for name, tensor in state.items() if not name.endswith(_COUNTER)}
+    found = _match(net, state, wanted)
+    if found is None:
         raise InputError(f"{source} does not fit backbone {model.config.backbone} ({_misfit(state, wanted)})")
+    matched, unused = found
     for name, value in matched.items():
         if wanted[name].is_floating_point() and not value.is_floating_point():
             raise InputError(
@@ -81,19 +81,25 @@ def load_backbone(model: PlaceModel, state: Tensors, source: str) -> None:
         if name.endswith("weight") and value.ndim > 1 and not bool(value.any()):
             raise InputError(f"{source}: {name} is all zeros: never trained, or damaged")
     net.load_state_dict({name: matched.get(name, value).to(value.dtype) for name, value in wanted.items()})
+    return unused
 
 
-def _match(net: nn.Module, state: Tensors, wanted: Tensors) -> Tensors | None:
+Matched = tuple[Tensors, list[str]]
+"""The network's tensors by its own names, and the names in the file that none of them came from."""
+
+
+def _match(net: nn.Module, state: Tensors, wanted: Tensors) -> Matched | None:
     for rename in _renamings(net, state):
         renamed = {rename(name): tensor for name, tensor in state.items()}
         if all(_fits(name, renamed, wanted) for name in wanted):
-            return {name: renamed[name] for name in wanted if name in renamed}
+            unused = [name for name in state if rename(name) not in wanted]
+            return {name: renamed[name] for name in wanted if name in renamed}, unused
     return _match_by_library(net, state, wanted) or _match_by_order(state, wanted)
 
 
 def _fits(name: str, state: Tensors, wanted: Tensors) -> bool:
     if name not in state:
-        return name.endswith("num_batches_tracked")
+        return name.endswith(_COUNTER)
     return state[name].shape == wanted[name].shape
 
 
@@ -113,32 +119,41 @@ def _renamings(net: nn.Module, state: Tensors) -> Iterable[Callable[[str], str]]
     yield lambda name: re.sub(r"\.(norm|conv)\.(\d)\.", r".\1\2.", name.removeprefix("backbone."))  # old DenseNets
 
 
-def _match_by_order(state: Tensors, wanted: Tensors) -> Tensors | None:
+def _match_by_order(state: Tensors, wanted: Tensors) -> Matched | None:
     """Tensor by tensor, if every kind (last part of the name) and shape agrees; heads and counters left out."""
-    given = [n for n in state if not n.startswith(_HEAD_NAMES) and not n.endswith("num_batches_tracked")]
-    needed = [n for n in wanted if not n.endswith("num_batches_tracked")]
+    given = [n for n in state if not _HEADS.fullmatch(n)]
+    needed = [n for n in wanted if not n.endswith(_COUNTER)]
     if len(given) != len(needed):
         return None
     pairs = list(zip(given, needed, strict=True))
     same = (state[g].shape == wanted[n].shape and g.split(".")[-1] == n.split(".")[-1] for g, n in pairs)
-    return {n: state[g] for g, n in pairs} if all(same) else None
+    return ({n: state[g] for g, n in pairs}, [n for n in state if n not in given]) if all(same) else None
 
 
-def _match_by_library(net: nn.Module, state: Tensors, wanted: Tensors) -> Tensors | None:
+def _match_by_library(net: nn.Module, state: Tensors, wanted: Tensors) -> Matched | None:
     """Through timm's own converter for this family (transformers as their authors published them)."""
     convert = getattr(inspect.getmodule(type(net)), "checkpoint_filter_fn", None)
     if convert is None:
         return None
-    try:
-        converted = convert({name.removeprefix("backbone."): t.float() for name, t in state.items()}, net)
-    except (KeyError, RuntimeError, AttributeError, ValueError, TypeError):
+
+    def converted(names: Iterable[str]) -> Tensors | None:
+        try:
+            tensors: Tensors = convert({name.removeprefix("backbone."): whole[name] for name in names}, net)
+        except (KeyError, RuntimeError, AttributeError, ValueError, TypeError):
+            return None
+        return tensors if all(_fits(name, tensors, wanted) for name in wanted) else None
+
+    whole = {name: tensor.float() for name, tensor in state.items()}
+    tensors = converted(whole)
+    if tensors is None:
         return None
-    fits = all(_fits(name, converted, wanted) for name in wanted)
-    return {name: converted[name] for name in wanted if name in converted} if fits else None
+    doubtful = [name for name in whole if name.removeprefix("backbone.") not in wanted]
+    unused = [name for name in doubtful if converted(n for n in whole if n != name) is not None]
+    return {name: tensors[name] for name in wanted if name in tensors}, unused
 
 
 def _misfit(state: Tensors, wanted: Tensors) -> str:
-    missing = [name for name in wanted if name not in state and not name.endswith("num_batches_tracked")]
+    missing = [name for name in wanted if name not in state and not name.endswith(_COUNTER)]
     if missing:
         return f"{len(missing)} of {len(wanted)} tensors are missing, the first {missing[0]!r}"
     name = next(n for n in wanted if n in state and state[n].shape != wanted[n].shape)
