@@ -72,7 +72,7 @@ def compare(model, x, expected, idle=()):
         described = model(x.clone())
         (described * torch.linspace(-1, 2, described.numel()).reshape(described.shape)).sum().backward()
     unmoved = [name for name, p in model.named_parameters() if p.grad is None or not p.grad.any()]
-    assert unmoved == [name for name, _ in model.named_parameters() if name.startswith(tuple(idle))]
+    assert not [name for name in unmoved if not name.startswith(tuple(idle))]
 
 
 def under(prefix, tensors):
@@ -445,7 +445,7 @@ def test_transvpr(tmp_path):
     x = photos((64, 96))
     with torch.inference_mode():
         expected, tokens, masks = transvpr(state, x)
-        compare(model, x, expected)
+        compare(model, x, expected, idle=["pool.attention.bias"])  # a softmax takes it out
         local, counts = model.pool.patches(model.local_features(x))
     torch.testing.assert_close(local.flatten(2).mT, tokens, rtol=1e-4, atol=1e-4)
     low, high = masks.amin(1, keepdim=True), masks.amax(1, keepdim=True)

@@ -56,6 +56,14 @@ def test_torchvision_resnets_load_as_they_are(name, tmp_path):
     same_features(built(name, tmp_path / "w.safetensors"), resnet_features(net))
 
 
+def test_a_tensor_without_a_place_is_refused_and_classifiers_are_left_out(tmp_path):
+    state = torchvision.models.resnet18(weights=None).state_dict()
+    assert "fc.weight" in state
+    torch.save(state | {"pool.conv.weight": torch.ones(2)}, tmp_path / "w.pth")
+    with pytest.raises(InputError, match=r"'pool\.conv\.weight' has no place in resnet18 with gem"):
+        imported("resnet18", tmp_path / "w.pth")
+
+
 def test_torchvision_mobilenet_is_matched_by_order(tmp_path):
     net = shaken(torchvision.models.mobilenet_v2(weights=None))
     torch.save(net.state_dict(), tmp_path / "w.pth")

@@ -54,7 +54,9 @@ def fill_from_file(model: PlaceModel, path: Path) -> None:
     state = read_tensors(path)
     exponent = state.pop("pool.p", None) if hasattr(model.pool, "p") else None
     unused = [name for name in load_backbone(model, state, str(path)) if not _HEADS.fullmatch(name)]
-    if unused and not model.config.blocks and not model.config.levels:
+    config = model.config
+    whole = config.final_norm and config.facet == "token" and not (config.blocks or config.levels)
+    if unused and whole:
         raise InputError(
             f"{path}: {unused[0]!r} has no place in {model.config.backbone} with {model.config.pool}; give the other "
             "--backbone and --pool that it belongs to, or --published NAME (covis list models)"
