@@ -8,7 +8,14 @@ from covis.evaluation.published import PUBLISHED_TABLES, rows
 from covis.experiments.tables import TABLES, Outcome, with_means
 from covis.report.printed import cost_layout, html, latex, printed_table
 
-SIZES = {"table1": (4, 9), "table2": (19, 21), "table3": (20, 22), "table8": (32, 9), "table10": (8, 6), "table11": (8, 6)}
+SIZES = {
+    "table1": (4, 9),
+    "table2": (19, 21),
+    "table3": (20, 22),
+    "table8": (32, 9),
+    "table10": (8, 6),
+    "table11": (8, 6),
+}
 
 
 def outcomes(table):

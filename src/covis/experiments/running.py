@@ -251,7 +251,9 @@ def _measured(row: Row, inputs: Inputs, steps: int) -> dict[str, Any]:
     workers = None if inputs.resources is None else inputs.resources.workers
     folder.mkdir(parents=True, exist_ok=True)
     with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        cost: Cost = pool.submit(measure_steps, four_images(row.recipe), folder / "run", path, 0, workers, steps=steps).result()
+        cost: Cost = pool.submit(
+            measure_steps, four_images(row.recipe), folder / "run", path, 0, workers, steps=steps
+        ).result()
     entry = {**asdict(cost), "hours_per_epoch": cost.hours_per_epoch}
     artifacts.write_json(folder / COST, entry)
     return entry
@@ -283,7 +285,11 @@ def cost_table(entries: Sequence[dict[str, Any]], differs: str) -> str:
         best, hours = e.get("epochs_to_best"), e["hours_per_epoch"]
         cells = [f"{e['peak_gib']:.2f}", f"{e['seconds_per_1000_pairs']:.1f}"]
         cells += [f"{e.get('cpu_seconds_per_1000_pairs', math.nan):.1f}", f"{e['mining_seconds_per_1000_pairs']:.1f}"]
-        cells += [f"{e['pairs_per_epoch']:,}", f"{hours:.2f}", f"{e['epochs']}" + ("" if best is None else f" ({best:.2g})")]
+        cells += [
+            f"{e['pairs_per_epoch']:,}",
+            f"{hours:.2f}",
+            f"{e['epochs']}" + ("" if best is None else f" ({best:.2g})"),
+        ]
         cells += [f"{hours * e['epochs']:.2f}", "" if best is None else f"{hours * best:.2f}"]
         published = printed.get(e["row"], {})
         keys = ("gpu_memory", "epochs", "time_per_epoch", "time_to_converge") if printed else ()

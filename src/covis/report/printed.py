@@ -163,7 +163,9 @@ def latex(table: PrintedTable) -> str:
     groups = [(group, len(list(part))) for group, part in groupby(group for group, _ in table.columns)]
     bold = table.best()
     lines = [f"% {note}" for note in table.notes] + ["\\begin{table*}", "\\centering", "\\resizebox{\\textwidth}{!}{%"]
-    lines.append(f"\\begin{{tabular}}{{{''.join('c' if i in table.figures else 'l' for i in range(len(table.columns)))}}}")
+    lines.append(
+        f"\\begin{{tabular}}{{{''.join('c' if i in table.figures else 'l' for i in range(len(table.columns)))}}}"
+    )
     lines.append("\\toprule")
     if any(group for group, _ in groups):
         heads = [f"\\multicolumn{{{n}}}{{c}}{{{latex_escaped(group)}}}" for group, n in groups]

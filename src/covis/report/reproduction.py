@@ -75,7 +75,9 @@ def _check_model(name: str, path: Path) -> None:
         raise InputError(f"--model {name}={path}: that is no model folder; make one with `covis model import`")
     pool = str(artifacts.read_json(config).get("pool"))
     if not pool.startswith(OFF_THE_SHELF):
-        raise InputError(f"--model {name}={path}: its pooling is {pool}, not NetVLAD; import netvlad64_vgg16 and give that")
+        raise InputError(
+            f"--model {name}={path}: its pooling is {pool}, not NetVLAD; import netvlad64_vgg16 and give that"
+        )
 
 
 def reproduce_table(name: str, table: Table, inputs: Inputs, seeds: int, changed: bool) -> dict[str, Any]:
