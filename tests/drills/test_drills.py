@@ -64,7 +64,8 @@ def test_a_rank_killed_while_embedding_changes_nothing(tmp_path):
     assert found["lost"] == 0
 
 
-@pytest.mark.slow
+@pytest.mark.drill
+@pytest.mark.timeout(0)
 def test_services_that_are_killed_lose_nothing(cache):
     for found in services.run(2, 1, cache / "work").values():
         assert not any(found.get(kind) for kind in drills.BAD), found
