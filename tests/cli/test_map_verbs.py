@@ -56,7 +56,8 @@ def test_a_map_says_where_its_own_photo_was_taken(made, covis):
     assert first["matches"][0]["lat"] == pytest.approx(55.7006)
     assert first["matches"][0]["heading"] == pytest.approx(30)
     assert len(first["matches"]) == 2
-    assert (first["confident"], first["matches"][0]["probability"]) == (False, None)
+    assert first["confident"] is False
+    assert 0 < first["matches"][0]["probability"] < 1  # of other small maps, as the note says
     assert "only 12 photos" in first["note"]
     assert first["position"]["radius_m"] is None
 
