@@ -2,6 +2,7 @@
 
 import csv
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -68,6 +69,25 @@ def test_two_processes_follow_one(hamlet, tmp_path, processes, settings):
     one, two = (PlaceModel.load(tmp_path / name / "last").state_dict() for name in ("one", "two"))
     for key, value in one.items():
         torch.testing.assert_close(two[key], value, rtol=1e-2, atol=1e-3, msg=key)
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_with_another_number_of_ranks(hamlet, tmp_path):
+    settings = ["batches.size=8", "steps=40"]
+    alone = train(tmp_path / "one", hamlet, tmp_path, 1, settings)
+    words = ["train", "town_quick", "-o", str(tmp_path / "two"), "--data", str(hamlet), "--workers", "0"]
+    words += [part for s in [*COMMON, *settings] for part in ("--set", s)]
+    environment = os.environ | {"COVIS_CACHE": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
+    meeting = started(words, environment, 2)
+    ranks = [next(meeting), next(meeting)]  # the store where they meet is held as long as `meeting` is
+    ranks[0].wait_for("plan")
+    for rank in ranks:
+        rank.send_signal(signal.SIGTERM)
+    for rank in ranks:
+        rank.communicate()
+    together = train(tmp_path / "two", hamlet, tmp_path, 1, settings)
+    assert [step for step, _ in alone] == [step for step, _ in together]
+    np.testing.assert_allclose([v for _, v in together], [v for _, v in alone], rtol=1e-3, atol=1e-5)
 
 
 def test_a_step_is_the_same_on_one_two_and_four_ranks(tmp_path):

@@ -47,9 +47,8 @@ class SharedStatistics(TorchFunctionMode):
         others, shape = [0, *range(2, x.ndim)], (1, channels, *(1,) * (x.ndim - 2))
         own_mean, own_squares = _moments(x.float(), others, shape)
         count = own_mean.new_tensor([x.numel() / channels])
-        counts, means, squares = self.gather(torch.cat([count, own_mean, own_squares])).split(
-            [1, channels, channels], 1
-        )
+        gathered = self.gather(torch.cat([count, own_mean, own_squares]))
+        counts, means, squares = gathered[:, :1], gathered[:, 1 : 1 + channels], gathered[:, 1 + channels :]
         number = counts.sum()
         mean = (counts * means).sum(0) / number
         variance = (squares + counts * (means - mean).square()).sum(0) / number

@@ -46,7 +46,7 @@ class StepMemory:
         learned = sum(p.nbytes for group in optimiser.param_groups for p in group["params"])
         state = sum(t.nbytes for s in optimiser.state.values() for t in s.values() if isinstance(t, Tensor))
         own = sum(size for address, size in self.kept.items() if address not in weights)
-        return (sum(weights.values()) + learned + state + own / self.batches) / _GIB
+        return float((sum(weights.values()) + learned + state + own / self.batches) / _GIB)
 
 
 def too_large(recipe: Recipe, images: int) -> InputError:
