@@ -124,7 +124,7 @@ def test_without_a_verb_the_help_is_shown(group):
 @pytest.mark.parametrize("kind", sorted(LISTS))
 def test_lists_are_results_on_stdout(kind, capsys):
     names = run(capsys, "list", kind, "--json")
-    assert len(names) == len(set(names)) > 2
+    assert len(names) == len(set(names)) > 1
     assert any(line.split()[0] == names[0] for line in run(capsys, "list", kind, "--match", names[0]).splitlines())
     assert kind in run(capsys, "list")
 

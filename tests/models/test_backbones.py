@@ -68,7 +68,7 @@ def test_a_network_that_cannot_be_taken_apart_runs_whole():
     backbone = backbones.create_backbone("beit_base_patch16_224", (64, 64))
     assert backbone.plan == Plan((WHOLE,), ())
     assert backbone.channels == 768
-    with pytest.raises(InputError, match='use trainable="all" or "none"'):
+    with pytest.raises(InputError, match='0 blocks are known; use fewer, "all" or "none"'):
         backbone.plan.cut("last2")
     model = PlaceModel.around(backbone, ModelConfig(backbone.name, "token", (64, 64), "none")).train()
     assert not model.backbone.net.training

@@ -1,6 +1,7 @@
 """The method's idea on today's backbones: DINOv2 with GeM, SALAD or BoQ on MSLS, graded lists beside yes/no ones.
 
-The two recipes of a pair differ only in their labels, so that a comparison shows what the grades are worth.
+The two recipes of a pair draw the same batches and differ only in their labels, so that a comparison shows what the grades
+are worth.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ def dinov2_lists(size: str, pool: str, *, graded: bool) -> Recipe:
         model=ModelConfig(backbone, pool, (224, 224), "last2", "pretrained", positions="original"),
         labels=base.labels if graded else replace(recipes.SAME_PLACE, within_group=True),
         loss=SoftSupervisedContrastive(),
-        batches=AllPairs(size=128, places=16),
+        batches=AllPairs(size=128, places=16, composed_by=None if graded else base.labels),
         optimiser=_GENTLE,
         precision="bfloat16",
     )

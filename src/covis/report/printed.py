@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from html import escape
 from itertools import groupby
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from covis.core.tables import latex_escaped
 from covis.evaluation.published import PUBLISHED_TABLES, SOURCE, Published, printed_figures
 from covis.evaluation.published import rows as printed_rows
 from covis.experiments.tables import MEAN, TABLES, Outcome
+from covis.web.page import rendered
 
 _GROUPS = {
     "msls_val": "MSLS-Val", "msls_test": "MSLS-Test", "pitts30k": "Pitts30k", "pitts250k": "Pitts250k",
@@ -180,23 +180,7 @@ def latex(table: PrintedTable) -> str:
     return "\n".join(lines)
 
 
-_PAGE = """<!doctype html><meta charset="utf-8"><title>{title}</title>
-<style>body{{font:14px serif;margin:2em}} table{{border-collapse:collapse;border-top:2px solid;border-bottom:2px solid}}
-th,td{{padding:.2em .6em;text-align:center}} td:first-child,th:first-child{{text-align:left}}
-thead tr:last-child th{{border-bottom:1px solid}} .cited{{color:#888}}</style>
-<table><caption>{title}</caption><thead>{head}</thead><tbody>{body}</tbody></table>{notes}"""
-
-
 def html(table: PrintedTable) -> str:
     """The table as a page."""
     groups = [(group, len(list(part))) for group, part in groupby(group for group, _ in table.columns)]
-    head = "".join(f"<th colspan={n}>{escape(group)}</th>" for group, n in groups)
-    head = f"<tr>{head}</tr>" if any(group for group, _ in groups) else ""
-    head += "<tr>" + "".join(f"<th>{escape(heading)}</th>" for _, heading in table.columns) + "</tr>"
-    bold, body = table.best(), ""
-    for i, row in enumerate(table.rows):
-        cells = [f"<b>{escape(c)}</b>" if (i, k) in bold else escape(c) for k, c in enumerate(row.cells)]
-        kind = " class=cited" if row.cited else ""
-        body += f"<tr{kind}>" + "".join(f"<td>{cell}</td>" for cell in cells) + "</tr>\n"
-    notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes)
-    return _PAGE.format(title=escape(table.title), head=head, body=body, notes=notes)
+    return rendered("printed.html", table=table, groups=groups, best=table.best())
