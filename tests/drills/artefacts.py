@@ -213,7 +213,9 @@ def _features(work: Path, folder: Path):
 
     from covis.describing import features
 
-    return features._fill(tiny(), _photos(work / "photos"), folder, (32, 32, 3), "uint8", 0, torch.device("cpu"))
+    return features._fill(
+        tiny(), _photos(work / "photos"), folder, (32, 32, 3), "uint8", 0, torch.device("cpu"), "float32"
+    )
 
 
 def ask_feature_cache(work: Path):

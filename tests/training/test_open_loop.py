@@ -50,6 +50,28 @@ def test_validation_photos_are_the_callers(quick, hamlet, tmp_path):
     assert PlaceModel.load(tmp_path / "run" / "model").card["recalls"]["benchmark"] == "validation"
 
 
+def test_tables_of_ones_own_train_and_validate_from_the_command_line(covis, hamlet, tmp_path):
+    for part, split in (("a", "train"), ("b", "val")):
+        images = town.load(hamlet, split).database
+        lines = [
+            f"{images.path(i).resolve()},{x},{y},{images.poses.heading[i]},{images.group[i]}"
+            for i, (x, y) in enumerate(images.poses.xy)
+        ]
+        (tmp_path / f"{part}.csv").write_text("\n".join(["image,easting,northing,heading,group", *lines]))
+    (tmp_path / "mine.toml").write_text('base = "town_quick"\ndataset = "table"\nsplit = "train"\nsteps = 2\n')
+    given = [
+        f"--data=train={tmp_path / 'a.csv'}",
+        f"--data=val={tmp_path / 'b.csv'}",
+        "--set",
+        "model.image_size=[32,32]",
+    ]
+    code, result, said = covis(
+        "train", tmp_path / "mine.toml", *given, "-o", tmp_path / "run", "--workers", "0", "--json"
+    )
+    assert code == 0, said
+    assert 0 <= result["best"]["10"] <= 100
+
+
 @pytest.mark.parametrize("by", ["file", "content", "distance"])
 def test_photos_of_training_do_not_validate(quick, hamlet, tmp_path, by):
     images = town.load(hamlet, "train").database

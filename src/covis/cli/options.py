@@ -143,11 +143,15 @@ def _check_settings(given: list[str] | None) -> list[str] | None:
     return given
 
 
+ROLES = ("train", "val")
+"""What photos of one's own are for, in --data of `covis train`."""
+
+
 def _check_data(given: list[str] | None) -> list[str] | None:
-    """Checks that the datasets in --data are known and that their paths exist."""
+    """Checks that the datasets in --data are known, or say what one's own photos are for, and that their paths exist."""
     for entry in given or ():
         name, equals, path = entry.partition("=")
-        known = known_names("dataset")
+        known = {*known_names("dataset"), *ROLES}
         if equals and name not in known and not Path(entry).exists():
             raise unknown_name("dataset in --data", name, known)
         existing(Path(path if equals and name in known else entry))

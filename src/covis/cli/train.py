@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.options import Checkpoint, DataPath, Json, RecipeSet, existing_model, known_recipe
+from covis.cli.options import ROLES, Checkpoint, DataPath, Json, RecipeSet, existing_model, known_recipe
 from covis.cli.output import emit
 from covis.cli.verbs import TRAIN, verb
 from covis.core.errors import InputError, unknown_name
@@ -136,7 +136,7 @@ def _seed_of(recipe: str) -> int:
 def _roles(data: list[str] | None) -> tuple[dict[str, Path], list[str]]:
     """The entries train=… and val=… of --data, and the others."""
     split = [(entry, *entry.partition("=")[::2]) for entry in data or ()]
-    roles = {name: Path(path) for _, name, path in split if name in ("train", "val") and path}
+    roles = {name: Path(path) for _, name, path in split if name in ROLES and path}
     if roles and "train" not in roles:
         raise InputError(f"--data val={roles['val']} needs training photos; give --data train=FILE.csv too")
     return roles, [entry for entry, name, path in split if not (name in roles and path)]
