@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from covis.core.errors import Damaged, InputError
 from covis.core.foreign import first_line, read_foreign
-from covis.core.machine import cpu_count, silence_telemetry
-from covis.core.progress import Meter
+from covis.core.machine import chosen_device, cpu_count, silence_telemetry
+from covis.core.progress import Meter, say
 from covis.reading.decoding import REASONS, Pixels, Reject, Size
 from covis.reading.inputs import Photo
 
@@ -77,6 +77,27 @@ def checked_content(path: Path | str) -> bytes:
     return content
 
 
+DEVICES = {
+    "cuda": "CUDAExecutionProvider",
+    "directml": "DmlExecutionProvider",
+    "openvino": "OpenVINOExecutionProvider",
+    "tensorrt": "TensorrtExecutionProvider",
+    "coreml": "CoreMLExecutionProvider",
+}
+"""Device → ONNX Runtime's provider. Only OpenVINO on a CPU was tried by the authors of covis."""
+_ON_REQUEST = ("tensorrt", "coreml")
+"""These take longer to prepare a network than most tasks take to run it, so that --device must name them."""
+
+
+def _import_onnxruntime(path: Path | str) -> Any:
+    silence_telemetry()
+    try:
+        import onnxruntime
+    except ImportError:
+        raise InputError(f"{path} needs the package onnxruntime; install it with: pip install onnxruntime") from None
+    return onnxruntime
+
+
 def open_session(
     path: Path | str,
     threads: int | None = None,
@@ -84,32 +105,49 @@ def open_session(
     *,
     verified: bool = False,
     repack: bool = False,
+    device: str = "cpu",
 ) -> Any:
-    """ONNX Runtime's session of a file, on the CPU; `threads`: all cores unless given.
+    """ONNX Runtime's session of a file; `threads`: all cores unless given; `device`: `cpu` or one of `DEVICES`.
 
     verified: the file, and the weights beside it, were compared with a manifest already. Weights are then mapped into
     memory and used in place, without repacking, unless `repack`: for ViT-S repacking takes half as long as describing a
     photo, and makes each photo a tenth quicker.
     """
-    silence_telemetry()
-    try:
-        import onnxruntime
-    except ImportError:
-        raise InputError(f"{path} needs the package onnxruntime; install it with: pip install onnxruntime") from None
+    onnxruntime = _import_onnxruntime(path)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = threads or cpu_count()
     options.log_severity_level = 3
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads would burn a core
     if verified and not repack:
         options.add_session_config_entry("session.disable_prepacking", "1")
+    providers: list[Any] = ["CPUExecutionProvider"]
+    if device != "cpu":
+        kind, _, number = device.partition(":")
+        providers.insert(0, (DEVICES[kind], {"device_id": number} if number else {}))
     try:
         source = str(path) if verified else checked_content(path)
-        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return onnxruntime.InferenceSession(source, options, providers=providers)
     except Damaged:
         raise
     except Exception as error:  # onnxruntime has an exception class for each status, without a common base
         reason = " ".join(str(error).split())[:160]
         raise Damaged(f"{path} cannot be opened by ONNX Runtime ({reason}); {remedy}") from None
+
+
+def onnx_device() -> str:
+    """Where ONNX models run: on the device of --device, else on the first that this ONNX Runtime is built for."""
+    there = _import_onnxruntime("an ONNX model").get_available_providers()
+    chosen = chosen_device()
+    if chosen is None:
+        return next((name for name in DEVICES if DEVICES[name] in there and name not in _ON_REQUEST), "cpu")
+    kind = chosen.partition(":")[0]
+    if DEVICES.get(kind) in there:
+        return chosen
+    if kind in ("cpu", "cuda", "mps"):  # the latter are of torch, too; what runs in ONNX Runtime beside it uses the CPU
+        return "cpu"
+    raise InputError(
+        f"--device {kind} needs a build of ONNX Runtime with {DEVICES[kind]}; this one has {', '.join(there)}"
+    )
 
 
 class OnnxSession:
@@ -127,10 +165,30 @@ class OnnxSession:
     def open(
         cls, path: Path | str, threads: int | None = None, *, verified: bool = False, repack: bool = False
     ) -> OnnxSession:
-        """Opens a file that `covis.models.export_onnx` wrote; `threads` and the rest as in `open_session`."""
+        """Opens a file that `covis.models.export_onnx` wrote; `threads` and the rest as in `open_session`.
+
+        On another device than the CPU if there is one (`onnx_device`) and it gives the same descriptors.
+        """
         if not Path(path).is_file():
             raise InputError(f"{path} does not exist; write it with: covis export MODEL --onnx {path}")
-        session = open_session(path, threads, verified=verified, repack=repack)
+        on_cpu = cls._of(open_session(path, threads, verified=verified, repack=repack), path)
+        device = onnx_device()
+        if device == "cpu":
+            return on_cpu
+        provider = DEVICES[device.partition(":")[0]]
+        try:
+            moved = cls._of(open_session(path, threads, verified=verified, device=device), path)
+            same = moved.session.get_providers()[0] == provider and is_known(moved, known_descriptor(on_cpu))
+        except Exception as error:  # of a driver
+            say(f"{provider}: {first_line(error)}")
+            same = False
+        tried = "" if device == "openvino" else "; the authors of covis had no such device to try"
+        say(f"{path} runs in {provider}, which describes a picture as the CPU does{tried}" if same else
+            f"{path} runs on the CPU: {provider} cannot run it, or describes a picture differently")  # fmt: skip
+        return moved if same else on_cpu
+
+    @classmethod
+    def _of(cls, session: Any, path: Path | str) -> OnnxSession:
         facts = session.get_modelmeta().custom_metadata_map.get(METADATA)
         if facts is None:
             raise InputError(f"{path} was not written by covis; export it with: covis export MODEL --onnx {path}")

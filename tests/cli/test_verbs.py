@@ -364,7 +364,10 @@ def test_a_device_is_checked(capsys, monkeypatch):
     monkeypatch.setattr(machine, "_chosen_device", None)
     with pytest.raises(SystemExit):
         main(["train", "town_quick", "--device", "gpu", "--dry-run"])
-    assert "--device is cpu, cuda, cuda:N or mps, not 'gpu'" in capsys.readouterr().err
+    assert (
+        "--device is cpu, cuda, cuda:N, mps, tensorrt, coreml, openvino or directml, not 'gpu'"
+        in capsys.readouterr().err
+    )
     machine.use_device("cpu")
     assert machine.device() == "cpu"
     machine.use_device("cuda:99")

@@ -57,8 +57,8 @@ def find_verbs() -> None:
 
 
 _EVERYWHERE = (
-    "-q (warnings only), -v (with timestamps), --debug (tracebacks), --device cpu|cuda|cuda:N|mps (default: a GPU if "
-    "there is one) and --workers N (decoding processes; default: one per core, at most 8)."
+    "-q (warnings only), -v (with timestamps), --debug (tracebacks), --device cpu|cuda|cuda:N|mps, or for ONNX "
+    "models tensorrt|coreml|openvino|directml (default: a GPU if there is one) and --workers N (decoding processes; default: one per core, at most 8)."
 )
 
 
@@ -219,8 +219,8 @@ def _common_options(args: list[str]) -> list[str]:
         elif arg != "--debug":
             rest.append(arg)
     device, workers = values.get("--device"), values.get("--workers")
-    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?|mps", device):
-        raise InputError(f"--device is cpu, cuda, cuda:N or mps, not {device!r}")
+    if device is not None and not re.fullmatch(r"cpu|cuda(:\d+)?|mps|tensorrt|coreml|openvino|directml", device):
+        raise InputError(f"--device is cpu, cuda, cuda:N, mps, tensorrt, coreml, openvino or directml, not {device!r}")
     if workers is not None and not workers.isdecimal():
         raise InputError(f"--workers is a number of processes, not {workers!r}")
     machine.use_device(device)

@@ -133,34 +133,29 @@ def use_device(name: str | None) -> None:
     _chosen_device = name
 
 
+def chosen_device() -> str | None:
+    """What --device named, or None."""
+    return _chosen_device
+
+
 def device(local_rank: int | None = None) -> str:
-    """The device of this process: the chosen one, its own GPU (LOCAL_RANK as torchrun sets it), else `cpu`."""
+    """torch's device in this process: the chosen one, its own GPU (LOCAL_RANK as torchrun sets it), else `cpu`."""
     if importlib.util.find_spec("torch") is None:
-        return _without_torch(_chosen_device or "cpu")
+        return "cpu"
     import torch
 
-    if _chosen_device is not None:
-        return _checked_device(_chosen_device)
     gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
-    return f"cuda:{rank % gpus}" if gpus else "cpu"
-
-
-def _without_torch(name: str) -> str:
-    if name != "cpu":
-        raise InputError(f"--device {name} needs torch: pip install 'covis[train]'; or give --device cpu")
-    return name
-
-
-def _checked_device(name: str) -> str:
-    import torch
-
-    kind, _, number = name.partition(":")
-    gpus = torch.cuda.device_count() if torch.cuda.is_available() else 0
-    available = {"cpu": True, "cuda": int(number or 0) < gpus, "mps": torch.backends.mps.is_available()}[kind]
-    if not available:
-        raise InputError(f"this machine has no device {name!r} ({gpus} GPUs that torch can use); give --device cpu")
-    return name
+    if _chosen_device is None:
+        rank = int(os.environ.get("LOCAL_RANK", "0")) if local_rank is None else local_rank
+        return f"cuda:{rank % gpus}" if gpus else "cpu"
+    kind, _, number = _chosen_device.partition(":")
+    if kind not in ("cuda", "mps"):  # those of ONNX Runtime alone (`covis.runtime.DEVICES`)
+        return "cpu"
+    if not (torch.backends.mps.is_available() if kind == "mps" else int(number or 0) < gpus):
+        raise InputError(
+            f"this machine has no device {_chosen_device!r} ({gpus} GPUs that torch can use); give --device cpu"
+        )
+    return _chosen_device
 
 
 def in_processes(function: Callable[[A], B], pieces: Iterable[A], processes: int) -> Iterator[B]:

@@ -104,7 +104,7 @@ def embed(
 def _runtime(model: Embedder) -> Runtime:
     """What runs the model: itself in ONNX Runtime, which needs no torch, else torch."""
     if isinstance(model, OnnxPlaceModel):
-        return model.to(machine.device())
+        return model
     from covis.describing.torch_runtime import TorchRuntime
 
     return TorchRuntime(model)

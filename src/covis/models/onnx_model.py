@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from covis.core.errors import InputError
 from covis.core.machine import cpu_count
 from covis.models.config import ORIGIN, Preprocessing, write_without_weights
 from covis.runtime import OnnxSession
@@ -57,10 +56,8 @@ class OnnxPlaceModel:
         parts = self._map(self._session.describe, pixels[:, None])
         return np.concatenate([np.zeros((0, self.dim), np.float32), *parts])
 
-    def to(self, device: torch.device | str) -> OnnxPlaceModel:
-        """Stays on the CPU; any other device is an error."""
-        if str(device).partition(":")[0] != "cpu":
-            raise InputError(f"an ONNX model runs on the CPU here, not on {device}; load the model directory instead")
+    def to(self, _device: torch.device | str) -> OnnxPlaceModel:
+        """For symmetry: it stays on the device that it was opened on (`covis.runtime.onnx_device`)."""
         return self
 
     def eval(self) -> OnnxPlaceModel:
