@@ -33,9 +33,10 @@ browser:  ## Chromium from the system's packages, for the test that looks at a r
 	            || { apt-get update --quiet >/dev/null 2>&1 && apt-get install --yes --quiet chromium >/dev/null 2>&1; }; }; } \
 	  || echo "no Chromium here: install it with your system's packages (such as: sudo apt-get install chromium)"
 
-test: $(VENV)/.test browser  ## quick suite first, then the slow one
-	$(BIN)/pytest -n 2 --dist loadfile -m "not slow and not drill and not recipes"
-	$(BIN)/pytest -n 2 --dist loadfile -m "slow and not drill and not recipes"
+# two workers: libraries that start a thread per CPU in each would wait for one another
+test: export OMP_NUM_THREADS = 1
+test: $(VENV)/.test browser
+	$(BIN)/pytest -n 2 --dist loadfile -m "not drill and not recipes"
 
 recipes: $(VENV)/.test  ## one step of every recipe; `make test` takes one per dataset, sampler and loss
 	$(BIN)/pytest -n 2 -m recipes
