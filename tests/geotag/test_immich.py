@@ -1,5 +1,6 @@
 """A server that speaks Immich's documented API (OpenAPI 3.1.0), read page by page and written to only where asked."""
 
+import io
 import json
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -7,14 +8,18 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
-from libraries import picture
+from libraries import picture, two_continents
+from PIL import Image
 
 from covis.core.errors import InputError
 from covis.geotagging import geotag
 from covis.geotagging.immich import Immich
-from covis.geotagging.library import Library, LibraryPhoto
+from covis.geotagging.library import Library, LibraryPhoto, distance_m
 from covis.geotagging.suggestions import Suggestion
 from covis.maps.answers import Answer, Place, Position
+from covis.maps.map import Map
+from covis.models import ModelConfig, PlaceModel
+from covis.reading.exif import read_photo
 
 KEY = "secret"
 
@@ -34,13 +39,20 @@ def asset(i, lat=None, lon=None, **more):
     }  # fmt: skip
 
 
+def webp(image):
+    content = io.BytesIO()
+    image.save(content, "WEBP", quality=95)
+    return content.getvalue()
+
+
 class Server(ThreadingHTTPServer):
     """Assets, pages of three, and what goes wrong."""
 
     def __init__(self):
         super().__init__(("127.0.0.1", 0), Handler)
         self.assets = {identifier(i): asset(i, *((48.0 + i / 1e4, 11.0) if i % 3 else ())) for i in range(7)}
-        self.seen, self.busy, self.status = [], 0, 0
+        self.previews = {}
+        self.seen, self.busy, self.wait_s, self.status = [], 0, "3", 0
 
     @property
     def address(self):
@@ -68,7 +80,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.answer(401, b'{"message":"Invalid API key","statusCode":401}')
         if server.busy:
             server.busy -= 1
-            return self.answer(429, b"", Retry_After="3")
+            return self.answer(429 if server.busy % 2 else 503, b"", Retry_After=server.wait_s)
         if server.status:
             return self.answer(server.status, b"", Location="http://127.0.0.1:1/elsewhere")
         if (self.command, path) == ("POST", "/api/search/metadata"):
@@ -84,11 +96,8 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "GET" and path.endswith("/thumbnail"):
             if name == identifier(6):
                 return self.answer(404, b"{}")
-            import io
-
-            content = io.BytesIO()
-            picture(int(name[-12:])).save(content, "WEBP")
-            return self.answer(200, content.getvalue(), Content_Type="image/webp")
+            content = server.previews.get(name) or webp(picture(int(name[-12:])))
+            return self.answer(200, content, Content_Type="image/webp")
         if self.command == "PUT":
             server.assets[name]["exifInfo"] |= json.loads(body)
         return self.answer(200, json.dumps(server.assets[name]).encode())
@@ -191,3 +200,40 @@ def test_a_dry_run_writes_nothing_and_too_few_positions_are_said(server, tmp_pat
         geotag(immich="ftp://host", key=key)
     with pytest.raises(InputError, match="way of writing"):
         geotag(immich=server.address, key=key, write="exif")
+
+
+def test_a_whole_run_places_photos_of_a_server_and_learns_nothing_from_itself(server, tmp_path, monkeypatch):
+    """Assets of two continents by pages of three, the server busy now and then: found, written once, left alone then."""
+    truth, told = two_continents(tmp_path / "lib"), {}
+    server.assets.clear()
+    for i, file in enumerate(sorted((tmp_path / "lib").rglob("*.jpg"))):
+        photo, name = read_photo(file), identifier(100 + i)
+        known = photo.lat == photo.lat
+        taken = f"{photo.taken.replace(' ', 'T')}.000Z"
+        server.assets[name] = asset(
+            100 + i, *((photo.lat, photo.lon) if known else ()), dateTimeOriginal=taken, timeZone=None
+        )
+        server.assets[name]["localDateTime"] = taken
+        server.previews[name] = webp(Image.open(file))
+        if not known:
+            told[f"{name}.jpg"] = truth[file.relative_to(tmp_path / "lib").as_posix()]
+    PlaceModel.build(ModelConfig("tiny", image_size=(32, 32)), seed=0).save(tmp_path / "model")
+    monkeypatch.setenv("IMMICH_API_KEY", KEY)
+    options = {"immich": server.address, "map": tmp_path / "immich.map", "model": tmp_path / "model"}
+    server.busy, server.wait_s = 2, "0"
+    _, chosen, written = geotag(**options, page=tmp_path / "review.html")
+    assert written is None
+    assert {method for method, _, _ in server.seen} == {"GET", "POST"}
+    assert {s.photo.name for s in chosen} == {name for name, place in told.items() if place is not None}
+    version = Map.open(options["map"]).version
+    done = geotag(**options, write="immich").written
+    assert sorted(done.files) == sorted(s.photo.name for s in chosen)
+    for name in done.files:
+        now = server.assets[name.removesuffix(".jpg")]["exifInfo"]
+        assert distance_m((now["latitude"], now["longitude"]), told[name]) < 50
+    server.seen.clear()
+    again = geotag(**options, write="immich")
+    assert again.written.files == []
+    assert again.found.counts()["earlier_guesses"] == len(done.files)
+    assert "PUT" not in {method for method, _, _ in server.seen}
+    assert Map.open(options["map"]).version == version

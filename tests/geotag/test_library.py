@@ -12,7 +12,7 @@ from PIL import Image
 from covis.core.errors import InputError
 from covis.geotagging import library as module
 from covis.geotagging.library import Library, LibraryPhoto, bursts, scan
-from covis.geotagging.raw import raw_preview, read_raw
+from covis.geotagging.raw import picture_of, read_raw
 from covis.maps.outputs.xmp import METHOD
 from covis.reading.decoding import Reject
 
@@ -130,7 +130,7 @@ def test_a_raw_photo_has_its_exif_and_its_largest_preview(tmp_path):
     raw += chain
     struct.pack_into(f"{order}I", raw, start + size - 4, start + size)
     (tmp_path / "photo.NEF").write_bytes(raw)
-    assert raw_preview(tmp_path / "photo.NEF") == large
+    assert picture_of(tmp_path / "photo.NEF").image == large
     read = read_raw(tmp_path / "photo.NEF")
     assert (read.lat, read.lon) == pytest.approx(HERE, abs=1e-6)
     assert read.camera == "Other Camera"

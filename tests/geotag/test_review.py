@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 from libraries import picture, save
 
+from covis.geotagging import review
 from covis.geotagging.decisions import accepted
 from covis.geotagging.library import Library, LibraryPhoto
-from covis.geotagging.review import write_review
+from covis.geotagging.review import review_data, write_review
 from covis.geotagging.session import Geotagged
 from covis.geotagging.suggestions import Suggestion
 from covis.maps.answers import Answer, Match, Place, Position
@@ -20,6 +21,7 @@ COUNT = 100
 @pytest.fixture
 def found(tmp_path):
     """A hundred suggestions of falling probability, the last without a position, and a photo with one."""
+    save(tmp_path / "lib/first/<b>000.jpg", picture(2))
     file = str(save(tmp_path / "lib/known.jpg", picture(1)))
     known = LibraryPhoto("known.jpg", "k", (), 48.0, 11.0, file=file)
     photos, made = [known], []
@@ -37,7 +39,7 @@ def found(tmp_path):
 
 
 def test_photos_are_accepted_rejected_moved_and_saved(found, tmp_path, browser):
-    write_review(tmp_path / "review.html", found, 0.9)
+    write_review(tmp_path / "review.html", review_data(found, 0.9), found.library.root)
     page = browser.new_page(accept_downloads=True)
     problems = []
     page.on("pageerror", lambda error: problems.append(str(error)))
@@ -72,8 +74,12 @@ def test_photos_are_accepted_rejected_moved_and_saved(found, tmp_path, browser):
     assert chosen[0] is found.suggestions[0]
 
 
-def test_the_page_holds_each_picture_once(found, tmp_path):
-    write_review(tmp_path / "review.html", found, 0.9)
+def test_the_page_holds_each_picture_once_and_not_without_end(found, tmp_path, monkeypatch, capsys):
+    data = review_data(found, 0.9)
+    write_review(tmp_path / "review.html", data, found.library.root)
     text = (tmp_path / "review.html").read_text()
     assert text.count('"known.jpg": "data:image') + text.count('"known.jpg":"data:image') == 1
     assert "<b>000.jpg" not in text
+    monkeypatch.setattr(review, "_MOST_BYTES", 1)
+    write_review(tmp_path / "review.html", data, found.library.root)
+    assert "shows" in capsys.readouterr().err

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from covis.cli.options import MODEL_HELP, Json, choice_of, existing, existing_model, existing_weights
+from covis.cli.options import MODEL_HELP, Json, TilesOption, choice_of, existing, existing_model, existing_weights
 from covis.cli.output import emit
 from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError
@@ -45,11 +45,12 @@ def geotag(
         ),
     ] = "",
     decisions: Annotated[
-        Path | None, typer.Option(callback=existing, help="What to write, as the review page saved it.")
-    ] = None,
+        str, typer.Option(help="What to write: the file of the review page, or saved (in covis serve).")
+    ] = "",
     output: Annotated[
         Path | None, typer.Option("-o", "--out", help="The review page (.html), or the table of --write csv (.csv).")
     ] = None,
+    tiles: TilesOption = "",
     undo: Annotated[
         bool, typer.Option("--undo", help="Take back everything that was written into the library.")
     ] = False,
@@ -89,7 +90,7 @@ def geotag(
         raise InputError(f"{output} must end in .html (the review page) or .csv")
     options: dict[str, Any] = {
         "map": map_path, "model": model, "weights": weights, "near": near, "inside": inside, "precision": precision,
-        "decisions": decisions, "page": page, "write": write, "table": table, "immich": immich, "key": key,
+        "decisions": decisions or None, "page": page, "tiles": tiles, "write": write, "table": table, "immich": immich, "key": key,
     }  # fmt: skip
     outcome = geotagging.geotag(library, **options)
     source = f"--immich {immich}" if library is None else str(library)

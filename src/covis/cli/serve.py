@@ -18,7 +18,12 @@ _PER_MINUTE = 1200
 
 @verb("serve", section=LOCALISE, order=3)
 def serve(
-    maps: Annotated[list[Path], typer.Argument(metavar="MAP...", help="One map or several (covis index).")],
+    maps: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="MAP...", help="One map or several (covis index), or libraries (covis geotag) to review at /review."
+        ),
+    ],
     host: Annotated[str, typer.Option(help="Address to listen on; any other than loopback needs --keys or --open.")] = (
         "127.0.0.1"
     ),
@@ -58,6 +63,7 @@ def serve(
         )
     if keys is not None and open_:
         raise InputError("--keys and --open contradict each other; give one")
+    maps = [_map_of(path) for path in maps]
     for path in maps:
         if not path.is_dir():
             raise InputError(f"{path} does not exist{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
@@ -65,6 +71,14 @@ def serve(
     hosts = frozenset({*LOOPBACK, "[::1]", host, *(n.lower() for n in allow_host or ())}) if local else None
     app = _app(maps, limits=limits, keys=keys, hosts=hosts, pictures=pictures or (), tiles=tiles)
     _run(app, host, port, json)
+
+
+def _map_of(path: Path) -> Path:
+    """A map, or that of a photo library that `covis geotag` has read."""
+    from covis.geotagging import map_of, memory_of
+
+    library = map_of(str(path.resolve()), None)
+    return library if path.is_dir() and memory_of(library).is_dir() else path
 
 
 def _limits(rate: int | None, queue: int, max_upload: str, trusted: bool) -> Any:

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 WAYS = ("xmp", "exif", "csv", "immich")
 """How positions are written: those of a folder, then those of a server."""
+SAVED = "saved"
+"""In place of a file of decisions: those that were saved in the service."""
 
 
 class Outcome(NamedTuple):
@@ -44,6 +46,7 @@ def geotag(
     write: str = "",
     table: Path | str = "geotag.csv",
     page: Path | str | None = None,
+    tiles: str = "",
     immich: str = "",
     key: Path | str | None = None,
 ) -> Outcome:
@@ -51,8 +54,9 @@ def geotag(
 
     library: a folder. map: where its map is kept, by default in the user's cache. model, weights: as for `Map.build`.
     near (`LAT,LON,RADIUS_M`), inside (GeoJSON or corners): where positions must lie. precision: probability from which
-    on a position is written unasked. decisions: a file of the review page, which then decides alone. write: `xmp`,
-    `exif`, `csv` (to `table`) or `immich`. page: where a review page is written. immich: the address of a server that
+    on a position is written unasked. decisions: a file of the review page, or `saved` for those saved in
+    `covis serve`, which then decides alone. write: `xmp`,
+    `exif`, `csv` (to `table`) or `immich`. page: where a review page is written. tiles: streets on it. immich: the address of a server that
     is read instead of a folder, with the API key of the file `key`.
 
     >>> found, chosen, written = covis.geotag("Pictures/", page="review.html")  # doctest: +SKIP
@@ -61,6 +65,7 @@ def geotag(
     """
     from covis.geotagging.decisions import accepted
     from covis.geotagging.library import Library, scan
+    from covis.geotagging.review import StoredReview, review_data, write_review
     from covis.geotagging.session import GeotagOptions, suggest
     from covis.geotagging.writing import confident, known_guesses, write_positions
 
@@ -72,7 +77,7 @@ def geotag(
     options = GeotagOptions(model, weights, precision, area_of(near, inside))
     server = None if library is not None else _server(immich, key)
     path = map_of(immich if library is None else str(existing_library(library)), map)
-    memory = path.with_name(f"{path.name}.library")
+    memory = memory_of(path)
     root = memory / "previews" if library is None else existing_library(library)
     memory.mkdir(parents=True, exist_ok=True)
     with artifacts.lock(memory):
@@ -83,13 +88,12 @@ def geotag(
             scan(known, memory / "library.json")
             known.photos = known_guesses(known.photos, root)
         found = suggest(known, path, options, lambda: known.save(memory / "library.json"))
-        chosen = (
-            list(confident(found.suggestions)) if decisions is None else accepted(found.suggestions, Path(decisions))
-        )
+        data, stored = review_data(found, precision), StoredReview(memory)
+        stored.write(data, root)
         if page is not None:
-            from covis.geotagging.review import write_review
-
-            write_review(Path(page), found, precision)
+            write_review(Path(page), data, root, tiles)
+        file = stored.decisions if decisions == SAVED else decisions
+        chosen = list(confident(found.suggestions)) if file is None else accepted(found.suggestions, Path(file))
         written = None
         if write == "csv":
             written = _write_table(chosen, Path(table))
@@ -126,11 +130,14 @@ def map_of(library: str, given: Path | str | None) -> Path:
     if given is None:
         return machine.cache_folder() / "geotag" / artifacts.fingerprint(library) / "library.map"
     path = Path(given)
-    if path.is_file() or (
-        path.exists() and not path.with_name(f"{path.name}.library").is_dir() and any(path.iterdir())
-    ):
+    if path.is_file() or (path.exists() and not memory_of(path).is_dir() and any(path.iterdir())):
         raise InputError(f"{path} was not made by covis geotag; give another --map, or covis locate {path} PHOTOS")
     return path
+
+
+def memory_of(map: Path) -> Path:
+    """The folder that remembers the library of a map."""
+    return map.with_name(f"{map.name}.library")
 
 
 def area_of(near: str, inside: str) -> Callable[[str], Area] | None:

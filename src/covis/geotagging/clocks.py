@@ -6,6 +6,7 @@ it stands out. How much a neighbour in time says is learned from the library's o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -187,14 +188,27 @@ def _outstanding(rows: Floats) -> float | None:
     if len(rows) < _FEWEST:
         return None
     rows = rows[:: -(-len(rows) // _MOST_PAIRS)]
-    order = np.argsort(rows[:, 1], kind="stable")
-    time, difference = rows[order].T
+    time, difference = rows[np.argsort(rows[:, 1], kind="stable")].T
     last = np.searchsorted(difference, difference + _WINDOW_S, side="right")
-    counts = [len(np.unique(time[i:j])) for i, j in enumerate(last)]
+    counts = _different(time.tolist(), last.tolist())
     best = int(np.argmax(counts))
-    middle = float(np.median(difference[best : last[best]]))
-    others = [c for c, d in zip(counts, difference, strict=True) if abs(d - difference[best]) > 2 * _WINDOW_S]
-    return middle if counts[best] >= max(_FEWEST, 2 * max(others, default=0)) else None
+    others = counts[np.abs(difference - difference[best]) > 2 * _WINDOW_S]
+    if counts[best] < max(_FEWEST, 2 * max(others, default=0)):
+        return None
+    return float(np.median(difference[best : last[best]]))
+
+
+def _different(values: list[float], last: list[int]) -> Ids:
+    """How many different values there are from each one up to, not including, number `last` (ascending)."""
+    counts, inside, end = [], Counter[float](), 0
+    for value, stop in zip(values, last, strict=True):
+        inside.update(values[end:stop])
+        end = stop
+        counts.append(len(inside))
+        inside[value] -= 1
+        if not inside[value]:
+            del inside[value]
+    return np.array(counts)
 
 
 _Neighbour = tuple[int, float, float, float]

@@ -5,26 +5,32 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from covis.core.errors import InputError
-from covis.core.files import checked, read_record
+from covis.core.files import checked, read_json
 from covis.core.progress import warn
 from covis.geotagging.suggestions import Suggestion, moved
 
 FORMAT = "covis geotag decisions"
 _ENTRY = {"photo": str, "key": str, "decision": str}
+_REMEDY = "save it from the review page again"
 _SAME_DEG = 1e-6
+
+
+def checked_decisions(file: Path, record: Any) -> list[dict[str, Any]]:
+    """The decisions in what a file holds, or is to hold."""
+    record = checked(file, record, {"format": str, "decisions": list}, _REMEDY)
+    if record["format"] != FORMAT:
+        raise InputError(f"{file} is no file of decisions; save one from the review page")
+    return [checked(file, entry, _ENTRY, _REMEDY) for entry in record["decisions"]]
 
 
 def accepted(suggestions: Sequence[Suggestion], file: Path) -> list[Suggestion]:
     """The suggestions that were accepted, where a person put them; all others are left alone."""
-    record = read_record(file, {"format": str, "decisions": list}, "save it from the review page again")
-    if record["format"] != FORMAT:
-        raise InputError(f"{file} is no file of decisions; save one from the review page")
     open_ = {suggestion.photo.name: suggestion for suggestion in suggestions}
     chosen, passed = [], 0
-    for entry in record["decisions"]:
-        entry = checked(file, entry, _ENTRY, "save it from the review page again")
+    for entry in checked_decisions(file, read_json(file, _REMEDY)):
         suggestion = open_.get(entry["photo"])
         if entry["decision"] != "accept":
             continue

@@ -16,7 +16,7 @@ from covis.core.errors import Damaged, InputError
 from covis.core.listings import IMAGE_SUFFIXES, Listing, walk_images
 from covis.core.machine import cpu_count, in_processes
 from covis.core.progress import Meter
-from covis.geotagging.raw import RAW_SUFFIXES, raw_preview, read_raw
+from covis.geotagging.raw import RAW_SUFFIXES, picture_of, read_raw
 from covis.geotagging.sidecars import read_position, sidecar_of
 from covis.maps.outputs.xmp import METHOD
 from covis.reading.decoding import Reject
@@ -62,6 +62,11 @@ class LibraryPhoto:
         return self.lat, self.lon
 
     @property
+    def album(self) -> str:
+        """The folder that it is in."""
+        return self.name.rpartition("/")[0]
+
+    @property
     def known(self) -> bool:
         """Whether it has a position that can be learned from."""
         return self.lat is not None and not self.own and not self.problem
@@ -73,8 +78,7 @@ class LibraryPhoto:
 
     def picture(self) -> Photo:
         """The picture, for describing and showing; raises `Reject` where a raw photo has none."""
-        path = Path(self.file)
-        return Photo(path, raw_preview(path)) if path.suffix.lower() in RAW_SUFFIXES else Photo(path)
+        return picture_of(Path(self.file))
 
 
 _FIELDS = [f.name for f in fields(LibraryPhoto)]

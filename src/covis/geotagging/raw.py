@@ -9,11 +9,17 @@ from covis.core.errors import InputError
 from covis.maps.outputs.tiff import byte_order, directory, number
 from covis.reading.decoding import Reject, read
 from covis.reading.exif import Photo, photo_of_block
+from covis.reading.inputs import Photo as Picture
 
 RAW_SUFFIXES = frozenset({".dng", ".cr2", ".nef", ".arw", ".pef", ".srw"})
 """Others (CR3, RAF, ORF, RW2) are no plain TIFF files, and are not read."""
 _SUB_IFDS, _STRIPS, _STRIP_BYTES, _JPEG, _JPEG_BYTES, _COMPRESSION = 0x014A, 0x0111, 0x0117, 0x0201, 0x0202, 0x0103
 _MOST_DIRECTORIES = 32
+
+
+def picture_of(path: Path) -> Picture:
+    """A photo to be described or shown; raises `Reject` for a raw photo without a preview."""
+    return Picture(path, _preview(read(path), str(path)) if path.suffix.lower() in RAW_SUFFIXES else None)
 
 
 def read_raw(path: Path | str) -> Photo:
@@ -23,12 +29,8 @@ def read_raw(path: Path | str) -> Photo:
     return photo_of_block(data)
 
 
-def raw_preview(path: Path | str) -> bytes:
-    """The largest JPEG in a raw photo; raises `Reject`."""
-    return _preview(read(path), str(path))
-
-
 def _preview(data: bytes, name: str) -> bytes:
+    """The largest JPEG in it."""
     try:
         found = [data[at : at + size] for at, size in _pictures(data)]
     except (InputError, struct.error):

@@ -1,53 +1,119 @@
-"""The review page: each photo beside its evidence, to be accepted, rejected or moved; it saves a file of decisions."""
+"""The review page: each photo beside its evidence, to be accepted, rejected or moved.
+
+It is one file with everything in it, or a page of the service, which reads what the last run left beside the map.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from dataclasses import asdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from covis.core.files import write_text
-from covis.core.progress import track
-from covis.core.tables import counted
-from covis.geotagging.decisions import FORMAT
-from covis.geotagging.library import LibraryPhoto
+from covis.core import files
+from covis.core.errors import InputError
+from covis.core.progress import track, warn
+from covis.geotagging.decisions import FORMAT, checked_decisions
+from covis.geotagging.raw import picture_of
 from covis.geotagging.session import Geotagged
 from covis.geotagging.suggestions import Suggestion
 from covis.maps.answers import significant
-from covis.reading.decoding import Reject
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, rendered
 from covis.web.thumbnails import data_url
+from covis.web.tiles import parse_tiles
 
-_PIXELS = ((300, 320), (1500, 200))
-"""Up to how many suggestions pictures are how large."""
-_SMALLEST_PIXELS = 128
+STYLES, SCRIPTS = (*MAP_STYLES, "answers.css", "geotag.css"), (*MAP_SCRIPTS, "geotag.js")
+TITLE = "Places for photos"
+_PIXELS = ((600, 320), (3000, 200), (10_000, 128))
+"""Up to how many pictures they are how large in a file."""
+_SMALLEST_PIXELS = 96
+_MOST_BYTES = 64 << 20
+"""Of pictures in a file; what is beyond them can be looked at in the service."""
 _DOTS = 20_000
 _SHOWN = 2
-"""Photos of the evidence that are shown with a picture."""
+"""Matches that are shown with a picture."""
+_REVIEW, _DECISIONS = "review.json", "decisions.json"
 
 
-def write_review(path: Path, found: Geotagged, precision: float) -> None:
-    """Writes the page, one file that loads nothing from elsewhere."""
-    pixels = next((size for most, size in _PIXELS if len(found.suggestions) <= most), _SMALLEST_PIXELS)
-    photos = {photo.name: photo for photo in found.library.photos}
-    evidence = sorted({name for suggestion in found.suggestions for name in _evidence(suggestion)})
-    shown = [*(s.photo.name for s in found.suggestions), *evidence]
-    thumbnails = {name: _thumbnail(photos[name], pixels) for name in track(shown, "pictures", unit="photos")}
+def review_data(found: Geotagged, precision: float) -> dict[str, Any]:
+    """All that the page shows but the pictures."""
     known = [photo for photo in found.library.photos if photo.known]
     every = max(1, -(-len(known) // _DOTS))
-    data = {
-        "format": FORMAT, "library": str(found.library.root), "precision": precision, "thumbnails": thumbnails,
+    return {
+        "format": FORMAT, "library": found.library.root.name, "precision": precision,
         "dots": np.round([photo.place for photo in known[::every]], 6).tolist(),
         "entries": [_entry(suggestion) for suggestion in found.suggestions],
     }  # fmt: skip
-    located = sum(s.answer.position is not None for s in found.suggestions)
-    lead = f"{counted(len(found.suggestions), 'photo')} without a position, {located} suggestions. Nothing is written by this page."
+
+
+def write_review(path: Path, data: dict[str, Any], root: Path, tiles: str = "") -> None:
+    """Writes the page as one file, whose pictures are photos below `root`."""
+    below = parse_tiles(tiles)
+    names = list(dict.fromkeys(_pictures(data)))
+    pixels = next((size for most, size in _PIXELS if len(names) <= most), _SMALLEST_PIXELS)
+    thumbnails, used = dict[str, str](), 0
+    for name in track(names, "pictures", unit="photos"):
+        if used < _MOST_BYTES:
+            thumbnails[name] = data_url(picture_of(root / name), pixels)
+            used += len(thumbnails[name])
+    if len(thumbnails) < len(names):
+        warn(f"{path} shows {len(thumbnails)} of {len(names)} pictures; covis serve {root} shows all of them")
     page = rendered(
-        "geotag.html", title="Places for photos", lead=lead, data=data, styles=(*MAP_STYLES, "answers.css", "geotag.css"),
-        scripts=(*MAP_SCRIPTS, "geotag.js"),
+        "geotag.html", frame="frame.html", title=TITLE, data=data | {"thumbnails": thumbnails, "tiles": below and asdict(below)},
+        styles=STYLES, scripts=SCRIPTS, tiles=None,
     )  # fmt: skip
-    write_text(path, page)
+    files.write_text(path, page)
+
+
+def _pictures(data: dict[str, Any]) -> Iterator[str]:
+    """Names of the photos that are shown: those asked about first."""
+    yield from (entry["photo"] for entry in data["entries"])
+    yield from (fact["image"] for entry in data["entries"] for fact in entry["evidence"])
+
+
+class StoredReview:
+    """What the last run left for the service, in the folder that remembers the library of a map."""
+
+    def __init__(self, memory: Path) -> None:
+        self.file, self.decisions = memory / _REVIEW, memory / _DECISIONS
+
+    def write(self, data: dict[str, Any], root: Path) -> None:
+        """Keeps what the page shows, and where the photos are."""
+        files.write_json(self.file, {"root": str(root), "data": data})
+
+    def read(self) -> dict[str, Any]:
+        """What the page shows, with the decisions made so far."""
+        made = checked_decisions(self.decisions, files.read_json(self.decisions)) if self.decisions.is_file() else []
+        return self._stored[0] | {"decisions": made}
+
+    def picture(self, name: str) -> Path:
+        """The file of a photo that is shown; raises `KeyError` for others."""
+        _, root, names = self._stored
+        if name not in names:
+            raise KeyError(name)
+        return root / name
+
+    def save(self, record: Any) -> int:
+        """Keeps decisions, and says how many."""
+        made = checked_decisions(self.decisions, record)
+        files.write_json(self.decisions, record)
+        return len(made)
+
+    @property
+    def _stored(self) -> tuple[dict[str, Any], Path, frozenset[str]]:
+        if not self.file.is_file():
+            raise InputError("this map has no suggestions to review; run covis geotag")
+        return _read(self.file, files.stamp(self.file))
+
+
+@lru_cache(maxsize=8)
+def _read(file: Path, stamp: files.Stamp) -> tuple[dict[str, Any], Path, frozenset[str]]:
+    """What the page shows, where the photos are, and which of them are shown."""
+    record = files.read_record(file, {"root": str, "data": dict}, "run covis geotag again")
+    return record["data"], Path(record["root"]), frozenset(_pictures(record["data"]))
 
 
 def _evidence(suggestion: Suggestion) -> list[str]:
@@ -67,7 +133,7 @@ def _entry(suggestion: Suggestion) -> dict[str, Any]:
         for name in _evidence(suggestion)
     ]  # fmt: skip
     return {
-        "photo": photo.name, "key": photo.key, "album": photo.name.rpartition("/")[0], "day": photo.day,
+        "photo": photo.name, "key": photo.key, "album": photo.album, "day": photo.day,
         "at": None if place is None else _at(place.lat, place.lon), "p": significant(answer.probability) if place else None,
         "confident": suggestion.confident, "by": suggestion.evidence, "note": answer.note, "evidence": facts,
     }  # fmt: skip
@@ -75,10 +141,3 @@ def _entry(suggestion: Suggestion) -> dict[str, Any]:
 
 def _at(lat: float | None, lon: float | None) -> list[float] | None:
     return None if lat is None or lon is None else [round(lat, 8), round(lon, 8)]
-
-
-def _thumbnail(photo: LibraryPhoto, pixels: int) -> str:
-    try:
-        return data_url(photo.picture(), pixels)
-    except Reject:
-        return ""

@@ -19,6 +19,7 @@ from covis.core.tables import counted
 from covis.geotagging.clocks import Clocks
 from covis.geotagging.describing import Described
 from covis.geotagging.library import Library, LibraryPhoto, bursts
+from covis.geotagging.likelihood import Likelihood
 from covis.geotagging.regions import Regions
 from covis.geotagging.suggestions import Suggestion, combine
 from covis.images import ImageSet
@@ -109,9 +110,15 @@ def suggest(library: Library, path: Path, options: GeotagOptions, save: Callable
         for match in answer.matches
         if (match.probability or 0.0) >= _TOGETHER and match.image in index
     )
+    guesses = [clocks.guess(index[photo.name]) for photo in wanted]
+    albums = Counter(photo.album for photo in known)
+    among = np.array([
+        is_place and (guess is not None or _FEWEST <= albums[photo.album] < len(known))
+        for photo, guess, (_, is_place) in zip(wanted, guesses, answers, strict=True)
+    ], bool)  # fmt: skip
+    likely = Likelihood.of(opened.calibration).answers([answer for answer, _ in answers], among, options.precision)
     made, areas = Geotagged(library, map=opened), _areas(regions, options)
-    for photo, (answer, is_place) in zip(wanted, answers, strict=True):
-        guess = clocks.guess(index[photo.name])
+    for photo, guess, answer, (_, is_place) in zip(wanted, guesses, likely, answers, strict=True):
         combined, evidence = combine(
             photo, answer, guess, is_place=is_place, precision=options.precision, regions=regions
         )

@@ -10,6 +10,7 @@ import numpy as np
 
 from covis.geotagging.clocks import RIGHT_M, TimeGuess
 from covis.geotagging.library import LibraryPhoto
+from covis.geotagging.likelihood import unsure
 from covis.geotagging.regions import Regions
 from covis.maps.answers import Answer, Match, Place, Position
 
@@ -62,9 +63,11 @@ def combine(
     if guess is None or not is_place:
         return _on_earth(answer, regions), PICTURES if answer.position else ""
     probability, match = _agreeing(answer, guess)
-    seen = (answer.probability or 0.0) if not answer.absent else 0.0
-    if match is not None and probability >= guess.probability:
-        first = match is answer.matches[0] and answer.position is not None
+    seen = (answer.probability or 0.0) if answer.position is not None else 0.0
+    first = match is not None and match is answer.matches[0] and answer.position is not None
+    if first:
+        probability = max(probability, seen)
+    if match is not None and probability >= max(guess.probability, 0.0 if first else seen):
         position = answer.position if first else Position(match.place, None, 0.9, 1)
         return _decided(answer, position, probability, precision, regions), BOTH
     against = _far(answer, guess)
@@ -116,7 +119,7 @@ def _decided(
 ) -> Answer:
     """The answer at another position, confident where it is likely enough."""
     sure = probability >= precision and position is not None
-    note = "" if sure else f"{100 * precision:g} % are needed for writing it unasked"
+    note = "" if sure else unsure(precision)
     elsewhere = None if answer.elsewhere is None else min(answer.elsewhere, 1 - probability)
     changed = replace(
         answer, position=position, probability=min(probability, 0.99), confident=sure, note=note, elsewhere=elsewhere

@@ -25,6 +25,10 @@ from covis import __version__
 from covis.core.artifacts import InUse
 from covis.core.errors import InputError
 from covis.core.progress import warn
+from covis.geotagging import memory_of
+from covis.geotagging.review import SCRIPTS as REVIEW_SCRIPTS
+from covis.geotagging.review import STYLES as REVIEW_STYLES
+from covis.geotagging.review import TITLE, StoredReview
 from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
 from covis.maps.storage.engine import Unavailable
 from covis.reading.decoding import Reject
@@ -218,6 +222,12 @@ def _add_routes(app: FastAPI) -> None:
         "/v1/maps/{name}/thumbnails/{image:path}", tags=["maps"], response_class=Response,
         responses=problems(404, 503) | _PICTURE,
     )(thumbnail)  # fmt: skip
+    app.get("/v1/maps/{name}/review", tags=["review"], responses=problems(404))(review)
+    app.put("/v1/maps/{name}/review/decisions", tags=["review"], responses=problems(403, 404, 413, 503, 507))(decide)
+    app.get(
+        "/v1/maps/{name}/review/pictures/{image:path}", tags=["review"], response_class=Response,
+        responses=problems(404) | _PICTURE,
+    )(review_picture)  # fmt: skip
     fields = {"positions": {"type": "string", "description": _POSITIONS}, "prefix": {"type": "string"}}
     app.post(
         "/v1/maps/{name}/photos", response_model=ChangedOut, status_code=201, tags=["maps"],
@@ -392,7 +402,51 @@ async def thumbnail(
     return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=300"})
 
 
+async def review(name: str, server: ReadAccess) -> dict[str, Any]:
+    """Positions that `covis geotag` suggests for a library, what they rest on, and the decisions made so far."""
+    return await run_in_threadpool(_stored_review(server, name).read)
+
+
+async def review_picture(
+    name: str,
+    image: str,
+    server: ReadAccess,
+    missing: Annotated[str, Query()] = "",
+) -> Response:
+    """A photo of the review, small."""
+    stored = _stored_review(server, name)
+    try:
+        picture = await run_in_threadpool(lambda: server.cache.small(stored.picture(image), 320))
+    except KeyError:
+        raise HTTPException(404, f"the review of {name!r} has no photo {image[:80]!r}") from None
+    except Reject as reject:
+        if missing == "ok":
+            return Response(status_code=204, headers={"X-Covis-Reason": reject.reason})
+        raise HTTPException(404, f"the photo cannot be shown: {reject.reason}") from None
+    return Response(picture, media_type="image/jpeg", headers={"Cache-Control": "private, max-age=300"})
+
+
+def _stored_review(server: Server, name: str) -> StoredReview:
+    if name not in server.cache.names:
+        raise HTTPException(404, f"there is no map {name[:80]!r}; there are: {', '.join(server.cache.names)}")
+    stored = StoredReview(memory_of(server.cache.paths[name]))
+    if not stored.file.is_file():
+        raise HTTPException(404, f"the map {name!r} has no suggestions to review; run covis geotag")
+    return stored
+
+
 # Changing
+
+
+async def decide(request: Request, name: str, server: WriteAccess) -> dict[str, Any]:
+    """Keep the decisions of a review, for `covis geotag --decisions saved`; needs a key with the role `write`."""
+    stored = _stored_review(server, name)
+    try:
+        record = await request.json()
+    except (ValueError, RecursionError):
+        raise HTTPException(422, "the body is no JSON") from None
+    async with server.writing[name]:
+        return {"map": name, "saved": await run_in_threadpool(stored.save, record)}
 
 
 async def add_photos(request: Request, name: str, server: WriteAccess) -> dict[str, Any]:
@@ -442,22 +496,27 @@ async def _change(server: Server, name: str, change: Callable[[], Any]) -> dict[
 
 _PAGE_FILES = {
     "leaflet/LICENSE": "text/plain",
-    **dict.fromkeys((*MAP_STYLES, "service.css"), "text/css"),
-    **dict.fromkeys((*MAP_SCRIPTS, "service.js"), "text/javascript"),
+    **dict.fromkeys((*MAP_STYLES, "service.css", *REVIEW_STYLES), "text/css"),
+    **dict.fromkeys((*MAP_SCRIPTS, "server.js", "service.js", *REVIEW_SCRIPTS), "text/javascript"),
 }
 """Files of `covis.web` that the page loads from this server → their type."""
 
 
 def _add_page(app: FastAPI, tiles: Tiles | None) -> None:
-    """Adds the page at `/`."""
+    """Adds the pages at `/` and `/review`."""
     page = rendered(
         "service.html",
         title="covis: where was this photo taken?",
         styles=(*MAP_STYLES, "service.css"),
-        scripts=(*MAP_SCRIPTS, "service.js"),
+        scripts=(*MAP_SCRIPTS, "server.js", "service.js"),
         tiles=tiles,
     )
+    scripts = (*MAP_SCRIPTS, "server.js", "geotag.js")
+    review = rendered(
+        "geotag.html", frame="served.html", title=TITLE, styles=REVIEW_STYLES, scripts=scripts, tiles=tiles
+    )
     app.get("/", include_in_schema=False)(_file(page.encode(), "text/html; charset=utf-8"))
+    app.get("/review", include_in_schema=False)(_file(review.encode(), "text/html; charset=utf-8"))
     for name, kind in _PAGE_FILES.items():
         serve = _file(asset_text(name).encode(), f"{kind}; charset=utf-8")
         app.get(f"/assets/{name}", include_in_schema=False)(serve)

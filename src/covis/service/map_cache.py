@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from covis.core.errors import InputError
 from covis.field.coverage import coverage
+from covis.geotagging.raw import picture_of
 from covis.maps.locating import places_of
 from covis.maps.map import Map
 from covis.maps.photos import text_of
@@ -181,12 +182,16 @@ class MapCache:
             raise Reject("missing", image)
         if not Pictures.of(snapshot.map.path, self._more).shows(file):
             raise Reject("not-shown", str(file))
+        return self.small(file, pixels)
+
+    def small(self, file: Path, pixels: int) -> bytes:
+        """A file as a small JPEG, kept for the next time; raises `Reject` for a bad one."""
         key = (str(file), pixels)
         with self._lock:
             if key in self._thumbnails:
                 self._thumbnails.move_to_end(key)
                 return self._thumbnails[key]
-        content = jpeg_thumbnail(file, pixels)
+        content = jpeg_thumbnail(picture_of(file), pixels)
         with self._lock:
             before = self._thumbnails.pop(key, b"")  # another thread may have made it meanwhile
             self._thumbnails[key] = content

@@ -1,32 +1,39 @@
 "use strict";
-// Decides about suggested positions. Only a page of the list is drawn, so that thousands of suggestions stay quick.
-(() => {
-  const data = JSON.parse(document.getElementById("data").textContent);
+// Decides about suggested positions, in a file that holds everything or in a page of the service, which has and keeps it.
+// Only a page of the list is drawn, and only its pictures are loaded, so that thousands of suggestions stay quick.
+(async () => {
   const byId = (id) => document.getElementById(id);
+  const source = byId("data") ? fileSource(JSON.parse(byId("data").textContent)) : await serverSource();
+  const { data } = source;
   const { colour, element, pin } = PlaceMap;
   const PAGE = 40;
   const entries = data.entries.map((entry, i) => ({ ...entry, i, decision: "", moved: null }));
   let shown = [], current = -1, moving = false;
 
-  const map = PlaceMap.create("map", { earth: true, worldCopyJump: true });
+  const map = PlaceMap.create("map", { earth: true, worldCopyJump: true, tiles: source.tiles });
   const known = L.layerGroup().addTo(map), open = L.layerGroup().addTo(map), focus = L.layerGroup().addTo(map);
   for (const at of data.dots) L.circleMarker(at, { radius: 2, stroke: false, fillColor: colour("place"), fillOpacity: 0.7, interactive: false }).addTo(known);
 
   const at = (entry) => entry.moved || entry.at;
   const tone = (entry) => entry.decision || (entry.at ? (entry.confident ? "sure" : "unsure") : "none");
   const paint = { accept: "sure", reject: "wrong", sure: "here", unsure: "unsure", none: "place" };
+  const paints = Object.fromEntries(Object.entries(paint).map(([name, of]) => [name, colour(of)]));
   const percent = (p) => `${Math.min(99, Math.max(1, Math.round(100 * p)))} %`;
   const told = (entry) => !at(entry) ? entry.note || "no suggestion"
     : entry.moved ? "pin set by hand" : `${entry.p === null ? "" : percent(entry.p) + " likely, "}by ${entry.by}`;
   const markers = entries.map(() => null);
   const mark = (entry) => {
-    markers[entry.i]?.remove();
-    markers[entry.i] = null;
-    if (!at(entry) || !entry.visible) return;
-    markers[entry.i] = L.circleMarker(at(entry), { radius: 5, weight: 1, color: "#fff", fillColor: colour(paint[tone(entry)]), fillOpacity: 0.9 }).on("click", () => select(shown.indexOf(entry))).addTo(open);
+    const where = entry.visible && at(entry);
+    if (!where) { markers[entry.i]?.remove(); return; }
+    const marker = (markers[entry.i] ||= L.circleMarker(where, { radius: 5, weight: 1, color: "#fff", fillOpacity: 0.9 }).on("click", () => select(shown.indexOf(entry))));
+    marker.setLatLng(where).setStyle({ fillColor: paints[tone(entry)] }).addTo(open);
   };
 
-  const picture = (name) => data.thumbnails[name] ? element("img", { src: data.thumbnails[name], alt: name, loading: "lazy" }) : element("span", { class: "gone" }, "no picture");
+  const picture = (name) => {
+    const image = element("img", { alt: name });
+    source.picture(name).then((address) => (address ? (image.src = address) : image.replaceWith(element("span", { class: "gone" }, "no picture"))));
+    return image;
+  };
   const figure = (name, caption) => element("figure", {}, picture(name), element("figcaption", {}, caption));
 
   function list() {
@@ -67,7 +74,8 @@
     detail();
     const entry = shown[current];
     if (pan && entry && at(entry)) map.setView(at(entry), Math.max(map.getZoom(), 16), { animate: false });
-    document.querySelector("#list [aria-current]")?.scrollIntoView({ block: "nearest" });
+    const row = document.querySelector("#list [aria-current]")?.parentElement, box = byId("list");
+    if (row) box.scrollTop = Math.max(Math.min(box.scrollTop, row.offsetTop), row.offsetTop + row.offsetHeight - box.clientHeight);
   }
 
   function decide(what, onward = true) {
@@ -104,15 +112,17 @@
     else map.setView([0, 0], 2);
   }
 
-  function save() {
-    const decisions = entries.filter((e) => e.decision).map((e) => ({ photo: e.photo, key: e.key, decision: e.decision, ...(e.decision === "accept" ? { lat: at(e)[0], lon: at(e)[1] } : {}) }));
-    const text = JSON.stringify({ format: data.format, library: data.library, decisions }, null, 1);
-    const link = element("a", { href: URL.createObjectURL(new Blob([text], { type: "application/json" })), download: "decisions.json" });
-    link.click();
-    setTimeout(() => URL.revokeObjectURL(link.href), 10000);
-    saved = decisions.length;
+  const decisions = () => entries.filter((e) => e.decision).map((e) => ({ photo: e.photo, key: e.key, decision: e.decision, ...(e.decision === "accept" ? { lat: at(e)[0], lon: at(e)[1] } : {}) }));
+  let saved = "";
+  async function save() {
+    const made = decisions();
+    try {
+      byId("status").textContent = await source.save({ format: data.format, library: data.library, decisions: made });
+      saved = JSON.stringify(made);
+    } catch (error) {
+      byId("status").textContent = `not saved: ${error.message}`;
+    }
   }
-  let saved = 0;
 
   function acceptAll() {
     const least = Number(byId("low").value) / 100 || data.precision;
@@ -131,14 +141,50 @@
   for (const [id, act] of Object.entries(acts)) byId(id).addEventListener("click", act);
   map.on("click", (event) => { if (moving) { moving = false; byId("map").classList.remove("moving"); move(event.latlng); } });
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest("input, select, #map")) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.closest?.("input, select, dialog, #map")) return;
     const act = { a: acts.accept, r: acts.reject, u: acts.undecide, s: save, 0: acts.reset, ArrowRight: () => select(current + 1), ArrowLeft: () => select(current - 1),
       m: () => { moving = true; byId("map").classList.add("moving"); } }[event.key];
     if (!act) return;
     event.preventDefault();
     act();
   });
-  addEventListener("beforeunload", (event) => { if (entries.filter((e) => e.decision).length !== saved) event.preventDefault(); });
+  addEventListener("beforeunload", (event) => { if (JSON.stringify(decisions()) !== saved) event.preventDefault(); });
+  const before = new Map((data.decisions || []).map((decided) => [decided.key + decided.photo, decided]));
+  for (const entry of entries) {
+    const decided = before.get(entry.key + entry.photo);
+    if (!decided) continue;
+    entry.decision = decided.decision;
+    if (decided.lat !== undefined && (!entry.at || Math.max(Math.abs(decided.lat - entry.at[0]), Math.abs(decided.lon - entry.at[1])) > 1e-6)) entry.moved = [decided.lat, decided.lon];
+  }
+  saved = JSON.stringify(decisions());
+  const located = entries.filter((e) => e.at).length;
+  byId("lead").textContent = `${entries.length} photos without a position, ${located} suggestions, ${entries.filter((e) => e.confident).length} of them confident. Nothing is written by this page.`;
   filter();
   window.covisReview = { entries, select, decide, move, map, get shown() { return shown; }, get current() { return current; } };
+
+  function fileSource(data) {
+    const download = async (record) => {
+      const link = element("a", { href: URL.createObjectURL(new Blob([JSON.stringify(record, null, 1)], { type: "application/json" })), download: "decisions.json" });
+      link.click();
+      setTimeout(() => URL.revokeObjectURL(link.href), 10000);
+      return `${record.decisions.length} decisions saved as decisions.json`;
+    };
+    return { data, tiles: data.tiles, picture: async (name) => data.thumbnails[name], save: download };
+  }
+
+  async function serverSource() {
+    const path = (name) => `v1/maps/${encodeURIComponent(name)}/review`;
+    const { address, credit, link } = byId("map").dataset, pictures = new Map();
+    try {
+      const map = new URLSearchParams(location.search).get("map") || (await (await CovisServer.call("v1/maps")).json()).maps[0].name;
+      const data = await (await CovisServer.call(path(map))).json();
+      const load = (name) => CovisServer.call(`${path(map)}/pictures/${name.split("/").map(encodeURIComponent).join("/")}?missing=ok`).then(async (r) => (r.status === 204 ? "" : URL.createObjectURL(await r.blob()))).catch(() => "");
+      const picture = (name) => pictures.get(name) || pictures.set(name, load(name)).get(name);
+      const put = (record) => CovisServer.call(`${path(map)}/decisions`, { method: "PUT", headers: { "Content-Type": "application/json" }, body: JSON.stringify(record) });
+      return { data, tiles: address ? { address, credit, link } : null, picture, save: async (record) => `${(await (await put(record)).json()).saved} decisions saved` };
+    } catch (error) {
+      byId("lead").textContent = error.message;
+      throw error;
+    }
+  }
 })();

@@ -3,38 +3,8 @@
   const $ = (id) => document.getElementById(id);
   const state = { maps: [], map: null, plane: null, files: [], answers: null, area: null, drawing: null, view: "answers", pictures: new Map() };
   const { colour, element: make } = PlaceMap;
+  const { call } = CovisServer;
 
-  // The server
-
-  const key = () => sessionStorage.getItem("covis-key") || "";
-  async function call(path, options = {}) {
-    const headers = { ...(options.headers || {}), ...(key() ? { Authorization: `Bearer ${key()}` } : {}) };
-    const response = await fetch(path, { ...options, headers });
-    if (response.status === 401) {
-      await askForKey();
-      return call(path, options);
-    }
-    if (!response.ok) {
-      let why = response.statusText;
-      try { why = (await response.json()).detail; } catch { /* no JSON: the status must do */ }
-      throw new Error(why || `the server answered ${response.status}`);
-    }
-    return response;
-  }
-  let asking = null;
-  function askForKey() {
-    asking = asking || new Promise((done) => {
-      const dialog = $("key-dialog");
-      dialog.addEventListener("close", () => {
-        sessionStorage.setItem("covis-key", $("key").value.trim());
-        $("key").value = "";
-        asking = null;
-        done();
-      }, { once: true });
-      dialog.showModal();
-    });
-    return asking;
-  }
   const base = () => `v1/maps/${encodeURIComponent(state.map.name)}`;
   async function picture(image, size) {
     const path = `${base()}/thumbnails/${image.split("/").map(encodeURIComponent).join("/")}?size=${size}`;
