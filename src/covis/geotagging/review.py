@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import asdict
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,12 +18,14 @@ from covis.core.errors import InputError
 from covis.core.progress import track, warn
 from covis.geotagging.decisions import FORMAT, checked_decisions
 from covis.geotagging.raw import picture_of
-from covis.geotagging.session import Geotagged
-from covis.geotagging.suggestions import Suggestion
 from covis.maps.answers import significant
 from covis.web.page import MAP_SCRIPTS, MAP_STYLES, rendered
 from covis.web.thumbnails import data_url
 from covis.web.tiles import parse_tiles
+
+if TYPE_CHECKING:
+    from covis.geotagging.session import Geotagged
+    from covis.geotagging.suggestions import Suggestion
 
 STYLES, SCRIPTS = (*MAP_STYLES, "answers.css", "geotag.css"), (*MAP_SCRIPTS, "geotag.js")
 TITLE = "Places for photos"
