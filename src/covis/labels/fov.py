@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from covis.core.arrays import Floats, Ids
 from covis.core.compiling import kernel
-from covis.core.errors import InputError, unknown_name
+from covis.core.errors import InputError
+from covis.core.settings import one_of
 from covis.labels.sectors import INLINE, SIMD, convex_area, sine_cosine
 
 RADIANS = math.pi / 180.0
@@ -61,7 +62,7 @@ def cameras(xy: ArrayLike, heading: ArrayLike, radius_m: ArrayLike, fov_deg: Arr
     xy, heading = np.ascontiguousarray(xy, np.float64), np.ascontiguousarray(heading, np.float64)
     if xy.ndim != 2 or xy.shape[1] != 2 or heading.shape != (len(xy),):
         raise InputError(f"positions {xy.shape} and headings {heading.shape}; expected (N, 2) and (N,)")
-    if infinite(xy.ravel()) or infinite(heading):
+    if np.isinf(xy).any() or np.isinf(heading).any():
         raise InputError("a position or heading is infinite; expected metres and degrees, or NaN where unknown")
     radius = _per_camera(radius_m, len(xy), "radius_m", np.inf, "metres above 0")
     fov = _per_camera(fov_deg, len(xy), "fov_deg", 360.0, "degrees above 0, up to 360")
@@ -78,15 +79,6 @@ def _per_camera(value: ArrayLike, n: int, name: str, most: float, expected: str)
     if wrong.any():
         raise InputError(f"{name} is {array[wrong][0]}; expected {expected}")
     return np.atleast_1d(array)
-
-
-@kernel()
-def infinite(values: Floats) -> bool:
-    """Whether any value is infinite; NaN is not."""
-    any_infinite = False
-    for value in values:
-        any_infinite |= abs(value) == np.inf
-    return any_infinite
 
 
 def views(given: Cameras) -> Views:
@@ -135,15 +127,6 @@ def piece(heading: float, fov: float, second: bool) -> tuple[float, float]:
     return max(heading, 0.0) + offset, quarter if wide else 0.5 * fov
 
 
-@kernel(**INLINE)
-def all_equal(a: Floats, b: Floats, n: int) -> bool:
-    """Whether the first n > 0 values of both are one and the same number."""
-    differ = 0
-    for k in range(n):
-        differ += (a[k] != a[0]) | (b[k] != a[0])
-    return n > 0 and differ == 0
-
-
 @kernel(**SIMD)
 def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
     """Writes the first (or, of wide views, the second) convex pieces of n views.
@@ -155,13 +138,8 @@ def fill_pieces(view: Views, n: int, second: bool, out: Pieces) -> None:
         out.heading[k], out.half[k] = piece(view.heading[k], view.fov[k], second)
     for k in range(n):
         out.axis_x[k], out.axis_y[k] = sine_cosine(out.heading[k])
-    if all_equal(out.half, out.half, n):
-        sine, cosine = sine_cosine(out.half[0])
-        for k in range(n):
-            out.sine[k], out.cosine[k] = sine, cosine
-    else:
-        for k in range(n):
-            out.sine[k], out.cosine[k] = sine_cosine(out.half[k])
+    for k in range(n):
+        out.sine[k], out.cosine[k] = sine_cosine(out.half[k])
     for k in range(n):
         out.half[k] *= RADIANS
     for k in range(n):
@@ -223,15 +201,10 @@ class PairBlock(NamedTuple):
 
     a: Views
     b: Views
-    pieces_a: tuple[Pieces, Pieces]
-    """First, and of wide views second pieces."""
-    pieces_b: tuple[Pieces, Pieces]
-    some_a: Pieces
-    some_b: Pieces
-    gap: Floats
+    piece_a: Pieces
+    piece_b: Pieces
     area: Floats
     shared: Floats
-    at: Ids
 
 
 _BLOCK = 2056
@@ -242,10 +215,7 @@ def similarities(a: Cameras, b: Cameras, measure: int) -> Floats:
     """ψ (N,) of aligned cameras by `fov.MEASURES[measure]`; NaN where a position is unknown."""
     psi = np.empty(len(a.xy))
     n = min(len(psi), _BLOCK)
-    first_a, second_a, first_b, second_b, some_a, some_b = (empty_pieces(n) for _ in range(6))
-    gap, area, shared = np.empty((3, n))
-    pieces = (first_a, second_a), (first_b, second_b)
-    work = PairBlock(empty_views(n), empty_views(n), *pieces, some_a, some_b, gap, area, shared, np.empty(n, np.int64))
+    work = PairBlock(empty_views(n), empty_views(n), empty_pieces(n), empty_pieces(n), *np.empty((2, n)))
     _similarities(a, b, measure, work, psi)
     return psi
 
@@ -260,102 +230,38 @@ def similarity(shared: float, area_a: float, area_b: float, measure: int) -> flo
 @kernel()
 def _similarities(given_a: Cameras, given_b: Cameras, measure: int, work: PairBlock, psi: Floats) -> None:
     """ψ of aligned cameras, block by block; views wider than 180° are two pieces, whose shares are added."""
-    a, b = work.a, work.b
+    a, b, shared = work.a, work.b, work.shared
     for start in range(0, len(psi), _BLOCK):
         n = min(_BLOCK, len(psi) - start)
-        most_a, most_b = _load(given_a, start, n, a, work.pieces_a), _load(given_b, start, n, b, work.pieces_b)
+        load_view(given_a, start, n, a)
+        load_view(given_b, start, n, b)
         for k in range(n):
-            work.shared[k] = 0.0
-        for i in range(most_a):
-            for j in range(most_b):
-                _add_shares(work, n, i, j)
-        _ratios(work.shared, a, b, n, measure, psi[start : start + n])
+            shared[k] = 0.0
+        for i in range(_most_pieces(a, n)):
+            fill_pieces(a, n, i == 1, work.piece_a)
+            for j in range(_most_pieces(b, n)):
+                fill_pieces(b, n, j == 1, work.piece_b)
+                aligned_areas(work.piece_a, work.piece_b, n, work.area)
+                for k in range(n):
+                    both = (a.fov[k] > 180.0 * i) & (b.fov[k] > 180.0 * j)
+                    shared[k] += work.area[k] if both else 0.0
+        for k in range(n):
+            known = (a.x[k] == a.x[k]) & (a.y[k] == a.y[k]) & (b.x[k] == b.x[k]) & (b.y[k] == b.y[k])
+            psi[start + k] = similarity(shared[k], view_area(a, k), view_area(b, k), measure) if known else np.nan
 
 
 @kernel()
-def _load(given: Cameras, start: int, n: int, out: Views, pieces: tuple[Pieces, Pieces]) -> int:
-    """Loads views start … start + n and their pieces; returns how many pieces the widest of them has."""
-    load_view(given, start, n, out)
-    fill_pieces(out, n, False, pieces[0])
+def _most_pieces(view: Views, n: int) -> int:
+    """How many convex pieces the widest of the first n views has."""
     wide = 0
     for k in range(n):
-        wide += out.fov[k] > 180.0
-    if wide:
-        fill_pieces(out, n, True, pieces[1])
+        wide += view.fov[k] > 180.0
     return 2 if wide else 1
-
-
-@kernel()
-def _ratios(shared: Floats, a: Views, b: Views, n: int, measure: int, psi: Floats) -> None:
-    """Shared areas as ψ; NaN where a position is unknown."""
-    for k in range(n):
-        psi[k] = similarity(shared[k], view_area(a, k), view_area(b, k), measure)
-    for k in range(n):
-        known = (a.x[k] == a.x[k]) & (a.y[k] == a.y[k]) & (b.x[k] == b.x[k]) & (b.y[k] == b.y[k])
-        psi[k] = psi[k] if known else np.nan
-
-
-@kernel(inline="always")
-def _add_shares(work: PairBlock, n: int, i: int, j: int) -> None:
-    """Adds the areas that pieces i (0 or 1) of views A and j of views B share."""
-    a, b, least_a, least_b = work.pieces_a[i], work.pieces_b[j], 180.0 * i, 180.0 * j
-    _gaps(a, b, n, work.gap)
-    m = 0
-    for k in range(n):
-        work.at[m] = k
-        m += (work.gap[k] < 0.0) & (work.a.fov[k] > least_a) & (work.b.fov[k] > least_b)
-    if m == n:
-        aligned_areas(a, b, n, work.area)
-    else:
-        gather_pieces(a, work.at, m, work.some_a)
-        gather_pieces(b, work.at, m, work.some_b)
-        aligned_areas(work.some_a, work.some_b, m, work.area)
-    for k in range(m):
-        work.shared[work.at[k]] += work.area[k]
-
-
-@kernel(**SIMD)
-def _gaps(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
-    """Below 0 where both pieces may meet: their enclosing circles do, and each circle reaches into the other's wedge."""
-    for k in range(n):
-        ahead_a, reach_a = enclosing(a.radius[k], a.cosine[k], a.sine[k])
-        ahead_b, reach_b = enclosing(b.radius[k], b.cosine[k], b.sine[k])
-        dx, dy = b.x[k] - a.x[k], b.y[k] - a.y[k]
-        ux, uy = dx + ahead_b * b.axis_x[k], dy + ahead_b * b.axis_y[k]
-        vx, vy = ahead_a * a.axis_x[k] - dx, ahead_a * a.axis_y[k] - dy
-        wx, wy = ux - ahead_a * a.axis_x[k], uy - ahead_a * a.axis_y[k]
-        apart = wx * wx + wy * wy - (reach_a + reach_b) * (reach_a + reach_b)
-        outside_a = outside_wedge(ux, uy, a.axis_x[k], a.axis_y[k], a.cosine[k], a.sine[k]) - reach_b
-        outside_b = outside_wedge(vx, vy, b.axis_x[k], b.axis_y[k], b.cosine[k], b.sine[k]) - reach_a
-        out[k] = max(apart, max(outside_a, outside_b))
-
-
-@kernel(**INLINE)
-def enclosing(radius: float, cosine: float, sine: float) -> tuple[float, float]:
-    """How far ahead of its apex the centre of a convex sector's smallest enclosing circle lies, and its radius."""
-    narrow = cosine > sine
-    reach = radius * (0.5 / max(cosine, 0.5) if narrow else sine)
-    return reach if narrow else radius * cosine, reach
-
-
-@kernel(**INLINE)
-def outside_wedge(x: float, y: float, axis_x: float, axis_y: float, cosine: float, sine: float) -> float:
-    """How far outside the nearer edge's line of a wedge the point (x, y) lies, as seen from the apex; negative inside."""
-    return cosine * abs(y * axis_x - x * axis_y) - sine * (x * axis_x + y * axis_y)
 
 
 @kernel(**SIMD)
 def aligned_areas(a: Pieces, b: Pieces, n: int, out: Floats) -> None:
-    """Areas that n aligned convex sectors share; where all have one shape, the compiler makes a shorter loop of it."""
-    if all_equal(a.radius, b.radius, n) and all_equal(a.half, b.half, n):
-        radius, half, cosine, sine = a.radius[0], a.half[0], a.cosine[0], a.sine[0]
-        for k in range(n):
-            out[k] = convex_area(
-                b.x[k] - a.x[k], b.y[k] - a.y[k], (a.heading[k] - b.heading[k]) * RADIANS,
-                a.axis_x[k], a.axis_y[k], radius, half, cosine, sine,
-                b.axis_x[k], b.axis_y[k], radius, half, cosine, sine,
-            )  # fmt: skip
-        return
+    """Areas that n aligned convex sectors share."""
     for k in range(n):
         out[k] = convex_area(
             b.x[k] - a.x[k], b.y[k] - a.y[k], (a.heading[k] - b.heading[k]) * RADIANS,
@@ -387,18 +293,12 @@ def fov_similarity(
     >>> fov_similarity([[0, 0], [0, 0], [0, 0]], [0, 0, 0], [[0, 0], [0, 0], [0, 200]], [0, 45, 0]).round(3).tolist()
     [1.0, 0.5, 0.0]
     """
-    check_measure(measure)
+    one_of(MEASURES, measure=measure)
     (ra, rb), (fa, fb) = sides(radius_m), sides(fov_deg)
     a, b = cameras(xy_a, heading_a, ra, fa), cameras(xy_b, heading_b, rb, fb)
     if len(a.xy) != len(b.xy):
         raise InputError(f"{len(a.xy)} cameras on one side, {len(b.xy)} on the other; the pairs must be aligned")
     return similarities(a, b, MEASURES.index(measure))
-
-
-def check_measure(measure: str) -> None:
-    """Raises an error for an unknown measure."""
-    if measure not in MEASURES:
-        raise unknown_name("measure", measure, MEASURES)
 
 
 def sides(value: ArrayLike | tuple[ArrayLike, ArrayLike]) -> tuple[ArrayLike, ArrayLike]:

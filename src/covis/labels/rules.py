@@ -23,18 +23,16 @@ from covis.core.registry import Registry
 from covis.core.settings import above, at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
-from covis.labels.assembly import Advance, LabelRows, Members, build_graph, group_pairs
+from covis.labels.assembly import Advance, LabelRows, Members, build_graph
 from covis.labels.city import LabelOptions, Places, label_rows, radius_rows
-from covis.labels.clouds import MAX_FRAMES, PointCloud, fuse_depth, read_points
+from covis.labels.clouds import PointCloud, read_points
 from covis.labels.exchange import open_labels, read_edges, read_hloc
 from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
 from covis.labels.released import read_released
-from covis.labels.surface import arrange, seen_points, surface_graph, surface_rows
+from covis.labels.surface import surface_graph
 from covis.labels.tracks import Tracks, read_tracks, track_graph
 from covis.poses import PLACE_M, Axis, require_metres
 
-_SURFACE_SAMPLE = 32
-"""Images on each side: their depth maps may have to be read."""
 _BYTES_A_PAIR = {False: 8, True: 5}
 """A column in four bytes and ψ in four, or in one where it is quantised."""
 
@@ -46,17 +44,14 @@ class Estimate(NamedTuple):
     seconds: float
     megabytes: float
 
-    @classmethod
-    def of(cls, pairs: float, seconds: float, quantised: bool) -> Estimate:
-        """An estimate with the size on disk of that many pairs."""
-        return cls(round(pairs), seconds, pairs * _BYTES_A_PAIR[quantised] / 1e6)
-
 
 @runtime_checkable
 class LabelRule(Protocol):
     """Decides ψ of every pair; a subclass need only define `__call__`."""
 
     __dataclass_fields__: ClassVar[dict[str, Any]]
+    estimate_sample: ClassVar[tuple[int, int | None]] = (256, None)
+    """How many queries, and how many map images (None: all), an estimate labels."""
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair; `advance` is called with the number of queries labelled since the previous call."""
@@ -69,30 +64,24 @@ class LabelRule(Protocol):
 
     def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
         """Labels an even sample and scales up; the first call may include the compiler's time."""
-        return estimated(self, queries, database, quantised=quantised)
+        if not len(queries) or not len(database):
+            return Estimate(0, 0.0, 0.0)
+        some, one = _even_sample(queries, self.estimate_sample[0]), queries.subset([0])
+        part = _even_sample(database, self.estimate_sample[1])
+        self(one, part)
+        start = time.perf_counter()
+        self(one, part)  # measures the time that does not grow with the queries
+        fixed = time.perf_counter() - start
+        graph = self(some, part)
+        share = len(queries) * len(database) / (len(some) * len(part))
+        selves = len(queries) if queries is database else 0  # a sample is another set, so each image met itself
+        seconds = fixed + max(0.0, time.perf_counter() - start - 2 * fixed) * share
+        pairs = max(0.0, graph.pairs * share - selves)
+        return Estimate(round(pairs), seconds, pairs * _BYTES_A_PAIR[quantised] / 1e6)
 
 
 RULES: Registry[type[LabelRule]] = Registry("rule")
 """Name in recipes and on the command line → class of the rule."""
-
-
-def estimated(
-    rule: LabelRule, queries: ImageSet, database: ImageSet, *, quantised: bool, sample: int = 256
-) -> Estimate:
-    """The cost by labelling `sample` of the queries."""
-    if not len(queries) or not len(database):
-        return Estimate(0, 0.0, 0.0)
-    some, one = _even_sample(queries, sample), queries.subset([0])
-    rule(one, database)
-    start = time.perf_counter()
-    rule(one, database)  # measures the time that does not grow with the queries
-    fixed = time.perf_counter() - start
-    start = time.perf_counter()
-    graph = rule(some, database)
-    share = len(queries) / len(some)
-    selves = len(queries) if queries is database else 0  # a sample is another set, so each image met itself
-    seconds = fixed + max(0.0, time.perf_counter() - start - fixed) * share
-    return Estimate.of(graph.pairs * share - selves, seconds, quantised)
 
 
 def of_images(queries: ImageSet, database: ImageSet) -> dict[str, Any]:
@@ -139,7 +128,7 @@ class FovOverlap(LabelRule):
         one_of(MEASURES, measure=self.measure)
         at_least(0, zero_below=self.zero_below)
         above(0, exponent=self.exponent)
-        _check_gate(self.max_angle_deg)
+        _gate(self.max_angle_deg)
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
         """What travels with the graph; an exponent of 1, which changes nothing, is left out."""
@@ -152,7 +141,21 @@ class FovOverlap(LabelRule):
         if queries is database and (ra != rb or fa != fb):
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
         require_positions(queries, database, metres=True)
-        return _fov_graph(self, queries, database, advance)
+        one_set = queries is database
+        a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
+        b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
+        gate = _gate(self.max_angle_deg)
+        options = LabelOptions(MEASURES.index(self.measure), gate, self.facing, float(self.zero_below), one_set)
+
+        def label(i: Members, j: Members) -> Iterator[LabelRows]:
+            return label_rows(_take_views(a, i), _take_views(b, j), options)
+
+        facts = self.facts(queries, database)
+        graph = build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
+        if self.exponent == 1:
+            return graph
+        least = np.finfo(np.float32).tiny  # a stored ψ stays above 0
+        return dataclasses.replace(graph, values=np.maximum(graph.psi**self.exponent, least).astype(np.float32))
 
 
 @RULES.register("radius")
@@ -169,12 +172,18 @@ class Radius(LabelRule):
 
     def __post_init__(self) -> None:
         above(0, radius_m=self.radius_m)
-        _check_gate(self.max_angle_deg)
+        _gate(self.max_angle_deg)
 
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
         require_positions(queries, database, metres=True)
-        return _radius_graph(self, queries, database, advance)
+        one_set, gate = queries is database, _gate(self.max_angle_deg)
+
+        def label(i: Members, j: Members) -> Iterator[LabelRows]:
+            return radius_rows(_places(queries, i), _places(database, j), self.radius_m, gate, one_set)
+
+        facts = self.facts(queries, database)
+        return build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
         """What travels with the graph."""
@@ -223,6 +232,9 @@ class SamePlace(LabelRule):
 class SurfaceOverlap(LabelRule):
     """ψ = how much two cameras with 6DOF poses and intrinsics see of the same points of a scene."""
 
+    estimate_sample: ClassVar[tuple[int, int | None]] = (32, 32)
+    """Few, because their depth maps may have to be read."""
+
     cloud: PointCloud | str | None = None
     """The scene's points in the images' frame, or their file; without one they are fused from the images' depth maps."""
     cloud_up: Axis = "z"
@@ -255,11 +267,6 @@ class SurfaceOverlap(LabelRule):
         all_facts, cloud = super().facts(queries, database), self.points
         described = {} if cloud is None else {"cloud": cloud.describe()}
         return {k: v for k, v in all_facts.items() if k not in ("cloud", "cloud_up")} | described
-
-    def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
-        """Fusing takes time per depth map, finding visible points per image, comparing per pair."""
-        pairs, seconds = _surface_cost(self, queries, database) if len(queries) and len(database) else (0.0, 0.0)
-        return Estimate.of(pairs, seconds, quantised)
 
 
 @RULES.register("tracks")
@@ -382,45 +389,11 @@ def require_positions(*sets: ImageSet, metres: bool = False) -> None:
             )
 
 
-def _check_gate(max_angle_deg: float | None) -> None:
-    """Raises an error for an invalid heading gate."""
+def _gate(max_angle_deg: float | None) -> float:
+    """The largest angle between headings, degrees; 360 for none."""
     if max_angle_deg is not None and not 0 <= max_angle_deg <= 180:
         raise InputError(f"max_angle_deg is {max_angle_deg}; expected degrees from 0 to 180, or None")
-
-
-def _fov_graph(rule: FovOverlap, queries: ImageSet, database: ImageSet, advance: Advance) -> SimilarityGraph:
-    """ψ by overlap of fields of view."""
-    (ra, rb), (fa, fb) = sides(rule.radius_m), sides(rule.fov_deg)
-    a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
-    one_set = queries is database
-    b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
-    options = LabelOptions(MEASURES.index(rule.measure), _gate(rule), rule.facing, float(rule.zero_below), one_set)
-
-    def label(i: Members, j: Members) -> Iterator[LabelRows]:
-        return label_rows(_take_views(a, i), _take_views(b, j), options)
-
-    facts = rule.facts(queries, database)
-    graph = build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
-    if rule.exponent == 1:
-        return graph
-    psi = graph.psi**rule.exponent
-    least = np.finfo(np.float32).tiny  # a stored ψ stays above 0
-    return dataclasses.replace(graph, values=np.maximum(psi, least).astype(np.float32))
-
-
-def _radius_graph(rule: Radius, queries: ImageSet, database: ImageSet, advance: Advance) -> SimilarityGraph:
-    """ψ = 1 within a radius."""
-    one_set = queries is database
-
-    def label(i: Members, j: Members) -> Iterator[LabelRows]:
-        return radius_rows(_places(queries, i), _places(database, j), rule.radius_m, _gate(rule), one_set)
-
-    facts = rule.facts(queries, database)
-    return build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
-
-
-def _gate(rule: FovOverlap | Radius) -> float:
-    return 360.0 if rule.max_angle_deg is None else float(rule.max_angle_deg)
+    return 360.0 if max_angle_deg is None else float(max_angle_deg)
 
 
 def _take_views(view: Views, ids: Members) -> Views:
@@ -433,32 +406,7 @@ def _places(images: ImageSet, ids: Members) -> Places:
     return Places(xy[:, 0].copy(), xy[:, 1].copy(), np.where(np.isnan(heading), -1.0, heading))
 
 
-def _surface_cost(rule: SurfaceOverlap, queries: ImageSet, database: ImageSet) -> tuple[float, float]:
-    """Pairs and seconds by a sample of the first group."""
-    groups = list(group_pairs(queries, database, rule.within_group))
-    if not groups:
-        return 0.0, 0.0
-    i, j = groups[0]
-    sample = queries if i is None else queries.subset(i)
-    there = database if j is None else database.subset(j)
-    a, b = _even_sample(sample, _SURFACE_SAMPLE), _even_sample(there, _SURFACE_SAMPLE)
-    measure, cloud = MEASURES.index(rule.measure), rule.points
-    start = time.perf_counter()
-    points = arrange(cloud or fuse_depth([a, b]))
-    fuse = time.perf_counter() - start
-    one = seen_points(points, a.subset([0]))
-    list(surface_rows(one, one, measure, rule.zero_below, False))  # now the kernels are loaded
-    clock = [time.perf_counter()]
-    seen_a, seen_b = seen_points(points, a), seen_points(points, b)
-    clock.append(time.perf_counter())
-    shared = sum(len(rows.psi) for rows in surface_rows(seen_a, seen_b, measure, rule.zero_below, False))
-    clock.append(time.perf_counter())
-    see, compare = np.diff(clock)
-    frames = 1.0 if cloud else max(1.0, min(MAX_FRAMES, len(sample) + len(there)) / (len(a) + len(b)))
-    both = [(len(queries), len(database)) if i is None or j is None else (len(i), len(j)) for i, j in groups]
-    images, pairs = sum(n + m for n, m in both) / (len(a) + len(b)), sum(n * m for n, m in both) / (len(a) * len(b))
-    return shared * pairs, float(fuse * frames * len(groups) + see * images + compare * pairs)
-
-
-def _even_sample(images: ImageSet, most: int) -> ImageSet:
-    return images.subset(np.unique(np.linspace(0, len(images) - 1, min(most, len(images))).astype(np.int64)))
+def _even_sample(images: ImageSet, most: int | None) -> ImageSet:
+    if most is None or most >= len(images):
+        return images
+    return images.subset(np.unique(np.linspace(0, len(images) - 1, most).astype(np.int64)))

@@ -16,7 +16,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from itertools import count
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -32,7 +32,7 @@ from covis.core.settings import above
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet, Split
 from covis.labels.assembly import Advance
-from covis.labels.rules import RULES, Estimate, LabelRule, estimated, require_positions
+from covis.labels.rules import RULES, LabelRule, require_positions
 from covis.poses import Poses
 from covis.town import layout
 from covis.town.config import SPLITS, TownConfig
@@ -186,7 +186,6 @@ def _image_set(folder: Path, config: TownConfig, split: str, condition: str) -> 
 
 
 _SKY = -2
-_SAMPLE = 8
 
 
 def picture(images: ImageSet, i: int, size: tuple[int, int] | None = None) -> NDArray[np.uint8]:
@@ -226,6 +225,9 @@ def covisibility(
 class TrueCovisibility(LabelRule):
     """Label rule of the town: ψ = mean of both shares of surface seen by the other camera."""
 
+    estimate_sample: ClassVar[tuple[int, int | None]] = (8, None)
+    """Few, because every pair is traced."""
+
     radius_m: float = 100.0
     """Cameras farther apart count as sharing nothing."""
     size: tuple[int, int] = (24, 18)
@@ -256,10 +258,6 @@ class TrueCovisibility(LabelRule):
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
         """What travels with the graph."""
         return super().facts(queries, database) | {"measure": "true-covisibility", "size": list(self.size)}
-
-    def estimate(self, queries: ImageSet, database: ImageSet, *, quantised: bool = False) -> Estimate:
-        """By labelling only a few queries, because every pair is traced."""
-        return estimated(self, queries, database, quantised=quantised, sample=_SAMPLE)
 
 
 class _Eye(NamedTuple):
