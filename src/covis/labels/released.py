@@ -23,18 +23,22 @@ _VALUES_A_BAND = 1 << 22
 """Matrix entries held at a time: 32 MB."""
 
 
-class _GroupFile(NamedTuple):
-    """Which images a released file is of: their ids, their lines in the file, and how many lines it has."""
-
-    file: Path
-    queries: _Lines
-    database: _Lines
+_Edges = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
+"""Rows, columns and ψ."""
 
 
 class _Lines(NamedTuple):
+    """Which images of one side a file has: their ids, their lines, and how many lines there are."""
+
     ids: NDArray[np.int64]
     rows: NDArray[np.int64]
     total: int
+
+
+class _GroupFile(NamedTuple):
+    file: Path
+    queries: _Lines
+    database: _Lines
 
 
 def write_released(labels: Labels, path: Path | str, *, full: bool = False) -> list[Path]:
@@ -63,13 +67,12 @@ def write_h5(graph: SimilarityGraph, path: Path | str, *, full: bool = False) ->
 
     Queries × map; one set with itself as a condensed vector of its n(n−1)/2 pairs i < j, unless `full`.
     """
-
     condensed = bool(graph.facts.get("one_set")) and not full
     n, m = graph.shape
     shape = (n * (n - 1) // 2,) if condensed else (n, m)
     with writing_hdf5(path) as file:
-        options: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "chunks": True}
-        options = options if min(shape) else {}
+        packed: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "chunks": True}
+        options = packed if min(shape) else {}
         fov = file.create_dataset("fov", shape, np.float32, **options)
         sim = file.create_dataset("sim", shape, np.uint8, **options)
         for key, value in graph.facts.items():
@@ -100,43 +103,43 @@ def _condensed(i: NDArray[np.int64] | int, n: int) -> Any:
 
 
 @foreign("labels")
-def read_h5(path: Path | str, key: str = "fov", *, one_set: bool = False) -> SimilarityGraph:
+def read_h5(
+    path: Path | str, key: str = "fov", *, one_set: bool = False, shape: tuple[int, int] | None = None
+) -> SimilarityGraph:
     """A matrix (queries × map) or a condensed vector (one set with itself): `fov` is graded, `sim` binary.
 
-    A vector is always condensed; a row (1, n(n−1)/2) is taken as condensed if `one_set`.
+    A vector is always condensed; a row (1, n(n−1)/2) is taken as condensed if `one_set`. Another shape than `shape` is
+    refused before anything is read.
     """
-    with _open_dataset(Path(path), key) as data:
-        return (
-            _read_condensed(Path(path), data, key)
-            if _is_condensed(data, one_set)
-            else _read_matrix(Path(path), data, key)
-        )
+    path = Path(path)
+    with _open_dataset(path, key) as data:
+        condensed = data.ndim == 1 or (one_set and data.shape[0] == 1 != data.shape[1])
+        actual = (_side_of(path, data),) * 2 if condensed else tuple(data.shape)
+        if shape is not None and actual != shape:
+            dimensions = " × ".join(map(str, actual))
+            raise InputError(f"{path} is of {dimensions} images; these are {shape[0]} × {shape[1]}")
+        edges = _condensed_edges(path, data) if condensed else _matrix_edges(path, data)
+    facts = {"rule": "released", "measure": f"released-{key}", "one_set": condensed}
+    return SimilarityGraph.from_edges(*edges, actual, facts)
 
 
 @foreign("labels")
 def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: str = "fov") -> SimilarityGraph:
-    """The labels that the method's authors released for these images; shapes are compared before anything is read.
+    """The labels that the method's authors released for these images.
 
     `path` is a file, or for images of several cities the folder with `<city>_gt.h5` (also below `train_val`). Rows and
     columns are the lines of the dataset's lists, images that are left out (panoramas) included.
     """
-    path, one_set = Path(path), queries is database
-    by_group = path.is_dir() or _numbered(queries, database)
-    if by_group:
+    path, one_set, shape = Path(path), queries is database, (len(queries), len(database))
+    facts: dict[str, Any] = {"rule": "released", "measure": f"released-{key}", "source": path.name, "one_set": one_set}
+    if path.is_dir() or _numbered(queries, database):
         parts = [_read_group_file(block, key) for block in _group_files(path, queries, database)]
         rows, columns, psi = (np.concatenate(values) for values in zip(*parts, strict=True))
-        graph = SimilarityGraph.from_edges(rows, columns, psi, (len(queries), len(database)))
+        graph = SimilarityGraph.from_edges(rows, columns, psi, shape)
+        facts["within_group"] = True  # pairs of two cities were never compared
     else:
-        with _open_dataset(path, key) as data:
-            condensed = _is_condensed(data, one_set)
-            shape = (_side_of(path, data, key),) * 2 if condensed else tuple(data.shape)
-            if shape != (len(queries), len(database)):
-                dimensions = " × ".join(map(str, shape))
-                raise InputError(f"{path} is of {dimensions} images; these are {len(queries)} × {len(database)}")
-            graph = _read_condensed(path, data, key) if condensed else _read_matrix(path, data, key)
-    sides = {"queries": queries.fingerprint(), "database": database.fingerprint()}
-    facts = {"rule": "released", "measure": f"released-{key}", "source": path.name, "one_set": one_set, **sides}
-    facts |= {"within_group": True} if by_group else {}  # pairs of two cities were never compared
+        graph = read_h5(path, key, one_set=one_set, shape=shape)
+    facts |= {"queries": queries.fingerprint(), "database": database.fingerprint()}
     graph = replace(graph, facts=facts)
     return graph.keep(graph.rows != graph.indices) if one_set else graph
 
@@ -174,7 +177,7 @@ def _lines(images: ImageSet, group: str) -> _Lines:
     return _Lines(ids, rows, int(images.columns["rows"][ids].max(initial=0)))
 
 
-def _read_group_file(block: _GroupFile, key: str) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _read_group_file(block: _GroupFile, key: str) -> _Edges:
     """Pairs of one file as ids of its images."""
     with _open_dataset(block.file, key) as data:
         expected = (block.queries.total, block.database.total)
@@ -184,7 +187,7 @@ def _read_group_file(block: _GroupFile, key: str) -> tuple[NDArray[np.int64], ND
                 f"{block.file} is of {dimensions} images; the lists have {expected[0]} × {expected[1]} lines, panoramas "
                 "included: take labels and lists of one release"
             )
-        rows, columns, psi = _edges_of(block.file, data)
+        rows, columns, psi = _matrix_edges(block.file, data)
     inside = [np.full(count, -1) for count in expected]
     for place, lines in zip(inside, (block.queries, block.database), strict=True):
         place[lines.rows] = lines.ids
@@ -208,16 +211,7 @@ def _open_dataset(path: Path, key: str) -> Iterator[Any]:
         raise InputError(f"{path} cannot be read as HDF5 ({error}); check the file") from None
 
 
-def _is_condensed(data: Any, one_set: bool) -> bool:
-    return bool(data.ndim == 1 or (one_set and data.shape[0] == 1 and data.shape[1] != 1))
-
-
-def _read_matrix(path: Path, data: Any, key: str) -> SimilarityGraph:
-    facts = {"rule": "released", "measure": f"released-{key}", "one_set": False}
-    return SimilarityGraph.from_edges(*_edges_of(path, data), tuple(data.shape), facts)
-
-
-def _edges_of(path: Path, data: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+def _matrix_edges(path: Path, data: Any) -> _Edges:
     """Rows, columns and ψ of a matrix's entries above 0, a band at a time."""
     rows, columns, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
     step = _rows_a_band(data.shape[1])
@@ -230,16 +224,17 @@ def _edges_of(path: Path, data: Any) -> tuple[NDArray[np.int64], NDArray[np.int6
     return np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
 
 
-def _side_of(path: Path, data: Any, key: str) -> int:
+def _side_of(path: Path, data: Any) -> int:
     """How many images a condensed vector is of."""
     n = round((1 + np.sqrt(1 + 8 * data.size)) / 2)
     if n * (n - 1) // 2 != data.size:
-        raise InputError(f"{path}: {key!r} has {data.size} values, which is not n(n−1)/2 for any n")
+        raise InputError(f"{path}: {data.name[1:]!r} has {data.size} values, which is not n(n−1)/2 for any n")
     return int(n)
 
 
-def _read_condensed(path: Path, data: Any, key: str) -> SimilarityGraph:
-    n = _side_of(path, data, key)
+def _condensed_edges(path: Path, data: Any) -> _Edges:
+    """The same of a condensed vector, in both directions."""
+    n = _side_of(path, data)
     places, values = [np.zeros(0, np.int64)], [np.zeros(0)]
     for start in range(0, data.size, _VALUES_A_BAND):
         part = data[..., start : start + _VALUES_A_BAND]
@@ -249,9 +244,7 @@ def _read_condensed(path: Path, data: Any, key: str) -> SimilarityGraph:
     at, psi = np.concatenate(places), np.concatenate(values)
     i = np.searchsorted(_condensed(np.arange(n), n), at, side="right") - 1
     j = at - _condensed(i, n) + i + 1
-    facts = {"rule": "released", "measure": f"released-{key}", "one_set": True}
-    both = np.concatenate([i, j]), np.concatenate([j, i]), np.tile(psi, 2)
-    return SimilarityGraph.from_edges(*both, (n, n), facts)
+    return np.concatenate([i, j]), np.concatenate([j, i]), np.tile(psi, 2)
 
 
 def _check_range(path: Path, band: NDArray[np.float64], start: int, condensed: bool = False) -> NDArray[np.float64]:
