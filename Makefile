@@ -12,7 +12,6 @@ $(VENV)/.core: pyproject.toml constraints.txt
 
 $(VENV)/.test: $(VENV)/.core
 	$(PIP) '.[test,docs]'
-	$(BIN)/pip install --quiet --no-deps kapture  # of its requirements, dataclasses would hide the standard library's
 	touch $@
 
 $(VENV)/.bench: $(VENV)/.test
@@ -69,7 +68,7 @@ docs: $(VENV)/.test
 
 lock: $(VENV)/.dev  ## versions of this environment with hashes, into requirements.lock
 	sed -i '/^[^#]/d' requirements.lock
-	$(BIN)/pip list --format freeze --exclude-editable | grep -v -E '^(kapture|dataclasses|pip|setuptools)==' | sed 's/+cpu$$//' > $(VENV)/tested.txt
+	$(BIN)/pip list --format freeze --exclude-editable | grep -v -E '^(pip|setuptools)==' | sed 's/+cpu$$//' > $(VENV)/tested.txt
 	$(BIN)/uv pip compile --quiet pyproject.toml --extra test --constraint $(VENV)/tested.txt --universal --python-version 3.11.5 \
 	  --generate-hashes --no-annotate --no-header >> requirements.lock
 

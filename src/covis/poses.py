@@ -424,6 +424,12 @@ def quaternion_matrices(quaternions: ArrayLike, order: Literal["wxyz", "xyzw"]) 
     return np.moveaxis(np.array(rows), 2, 0)
 
 
+def centred_matrices(quaternions: Floats, centres: Floats) -> Floats:
+    """(N, 3, 4) camera-to-world matrices from world-to-camera quaternions (w first) and camera centres."""
+    rotation = quaternion_matrices(quaternions, "wxyz").transpose(0, 2, 1)
+    return np.concatenate([rotation, centres[:, :, None]], axis=2)
+
+
 def matrix_quaternions(rotation: Floats) -> Floats:
     """(N, 3, 3) rotations → (N, 4) quaternions, w first and never negative."""
     (a, b, c), (d, e, f), (g, h, i) = np.moveaxis(np.asarray(rotation, np.float64), 0, 2)

@@ -9,9 +9,8 @@ from pyproj import Proj
 from covis.core.errors import InputError
 from covis.core.listings import existing_names, walk_images
 from covis.core.machine import in_processes
-from covis.poses import convergence_deg, one_zone, zone_of
+from covis.poses import centred_matrices, convergence_deg, one_zone, zone_of
 from covis.reading.textfile import read_named
-from covis.reading.trajectory import centred_matrices
 from layouts import builders
 
 

@@ -57,7 +57,7 @@ def ask_map(work: Path):
         told = [(a.matches[0].image, a.matches[0].probability) for a in now.locate([work / "photos" / "00001.jpg"], 3)]
         photos = [now.images.name(int(i)) for i in found.ids[:, 0]]
         images, poses = now.images, now.images.poses
-        full = [v for v in (poses.rotation, images.intrinsics, images.columns.get("camera_params")) if v is not None]
+        full = [v for v in (poses.rotation, images.intrinsics, images.columns.get("lens")) if v is not None]
         return f"{photos} {digest(found.distances, poses.xy, *full)} {told} {poses.frame} {len(full)}"
 
     return ask

@@ -29,23 +29,6 @@ def _write(folder: Path, texts: dict[str, str]) -> None:
         (folder / name).write_text(text)
 
 
-def _kapture(folder: Path) -> Path:
-    _photos(folder, [f"sensors/records_data/{i}.png" for i in range(COUNT)])
-    records = "\n".join(f"{i}, cam, {i}.png" for i in range(COUNT))
-    poses = "\n".join(f"{i}, rig, {IDENTITY.replace(' ', ', ')}, {i}, 0, 0" for i in range(COUNT))
-    _write(
-        folder,
-        {
-            "sensors/sensors.txt": "cam, c, camera, SIMPLE_PINHOLE, 32, 24, 30, 16, 12\n",
-            "sensors/records_camera.txt": records,
-            "sensors/trajectories.txt": poses,
-            "sensors/rigs.txt": f"rig, cam, {IDENTITY.replace(' ', ', ')}, 0, 0, 0\n",
-            "sensors/records_depth.txt": records,
-        },
-    )
-    return folder
-
-
 def _colmap(folder: Path, binary: bool) -> Path:
     import struct
 
@@ -102,7 +85,6 @@ def _bag(folder: Path) -> Path:
 
 
 MAKERS: dict[str, Callable[[Path], Path]] = {
-    "kapture": _kapture,
     "colmap-text": lambda p: _colmap(p, False),
     "colmap-binary": lambda p: _colmap(p, True),
     "geopackage": lambda p: _layer(p, ".gpkg"),

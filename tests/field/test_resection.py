@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from scipy.spatial.transform import Rotation
 
+from covis.datasets.seven_scenes import read_scene
 from covis.field import resection
 from covis.images import ImageSet
 from covis.poses import Poses
 from covis.reading.cameras import Camera
-from covis.reading.sources import open_images
 
 pytest.importorskip("pycolmap", reason="finds the poses")
 LENS = Camera("PINHOLE", 640, 480, (500.0, 505.0, 320.0, 240.0))
@@ -76,7 +76,9 @@ def test_an_uncertain_focal_length_is_part_of_the_uncertainty(focal):
 
 def test_real_frames_with_depth(shared_data):
     """From the frames beside it a frame is posed within its stated uncertainty; from those of other places it is not posed."""
-    frames = open_images(shared_data / "7scenes_stairs_sample")  # two sequences of three frames, looking apart
+    frames = read_scene(
+        shared_data / "7scenes_stairs_sample", "stairs", "Train"
+    )  # two sequences of three frames, looking apart
     lens = Camera("PINHOLE", 640, 480, (525.0, 525.0, 320.0, 240.0))
     scene = resection.DepthScene(frames)
     for own, beside, elsewhere in ((0, [1, 2], [3, 4, 5]), (5, [3, 4], [0, 1, 2])):

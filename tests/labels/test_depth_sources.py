@@ -2,10 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.spatial.transform import Rotation
 
+from covis.images import ImageSet
 from covis.labels import SurfaceOverlap
 from covis.labels.clouds import fuse_depth
+from covis.reading.cameras import Camera, calibration
+from covis.reading.pose_columns import write_images
 from covis.reading.sources import open_images
 from labels import rooms
 
@@ -31,35 +33,21 @@ def truth():
     return images.poses, depth
 
 
-def quaternion(rotation):
-    return Rotation.from_matrix(rotation).as_quat()
-
-
-def kapture_folder(folder, poses, depth):
-    kapture = pytest.importorskip("kapture", reason="writes its own depth maps")
-    from kapture.io.csv import kapture_to_dir
-    from kapture.io.records import depth_map_to_file, get_record_fullpath
-
-    camera = [*SIZE, FOCAL, FOCAL, SIZE[0] / 2, SIZE[1] / 2]
-    sensors, records = kapture.Sensors(), kapture.RecordsCamera()
-    sensors["cam"] = kapture.Camera(kapture.CameraType.PINHOLE, camera)
-    sensors["cam_depth"] = kapture.Camera(kapture.CameraType.PINHOLE, camera, sensor_type="depth")
-    maps, trajectory = kapture.RecordsDepth(), kapture.Trajectories()
+def table_with_depth(folder, poses, depth):
+    """A table whose rows name depth maps in metres, of the camera that took the images."""
+    cameras = calibration([Camera("PINHOLE", *SIZE, (FOCAL, FOCAL, SIZE[0] / 2, SIZE[1] / 2))] * N)
     for i in range(N):
-        records[i, "cam"], maps[i, "cam_depth"] = f"{i}.jpg", f"{i}.depth"
-        turn = poses.rotation[i].T
-        trajectory[i, "cam"] = kapture.PoseTransform(np.roll(quaternion(turn), 1), -turn @ poses.centre[i])
-        path = get_record_fullpath(str(folder), f"{i}.depth")
-        (folder / "sensors" / "records_data").mkdir(parents=True, exist_ok=True)
-        depth_map_to_file(path, depth[i].astype(np.float32))
-    whole = kapture.Kapture(sensors=sensors, records_camera=records, records_depth=maps, trajectories=trajectory)
-    kapture_to_dir(str(folder), whole)
-    return folder
+        np.save(folder / f"{i}.npy", depth[i].astype(np.float32))
+    columns = {"depth": np.array([f"{i}.npy" for i in range(N)]), "depth_scale_m": np.ones(N)}
+    names = [f"{i}.jpg" for i in range(N)]
+    images = ImageSet.of(folder, names, poses, intrinsics=cameras.intrinsics, columns=cameras.columns | columns)
+    write_images(images, folder / "room.csv")
+    return folder / "room.csv"
 
 
 def test_depth_beside_images_gives_the_room_and_its_overlap(truth, tmp_path):
     poses, depth = truth
-    images = open_images(kapture_folder(tmp_path, poses, depth))
+    images = open_images(table_with_depth(tmp_path, poses, depth))
     assert images.poses.metric
     np.testing.assert_allclose(images.poses.centre, poses.centre, atol=1e-9)
     cloud = fuse_depth([images], step_px=2)

@@ -125,15 +125,15 @@ def write_bag(path, kind, *, fixes=False, static=True, compressed=False):
 def test_bags_give_images_poses_and_intrinsics(tmp_path, kind):
     path = write_bag(tmp_path / ("run.bag" if kind == "ros1" else "run"), kind)
     assert is_bag(path)
-    images, done = import_bag(path, tmp_path / "frames")
+    images, left_out = import_bag(path, tmp_path / "frames")
     assert len(images) == N
-    assert not done.left_out
+    assert not left_out
     body = Rotation.from_euler("z", YAW[:, None])
     np.testing.assert_allclose(images.poses.centre, XYZ + body.apply(MOUNT), atol=1e-9)
     np.testing.assert_allclose(images.poses.rotation, body.as_matrix() @ OPTICAL[:, :3], atol=1e-9)
     np.testing.assert_allclose(images.poses.heading, (90 - np.degrees(YAW)) % 360, atol=1e-9)
     np.testing.assert_array_equal(images.intrinsics[0], (30, 31, 16, 12, 32, 24))
-    assert images.columns["camera_params"][0, 4:8].tolist() == [0.1, 0.2, 0.01, 0.02]
+    assert images.columns["lens"][0] == "OPENCV 32 24 30.0 31.0 16.0 12.0 0.1 0.2 0.01 0.02"
     np.testing.assert_allclose(images.columns["time"], TIMES)
     with Image.open(images.path(3)) as image:
         assert (

@@ -1,4 +1,4 @@
-"""Placing models on Earth, and headings against the direction of travel."""
+"""Placing models on Earth."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,11 @@ from covis.images import ImageSet
 from covis.poses import UNSCALED, Poses
 from covis.reading.georeference import (
     align,
-    course,
     fit_similarity,
     georeference,
     known_positions,
     robust_similarity,
     scaled,
-    warn_of_course,
 )
 
 FRAME = "EPSG:25833"
@@ -139,31 +137,3 @@ def test_scale_and_table():
     assert known.known.tolist() == [True, True, False, True]
     np.testing.assert_array_equal(known.xy[0], table.poses.xy[1])
     assert georeference(images, known).poses.frame == table.poses.frame
-
-
-def drive(heading):
-    t = np.linspace(0, 5.5, 40)
-    xy = np.column_stack([20 * np.sin(t), 20 * np.cos(t)])
-    travel = np.degrees(np.arctan2(np.cos(t), -np.sin(t)))
-    return ImageSet.of(".", [f"{i:03d}.jpg" for i in range(40)], Poses(xy, heading(travel)))
-
-
-@pytest.mark.parametrize(
-    ("heading", "said"),
-    [
-        (lambda c: c, ""),
-        (lambda c: c + 90, "° throughout; correct for a camera that faces sideways"),
-        (lambda c: -c, "headings turn against the direction of travel"),
-        (lambda c: c * np.nan, ""),
-    ],
-)
-def test_headings_that_contradict_the_course_are_told_with_the_angle(heading, said, capsys):
-    warn_of_course(drive(heading), "here")
-    err = capsys.readouterr().err
-    assert (said in err) if said else not err
-
-
-def test_course_is_measured():
-    found = course(drive(lambda c: c + 30))
-    assert found.offset_deg == pytest.approx(30, abs=5)
-    assert found.agreement > 0.99

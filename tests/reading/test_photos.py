@@ -89,7 +89,7 @@ def test_the_mapillary_apps_compass(tmp_path):
 def test_a_folder_becomes_a_table_that_reads_back(tmp_path):
     for i in range(3):
         photo(tmp_path / "photos" / "walk 1" / f"{i}.jpg", {**LUND, 2: (55.0, 41.0, 53.4 + i), 16: "T", 17: 90.0 + i})
-    photo(tmp_path / "photos" / "top.jpg", LUND)
+    photo(tmp_path / "photos" / "top.jpg", LUND, {0x010F: "Canon", 0x0110: "EOS 5D"})
     imported = import_photos(tmp_path / "photos")
     write_images(imported.images(), tmp_path / "set.csv")
     images = read_table(tmp_path / "set.csv")
@@ -98,6 +98,7 @@ def test_a_folder_becomes_a_table_that_reads_back(tmp_path):
     ]
     assert all(images.path(i).is_file() for i in range(4))
     assert sorted(images.group_names) == ["", "walk 1"]
+    assert images.columns["camera"].tolist() == ["Canon EOS 5D", "", "", ""]
     assert np.abs(images.poses.xy - imported.poses.xy).max() < 0.002
     assert images.poses.heading[1:] == pytest.approx([90.0, 91.0, 92.0], abs=0.01)
     steps = np.hypot(*np.diff(images.poses.xy[1:], axis=0).T)

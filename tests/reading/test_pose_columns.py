@@ -32,16 +32,16 @@ def posed(frame):
 def test_poses_and_cameras_come_back(frame):
     images = posed(frame)
     columns = pose_columns(images)
-    numbers = {k: np.array([float(v or "nan") for v in columns[k]]) for k in ("qw", "qx", "qy", "qz")}
+    numbers = {k: columns[k] for k in ("qw", "qx", "qy", "qz")}
     bare = replace(images.poses, rotation=None)
-    table = ImageSet.of(".", ["a", "b", "c"], bare, columns=numbers | {"camera": np.array(columns["camera"])})
+    table = ImageSet.of(".", ["a", "b", "c"], bare, columns=numbers | {"lens": np.array(columns["lens"])})
     again = restored(table, HERE)
     np.testing.assert_allclose(again.poses.rotation, images.poses.rotation, atol=1e-12)
     np.testing.assert_array_equal(again.intrinsics, images.intrinsics)
     assert [camera_of(again, i) for i in range(3)] == [camera_of(images, i) for i in range(3)]
-    assert set(again.columns) == {"camera_model", "camera_params"}
+    assert set(again.columns) == {"lens"}
     plain = plain_columns(images)
-    assert set(plain) == {"depth", "time"}
+    assert set(plain) == {"depth", "time", "lens"}
     assert plain["depth"][0] == "d/\udcff.png"
 
 

@@ -18,9 +18,8 @@ from covis import images as image_sets
 from covis.core.errors import InputError, unknown_name
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
-from covis.poses import Poses
+from covis.poses import Poses, centred_matrices
 from covis.reading.textfile import lines, read_named
-from covis.reading.trajectory import centred_matrices
 
 _NAME = "cmu_extended"
 TEST_SLICES = (2, 3, 4, 5, 6, 13, 14, 15, 16, 17, 18, 19, 20, 21)

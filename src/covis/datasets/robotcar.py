@@ -18,9 +18,8 @@ from covis.core.listings import Listing
 from covis.core.progress import warn
 from covis.datasets.dataset import DATASETS, Dataset
 from covis.images import ImageSet, Split
-from covis.poses import Poses
+from covis.poses import Poses, centred_matrices
 from covis.reading.textfile import lines, read_named
-from covis.reading.trajectory import centred_matrices
 
 _NAME = "robotcar_v2"
 REFERENCE = "overcast-reference"

@@ -25,7 +25,7 @@ from covis.reading.formats.colmap import Model
 from covis.reading.georeference import Similarity
 from covis.search.local_features import LocalFeatures, match, open_pycolmap, sift
 
-NEAR_PX = 4.0
+_NEAR_PX = 4.0
 """A feature takes the point of a model's keypoint within this many pixels."""
 MAX_ERROR_PX = 8.0
 LEAST_INLIERS = 12
@@ -103,8 +103,6 @@ class TrackScene:
 
     model: Model
     up: Axis
-    scale: float = 1.0
-    near_px: float = NEAR_PX
 
     def lift(self, image: int, xy: Floats) -> Floats:
         """(K, 3); `image` counts as the model does."""
@@ -114,10 +112,10 @@ class TrackScene:
         result = np.full((len(xy), 3), np.nan)
         if not seen.any() or not len(xy):
             return result
-        distance, at = cKDTree(self.model.keypoints[image][seen]).query(xy, distance_upper_bound=self.near_px)
+        distance, at = cKDTree(self.model.keypoints[image][seen]).query(xy, distance_upper_bound=_NEAR_PX)
         near = np.isfinite(distance)
         ids = np.searchsorted(self.model.point_ids, self.model.observed[image][seen][at[near]])
-        result[near] = self.model.world_points(self.up, self.scale)[ids]
+        result[near] = self.model.world_points(self.up)[ids]
         return result
 
 
@@ -134,7 +132,7 @@ class DepthScene:
             raise InputError("6DOF poses from depth need images with depth maps, intrinsics and 6DOF poses")
         path = images.root / os.fsdecode(images.columns["depth"][image])
         try:
-            depth = read_depth(path, images, image)
+            depth = read_depth(path)
         except (OSError, ValueError, SyntaxError) as error:
             raise InputError(f"{path} is not a depth map ({error})") from None
         camera = depth_camera(images, image, (depth.shape[0], depth.shape[1]))

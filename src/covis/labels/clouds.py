@@ -160,13 +160,10 @@ def fuse_depth(
     return PointCloud(thin(np.concatenate(parts), max_points, voxel_m), f"{len(parts)} depth maps")
 
 
-def read_depth(path: Path, images: ImageSet, i: int) -> NDArray[Any]:
-    """(h, w) as stored: an image, a NumPy array, or kapture's bare float32 in the size of the image's camera."""
+def read_depth(path: Path) -> NDArray[Any]:
+    """(h, w) as stored: an image or a NumPy array."""
     if path.suffix == ".npy":
         return load_array(path, "fiu", remedy="check the file")
-    if path.suffix == ".depth" and images.intrinsics is not None:
-        width, height = (int(v) for v in images.intrinsics[i, 4:])
-        return np.fromfile(path, np.float32).reshape(height, width)
     from covis.reading.decoding import Reject, stored_values
 
     try:
@@ -193,7 +190,7 @@ def _spread(n: int, most: int) -> NDArray[np.int64]:
 
 def _surface(path: Path, images: ImageSet, i: int, camera: DepthCamera | None, step_px: int) -> Floats:
     """Points (M, 3) of one depth map in the world."""
-    poses, whole = images.poses, read_depth(path, images, i)
+    poses, whole = images.poses, read_depth(path)
     if whole.ndim != 2 or poses.rotation is None:
         raise ValueError(f"{path} is not a depth map")
     camera = camera or depth_camera(images, i, (whole.shape[0], whole.shape[1]))

@@ -20,7 +20,7 @@ from covis.core.progress import say
 from covis.core.tables import counted
 from covis.images import ImageSet, concatenate, encode_names
 from covis.poses import Poses, true_headings, turned_to_true
-from covis.reading.cameras import LENS, calibration, camera_table, with_cameras
+from covis.reading.cameras import LENS, calibration, camera_texts, with_cameras
 from covis.reading.decoding import REJECTS, Rejected, write_rejects
 
 
@@ -46,7 +46,7 @@ def reframed(poses: Poses, frame: str, what: str) -> Poses:
 
 def kept_columns(images: ImageSet) -> dict[str, NDArray[Any]]:
     """The columns that a map keeps of its photos: where each file lies, which row it has, and its lens."""
-    kept = ("file", "row", *(() if images.intrinsics is None else LENS))
+    kept = ("file", "row", *(() if images.intrinsics is None else [LENS]))
     return {name: images.columns[name] for name in kept if name in images.columns}
 
 
@@ -115,9 +115,10 @@ def full_arrays(images: ImageSet) -> dict[str, NDArray[Any]]:
     rotation = images.poses.rotation
     if rotation is not None and not np.isnan(rotation).all():
         arrays["rotation"] = rotation
-    codes, texts = camera_table(images)
-    if texts:
-        arrays |= {"camera": codes, "cameras": encode_names(texts)}
+    texts = camera_texts(images)
+    if any(texts):
+        cameras, codes = np.unique(encode_names(texts), return_inverse=True)
+        arrays |= {"camera": codes.astype(np.int32), "cameras": cameras}
     return arrays
 
 
@@ -130,26 +131,26 @@ def with_full(images: ImageSet, arrays: Mapping[str, NDArray[Any]], where: str) 
     """Images with the cameras of these arrays; rotations belong to their poses."""
     if "camera" not in arrays or "cameras" not in arrays:
         return images
-    return with_cameras(images, arrays["camera"], [os.fsdecode(text) for text in arrays["cameras"].tolist()], where)
+    codes, texts = arrays["camera"], [os.fsdecode(text) for text in arrays["cameras"].tolist()]
+    if len(codes) and not 0 <= int(codes.min()) <= int(codes.max()) < len(texts):
+        raise Damaged(f"{where}: an image has camera {int(codes.max())}, there are {len(texts)}")
+    return with_cameras(images, [texts[code] for code in codes.tolist()], where)
 
 
 def views_of(images: ImageSet) -> list[str]:
     """What an engine keeps of each photo as text: nine numbers of its rotation and its camera; empty where both are unknown."""
-    codes, texts = camera_table(images)
     rotation = images.poses.rotation
     turns: list[Any] = [None] * len(images) if rotation is None else rotation.reshape(-1, 9).tolist()
-    cameras = [texts[code] if code >= 0 else "" for code in codes.tolist()]
     known = [turn is not None and turn[0] == turn[0] for turn in turns]
     return [
         json.dumps({"rotation": turn if ok else None, "camera": camera}) if ok or camera else ""
-        for turn, ok, camera in zip(turns, known, cameras, strict=True)
+        for turn, ok, camera in zip(turns, known, camera_texts(images), strict=True)
     ]
 
 
-def read_views(views: list[str], where: str) -> tuple[Floats | None, NDArray[np.int32], list[str]]:
-    """(N, 3, 3) rotations or None, (N,) cameras and the texts of these."""
-    rotation, codes = np.full((len(views), 9), np.nan), np.full(len(views), -1, np.int32)
-    texts: dict[str, int] = {}
+def read_views(views: list[str], where: str) -> tuple[Floats | None, list[str]]:
+    """(N, 3, 3) rotations or None, and (N,) cameras as text."""
+    rotation, cameras = np.full((len(views), 9), np.nan), [""] * len(views)
     for i, view in enumerate(views):
         if not view:
             continue
@@ -157,11 +158,10 @@ def read_views(views: list[str], where: str) -> tuple[Floats | None, NDArray[np.
             parsed = json.loads(view)
             if parsed["rotation"] is not None:
                 rotation[i] = parsed["rotation"]
-            if parsed["camera"]:
-                codes[i] = texts.setdefault(str(parsed["camera"]), len(texts))
+            cameras[i] = str(parsed["camera"])
         except (ValueError, KeyError, TypeError):
             raise Damaged(
                 f"{where}: the engine's row {i} has a view that cannot be read; index the photos again"
             ) from None
     known = not np.isnan(rotation).all()
-    return (rotation.reshape(-1, 3, 3) if known else None), codes, list(texts)
+    return (rotation.reshape(-1, 3, 3) if known else None), cameras

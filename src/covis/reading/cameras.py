@@ -35,10 +35,8 @@ MODELS: dict[str, tuple[int, str]] = {
 }
 """Name → COLMAP's number and its parameters in order."""
 MODEL_OF_NUMBER = {number: name for name, (number, _) in MODELS.items()}
-_WIDTH = 16
-"""Columns of `camera_params`; unused ones are NaN."""
-LENS = ("camera_model", "camera_params")
-"""Columns of an image set with the whole camera, distortion too."""
+LENS = "lens"
+"""Column of an image set with the whole camera as text, distortion too; empty where it is unknown."""
 
 
 class Camera(NamedTuple):
@@ -57,28 +55,36 @@ class Camera(NamedTuple):
         centre = named.get("cx", np.nan), named.get("cy", np.nan)
         return (named.get("fx", focal), named.get("fy", focal), *centre, float(self.width), float(self.height))
 
+    def __str__(self) -> str:
+        """`MODEL width height parameters…`, as hloc and COLMAP have it."""
+        return " ".join([self.model, str(self.width), str(self.height), *(repr(float(p)) for p in self.params)])
+
 
 def camera(model: str, width: Any, height: Any, params: Sequence[Any], where: str) -> Camera:
     """A checked camera; `where` begins the error."""
     if model not in MODELS:
         raise InputError(f"{where}: {unknown_name('camera model', model, MODELS)}")
-    expected = MODELS[model][1].split()
     try:
-        camera = Camera(model, int(float(width)), int(float(height)), tuple(float(p) for p in params))
+        made = Camera(model, int(float(width)), int(float(height)), tuple(float(p) for p in params))
     except ValueError as error:
         raise InputError(f"{where}: camera {model}: {error}; expected numbers") from None
-    if len(camera.params) != len(expected):
-        raise InputError(f"{where}: camera {model} has {len(camera.params)} parameters; expected {' '.join(expected)}")
-    return camera
+    expected = MODELS[model][1]
+    if len(made.params) != len(expected.split()):
+        raise InputError(f"{where}: camera {model} has {len(made.params)} parameters; expected {expected}")
+    return made
 
 
-def pinhole(width: float, height: float, matrix: Floats) -> Camera:
-    """A camera without distortion from its (3, 3) matrix."""
-    params = (float(matrix[0, 0]), float(matrix[1, 1]), float(matrix[0, 2]), float(matrix[1, 2]))
-    return Camera("PINHOLE", int(width), int(height), params)
+def parse_camera(text: str, where: str) -> Camera | None:
+    """The camera of a text, None for an empty one; `where` begins the error."""
+    cells = text.split()
+    if not cells:
+        return None
+    if len(cells) < 4:
+        raise InputError(f"{where}: camera {text!r}; expected MODEL width height parameters")
+    return camera(cells[0], cells[1], cells[2], cells[3:], where)
 
 
-class CameraArrays(NamedTuple):
+class Calibration(NamedTuple):
     """The cameras of N images as arrays."""
 
     intrinsics: Floats
@@ -86,70 +92,36 @@ class CameraArrays(NamedTuple):
     columns: dict[str, NDArray[Any]]
 
 
-def calibration(cameras: Sequence[Camera | None]) -> CameraArrays:
+def calibration(cameras: Sequence[Camera | None]) -> Calibration:
     """Intrinsics and columns of N images; None is an image of unknown camera."""
-    intrinsics = np.full((len(cameras), 6), np.nan)
-    params = np.full((len(cameras), _WIDTH), np.nan)
-    for i, one in enumerate(cameras):
-        if one is not None:
-            intrinsics[i] = one.pinhole
-            params[i, : len(one.params)] = one.params
-    models = np.array(["" if one is None else one.model for one in cameras], dtype=str)
-    return CameraArrays(intrinsics, {"camera_model": models, "camera_params": params})
+    unknown = (np.nan,) * 6
+    intrinsics = np.array([unknown if one is None else one.pinhole for one in cameras]).reshape(-1, 6)
+    return Calibration(intrinsics, {LENS: np.array(["" if one is None else str(one) for one in cameras], dtype=str)})
+
+
+def with_cameras(images: ImageSet, texts: Sequence[str], where: str) -> ImageSet:
+    """Images with these cameras (N,), each a text or empty; as they are if all are. `where` begins the error."""
+    known = {text: parse_camera(text, where) for text in set(texts)}
+    if not any(known.values()):
+        return images
+    intrinsics, columns = calibration([known[text] for text in texts])
+    return replace(images, intrinsics=intrinsics, columns={**images.columns, **columns})
+
+
+def camera_texts(images: ImageSet) -> list[str]:
+    """(N,) the camera of each image as text, with its distortion where that is known; empty where there is none."""
+    if images.intrinsics is None:
+        return [""] * len(images)
+    lenses = images.columns.get(LENS, np.zeros(len(images), "U1")).tolist()
+    return [lens or _pinhole_text(row) for lens, row in zip(lenses, images.intrinsics.tolist(), strict=True)]
+
+
+def _pinhole_text(row: Sequence[float]) -> str:
+    """The text of fx, fy, cx, cy, width, height; empty where the size is unknown."""
+    *params, width, height = row
+    return "" if np.isnan([width, height]).any() else str(Camera("PINHOLE", int(width), int(height), tuple(params)))
 
 
 def camera_of(images: ImageSet, i: int) -> Camera | None:
     """The camera of image i with its distortion where that is known; None where there are no intrinsics."""
-    if images.intrinsics is None or np.isnan(images.intrinsics[i, 4:]).any():
-        return None
-    width, height = (int(v) for v in images.intrinsics[i, 4:])
-    model = str(images.columns["camera_model"][i]) if "camera_model" in images.columns else ""
-    if model:
-        count = len(MODELS[model][1].split())
-        return Camera(model, width, height, tuple(images.columns["camera_params"][i, :count].tolist()))
-    return Camera("PINHOLE", width, height, tuple(images.intrinsics[i, :4].tolist()))
-
-
-def camera_table(images: ImageSet) -> tuple[NDArray[np.int32], list[str]]:
-    """(N,) which camera took each image, −1 for an unknown one, and the cameras, each once, as text."""
-    if images.intrinsics is None:
-        return np.full(len(images), -1, np.int32), []
-    params = images.columns.get(LENS[1], np.zeros((len(images), 0)))
-    models = images.columns.get(LENS[0], np.zeros(len(images), "U1")).tolist()
-    rows = np.ascontiguousarray(np.column_stack([images.intrinsics, params]))
-    seen: dict[tuple[str, bytes], int] = {}
-    texts: dict[str, int] = {}
-    codes = np.empty(len(images), np.int32)
-    for i, key in enumerate(zip(models, map(bytes, rows), strict=True)):
-        if key not in seen:
-            one = camera_of(images, i)
-            seen[key] = -1 if one is None else texts.setdefault(camera_text(one), len(texts))
-        codes[i] = seen[key]
-    return codes, list(texts)
-
-
-def with_cameras(images: ImageSet, codes: NDArray[np.integer], texts: Sequence[str], where: str) -> ImageSet:
-    """Images with the cameras of such a table; `where` begins the error for an invalid one."""
-    if not len(texts):
-        return images
-    if len(codes) and not -1 <= int(codes.min()) <= int(codes.max()) < len(texts):
-        raise InputError(f"{where}: an image has camera {int(codes.max())}, there are {len(texts)}")
-    intrinsics, columns = calibration([*(parse_camera(text, where) for text in texts), None])
-    return replace(
-        images, intrinsics=intrinsics[codes], columns={**images.columns, **{k: v[codes] for k, v in columns.items()}}
-    )
-
-
-def camera_text(one: Camera) -> str:
-    """`MODEL width height parameters…`."""
-    return " ".join([one.model, str(one.width), str(one.height), *(repr(float(p)) for p in one.params)])
-
-
-def parse_camera(text: str, where: str) -> Camera | None:
-    """The camera of such a text, None for an empty one; `where` begins the error."""
-    cells = text.split()
-    if not cells:
-        return None
-    if len(cells) < 4:
-        raise InputError(f"{where}: camera {text!r}; expected MODEL width height parameters")
-    return camera(cells[0], cells[1], cells[2], cells[3:], where)
+    return parse_camera(camera_texts(images.subset([i]))[0], images.name(i))

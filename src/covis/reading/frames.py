@@ -5,12 +5,12 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from PIL import Image
 
 from covis.core import artifacts
 from covis.core.arrays import Floats
@@ -19,16 +19,13 @@ from covis.core.files import replacing
 from covis.core.progress import Meter
 from covis.reading.decoding import Rejected
 
-_KIND = "frames"
-WINDOW_S = 0.5
+_WINDOW_S = 0.5
 """The sharpest frame in this many seconds from a slot's beginning is taken."""
-BLURRED = 0.25
+_BLURRED = 0.25
 """A frame with less than this share of its neighbours' median sharpness is left out."""
 _NEIGHBOURS = 10
-ALIKE = 1.0
+_ALIKE = 1.0
 """Mean difference of grey levels (of 255) below which a frame repeats the one before."""
-_TINY = 16
-_JPEG_QUALITY = 92
 
 
 class Every(NamedTuple):
@@ -57,21 +54,20 @@ class Frame(NamedTuple):
     """The same as a JPEG file, where the source has one."""
 
 
-@dataclass(frozen=True)
-class Kept:
+class Taken(NamedTuple):
     """A frame on disk."""
 
     name: str
     time_s: float
     sharpness: float
-    tiny: NDArray[np.uint8]
+    tiny: NDArray[np.float32]
     """(16, 16) grey."""
 
 
 class Extracted(NamedTuple):
     """The frames that were kept and left out."""
 
-    kept: list[Kept]
+    kept: list[Taken]
     left_out: list[Rejected]
     """`blurred` or `duplicate`."""
 
@@ -81,29 +77,32 @@ Travelled = Callable[[float], float]
 
 
 def extract(
-    frames: Iterable[Frame], folder: Path, travelled: Travelled, every: Every, config: dict[str, Any]
+    frames: Iterable[Frame], folder: Path, travelled: Travelled, every: Every | None, config: dict[str, Any]
 ) -> Extracted:
-    """Writes the sharpest of `frames` (in order of time) into `folder`, which is of one `config`."""
-    with artifacts.claim(folder, _KIND, {**config, "every": f"{every.step:g}{every.unit}"}):
-        done = []
-        with Meter("taking frames", None, "frames") as meter:
-            for slot, frame, sharpness in _sharpest(frames, travelled, every.step):
-                done.append(_write_frame(folder, slot, frame, sharpness))
-                meter.advance()
-        return _drop_blurred_and_repeated(folder, done)
+    """Writes the sharpest of `frames` (in order of time) in each step of `every` into `folder`, which is of one `config`."""
+    step = 1.0 if every is None else every.step
+    named = {**config, "every": "all" if every is None else f"{step:g}{every.unit}"}
+    with artifacts.claim(folder, "frames", named), Meter("taking frames", None, "frames") as meter:
+        taken = []
+        for slot, frame, sharpness in _sharpest(frames, travelled, step):
+            taken.append(_write_frame(folder, slot, frame, sharpness))
+            meter.advance()
+        return _drop_blurred_and_repeated(folder, taken)
 
 
 def _sharpest(frames: Iterable[Frame], travelled: Travelled, step: float) -> Iterator[tuple[int, Frame, float]]:
-    """(slot, frame, sharpness): the sharpest of the first moments of each slot."""
+    """(slot, frame, sharpness): the sharpest of the first moments of each slot, counted from the first known one."""
     best: tuple[int, Frame, float] | None = None
-    began, last_slot = 0.0, -1
+    began, last_slot, origin = 0.0, -1, None
     for frame in frames:
         way = travelled(frame.time_s)
-        slot = int(way // step) if np.isfinite(way) else last_slot
+        if np.isfinite(way) and origin is None:
+            origin = way
+        slot = int((way - origin) // step) if np.isfinite(way) and origin is not None else last_slot
         if best is not None and slot != best[0]:
             yield best
             last_slot, best = best[0], None
-        if slot <= last_slot or (best is not None and frame.time_s - began > WINDOW_S):
+        if slot <= last_slot or (best is not None and frame.time_s - began > _WINDOW_S):
             continue
         if best is None:
             began = frame.time_s
@@ -114,33 +113,29 @@ def _sharpest(frames: Iterable[Frame], travelled: Travelled, step: float) -> Ite
         yield best
 
 
-def _write_frame(folder: Path, slot: int, frame: Frame, sharpness: float) -> Kept:
-    from PIL import Image
-
+def _write_frame(folder: Path, slot: int, frame: Frame, sharpness: float) -> Taken:
     name = f"frame-{slot:06d}.jpg"
     data = frame.encoded
     if data is None:
         buffer = io.BytesIO()
-        Image.fromarray(frame.pixels).save(buffer, "JPEG", quality=_JPEG_QUALITY)
+        Image.fromarray(frame.pixels).save(buffer, "JPEG", quality=92)
         data = buffer.getvalue()
     with replacing(folder / name, durable=False) as partial:
         partial.write_bytes(data)
-    return Kept(name, frame.time_s, sharpness, _downscale(frame.pixels, _TINY, _TINY).astype(np.uint8))
+    return Taken(name, frame.time_s, sharpness, _downscale(frame.pixels, 16, 16))
 
 
-def _drop_blurred_and_repeated(folder: Path, done: list[Kept]) -> Extracted:
+def _drop_blurred_and_repeated(folder: Path, taken: list[Taken]) -> Extracted:
     """Without blurred frames and duplicates, whose files are removed."""
-    sharpness = np.array([k.sharpness for k in done])
-    kept: list[Kept] = []
+    sharpness = np.array([frame.sharpness for frame in taken])
+    kept: list[Taken] = []
     left_out: list[Rejected] = []
-    for i, frame in enumerate(done):
+    for i, frame in enumerate(taken):
         usual = float(np.median(sharpness[max(0, i - _NEIGHBOURS) : i + _NEIGHBOURS + 1]))
-        change = np.inf if not kept else float(np.abs(frame.tiny.astype(float) - kept[-1].tiny).mean())
-        if frame.sharpness < BLURRED * usual:
-            left_out.append(
-                Rejected(frame.name, "blurred", f"sharpness {frame.sharpness:.1f}, its neighbours' {usual:.1f}")
-            )
-        elif change < ALIKE:
+        if frame.sharpness < _BLURRED * usual:
+            text = f"sharpness {frame.sharpness:.1f}, its neighbours' {usual:.1f}"
+            left_out.append(Rejected(frame.name, "blurred", text))
+        elif kept and np.abs(frame.tiny - kept[-1].tiny).mean() < _ALIKE:
             left_out.append(Rejected(frame.name, "duplicate", f"as {kept[-1].name}"))
         else:
             kept.append(frame)
@@ -160,21 +155,15 @@ def sharpness_of(pixels: NDArray[np.uint8]) -> float:
 
 def _downscale(pixels: NDArray[np.uint8], height: int, width: int) -> NDArray[np.float32]:
     """Grey levels (height, width), each the mean of its pixels."""
-    from PIL import Image
-
     image = Image.fromarray(pixels).convert("L").resize((width, height), Image.Resampling.BOX)
     return np.asarray(image, np.float32)
 
 
-def distance_gone(time_s: Floats, xy: Floats) -> Travelled:
+def distance_along(time_s: Floats, xy: Floats) -> Travelled:
     """Metres along a path (N, 2) at a time; NaN before and after it."""
     known = ~np.isnan(xy[:, 0])
     times, places = time_s[known], xy[known]
     if len(times) < 2:
         raise InputError("fewer than two positions are known; frames by distance need a track, else give --every 2s")
     gone = np.concatenate([[0.0], np.cumsum(np.hypot(*np.diff(places, axis=0).T))])
-
-    def travelled(when_s: float) -> float:
-        return float(np.interp(when_s, times, gone, left=np.nan, right=np.nan))
-
-    return travelled
+    return lambda when: float(np.interp(when, times, gone, left=np.nan, right=np.nan))

@@ -1,4 +1,4 @@
-"""Placing a model on Earth: scale, turn and shift from images whose position is known; and a check of headings.
+"""Placing a model on Earth: scale, turn and shift from images whose position is known.
 
 Structure from motion knows neither metres nor north. Three images with known positions fix both.
 """
@@ -9,19 +9,19 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from covis.core.arrays import Bools, Floats
 from covis.core.errors import InputError
 from covis.core.progress import say, warn
 from covis.images import ImageSet
-from covis.poses import Poses, angle_between
+from covis.poses import Poses
+from covis.reading.decoding import Reject
+from covis.reading.exif import Photo, read_photo
 
 LEAST = 3
 """Georeferenced images that fix a model."""
 _FLAT = 0.05
 """Known positions whose spread across their main direction is below this share do not fix the roll around it."""
-_ROUNDS = 20
 _TRIPLES = 500
 """Random triples of positions that are tried as a start: one without an outlier is among them even if 60 % are outliers."""
 _OUTLIER = 6.0
@@ -30,8 +30,6 @@ _POOR = 0.1
 """Median error, as a share of the extent of the known positions, from which on a fit is doubtful."""
 _COLLAPSED = 0.2
 """Extent of the fitted model, as a share of that of the known positions, below which the two do not belong together."""
-_STRAIGHT = 0.8
-"""Mean resultant length from which angles count as one direction."""
 
 
 class Similarity(NamedTuple):
@@ -47,34 +45,21 @@ class Similarity(NamedTuple):
         return moved
 
 
-def fit_similarity(
-    source: Floats, target: Floats, *, weight: Floats | None = None, scale: float | None = None
-) -> Similarity:
+def fit_similarity(source: Floats, target: Floats, scale: float | None = None) -> Similarity:
     """The least-squares similarity of (N, D) points (Umeyama 1991), D = 2 or 3; `scale` fixes the scale."""
-    w = np.ones(len(source)) if weight is None else weight
-    w = w / w.sum()
-    from_middle, to_middle = w @ source, w @ target
-    a, b = source - from_middle, target - to_middle
-    u, spread, vt = np.linalg.svd((w[:, None] * b).T @ a)
+    a, b = source - source.mean(axis=0), target - target.mean(axis=0)
+    u, spread, vt = np.linalg.svd(b.T @ a)
     sign = np.ones(source.shape[1])
     sign[-1] = np.sign(np.linalg.det(u @ vt))
     rotation = (u * sign) @ vt
-    variance = float(w @ (a**2).sum(axis=1))
-    factor = float((spread * sign).sum() / variance) if scale is None else scale
-    return Similarity(factor, rotation, to_middle - factor * rotation @ from_middle)
+    factor = float((spread * sign).sum() / (a**2).sum()) if scale is None else scale
+    return Similarity(factor, rotation, target.mean(axis=0) - factor * rotation @ source.mean(axis=0))
 
 
 def robust_similarity(source: Floats, target: Floats, scale: float | None = None) -> Similarity:
-    """The same, whatever a minority of positions says: the others by absolute rather than squared errors."""
+    """The same without a minority of positions that contradict the others."""
     use = _inliers(source, target, scale)
-    source, target = source[use], target[use]
-    weight = np.ones(len(source))
-    fit = fit_similarity(source, target, scale=scale)
-    for _ in range(_ROUNDS if len(source) > LEAST else 0):
-        error = np.linalg.norm(fit(source) - target, axis=1)
-        weight = 1.0 / np.maximum(error, max(1e-9, 0.1 * float(np.median(error))))
-        fit = fit_similarity(source, target, weight=weight, scale=scale)
-    return fit
+    return fit_similarity(source[use], target[use], scale)
 
 
 def _inliers(source: Floats, target: Floats, scale: float | None) -> Bools:
@@ -88,7 +73,7 @@ def _inliers(source: Floats, target: Floats, scale: float | None) -> Bools:
         few = rng.choice(count, LEAST, replace=False)
         if np.linalg.norm(source[few] - source[few].mean(axis=0)) < 1e-12:
             continue
-        error = np.linalg.norm(fit_similarity(source[few], target[few], scale=scale)(source) - target, axis=1)
+        error = np.linalg.norm(fit_similarity(source[few], target[few], scale)(source) - target, axis=1)
         best = min(best, error, key=np.median)
     within: Bools = best <= np.maximum(_OUTLIER * np.median(best), 1e-6)
     return within
@@ -99,10 +84,10 @@ def georeference(images: ImageSet, known: Poses, *, scale: float | None = None) 
 
     With heights that spread in all directions the whole turn is fitted; else the images' own up is kept.
     """
-    moved, fit = align(images.poses, known, scale)
-    error = np.linalg.norm(moved.xy - known.xy, axis=1)
+    poses, fit = align(images.poses, known, scale)
+    error = np.linalg.norm(poses.xy - known.xy, axis=1)
     use = np.isfinite(error)
-    middle, spans, extent = float(np.median(error[use])), _extent(moved.xy[use]), _extent(known.xy[use])
+    middle, spans, extent = float(np.median(error[use])), _extent(poses.xy[use]), _extent(known.xy[use])
     say(f"{int(use.sum())} georeferenced images: scale {fit.scale:.6g}, median error {middle:.2f} m")
     if spans < _COLLAPSED * extent:
         raise InputError(
@@ -113,14 +98,14 @@ def georeference(images: ImageSet, known: Poses, *, scale: float | None = None) 
         warn(
             f"the model fits poorly: half of the images are more than {middle:.3g} m off, in an extent of {extent:.3g} m"
         )
-    off = use & (error > max(_OUTLIER * middle, 1.0))
-    if off.any():
+    far = use & (error > max(_OUTLIER * middle, 1.0))
+    if far.any():
         worst = int(np.nanargmax(error))
-        what = "image lies" if off.sum() == 1 else "images lie"
         warn(
-            f"{off.sum()} {what} far from the known position and did not count, such as {images.name(worst)}: {error[worst]:.0f} m"
+            f"{int(far.sum())} of the images are far from their known position and do not count, such as "
+            f"{images.name(worst)}: {error[worst]:.0f} m"
         )
-    return replace(images, poses=moved)
+    return replace(images, poses=poses)
 
 
 def _extent(xy: Floats) -> float:
@@ -150,24 +135,23 @@ def align(poses: Poses, known: Poses, scale: float | None = None) -> tuple[Poses
         turn[:2, :2] = flat.rotation
         up = float(np.median(target[:, 2] - flat.scale * source[:, 2])) if heights else 0.0
         fit = Similarity(flat.scale, turn @ level, np.array([*flat.shift, up]))
-    return moved(poses, fit, known.frame), fit
+    return _moved(poses, fit, known.frame), fit
 
 
 def levelling(poses: Poses) -> Floats:
     """(3, 3) the smallest turn after which the cameras' mean up is the world's; none where rotations are unknown."""
     if poses.rotation is None or np.isnan(poses.rotation).all():
         return np.eye(3)
-    from scipy.spatial.transform import Rotation
-
     up = -np.nanmean(poses.rotation[:, :, 1], axis=0)
-    up /= np.linalg.norm(up)
-    axis = np.cross(up, [0.0, 0.0, 1.0])
-    angle = float(np.arctan2(np.linalg.norm(axis), up[2]))
-    unit = axis / max(float(np.linalg.norm(axis)), 1e-12)
-    return np.asarray(Rotation.from_rotvec(angle * unit).as_matrix())
+    x, y, z = up / np.linalg.norm(up)
+    if z < -1 + 1e-9:
+        return np.diag([1.0, -1.0, -1.0])
+    cross = np.array([[0.0, 0.0, -x], [0.0, 0.0, -y], [x, y, 0.0]])  # of up × z: Rodrigues' formula
+    turn: Floats = np.eye(3) + cross + cross @ cross / (1 + z)
+    return turn
 
 
-def moved(poses: Poses, by: Similarity, frame: str) -> Poses:
+def _moved(poses: Poses, by: Similarity, frame: str) -> Poses:
     """The poses after a similarity, headings from the turned rotations."""
     centre = by(poses.centre)
     z = None if poses.z is None else centre[:, 2]
@@ -175,8 +159,7 @@ def moved(poses: Poses, by: Similarity, frame: str) -> Poses:
         turn = np.degrees(np.arctan2(by.rotation[0, 1], by.rotation[0, 0]))
         return Poses(centre[:, :2], poses.heading + turn, z, frame=frame)
     matrices = np.concatenate([by.rotation @ poses.rotation, centre[:, :, None]], axis=2)
-    turned = Poses.from_matrices(matrices, frame=frame)
-    return replace(turned, z=z)
+    return replace(Poses.from_matrices(matrices, frame=frame), z=z)
 
 
 def scaled(poses: Poses, metres: float) -> Poses:
@@ -186,91 +169,30 @@ def scaled(poses: Poses, metres: float) -> Poses:
     return replace(poses, xy=poses.xy * metres, z=None if poses.z is None else poses.z * metres, frame="")
 
 
-class Course(NamedTuple):
-    """How headings relate to the direction of travel."""
-
-    moves: int
-    offset_deg: float
-    """Mean of heading − course, degrees in (−180, 180]."""
-    agreement: float
-    """How consistent heading − course is, 0 to 1."""
-    mirrored: float
-    """How consistent heading + course is: near 1 where east and west, or left and right, are exchanged."""
-
-
-def course(images: ImageSet, least_m: float = 0.0) -> Course:
-    """Headings against courses, within groups in order of the column `time` (or of names)."""
-    when = images.columns.get("time")
-    order = np.lexsort((images.names if when is None else when, images.group))
-    order = order[images.poses.known[order] & ~np.isnan(images.poses.heading[order])]
-    step = np.diff(images.poses.xy[order], axis=0)
-    length = np.hypot(*step.T)
-    least = max(least_m, 0.3 * float(np.median(length[length > 0]))) if (length > 0).any() else 0.0
-    use = (images.group[order][1:] == images.group[order][:-1]) & (length > least)
-    travel = np.arctan2(step[use, 0], step[use, 1])
-    heading = np.radians(images.poses.heading[order][:-1][use])
-    if not len(travel):
-        return Course(0, float("nan"), 0.0, 0.0)
-    same, other = np.exp(1j * (heading - travel)).mean(), np.exp(1j * (heading + travel)).mean()
-    turns = float(np.abs(np.exp(1j * travel).mean()))
-    return Course(len(travel), float(np.degrees(np.angle(same))), float(abs(same)), float(abs(other)) * (turns < 0.95))
-
-
-def warn_of_course(images: ImageSet, source: str, least_moves: int = 10) -> Course:
-    """One warning with the measured angle where headings contradict the direction of travel."""
-    direction = course(images)
-    if direction.moves < least_moves:
-        return direction
-    if direction.mirrored > _STRAIGHT > direction.agreement:
-        wrong = float(np.median(_contradiction(images)))
-        warn(
-            f"{source}: headings turn against the direction of travel (median difference {wrong:.0f}°), as if left and "
-            "right were exchanged; check the handedness of its axes"
-        )
-    elif direction.agreement > _STRAIGHT and abs(direction.offset_deg) > 60.0:
-        warn(
-            f"{source}: headings differ from the direction of travel by {direction.offset_deg:+.0f}° throughout; correct for a "
-            "camera that faces sideways or back, otherwise its axes are swapped"
-        )
-    return direction
-
-
-def _contradiction(images: ImageSet) -> Floats:
-    step = np.diff(images.poses.xy, axis=0)
-    use = (np.hypot(*step.T) > 0) & (images.group[1:] == images.group[:-1])
-    angle: Floats = angle_between(np.degrees(np.arctan2(step[:, 0], step[:, 1]))[use], images.poses.heading[:-1][use])
-    return angle[~np.isnan(angle)]
-
-
 def known_positions(images: ImageSet, table: ImageSet, *, on_earth: bool = True) -> Poses:
     """Positions that `table` gives for `images` by name, aligned; NaN for the others."""
     at: dict[bytes, int] = {}
     for i, name in enumerate(table.names.tolist()):
         at.setdefault(name, i)
         at.setdefault(name.rpartition(b"/")[2], i)
-    ids: NDArray[np.int64] = np.array(
-        [at.get(name, at.get(name.rpartition(b"/")[2], -1)) for name in images.names.tolist()], np.int64
-    )
+    rows = [at.get(name, at.get(name.rpartition(b"/")[2], -1)) for name in images.names.tolist()]
+    ids = np.array(rows, np.int64)
     if (ids < 0).all():
         raise InputError(f"the table names none of the images (its first: {table.name(0)}; theirs: {images.name(0)})")
     if on_earth and not table.poses.frame:
         raise InputError("the table gives metres without a place on Earth; georeferenced images need lat and lon")
-    xy = np.where(ids[:, None] >= 0, table.poses.xy[np.maximum(ids, 0)], np.nan)
-    height = table.poses.z
-    z = None if height is None else np.where(ids >= 0, height[np.maximum(ids, 0)], np.nan)
-    return Poses(xy, np.full(len(ids), np.nan), z, frame=table.poses.frame)
+    given = table.poses.subset(np.maximum(ids, 0))
+    xy = np.where(ids[:, None] >= 0, given.xy, np.nan)
+    return Poses(xy, np.full(len(ids), np.nan), given.z, frame=given.frame)
 
 
 def exif_positions(images: ImageSet) -> Poses:
     """Positions that the photos' own EXIF gives, aligned; NaN for files that lack one or do not exist."""
-    from covis.reading.decoding import Reject
-    from covis.reading.exif import Photo, read_photo
-
-    names = []
+    photos = []
     for i in range(len(images)):
         try:
-            names.append(read_photo(images.path(i)))
+            photos.append(read_photo(images.path(i)))
         except (Reject, OSError):
-            names.append(Photo())
-    lat, lon, height = (np.array([getattr(p, key) for p in names]) for key in ("lat", "lon", "altitude"))
+            photos.append(Photo())
+    lat, lon, height = (np.array([getattr(p, key) for p in photos]) for key in ("lat", "lon", "altitude"))
     return Poses.from_latlon(lat, lon, z=None if np.isnan(height[~np.isnan(lat)]).any() else height)

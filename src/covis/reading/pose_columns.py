@@ -1,7 +1,7 @@
 """6DOF poses and cameras as table columns, and back, so that nothing is lost between a reader and a table.
 
 `qw, qx, qy, qz`: the rotation from camera axes (x right, y down, z forward) to east, north, up (true north beside lat/lon,
-grid north beside easting/northing, as headings are). `camera`: `MODEL width height parameters…`, as hloc and COLMAP have it.
+grid north beside easting/northing, as headings are). `lens`: `MODEL width height parameters…`, as hloc and COLMAP have it.
 """
 
 from __future__ import annotations
@@ -21,45 +21,31 @@ from covis.core.errors import InputError
 from covis.core.files import replacing
 from covis.images import ImageSet
 from covis.poses import Poses, matrix_quaternions, quaternion_matrices, true_headings, turned_to_true
-from covis.reading.cameras import calibration, camera_of, camera_text, parse_camera
+from covis.reading.cameras import LENS, camera_texts, with_cameras
 
 QUATERNION = ("qw", "qx", "qy", "qz")
-_CAMERA = "camera"
 
 
-def pose_columns(images: ImageSet) -> dict[str, list[Any]]:
-    """The columns of images with rotations or cameras, numbers as text with all digits; empty where there are none."""
-    return {
-        name: [_number(v) for v in values] if name in QUATERNION else values
-        for name, values in pose_values(images).items()
-    }
-
-
-def pose_values(images: ImageSet) -> dict[str, Any]:
-    """The same with numbers, NaN where unknown."""
+def pose_columns(images: ImageSet) -> dict[str, Any]:
+    """The columns of images with rotations or cameras; NaN or empty where unknown."""
     columns: dict[str, Any] = {}
     if images.poses.rotation is not None:
         values = _quaternions(turned_to_true(images.poses, images.poses.rotation))
         columns |= {name: values[:, k] for k, name in enumerate(QUATERNION)}
     if images.intrinsics is not None:
-        cameras = [camera_of(images, i) for i in range(len(images))]
-        columns[_CAMERA] = ["" if one is None else camera_text(one) for one in cameras]
+        columns[LENS] = camera_texts(images)
     return columns
 
 
 def restored(images: ImageSet, source: Path) -> ImageSet:
-    """Images of a table with the poses and cameras from its pose columns, which are removed."""
+    """Images of a table with the poses and cameras from its pose columns."""
     rest = dict(images.columns)
     if set(QUATERNION) <= set(rest):
         values = np.column_stack([np.asarray(rest.pop(name), np.float64) for name in QUATERNION])
-        images = replace(images, poses=_with_rotation(images.poses, values, source))
-    if _CAMERA in rest and np.asarray(rest[_CAMERA]).dtype.kind == "U":
-        cameras = [parse_camera(str(text), f"{source}: row {i + 2}") for i, text in enumerate(rest[_CAMERA])]
-        if any(one is not None for one in cameras):
-            intrinsics, columns = calibration(cameras)
-            del rest[_CAMERA]
-            return replace(images, intrinsics=intrinsics, columns=rest | columns)
-    return replace(images, columns=rest)
+        images = replace(images, poses=_with_rotation(images.poses, values, source), columns=rest)
+    if LENS in rest and rest[LENS].dtype.kind == "U":
+        images = with_cameras(images, rest[LENS].tolist(), str(source))
+    return images
 
 
 def _with_rotation(poses: Poses, values: Floats, source: Path) -> Poses:
@@ -101,7 +87,7 @@ def plain_columns(images: ImageSet) -> dict[str, NDArray[Any]]:
     """Further columns that a table can hold: one value for each image; file names as text."""
     plain: dict[str, NDArray[Any]] = {}
     for name, values in images.columns.items():
-        if values.ndim != 1 or name == "camera_model":
+        if values.ndim != 1:
             continue
         plain[name] = np.char.decode(values, "utf-8", "surrogateescape") if values.dtype.kind == "S" else values
     return plain
@@ -126,7 +112,7 @@ def table_columns(images: ImageSet, folder: Path) -> dict[str, list[Any]]:
     if poses.z is not None:
         columns["altitude"] = _cells(poses.z)
     columns["group"] = [images.group_names[g] for g in images.group]
-    columns |= pose_columns(images)
+    columns |= {name: _cells(values) if name in QUATERNION else values for name, values in pose_columns(images).items()}
     for name, values in plain_columns(images).items():
         if name not in columns:
             is_file = name == "depth"

@@ -1,29 +1,43 @@
-"""The single opener of images: a folder, a table, a layer, photos, any source with camera poses."""
+"""The single opener of images: a table, a folder of photos, one photo, any source with camera poses."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
-import covis.reading.formats  # noqa: F401 - registers the readers
 from covis.core.errors import InputError
 from covis.core.foreign import foreign
 from covis.core.listings import walk_images
 from covis.core.plugins import load_installed_plugins
+from covis.core.registry import Registry, first_doc_line
 from covis.images import ImageSet
 from covis.poses import Poses, require_metres
 from covis.reading.decoding import Reject, Rejected
 from covis.reading.exif import read_photo
-from covis.reading.georeference import warn_of_course
+from covis.reading.formats import colmap
 from covis.reading.photos import LAYOUT, import_photos, parse_utc_offset
-from covis.reading.readers import READERS
 from covis.reading.table import SUFFIXES, read_table
 from covis.reading.walks import with_walks
 
 _VIDEOS = (".mp4", ".mov", ".m4v", ".mkv", ".avi", ".webm", ".360", ".insv", ".ts", ".mts")
 _BAGS = (".bag", ".mcap", ".db3")
+
+
+@dataclass(frozen=True)
+class Reader:
+    """How a foreign format of images with poses is recognised and read; a plugin may register another."""
+
+    holds: Callable[[Path], bool]
+    """Whether a path, file or folder, is of this format."""
+    read: Callable[[Path], ImageSet]
+
+
+READERS: Registry[Reader] = Registry("reader", lambda reader: first_doc_line(reader.read))
+"""Where several recognise a path, the first by name reads it."""
+READERS.register("colmap")(Reader(colmap.is_model, colmap.read_colmap))
 
 
 def is_video(path: Path) -> bool:
@@ -36,23 +50,14 @@ def is_bag(path: Path) -> bool:
     return path.suffix.lower() in _BAGS or (path / "metadata.yaml").is_file()
 
 
-def posed_format(path: Path) -> str | None:
-    """The name of the reader for the format with camera poses that lies at `path`."""
-    names = (name for name, reader in READERS.items() if reader.holds(path))
-    found = next(names, None)
-    return posed_format(path) if found is None and load_installed_plugins() else found
-
-
 @foreign("images with poses")
-def read_posed(path: Path | str) -> ImageSet | None:
-    """The images with their poses; None where the path holds none of these formats."""
-    path = Path(path)
-    name = posed_format(path)
-    if name is None:
-        return None
-    images = READERS[name].read(path)
-    warn_of_course(images, str(path))
-    return images
+def read_posed(path: Path) -> ImageSet | None:
+    """The images of a source with poses; None where the path is none that a reader knows."""
+    if is_bag(path) or is_video(path):
+        raise InputError(f"{path} must be imported first: covis data import {path} -o {path.stem}.csv --every 2s")
+    load_installed_plugins()
+    reader = next((reader for reader in READERS.values() if reader.holds(path)), None)
+    return None if reader is None else reader.read(path)
 
 
 def open_images(
@@ -67,7 +72,7 @@ def open_images(
     """The images at `path` with what is known of them; positions may be unknown.
 
     A table (CSV, Parquet, GeoJSON, GeoPackage), a folder of photos (EXIF, a table or track beside them), one photo,
-    or a source of posed images that a reader knows (COLMAP, kapture, 7Scenes, and those of plugins).
+    or a COLMAP model or what else a registered reader knows.
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one,
     raise if none has one in metres, and make walks the groups (`covis.reading.walks`). rejects: takes what was left out, and why. frame: the metric frame of a table's or
     folder's positions (PROJ text or EPSG code). [default: one around their middle] utc_offset: of the cameras' clock, such
@@ -90,7 +95,7 @@ def _open_any(
 ) -> ImageSet:
     if path.suffix.lower() in SUFFIXES:
         return read_table(path, frame)
-    posed = open_posed(path) if track is None else None
+    posed = read_posed(path) if track is None else None
     if posed is not None:
         return posed
     if not path.is_dir():
@@ -102,7 +107,7 @@ def _open_any(
 
 def list_images(path: Path) -> ImageSet:
     """Images as `open_images` reads them; of a plain folder only the names, as descriptors need no positions."""
-    posed = open_posed(path) if path.is_dir() else open_images(path)
+    posed = read_posed(path) if path.is_dir() else open_images(path)
     if posed is not None:
         return posed
     names = walk_images(path)
@@ -110,13 +115,6 @@ def list_images(path: Path) -> ImageSet:
         raise InputError(f"{path} holds no images; expected files such as {path}/photo.jpg")
     unknown = np.full((len(names), 2), np.nan)
     return ImageSet.of(path, names, Poses(unknown, unknown[:, 0]))
-
-
-def open_posed(path: Path) -> ImageSet | None:
-    """Images of a source that is more than photos or a table; None where the path is no such source."""
-    if is_bag(path) or is_video(path):
-        raise InputError(f"{path} must be imported first: covis data import {path} -o {path.stem}.csv --every 2s")
-    return read_posed(path)
 
 
 def _open_photo(path: Path) -> ImageSet:

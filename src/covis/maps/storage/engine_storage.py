@@ -113,11 +113,11 @@ class EngineStorage:
 
     def _image_set(self, rows: Rows) -> ImageSet:
         """Rows as images; columns `file` and `row`, which is the place among them."""
-        rotation, codes, texts = read_views(rows.views, str(self.path))
+        rotation, cameras = read_views(rows.views, str(self.path))
         poses = Poses(rows.xy.reshape(-1, 2), rows.heading, rows.height, rotation, frame=self.frame)
         columns = {"row": np.arange(len(rows)), "file": np.array(rows.files or [b""], dtype=bytes)[: len(rows)]}
         images = ImageSet.of(self.path, np.array(rows.names, dtype=bytes), poses, rows.group or "", columns=columns)
-        return with_cameras(images, codes, texts, str(self.path))
+        return with_cameras(images, cameras, str(self.path))
 
     def newest(self) -> EngineStorage:
         """The state that counts now: this one where nothing changed since."""

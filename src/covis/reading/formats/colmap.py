@@ -7,10 +7,10 @@ needs metres refuses, until `scale` or georeferenced images (see `covis.reading.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,6 @@ from covis.core.foreign import foreign, read_foreign, read_foreign_text
 from covis.images import ImageSet
 from covis.poses import UNSCALED, Axis, Poses, ground_axes, quaternion_matrices
 from covis.reading.cameras import MODEL_OF_NUMBER, MODELS, Camera, calibration, camera
-from covis.reading.readers import READERS, Reader
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -55,9 +54,9 @@ class Model:
     points: Floats
     """(P, 3) in the model's own axes."""
 
-    def world_points(self, up: Axis, scale: float = 1.0) -> Floats:
+    def world_points(self, up: Axis) -> Floats:
         """(P, 3) points in ground axes (east, north, up), as `image_set` has the poses."""
-        turned: Floats = scale * self.points @ np.stack(ground_axes(up)).T
+        turned: Floats = self.points @ np.stack(ground_axes(up)).T
         return turned
 
     def incidence(self) -> csr_matrix:
@@ -65,36 +64,29 @@ class Model:
         from scipy.sparse import csr_matrix
 
         rows = np.repeat(np.arange(len(self.ids)), [len(o) for o in self.observed])
-        seen = np.concatenate(self.observed) if self.observed else np.zeros(0, np.int64)
-        rows, seen = rows[seen >= 0], seen[seen >= 0]
-        columns = np.searchsorted(self.point_ids, seen)
-        known = self.point_ids[np.minimum(columns, len(self.point_ids) - 1)] == seen if len(self.point_ids) else []
-        if not np.all(known) or (len(seen) and not len(self.point_ids)):
+        points = np.concatenate(self.observed)
+        rows, points = rows[points >= 0], points[points >= 0]
+        if not np.isin(points, self.point_ids).all():
             raise InputError(f"{self.path}: an image sees a point that the points file does not have; export again")
+        columns = np.searchsorted(self.point_ids, points)
         shape = (len(self.ids), len(self.point_ids))
         matrix = csr_matrix((np.ones(len(rows), np.int32), (rows, columns)), shape=shape)
         matrix.data[:] = 1
         return matrix
 
-    def image_set(self, root: Path | None = None, *, up: Axis | None = None, scale: float | None = None) -> ImageSet:
-        """The images with 6DOF poses.
+    def image_set(self, up: Axis | None = None) -> ImageSet:
+        """The images with 6DOF poses; `up` is the model's axis that points away from the ground.
 
-        up: the model's axis that points away from the ground. [default: the one nearest to the cameras' own up]
-        scale: metres per unit.
+        [default: the one nearest to the cameras' own up]
         """
         up = up or nearest_up(quaternion_matrices(self.quaternions, "wxyz").transpose(0, 2, 1))
         poses = Poses.from_quaternions(
-            self.quaternions,
-            self.translations * (scale or 1.0),
-            order="wxyz",
-            world_to_camera=True,
-            up=up,
-            frame="" if scale else UNSCALED,
+            self.quaternions, self.translations, order="wxyz", world_to_camera=True, up=up, frame=UNSCALED
         )
         intrinsics, columns = calibration(self.cameras)
         columns["colmap_id"] = self.ids
-        root = root or image_root(self.path, self.names)
         group = [name.rpartition("/")[0] for name in self.names]
+        root = image_root(self.path, self.names)
         return ImageSet.of(root, self.names, poses, group, intrinsics=intrinsics, columns=columns)
 
 
@@ -107,33 +99,50 @@ def find_model(path: Path) -> Path | None:
     return None
 
 
-@foreign("a COLMAP model")
 def read_reconstruction(path: Path | str) -> Model:
     """The model in a folder, or in `sparse/0` below it; binary is preferred where both are there."""
     folder = find_model(Path(path))
     if folder is None:
         raise InputError(f"{path} holds no COLMAP model; expected cameras.bin and images.bin (or .txt)")
-    read = _Binary(folder) if (folder / "images.bin").is_file() else _Text(folder)
-    cameras = dict(read.cameras())
-    images = list(read.images())
+    if (folder / "images.bin").is_file():
+        cameras, images = _binary_cameras(folder / "cameras.bin"), _binary_images(folder / "images.bin")
+    else:
+        cameras, images = _text_cameras(folder / "cameras.txt"), _text_images(folder / "images.txt")
     if not images:
         raise InputError(f"{folder} has no registered image; run the mapper again")
-    lost = next((i for i in images if i[3] not in cameras), None)
+    lost = next((i for i in images if i.camera not in cameras), None)
     if lost:
-        raise InputError(f"{folder}: image {lost[4]} has camera {lost[3]}, which the cameras file does not have")
-    points = sorted(read.points())
+        raise InputError(f"{folder}: image {lost.name} has camera {lost.camera}, which the cameras file does not have")
+    points = sorted(_points(folder))
     return Model(
         path=folder,
-        ids=np.array([i[0] for i in images], np.int64),
-        names=[i[4] for i in images],
-        quaternions=np.array([i[1] for i in images], np.float64),
-        translations=np.array([i[2] for i in images], np.float64),
-        cameras=[cameras[i[3]] for i in images],
-        keypoints=[i[5] for i in images],
-        observed=[i[6] for i in images],
+        ids=np.array([i.number for i in images], np.int64),
+        names=[i.name for i in images],
+        quaternions=np.array([i.pose[:4] for i in images], np.float64),
+        translations=np.array([i.pose[4:] for i in images], np.float64),
+        cameras=[cameras[i.camera] for i in images],
+        keypoints=[i.keypoints for i in images],
+        observed=[i.observed for i in images],
         point_ids=np.array([p[0] for p in points], np.int64),
         points=np.array([p[1:] for p in points], np.float64).reshape(-1, 3),
     )
+
+
+def _points(folder: Path) -> list[_Point]:
+    """The points of a model; none where it has no file of them."""
+    if (folder / "points3D.bin").is_file():
+        return _binary_points(folder / "points3D.bin")
+    return _text_points(folder / "points3D.txt") if (folder / "points3D.txt").is_file() else []
+
+
+def is_model(path: Path) -> bool:
+    """Whether a folder holds a COLMAP model."""
+    return path.is_dir() and find_model(path) is not None
+
+
+def read_colmap(path: Path, up: Axis | None = None) -> ImageSet:
+    """COLMAP models, text or binary; scale unknown. `up` as in `Model.image_set`."""
+    return read_reconstruction(path).image_set(up=up)
 
 
 def image_root(model: Path, names: list[str]) -> Path:
@@ -152,132 +161,108 @@ def nearest_up(rotation: Floats) -> Axis:
     return names[axis if up[axis] >= 0 else axis + 3]
 
 
-Image = tuple[int, Any, Any, int, str, Floats, NDArray[np.int64]]
+class _Image(NamedTuple):
+    number: int
+    pose: Sequence[float]
+    """World-to-camera: qw, qx, qy, qz, x, y, z."""
+    camera: int
+    name: str
+    keypoints: Floats
+    observed: NDArray[np.int64]
 
 
-class _Text:
-    """cameras.txt, images.txt, points3D.txt."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def cameras(self) -> Iterator[tuple[int, Camera]]:
-        for number, line in self._lines("cameras.txt"):
-            cells = line.split()
-            if len(cells) < 4:
-                raise self._wrong("cameras.txt", number, "expected CAMERA_ID MODEL WIDTH HEIGHT PARAMS")
-            where = f"{self.folder / 'cameras.txt'}: line {number}"
-            yield int(cells[0]), camera(cells[1], cells[2], cells[3], cells[4:], where)
-
-    def images(self) -> Iterator[Image]:
-        lines = iter(enumerate(self._read("images.txt"), 1))
-        for number, line in lines:
-            if not line.strip() or line.startswith("#"):
-                continue
-            cells = line.split(maxsplit=9)
-            points = next(lines, (0, ""))[1].split()  # an image without keypoints has an empty line
-            try:
-                pose = [float(c) for c in cells[1:8]]
-                table = np.array(points, np.float64).reshape(-1, 3)
-                ids = np.array(points[2::3], np.int64)
-                yield int(cells[0]), pose[:4], pose[4:], int(cells[8]), cells[9], table[:, :2], ids
-            except (ValueError, IndexError):
-                raise self._wrong("images.txt", number, "expected two lines for each image") from None
-
-    def points(self) -> Iterator[tuple[int, float, float, float]]:
-        if not (self.folder / "points3D.txt").is_file():
-            return
-        for number, line in self._lines("points3D.txt"):
-            cells = line.split(maxsplit=4)
-            try:
-                yield int(cells[0]), float(cells[1]), float(cells[2]), float(cells[3])
-            except (ValueError, IndexError):
-                raise self._wrong("points3D.txt", number, "expected POINT3D_ID X Y Z …") from None
-
-    def _read(self, name: str) -> list[str]:
-        return read_foreign_text(self.folder / name).split("\n")
-
-    def _lines(self, name: str) -> Iterator[tuple[int, str]]:
-        for number, line in enumerate(self._read(name), 1):
-            if line.strip() and not line.startswith("#"):
-                yield number, line
-
-    def _wrong(self, name: str, number: int, expected: str) -> InputError:
-        return InputError(f"{self.folder / name}: line {number} cannot be read; {expected}")
-
-
-class _Binary:
-    """cameras.bin, images.bin, points3D.bin: little-endian, a count of records first."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def cameras(self) -> Iterator[tuple[int, Camera]]:
-        data = _Bytes(self.folder / "cameras.bin")
-        for _ in range(data.take("<Q")[0]):
-            number, model, width, height = data.take("<IiQQ")
-            if model not in MODEL_OF_NUMBER:
-                raise InputError(f"{data.path}: camera {number} has the unknown model {model}")
-            count = len(MODELS[MODEL_OF_NUMBER[model]][1].split())
-            yield number, Camera(MODEL_OF_NUMBER[model], width, height, data.take(f"<{count}d"))
-
-    def images(self) -> Iterator[Image]:
-        data = _Bytes(self.folder / "images.bin")
-        for _ in range(data.take("<Q")[0]):
-            number, *pose, camera_id = data.take("<I7dI")
-            name = data.text()
-            table = data.array(_KEYPOINT, data.take("<Q")[0])
-            yield number, pose[:4], pose[4:], camera_id, name, table["xy"].copy(), table["point"].astype(np.int64)
-
-    def points(self) -> Iterator[tuple[int, float, float, float]]:
-        if not (self.folder / "points3D.bin").is_file():
-            return
-        data = _Bytes(self.folder / "points3D.bin")
-        for _ in range(data.take("<Q")[0]):
-            number, x, y, z, *_, length = data.take("<Q3d3BdQ")
-            data.array(_TRACK, length)
-            yield number, x, y, z
-
-
+_Point = tuple[int, float, float, float]
 _KEYPOINT = np.dtype([("xy", "<f8", 2), ("point", "<u8")])
 _TRACK = np.dtype([("image", "<u4"), ("keypoint", "<u4")])
 
 
-class _Bytes:
-    """A file read from front to back; an early end is an error with the path."""
+@foreign("cameras of COLMAP")
+def _text_cameras(file: Path) -> dict[int, Camera]:
+    cameras = {}
+    for line in _lines(file):
+        number, model, width, height, *params = line.split()
+        cameras[int(number)] = camera(model, width, height, params, f"{file}: camera {number}")
+    return cameras
+
+
+@foreign("images of COLMAP")
+def _text_images(file: Path) -> list[_Image]:
+    images = []
+    lines = iter(read_foreign_text(file).split("\n"))
+    for line in lines:
+        if line.strip() and not line.startswith("#"):
+            number, *pose, camera_number, name = line.split(maxsplit=9)
+            points = next(lines, "").split()  # an image without keypoints has an empty line
+            keypoints = np.array(points, np.float64).reshape(-1, 3)[:, :2]
+            observed = np.array(points[2::3], np.int64)
+            images.append(_Image(int(number), [float(c) for c in pose], int(camera_number), name, keypoints, observed))
+    return images
+
+
+@foreign("points of COLMAP")
+def _text_points(file: Path) -> list[_Point]:
+    cells = (line.split(maxsplit=4) for line in _lines(file))
+    return [(int(number), float(x), float(y), float(z)) for number, x, y, z, *_ in cells]
+
+
+def _lines(file: Path) -> Iterator[str]:
+    """The lines that are neither empty nor comments."""
+    return (line for line in read_foreign_text(file).split("\n") if line.strip() and not line.startswith("#"))
+
+
+@foreign("cameras of COLMAP")
+def _binary_cameras(file: Path) -> dict[int, Camera]:
+    cameras, data = {}, _Records(file)
+    for _ in range(data.count()):
+        number, model, width, height = data.take("IiQQ")
+        name, parameters = MODEL_OF_NUMBER[model], MODELS[MODEL_OF_NUMBER[model]][1].split()
+        cameras[number] = Camera(name, width, height, data.take(f"{len(parameters)}d"))
+    return cameras
+
+
+@foreign("images of COLMAP")
+def _binary_images(file: Path) -> list[_Image]:
+    images, data = [], _Records(file)
+    for _ in range(data.count()):
+        number, *pose, camera_number = data.take("I7dI")
+        name, table = data.text(), data.array(_KEYPOINT)
+        images.append(_Image(number, pose, camera_number, name, table["xy"].copy(), table["point"].astype(np.int64)))
+    return images
+
+
+@foreign("points of COLMAP")
+def _binary_points(file: Path) -> list[_Point]:
+    points, data = [], _Records(file)
+    for _ in range(data.count()):
+        number, x, y, z, *_ = data.take("Q3d3Bd")
+        data.array(_TRACK)
+        points.append((number, x, y, z))
+    return points
+
+
+class _Records:
+    """A binary file (little-endian) read from front to back."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.data, self.at = path, read_foreign(path, _MAX_BYTES), 0
+        self.data, self.at = read_foreign(path, _MAX_BYTES), 0
 
     def take(self, form: str) -> tuple[Any, ...]:
-        try:
-            values = struct.unpack_from(form, self.data, self.at)
-        except struct.error:
-            raise self._cut() from None
-        self.at += struct.calcsize(form)
+        values = struct.unpack_from("<" + form, self.data, self.at)
+        self.at += struct.calcsize("<" + form)
         return values
 
-    def array(self, dtype: np.dtype[Any], count: int) -> NDArray[Any]:
-        if self.at + count * dtype.itemsize > len(self.data):
-            raise self._cut()
-        values = np.frombuffer(self.data, dtype, count, self.at)
-        self.at += count * dtype.itemsize
+    def count(self) -> int:
+        return int(self.take("Q")[0])
+
+    def array(self, dtype: np.dtype[Any]) -> NDArray[Any]:
+        """A count and that many values."""
+        count = self.count()
+        values = np.frombuffer(self.data, dtype, count, self.at) if count else np.zeros(0, dtype)
+        self.at += values.nbytes
         return values
 
     def text(self) -> str:
-        end = self.data.find(b"\0", self.at)
-        if end < 0:
-            raise self._cut()
+        end = self.data.index(b"\0", self.at)
         text = self.data[self.at : end].decode("utf-8", "surrogateescape")
         self.at = end + 1
         return text
-
-    def _cut(self) -> InputError:
-        return InputError(f"{self.path} ends after {len(self.data)} bytes, within a record; copy it again")
-
-
-def _is_model(path: Path) -> bool:
-    return path.is_dir() and find_model(path) is not None
-
-
-READERS.register("colmap")(Reader(_is_model, lambda path: read_reconstruction(path).image_set()))

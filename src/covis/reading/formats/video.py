@@ -20,8 +20,8 @@ from covis.core.foreign import check_regular, foreign
 from covis.core.progress import warn
 from covis.images import ImageSet
 from covis.poses import Poses
-from covis.reading.decoding import MAX_PIXELS
-from covis.reading.frames import Every, Extracted, Frame, distance_gone, extract
+from covis.reading.decoding import MAX_PIXELS, Rejected
+from covis.reading.frames import Every, Frame, Travelled, distance_along, extract
 from covis.reading.tracks import Track
 
 _COURSE_S = 1.0
@@ -77,71 +77,54 @@ def frames(path: Path) -> Iterator[Frame]:
 
 @foreign("a video")
 def import_video(
-    path: Path | str,
-    folder: Path | str,
+    path: Path,
+    folder: Path,
     every: Every,
     *,
     track: Track | None = None,
     offset_s: float = 0.0,
     mount_deg: float | None = None,
-) -> tuple[ImageSet, Extracted]:
+) -> tuple[ImageSet, list[Rejected]]:
     """Writes one frame per `every` into `folder`; blurred ones and duplicates are left out.
 
     offset_s: seconds to add to the video's clock. mount_deg: where the camera looks, clockwise
     from the direction of travel; without it headings are unknown.
     """
-    path, folder = Path(path), Path(folder)
-    recorded_s = recording_start(path)
     if track is None and every.unit == "m":
         raise InputError(f"--every {every.step:g}m needs positions for {path.name}: give --track, or --every 2s")
-    start_s = _start_on_track(path, recorded_s, track, offset_s)
-    travelled: Any = float
+    start_s = _start_on_track(path, track, offset_s)
+    travelled: Travelled = float
     if track is not None and every.unit == "m":
-        gone = distance_gone(track.time_s, Poses.from_latlon(track.lat, track.lon).xy)
+        gone = distance_along(track.time_s, Poses.from_latlon(track.lat, track.lon).xy)
         travelled = lambda when: gone(start_s + when)  # noqa: E731
-    known_start = None if np.isnan(start_s) else round(start_s, 3)
-    config = {"source": path.name, "bytes": path.stat().st_size, "start_s": known_start}
-    done = extract(frames(path), folder, travelled, every, config)
-    if not done.kept:
-        raise InputError(
-            f"{path}: no frame lies within the track's times; check --clock-offset ({_clock_gap(recorded_s, track)})"
-        )
-    return _image_set(path, folder, done, start_s, track, mount_deg), done
+    config = {"source": path.name, "start_s": None if np.isnan(start_s) else round(start_s, 3)}
+    taken = extract(frames(path), folder, travelled, every, config)
+    if not taken.kept:
+        away = "" if track is None else f" (the track begins {track.time_s[0] - start_s:+.0f} s after the video)"
+        raise InputError(f"{path}: no frame lies within the track's times{away}; check --clock-offset")
+    video_s = np.array([frame.time_s for frame in taken.kept])
+    poses = _poses_on_track(track, start_s + video_s, mount_deg)
+    columns = {"time": start_s + video_s, "video_s": video_s}
+    return ImageSet.of(folder, [frame.name for frame in taken.kept], poses, path.stem, columns=columns), taken.left_out
 
 
-def _start_on_track(path: Path, recorded_s: float, track: Track | None, offset_s: float) -> float:
+def _start_on_track(path: Path, track: Track | None, offset_s: float) -> float:
     """Seconds since 1970 of the first frame; NaN where neither video nor track can say."""
+    start_s = recording_start(path)
+    if np.isnan(start_s) and track is not None:
+        warn(f"{path} has no recording time; its first frame is placed at the track's first point")
+        start_s = float(track.time_s[0])
+    return start_s + offset_s
+
+
+def _poses_on_track(track: Track | None, when: Floats, mount_deg: float | None) -> Poses:
+    """Positions by time, and headings where the camera's mount is known."""
+    unknown = np.full(len(when), np.nan)
     if track is None:
-        return recorded_s
-    if not np.isnan(recorded_s):
-        return recorded_s + offset_s
-    warn(f"{path} has no recording time; its first frame is placed at the track's first point")
-    return float(track.time_s[0]) + offset_s
-
-
-def _clock_gap(recorded_s: float, track: Track | None) -> str:
-    if track is None or np.isnan(recorded_s):
-        return "the video does not say when it was taken"
-    away = float(track.time_s[0]) - recorded_s
-    return f"the track begins {abs(away):.0f} s {'after' if away > 0 else 'before'} the video"
-
-
-def _image_set(
-    path: Path, folder: Path, done: Extracted, start_s: float, track: Track | None, mount_deg: float | None
-) -> ImageSet:
-    """The frames with positions by time, and headings where the camera's mount is known."""
-    video_s = np.array([k.time_s for k in done.kept])
-    when = start_s + video_s
-    names = [k.name for k in done.kept]
-    columns = {"time": when, "video_s": video_s}
-    if track is None:
-        nowhere = Poses(np.full((len(names), 2), np.nan), np.full(len(names), np.nan))
-        return ImageSet.of(folder, names, nowhere, path.stem, columns=columns)
-    place = track.at(when)
-    heading = np.full(len(names), np.nan) if mount_deg is None else (course_at(track, when) + mount_deg) % 360.0
-    height = None if np.isnan(place[:, 2]).all() else place[:, 2]
-    poses = Poses.from_latlon(place[:, 0], place[:, 1], heading, z=height)
-    return ImageSet.of(folder, names, poses, path.stem, columns=columns)
+        return Poses(np.column_stack([unknown, unknown]), unknown)
+    lat, lon, height = track.at(when).T
+    heading = unknown if mount_deg is None else (course_at(track, when) + mount_deg) % 360.0
+    return Poses.from_latlon(lat, lon, heading, z=None if np.isnan(height).all() else height)
 
 
 def course_at(track: Track, when: Floats) -> Floats:
