@@ -74,7 +74,7 @@ def made(work: Path) -> dict[str, str]:
         "covis evaluate runs/cl town -o runs/cl/evals/town": "runs/cl/evals/town",
         "covis evaluate runs/gcl town -o runs/gcl/evals/town": "runs/gcl/evals/town",
         "covis report runs/cl runs/gcl -o report.html": "report.html",
-        "covis report runs/cl runs/gcl -o recall.png --figure recall --width 3.25 --no-title": "recall.png",
+        "covis report runs/cl runs/gcl -o recall.png --figure recall --width 3.25": "recall.png",
         "covis index photos/ -o town.map --model runs/gcl": "town.map",
     }
     for command, result in steps.items():

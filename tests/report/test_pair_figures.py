@@ -13,8 +13,9 @@ from covis.evaluation.run import evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.report import write_report
 from covis.report.activations import contributions
+from covis.report.differences import pca, tsne
 from covis.report.figures import FIGURES
-from covis.report.projections import pca, tsne
+from covis.report.study import Study
 from covis.report.style import save
 from covis.training.recipe import configure
 from covis.training.run import Resources, train
@@ -84,7 +85,7 @@ def own_cache(tmp_path_factory, monkeypatch):
 @pytest.mark.parametrize("name", ["differences", "activations", "overlap", "batches"])
 def test_figures_of_runs(trained, hamlet, tmp_path, name):
     groups, runs, _ = trained
-    drawn = FIGURES[name](groups, runs, hamlet)
+    drawn = FIGURES[name].draw(Study(groups, runs, hamlet))
     save(drawn, tmp_path / "f.png")
     assert (tmp_path / "f.png").read_bytes().startswith(b"\x89PNG")
     pytest.importorskip("sklearn", reason="draws half of the differences")
@@ -104,15 +105,15 @@ def test_the_report_of_runs_has_every_section(trained, hamlet, tmp_path):
 @pytest.mark.slow
 def test_a_name_keeps_its_colour(trained, hamlet):
     groups, runs, _ = trained
-    both = {"untrained": groups["CL"], **groups}
-    curves = {line.get_label(): line.get_color() for line in FIGURES["recall"](both, runs, hamlet).axes[0].lines}
+    study = Study({"untrained": groups["CL"], **groups}, runs, hamlet)
+    curves = {line.get_label(): line.get_color() for line in FIGURES["recall"].draw(study).axes[0].lines}
     from matplotlib.colors import to_hex
 
-    for axes in FIGURES["batches"](both, runs, hamlet).axes:
+    for axes in FIGURES["batches"].draw(study).axes:
         assert to_hex(axes.patches[0].get_facecolor()) == curves[axes.get_title()]
     assert len(set(curves.values())) == 3
 
 
 def test_batches_are_those_of_runs(hamlet):
     with pytest.raises(InputError, match="run folders"):
-        FIGURES["batches"]({}, {}, hamlet)
+        FIGURES["batches"].draw(Study({}, {}, hamlet))

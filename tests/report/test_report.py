@@ -3,7 +3,6 @@
 import ast
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -20,10 +19,10 @@ from covis.evaluation.result import find_evaluations
 from covis.evaluation.run import Variants, evaluate_to
 from covis.models import ModelConfig, PlaceModel
 from covis.ranking import Ranking
-from covis.report import sections, tables, write_report
+from covis.report import tables, write_report
 from covis.report.figures import FIGURES
-from covis.report.inputs import openable_models
 from covis.report.query_map import severity
+from covis.report.study import Study
 from covis.report.style import save, svg
 from layouts import builders
 
@@ -89,7 +88,7 @@ def test_each_figure_as_a_file(evaluated, tmp_path, figure, ending, magic):
         (["--figure", "recal"], "did you mean 'recall'"),
         (["--figure", "batches"], "give run folders"),
         (["--figure", "training"], "give run folders"),
-        ([], "add --figure NAME"),
+        ([], "needs --figure NAME"),
     ],
 )
 def test_wrong_figures_are_told(evaluated, tmp_path, args, words):
@@ -108,17 +107,17 @@ def test_figures_of_other_protocols_do_not_mix(evaluated, hamlet, tmp_path):
         write_report(tmp_path / "r.html", {}, other)
 
 
-def by_label(folder):
-    return {e.label: [e] for e in map(Evaluation.open, find_evaluations(folder))}
+def study_of(folder, data=None):
+    return Study({e.label: [e] for e in map(Evaluation.open, find_evaluations(folder))}, {}, data)
 
 
 def test_the_model_behind_evaluations_is_opened_once(evaluated, hamlet):
-    groups = by_label(evaluated)
-    assert openable_models(groups, {}) == {"small": evaluated.parent / "small"}
+    study = study_of(evaluated, hamlet)
+    assert study.model_folders == {"small": evaluated.parent / "small"}
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 1).save(evaluated.parent / "small", replace=True)
-    assert openable_models(groups, {}) == {}  # another model lies there now
+    assert study.model_folders == {}  # another model lies there now
     with pytest.raises(InputError, match="evaluations whose model is still there"):
-        FIGURES["activations"](groups, {}, hamlet)
+        FIGURES["activations"].draw(study)
     PlaceModel.build(ModelConfig("tiny", "gem", (32, 32), "all"), 0).save(evaluated.parent / "small", replace=True)
 
 
@@ -127,42 +126,42 @@ def test_confident_wrong_answers_come_first_whether_their_place_is_known_or_not(
     assert sorted(worst_first, key=lambda answer: -severity(*answer)) == worst_first
 
 
-def test_a_model_that_cannot_be_opened_is_told_in_its_sections(evaluated, hamlet, tmp_path):
-    shutil.copytree(evaluated.parent / "small", tmp_path / "broken")
-    (tmp_path / "broken" / "weights.safetensors").write_bytes(b"no")
-    for make in (sections.descriptor_differences, sections.activations):
-        section = make(by_label(evaluated), {"small": tmp_path / "broken"}, load_benchmark("town", hamlet))
-        assert "weights.safetensors" in section.body
-        assert "<svg" not in section.body
+def test_a_model_that_cannot_be_opened_is_told_in_its_section(evaluated, hamlet):
+    weights = evaluated.parent / "small" / "weights.safetensors"
+    content = weights.read_bytes()
+    weights.write_bytes(b"no")
+    section = FIGURES["activations"].section("activations", study_of(evaluated, hamlet))
+    weights.write_bytes(content)
+    assert "weights.safetensors" in section.body
+    assert "<svg" not in section.body
 
 
 def test_every_figure_of_an_evaluation_is_in_a_table(evaluated):
-    groups = by_label(evaluated)
-    [first] = groups["small"]
-    recalls, rest = tables.recall_table(groups, []).body, tables.further(groups).body
+    study = study_of(evaluated)
+    [first] = study.evaluations["small"]
+    recalls, rest = tables.recall(study, []).body, tables.further(study).body
     assert f"{first.recall[1]:.1f} [" in recalls
     assert recalls[: recalls.index("</table>")].count("(p = ") == 2
     assert "&lt;" not in recalls
     for key, name in NAMES.items():
         assert (escape(name.text) in rest) == (key in first.figures)
-    by_condition = tables.parts(groups).body
+    by_condition = tables.parts(study).body
     assert all(f'<th scope="row">{part}</th>' in by_condition for part in first.figures["breakdown"]["condition"])
 
 
 def test_figures_are_fit_for_a_paper(evaluated, tmp_path):
     """Type 42 fonts, ticks at the reported k, a band and a marker each line, the width that was asked for, no title."""
-    groups = by_label(evaluated)
-    figure = FIGURES["recall"](groups, {}, None)
+    study = study_of(evaluated)
+    figure = FIGURES["recall"].draw(study)
     [axes] = figure.axes
-    assert axes.get_xticks().tolist() == sorted(next(iter(groups.values()))[0].recall)
-    assert len(axes.collections) == len(groups)
-    assert len({line.get_marker() for line in axes.lines}) == len(groups)
+    assert axes.get_xticks().tolist() == sorted(study.first.recall)
+    assert len(axes.collections) == len({line.get_marker() for line in axes.lines}) == len(study.evaluations)
     for line, band in zip(axes.lines, axes.collections, strict=True):  # the curve runs inside its band, at every k
         low, high = band.get_datalim(axes.transData).intervaly
         assert low <= line.get_ydata().min()
         assert line.get_ydata().max() <= high
         assert len(band.get_paths()[0].vertices) > 2 * len(line.get_ydata())
-    save(figure, tmp_path / "recall.pdf", width_in=3.25, titles=False)
+    save(figure, tmp_path / "recall.pdf", width_in=3.25)
     pdf = (tmp_path / "recall.pdf").read_bytes()
     assert b"/FontType 42" in pdf or b"/CIDFontType2" in pdf
     assert b"/Type3" not in pdf
@@ -171,38 +170,21 @@ def test_figures_are_fit_for_a_paper(evaluated, tmp_path):
 
 
 def test_drawings_and_tables_speak_to_screen_readers(evaluated, hamlet):
-    groups = by_label(evaluated)
-    drawn = svg(FIGURES["recall"](groups, {}, None))
+    study = study_of(evaluated)
+    drawn = svg(FIGURES["recall"].draw(study))
     assert 'role="img"' in drawn
-    assert "<title>recall, Recall@k, % against k: small" in drawn
-    body = tables.recall_table(groups, []).body
-    assert body.count('scope="col"') == body.count("<th ") - len(groups)
+    assert "<title>Recall@k, % against k: small" in drawn
+    body = tables.recall(study, []).body
+    assert body.count('scope="col"') == body.count("<th ") - len(study.evaluations)
     assert "<b>" in body
     assert 'data-copy="LaTeX"' in body
     assert "toprule" in body
 
 
 def test_names_of_models_cannot_break_the_page(evaluated):
-    [first] = by_label(evaluated)["small"]
-    body = tables.recall_table({"<script>alert(1)</script>": [first]}, []).body
+    [first] = study_of(evaluated).evaluations["small"]
+    body = tables.recall(Study({"<script>alert(1)</script>": [first]}), []).body
     assert "<script>" not in body
-
-
-def test_printing_leaves_buttons_out():
-    from importlib import resources
-
-    css = resources.files("covis.web").joinpath("assets", "report.css").read_text(encoding="utf-8")
-    rule = css[css.index("@media print") :]
-    assert "nav, .copy, #map-models" in rule
-    assert "display: none" in rule
-    assert "flex" not in rule
-
-
-def test_columns_of_numbers_are_right_aligned():
-    from importlib import resources
-
-    css = resources.files("covis.web").joinpath("assets", "report.css").read_text(encoding="utf-8")
-    assert re.search(r"td\.number \{[^}]*text-align: right", css)
 
 
 def test_no_html_is_put_together_by_hand():

@@ -48,11 +48,9 @@ def report(
     benchmark: Annotated[
         str, typer.Option(help="Only evaluations on this benchmark, if runs were scored on several.")
     ] = "",
-    title: Annotated[str, typer.Option(help="Heading of the page.")] = "",
     width: Annotated[
         float | None, typer.Option(min=0.5, help="Width of a --figure in inches, such as 3.25 for one column.")
     ] = None,
-    no_title: Annotated[bool, typer.Option("--no-title", help="A --figure without titles, for a paper.")] = False,
     json: Json = False,
 ) -> None:
     """Write a report page: tables, curves, maps, galleries. One self-contained HTML file.
@@ -63,41 +61,31 @@ def report(
     Examples:
       covis report evals/cl evals/gcl -o report.html
       covis report runs/quick -o report.html --data /data/msls
-      covis report evals/cl evals/gcl -o recall.pdf --figure recall --width 3.25 --no-title
+      covis report evals/cl evals/gcl -o recall.pdf --figure recall --width 3.25
       covis report runs/cl runs/gcl -o maps.png --figure activations
       covis report paper/runs/*/seed-0 -o report.html --benchmark msls_val --data /data/msls
     """
-    _check_output(output, figure, width, no_title)
-    from covis.datasets import given_paths
-    from covis.evaluation import BENCHMARKS, load_benchmark
-    from covis.report import write_report
-    from covis.report.figures import FIGURES
-    from covis.report.style import save
-
-    groups, runs = _group_evaluations(sources, benchmark)
-    protocol = BENCHMARKS[next(iter(groups.values()))[0].benchmark]
-    path = given_paths(data, [protocol.dataset]).get(protocol.dataset)
-    if figure:
-        save(FIGURES[figure](groups, runs, path), output, width_in=width, titles=not no_title)
-    else:
-        first = next(iter(groups.values()))[0]
-        loaded = load_benchmark(first.benchmark, path, frame=first.protocol.get("frame", ""))
-        write_report(
-            output, groups, loaded, runs=runs or None, data=path, title=title or f"Evaluation on {first.benchmark}"
-        )
-    then = "" if figure else f"open {output} in a browser"
-    emit({"report": str(output), "models": list(groups)}, json, f"{output}: {', '.join(groups)}", then)
-
-
-def _check_output(output: Path, figure: str, width: float | None, no_title: bool) -> None:
-    """Refuses a page under a picture's name, and options that would do nothing."""
     picture = output.suffix.lower() in _PICTURES
     if figure and not picture:
         raise InputError(f"{output} is not a picture; give a name that ends in {', '.join(_PICTURES)}")
-    if not figure and picture:
-        raise InputError(f"{output} is a picture: add --figure NAME (such as recall), or write the page as FILE.html")
-    if not figure and (width is not None or no_title):
-        raise InputError("--width and --no-title are for one --figure; add --figure NAME")
+    if not figure and (picture or width is not None):
+        raise InputError(f"{output}: a picture or --width needs --figure NAME (such as recall); a page is FILE.html")
+    from covis.datasets import given_paths
+    from covis.evaluation import BENCHMARKS
+    from covis.report import write_report
+    from covis.report.figures import FIGURES
+    from covis.report.study import Study
+    from covis.report.style import save
+
+    groups, runs = _group_evaluations(sources, benchmark)
+    dataset = BENCHMARKS[next(iter(groups.values()))[0].benchmark].dataset
+    study = Study(groups, runs, given_paths(data, [dataset]).get(dataset))
+    if figure:
+        save(FIGURES[figure].draw(study), output, width_in=width)
+    else:
+        write_report(output, groups, study.benchmark, runs=runs, data=study.data)
+    then = "" if figure else f"open {output} in a browser"
+    emit({"report": str(output), "models": list(groups)}, json, f"{output}: {', '.join(groups)}", then)
 
 
 def _group_evaluations(

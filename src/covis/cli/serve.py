@@ -13,7 +13,6 @@ from covis.cli.verbs import LOCALISE, verb
 from covis.core.errors import InputError, near_path
 
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
-_PER_MINUTE = 1200
 
 
 @verb("serve", section=LOCALISE, order=3)
@@ -38,12 +37,6 @@ def serve(
     allow_host: Annotated[
         list[str] | None, typer.Option(help="Another host name that requests may use, such as behind a proxy.")
     ] = None,
-    rate: Annotated[
-        int | None,
-        typer.Option(min=1, help="Requests per minute per key or address (loopback: unlimited; otherwise 1200)."),
-    ] = None,
-    queue: Annotated[int, typer.Option(min=1, help="Photos that may wait in line; more are refused with 503.")] = 256,
-    max_upload: Annotated[str, typer.Option(help="Largest request.")] = "100M",
     tiles: TilesOption = "",
     pictures: PicturesOption = None,
     json: Json = False,
@@ -67,9 +60,8 @@ def serve(
     for path in maps:
         if not path.is_dir():
             raise InputError(f"{path} does not exist{near_path(path)}; make a map with: covis index PHOTOS -o MAP")
-    limits = _limits(rate, queue, max_upload, local and not keys)
     hosts = frozenset({*LOOPBACK, "[::1]", host, *(n.lower() for n in allow_host or ())}) if local else None
-    app = _app(maps, limits=limits, keys=keys, hosts=hosts, pictures=pictures or (), tiles=tiles)
+    app = _app(maps, keys=keys, hosts=hosts, pictures=pictures or (), tiles=tiles)
     _run(app, host, port, json)
 
 
@@ -79,19 +71,6 @@ def _map_of(path: Path) -> Path:
 
     library = map_of(str(path.resolve()), None)
     return library if path.is_dir() and memory_of(library).is_dir() else path
-
-
-def _limits(rate: int | None, queue: int, max_upload: str, trusted: bool) -> Any:
-    from covis.search.kinds import parse_size
-    from covis.service.limits import Limits
-
-    largest = parse_size(max_upload)
-    if largest < 1:
-        raise InputError("--max-upload must be positive, such as 100M")
-    return Limits(
-        photo_bytes=min(largest, Limits.photo_bytes), request_bytes=largest, queue=queue,
-        total_bytes=max(4 * largest, Limits.total_bytes), per_minute=(None if trusted else _PER_MINUTE) if rate is None else rate,
-    )  # fmt: skip
 
 
 def _app(maps: list[Path], *, keys: Path | None, **options: Any) -> Any:

@@ -2,70 +2,68 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor
 
 from covis.core.errors import InputError
-from covis.evaluation import Benchmark
-from covis.images import ImageSet
 from covis.models import PlaceModel
 from covis.reading.decoding import Reject, decode
-from covis.report.inputs import EvaluationGroups, Models, open_models, sampled_pairs
+from covis.report.study import Study
 from covis.report.style import PAGE_WIDTH, panels, styled
 
-Shares = tuple[NDArray[Any], NDArray[Any]]
+Shares = tuple[NDArray[np.float32], NDArray[np.float32]]
 CHOSEN = (0.9, 0.6, 0.3, 0.0)
 """ψ of the pairs whose activation maps are shown."""
 
 
-def activation_figure(evaluations: EvaluationGroups, models: Models, benchmark: Benchmark) -> Figure:
-    """Sampled pairs with ψ near `CHOSEN`, seen by each model."""
-    opened = open_models(models)
-    sample = sampled_pairs(evaluations, benchmark)
-    psi = np.asarray(sample["pair_psi"])
-    at = [int(np.argmin(np.abs(psi - wanted))) for wanted in CHOSEN]
-    pairs = [(int(sample["pair_query"][k]), int(sample["pair_map"][k])) for k in at]
-    captions = [f"ψ = {psi[k]:.2f}" for k in at]
-    return pair_activations(opened, benchmark.queries, benchmark.database, pairs, captions)
-
-
-def pair_activations(
-    models: Mapping[str, PlaceModel],
-    queries: ImageSet,
-    database: ImageSet,
-    pairs: list[tuple[int, int]],
-    captions: list[str],
-) -> Figure:
-    """Activation maps of chosen pairs (query id, map id), one column per model."""
-    paths = [(queries.path(i), database.path(j)) for i, j in pairs]
+@styled
+def activations(study: Study) -> Figure:
+    """A row for each sampled pair with ψ near `CHOSEN`: both photos, then for each model what every place adds."""
+    queries, database = study.benchmark.queries, study.benchmark.database
+    psi, query, match = (np.asarray(study.sample[f"pair_{part}"]) for part in ("psi", "query", "map"))
+    chosen = [int(np.argmin(np.abs(psi - wanted))) for wanted in CHOSEN]
+    paths = [(queries.path(int(query[k])), database.path(int(match[k]))) for k in chosen]
     try:
-        photos = [(_thumbnail(a), _thumbnail(b)) for a, b in paths]
+        photos = [(_small(a), _small(b)) for a, b in paths]
         shares = {
             name: [contributions(m, m.preprocessing.pixels(a), m.preprocessing.pixels(b)) for a, b in paths]
-            for name, m in models.items()
+            for name, m in study.models.items()
         }
     except Reject as reject:
         raise InputError(f"{reject}; fix the file or evaluate again without it") from reject
-    return activation_maps(photos, captions, shares)
+    aspect = np.mean([side.shape[0] / side.shape[1] for pair in photos for side in pair])
+    columns = 2 * (1 + len(shares))
+    width = min(1.9, PAGE_WIDTH / columns)
+    figure, grid = panels(width * columns, (width * aspect + 0.06) * len(photos) + 0.3, len(photos), columns)
+    for axes in grid.ravel():
+        axes.set(xticks=[], yticks=[])
+        axes.spines[:].set_visible(False)
+        axes.grid(False)
+    for i, pair in enumerate(photos):
+        grid[i, 0].set_ylabel(f"ψ = {psi[chosen[i]]:.2f}")
+        for side in (0, 1):
+            grid[i, side].imshow(pair[side])
+            for column, found in enumerate(shares.values(), start=1):
+                _overlay(grid[i, 2 * column + side], pair[side], found[i], side)
+    for column, name in enumerate(("photos", *shares)):
+        grid[0, 2 * column].set_title(name, loc="left")
+    return figure
 
 
-def _thumbnail(path: Path) -> NDArray[np.uint8]:
-    from PIL import Image
-
+def _small(path: Path) -> NDArray[np.uint8]:
     picture = Image.fromarray(decode(path))
     picture.thumbnail((200, 200))
     return np.asarray(picture)
 
 
-def contributions(model: PlaceModel, first: Tensor, second: Tensor) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def contributions(model: PlaceModel, first: Tensor, second: Tensor) -> Shares:
     """What every place of the map adds to the cosine of two pooled photos (3, H, W) uint8; each (h, w).
 
     Feature × gradient with the vectors' lengths held fixed: for pooling by mean, maximum or generalised mean the places
@@ -84,32 +82,6 @@ def contributions(model: PlaceModel, first: Tensor, second: Tensor) -> tuple[NDA
         raise InputError(f"pooling {model.config.pool!r} takes nothing from the map, so it has no activation map")
     shares = (space * slope).sum(1).detach().cpu().numpy()
     return shares[0], shares[1]
-
-
-@styled
-def activation_maps(
-    photos: Sequence[tuple[NDArray[np.uint8], NDArray[np.uint8]]],
-    captions: Sequence[str],
-    shares: Mapping[str, Sequence[Shares]],
-) -> Figure:
-    """One row per pair: both photos, then for each name both with what every place adds to the similarity."""
-    aspect = np.mean([side.shape[0] / side.shape[1] for pair in photos for side in pair])
-    columns = 2 * (1 + len(shares))
-    width = min(1.9, PAGE_WIDTH / columns)
-    figure, grid = panels(width * columns, (width * aspect + 0.06) * len(photos) + 0.3, len(photos), columns)
-    for axes in grid.ravel():
-        axes.set(xticks=[], yticks=[])
-        axes.spines[:].set_visible(False)
-        axes.grid(False)
-    for i, pair in enumerate(photos):
-        grid[i, 0].set_ylabel(captions[i])
-        for side in (0, 1):
-            grid[i, side].imshow(pair[side])
-            for column, name in enumerate(shares, start=1):
-                _overlay(grid[i, 2 * column + side], pair[side], shares[name][i], side)
-    for column, name in enumerate(("photos", *shares)):
-        grid[0, 2 * column].set_title(name, loc="left")
-    return figure
 
 
 def _overlay(axes: Axes, photo: NDArray[np.uint8], shares: Shares, side: int) -> None:

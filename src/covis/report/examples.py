@@ -13,19 +13,19 @@ from matplotlib.patches import Wedge
 
 from covis.graph import POSITIVE, SimilarityGraph
 from covis.images import Split
-from covis.report.overlap import Labelled
+from covis.report.study import Study
 from covis.report.style import COLOURS, panels, styled, svg
 from covis.web.page import Section, figure, rendered
 from covis.web.thumbnails import data_url
 
 _THUMBNAIL_PIXELS = 180
-EXAMPLES = (0.9, 0.7, POSITIVE, 0.3, 0.1, 0.0)
-"""ψ of the example pairs that are shown."""
+EXAMPLES = (0.9, 0.7, POSITIVE, 0.3, 0.1)
+"""ψ of the example pairs that are shown, beside one that shares nothing."""
 
 
-def examples(labelled: Labelled) -> Section | None:
+def examples(study: Study) -> Section | None:
     """Pairs of images with their ψ and fields of view."""
-    graph, queries, database = labelled
+    graph, queries, database = study.labels
     if not graph.has_grades:
         return None
     cells = [_example(Split(queries, database), graph, i, j) for i, j in _pairs(graph)]
@@ -34,17 +34,10 @@ def examples(labelled: Labelled) -> Section | None:
 
 def _pairs(graph: SimilarityGraph) -> list[tuple[int, int]]:
     """For each ψ of `EXAMPLES` the stored pair closest to it, and one that shares nothing."""
-    psi, rows = graph.psi, graph.rows
-    pairs = []
-    for wanted in EXAMPLES:
-        if wanted > 0:
-            k = int(np.argmin(np.abs(psi - wanted)))
-            pairs.append((int(rows[k]), int(graph.indices[k])))
-        else:
-            row = graph.shape[0] // 2
-            free = np.setdiff1d(np.arange(graph.shape[1]), graph.row(row)[0])
-            pairs.append((row, int(free[len(free) // 2])))
-    return pairs
+    nearest = [int(np.argmin(np.abs(graph.psi - wanted))) for wanted in EXAMPLES]
+    row = graph.shape[0] // 2
+    free = np.setdiff1d(np.arange(graph.shape[1]), graph.row(row)[0])
+    return [*((int(graph.rows[k]), int(graph.indices[k])) for k in nearest), (row, int(free[len(free) // 2]))]
 
 
 def _example(split: Split, graph: SimilarityGraph, i: int, j: int) -> dict[str, Any]:

@@ -2,77 +2,23 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
-
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
-from covis import datasets
-from covis.core.errors import InputError
-from covis.evaluation import Benchmark
+from covis.core.arrays import Floats
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.poses import angle_between
-from covis.report.inputs import Runs, run_recipe
+from covis.report.study import NotInStudy, Study
 from covis.report.style import PAGE_WIDTH, SCATTER, panels, styled
 
-Labelled = tuple[SimilarityGraph, ImageSet, ImageSet]
-Posed = tuple[NDArray[Any], NDArray[Any], NDArray[Any], float]
 _POSE_PAIRS = 4_000_000
 
 
-def overlap_figure(runs: Runs, benchmark: Benchmark, data: Path | None) -> Figure:
-    """ψ against metres and degrees."""
-    pairs = posed_pairs(*labelled(runs, benchmark, data))
-    if pairs is None:
-        raise InputError("there is no pair of graded similarity with known positions and headings")
-    return overlap_against_pose(*pairs)
-
-
-def labelled(runs: Runs, benchmark: Benchmark, data: Path | None) -> Labelled:
-    """The labels of the last name's first run with their images; without runs, the benchmark's own."""
-    if not runs:
-        return benchmark.graded, benchmark.queries, benchmark.database
-    run = list(runs.values())[-1][0]
-    recipe = run_recipe(run)
-    split = datasets.load(recipe["dataset"], data, recipe["split"])
-    return SimilarityGraph.open(run / "labels"), split.queries, split.database
-
-
-def posed_pairs(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> Posed | None:
-    """Metres, degrees and ψ of the pairs of evenly drawn queries within the labels' reach, and that reach in metres."""
-    if not graph.has_grades:
-        return None
-    reach = _reach(graph, a, b)
-    most = max(1, _POSE_PAIRS // max(1, len(b)))
-    parts = []
-    for i in np.unique(np.linspace(0, len(a) - 1, min(most, len(a))).astype(int)):
-        metres = np.hypot(*(b.poses.xy - a.poses.xy[i]).T)
-        degrees = angle_between(a.poses.heading[i], b.poses.heading)
-        near = (metres <= reach) & ~np.isnan(degrees)
-        if graph.facts.get("within_group"):
-            near &= np.array(b.group_names)[b.group] == a.group_names[a.group[i]]
-        if a is b:
-            near[i] = False
-        j = np.flatnonzero(near)
-        parts.append(np.stack([metres[j], degrees[j], graph.lookup(np.full(len(j), i), j)]))
-    metres, degrees, psi = np.concatenate(parts, axis=1)
-    return (metres, degrees, psi, reach) if len(psi) else None
-
-
-def _reach(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> float:
-    """Metres within which pairs can share something, judged by the stored pairs."""
-    some = slice(None, None, max(1, graph.pairs // 100_000))
-    apart = a.poses.xy[graph.rows[some]] - b.poses.xy[graph.indices[some]]
-    metres = np.hypot(*apart.T)
-    return float(np.nanmax(metres, initial=0.0)) or 1.0
-
-
 @styled
-def overlap_against_pose(metres: NDArray[Any], degrees: NDArray[Any], psi: NDArray[Any], reach_m: float) -> Figure:
+def overlap(study: Study) -> Figure:
     """ψ of pairs against how far apart two cameras stand (m) and how far they are turned (degrees)."""
+    metres, degrees, psi, reach_m = _posed_pairs(*study.labels)
     figure, [[left, right]] = panels(PAGE_WIDTH, 3.6, 1, 2)
     some = np.random.default_rng(0).permutation(len(psi))[:SCATTER]
     drawn = left.scatter(
@@ -88,3 +34,34 @@ def overlap_against_pose(metres: NDArray[Any], degrees: NDArray[Any], psi: NDArr
     figure.colorbar(mesh, ax=right, label="mean ψ")
     right.set(xlabel="metres between cameras", ylabel="degrees between headings", yticks=[0, 45, 90, 135, 180])
     return figure
+
+
+def _posed_pairs(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> tuple[Floats, Floats, Floats, float]:
+    """Metres, degrees and ψ of the pairs of evenly drawn queries within the labels' reach, and that reach in metres."""
+    none = NotInStudy("there is no pair of graded similarity with known positions and headings")
+    if not graph.has_grades:
+        raise none
+    reach = _reach(graph, a, b)
+    most = max(1, _POSE_PAIRS // max(1, len(b)))
+    parts = []
+    for i in np.unique(np.linspace(0, len(a) - 1, min(most, len(a))).astype(int)):
+        metres = np.hypot(*(b.poses.xy - a.poses.xy[i]).T)
+        degrees = angle_between(a.poses.heading[i], b.poses.heading)
+        near = (metres <= reach) & ~np.isnan(degrees)
+        if graph.facts.get("within_group"):
+            near &= np.array(b.group_names)[b.group] == a.group_names[a.group[i]]
+        if a is b:
+            near[i] = False
+        j = np.flatnonzero(near)
+        parts.append(np.stack([metres[j], degrees[j], graph.lookup(np.full(len(j), i), j)]))
+    metres, degrees, psi = np.concatenate(parts, axis=1)
+    if not len(psi):
+        raise none
+    return metres, degrees, psi, reach
+
+
+def _reach(graph: SimilarityGraph, a: ImageSet, b: ImageSet) -> float:
+    """Metres within which pairs can share something, judged by the stored pairs."""
+    some = slice(None, None, max(1, graph.pairs // 100_000))
+    offset = a.poses.xy[graph.rows[some]] - b.poses.xy[graph.indices[some]]
+    return float(np.nanmax(np.hypot(*offset.T), initial=0.0)) or 1.0

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from covis.core.arrays import Ids
 from covis.evaluation import Benchmark, Evaluation
-from covis.report.inputs import EvaluationGroups
+from covis.images import ImageSet
+from covis.report.study import Study
 from covis.web.page import Section, rendered
 from covis.web.thumbnails import data_url
 
@@ -23,33 +24,27 @@ _PLACES = 4000
 _THUMBNAIL_PIXELS = 180
 
 
-def map_and_gallery(evaluations: EvaluationGroups, benchmark: Benchmark) -> Section:
+def map_and_gallery(study: Study) -> Section:
     """Where queries were right and wrong, and the worst of the wrong ones."""
-    data = map_data({name: group[0] for name, group in evaluations.items()}, benchmark)
-    return Section("Correct and wrong queries", rendered("queries.html"), "map", data)
+    return Section("Correct and wrong queries", rendered("queries.html"), "map", _data(study))
 
 
-def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dict[str, Any]:
+def _data(study: Study) -> dict[str, Any]:
     """Queries with the best match of each model, and thumbnails of the images that can be looked at."""
-    shown = _shown(next(iter(evaluations.values())))
-    xy = benchmark.queries.poses.xy
-    places = benchmark.database.poses.xy[:: max(1, len(benchmark.database) // _PLACES)]
+    benchmark = study.benchmark
+    shown = _shown(study.first)
+    queries, places = benchmark.queries, benchmark.database.poses.xy[:: max(1, len(benchmark.database) // _PLACES)]
     truth = [_truth(benchmark, int(i)) for i in shown]
     models: list[dict[str, Any]] = [
         {
             "name": name,
-            "answers": [_answer(e, benchmark, int(i)) | {"truth": t} for i, t in zip(shown, truth, strict=True)],
+            "answers": [_answer(group[0], benchmark, int(i)) | {"truth": t} for i, t in zip(shown, truth, strict=True)],
         }
-        for name, e in evaluations.items()
+        for name, group in study.evaluations.items()
     ]
     return {
         "queries": [
-            {
-                "id": int(i),
-                "name": benchmark.queries.name(int(i)),
-                "x": round(float(xy[i, 0]), 1),
-                "y": round(float(xy[i, 1]), 1),
-            }
+            {"id": int(i), "name": queries.name(int(i)), **dict(zip("xy", _place(queries, int(i)), strict=True))}
             for i in shown
         ],
         "places": np.round(places[~np.isnan(places[:, 0])], 1).tolist(),
@@ -57,6 +52,11 @@ def map_data(evaluations: Mapping[str, Evaluation], benchmark: Benchmark) -> dic
         "thumbs": _thumbs(models, shown, benchmark),
         "gallery": ENTRIES,
     }
+
+
+def _place(images: ImageSet, i: int) -> list[float | None]:
+    """East and north of an image in metres, if they are known."""
+    return np.round(images.poses.xy[i], 1).tolist() if images.poses.known[i] else [None, None]
 
 
 def _shown(evaluation: Evaluation) -> Ids:
@@ -93,16 +93,14 @@ def _truth(benchmark: Benchmark, i: int) -> int | None:
 
 def _answer(evaluation: Evaluation, benchmark: Benchmark, i: int) -> dict[str, Any]:
     arrays = evaluation.arrays
-    best = int(arrays["ids"][i, 0])
+    best, first = int(arrays["ids"][i, 0]), int(arrays["first_hit"][i])
     metres, distance = float(arrays["error_m"][i]), float(arrays["distances"][i, 0])
-    first = int(arrays["first_hit"][i])
-    known = best >= 0 and bool(benchmark.database.poses.known[best])
-    place = benchmark.database.poses.xy[best] if known else (None, None)
+    x, y = _place(benchmark.database, best) if best >= 0 else (None, None)
     return {
         "id": best if best >= 0 else None,
         "name": benchmark.database.name(best) if best >= 0 else "nothing",
-        "x": None if place[0] is None else round(float(place[0]), 1),
-        "y": None if place[1] is None else round(float(place[1]), 1),
+        "x": x,
+        "y": y,
         "right": first == 1,
         "rank": first,
         "metres": None if np.isnan(metres) else round(metres, 1),

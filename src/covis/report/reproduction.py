@@ -99,7 +99,7 @@ def reproduce_table(name: str, table: Table, inputs: Inputs, seeds: int, changed
 
 
 def score_table(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[list[Outcome], dict[str, Any]]:
-
+    """A table or sweep, scored and written as Markdown and JSON; the outcomes, and what was written."""
     numbers = list(range(seeds))
     outcomes = with_means(run_rows(table.rows, inputs, numbers), table)
     record = write_outcomes(inputs.output, table.title, outcomes, numbers, name, table.notes, table.against)
@@ -109,7 +109,7 @@ def score_table(name: str, table: Table, inputs: Inputs, seeds: int) -> tuple[li
 
 
 def _measure_table(name: str, table: Table, inputs: Inputs, changed: bool) -> dict[str, Any]:
-
+    """A table of costs: each row measured for a few steps."""
     entries = measure_rows(table.rows, inputs)
     measured = [row.recipe for row in table.rows if row.recipe is not None and not lacking(row, inputs)]
     splits = dict.fromkeys((recipe.dataset, recipe.split) for recipe in measured)
@@ -126,6 +126,7 @@ def _measure_table(name: str, table: Table, inputs: Inputs, changed: bool) -> di
 def draw_figure(name: str, table: Table, outcomes: Sequence[Outcome], inputs: Inputs) -> list[str]:
     """The table's picture, one for each benchmark that has evaluations; warns of what cannot be drawn."""
     from covis.report.figures import FIGURES  # matplotlib takes a second to import
+    from covis.report.study import Study
     from covis.report.style import save
 
     done = sorted((o for o in outcomes if o.runs or o.evaluations), key=lambda o: o.row.name not in table.against[:1])
@@ -145,7 +146,7 @@ def draw_figure(name: str, table: Table, outcomes: Sequence[Outcome], inputs: In
         dataset = BENCHMARKS[benchmark].dataset if benchmark else _trained_on(table)
         file = inputs.output / (f"{name}_{benchmark}.svg" if len(benchmarks) > 1 else f"{name}.svg")
         try:
-            save(FIGURES[table.figure](groups, runs, inputs.data.get(dataset)), file)
+            save(FIGURES[table.figure].draw(Study(groups, runs, inputs.data.get(dataset))), file)
             drawn.append(str(file))
         except InputError as error:
             warn(f"{file} is not drawn: {error}")

@@ -115,15 +115,11 @@ def described(figure: Figure) -> str:
     return "; ".join(part for part in dict.fromkeys(parts) if part) or "drawing"
 
 
-def save(figure: Figure, path: Path, *, width_in: float | None = None, titles: bool = True) -> None:
+def save(figure: Figure, path: Path, *, width_in: float | None = None) -> None:
     """Writes the drawing as PNG, SVG or PDF, by the file's ending, with fonts that papers take.
 
-    width_in: width in inches; the height scales in proportion, letters keep their size. titles: whether to draw titles.
+    width_in: width in inches; the height scales in proportion, letters keep their size.
     """
-    if not titles:
-        for axes in figure.axes:
-            axes.set_title("")
-            axes.set_title("", loc="left")
     if width_in is not None:
         width, height = figure.get_size_inches()
         figure.set_size_inches(width_in, height * width_in / width)

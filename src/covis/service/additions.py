@@ -20,7 +20,7 @@ from covis.poses import Poses
 from covis.reading.decoding import Reject
 from covis.reading.exif import photo_of
 from covis.service.batching import Unusable
-from covis.service.forms import Form, Upload
+from covis.service.uploads import Form, Upload
 
 _UPLOADS = "uploads"
 """Where a photo that came over HTTP would lie: a name for it only, nothing is written there."""
@@ -30,8 +30,8 @@ _UPLOADS = "uploads"
 class PhotoPosition:
     """Where a photo was taken: degrees, or metres where the map is not on Earth."""
 
-    first: float
-    second: float
+    first: float = math.nan
+    second: float = math.nan
     heading: float = math.nan
     group: str = ""
 
@@ -42,8 +42,12 @@ class Addition:
 
     images: ImageSet
     store: DescriptorStore
-    names: list[str]
+    prefix: str
     rejected: dict[str, str]
+
+    def add_to(self, map_: Map) -> Map:
+        """The map with the photos."""
+        return map_.add(self.images, prefix=self.prefix, descriptors=self.store)
 
 
 def read_positions(form: Form, frame: str) -> list[PhotoPosition]:
@@ -62,18 +66,17 @@ def read_positions(form: Form, frame: str) -> list[PhotoPosition]:
     try:
         rows = json.loads(form.fields["positions"])
     except (ValueError, RecursionError):
-        raise HTTPException(422, "positions: a JSON list, one object per photo") from None
+        rows = None
     if not isinstance(rows, list) or len(rows) != len(form.photos):
         raise HTTPException(422, f"positions: a JSON list of {len(form.photos)} objects, one per photo")
     return [_from_row(row, photo, frame) for row, photo in zip(rows, form.photos, strict=True)]
 
 
 def _from_row(row: Any, photo: Upload, frame: str) -> PhotoPosition:
-    keys = ("lat", "lon") if frame else ("easting", "northing")
+    keys, most = (("lat", "lon"), (90.0, 180.0)) if frame else (("easting", "northing"), (1e8, 1e8))
     fields = row if isinstance(row, dict) else {}
     first, second = (_number(fields.get(key)) for key in keys)
-    limits = (90.0, 180.0) if frame else (1e8, 1e8)
-    if not (abs(first) <= limits[0] and abs(second) <= limits[1]):
+    if not (abs(first) <= most[0] and abs(second) <= most[1]):
         raise HTTPException(422, f"positions: {photo.name} needs {keys[0]} and {keys[1]}")
     heading, group = _number(fields.get("heading")), str(fields.get("group") or "")[:200]
     if not group.isprintable():  # half of a surrogate pair, which no file can hold, is not printable either
@@ -83,8 +86,7 @@ def _from_row(row: Any, photo: Upload, frame: str) -> PhotoPosition:
 
 def _number(value: Any) -> float:
     plain = isinstance(value, int | float) and not isinstance(value, bool) and abs(value) < 1e15
-    number = float(value) if plain else math.nan
-    return number if math.isfinite(number) else math.nan
+    return float(value) if plain else math.nan
 
 
 def _from_exif(photo: Upload, frame: str) -> PhotoPosition:
@@ -94,35 +96,30 @@ def _from_exif(photo: Upload, frame: str) -> PhotoPosition:
     try:
         decoded = photo_of(photo.data, photo.name)
     except Reject:
-        return PhotoPosition(math.nan, math.nan)
+        return PhotoPosition()
     if math.isnan(decoded.lat):
         raise HTTPException(422, f"{photo.name} has no GPS position in its EXIF; give positions")
     return PhotoPosition(decoded.lat, decoded.lon, decoded.heading)
 
 
-def added_images(map_: Map, form: Form, spots: Sequence[PhotoPosition], described: Sequence[Any]) -> Addition:
+def addition(map_: Map, form: Form, spots: Sequence[PhotoPosition], described: Sequence[Any]) -> Addition:
     """The photos that can be used, with their descriptors."""
-    rejected = {p.name: d.detail for p, d in zip(form.photos, described, strict=True) if isinstance(d, Unusable)}
-    rows = [
-        (photo, spot, vector)
-        for photo, spot, vector in zip(form.photos, spots, described, strict=True)
-        if photo.name not in rejected
-    ]
-    names = [photo.name for photo, _, _ in rows]
-    content = hashlib.sha256(b"".join(hashlib.sha256(photo.data).digest() for photo, _, _ in rows)).hexdigest()
-    first, second, heading = (np.array([getattr(s, k) for _, s, _ in rows]) for k in ("first", "second", "heading"))
+    every = list(zip(form.photos, spots, described, strict=True))
+    rejected = {photo.name: d.detail for photo, _, d in every if isinstance(d, Unusable)}
+    photos, places, vectors = zip(*(row for row in every if row[0].name not in rejected), strict=True)
+    names = [photo.name for photo in photos]
+    content = hashlib.sha256(b"".join(hashlib.sha256(photo.data).digest() for photo in photos)).hexdigest()
+    first, second, heading = np.array([(spot.first, spot.second, spot.heading) for spot in places]).T
     frame = map_.images.poses.frame
-    poses = (
-        Poses.from_latlon(first, second, heading, frame=frame)
-        if frame
-        else Poses(np.column_stack([first, second]), heading)
-    )
+    if frame:
+        poses = Poses.from_latlon(first, second, heading, frame=frame)
+    else:
+        poses = Poses(np.column_stack([first, second]), heading)
     if not np.isfinite(poses.xy).all():
         raise HTTPException(422, "a position lies too far from the map")
-    images = ImageSet.of(map_.path / _UPLOADS / content[:16], names, poses, [spot.group for _, spot, _ in rows])
+    images = ImageSet.of(map_.path / _UPLOADS / content[:16], names, poses, [spot.group for spot in places])
     try:
-        store = DescriptorStore.in_memory(names, np.stack([v for _, _, v in rows]), map_.model_fingerprint)
+        store = DescriptorStore.in_memory(names, np.stack(vectors), map_.model_fingerprint)
     except InputError as error:
         raise HTTPException(415, str(error)) from None
-    prefix = form.fields.get("prefix", "")
-    return Addition(images, store, [prefix + name for name in names], rejected)
+    return Addition(images, store, form.fields.get("prefix", ""), rejected)

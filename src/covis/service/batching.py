@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import queue
-import threading
+from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
+from itertools import groupby
 from weakref import WeakValueDictionary
 
 import numpy as np
@@ -22,7 +22,7 @@ from covis.service.limits import Budget, PixelBudget, TooBusy
 PIXELS = 100_000_000
 """Most pixels that are decoded at once, over all requests: about 8 bytes of memory each."""
 BATCH = 8
-"""Most photos through the network at once: on a processor, larger batches are no faster per photo."""
+"""Most photos through the network at once: on a CPU, larger batches are no faster per photo."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,12 +51,11 @@ class Batcher:
         """most: photos that may wait."""
         self.slots = Budget(most, "too many photos are waiting")
         self.answer_s = answer_s
-        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._waiting: deque[_Job] = deque()
         self._decoders = ThreadPoolExecutor(cpu_count(), "decode")
+        self._network = ThreadPoolExecutor(1, "network")
         self._pixels = PixelBudget(PIXELS)
         self._turns: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
-        self._thread = threading.Thread(target=self._run, name="network", daemon=True)
-        self._thread.start()
 
     async def describe(
         self, network: Runtime, photos: Sequence[bytes], client: str = ""
@@ -66,14 +65,13 @@ class Batcher:
         Photos of one client are decoded one at a time, so that one who sends many does not hold up the others.
         """
         turn = self._turns.setdefault(client, asyncio.Semaphore(1))
-        self.slots.take(len(photos))
-        try:
-            async with asyncio.timeout(self.answer_s):
-                return list(await asyncio.gather(*(self._one(network, photo, turn) for photo in photos)))
-        except TimeoutError:
-            raise TooBusy("the answer took too long", 10) from None
-        finally:
-            self.slots.give(len(photos))
+        with self.slots.share() as take:
+            take(len(photos))
+            try:
+                async with asyncio.timeout(self.answer_s):
+                    return list(await asyncio.gather(*(self._one(network, photo, turn) for photo in photos)))
+            except TimeoutError:
+                raise TooBusy("the answer took too long", 10) from None
 
     async def _one(self, network: Runtime, photo: bytes, turn: asyncio.Semaphore) -> Descriptor | Unusable:
         async with turn:
@@ -81,7 +79,8 @@ class Batcher:
         if isinstance(decoded, Unusable):
             return decoded
         job = _Job(network, decoded)
-        self._jobs.put(job)
+        self._waiting.append(job)
+        self._network.submit(self._describe_batch)
         vector = await asyncio.wrap_future(job.answer)
         if not abs(float(np.linalg.norm(vector.astype(np.float64))) - 1) <= NORM_TOLERANCE:
             return Unusable("blank", "it has no descriptor (is it blank?)")
@@ -91,44 +90,24 @@ class Batcher:
         with self._pixels.taken(pixel_count(photo)):
             return _decode(photo, size)
 
+    def _describe_batch(self) -> None:
+        """Takes what waits, up to a batch; it is called once per photo, so none is left."""
+        batch = [self._waiting.popleft() for _ in range(min(BATCH, len(self._waiting)))]
+        for _, same in groupby(batch, key=lambda job: id(job.network)):
+            jobs = [job for job in same if job.answer.set_running_or_notify_cancel()]
+            try:
+                vectors = jobs and jobs[0].network.describe(np.stack([j.pixels for j in jobs]).transpose(0, 3, 1, 2))
+            except Exception as error:
+                for job in jobs:
+                    job.answer.set_exception(error)
+                continue
+            for job, vector in zip(jobs, vectors, strict=True):
+                job.answer.set_result(np.asarray(vector, np.float32))
+
     def close(self) -> None:
         """Ends the threads."""
-        self._jobs.put(None)
-        self._decoders.shutdown(wait=False, cancel_futures=True)
-
-    def _run(self) -> None:
-        waiting: list[_Job] = []
-        while True:
-            if not waiting:
-                job = self._jobs.get()
-                if job is None:
-                    return
-                waiting.append(job)
-            while True:  # whatever has come in since
-                try:
-                    more = self._jobs.get_nowait()
-                except queue.Empty:
-                    break
-                if more is None:
-                    return
-                waiting.append(more)
-            network = waiting[0].network
-            batch = [job for job in waiting if job.network is network][:BATCH]
-            chosen = set(map(id, batch))
-            waiting = [job for job in waiting if id(job) not in chosen]
-            self._describe(network, [job for job in batch if job.answer.set_running_or_notify_cancel()])
-
-    def _describe(self, network: Runtime, batch: list[_Job]) -> None:
-        if not batch:
-            return
-        try:
-            vectors = network.describe(np.stack([job.pixels for job in batch]).transpose(0, 3, 1, 2))
-        except BaseException as error:
-            for job in batch:
-                job.answer.set_exception(error)
-            return
-        for job, vector in zip(batch, vectors, strict=True):
-            job.answer.set_result(np.asarray(vector, np.float32))
+        for pool in (self._decoders, self._network):
+            pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _decode(photo: bytes, size: Size) -> Pixels | Unusable:

@@ -15,8 +15,7 @@ from covis.core.errors import InputError
 
 ROLES = ("read", "write")
 """`write` may do all that `read` may."""
-PREFIX = "covis_"
-ADVICE = "covis keys add FILE --name NAME --role read"
+ADVICE = "covis keys FILE --add NAME"
 
 
 @dataclass(frozen=True)
@@ -51,8 +50,7 @@ class Keys:
     def find(self, given: str) -> Key | None:
         """The key that was given; None where it is none of these."""
         digest = _digest(given)
-        matching = [key for key in self.now() if hmac.compare_digest(key.sha256, digest)]
-        return matching[0] if matching else None
+        return next((key for key in self.now() if hmac.compare_digest(key.sha256, digest)), None)
 
 
 def read_keys(path: Path) -> tuple[Key, ...]:
@@ -73,12 +71,10 @@ def read_keys(path: Path) -> tuple[Key, ...]:
 
 def add_key(path: Path, name: str, role: str) -> str:
     """Adds a key and returns it: it is not kept anywhere."""
-    if role not in ROLES:
-        raise InputError(f"--role is {' or '.join(ROLES)}, not {role!r}")
     keys = read_keys(path) if path.exists() else ()
     if any(key.name == name for key in keys):
-        raise InputError(f"{path} has a key {name!r} already; remove it first, or choose another --name")
-    secret = PREFIX + secrets.token_urlsafe(32)
+        raise InputError(f"{path} has a key {name!r} already; remove it first, or choose another name")
+    secret = "covis_" + secrets.token_urlsafe(32)
     _write(path, (*keys, Key(name, role, _digest(secret))))
     return secret
 

@@ -58,18 +58,17 @@ MAP_STYLES = ("leaflet/leaflet.css", "base.css")
 MAP_SCRIPTS = ("leaflet/leaflet.js", "map.js")
 
 
-def write_page(path: Path, title: str, lead: str, sections: Sequence[Section], navigation: bool = False) -> None:
-    """Writes a page of sections, with a list of them if `navigation`; readers never see a half-written page."""
+def write_page(path: Path, title: str, lead: str, sections: Sequence[Section]) -> None:
+    """Writes a page of sections, with a list of them; readers never see a half-written page."""
     data = {s.name: s.data for s in sections if s.data is not None}
     page = rendered(
         "report.html",
         title=title,
         lead=Markup(lead),
         sections=sections,
-        navigation=navigation,
         data=data,
-        styles=(*(MAP_STYLES if data else MAP_STYLES[1:]), "report.css"),
-        scripts=(*MAP_SCRIPTS, "report.js") if data else ("report.js",),
+        styles=(*MAP_STYLES, "report.css"),
+        scripts=(*MAP_SCRIPTS, "report.js"),
     )
     write_text(path, page)
 

@@ -17,7 +17,6 @@
       setTimeout(() => button.classList.remove("on"), 900);
     });
   }
-  if (!data.map) return;
 
   // The map of correct and wrong queries, linked to the gallery
   const { colour, element } = PlaceMap;

@@ -44,7 +44,7 @@
     if (state.plane) state.plane.remove();
     const earth = state.map.on_earth;
     state.plane = PlaceMap.create("map", { earth, tiles: $("map").dataset.address ? $("map").dataset : null, doubleClickZoom: false });
-    state.layers = { photos: L.layerGroup(), cells: L.layerGroup(), answers: L.layerGroup(), area: L.layerGroup() };
+    state.layers = { photos: L.layerGroup(), answers: L.layerGroup(), area: L.layerGroup() };
     for (const layer of Object.values(state.layers)) layer.addTo(state.plane);
     showAll();
     state.plane.on("click", (event) => state.drawing && corner(event.latlng));
@@ -63,13 +63,13 @@
     return PlaceMap.wedge(state.map.on_earth, spot(place), place.heading, 9, { fillOpacity: 0.35, ...style });
   }
 
-  // The map's own photos and its gaps
+  // The map's own photos
 
   async function loadPhotos() {
     const map = state.map;
     const shade = Math.min(0.35, Math.max(0.06, 30 / map.photos));  // wedges of many photos lie over each other
-    let offset = 0;
-    while (offset !== null && offset < 20000) {
+    state.photos = [];
+    for (let offset = 0; offset !== null && offset < 20000;) {
       const page = await (await call(`${base()}/photos?limit=1000&offset=${offset}`)).json();
       if (state.map !== map) return;
       for (const photo of page.photos) {
@@ -77,9 +77,28 @@
         if (cone) cone.addTo(state.layers.photos);
         L.circleMarker(spot(photo), { radius: 3.5, weight: 0, fillOpacity: 0.9, fillColor: colour("place") }).on("click", () => showPhoto(photo)).addTo(state.layers.photos);
       }
+      state.photos.push(...page.photos);
       offset = page.next;
     }
     raise(state.layers.answers);
+    showGallery(0);
+  }
+  const SHOWN = 60;  // photos of the gallery at a time
+  function showGallery(from) {
+    const cells = state.photos.slice(from, from + SHOWN).map((photo) => {
+      const button = make("button", { type: "button", onclick: () => { state.plane.setView(spot(photo), state.map.on_earth ? 19 : 3); showPhoto(photo); } }, make("span", { class: "gone" }, "…"), make("span", {}, photo.image));
+      return make("li", {}, button);
+    });
+    if (from === 0) $("gallery").replaceChildren();
+    $("gallery").append(...cells);
+    $("more").hidden = from + SHOWN >= state.photos.length;
+    $("more").onclick = () => showGallery(from + SHOWN);
+    const seen = new IntersectionObserver((entries) => entries.filter((entry) => entry.isIntersecting).forEach(({ target }) => {
+      seen.unobserve(target);
+      const photo = state.photos[from + cells.indexOf(target)];
+      picture(photo.image, 160).then(({ url, why }) => target.querySelector(".gone").replaceWith(url ? make("img", { src: url, alt: "" }) : gone(why)));
+    }));
+    cells.forEach((cell) => seen.observe(cell));
   }
   const raise = (layer) => layer.eachLayer((drawn) => drawn.bringToFront && drawn.bringToFront());
   async function showPhoto(photo) {
@@ -90,24 +109,6 @@
     body.prepend(url ? make("img", { src: url, alt: `photo ${photo.image}`, width: 180 }) : gone(why));
     popup.update();
   }
-  async function loadGaps() {
-    const coverage = await (await call(`${base()}/coverage`)).json();
-    state.layers.cells.clearLayers();
-    for (const cell of coverage.cells) {
-      const ring = cell.ring.map(([x, y]) => [y, x]);
-      const style = cell.photos ? { fillColor: colour("here"), fillOpacity: Math.min(0.35, 0.1 + cell.photos / 60) } : { fillColor: colour("wrong"), fillOpacity: 0.4 };
-      const facts = cell.photos ? `${cell.photos} photos${cell.missing.length ? `, none looking ${cell.missing.join(" ")}` : ""}` : "no photo here";
-      PlaceMap.tooltip(L.polygon(ring, { stroke: false, ...style }), facts).addTo(state.layers.cells);
-    }
-    raise(state.layers.photos);
-    const rows = coverage.photograph_next.map((place) => make("tr", {},
-      make("td", {}, make("button", { type: "button", onclick: () => state.plane.setView(spot(place), state.map.on_earth ? 19 : 3) }, state.map.on_earth ? `${place.lat.toFixed(5)}, ${place.lon.toFixed(5)}` : `${place.easting}, ${place.northing}`)),
-      make("td", {}, place.photos ? `${place.photos} photo${place.photos === 1 ? "" : "s"}` : "a gap"), make("td", {}, place.photos ? place.look || "" : "any way")));
-    const head = make("tr", {}, ...["place", "has", "look"].map((name) => make("th", { scope: "col" }, name)));
-    $("gaps").replaceChildren(make("h2", {}, `${state.map.photos} photos in ${coverage.cells_with_photos || 0} cells of ${coverage.cell_m || "–"} m, ${coverage.gaps || 0} gaps`),
-      make("p", {}, "Photograph next:"), rows.length ? make("table", {}, make("thead", {}, head), make("tbody", {}, ...rows)) : make("p", {}, "nothing is missing"));
-  }
-
   // Asking
 
   const question = (form) => {
@@ -297,14 +298,14 @@
     for (const name of ["answers", "photos"]) $(`view-${name}`).setAttribute("aria-pressed", String(name === view));
     $("ask").hidden = $("answers").hidden = view !== "answers";
     $("downloads").hidden = view !== "answers" || !state.answers;
-    $("gaps").hidden = view !== "photos";
+    $("photos").hidden = view !== "photos";
     if (!state.plane) return;
-    for (const [name, shown] of [["answers", view === "answers"], ["area", view === "answers"], ["cells", view === "photos"]]) {
+    for (const [name, shown] of [["answers", view === "answers"], ["area", view === "answers"]]) {
       if (shown) state.layers[name].addTo(state.plane); else state.layers[name].remove();
     }
     const mark = (kind, text) => { const span = make("span", {}); span.append(make("i", { class: `swatch ${kind}` }), text); return span; };
-    $("legend").replaceChildren(...(view === "answers" ? [mark("here", "your photo, with its radius"), mark("match", "matches"), mark("place", "photos of the map")] : [mark("place", "photos and where they look"), mark("here", "cells with photos"), mark("wrong", "gaps")]));
-    if (view === "photos") { say(""); showAll(); loadGaps().catch((error) => say(error.message, true)); }
+    $("legend").replaceChildren(...(view === "answers" ? [mark("here", "your photo, with its radius"), mark("match", "matches"), mark("place", "photos of the map")] : [mark("place", "photos and where they look")]));
+    if (view === "photos") { say(`${state.map.photos} photos in ${state.map.groups ?? "?"} groups`); showAll(); }
   }
   function openMap(name) {
     state.map = state.maps.find((map) => map.name === name);

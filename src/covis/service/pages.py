@@ -1,0 +1,57 @@
+"""The pages at `/` and `/review`, and the files that they load from this server."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Awaitable, Callable
+
+from fastapi import FastAPI, Request, Response
+
+from covis.geotagging.review import SCRIPTS as REVIEW_SCRIPTS
+from covis.geotagging.review import STYLES as REVIEW_STYLES
+from covis.geotagging.review import TITLE
+from covis.web.page import MAP_SCRIPTS, MAP_STYLES, asset_text, rendered
+from covis.web.tiles import Tiles
+
+_FILES = {
+    "leaflet/LICENSE": "text/plain",
+    **dict.fromkeys((*MAP_STYLES, "service.css", *REVIEW_STYLES), "text/css"),
+    **dict.fromkeys((*MAP_SCRIPTS, "server.js", "service.js", *REVIEW_SCRIPTS), "text/javascript"),
+}
+"""Files of `covis.web` → their type."""
+
+
+def add_pages(app: FastAPI, tiles: Tiles | None) -> None:
+    """Adds the pages with all that they load; `tiles` are streets below their maps."""
+    service = rendered(
+        "service.html",
+        title="covis: where was this photo taken?",
+        styles=(*MAP_STYLES, "service.css"),
+        scripts=(*MAP_SCRIPTS, "server.js", "service.js"),
+        tiles=tiles,
+    )
+    review = rendered(
+        "geotag.html",
+        frame="served.html",
+        title=TITLE,
+        styles=REVIEW_STYLES,
+        scripts=(*MAP_SCRIPTS, "server.js", "geotag.js"),
+        tiles=tiles,
+    )
+    files = {"/": (service, "text/html"), "/review": (review, "text/html")}
+    files |= {f"/assets/{name}": (asset_text(name), kind) for name, kind in _FILES.items()}
+    for path, (text, kind) in files.items():
+        app.get(path, include_in_schema=False)(_file(text.encode(), f"{kind}; charset=utf-8"))
+
+
+def _file(content: bytes, kind: str) -> Callable[[Request], Awaitable[Response]]:
+    tag = f'"{hashlib.sha256(content).hexdigest()[:16]}"'
+    head = {"ETag": tag, "Cache-Control": "no-cache"}
+
+    async def asset(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=head)
+        return Response(content, media_type=kind, headers=head)
+
+    # FastAPI reads the annotations, which name what this module imports
+    return asset
