@@ -1,8 +1,7 @@
 """Field-of-view labels: exactness against integration in extended precision, speed against shapely, scale.
 
 Run: python benchmarks/bench_labels.py [--quick]. CPU seconds of one thread each, in one run. "shapely" is shapely 2,
-vectorised, with 64 points per arc; "prepared" leaves out its polygons and our sines, "from poses" includes both. Ratios
-of kernels are medians over rounds that measure both in turn.
+vectorised, with 64 points per arc, polygons included. Ratios of kernels are medians over rounds that measure both in turn.
 """
 
 from __future__ import annotations
@@ -11,17 +10,15 @@ import os
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-import re
 import subprocess
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
-import numba
 import numpy as np
 import shapely
-from _common import PRODUCT_OPERATIONS, cpu_seconds, matrix_product, report
+from _common import cpu_seconds, report
 from numpy.typing import NDArray
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "labels"))
@@ -31,7 +28,6 @@ from sector_families import families, largest_error
 from covis.core.arrays import Floats
 from covis.images import ImageSet
 from covis.labels import FovOverlap, fov_similarity
-from covis.labels.fov import SIMD, Pieces, aligned_areas, cameras, empty_pieces, fill_pieces, views
 from covis.poses import Poses
 
 ARC_POINTS = 64
@@ -67,14 +63,6 @@ def polygons(xy: Floats, heading: Floats, radius: Any, fov: Any) -> NDArray[Any]
     angle = np.radians(heading[:, None] + fov * step)
     arc = np.stack([xy[:, :1] + radius * np.sin(angle), xy[:, 1:] + radius * np.cos(angle)], axis=-1)
     return np.asarray(shapely.polygons(np.concatenate([xy[:, None], arc, xy[:, None]], axis=1)))
-
-
-def pieces(xy: Floats, heading: Floats, radius: Any, fov: Any) -> Pieces:
-    """Sectors as the kernel takes them."""
-    view = views(cameras(xy, heading, radius, fov))
-    out = empty_pieces(len(xy))
-    fill_pieces(view, len(xy), False, out)
-    return out
 
 
 def kernels() -> None:
@@ -126,31 +114,7 @@ def one_kernel(name: str, wanted: int, a: Floats, b: Floats, turn: Floats, radiu
         "ratio_without_polygons": meet / ours,
         "largest_difference": agrees,
     }
-    if uniform:
-        left, right = (pieces(p, t, 50.0, 90.0) for p, t in ((a, turn[0]), (b, turn[1])))
-        out = np.empty(len(a))
-        prepared = cpu_seconds(lambda: aligned_areas(left, right, len(a), out), 30)
-        facts |= {"prepared_ns": prepared / len(a) * 1e9, "ratio_prepared": meet / prepared}
-        least = least_ns(left, right, out)
-        facts |= {"limit_ns": least, "ratio_at_limit": (build + meet) / len(a) / (least * 1e-9)}
     note(name, f"≥ {wanted}×", f"{ratio:.0f}×", **facts)
-
-
-def least_ns(left: Pieces, right: Pieces, out: Floats) -> float:
-    """Least time for a pair's area: the arithmetic of the compiled loop, four pairs at once, four instructions per cycle.
-
-    Of the two loops, the one for sectors of one shape is shorter. No current processor starts more such instructions
-    per cycle. A cycle is the time that a matrix product in single precision takes for 32 operations, as on processors
-    with AVX2.
-    """
-    compiled = numba.njit(**{"error_model": "numpy", **SIMD})(aligned_areas.py_func)
-    compiled(left, right, len(out), out)
-    (assembly,) = compiled.inspect_asm().values()
-    arithmetic = re.compile(
-        r"^\s+v(?:add|sub|mul|div|sqrt|min|max|cmp|blendv|and|or|xor|fn?m)\w*pd\b.*%ymm", re.MULTILINE
-    )
-    loops = sorted(len(arithmetic.findall(block)) for block in re.split(r"\n(?=\S+:)", assembly))
-    return loops[-2] / 4 / 4 * cpu_seconds(matrix_product()) / (PRODUCT_OPERATIONS / 32) * 1e9
 
 
 def streets(n: int, rng: np.random.Generator, metres_an_image: float = 2.0) -> tuple[Floats, Floats]:

@@ -51,8 +51,6 @@ def test_condensed_vector_there_and_back(tmp_path, one_set):
     back = read_h5(tmp_path / "W17_similarity.h5")
     same(back, one_set.graph)
     assert back.facts["one_set"] is True
-    write_h5(one_set.graph, tmp_path / "full.h5", full=True)
-    same(read_h5(tmp_path / "full.h5"), one_set.graph)
 
 
 def test_a_condensed_row_is_told_from_a_single_query(tmp_path, one_set):

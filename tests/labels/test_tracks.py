@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from covis.core.errors import InputError
-from covis.labels.tracks import read_tracks, track_graph
+from covis.labels import TrackOverlap
+from covis.labels.tracks import read_tracks
 
 
 @pytest.fixture(scope="module")
@@ -27,7 +28,7 @@ def test_shared_points_divided_by_points(model, measure):
 
     made, folder = model
     images = read_posed(folder)
-    graph = track_graph(read_tracks(folder), images, images, measure=measure, within_group=False, facts={})
+    graph = TrackOverlap(str(folder), measure=measure)(images, images)
     seen = {i.name: {p.point3D_id for p in i.points2D if p.has_point3D()} for i in made.images.values()}
     for a in range(len(images)):
         for b in range(len(images)):

@@ -292,7 +292,6 @@ def export(
         float | None, typer.Option("--min-similarity", help="Leave out pairs with a smaller ψ. [default: 0; hloc: 0.5]")
     ] = None,
     most: Annotated[int | None, typer.Option("--top", min=1, help="hloc: at most this many per query.")] = None,
-    full: Annotated[bool, typer.Option("--full", help="h5: a whole matrix also for one set with itself.")] = False,
     json: Json = False,
 ) -> None:
     """Write labels for other tools. As an edge list, the authors' HDF5 or an hloc pair list.
@@ -316,7 +315,7 @@ def export(
         raise InputError(f"{output} is a folder; give a file")
     if format_ == "h5":
         kept = labels.graph if least is None else labels.graph.band(least, 1.0)
-        write_released(labels._replace(graph=kept), output, full=full)
+        write_released(labels._replace(graph=kept), output)
         pairs = kept.pairs
     elif format_ == "hloc":
         pairs = write_hloc(labels, output, least=POSITIVE if least is None else least, most=most)

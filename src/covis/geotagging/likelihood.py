@@ -72,7 +72,7 @@ class Likelihood:
         assert self.nearby is not None
         present = np.array([1.0 - (a.elsewhere or 0.0) for a in answers])
         given = np.array([a.probability or 0.0 for a in answers]) / np.maximum(present, _FLOOR)
-        return self.nearby(log_odds(given, _FLOOR)[:, None]) * present
+        return np.asarray(self.nearby(log_odds(given, _FLOOR)[:, None]) * present)
 
     def _shifted(self, p: Floats) -> Floats:
         """Probabilities p (N,) of photos among which another share is right than in the map's calibration."""

@@ -108,16 +108,11 @@ def thin(xyz: ArrayLike, max_points: int, least_m: float = 0.0) -> Floats:
     extent = float(np.ptp(points, axis=0).max(initial=0.0))
     size = max(extent / 2**20, least_m, 1e-9) if least_m else max(extent / 2048, 1e-9)
     while True:
-        kept = points[_one_a_voxel(points, size)]
+        x, y, z = np.floor((points - points.min(axis=0)) / size).astype(np.int64).T
+        kept = points[np.sort(np.unique((x << 42) | (y << 21) | z, return_index=True)[1])]
         if len(kept) <= max_points:
             return kept
         size *= max(1.05, (len(kept) / max_points) ** 0.5)
-
-
-def _one_a_voxel(points: Floats, size: float) -> NDArray[np.int64]:
-    cell = np.floor((points - points.min(axis=0)) / size).astype(np.int64)
-    code = (cell[:, 0] << 42) | (cell[:, 1] << 21) | cell[:, 2]
-    return np.sort(np.unique(code, return_index=True)[1])
 
 
 def fuse_depth(
@@ -136,13 +131,10 @@ def fuse_depth(
     """
     if any("depth" not in images.columns for images in sets):
         raise InputError("these images name no depth maps; give a point cloud (PLY or NPZ)")
-    usable = [
-        np.flatnonzero((images.columns["depth"] != images.columns["depth"].dtype.type()) & images.poses.known)
-        for images in sets
-    ]
-    listed = [
-        (a, int(ids[i])) for a, ids in zip(sets, usable, strict=True) for i in _spread(len(ids), frames // len(sets))
-    ]
+    listed = []
+    for images in sets:
+        named = images.columns["depth"] != images.columns["depth"].dtype.type()
+        listed += [(images, int(i)) for i in _spread(np.flatnonzero(named & images.poses.known), frames // len(sets))]
     parts: list[Floats] = []
     lost: list[Path] = []
     for images, i in listed:
@@ -151,12 +143,12 @@ def fuse_depth(
             parts.append(_surface(path, images, i, camera, step_px))
         except (OSError, ValueError, SyntaxError):
             lost.append(path)
-    if len(lost) > _MOST_UNREADABLE * max(1, len(listed)) or not parts:
-        raise InputError(
-            f"{len(lost)} of {len(listed)} depth maps cannot be read (first: {lost[0] if lost else 'none is named'}); unpack again"
-        )
-    if lost:
-        warn(f"{len(lost)} of {len(listed)} depth maps cannot be read and are left out (first: {lost[0]})")
+    if lost or not parts:
+        first = lost[0] if lost else "none is named"
+        cause = f"{len(lost)} of {len(listed)} depth maps cannot be read"
+        if len(lost) > _MOST_UNREADABLE * len(listed) or not parts:
+            raise InputError(f"{cause} (first: {first}); unpack again")
+        warn(f"{cause} and are left out (first: {first})")
     return PointCloud(thin(np.concatenate(parts), max_points, voxel_m), f"{len(parts)} depth maps")
 
 
@@ -182,10 +174,9 @@ def depth_camera(images: ImageSet, i: int, shape: tuple[int, int]) -> DepthCamer
     return DepthCamera(fx * across, fy * down, cx * across, cy * down, scale_m)
 
 
-def _spread(n: int, most: int) -> NDArray[np.int64]:
-    return (
-        np.unique(np.linspace(0, n - 1, min(n, max(1, most))).round().astype(np.int64)) if n else np.zeros(0, np.int64)
-    )
+def _spread(ids: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """At most `most` of them, evenly."""
+    return ids[np.unique(np.linspace(0, len(ids) - 1, min(len(ids), max(1, most))).round().astype(np.int64))]
 
 
 def _surface(path: Path, images: ImageSet, i: int, camera: DepthCamera | None, step_px: int) -> Floats:

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.core.arrays import Ids
 from covis.core.errors import InputError
 from covis.core.files import load_array, replacing
 from covis.core.foreign import foreign, read_foreign
@@ -73,10 +74,36 @@ def _open_side(path: Path, side: str, n: int) -> ImageSet:
     return ImageSet.of(path, names, Poses(xy, heading), more.pop("group", ""), columns=more)
 
 
+def read_saved(path: Path | str, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
+    """The labels of `save_labels` for these images, found by name: all must be in it, in any order."""
+    labels = open_labels(path)
+    graph, one_set = labels.graph, queries is database
+    if bool(graph.facts.get("one_set")) != one_set:
+        words = {True: "one set with itself", False: "queries and a map"}
+        raise InputError(f"{path} labels {words[not one_set]}, these images are {words[one_set]}; label them again")
+    ids = []
+    for side, own, images in (("queries", labels.queries, queries), ("database", labels.database, database)):
+        ids.append(_places(own.names.tolist(), images.names.tolist()))
+        lost = np.flatnonzero(ids[-1] < 0)
+        if len(lost):
+            raise InputError(
+                f"{path} does not label {len(lost)} of {len(images)} {side} (first: {images.name(int(lost[0]))}); "
+                "give labels of these images"
+            )
+    if all(np.array_equal(at, np.arange(n)) for at, n in zip(ids, graph.shape, strict=True)):
+        return graph  # which may be on disk
+    part = graph.to_scipy()[ids[0]][:, ids[1]].tocoo()
+    return SimilarityGraph.from_edges(part.row, part.col, part.data, (len(queries), len(database)), graph.facts)
+
+
+def _places(names: Sequence[bytes], wanted: Sequence[bytes]) -> Ids:
+    """(N,) where each wanted name stands; −1 where it does not."""
+    place = {name: k for k, name in enumerate(names)}
+    return np.array([place.get(name, -1) for name in wanted], np.int64)
+
+
 _COLUMNS = ("query", "database", "similarity")
 _EDGES_A_BAND = 1 << 20
-Names = tuple[Sequence[bytes], Sequence[bytes]]
-ExactPairs = tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.float32]]
 
 
 def write_edges(labels: Labels, path: Path | str, kind: str | None = None, *, least: float = 0.0) -> int:
@@ -86,20 +113,20 @@ def write_edges(labels: Labels, path: Path | str, kind: str | None = None, *, le
     """
     path = Path(path)
     graph = labels.graph if least <= 0 else labels.graph.band(least, 1.0)
-    if (kind or path.suffix.lower()) in ("parquet", ".parquet", ".pq"):
-        _write_parquet(graph, labels, path)
-    else:
-        with (
-            replacing(path) as partial,
-            partial.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file,
-        ):
-            writer = csv.writer(file)
-            writer.writerow(_COLUMNS)
-            texts = [[os.fsdecode(n) for n in images.names.tolist()] for images in (labels.queries, labels.database)]
-            for rows, columns, psi in _edges(graph):
-                pairs = zip(rows.tolist(), columns.tolist(), psi.tolist(), strict=True)
-                writer.writerows((texts[0][i], texts[1][j], f"{v:.9g}") for i, j, v in pairs)
+    parquet = (kind or path.suffix.lower()) in ("parquet", ".parquet", ".pq")
+    with replacing(path) as partial:
+        (_write_parquet if parquet else _write_csv)(graph, labels, partial)
     return graph.pairs
+
+
+def _write_csv(graph: SimilarityGraph, labels: Labels, path: Path) -> None:
+    texts = [[os.fsdecode(n) for n in images.names.tolist()] for images in (labels.queries, labels.database)]
+    with path.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(_COLUMNS)
+        for rows, columns, psi in _edges(graph):
+            pairs = zip(rows.tolist(), columns.tolist(), psi.tolist(), strict=True)
+            writer.writerows((texts[0][i], texts[1][j], f"{v:.9g}") for i, j, v in pairs)
 
 
 def _write_parquet(graph: SimilarityGraph, labels: Labels, path: Path) -> None:
@@ -109,11 +136,28 @@ def _write_parquet(graph: SimilarityGraph, labels: Labels, path: Path) -> None:
     sides = labels.queries.names, labels.database.names
     kind = pa.string() if all(_is_text(names) for names in sides) else pa.binary()
     schema = pa.schema([("query", kind), ("database", kind), ("similarity", pa.float32())])
-    with replacing(path) as partial, pq.ParquetWriter(partial, schema) as writer:
+    with pq.ParquetWriter(path, schema) as writer:
         for rows, columns, psi in _edges(graph):
             both = sides[0][rows].tolist(), sides[1][columns].tolist()
             names = [pa.array(side, pa.binary()).cast(kind) for side in both]
             writer.write_table(pa.table([*names, pa.array(psi, pa.float32())], schema=schema))
+
+
+def _is_text(names: NDArray[np.bytes_]) -> bool:
+    try:
+        b"".join(names.tolist()).decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _edges(graph: SimilarityGraph) -> Iterator[tuple[Ids, NDArray[np.int32], NDArray[np.float32]]]:
+    """Stored pairs in row order, a band at a time."""
+    psi = graph.psi
+    for start in range(0, graph.pairs, _EDGES_A_BAND):
+        part = slice(start, min(start + _EDGES_A_BAND, graph.pairs))
+        rows = np.searchsorted(graph.indptr, np.arange(part.start, part.stop), side="right") - 1
+        yield rows, np.asarray(graph.indices[part]), psi[part]
 
 
 def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, most: int | None = None) -> int:
@@ -122,9 +166,8 @@ def write_hloc(labels: Labels, path: Path | str, *, least: float = POSITIVE, mos
     for images in (labels.queries, labels.database):
         spaced = [n for n in images.names.tolist() if len(n.split()) != 1]
         if spaced:
-            raise InputError(
-                f"{os.fsdecode(spaced[0])!r} has a space in its name, which pair lists cannot hold; use csv"
-            )
+            name = os.fsdecode(spaced[0])
+            raise InputError(f"{name!r} has a space in its name, which pair lists cannot hold; use csv")
     written = 0
     with replacing(path) as partial, partial.open("wb") as file:
         for i in range(graph.shape[0]):
@@ -161,30 +204,9 @@ def read_hloc(path: Path | str, queries: ImageSet, database: ImageSet) -> Simila
     return _graph_by_names(path, names, np.ones(len(lines)), queries, database, facts, first=1)
 
 
-def _edges(graph: SimilarityGraph) -> Iterator[ExactPairs]:
-    """Stored pairs in row order, a band at a time."""
-    for start in range(0, graph.pairs, _EDGES_A_BAND):
-        part = slice(start, min(start + _EDGES_A_BAND, graph.pairs))
-        rows = np.searchsorted(graph.indptr, np.arange(part.start, part.stop), side="right") - 1
-        yield rows, np.asarray(graph.indices[part]), _decode_psi(graph, part)
-
-
-def _decode_psi(graph: SimilarityGraph, part: slice) -> NDArray[np.float32]:
-    steps = np.float32(255 if graph.values.dtype == np.uint8 else 1)
-    return np.asarray(graph.values[part], np.float32) / steps
-
-
-def _is_text(names: NDArray[np.bytes_]) -> bool:
-    try:
-        b"".join(names.tolist()).decode("utf-8")
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
 def _graph_by_names(
     path: Path,
-    names: Names,
+    names: tuple[Sequence[bytes], Sequence[bytes]],
     psi: NDArray[np.float64],
     queries: ImageSet,
     database: ImageSet,
@@ -194,13 +216,10 @@ def _graph_by_names(
     """Edges between names as a graph; `first` is the number of the file's first row."""
     ids = []
     for side, wanted, images in zip(("query", "database"), names, (queries, database), strict=True):
-        place = {name: k for k, name in enumerate(images.names.tolist())}
-        rows = np.array([place.get(name, -1) for name in wanted], np.int64)
-        if (rows < 0).any():
-            k = int(np.flatnonzero(rows < 0)[0])
-            raise InputError(
-                f"{path}: row {k + first} names {side} {os.fsdecode(wanted[k])!r}, which is not among the images"
-            )
-        ids.append(rows)
+        ids.append(_places(images.names.tolist(), wanted))
+        if (ids[-1] < 0).any():
+            k = int(np.flatnonzero(ids[-1] < 0)[0])
+            name = os.fsdecode(wanted[k])
+            raise InputError(f"{path}: row {k + first} names {side} {name!r}, which is not among the images")
     sides = {"one_set": queries is database, "queries": queries.fingerprint(), "database": database.fingerprint()}
     return SimilarityGraph.from_edges(ids[0], ids[1], psi, (len(queries), len(database)), {**facts, **sides})

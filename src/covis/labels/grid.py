@@ -1,8 +1,6 @@
-"""A uniform grid that proposes the pairs of circles that can share anything.
+"""Pairs of circles that meet, found through a uniform grid without visiting the others.
 
-Circles that meet are the candidates. Cells are as wide as the largest pair of circles reaches, so a query looks into
-3×3 cells. The grid wraps around: its memory is bounded however far apart places lie, and the distance test rejects
-what only meets through the wrap.
+Cells are as wide as the largest pair of circles reaches, so that a query looks into 3×3 of them.
 """
 
 from __future__ import annotations
@@ -15,114 +13,84 @@ import numpy as np
 from covis.core.arrays import Floats, Ids
 from covis.core.compiling import kernel
 
-_CANDIDATES_A_CHUNK = 1 << 22
+_CANDIDATES_A_CHUNK = 1 << 17
+"""Few enough that their arrays stay in a processor's cache."""
 
 
-class Grid(NamedTuple):
-    """Points sorted by cell: those of cell (i, j) are `order[start[c]:start[c + 1]]` with c = j·columns + i."""
+class Circles(NamedTuple):
+    """Circles (N,) each, metres."""
 
-    left: float
-    bottom: float
-    cell: float
-    columns: int
-    rows: int
-    start: Ids
-    order: Ids
+    x: Floats
+    y: Floats
+    reach: Floats
 
 
-def build_grid(x: Floats, y: Floats, cell: float) -> Grid:
-    """A grid over the points (x, y) with cells of `cell` metres a side; at most about four cells per point."""
-    left, bottom = float(x.min(initial=np.inf)), float(y.min(initial=np.inf))
-    if not len(x):
-        left = bottom = 0.0
-    most = int(max(16, 2 * np.sqrt(len(x))))
+class Pairs(NamedTuple):
+    """Some queries, and all pairs of theirs."""
+
+    ids: Ids
+    row: Ids
+    """(P,) which of `ids` a pair is of, ascending."""
+    column: Ids
+    """(P,) the map circle, ascending within a query."""
+
+
+def meeting_pairs(queries: Circles, database: Circles, one_set: bool) -> Iterator[Pairs]:
+    """Every pair of circles that meet, queries of a neighbourhood together; in one set only pairs i < j."""
+    if not len(queries.x) or not len(database.x):
+        return
+    cell = (queries.reach.max() + database.reach.max()) * (1 + 1e-12)
+    low = min(queries.x.min(), database.x.min()), min(queries.y.min(), database.y.min())
     columns, rows = (
-        int(np.clip((v.max(initial=low) - low) // cell + 3, 4, None)) for v, low in ((x, left), (y, bottom))
+        [np.floor((v - least) / cell).astype(np.int64) + 1 for v in both]
+        for both, least in zip(((queries.x, database.x), (queries.y, database.y)), low, strict=True)
     )
-    while columns * rows > most * most:
-        columns, rows = (max(4, columns // 2), rows) if columns >= rows else (columns, max(4, rows // 2))
-    code = cells(x, y, left, bottom, cell, columns, rows)
-    order = np.argsort(code, kind="stable")
-    start = np.zeros(columns * rows + 1, np.int64)
-    np.cumsum(np.bincount(code, minlength=columns * rows), out=start[1:])
-    return Grid(left, bottom, cell, columns, rows, start, order)
+    width = max(columns[0].max(), columns[1].max()) + 2  # the columns beside the first and the last stay empty
+    code, other = (row * width + column for column, row in zip(columns, rows, strict=True))
+    ids, order = np.argsort(code, kind="stable"), np.argsort(other, kind="stable")
+    cells, of_cell = np.unique(code[ids], return_inverse=True)
+    beside = cells[:, None] + width * np.arange(-1, 2)
+    start = np.searchsorted(other[order], beside - 1)
+    end = np.searchsorted(other[order], beside + 1, side="right")
+    bound = (end - start).sum(axis=1)[of_cell]
+    points = Circles(*(array[order] for array in database))
+    edges = np.flatnonzero(np.diff(np.cumsum(bound) // _CANDIDATES_A_CHUNK)) + 1
+    for part in np.split(np.arange(len(ids)), edges):
+        row, column = np.empty((2, bound[part].sum()), np.int64)
+        near = np.empty(bound[part].max(), np.int64)
+        n = _list_pairs(ids[part], of_cell[part], start, end, order, queries, points, one_set, near, row, column)
+        yield Pairs(ids[part], row[:n], column[:n])
 
 
 @kernel()
-def cells(x: Floats, y: Floats, left: float, bottom: float, cell: float, columns: int, rows: int) -> Ids:
-    """(N,) code of the cell of each point."""
-    code = np.empty(len(x), np.int64)
-    for k in range(len(x)):
-        i = int(np.floor((x[k] - left) / cell)) % columns
-        j = int(np.floor((y[k] - bottom) / cell)) % rows
-        code[k] = j * columns + i
-    return code
-
-
-class Visits(NamedTuple):
-    """Queries in the order in which they are labelled: those of one cell together, neighbouring cells near."""
-
-    order: Ids
-    cell: Ids
-    """(N,) in that order."""
-    bound: Ids
-    """(N,) in that order: how many points the 3×3 cells around hold."""
-
-
-def visit(grid: Grid, x: Floats, y: Floats) -> Visits:
-    """The order for queries at (x, y)."""
-    code = cells(x, y, grid.left, grid.bottom, grid.cell, grid.columns, grid.rows)
-    order = np.argsort(code, kind="stable")
-    return Visits(order, code[order], _bounds(grid, code[order]))
-
-
-@kernel()
-def _bounds(grid: Grid, codes: Ids) -> Ids:
-    ranges = np.empty(18, np.int64)
-    bound = np.zeros(len(codes), np.int64)
-    for k in range(len(codes)):
-        if k and codes[k] == codes[k - 1]:
-            bound[k] = bound[k - 1]
-            continue
-        for r in range(0, nearby(grid, codes[k], ranges), 2):
-            bound[k] += ranges[r + 1] - ranges[r]
-    return bound
-
-
-@kernel()
-def nearby(grid: Grid, code: int, ranges: Ids) -> int:
-    """Writes the ranges (start, end) of grid positions in the 3×3 cells around a cell; returns their number × 2."""
-    j, i = divmod(code, grid.columns)
-    n = 0
-    for dj in range(-1, 2):
-        row = ((j + dj) % grid.rows) * grid.columns
-        if 0 < i < grid.columns - 1:
-            ranges[n], ranges[n + 1] = grid.start[row + i - 1], grid.start[row + i + 2]
-            n += 2
-        else:
-            for di in range(-1, 2):
-                cell = row + (i + di) % grid.columns
-                ranges[n], ranges[n + 1] = grid.start[cell], grid.start[cell + 1]
-                n += 2
-    return n
-
-
-@kernel()
-def list_nearby(grid: Grid, code: int, ranges: Ids, key: Ids) -> int:
-    """Writes (id << 32 | grid position) of all points in the 3×3 cells, by ascending id; returns how many."""
-    n = 0
-    for r in range(0, nearby(grid, code, ranges), 2):
-        for k in range(ranges[r], ranges[r + 1]):
-            key[n] = (grid.order[k] << 32) | k
-            n += 1
-    key[:n].sort()
-    return n
-
-
-def chunks(bound: Ids) -> Iterator[slice]:
-    """Runs of rows that have about `_CANDIDATES_A_CHUNK` candidates together."""
-    number = np.cumsum(bound) // _CANDIDATES_A_CHUNK
-    edges = (np.flatnonzero(np.diff(number)) + 1).tolist()
-    for start, end in zip([0, *edges], [*edges, len(bound)], strict=True):
-        if end > start:
-            yield slice(start, end)
+def _list_pairs(
+    ids: Ids,
+    cells: Ids,
+    start: Ids,
+    end: Ids,
+    order: Ids,
+    queries: Circles,
+    points: Circles,
+    one_set: bool,
+    near: Ids,
+    row: Ids,
+    column: Ids,
+) -> int:
+    """Writes all pairs of the queries; returns how many. `points` are the map's circles by `order`."""
+    written = n = 0
+    for q in range(len(ids)):
+        if q == 0 or cells[q] != cells[q - 1]:
+            n = 0
+            for r in range(3):
+                for k in range(start[cells[q], r], end[cells[q], r]):
+                    near[n] = (order[k] << 32) | k
+                    n += 1
+            near[:n].sort()
+        i = ids[q]
+        for t in range(n):
+            j, k = near[t] >> 32, near[t] & 0xFFFFFFFF
+            dx, dy = points.x[k] - queries.x[i], points.y[k] - queries.y[i]
+            limit = points.reach[k] + queries.reach[i]
+            row[written], column[written] = q, j
+            written += (dx * dx + dy * dy < limit * limit) & (not one_set or j > i)
+    return written

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.core.arrays import Floats, Ids
 from covis.core.errors import InputError
 from covis.core.files import writing_hdf5
 from covis.core.foreign import foreign
@@ -23,25 +24,15 @@ _VALUES_A_BAND = 1 << 22
 """Matrix entries held at a time: 32 MB."""
 
 
-_Edges = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]
-"""Rows, columns and ψ."""
-
-
-class _Lines(NamedTuple):
-    """Which images of one side a file has: their ids, their lines, and how many lines there are."""
-
-    ids: NDArray[np.int64]
-    rows: NDArray[np.int64]
-    total: int
-
-
 class _GroupFile(NamedTuple):
+    """A group's file, and the ids and lines of its images on each side, with how many lines there are."""
+
     file: Path
-    queries: _Lines
-    database: _Lines
+    queries: tuple[Ids, Ids, int]
+    database: tuple[Ids, Ids, int]
 
 
-def write_released(labels: Labels, path: Path | str, *, full: bool = False) -> list[Path]:
+def write_released(labels: Labels, path: Path | str) -> list[Path]:
     """Labels as the method's authors released theirs; returns the files.
 
     Images that are numbered within a list (MSLS) keep their line, with empty rows and columns for those left out; with
@@ -49,55 +40,45 @@ def write_released(labels: Labels, path: Path | str, *, full: bool = False) -> l
     """
     path = Path(path)
     if not _numbered(labels.queries, labels.database):
-        write_h5(labels.graph, path, full=full)
+        write_h5(labels.graph, path)
         return [path]
-    blocks = _group_files(path, labels.queries, labels.database, making=True)
-    matrix = labels.graph.to_scipy()
-    for block in blocks:
-        part = matrix[block.queries.ids][:, block.database.ids].tocoo()
-        shape = (block.queries.total, block.database.total)
-        rows, columns = block.queries.rows[part.row], block.database.rows[part.col]
-        facts = {**labels.graph.facts, "one_set": False}
-        write_h5(SimilarityGraph.from_edges(rows, columns, part.data, shape, facts), block.file)
-    return [block.file for block in blocks]
+    files = _group_files(path, labels.queries, labels.database, making=True)
+    matrix, facts = labels.graph.to_scipy(), {**labels.graph.facts, "one_set": False}
+    for file, (ids, lines, total), (other_ids, other_lines, other_total) in files:
+        part = matrix[ids][:, other_ids].tocoo()
+        shape = (total, other_total)
+        write_h5(SimilarityGraph.from_edges(lines[part.row], other_lines[part.col], part.data, shape, facts), file)
+    return [file for file, _, _ in files]
 
 
-def write_h5(graph: SimilarityGraph, path: Path | str, *, full: bool = False) -> None:
+def write_h5(graph: SimilarityGraph, path: Path | str) -> None:
     """`fov` (ψ, float32) and `sim` (ψ ≥ 0.5, uint8), rows and columns as the graph has them.
 
-    Queries × map; one set with itself as a condensed vector of its n(n−1)/2 pairs i < j, unless `full`.
+    Queries × map; one set with itself as a condensed vector of its n(n−1)/2 pairs i < j.
     """
-    condensed = bool(graph.facts.get("one_set")) and not full
+    condensed = bool(graph.facts.get("one_set"))
     n, m = graph.shape
     shape = (n * (n - 1) // 2,) if condensed else (n, m)
+    matrix, step = graph.to_scipy(), _rows_a_band(m)
+    options: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "chunks": True}
     with writing_hdf5(path) as file:
-        packed: dict[str, Any] = {"compression": "gzip", "compression_opts": 1, "shuffle": True, "chunks": True}
-        options = packed if min(shape) else {}
-        fov = file.create_dataset("fov", shape, np.float32, **options)
-        sim = file.create_dataset("sim", shape, np.uint8, **options)
+        fov = file.create_dataset("fov", shape, np.float32, **(options if min(shape) else {}))
+        sim = file.create_dataset("sim", shape, np.uint8, **(options if min(shape) else {}))
         for key, value in graph.facts.items():
             file.attrs[key] = str(value)
-        for start, band in _bands(graph):
+        for start in range(0, n, step):
+            band, at = matrix[start : start + step].toarray(), slice(start, start + step)
             if condensed:
-                vector = np.concatenate([row[start + k + 1 :] for k, row in enumerate(band)])
-                at = slice(_condensed(start, n), _condensed(start, n) + len(vector))
-                fov[at], sim[at] = vector, vector >= POSITIVE
-            else:
-                fov[start : start + len(band)], sim[start : start + len(band)] = band, band >= POSITIVE
-
-
-def _bands(graph: SimilarityGraph) -> Iterator[tuple[int, NDArray[np.float32]]]:
-    """Dense rows, a few at a time."""
-    matrix, step = graph.to_scipy(), _rows_a_band(graph.shape[1])
-    for start in range(0, graph.shape[0], step):
-        yield start, matrix[start : start + step].toarray()
+                band = np.concatenate([row[start + k + 1 :] for k, row in enumerate(band)])
+                at = slice(_condensed(start, n), _condensed(start, n) + len(band))
+            fov[at], sim[at] = band, band >= POSITIVE
 
 
 def _rows_a_band(columns: int) -> int:
     return max(1, min(256, _VALUES_A_BAND // max(1, columns)))
 
 
-def _condensed(i: NDArray[np.int64] | int, n: int) -> Any:
+def _condensed(i: Ids | int, n: int) -> Any:
     """Where row i of the upper triangle begins in a condensed vector."""
     return i * (2 * n - i - 1) // 2
 
@@ -118,9 +99,14 @@ def read_h5(
         if shape is not None and actual != shape:
             dimensions = " × ".join(map(str, actual))
             raise InputError(f"{path} is of {dimensions} images; these are {shape[0]} × {shape[1]}")
-        edges = _condensed_edges(path, data) if condensed else _matrix_edges(path, data)
+        at, psi = _entries(path, data, 0 if condensed else data.shape[1])
     facts = {"rule": "released", "measure": f"released-{key}", "one_set": condensed}
-    return SimilarityGraph.from_edges(*edges, actual, facts)
+    if not condensed:
+        return SimilarityGraph.from_edges(*np.divmod(at, actual[1]), psi, actual, facts)
+    i = np.searchsorted(_condensed(np.arange(actual[0]), actual[0]), at, side="right") - 1
+    j = at - _condensed(i, actual[0]) + i + 1
+    rows, columns = np.concatenate([i, j]), np.concatenate([j, i])
+    return SimilarityGraph.from_edges(rows, columns, np.tile(psi, 2), actual, facts)
 
 
 @foreign("labels")
@@ -133,7 +119,7 @@ def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: 
     path, one_set, shape = Path(path), queries is database, (len(queries), len(database))
     facts: dict[str, Any] = {"rule": "released", "measure": f"released-{key}", "source": path.name, "one_set": one_set}
     if path.is_dir() or _numbered(queries, database):
-        parts = [_read_group_file(block, key) for block in _group_files(path, queries, database)]
+        parts = [_group_edges(file, key) for file in _group_files(path, queries, database)]
         rows, columns, psi = (np.concatenate(values) for values in zip(*parts, strict=True))
         graph = SimilarityGraph.from_edges(rows, columns, psi, shape)
         facts["within_group"] = True  # pairs of two cities were never compared
@@ -144,56 +130,55 @@ def read_released(path: Path | str, queries: ImageSet, database: ImageSet, key: 
     return graph.keep(graph.rows != graph.indices) if one_set else graph
 
 
-def _numbered(queries: ImageSet, database: ImageSet) -> bool:
+def _numbered(*sides: ImageSet) -> bool:
     """Whether released labels count more lines than there are images."""
-    return all(name in side.columns for side in (queries, database) for name in NUMBERS)
+    return all(name in side.columns for side in sides for name in NUMBERS)
 
 
 def _group_files(path: Path, queries: ImageSet, database: ImageSet, making: bool = False) -> list[_GroupFile]:
     """The file of each group; a path that is no folder is the file of the only one."""
     present = set(np.array(database.group_names)[np.unique(database.group)].tolist())
     groups = [queries.group_names[g] for g in np.unique(queries.group) if queries.group_names[g] in present]
-    single = len(groups) == 1 and not path.is_dir()
     if len(groups) > 1 and (path.suffix if making else not path.is_dir()):
         raise InputError(
             f"{path}: these images are of {len(groups)} groups; give the folder of <group>{RELEASED_SUFFIX}"
         )
-    blocks = []
+    files = []
     for group in groups:
-        name = f"{group}{RELEASED_SUFFIX}"
-        below = not making and (path / "train_val" / name).is_file()
-        file = path if single else path / "train_val" / name if below else path / name
+        file = path / f"{group}{RELEASED_SUFFIX}" if path.is_dir() or len(groups) > 1 else path
+        below = path / "train_val" / file.name
+        file = below if below.is_file() and not making else file
         if not making and not file.is_file():
             raise InputError(f"{file} does not exist; get the labels that the authors released, or label from poses")
-        blocks.append(_GroupFile(file, _lines(queries, group), _lines(database, group)))
-    return blocks
+        files.append(_GroupFile(file, _lines(queries, group), _lines(database, group)))
+    return files
 
 
-def _lines(images: ImageSet, group: str) -> _Lines:
+def _lines(images: ImageSet, group: str) -> tuple[Ids, Ids, int]:
     ids = np.flatnonzero(images.group == images.group_names.index(group))
-    if not all(name in images.columns for name in NUMBERS):
-        return _Lines(ids, np.arange(len(ids)), len(ids))
-    rows = np.asarray(images.columns["row"][ids], np.int64)
-    return _Lines(ids, rows, int(images.columns["rows"][ids].max(initial=0)))
+    if not _numbered(images):
+        return ids, np.arange(len(ids)), len(ids)
+    return ids, np.asarray(images.columns["row"][ids], np.int64), int(images.columns["rows"][ids].max(initial=0))
 
 
-def _read_group_file(block: _GroupFile, key: str) -> _Edges:
-    """Pairs of one file as ids of its images."""
+def _group_edges(block: _GroupFile, key: str) -> tuple[Ids, Ids, Floats]:
+    """Pairs of one file as ids of its images, and ψ."""
+    totals = [total for _, _, total in block[1:]]
     with _open_dataset(block.file, key) as data:
-        expected = (block.queries.total, block.database.total)
-        if tuple(data.shape) != expected:
+        if list(data.shape) != totals:
             dimensions = " × ".join(map(str, data.shape))
             raise InputError(
-                f"{block.file} is of {dimensions} images; the lists have {expected[0]} × {expected[1]} lines, panoramas "
+                f"{block.file} is of {dimensions} images; the lists have {totals[0]} × {totals[1]} lines, panoramas "
                 "included: take labels and lists of one release"
             )
-        rows, columns, psi = _matrix_edges(block.file, data)
-    inside = [np.full(count, -1) for count in expected]
-    for place, lines in zip(inside, (block.queries, block.database), strict=True):
-        place[lines.rows] = lines.ids
-    i, j = inside[0][rows], inside[1][columns]
-    kept = (i >= 0) & (j >= 0)
-    return i[kept], j[kept], psi[kept]
+        at, psi = _entries(block.file, data, totals[1])
+    found = []
+    for line, (ids, lines, total) in zip(np.divmod(at, totals[1]), block[1:], strict=True):
+        place = np.full(total, -1)
+        place[lines] = ids
+        found.append(place[line])
+    kept = (found[0] >= 0) & (found[1] >= 0)
+    return found[0][kept], found[1][kept], psi[kept]
 
 
 @contextlib.contextmanager
@@ -211,19 +196,6 @@ def _open_dataset(path: Path, key: str) -> Iterator[Any]:
         raise InputError(f"{path} cannot be read as HDF5 ({error}); check the file") from None
 
 
-def _matrix_edges(path: Path, data: Any) -> _Edges:
-    """Rows, columns and ψ of a matrix's entries above 0, a band at a time."""
-    rows, columns, values = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], [np.zeros(0)]
-    step = _rows_a_band(data.shape[1])
-    for start in range(0, data.shape[0], step):
-        band = _check_range(path, np.asarray(data[start : start + step], np.float64), start)
-        r, c = np.nonzero(band)
-        rows.append(r + start)
-        columns.append(c)
-        values.append(band[r, c])
-    return np.concatenate(rows), np.concatenate(columns), np.concatenate(values)
-
-
 def _side_of(path: Path, data: Any) -> int:
     """How many images a condensed vector is of."""
     n = round((1 + np.sqrt(1 + 8 * data.size)) / 2)
@@ -232,27 +204,20 @@ def _side_of(path: Path, data: Any) -> int:
     return int(n)
 
 
-def _condensed_edges(path: Path, data: Any) -> _Edges:
-    """The same of a condensed vector, in both directions."""
-    n = _side_of(path, data)
-    places, values = [np.zeros(0, np.int64)], [np.zeros(0)]
-    for start in range(0, data.size, _VALUES_A_BAND):
-        part = data[..., start : start + _VALUES_A_BAND]
-        band = _check_range(path, np.asarray(part, np.float64).reshape(1, -1), start, condensed=True)[0]
-        places.append(np.flatnonzero(band) + start)
-        values.append(band[places[-1] - start])
-    at, psi = np.concatenate(places), np.concatenate(values)
-    i = np.searchsorted(_condensed(np.arange(n), n), at, side="right") - 1
-    j = at - _condensed(i, n) + i + 1
-    return np.concatenate([i, j]), np.concatenate([j, i]), np.tile(psi, 2)
-
-
-def _check_range(path: Path, band: NDArray[np.float64], start: int, condensed: bool = False) -> NDArray[np.float64]:
-    """ψ in [0, 1]; half-precision rounding above 1 is forgiven, anything else is not."""
-    band[(band > 1) & (band < 1 + 1e-3)] = 1.0
-    wrong = ~((band >= 0) & (band <= 1))
-    if wrong.any():
-        r, c = (int(v[0]) for v in np.nonzero(wrong))
-        place = f"value {start + c}" if condensed else f"similarity of pair ({start + r}, {c})"
-        raise InputError(f"{path}: {place} is {band[r, c]}; expected 0 to 1")
-    return band
+def _entries(path: Path, data: Any, columns: int) -> tuple[Ids, Floats]:
+    """Where entries above 0 stand, counted row by row, and ψ; a band at a time. columns: 0 for a condensed vector."""
+    places: list[NDArray[np.int64]] = [np.zeros(0, np.int64)]
+    values: list[NDArray[np.float64]] = [np.zeros(0)]
+    step = _rows_a_band(columns) if columns else _VALUES_A_BAND
+    for start in range(0, data.shape[0] if columns else data.size, step):
+        part = data[start : start + step] if columns else data[..., start : start + step]
+        band, first = np.asarray(part, np.float64).ravel(), start * max(columns, 1)
+        band[(band > 1) & (band < 1 + 1e-3)] = 1.0  # half precision, rounded
+        wrong = np.flatnonzero(~((band >= 0) & (band <= 1)))
+        if len(wrong):
+            k = first + int(wrong[0])
+            place = f"similarity of pair {divmod(k, columns)}" if columns else f"value {k}"
+            raise InputError(f"{path}: {place} is {band[wrong[0]]}; expected 0 to 1")
+        places.append(np.flatnonzero(band) + first)
+        values.append(band[places[-1] - first])
+    return np.concatenate(places), np.concatenate(values)

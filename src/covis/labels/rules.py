@@ -18,20 +18,21 @@ from typing import Any, ClassVar, NamedTuple, Protocol, get_args, runtime_checka
 import numpy as np
 from numpy.typing import NDArray
 
+from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.registry import Registry
 from covis.core.settings import above, at_least, one_of
 from covis.graph import SimilarityGraph
 from covis.images import ImageSet
 from covis.labels.assembly import Advance, LabelRows, Members, build_graph
-from covis.labels.city import LabelOptions, Places, label_rows, radius_rows
 from covis.labels.clouds import PointCloud, read_points
-from covis.labels.exchange import open_labels, read_edges, read_hloc
-from covis.labels.fov import MEASURES, Measure, Views, cameras, sides, views
+from covis.labels.exchange import read_edges, read_hloc, read_saved
+from covis.labels.fov import MEASURES, Measure, Views, sides, similarity, views
+from covis.labels.grid import Circles, meeting_pairs
 from covis.labels.released import read_released
 from covis.labels.surface import surface_graph
 from covis.labels.tracks import Tracks, read_tracks, track_graph
-from covis.poses import PLACE_M, Axis, require_metres
+from covis.poses import PLACE_M, Axis, angle_between, require_metres
 
 _BYTES_A_PAIR = {False: 8, True: 5}
 """A column in four bytes and ψ in four, or in one where it is quantised."""
@@ -141,21 +142,39 @@ class FovOverlap(LabelRule):
         if queries is database and (ra != rb or fa != fb):
             raise InputError("one set matched with itself takes one radius_m and one fov_deg for both sides")
         require_positions(queries, database, metres=True)
-        one_set = queries is database
-        a = views(cameras(queries.poses.xy, queries.poses.heading, ra, fa))
-        b = a if one_set else views(cameras(database.poses.xy, database.poses.heading, rb, fb))
-        gate = _gate(self.max_angle_deg)
-        options = LabelOptions(MEASURES.index(self.measure), gate, self.facing, float(self.zero_below), one_set)
+        a = views(queries.poses.xy, queries.poses.heading, ra, fa)
+        b = a if queries is database else views(database.poses.xy, database.poses.heading, rb, fb)
 
         def label(i: Members, j: Members) -> Iterator[LabelRows]:
-            return label_rows(_take_views(a, i), _take_views(b, j), options)
+            headings = queries.poses.heading[i], database.poses.heading[j]
+            return self._rows(a.take(i), b.take(j), headings, queries is database)
 
-        facts = self.facts(queries, database)
-        graph = build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
-        if self.exponent == 1:
-            return graph
-        least = np.finfo(np.float32).tiny  # a stored ψ stays above 0
-        return dataclasses.replace(graph, values=np.maximum(graph.psi**self.exponent, least).astype(np.float32))
+        return build_graph(queries, database, label, self.facts(queries, database), advance)
+
+    def _rows(self, a: Views, b: Views, headings: tuple[Floats, Floats], one_set: bool) -> Iterator[LabelRows]:
+        """ψ of every pair that overlaps; unknown headings are NaN."""
+        for ids, row, j in meeting_pairs(enclosing_circles(a), enclosing_circles(b), one_set):
+            i = ids[row]
+            psi = similarity(a.take(i), b.take(j), self.measure)
+            if self.facing or self.max_angle_deg is not None:
+                turn = angle_between(headings[0][i], headings[1][j])
+                psi *= np.fmin(1.0, 1.0 + np.cos(np.radians(turn))) if self.facing else 1.0
+                psi[turn > _gate(self.max_angle_deg)] = 0.0
+            kept = (psi > 0) & (psi >= self.zero_below)
+            graded = psi[kept]
+            if self.exponent != 1:  # a stored ψ stays above 0
+                graded = np.maximum(graded.astype(np.float32) ** self.exponent, np.finfo(np.float32).tiny)
+            yield LabelRows(ids, row[kept], j[kept], graded)
+
+
+def enclosing_circles(view: Views) -> Circles:
+    """The smallest circle around each field of view: half the area of the camera's own circle, at 90°."""
+    half = np.radians(0.5 * view.fov)
+    cosine, sine = np.cos(half), np.sin(half)
+    reach = np.where(view.fov <= 90.0, 0.5 / np.maximum(cosine, 0.5), np.where(view.fov <= 180.0, sine, 1.0))
+    ahead = np.where(view.fov <= 90.0, reach, np.where(view.fov <= 180.0, cosine, 0.0)) * view.radius
+    heading = np.radians(view.heading)
+    return Circles(view.x + ahead * np.sin(heading), view.y + ahead * np.cos(heading), reach * view.radius)
 
 
 @RULES.register("radius")
@@ -177,13 +196,18 @@ class Radius(LabelRule):
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
         require_positions(queries, database, metres=True)
-        one_set, gate = queries is database, _gate(self.max_angle_deg)
+        gate, half = _gate(self.max_angle_deg), 0.5 * self.radius_m * (1 + 1e-12)
 
-        def label(i: Members, j: Members) -> Iterator[LabelRows]:
-            return radius_rows(_places(queries, i), _places(database, j), self.radius_m, gate, one_set)
+        def label(mine: Members, theirs: Members) -> Iterator[LabelRows]:
+            a, b = queries.poses.xy[mine], database.poses.xy[theirs]
+            mine_circles, their_circles = (Circles(xy[:, 0], xy[:, 1], np.full(len(xy), half)) for xy in (a, b))
+            for ids, row, j in meeting_pairs(mine_circles, their_circles, queries is database):
+                i = ids[row]
+                turn = angle_between(queries.poses.heading[mine][i], database.poses.heading[theirs][j])
+                kept = (np.hypot(*(b[j] - a[i]).T) <= self.radius_m) & ~(turn > gate)
+                yield LabelRows(ids, row[kept], j[kept], np.ones(int(kept.sum())))
 
-        facts = self.facts(queries, database)
-        return build_graph(queries, database, label, facts=facts, mirror=one_set, advance=advance)
+        return build_graph(queries, database, label, self.facts(queries, database), advance)
 
     def facts(self, queries: ImageSet, database: ImageSet) -> dict[str, Any]:
         """What travels with the graph."""
@@ -287,15 +311,8 @@ class TrackOverlap(LabelRule):
     def __call__(self, queries: ImageSet, database: ImageSet, advance: Advance = None) -> SimilarityGraph:
         """Labels of every pair."""
         tracks = self.model
-        return track_graph(
-            tracks,
-            queries,
-            database,
-            measure=self.measure,
-            within_group=self.within_group,
-            facts=dataclasses.replace(self, tracks=tracks).facts(queries, database),
-            advance=advance,
-        )
+        facts = dataclasses.replace(self, tracks=tracks).facts(queries, database)
+        return track_graph(tracks, queries, database, facts, advance)
 
     @property
     def model(self) -> Tracks:
@@ -342,35 +359,10 @@ class GraphFile(LabelRule):
         if not path.exists():
             raise InputError(f"{path} does not exist; give the folder or file of the labels as path")
         if (path / "manifest.json").is_file():
-            return _select_images(path, queries, database)
+            return read_saved(path, queries, database)
         if path.is_dir() or path.suffix.lower() in (".h5", ".hdf5"):
             return read_released(path, queries, database, self.key)
         return read_hloc(path, queries, database) if path.suffix == ".txt" else read_edges(path, queries, database)
-
-
-def _select_images(path: Path, queries: ImageSet, database: ImageSet) -> SimilarityGraph:
-    """The graph of a folder for these images, found by name: all must be in it, in any order."""
-    labels = open_labels(path)
-    graph, one_set = labels.graph, queries is database
-    if bool(graph.facts.get("one_set")) != one_set:
-        words = {True: "one set with itself", False: "queries and a map"}
-        raise InputError(f"{path} labels {words[not one_set]}, these images are {words[one_set]}; label them again")
-    ids = []
-    for side, own, images in (("queries", labels.queries, queries), ("database", labels.database, database)):
-        place = {name: k for k, name in enumerate(own.names.tolist())}
-        at = np.array([place.get(name, -1) for name in images.names.tolist()], np.int64)
-        if (at < 0).any():
-            lost = int(np.flatnonzero(at < 0)[0])
-            raise InputError(
-                f"{path} does not label {int((at < 0).sum())} of {len(images)} {side} (first: {images.name(lost)}); "
-                "give labels of these images"
-            )
-        ids.append(at)
-    if all(np.array_equal(at, np.arange(n)) for at, n in zip(ids, graph.shape, strict=True)):
-        return graph
-    part = graph.to_scipy()[ids[0]][:, ids[1]].tocoo()
-    shape = (len(queries), len(database))
-    return SimilarityGraph.from_edges(part.row, part.col, part.data, shape, graph.facts)
 
 
 def require_positions(*sets: ImageSet, metres: bool = False) -> None:
@@ -394,16 +386,6 @@ def _gate(max_angle_deg: float | None) -> float:
     if max_angle_deg is not None and not 0 <= max_angle_deg <= 180:
         raise InputError(f"max_angle_deg is {max_angle_deg}; expected degrees from 0 to 180, or None")
     return 360.0 if max_angle_deg is None else float(max_angle_deg)
-
-
-def _take_views(view: Views, ids: Members) -> Views:
-    return view if ids is None else Views(*(array[ids] for array in view))
-
-
-def _places(images: ImageSet, ids: Members) -> Places:
-    pick = slice(None) if ids is None else ids
-    xy, heading = images.poses.xy[pick], images.poses.heading[pick]
-    return Places(xy[:, 0].copy(), xy[:, 1].copy(), np.where(np.isnan(heading), -1.0, heading))
 
 
 def _even_sample(images: ImageSet, most: int | None) -> ImageSet:

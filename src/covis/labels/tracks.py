@@ -61,44 +61,28 @@ def read_tracks(path: Path | str) -> Tracks:
     return Tracks(encode_names(model.names), model.incidence(), str(path))
 
 
-def track_edges(
-    queries: csr_matrix, database: csr_matrix, measure: str, *, one_set: bool
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """(rows, columns, ψ) of all pairs that share a point; in one set without the diagonal."""
-    own, other = (np.asarray(side.sum(axis=1)).ravel().astype(np.float64) for side in (queries, database))
-    rows, columns, psi = [], [], []
-    turned = database.T.tocsr()
-    for start in range(0, queries.shape[0], _QUERIES_A_CHUNK):
-        shared = (queries[start : start + _QUERIES_A_CHUNK].astype(np.int64) @ turned).tocoo()
-        i, j, both = shared.row + start, shared.col.astype(np.int64), shared.data.astype(np.float64)
-        if one_set:
-            i, j, both = (part[i != j] for part in (i, j, both))
-        whole = np.minimum(own[i], other[j]) if measure == "overlap" else own[i] + other[j] - both
-        rows.append(i.astype(np.int64))
-        columns.append(j)
-        psi.append(both / whole)
-    return np.concatenate(rows), np.concatenate(columns), np.concatenate(psi)
-
-
 def track_graph(
-    tracks: Tracks,
-    queries: ImageSet,
-    database: ImageSet,
-    *,
-    measure: str,
-    within_group: bool,
-    facts: dict[str, Any],
-    advance: Advance = None,
+    tracks: Tracks, queries: ImageSet, database: ImageSet, facts: dict[str, Any], advance: Advance = None
 ) -> SimilarityGraph:
-    """ψ = shared points ÷ points, by measure."""
+    """ψ = shared points ÷ points, by the facts' measure; in one set without the diagonal."""
     one_set = queries is database
     seen = tracks.of(queries)
-    i, j, psi = track_edges(seen, seen if one_set else tracks.of(database), measure, one_set=one_set)
+    other = seen if one_set else tracks.of(database)
+    number, other_number = (np.asarray(side.sum(axis=1)).ravel().astype(np.float64) for side in (seen, other))
+    names, other_names = (np.array(side.group_names)[side.group] for side in (queries, database))
+    rows, columns, psi = [], [], []
+    for start in range(0, len(queries), _QUERIES_A_CHUNK):
+        shared = (seen[start : start + _QUERIES_A_CHUNK].astype(np.int64) @ other.T).tocoo()
+        i, j, both = shared.row.astype(np.int64) + start, shared.col.astype(np.int64), shared.data.astype(np.float64)
+        kept = (i != j) | (not one_set)
+        if facts["within_group"]:
+            kept &= names[i] == other_names[j]
+        i, j, both = i[kept], j[kept], both[kept]
+        overlap = facts["measure"] == "overlap"
+        rows.append(i)
+        columns.append(j)
+        psi.append(both / (np.minimum(number[i], other_number[j]) if overlap else number[i] + other_number[j] - both))
     if advance is not None:
         advance(len(queries))
-    if within_group:
-        names = np.array(queries.group_names)[queries.group], np.array(database.group_names)[database.group]
-        same = names[0][i] == names[1][j]
-        i, j, psi = i[same], j[same], psi[same]
-    shape = (len(queries), len(database))
-    return SimilarityGraph.from_edges(i, j, psi, shape, {**facts, "tracks": tracks.describe()})
+    i, j, graded = np.concatenate(rows), np.concatenate(columns), np.concatenate(psi)
+    return SimilarityGraph.from_edges(i, j, graded, (len(queries), len(database)), facts)
