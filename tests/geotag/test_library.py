@@ -13,7 +13,7 @@ from covis.core.errors import InputError
 from covis.geotagging import library as module
 from covis.geotagging.library import Library, LibraryPhoto, bursts, scan
 from covis.geotagging.raw import picture_of, read_raw
-from covis.maps.outputs.xmp import METHOD
+from covis.geotagging.xmp import METHOD
 from covis.reading.decoding import Reject
 
 HERE = (48.1, 11.2)

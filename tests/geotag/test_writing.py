@@ -7,21 +7,23 @@ import shutil
 import signal
 import struct
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 from libraries import CAMERA, START, exif, picture, save
 from PIL import Image
 
 from covis.core.errors import InputError
+from covis.geotagging.exif import _exif_segment, with_position
 from covis.geotagging.library import Library, distance_m, scan
 from covis.geotagging.sidecars import merged, read_position
 from covis.geotagging.suggestions import Suggestion
+from covis.geotagging.tiff import directory
 from covis.geotagging.writing import JOURNAL, Journal, known_guesses, write_positions
 from covis.maps.answers import Answer, Place, Position
-from covis.maps.outputs.exif import _exif_segment, with_position
-from covis.maps.outputs.tiff import directory
 from covis.reading.exif import photo_of, read_photo
 
 HERE = (-33.456789, 151.654321)
@@ -108,6 +110,32 @@ def test_a_position_changes_nothing_else_in_a_jpeg(root):
     assert after[start + 18 : stop] == before[start + 18 : stop]  # all but the length and the first directory's offset
     assert after.endswith(before[stop:])
     assert with_position(after, answer()) == after
+
+
+@pytest.mark.parametrize("heading", [None, 123.25])
+@pytest.mark.parametrize("name", ["plain.jpg", "camera.jpg"])
+def test_exif_is_read_by_piexif(root, name, heading):
+    piexif = pytest.importorskip("piexif")
+    place = Place(0, 0, heading, *HERE)
+    tags = piexif.load(
+        with_position((root / name).read_bytes(), replace(answer(), position=Position(place, 12.0, 0.9, 1)))
+    )
+    gps = tags["GPS"]
+    degrees = [sum(n / over / 60**i for i, (n, over) in enumerate(gps[tag])) for tag in (2, 4)]
+    assert (degrees, gps[1], gps[3]) == (pytest.approx(np.abs(HERE), abs=1e-7), b"S", b"E")
+    assert gps[31][0] / gps[31][1] == 12.0
+    assert (gps[17][0] / gps[17][1] if 17 in gps else None) == heading
+
+
+def test_what_an_earlier_fix_said_of_itself_does_not_stay(root):
+    piexif = pytest.importorskip("piexif")
+    earlier = Image.Exif()
+    earlier[0x8825] = {1: "N", 2: (1.0, 2.0, 3.0), 6: 37.0, 11: 10.0, 17: 5.0, 31: 3.0}
+    save(root / "fixed.jpg", picture(1), earlier)
+    unsure = replace(answer(), position=Position(Place(0, 0, None, *HERE), None, 0.9, 1))
+    gps = piexif.load(with_position((root / "fixed.jpg").read_bytes(), unsure))["GPS"]
+    assert gps[6] == (37, 1)  # the height was not asked for
+    assert not {11, 17, 31} & set(gps)
 
 
 def test_exiftool_sees_only_the_position(root, tmp_path):

@@ -12,7 +12,7 @@ from covis.core.errors import InputError
 from covis.images import ImageSet
 from covis.maps.answers import Answer, Match, Position
 from covis.maps.locating import places_of
-from covis.maps.outputs.page import write_answers, write_map
+from covis.maps.page import write_answers, write_map
 from covis.maps.pictures import note_images
 from covis.poses import Poses
 from covis.web.tiles import parse_tiles

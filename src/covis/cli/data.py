@@ -185,9 +185,7 @@ def coverage(
     source: Annotated[
         Path, typer.Argument(callback=existing, metavar="MAP_OR_IMAGES", help="A map, a table, a folder of photos, …")
     ],
-    output: Annotated[
-        Path | None, typer.Option("-o", "--out", help="Also write cells as a layer: .gpkg or .geojson.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("-o", "--out", help="Also write cells as polygons: .geojson.")] = None,
     cell: Annotated[float, typer.Option(help="Metres across a cell.")] = 25.0,
     answers: Annotated[
         Path | None,
@@ -204,10 +202,10 @@ def coverage(
     \b
     Examples:
       covis data coverage town.map
-      covis data coverage town.map --answers found.geojson -o coverage.gpkg
+      covis data coverage town.map --answers found.geojson -o coverage.geojson
     """
     from covis.field.coverage import coverage as measure
-    from covis.gis import write_layers
+    from covis.geojson import write_features
 
     images = open_map_or_images(source)
     failed = None if answers is None else _failures(answers, images)
@@ -215,8 +213,8 @@ def coverage(
     summary = cells.summary(top)
     if output is not None:
         if not images.poses.frame:
-            raise InputError(f"{source} has no place on Earth; a layer needs lat and lon (leave -o out)")
-        write_layers(output, [cells.layer()])
+            raise InputError(f"{source} has no place on Earth; GeoJSON needs lat and lon (leave -o out)")
+        write_features(output, cells.features())
         summary["output"] = str(output)
     counts = {k: v for k, v in summary.items() if k != "photograph_next"}
     emit(summary, json, f"{table([counts])}\n\nphotograph next:\n{table(summary['photograph_next'])}")

@@ -33,7 +33,6 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "local": (("cv2", "pycolmap"), "re-ranking by local features (--rerank local:NAME)"),
     "ros": (("rosbags",), "ROS bags and MCAP files"),
     "video": (("av",), "videos"),
-    "gis": (("pyogrio", "pyarrow"), "GeoPackage"),
     "figures": (("sklearn",), "t-SNE in reports"),
 }
 """Extra → the modules it brings, and what needs them."""

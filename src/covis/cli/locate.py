@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from covis.maps.answers import Answer
     from covis.maps.map import Map
     from covis.runtime import Described
-    from covis.search import Area
 
 
 def _precision(text: str) -> float | None:
@@ -89,8 +88,8 @@ def locate(
             "-o",
             "--out",
             metavar="FILE",
-            help="Write answers in the format of the ending, repeatable: .html page, .csv, .json, .geojson, .gpkg, "
-            ".geopose.json, or a folder for copies of the photos with GPS.",
+            help="Write answers in the format of the ending, repeatable: .html page, .csv, .json, .geojson, "
+            ".geopose.json.",
         ),
     ] = None,
     tiles: TilesOption = "",
@@ -117,7 +116,6 @@ def locate(
     Examples:
       covis locate town.map IMG_2041.jpg
       covis locate town.map new/ -k 3 -o found.html -o found.geojson
-      covis locate town.map new/ -o found.csv -o new-with-gps/
       covis locate town.map walk/*.jpg --sequence --near 55.7047,13.1910,500
       covis locate town.map IMG_2041.jpg --inside district.geojson
       covis locate town.map IMG_2041.jpg --pose --scene sparse/0
@@ -129,15 +127,16 @@ def locate(
         raise InputError("--inliers treats photos one by one; leave out --sequence")
     require_map(map_path, photos)
     from covis.core.progress import say
-    from covis.maps.outputs import Located, check, check_earth, write
+    from covis.maps.outputs import check, check_earth, write
     from covis.reading.inputs import Photo
     from covis.reading.selection import select_photos
+    from covis.search.area import read_area
     from covis.web.tiles import parse_tiles
 
     files, targets = select_photos(photos), outputs or []
     parse_tiles(tiles)
     for target in targets:
-        check(target, files, photos)
+        check(target, [*files, *photos])
     say(f"locating {counted(len(files), 'photo')} in {map_path}")
     from covis.maps.locating import LocateOptions
     from covis.maps.map import Map
@@ -146,7 +145,8 @@ def locate(
     points = _scene_points(opened, scene) if pose else None
     for target in targets:
         check_earth(target, opened.images)
-    options = LocateOptions(read_area(near, inside, opened.frame), _precision(precision), rate, inliers, prior)
+    area = read_area(near, inside)
+    options = LocateOptions(area and area(opened.frame), _precision(precision), rate, inliers, prior)
     described = None if descriptors is None else _look_up(descriptors, files, opened)
     chosen = [Photo(file) for file in files]  # one of several may be missing: its answer says so
     walk = opened.locate_walk(chosen, k, options, described=described) if sequence else None
@@ -155,7 +155,8 @@ def locate(
     _warn_of_map_photos(answers)
     poses = [{}] * len(answers) if points is None else _poses(answers, opened, points)
     for target in targets:
-        say(write(target, Located(answers, opened.images, tiles, pictures or ())))
+        write(target, answers, opened.images, tiles=tiles, pictures=pictures or ())
+        say(f"wrote {target}")
     lines = _answer_lines(answers, poses)
     page = next((target for target in targets if target.suffix.lower() == ".html"), None)
     again = f"the same with -o found.html, or covis serve {shlex.quote(str(map_path))}"
@@ -250,23 +251,3 @@ def _look_up(path: Path, photos: list[Path], opened: Map) -> Described:
     computed = open_descriptors(path)
     computed.require(opened.model_fingerprint, opened.dim, opened.path)
     return look_up(computed, photos)
-
-
-def read_area(near: str, inside: str, frame: str = "", option: str = "--near") -> Area | None:
-    """The area in metres of `frame` (without one the numbers are metres already); None where nothing is given."""
-    from covis.search import area
-
-    if near and inside:
-        raise InputError(f"{option} and --inside contradict each other; give one area")
-    if near:
-        return area.circle(near, frame, option)
-    if Path(inside).suffix.lower() not in (".geojson", ".json"):
-        return area.polygon(inside, frame) if inside else None
-    from covis.core.foreign import read_foreign_text
-
-    try:
-        text = read_foreign_text(inside)
-    except InputError as error:
-        cause = str(error).partition(";")[0]
-        raise InputError(f"{inside} cannot be read as GeoJSON ({cause}); give a file with one polygon") from None
-    return area.from_geojson(text, frame, inside)

@@ -95,7 +95,7 @@ def show(
     emit({"map": str(map_path), **facts}, json, text)
     if output is not None:
         from covis.core.progress import say
-        from covis.maps.outputs import write_map
+        from covis.maps.page import write_map
 
         write_map(output, opened.images, map_path.name, facts, tiles=tiles, pictures=pictures or ())
         say(f"wrote {output}")

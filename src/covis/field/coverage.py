@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
-from covis.gis import Layer
+from covis.geojson import feature
 from covis.images import ImageSet
 from covis.poses import Poses
 
@@ -88,15 +88,18 @@ class Coverage:
             "photograph_next": rows,
         }
 
-    def layer(self) -> Layer:
+    def features(self) -> list[dict[str, Any]]:
         """The cells as polygons with their facts; needs a frame on Earth."""
         steps = np.array([[0, 0], [1, 0], [1, 1], [0, 1], [0, 0]]) * self.cell_m
         rings = (self.corner[:, None] + steps).reshape(-1, 2)
         degrees = Poses(rings, np.full(len(rings), np.nan), frame=self.frame).latlon()[:, ::-1].reshape(-1, 5, 2)
-        look = [" ".join(self.missing_headings(i)) for i in range(len(self.corner))]
-        facts: dict[str, NDArray[Any] | list[Any]] = {"photos": self.photos, "failures": self.failures}
-        facts |= {"missing_headings": look, "need": self.need}
-        return Layer("coverage", "Polygon", list(degrees), facts)
+        facts = {"photos": self.photos, "failures": self.failures, "need": self.need}
+        return [
+            feature("Polygon", [degrees[i].tolist()], {
+                **{name: values[i].item() for name, values in facts.items()}, "missing_headings": " ".join(self.missing_headings(i)),
+            })
+            for i in range(len(self.corner))
+        ]  # fmt: skip
 
 
 def coverage(images: ImageSet, cell_m: float = _CELL_M, failures: Floats | None = None) -> Coverage:

@@ -10,13 +10,10 @@ from covis.core import artifacts, machine
 from covis.core.errors import InputError, unknown_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from covis.geotagging.immich import Immich
     from covis.geotagging.session import Geotagged
     from covis.geotagging.suggestions import Suggestion
     from covis.geotagging.writing import Written
-    from covis.search import Area
 
 WAYS = ("xmp", "exif", "csv", "immich")
 """How positions are written: those of a folder, then those of a server."""
@@ -68,13 +65,14 @@ def geotag(
     from covis.geotagging.review import StoredReview, review_data, write_review
     from covis.geotagging.session import GeotagOptions, suggest
     from covis.geotagging.writing import confident, known_guesses, write_positions
+    from covis.search.area import read_area
 
     if (library is None) == (not immich):
         raise InputError("give the folder of a photo library, or --immich URL")
     ways = WAYS[:3] if library is not None else WAYS[2:]
     if write and write not in ways:
         raise unknown_name("way of writing", write, ways)
-    options = GeotagOptions(model, weights, precision, area_of(near, inside))
+    options = GeotagOptions(model, weights, precision, read_area(near, inside))
     server = None if library is not None else _server(immich, key)
     path = map_of(immich if library is None else str(existing_library(library)), map)
     memory = memory_of(path)
@@ -138,21 +136,6 @@ def map_of(library: str, given: Path | str | None) -> Path:
 def memory_of(map: Path) -> Path:
     """The folder that remembers the library of a map."""
     return map.with_name(f"{map.name}.library")
-
-
-def area_of(near: str, inside: str) -> Callable[[str], Area] | None:
-    """Frame → the area in it; None where none is given."""
-    from covis.core.foreign import read_foreign_text
-    from covis.search import area
-
-    if near and inside:
-        raise InputError("--near and --inside contradict each other; give one area")
-    if near:
-        return lambda frame: area.circle(near, frame)
-    if not inside:
-        return None
-    text = read_foreign_text(inside) if Path(inside).suffix.lower() in (".geojson", ".json") else inside
-    return lambda frame: area.polygon(text, frame, "--inside")
 
 
 def _write_table(chosen: list[Suggestion], table: Path) -> Written:

@@ -18,7 +18,7 @@ from covis.core.machine import cpu_count, in_processes
 from covis.core.progress import Meter
 from covis.geotagging.raw import RAW_SUFFIXES, picture_of, read_raw
 from covis.geotagging.sidecars import read_position, sidecar_of
-from covis.maps.outputs.xmp import METHOD
+from covis.geotagging.xmp import METHOD
 from covis.reading.decoding import Reject
 from covis.reading.exif import read_photo
 from covis.reading.inputs import Photo

@@ -6,7 +6,7 @@ import struct
 from pathlib import Path
 
 from covis.core.errors import InputError
-from covis.maps.outputs.tiff import byte_order, directory, number
+from covis.geotagging.tiff import byte_order, directory, number
 from covis.reading.decoding import Reject, read
 from covis.reading.exif import Photo, photo_of_block
 from covis.reading.inputs import Photo as Picture

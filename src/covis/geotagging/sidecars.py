@@ -10,8 +10,8 @@ from covis.core.errors import InputError
 from covis.core.foreign import read_bounded
 from covis.core.listings import Listing
 from covis.geotagging.raw import RAW_SUFFIXES
+from covis.geotagging.xmp import to_xmp
 from covis.maps.answers import Answer
-from covis.maps.outputs.xmp import to_xmp
 
 _EXIF = "http://ns.adobe.com/exif/1.0/"
 _RDF = "http://www.w3.org/1999/02/22-rdf-syntax-ns#"

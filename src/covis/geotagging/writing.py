@@ -23,10 +23,10 @@ from covis.core import files
 from covis.core.errors import Damaged, InputError
 from covis.core.listings import Listing
 from covis.core.progress import Meter
+from covis.geotagging.exif import with_position
 from covis.geotagging.library import LibraryPhoto, distance_m, stamp_of
 from covis.geotagging.sidecars import merged, new_sidecar, sidecar_of
 from covis.geotagging.suggestions import Suggestion
-from covis.maps.outputs.exif import with_position
 from covis.reading.decoding import Reject, read
 
 JOURNAL = ".covis-geotag.journal"

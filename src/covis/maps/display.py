@@ -23,7 +23,7 @@ class Answers(list[Answer]):
     def to_pandas(self) -> Any:
         """A pandas.DataFrame: one row per photo, with the columns of `covis locate -o found.csv`."""
         pandas = _required("pandas")
-        from covis.maps.outputs.table import COLUMNS, answer_row
+        from covis.maps.outputs import COLUMNS, answer_row
 
         return pandas.DataFrame([answer_row(answer) for answer in self], columns=list(COLUMNS))
 
@@ -57,7 +57,7 @@ class MapView:
     def html(self, answer: Answer) -> str:
         """The answer, with its photo beside the best match."""
         from covis.core.card import card
-        from covis.maps.outputs.page import Thumbnails
+        from covis.maps.page import Thumbnails
         from covis.web.thumbnails import data_url
 
         facts: dict[str, Any] = {"answer": answer.verdict}
@@ -74,7 +74,7 @@ class MapView:
 
     def open_page(self, answers: Sequence[Answer]) -> Path:
         """Writes a page of answers to a temporary file, and opens it in the browser."""
-        from covis.maps.outputs.page import write_answers
+        from covis.maps.page import write_answers
 
         path = Path(tempfile.mkdtemp(prefix="covis-")) / "found.html"
         write_answers(path, answers, self.images)

@@ -210,6 +210,12 @@ def _guessed(column: Column) -> Column:
     return column
 
 
+def from_cells(cells: Sequence[Any], kind: ColumnKind | None) -> Column:
+    """Values of JSON (None where empty) as a column of a kind, or as they look; ValueError for one that does not fit."""
+    written = ["" if cell is None else str(cell) for cell in cells]
+    return _guessed(_parsed(written, "text")) if kind is None else _parsed(written, kind)
+
+
 def _read_parquet(path: Path, kinds: Mapping[str, ColumnKind], wanted: list[str]) -> dict[str, Column]:
     import pyarrow as pa
     import pyarrow.parquet

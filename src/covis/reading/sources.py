@@ -71,7 +71,7 @@ def open_images(
 ) -> ImageSet:
     """The images at `path` with what is known of them; positions may be unknown.
 
-    A table (CSV, Parquet, GeoJSON, GeoPackage), a folder of photos (EXIF, a table or track beside them), one photo,
+    A table (CSV, Parquet, GeoJSON), a folder of photos (EXIF, a table or track beside them), one photo,
     or a COLMAP model or what else a registered reader knows.
     track: a table or track (GPX) with the positions of a folder's photos. positions: leave out images without one,
     raise if none has one in metres, and make walks the groups (`covis.reading.walks`). rejects: takes what was left out, and why. frame: the metric frame of a table's or

@@ -1,4 +1,4 @@
-"""A user's own table: CSV, Parquet, or a layer of points (GeoJSON, GeoPackage), with an image, a position and other columns, one row per image.
+"""A user's own table: CSV, Parquet, or points of GeoJSON, with an image, a position and other columns, one row per image.
 
 Columns: `image` (path relative to the table) and `lat, lon` (WGS84 degrees) or `easting, northing` (metres); optional
 `heading` (degrees clockwise from north: true north beside lat/lon, grid north beside easting/northing), `altitude`
@@ -17,7 +17,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from covis import gis
+from covis import geojson
 from covis.core.arrays import Floats
 from covis.core.errors import InputError
 from covis.core.foreign import foreign
@@ -29,7 +29,7 @@ from covis.reading.columns import (
     Column,
     ColumnKind,
     any_values,
-    from_arrow,
+    from_cells,
     header,
     name_bytes,
     numbers,
@@ -49,8 +49,9 @@ _KINDS: dict[str, ColumnKind] = {
     "group": "text",
 }
 """The columns with a meaning of their own."""
+_METRES = ("easting", "northing")
 _EXAMPLE = "image,lat,lon,heading,group (or easting,northing in metres for lat,lon)"
-SUFFIXES = (".csv", ".parquet", ".pq", *gis.SUFFIXES)
+SUFFIXES = (".csv", ".parquet", ".pq", geojson.SUFFIX)
 _SLIPS = {"x": "easting", "y": "northing"}
 """Not taken for them: they may as well be degrees."""
 
@@ -96,8 +97,8 @@ def image_files(path: Path) -> list[Path]:
 
 
 def _cells(path: Path) -> dict[str, Column]:
-    if path.suffix.lower() in gis.SUFFIXES:
-        return _layer(path)
+    if path.suffix.lower() == geojson.SUFFIX:
+        return _points(path)
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a table; give a file with the columns {_EXAMPLE}")
     names = header(path)
@@ -126,18 +127,18 @@ def _renamed(path: Path, cells: Mapping[str, Column], found: Mapping[str, str]) 
     return columns
 
 
-def _layer(path: Path) -> dict[str, Column]:
-    """Point features with the table's columns beside them."""
-    points = gis.read_point_layer(path)
-    found = recognise([*points.columns, "lat", "lon"], _KINDS)
+def _points(path: Path) -> dict[str, Column]:
+    """Points with the table's columns beside them; the geometry gives the position."""
+    rows = geojson.read_points(path)
+    names = [name for name in dict.fromkeys(name for row in rows for name in row) if name not in _METRES]
+    found = recognise(names, _KINDS)
     tell_recognised(path, found)
-    layer = {found.get(name, name): column for name, column in points.columns.items()}
-    check_columns(path, [*layer, "lat", "lon"])
-    place = {"lat": Column.of(points.lat), "lon": Column.of(points.lon)}
-    return {
-        **{k: from_arrow(v, _KINDS.get(k)) for k, v in layer.items() if k not in ("easting", "northing")},
-        **place,  # the geometry gives the position
-    }
+    check_columns(path, [found.get(name, name) for name in names])
+    meanings = {name: found.get(name, name) for name in names}
+    try:
+        return {m: from_cells([row.get(name) for row in rows], _KINDS.get(m)) for name, m in meanings.items()}
+    except (ValueError, OverflowError) as error:
+        raise InputError(f"{path} has a value that does not fit its column ({error}); fix it") from None
 
 
 def check_columns(path: Path, columns: Sequence[str]) -> None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from covis.core.errors import InputError
+from covis.core.foreign import read_foreign_text
 from covis.poses import Poses
 
 Box = tuple[float, float, float, float]
@@ -84,11 +86,20 @@ class Polygon:
         return inside & ~np.isnan(x)
 
 
-# Areas as people and programs write them → a circle or a polygon in a map's metres.
-
-
 Corner = tuple[float, float]
 """(lat, lon) in degrees, or (x, y) in metres."""
+
+
+def read_area(near: str, inside: str, option: str = "--near") -> Callable[[str], Area] | None:
+    """Frame → the area in its metres; None where neither is given. `inside`: as for `polygon`, or a GeoJSON file."""
+    if near and inside:
+        raise InputError(f"{option} and --inside contradict each other; give one area")
+    if near:
+        return lambda frame: circle(near, frame, option)
+    if not inside:
+        return None
+    text = read_foreign_text(inside) if Path(inside).suffix.lower() in (".geojson", ".json") else inside
+    return lambda frame: polygon(text, frame)
 
 
 def circle(text: str, frame: str, name: str = "--near") -> Circle:
@@ -98,64 +109,50 @@ def circle(text: str, frame: str, name: str = "--near") -> Circle:
     except ValueError:
         given = "LAT,LON,RADIUS (degrees, degrees, metres)" if frame else "X,Y,RADIUS in metres"
         raise InputError(f"{name} is {given}, not {text[:80]!r}") from None
-    ((x, y),) = in_metres([(first, second)], frame, name)
+    ((x, y),) = _in_metres([(first, second)], frame, name)
     return Circle(x, y, radius_m)
 
 
 def polygon(text: str, frame: str, name: str = "--inside") -> Polygon:
-    """Corners `LAT,LON LAT,LON LAT,LON …` (`X,Y …` where the map is not on Earth), or a GeoJSON polygon as text."""
-    if text.lstrip().startswith("{"):
-        return from_geojson(text, frame, name)
+    """Corners `LAT,LON LAT,LON LAT,LON …` (`X,Y …` where the map is not on Earth), or one GeoJSON polygon as text."""
     try:
-        corners = [(float(first), float(second)) for first, second in (part.split(",") for part in text.split())]
-    except ValueError:
+        if text.lstrip().startswith("{"):
+            corners = _ring(json.loads(text))
+            corners = [(lat, lon) for lon, lat in corners] if frame else corners
+        else:
+            corners = [(float(first), float(second)) for first, second in (part.split(",") for part in text.split())]
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
         what = "LAT,LON" if frame else "X,Y"
-        raise InputError(f"{name} is a GeoJSON polygon or '{what} {what} {what} …', not {text[:80]!r}") from None
+        raise InputError(
+            f"{name} is one GeoJSON polygon without holes, or '{what} {what} {what} …', not {text[:80]!r}"
+        ) from None
     if len(corners) < 3:
         raise InputError(f"{name} has {len(corners)} corners; a polygon needs at least three")
-    return Polygon(tuple(in_metres(corners, frame, name)))
+    return Polygon(tuple(_in_metres(corners, frame, name)))
 
 
-def from_geojson(text: str, frame: str, name: str) -> Polygon:
-    """The one polygon of a GeoJSON text: longitude and latitude, or metres where the map is not on Earth."""
-    return Polygon(tuple(in_metres(_ring(text, name, bool(frame)), frame, name)))
+def _ring(geojson: Any) -> list[Corner]:
+    """The ring of the one polygon in a GeoJSON value; an error of Python where there is none, or more than one."""
+    while geojson["type"] in ("FeatureCollection", "Feature"):
+        [geojson] = geojson["features"] if geojson["type"] == "FeatureCollection" else [geojson["geometry"]]
+    if geojson["type"] != "Polygon":
+        raise ValueError
+    [ring] = geojson["coordinates"]
+    return [(float(first), float(second)) for first, second, *_ in ring]
 
 
-def _ring(text: str, name: str, degrees: bool) -> list[Corner]:
-    try:
-        shapes = _shapes(json.loads(text))
-        if len(shapes) != 1 or shapes[0].get("type") != "Polygon" or len(shapes[0]["coordinates"]) != 1:
-            raise InputError(f"{name} must hold one polygon without holes; ask for other areas one by one")
-        corners = [(float(first), float(second)) for first, second, *_ in shapes[0]["coordinates"][0]]
-    except InputError:
-        raise
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        cause = error if isinstance(error, ValueError) else "no polygon is where one belongs"
-        raise InputError(f"{name} cannot be read as GeoJSON ({cause}); give one polygon") from None
-    return [(lat, lon) for lon, lat in corners] if degrees else corners
-
-
-def _shapes(geojson: Any) -> list[dict[str, Any]]:
-    if not isinstance(geojson, dict):
-        return []
-    if geojson.get("type") == "FeatureCollection":
-        return [shape for feature in geojson["features"] for shape in _shapes(feature)]
-    return [geojson["geometry"]] if geojson.get("type") == "Feature" else [geojson]
-
-
-def in_metres(corners: list[Corner], frame: str, name: str) -> list[Corner]:
+def _in_metres(corners: list[Corner], frame: str, name: str) -> list[Corner]:
     """The corners in metres: (lat, lon) projected into the frame, metres unchanged."""
-    if not corners or not all(math.isfinite(v) for corner in corners for v in corner):
+    if not all(math.isfinite(v) for corner in corners for v in corner):
         raise InputError(f"{name} needs finite numbers")
     if not frame:
         return corners
-    lat, lon = zip(*corners, strict=True)
-    if not all(-90 <= v <= 90 for v in lat) or not all(-180 <= v <= 180 for v in lon):
+    if not all(abs(lat) <= 90 and abs(lon) <= 180 for lat, lon in corners):
         raise InputError(f"{name} is LAT,LON in degrees: latitude within ±90, longitude within ±180")
+    lat, lon = zip(*corners, strict=True)
     xy = _projected(lat, lon, frame)
     if not xy:
-        swapped = _projected(lon, lat, frame)
-        hint = "latitude comes first, then longitude" if swapped else "give LAT,LON near its photos"
+        hint = "latitude comes first, then longitude" if _projected(lon, lat, frame) else "give LAT,LON near its photos"
         raise InputError(f"{name} lies too far from the map; {hint}")
     return xy
 
@@ -166,4 +163,4 @@ def _projected(lat: Sequence[float], lon: Sequence[float], frame: str) -> list[C
         xy = Poses.from_latlon(lat, lon, frame=frame).xy
     except InputError:
         return []
-    return [(float(x), float(y)) for x, y in xy] if all(math.isfinite(v) for v in xy.ravel().tolist()) else []
+    return [(x, y) for x, y in xy.tolist()] if np.isfinite(xy).all() else []

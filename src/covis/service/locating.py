@@ -16,8 +16,7 @@ from starlette.exceptions import HTTPException
 from covis.maps.answers import Answer
 from covis.maps.calibration import RATE
 from covis.maps.locating import LocateOptions
-from covis.maps.outputs import to_geojson, to_geopose
-from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
+from covis.maps.outputs import GEOJSON, GEOPOSE, to_geojson, to_geopose
 from covis.maps.settings import CALIBRATION
 from covis.maps.walks import locate_walk
 from covis.search import Area, area
@@ -25,7 +24,6 @@ from covis.service.batching import Unusable
 from covis.service.map_cache import MapSnapshot
 from covis.service.uploads import Upload
 
-GEOJSON = "application/geo+json"
 ANSWER_FORMATS = ("application/json", GEOJSON, GEOPOSE)
 MOST_MATCHES = 1000
 

@@ -17,13 +17,13 @@ from covis.core.errors import InputError
 from covis.geotagging import memory_of
 from covis.geotagging.review import StoredReview
 from covis.maps.map import Map
-from covis.maps.outputs.geopose import MEDIA_TYPE as GEOPOSE
+from covis.maps.outputs import GEOJSON, GEOPOSE
 from covis.maps.storage.engine import Unavailable
 from covis.reading.decoding import Reject
 from covis.service.additions import addition, read_positions
 from covis.service.batching import Unusable
 from covis.service.limits import TooBusy
-from covis.service.locating import ANSWER_FORMATS, GEOJSON, LocateRequest, accepted
+from covis.service.locating import ANSWER_FORMATS, LocateRequest, accepted
 from covis.service.locating import locate as locate_in
 from covis.service.map_cache import MapSnapshot
 from covis.service.schemas import ChangedOut, LocatedOut, MapOut, MapsOut, PhotosOut, StatusOut
